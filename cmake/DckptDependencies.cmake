@@ -1,0 +1,9 @@
+# Third-party packages. Each is named in one or two source files only.
+find_package(Threads REQUIRED)
+find_package(Boost REQUIRED)                       # container: headers only
+find_package(ZLIB REQUIRED)                        # CRC-32 where ISA-L is missing
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)   # SHA-256
+find_package(fmt REQUIRED)                         # header-only use, in .cpp files
+find_package(nlohmann_json REQUIRED)
+find_library(DCKPT_ISAL_LIBRARY isal)
+find_path(DCKPT_ISAL_INCLUDE isa-l/crc.h)

@@ -1,0 +1,47 @@
+#include "mapping/base/error.h"
+
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+std::string render(const std::string& message, const ErrorContext& context) {
+  std::string where;
+  const auto append = [&](const std::string& part) {
+    where += where.empty() ? " [" : ", ";
+    where += part;
+  };
+  if (context.key) append("key " + quoted(*context.key));
+  if (context.file) append("file " + quoted(*context.file));
+  if (context.offset) append("offset " + std::to_string(*context.offset));
+  if (context.rank) append("rank " + std::to_string(*context.rank));
+  return where.empty() ? message : message + where + "]";
+}
+
+}  // namespace
+
+const char* to_string(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kInvalidArgument: return "invalid-argument";
+    case ErrorCode::kMismatch: return "mismatch";
+    case ErrorCode::kIo: return "io";
+    case ErrorCode::kCorrupt: return "corrupt";
+    case ErrorCode::kIncomplete: return "incomplete";
+    case ErrorCode::kUnsupported: return "unsupported";
+  }
+  return "unknown";
+}
+
+CheckpointError::CheckpointError(ErrorCode code, const std::string& message, ErrorContext context)
+    : std::runtime_error(render(message, context)), code_(code), message_(message), context_(std::move(context)) {}
+
+CheckpointError CheckpointError::with(const ErrorContext& context) const {
+  ErrorContext merged = context_;
+  if (!merged.key) merged.key = context.key;
+  if (!merged.file) merged.file = context.file;
+  if (!merged.offset) merged.offset = context.offset;
+  if (!merged.rank) merged.rank = context.rank;
+  return CheckpointError(code_, message_, std::move(merged));
+}
+
+}  // namespace dckpt

@@ -1,0 +1,38 @@
+#include "mapping/base/log.h"
+
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+namespace dckpt {
+namespace {
+
+struct Sink {
+  std::mutex mutex;
+  LogSink function;
+};
+
+// Never destroyed: background threads may log while the process ends.
+Sink& sink() {
+  static Sink* const instance = new Sink;
+  return *instance;
+}
+
+}  // namespace
+
+void set_log_sink(LogSink function) {
+  const std::lock_guard lock(sink().mutex);
+  sink().function = std::move(function);
+}
+
+void log(LogLevel level, std::string_view message) {
+  const std::lock_guard lock(sink().mutex);
+  if (sink().function) {
+    sink().function(level, message);
+  } else if (level >= LogLevel::kWarning) {
+    std::fprintf(stderr, "dckpt: %s: %.*s\n", level == LogLevel::kError ? "error" : "warning",
+                 static_cast<int>(message.size()), message.data());
+  }
+}
+
+}  // namespace dckpt

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/key_path.h"
+#include "mapping/geometry/box.h"
+#include "mapping/geometry/dtype.h"
+
+namespace dckpt {
+
+/// DCP's TensorProperties. Only the dtype matters for reading; the rest is carried.
+struct TensorProperties {
+  enum class MemoryFormat : std::uint8_t { kContiguous = 0, kChannelsLast = 1, kPreserve = 2 };
+  DType dtype = DType::kFloat32;
+  bool requires_grad = false;
+  MemoryFormat memory_format = MemoryFormat::kContiguous;
+  bool pin_memory = false;
+  friend bool operator==(const TensorProperties&, const TensorProperties&) = default;
+};
+
+/// Where the bytes of a chunk or object lie. What is in them (a torch archive, raw elements) is the strategy's business.
+struct Place {
+  std::uint32_t file = 0;    ///< index into Metadata::files
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+/// One stored tensor. Invariants of metadata that a reader returns: dtype known, every extent ≥ 0, each chunk inside `size`,
+/// places.size() == chunks.size().
+struct TensorMetadata {
+  std::string key;
+  TensorProperties properties;
+  Shape size;                 ///< as stored: for a reformulated flattened tensor, the fragments per axis and then the elements per fragment
+  BoxList chunks;             ///< in `size`'s space
+  std::vector<Place> places;  ///< of chunks, same order; empty while planning
+  /// Megatron's nd_reformulated_orig_global_shape: present for tensors saved as reformulated flattened ranges.
+  std::optional<Shape> flattened_shape{};
+
+  /// The tensor's own shape: flattened_shape where present, else size.
+  const Shape& global_shape() const noexcept { return flattened_shape ? *flattened_shape : size; }
+  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel(global_shape())) * item_size(properties.dtype); }
+};
+
+struct ObjectMetadata {
+  std::string key;
+  Place place;
+};
+
+/// DCP's StorageMeta, without its load_id and modules.
+struct StorageMeta {
+  std::optional<std::string> checkpoint_id{};
+  std::optional<std::string> save_id{};
+};
+
+/// What a checkpoint holds, apart from the common state. Tensors and objects keep the order of the file.
+struct Metadata {
+  std::vector<TensorMetadata> tensors;
+  std::vector<ObjectMetadata> objects;
+  std::vector<std::string> files;   ///< data files, relative to the checkpoint
+  /// DCP's planner_data: key → path in the nested state dict that was saved. Empty when there is none.
+  std::vector<std::pair<std::string, KeyPath>> paths;
+  std::optional<StorageMeta> storage_meta{};
+  std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)
+  bool has_mcore_data = false;           ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of some tensors may be set)
+
+  const TensorMetadata* find_tensor(std::string_view key) const;  ///< linear; build an index for many look-ups
+  const ObjectMetadata* find_object(std::string_view key) const;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "mapping/state/sharded_tensor.h"
+#include "mapping/state/value.h"
+
+namespace dckpt {
+
+/// One cell of a grid of arbitrary values, saved as bytes under its unique key.
+struct ShardedObject {
+  std::string key;
+  Value data{};               ///< none when only described; see `has_data`
+  Shape global_shape = {1};
+  Shape global_offset = {0};
+  ReplicaId replica_id{};
+  bool has_data = true;
+
+  /// "key/shard_0.3_1.8"
+  std::string unique_key() const;
+  /// The inverse, without data. Throws CheckpointError (corrupt) if the text is no unique key.
+  static ShardedObject from_unique_key(std::string_view unique_key, ReplicaId replica_id = {});
+  /// Throws CheckpointError (invalid argument) if the offset is outside the grid.
+  void validate() const;
+};
+
+std::string to_string(const ShardedObject& object);
+
+/// One tensor in memory that is several (or others) in the checkpoint. `build` is called before a save and before a load,
+/// `merge` after a load on the tree that `build` made, its sharded leaves replaced by loaded values.
+struct ShardedTensorFactory {
+  using Build = std::function<Value(const std::string& key, const Tensor& data, const ReplicaId& replica_id, std::optional<FlattenedRange> range)>;
+  using Merge = std::function<Value(const Value& loaded)>;
+  std::string key;
+  Tensor data;
+  Build build;
+  Merge merge;
+  ReplicaId replica_id{};
+  std::optional<FlattenedRange> flattened_range{};
+};
+
+/// A value that stays where it is: not saved, and after a load it stands at its place in the result.
+struct LocalNonpersistentObject {
+  Value value{};
+};
+
+}  // namespace dckpt

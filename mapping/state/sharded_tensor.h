@@ -1,0 +1,116 @@
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "mapping/geometry/box.h"
+#include "mapping/state/tensor.h"
+
+namespace dckpt {
+
+/// Which copy this is: a number or a tuple of numbers. All zero = main replica, the one that is saved.
+class ReplicaId {
+ public:
+  ReplicaId(std::int64_t id = 0) : parts_(1, id) {}
+  ReplicaId(std::initializer_list<std::int64_t> parts) : parts_(parts), is_tuple_(true) {}
+  explicit ReplicaId(Shape parts) : parts_(std::move(parts)), is_tuple_(true) {}
+
+  bool is_main() const noexcept;
+  bool is_tuple() const noexcept { return is_tuple_; }
+  const Shape& parts() const noexcept { return parts_; }
+  friend bool operator==(const ReplicaId&, const ReplicaId&) = default;
+
+ private:
+  Shape parts_;
+  bool is_tuple_ = false;
+};
+
+/// "0" or "(0, 1)"
+std::string to_string(const ReplicaId& id);
+
+/// Piece `rank` of `count` equal pieces along global axis `axis` (prepended axes included).
+struct RankOffset {
+  std::int64_t axis = 0;
+  std::int64_t rank = 0;
+  std::int64_t count = 1;
+};
+
+/// Row-major elements [begin, end) of the flattened local tensor.
+struct FlattenedRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  friend bool operator==(const FlattenedRange&, const FlattenedRange&) = default;
+};
+
+struct ShardedTensorOptions {
+  ReplicaId replica_id{};
+  std::int64_t prepend_axis_num = 0;
+  bool allow_shape_mismatch = false;
+};
+
+/// What one rank holds of a global tensor, in Megatron's terms. `data` may be missing (only described): then a load allocates it.
+/// Invariant, checked by validate(): see there.
+struct ShardedTensor {
+  std::string key;
+  std::optional<Tensor> data{};
+  DType dtype = DType::kFloat32;
+  Shape local_shape;                           ///< without prepended axes; of the whole local tensor also when flattened
+  Shape global_shape;                          ///< with prepended axes
+  Shape global_offset;                         ///< of local element 0 in the global tensor
+  std::optional<Shape> axis_fragmentations{};  ///< pieces per global axis of a regular grid; empty for an irregular one
+  ReplicaId replica_id{};
+  std::int64_t prepend_axis_num = 0;           ///< leading global axes which the local tensor lacks (extent 1 there)
+  bool allow_shape_mismatch = false;
+  std::optional<FlattenedRange> flattened_range{};  ///< then data is 1-D with exactly these elements
+
+  using Options = ShardedTensorOptions;
+
+  /// A regular piece: global extent = local extent × count along the axes named, the local extent along the others; prepended
+  /// axes have extent `count` (1 if not named).
+  static ShardedTensor from_rank_offsets(std::string key, Tensor data, std::span<const RankOffset> rank_offsets, Options options);
+  static ShardedTensor from_rank_offsets(std::string key, Tensor data, std::initializer_list<RankOffset> rank_offsets = {}, Options options = {});
+
+  /// The same for a flattened piece: `data` is 1-D and holds [range) of a local tensor of `local_shape`.
+  static ShardedTensor from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape, std::span<const RankOffset> rank_offsets, FlattenedRange range,
+                                              Options options);
+  static ShardedTensor from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape, std::initializer_list<RankOffset> rank_offsets, FlattenedRange range,
+                                              Options options = {});
+
+  /// A piece anywhere, also uneven: the grid is irregular unless the offset is a multiple of the local shape and the global shape too.
+  static ShardedTensor from_box(std::string key, Tensor data, Shape global_shape, Shape global_offset, Options options = {});
+
+  /// Elements [range) of the flattened box (global_offset, local_shape); `data` is 1-D.
+  static ShardedTensor from_flat_range(std::string key, Tensor data, Shape local_shape, Shape global_shape, Shape global_offset, FlattenedRange range,
+                                       Options options = {});
+
+  /// The whole tensor, not sharded.
+  static ShardedTensor whole(std::string key, Tensor data, Options options = {});
+
+  /// Throws CheckpointError (invalid argument) with Megatron's message if the fields contradict each other or the data.
+  void validate() const;
+
+  /// The box of the local tensor in the global one, with prepended axes (extent 1).
+  Box global_box() const;
+  /// Coordinates of the local tensor in the grid of pieces (regular grids only).
+  Shape chunk_coordinates() const;
+  /// Elements that `data` has or would have.
+  std::int64_t numel() const noexcept;
+  /// Shape that `data` has or would have: 1-D for flattened ranges.
+  Shape data_shape() const;
+
+  /// Megatron's narrow: the global tensor cut down along with the local one, as if every rank kept the same part. Flattened pieces narrow along
+  /// axis 0 only and may vanish (empty result).
+  std::vector<ShardedTensor> narrow(std::int64_t axis, std::int64_t start, std::int64_t length) const;
+
+  /// The same shard without its data.
+  ShardedTensor without_data() const;
+};
+
+/// "ShardedTensor(key='a.b', …)" for messages.
+std::string to_string(const ShardedTensor& shard);
+
+}  // namespace dckpt

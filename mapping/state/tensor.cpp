@@ -1,0 +1,128 @@
+#include "mapping/state/tensor.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/geometry/strided_copy.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // a cache line; also what vectorised kernels ask for
+
+std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
+  const auto elements = shape.size() <= kMaxDims ? checked_numel(shape) : std::nullopt;
+  const auto bytes = elements ? checked_mul(*elements, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
+  if (!bytes) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "a tensor of shape " + to_string(shape) + " is negative, has too many axes or is larger than the address space");
+  }
+  return static_cast<std::uint64_t>(*bytes);
+}
+
+std::shared_ptr<std::byte> allocate(std::uint64_t bytes, bool zeroed) {
+  const std::uint64_t rounded = (std::max<std::uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+  if (memory == nullptr) throw std::bad_alloc();
+  if (zeroed) std::memset(memory, 0, rounded);
+  return {memory, [](std::byte* p) { std::free(p); }};
+}
+
+Tensor allocated(DType dtype, Shape shape, bool zeroed) {
+  auto memory = allocate(checked_nbytes(dtype, shape), zeroed);
+  Shape strides = row_major_strides(shape);
+  std::byte* const data = memory.get();
+  return Tensor(dtype, std::move(shape), std::move(strides), data, std::move(memory));
+}
+
+}  // namespace
+
+Tensor::Tensor(DType dtype, Shape shape, Shape strides, void* data, std::shared_ptr<const void> owner, Device device)
+    : dtype_(dtype), device_(device), shape_(std::move(shape)), strides_(std::move(strides)), data_(static_cast<std::byte*>(data)), owner_(std::move(owner)) {
+  checked_nbytes(dtype_, shape_);
+  if (strides_.size() != shape_.size()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "a tensor of shape " + dckpt::to_string(shape_) + " cannot have the strides " + dckpt::to_string(strides_));
+  }
+}
+
+Tensor Tensor::empty(DType dtype, Shape shape) { return allocated(dtype, std::move(shape), false); }
+
+Tensor Tensor::zeros(DType dtype, Shape shape) { return allocated(dtype, std::move(shape), true); }
+
+Tensor Tensor::from_bytes(DType dtype, Shape shape, ByteView bytes) {
+  Tensor tensor = empty(dtype, std::move(shape));
+  if (bytes.size() != tensor.nbytes()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          dckpt::to_string(tensor) + " needs " + std::to_string(tensor.nbytes()) + " bytes, got " + std::to_string(bytes.size()));
+  }
+  if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+Tensor Tensor::described(DType dtype, Shape shape) {
+  Shape strides = row_major_strides(shape);
+  return Tensor(dtype, std::move(shape), std::move(strides), nullptr, nullptr);
+}
+
+Tensor Tensor::in_file(DType dtype, Shape shape, Shape strides, FileRange range) {
+  Tensor tensor(dtype, std::move(shape), std::move(strides), nullptr, nullptr);
+  tensor.file_range_ = std::make_shared<const FileRange>(std::move(range));
+  return tensor;
+}
+
+MutableByteView Tensor::bytes() const {
+  if (device_.kind != Device::Kind::kCpu || !is_contiguous() || !has_data()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the bytes of " + dckpt::to_string(*this) + " are wanted, but it is not a contiguous CPU tensor with data");
+  }
+  return {data_, nbytes()};
+}
+
+Tensor Tensor::narrow(std::size_t axis, std::int64_t start, std::int64_t length) const {
+  if (axis >= dim() || start < 0 || length < 0 || start > shape_[axis] || length > shape_[axis] - start) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot take [" + std::to_string(start) + ", " + std::to_string(start) + " + " + std::to_string(length) +
+                                                           ") along axis " + std::to_string(axis) + " of " + dckpt::to_string(*this));
+  }
+  Tensor part = *this;
+  part.shape_[axis] = length;
+  if (data_ != nullptr) part.data_ += start * strides_[axis] * static_cast<std::int64_t>(item_size(dtype_));
+  if (file_range_) {
+    FileRange moved = *file_range_;
+    moved.offset += static_cast<std::uint64_t>(start * strides_[axis]) * item_size(dtype_);
+    part.file_range_ = std::make_shared<const FileRange>(std::move(moved));
+  }
+  return part;
+}
+
+Tensor Tensor::view(Shape shape) const {
+  const auto elements = checked_numel(shape);
+  if (!elements || *elements != numel() || !is_contiguous()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot view " + dckpt::to_string(*this) + " as " + dckpt::to_string(shape));
+  }
+  Tensor viewed = *this;
+  viewed.strides_ = row_major_strides(shape);
+  viewed.shape_ = std::move(shape);
+  return viewed;
+}
+
+Tensor Tensor::contiguous() const {
+  if (is_contiguous()) return *this;
+  Tensor copy = empty(dtype_, shape_);
+  copy.requires_grad = requires_grad;
+  strided_copy(shape_, item_size(dtype_), data_, {0, strides_}, copy.data_, {0, copy.strides_});
+  return copy;
+}
+
+std::string to_string(const Tensor& tensor) { return std::string(to_string(tensor.dtype())) + " " + to_string(tensor.shape()); }
+
+bool equal(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  const Tensor left = a.contiguous();
+  const Tensor right = b.contiguous();
+  return left.nbytes() == 0 || std::memcmp(left.data(), right.data(), left.nbytes()) == 0;
+}
+
+}  // namespace dckpt

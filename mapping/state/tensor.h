@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "mapping/base/bytes.h"
+#include "mapping/geometry/dtype.h"
+#include "mapping/geometry/shape.h"
+
+namespace dckpt {
+
+struct Device {
+  enum class Kind : std::uint8_t { kCpu, kCuda };
+  Kind kind = Kind::kCpu;
+  int index = 0;
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+/// Where a tensor's elements lie when they have not been read: `offset` is that of element 0 in `file`.
+struct FileRange {
+  std::string file;
+  std::uint64_t offset = 0;
+};
+
+/// A handle on a strided tensor: cheap to copy, copies share the elements, and the owner keeps them alive. Knows nothing
+/// of who allocated them (libtorch, a vector, a mapped file).
+/// Invariant: strides().size() == shape().size(); numel() · item_size fits in int64; either data() points at element 0 or the
+/// tensor is only described (data() is null), then file_range() may say where the elements are.
+class Tensor {
+ public:
+  Tensor() = default;  ///< a float32 tensor of shape (0,) without memory
+
+  /// Wraps memory that `owner` keeps alive; a null owner means that the caller does. Strides in elements.
+  Tensor(DType dtype, Shape shape, Shape strides, void* data, std::shared_ptr<const void> owner, Device device = {});
+
+  /// Allocates uninitialised CPU memory. Throws CheckpointError on a shape that is negative or too large.
+  static Tensor empty(DType dtype, Shape shape);
+  static Tensor zeros(DType dtype, Shape shape);
+  /// A copy of raw row-major elements; `bytes` must have the exact size.
+  static Tensor from_bytes(DType dtype, Shape shape, ByteView bytes);
+  /// Describes a tensor without elements.
+  static Tensor described(DType dtype, Shape shape);
+  static Tensor in_file(DType dtype, Shape shape, Shape strides, FileRange range);
+
+  DType dtype() const noexcept { return dtype_; }
+  const Shape& shape() const noexcept { return shape_; }
+  const Shape& strides() const noexcept { return strides_; }
+  std::size_t dim() const noexcept { return shape_.size(); }
+  Device device() const noexcept { return device_; }
+  std::int64_t numel() const noexcept { return dckpt::numel(shape_); }
+  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel()) * item_size(dtype_); }
+  bool is_contiguous() const noexcept { return is_row_major(shape_, strides_); }
+  bool has_data() const noexcept { return data_ != nullptr || numel() == 0; }
+
+  std::byte* data() const noexcept { return data_; }
+  const FileRange* file_range() const noexcept { return file_range_.get(); }
+  const std::shared_ptr<const void>& owner() const noexcept { return owner_; }
+
+  /// The elements as bytes; requires a contiguous CPU tensor with data.
+  MutableByteView bytes() const;
+
+  /// `length` entries from `start` along `axis`; shares the elements.
+  Tensor narrow(std::size_t axis, std::int64_t start, std::int64_t length) const;
+  /// The same elements under another shape with the same numel; requires a contiguous tensor.
+  Tensor view(Shape shape) const;
+  /// This tensor if it is contiguous, else a contiguous copy. CPU only.
+  Tensor contiguous() const;
+
+  /// Torch's flag; kept so that a pickled tensor is written back as it was.
+  bool requires_grad = false;
+
+ private:
+  DType dtype_ = DType::kFloat32;
+  Device device_;
+  Shape shape_ = Shape(1, 0);
+  Shape strides_ = Shape(1, 1);
+  std::byte* data_ = nullptr;
+  std::shared_ptr<const void> owner_;
+  std::shared_ptr<const FileRange> file_range_;
+};
+
+/// "float32 (2, 3)"
+std::string to_string(const Tensor& tensor);
+
+/// Same dtype, shape and bytes (NaNs compare by bits); CPU tensors with data.
+bool equal(const Tensor& a, const Tensor& b);
+
+}  // namespace dckpt

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "strategies/comm/communicator.h"
+
+namespace dckpt {
+
+/// Runs local work between two collectives: `work` may throw on any rank, and then every rank throws the same CheckpointError, which
+/// names the ranks that failed and carries the first one's code and context. `what` says what was attempted ("writing the shards").
+void agree(Communicator& comm, const std::string& what, const std::function<void()>& work);
+
+}  // namespace dckpt

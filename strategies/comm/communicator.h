@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "mapping/base/bytes.h"
+
+namespace dckpt {
+
+enum class ReduceOp { kSum, kMin, kMax };
+
+/// How the ranks of a job talk to each other while they save or load: byte buffers of any size, also different ones per rank.
+/// Every rank calls the same operations in the same order. One rank's Communicator belongs to one thread at a time.
+/// No call blocks longer than `timeout()`: a peer that does not come makes it throw CheckpointError (io) naming the
+/// ranks that are missing and what was waited for; the communicator is unusable after that.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+  virtual std::chrono::milliseconds timeout() const noexcept = 0;
+
+  virtual void barrier() = 0;
+  /// Every rank's buffer in rank order on `root`, nothing elsewhere.
+  virtual std::vector<Bytes> gather(ByteView mine, int root) = 0;
+  virtual std::vector<Bytes> all_gather(ByteView mine) = 0;
+  /// `root` gives one buffer per rank (others nothing); each rank gets its own.
+  virtual Bytes scatter(std::span<const Bytes> parts, int root) = 0;
+  /// What `root` passed; the argument of others is ignored.
+  virtual Bytes broadcast(ByteView bytes, int root) = 0;
+  /// parts[r] goes to rank r; returns what every rank sent here, in rank order.
+  virtual std::vector<Bytes> all_to_all(std::span<const Bytes> parts) = 0;
+  /// Element by element; all ranks pass the same number of values and get the same result.
+  virtual std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp op) = 0;
+  /// A communicator of the ranks that passed the same colour, in rank order. Collective over all ranks.
+  virtual std::unique_ptr<Communicator> split(int colour) = 0;
+};
+
+/// One rank alone: every operation returns at once.
+std::unique_ptr<Communicator> single_rank();
+
+}  // namespace dckpt

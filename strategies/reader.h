@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "mapping/planning/metadata.h"
+#include "mapping/state/value.h"
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// Where the elements of a stored chunk lie in its file.
+struct ChunkPayload {
+  std::uint64_t offset = 0;    ///< byte offset of element 0 in the file
+  DType dtype = DType::kFloat32;
+  Shape strides;               ///< in elements, one per axis of the chunk
+  bool contiguous = true;      ///< strides are row-major for the chunk's sizes
+};
+
+/// What is known of a checkpoint as a whole.
+struct CheckpointInfo {
+  std::string format;                 ///< "torch_dist", "dcp", "zarr", "torch", "safetensors", …
+  std::optional<int> version{};       ///< of the backend, where the format has one
+  std::string producer;               ///< for people: "Megatron-Core 0.11–0.14", "PyTorch DCP"; empty if unknown
+  std::optional<std::string> common_file{};  ///< file that holds the common state, if it is a file of its own
+};
+
+/// An open checkpoint of any format. Everything is const and safe to use from several threads; the metadata is complete and has been
+/// checked against itself and against the sizes of the files (see Metadata), tensor bytes have not been touched.
+class CheckpointReader {
+ public:
+  virtual ~CheckpointReader() = default;
+
+  virtual const CheckpointInfo& info() const noexcept = 0;
+  virtual const Metadata& metadata() const noexcept = 0;
+  virtual const Storage& storage() const noexcept = 0;
+
+  /// The common state as a dict; none if the format has none.
+  virtual Value common_state() const = 0;
+
+  /// Finds the elements of chunk `chunk` of tensor `tensor` (positions in the metadata). `file` is the chunk's file, or a window on it.
+  /// Throws CheckpointError (corrupt) if what is stored there is not what the metadata say.
+  virtual ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const = 0;
+
+  /// The stored bytes of an object, and the value in them. Megatron stores a list with the object in it: `object` takes it out.
+  virtual Bytes object_bytes(std::size_t object) const = 0;
+  virtual Value object(std::size_t object) const = 0;
+
+  /// Checks everything that has a checksum in the tensor's chunk or object (zip CRCs). Returns false where none is recorded.
+  virtual bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const = 0;
+  virtual bool check_object(std::size_t object) const = 0;
+};
+
+}  // namespace dckpt

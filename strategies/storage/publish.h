@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// Makes a finished directory visible in one step; the numbered protocol and what a crash after each step leaves stand at the top of publish.cpp.
+/// One process (rank 0) begins and commits; the other ranks write into `staging()` between.
+class Publication {
+ public:
+  struct Options {
+    bool overwrite = false;   ///< replace an existing directory that holds anything; otherwise that throws (invalid argument) at begin
+    bool sync = true;         ///< fsync directories (files are synced by who writes them)
+  };
+
+  /// Creates the hidden sibling `.{name}.saving-{token}` of `name` in `storage`. `token` distinguishes jobs; leftovers of earlier
+  /// crashes with other tokens are not touched.
+  static Publication begin(std::shared_ptr<Storage> storage, std::string name, std::string token, Options options);
+
+  /// Directory to write into, relative to the storage.
+  const std::string& staging() const noexcept { return staging_; }
+
+  /// Makes it visible under its name. Throws CheckpointError and leaves what was there before if any step fails.
+  void commit();
+  /// Removes the staging directory. Errors are logged only. Also done by the destructor if nothing was committed.
+  void abandon() noexcept;
+
+  Publication(Publication&&) noexcept;
+  Publication& operator=(Publication&&) = delete;
+  ~Publication();
+
+ private:
+  Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging, Options options);
+  std::shared_ptr<Storage> storage_;
+  std::string name_;
+  std::string staging_;
+  Options options_;
+  bool open_ = true;
+};
+
+/// Writes a small file atomically and durably: temporary sibling, sync, rename, sync of the directory. For tracker files.
+void write_file_atomically(Storage& storage, const std::string& name, ByteView content);
+
+}  // namespace dckpt
