@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mapping/base/bytes.h"
@@ -27,18 +30,24 @@ class Graph {
     kBytes, kByteArray,  ///< bytes()
     kList, kTuple, kSet, kFrozenSet,  ///< children(): members
     kDict,          ///< children(): key, value, key, value, …
-    kGlobal,        ///< children(): module (str), name (str)
+    kGlobal,        ///< children(): module (str), name (str); Python 2 names of protocols 0–2 appear as Python 3's
     kCall,          ///< callable(*args): children(): callable, args tuple
     kNew,           ///< callable.__new__: children(): callable, args tuple[, kwargs dict]
     kPersistent,    ///< children(): the persistent id
   };
 
-  /// What was done to a kCall or kNew node (and to lists, sets and dicts, whose own children hold it) after it was made.
+  /// What was done to a kCall or kNew node after it was made; lists, sets and dicts hold it as children.
   struct Extras {
-    std::vector<Id> states;      ///< arguments of BUILD
-    std::vector<Id> list_items;  ///< of APPEND(S) and ADDITEMS
-    std::vector<Id> dict_items;  ///< key, value, … of SETITEM(S)
+    std::span<const Id> states;      ///< arguments of BUILD
+    std::span<const Id> list_items;  ///< of APPEND(S)
+    std::span<const Id> dict_items;  ///< key, value, … of SETITEM(S)
   };
+
+  Graph() = default;
+  Graph(Graph&&) noexcept = default;
+  Graph& operator=(Graph&&) noexcept = default;
+  Graph(const Graph&) = delete;  // texts point into owned_
+  Graph& operator=(const Graph&) = delete;
 
   Id root() const noexcept { return root_; }
   std::size_t size() const noexcept { return nodes_.size(); }
@@ -48,11 +57,11 @@ class Graph {
   std::string_view text(Id id) const noexcept;
   ByteView bytes(Id id) const noexcept;
 
-  std::size_t child_count(Id id) const noexcept { return nodes_[id].count; }
-  /// The children in order. Containers that were filled in several steps are made contiguous when reading ends, so this is a plain view.
+  std::size_t child_count(Id id) const noexcept { return is_object(id) ? nodes_[id].arity : nodes_[id].count; }
+  /// The children in order; none for scalars, text and bytes.
   std::span<const Id> children(Id id) const noexcept;
-  /// Null when there are none.
-  const Extras* extras(Id id) const noexcept;
+  /// Empty spans when there are none.
+  Extras extras(Id id) const noexcept;
 
  private:
   friend class GraphBuilder;
@@ -63,24 +72,32 @@ class Graph {
       const char* text;        // kStr, kBytes, …; `count` is the length
       std::uint64_t first;     // position in edges_
     } payload{};
-    std::uint32_t count = 0;
+    std::uint32_t count = 0;   // of bytes or children; of kCall and kNew: position in object_extras_, 0 = none
     Kind kind = Kind::kNone;
-    bool has_extras = false;
+    std::uint8_t arity = 0;    // of kCall and kNew: children
+    bool scattered = false;    // while reading: filled in steps that are not yet contiguous in edges_
   };
   static_assert(sizeof(Node) == 16);
+  struct ObjectExtras {        // states, list items, dict items one after the other in edges_
+    std::uint64_t first = 0;
+    std::uint32_t counts[3] = {0, 0, 0};
+  };
+
+  bool is_object(Id id) const noexcept { return nodes_[id].kind == Kind::kCall || nodes_[id].kind == Kind::kNew; }
 
   Id root_ = kNil;
   std::vector<Node> nodes_;
   std::vector<Id> edges_;
-  std::vector<std::pair<Id, Extras>> extras_;  // sorted by id
-  std::vector<Bytes> owned_;                   // decoded text that is not in the pickle as such (escapes, latin-1)
+  std::vector<ObjectExtras> object_extras_{1};
+  std::deque<Bytes> owned_;    // decoded text that is not in the pickle as such (escapes, latin-1)
 };
 
 /// Limits against hostile input; a real checkpoint stays far below them.
 struct Limits {
   std::uint64_t max_nodes = std::uint64_t{1} << 28;
   std::uint64_t max_bytes = std::uint64_t{1} << 32;   ///< of the pickle itself
-  std::uint32_t max_depth = 1000;                     ///< of values inside values, and of the MARK stack
+  std::uint32_t max_depth = 1000;                     ///< of MARKs inside MARKs (read_graph), and of values inside values (value.h)
+  std::uint64_t max_expanded = std::uint64_t{1} << 28;  ///< nodes and 16-byte pieces of text, counted wherever they are referred to (value.h)
 };
 
 /// Reads one pickle of protocol 0–5. `what` names the bytes in messages (a file); errors carry it and the offset of the opcode.

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "mapping/base/bytes.h"
+
+namespace dckpt::pickle {
+
+/// Emits the opcodes of one pickle, in the order in which a reader executes them: values push themselves on the reader's stack, the others take
+/// their operands from it. `{"a": (1, 2)}` is `empty_dict(), text("a"), integer(1), integer(2), tuple(2), set_item()`.
+/// Texts and globals that were written before are referred to. The caller is responsible for a sound order; nothing is checked.
+class PickleWriter {
+ public:
+  using Slot = std::uint32_t;  ///< place in the memo
+
+  /// Protocol 2, or 4 without frames.
+  explicit PickleWriter(int protocol = 2);
+
+  int protocol() const noexcept { return protocol_; }
+
+  void none();
+  void boolean(bool value);
+  void integer(std::int64_t value);
+  void big_integer(ByteView twos_complement);  ///< little-endian
+  void real(double value);
+  void complex(double re, double im);
+  void text(std::string_view utf8);            ///< surrogates as three bytes each
+  void bytes(ByteView value);
+  void byte_array(ByteView value);
+  /// A class or function. At protocol 2 a dotted name becomes getattr calls, as Python's own pickler writes it. Throws CheckpointError (invalid
+  /// argument) for names that cannot be written: empty, or with a line break.
+  void global(std::string_view module, std::string_view name);
+
+  void empty_tuple();
+  void empty_list();
+  void empty_dict();
+  void empty_set();        ///< protocol 4
+
+  void mark();
+  void tuple();            ///< of everything since mark
+  void tuple(int count);   ///< of the 1, 2 or 3 values on top
+  void frozen_set();       ///< of everything since mark; protocol 4
+  void append();           ///< list, value → list
+  void append_items();     ///< list, mark, values → list
+  void set_item();         ///< dict, key, value → dict
+  void set_items();        ///< dict, mark, key, value, … → dict
+  void add_items();        ///< set, mark, values → set; protocol 4
+  void reduce();           ///< callable, args tuple → callable(*args)
+  void new_object();       ///< class, args tuple → class.__new__(class, *args)
+  void new_object_ex();    ///< class, args tuple, kwargs dict → …; protocol 4
+  void build();            ///< object, state → object
+  void persistent_id();    ///< id → the object it stands for
+  void pop();
+
+  Slot put();              ///< remembers the top of the stack, which stays there
+  void get(Slot slot);
+
+  std::size_t size() const noexcept { return out_.size(); }
+  /// Ends the pickle; the writer is empty afterwards.
+  Bytes finish();
+
+ private:
+  void op(char code) { out_.push_back(static_cast<std::byte>(code)); }
+  void raw(std::string_view text);
+  void plain_text(std::string_view utf8);
+
+  struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
+  };
+  using Memo = std::unordered_map<std::string, Slot, TextHash, std::equal_to<>>;
+
+  Bytes out_;
+  int protocol_;
+  Slot next_ = 0;
+  Memo texts_;
+  Memo globals_;  // "module\nname"
+};
+
+}  // namespace dckpt::pickle
