@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mapping/planning/metadata.h"
+
+namespace dckpt {
+
+/// One thing that is wrong with metadata; the message names boxes and numbers, not the key.
+struct Problem {
+  enum class Kind : std::uint8_t {
+    kContradiction,  ///< numbers that can't be true together: a box outside its tensor, an original shape that does not fit
+    kOverlap,        ///< elements that two chunks hold
+    kMissing,        ///< elements that no chunk holds
+    kBeyondFile,     ///< a place that is not inside its file
+  };
+  Kind kind = Kind::kContradiction;
+  std::string key;
+  std::string message;
+};
+
+/// Reports at most this many problems of a kind and key; the last message then says how many more there are.
+inline constexpr std::size_t kMaxProblemsOfAKind = 8;
+
+/// Whether the chunks of a tensor lie inside it and hold each element exactly once, and whether an original shape (flattened_shape) agrees
+/// with the stored one. Empty chunks may lie anywhere inside. Exact, in O(n log n) for n chunks cut along any axes in any order: no pair of chunks is compared.
+/// Chunks cut irregularly along many axes at once (more than kMaxCorners corners) are reported as a contradiction instead of being checked.
+std::vector<Problem> validate_coverage(const TensorMetadata& tensor);
+inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
+
+/// Whether each place of chunks and objects lies inside its file. `file_sizes` are the sizes of Metadata::files in the same order.
+std::vector<Problem> validate_places(const Metadata& metadata, std::span<const std::uint64_t> file_sizes);
+
+}  // namespace dckpt
