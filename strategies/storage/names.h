@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dckpt {
+
+/// Limits of the names that a Storage accepts; POSIX file systems have the same or wider ones.
+inline constexpr std::size_t kMaxNameBytes = 4096;
+inline constexpr std::size_t kMaxComponentBytes = 255;
+inline constexpr std::size_t kMaxNameDepth = 64;
+
+/// The components of a name inside a Storage. Throws CheckpointError (corrupt) for an empty name, an absolute one, an empty, "." or ".."
+/// component, a NUL byte and names beyond the limits. The views point into `name`.
+std::vector<std::string_view> name_components(std::string_view name);
+
+/// The same for a directory, where "" is the root and has no components.
+std::vector<std::string_view> directory_components(std::string_view name);
+
+/// "a/b" + "c" → "a/b/c"; "" + "c" → "c".
+std::string join_name(std::string_view directory, std::string_view name);
+
+/// The directory that holds `name` ("" for the root) and the last component.
+std::string parent_name(std::string_view name);
+std::string base_name(std::string_view name);
+
+}  // namespace dckpt

@@ -1,0 +1,272 @@
+#include "strategies/storage/posix.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "mapping/base/text.h"
+#include "strategies/storage/names.h"
+#include "strategies/storage/posix_fd.h"
+
+namespace dckpt {
+namespace {
+
+using posix::Fd;
+using posix::system_error;
+
+// Longest directory listing that is held in memory.
+constexpr std::size_t kMaxDirectoryEntries = std::size_t{1} << 24;
+
+using Components = std::vector<std::string_view>;
+
+FileInfo file_info(std::string name, const struct stat& status) {
+  const auto kind = S_ISREG(status.st_mode) ? FileInfo::Kind::kRegular : S_ISDIR(status.st_mode) ? FileInfo::Kind::kDirectory : FileInfo::Kind::kOther;
+  return {std::move(name), kind, kind == FileInfo::Kind::kRegular ? static_cast<std::uint64_t>(status.st_size) : 0};
+}
+
+/// Names in an open directory, in the order of the file system.
+std::vector<std::string> entry_names(Fd directory, const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory.get()), ::closedir);
+  if (!stream) throw system_error("cannot list the directory", errno, path);
+  directory.release();
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr && errno != 0) throw system_error("cannot list the directory", errno, path);
+    if (entry == nullptr) return names;
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    if (names.size() == kMaxDirectoryEntries) {
+      throw CheckpointError(ErrorCode::kCorrupt, "refusing to list the directory: it has more than " + grouped(kMaxDirectoryEntries) + " entries", {.file = path});
+    }
+    names.emplace_back(name);
+  }
+}
+
+class PosixStorage final : public Storage {
+ public:
+  explicit PosixStorage(const std::filesystem::path& root) : root_(root.empty() ? "." : root), absolute_root_(std::filesystem::absolute(root_)) {}
+
+  std::string describe(const std::string& name) const override { return name.empty() ? root_.string() : root_.string() + "/" + name; }
+
+  std::vector<FileInfo> list(const std::string& directory) const override {
+    const std::string path = describe(directory);
+    const Fd fd = open_directory(directory, "cannot list the directory");
+    std::vector<FileInfo> entries;
+    for (std::string& name : entry_names(duplicate(fd, path), path)) {
+      struct stat status {};
+      if (::fstatat(fd.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+        entries.push_back(file_info(std::move(name), status));
+      } else if (errno != ENOENT) {  // removed meanwhile
+        throw system_error("cannot examine the file", errno, path + "/" + name);
+      }
+    }
+    std::ranges::sort(entries, {}, &FileInfo::name);
+    return entries;
+  }
+
+  std::optional<FileInfo> stat(const std::string& name) const override {
+    const Place place = find(name, "cannot examine the file");
+    struct stat status {};
+    if (!place.parent) return std::nullopt;
+    if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return file_info(place.last, status);
+    if (errno == ENOENT) return std::nullopt;
+    throw system_error("cannot examine the file", errno, describe(name));
+  }
+
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    const std::string path = describe(name);
+    const Place place = find(name, "cannot open the file");
+    struct stat status {};
+    if (!place.parent || ::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+      const int error = place.parent ? errno : ENOENT;
+      throw system_error("cannot open the file", error, path, error == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
+    }
+    // Looked at before it is opened: opening a device can act on it. What is opened is examined again.
+    if (!S_ISREG(status.st_mode)) {
+      throw CheckpointError(ErrorCode::kCorrupt, std::string("refusing to read: it is ") + posix::kind_of(status.st_mode) + ", not a regular file", {.file = path});
+    }
+    Fd fd(::openat(place.parent.get(), place.last.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (!fd) throw system_error("cannot open the file", errno, path, errno == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
+    return posix::readable_file(std::move(fd), path);
+  }
+
+  std::unique_ptr<WritableFile> create(const std::string& name, std::uint64_t size_hint) override {
+    make_root();
+    const std::string path = describe(name);
+    const Place place = find_parent(name, "cannot create the file");
+    Fd fd(::openat(place.parent.get(), place.last.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!fd) throw system_error("cannot create the file", errno, path);
+    try {
+      return posix::writable_file(std::move(fd), path, size_hint);
+    } catch (...) {
+      ::unlinkat(place.parent.get(), place.last.c_str(), 0);
+      throw;
+    }
+  }
+
+  void make_directory(const std::string& name) override {
+    const Components components = directory_components(name);
+    make_root();
+    std::string path = describe("");
+    Fd directory = open_root("cannot create the directory");
+    for (const std::string_view component : components) {
+      const std::string entry(component);
+      path += "/" + entry;
+      if (::mkdirat(directory.get(), entry.c_str(), 0777) != 0 && errno != EEXIST) throw system_error("cannot create the directory", errno, path);
+      directory = enter(directory, entry, path, "cannot create the directory");
+      if (!directory) throw system_error("cannot create the directory", ENOENT, path);
+    }
+  }
+
+  void rename(const std::string& from, const std::string& to) override {
+    const std::string attempt = "cannot rename to " + dckpt::quoted(to);
+    const Place source = find_parent(from, attempt);
+    const Place target = find_parent(to, attempt);
+    struct stat status {};
+    if (::fstatat(source.parent.get(), source.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) throw system_error(attempt, errno, describe(from));
+    const auto move = [&](unsigned flags) {
+      return ::renameat2(source.parent.get(), source.last.c_str(), target.parent.get(), target.last.c_str(), flags) == 0 ? 0 : errno;
+    };
+    if (!S_ISDIR(status.st_mode)) {
+      if (const int error = move(0)) throw system_error(attempt, error, describe(from));
+      return;
+    }
+    // A plain rename would replace an empty directory.
+    int error = move(RENAME_NOREPLACE);
+    if (flag_unsupported(error)) {
+      error = ::fstatat(target.parent.get(), target.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 ? EEXIST : errno == ENOENT ? move(0) : errno;
+    }
+    if (error != 0) throw system_error(attempt, error, describe(from));
+  }
+
+  void exchange(const std::string& a, const std::string& b) override {
+    const std::string attempt = "cannot exchange it with " + dckpt::quoted(b);
+    const Place first = find_parent(a, attempt);
+    const Place second = find_parent(b, attempt);
+    if (::renameat2(first.parent.get(), first.last.c_str(), second.parent.get(), second.last.c_str(), RENAME_EXCHANGE) != 0) {
+      throw system_error(attempt, errno, describe(a), flag_unsupported(errno) ? ErrorCode::kUnsupported : ErrorCode::kIo);
+    }
+  }
+
+  void remove_all(const std::string& name) override {
+    const Place place = find(name, "cannot remove");
+    if (place.parent) remove_tree(place.parent, place.last, describe(name), 0);
+  }
+
+  void sync_directory(const std::string& directory) override {
+    const Fd fd = open_directory(directory, "cannot make the directory durable");
+    if (::fsync(fd.get()) != 0) throw system_error("cannot make the directory durable (fsync)", errno, describe(directory));
+  }
+
+ private:
+  /// A directory entry: may exist or not. No `parent` means that a directory above it is missing.
+  struct Place {
+    Fd parent;
+    std::string last;
+  };
+
+  static bool flag_unsupported(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
+
+  Fd open_root(const std::string& attempt) const {
+    Fd root(::open(absolute_root_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!root && errno != ENOENT) throw system_error(attempt, errno, describe(""));
+    return root;
+  }
+
+  /// Steps down one directory; nothing if it is missing. Links are refused, other files too.
+  static Fd enter(const Fd& directory, const std::string& component, const std::string& path, const std::string& attempt) {
+    Fd next(::openat(directory.get(), component.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (next || errno == ENOENT) return next;
+    const int error = errno;
+    struct stat status {};
+    if ((error == ELOOP || error == ENOTDIR) && ::fstatat(directory.get(), component.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            attempt + ": " + dckpt::quoted(path) + " is " + posix::kind_of(status.st_mode) + ", not a directory (links are not followed below the root)", {.file = path});
+    }
+    throw system_error(attempt, error, path);
+  }
+
+  Fd walk(const Components& components, const std::string& attempt) const {
+    Fd directory = open_root(attempt);
+    std::string path = describe("");
+    for (const std::string_view component : components) {
+      if (!directory) return directory;
+      const std::string entry(component);
+      path += "/" + entry;
+      directory = enter(directory, entry, path, attempt);
+    }
+    return directory;
+  }
+
+  Place find(const std::string& name, const std::string& attempt) const {
+    Components components = name_components(name);
+    std::string last(components.back());
+    components.pop_back();
+    return {walk(components, attempt), std::move(last)};
+  }
+
+  Place find_parent(const std::string& name, const std::string& attempt) const {
+    Place place = find(name, attempt);
+    if (!place.parent) throw system_error(attempt, ENOENT, describe(name));
+    return place;
+  }
+
+  Fd open_directory(const std::string& name, const std::string& attempt) const {
+    const Fd directory = walk(directory_components(name), attempt);
+    if (!directory) throw system_error(attempt, ENOENT, describe(name));
+    // `directory` only names the place; this one can be read and synced.
+    Fd readable(::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!readable) throw system_error(attempt, errno, describe(name));
+    return readable;
+  }
+
+  static Fd duplicate(const Fd& fd, const std::string& path) {
+    Fd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!copy) throw system_error("cannot list the directory", errno, path);
+    return copy;
+  }
+
+  /// Creates the root with its parents where they are missing; their entries are durable afterwards.
+  void make_root() const {
+    std::vector<std::filesystem::path> missing;
+    std::error_code ignored;
+    for (std::filesystem::path path = absolute_root_; !std::filesystem::exists(path, ignored); path = path.parent_path()) {
+      missing.push_back(path);
+      if (path == path.parent_path()) break;
+    }
+    for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
+      if (::mkdir(path->c_str(), 0777) != 0 && errno != EEXIST) throw system_error("cannot create the directory", errno, path->string());
+      const Fd parent(::open(path->parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (!parent || ::fsync(parent.get()) != 0) throw system_error("cannot make the directory durable", errno, path->parent_path().string());
+    }
+  }
+
+  static void remove_tree(const Fd& parent, const std::string& entry, const std::string& path, std::size_t depth) {
+    if (::unlinkat(parent.get(), entry.c_str(), 0) == 0 || errno == ENOENT) return;
+    if (errno != EISDIR && errno != EPERM) throw system_error("cannot remove the file", errno, path);
+    if (depth == kMaxNameDepth) {
+      throw CheckpointError(ErrorCode::kUnsupported, "cannot remove the directory: it is nested deeper than " + std::to_string(kMaxNameDepth) + " levels", {.file = path});
+    }
+    const int unlink_error = errno;
+    const Fd directory(::openat(parent.get(), entry.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!directory) throw system_error("cannot remove", errno == ENOTDIR || errno == ELOOP ? unlink_error : errno, path);
+    for (const std::string& name : entry_names(duplicate(directory, path), path)) remove_tree(directory, name, path + "/" + name, depth + 1);
+    if (::unlinkat(parent.get(), entry.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) throw system_error("cannot remove the directory", errno, path);
+  }
+
+  std::filesystem::path root_;           ///< as the user spells it
+  std::filesystem::path absolute_root_;  ///< where it is, whatever the working directory becomes
+};
+
+}  // namespace
+
+std::shared_ptr<Storage> posix_storage(const std::filesystem::path& root) { return std::make_shared<PosixStorage>(root); }
+
+}  // namespace dckpt
