@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "mapping/base/bytes.h"
+#include "mapping/state/value.h"
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// Whole torch.save files: the zip form (torch 1.6 and later) and the stream form before it (magic number, protocol, system, pickle, storage
+/// keys, storages). The tar form before torch 0.1.10 is refused. Nothing is imported or called: unknown objects become Opaque values.
+
+struct TorchFileOptions {
+  /// Tensors are described by Tensor::in_file (offset in `file`, strides as stored) instead of being read.
+  bool lazy = false;
+  /// Upper bound of the tensor bytes that are read; more throws (unsupported). Never more than the file holds is allocated.
+  std::uint64_t max_tensor_bytes = std::uint64_t{64} << 30;
+};
+
+/// The object in [base, base + length) of the file. Tensors that share a storage share memory. A Parameter stays an Opaque call around its tensor.
+/// Throws CheckpointError: (corrupt), or (unsupported) for big-endian files, TorchScript archives, compressed members.
+Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options = {});
+Value load_torch_file(const ReadableFile& file, const TorchFileOptions& options = {});
+/// The same for bytes in memory; `what` names them in messages. Nothing in the value refers to `bytes` afterwards; `lazy` is ignored.
+Value load_torch_bytes(ByteView bytes, const std::string& what, const TorchFileOptions& options = {});
+
+enum class TorchFileForm { kZip, kStream };
+/// Which form the first bytes announce; empty if it is neither. Says nothing about the rest.
+std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
+
+/// Compares all CRCs. Returns false if there are none (the stream form has none). Throws CheckpointError (corrupt).
+bool check_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
+
+struct TorchSaveOptions {
+  std::string prefix = "archive";   ///< folder of the members; torch uses the file's stem, or "archive" when it saves into memory
+  bool crc = true;
+};
+
+/// `value` as torch.save(value) writes it, in the zip form and pickle protocol 2. Each tensor is written with its own elements only, row-major.
+/// All tensors must have data in CPU memory. Throws CheckpointError (invalid argument) for values that cannot be pickled (sharded leaves).
+Bytes save_torch_file(const Value& value, const TorchSaveOptions& options = {});
+/// The same, delivered in pieces; tensor memory is passed on without a copy where it is contiguous.
+void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink, const TorchSaveOptions& options = {});
+
+}  // namespace dckpt
