@@ -42,7 +42,7 @@ struct Global {
 /// An integer outside int64: two's complement, little-endian, as pickle stores it, without redundant bytes.
 struct BigInt {
   Bytes bytes;
-  std::string to_decimal() const;
+  std::string to_decimal() const;  ///< hexadecimal ("0x…") beyond 4300 digits, as decimal takes quadratic time
   friend bool operator==(const BigInt&, const BigInt&) = default;
 };
 
@@ -133,7 +133,9 @@ class Value {
   bool contains(const Value& key) const { return find(key) != nullptr; }
   std::size_t size() const;               ///< of a container; throws for anything else
 
-  /// Python's equality for plain values (1 == 1.0 == True, dict order ignored, list ≠ tuple); tensors by dtype, shape and bytes; sharded leaves by identity.
+  /// Python's equality for plain values (1 == 1.0 == True, dict order ignored, list ≠ tuple), but a NaN equals a NaN with the same bits; tensors by dtype,
+  /// shape and bytes; opaque objects by their description; sharded leaves by identity. Throws CheckpointError (unsupported) on values nested deeper than
+  /// any pickle may be.
   friend bool operator==(const Value& a, const Value& b);
 
   /// The address that two copies share while none has been written to; null for values without shared data.
@@ -167,7 +169,7 @@ class Value {
 
 const char* to_string(Value::Kind kind) noexcept;
 
-/// Hash consistent with operator== for values that Python can hash; containers that it can't hash by kind and size only.
+/// Hash consistent with operator==; reads a bounded number of parts of the value.
 std::size_t hash_value(const Value& value) noexcept;
 
 /// Python's dict: order of insertion kept, keys of any hashable kind, look-up in constant time.
