@@ -1,0 +1,241 @@
+#include "strategies/formats/json/json.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+using Sax = nlohmann::json_sax<nlohmann::json>;
+
+/// Builds the Value from the events of nlohmann's parser, which keeps its own stack on the heap and checks UTF-8 and the grammar.
+/// (`dckpt::quoted` is spelt out because the look-up by argument would find std::quoted.)
+class ValueBuilder final : public Sax {
+ public:
+  ValueBuilder(const std::string& what, const JsonLimits& limits) : what_(what), limits_(limits) {}
+
+  Value take() { return std::move(root_); }
+
+  bool null() override { return add(Value()); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(std::int64_t{value}); }
+  bool number_unsigned(number_unsigned_t value) override { return add(std::uint64_t{value}); }
+  bool number_float(number_float_t value, const string_t& token) override {
+    if (token.find_first_of(".eE") == string_t::npos) fail("the integer " + dckpt::quoted(token, 40) + " does not fit 64 bits");
+    return add(double{value});
+  }
+  bool string(string_t& value) override { return add(Value(std::move(value))); }
+  bool binary(binary_t&) override { return false; }  // JSON text has none
+  bool start_object(std::size_t) override { return open(Value(Dict())); }
+  bool start_array(std::size_t) override { return open(Value::list()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    Frame& frame = frames_.back();
+    frame.key = Value(std::move(name));
+    if (frame.container.contains(frame.key)) fail("the key " + dckpt::quoted(frame.key.as_str()) + " occurs twice in one object");
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    std::string message = error.what();
+    if (const std::size_t prefix = message.find("] "); prefix != std::string::npos) message.erase(0, prefix + 2);
+    fail(printable(message), position);
+  }
+
+ private:
+  struct Frame {
+    Value container;
+    Value key;
+  };
+
+  [[noreturn]] void fail(const std::string& message, std::optional<std::uint64_t> position = {}) const {
+    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + message, {.file = what_, .offset = position});
+  }
+
+  bool add(Value value) {
+    if (frames_.empty()) {
+      root_ = std::move(value);
+      return true;
+    }
+    Frame& frame = frames_.back();
+    if (frame.container.is_dict()) {
+      frame.container.mutable_dict().set(std::move(frame.key), std::move(value));
+    } else {
+      frame.container.mutable_items().push_back(std::move(value));
+    }
+    return true;
+  }
+
+  bool open(Value container) {
+    if (frames_.size() >= limits_.max_depth) fail("more than " + std::to_string(limits_.max_depth) + " arrays and objects inside each other");
+    frames_.push_back({std::move(container), Value()});
+    return true;
+  }
+
+  bool close() {
+    Value done = std::move(frames_.back().container);
+    frames_.pop_back();
+    return add(std::move(done));
+  }
+
+  const std::string& what_;
+  const JsonLimits& limits_;
+  std::vector<Frame> frames_;
+  Value root_;
+};
+
+/// The code point at `text[at]` and its length; for anything that is neither UTF-8 nor a lone surrogate in three bytes, the byte as Python's
+/// surrogateescape has it.
+struct CodePoint {
+  std::uint32_t value;
+  std::size_t length;
+};
+CodePoint code_point(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  const std::uint32_t first = byte(0);
+  const std::size_t length = first < 0x80 ? 1 : first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (length == 1) return {first, 1};
+  if (at + length <= text.size()) {
+    std::uint32_t value = first & (0x7Fu >> length);
+    for (std::size_t i = 1; i < length; ++i) value = value << 6 | (byte(i) & 0x3Fu);
+    const bool surrogate = first == 0xED && byte(1) >= 0xA0 && byte(1) < 0xC0 && (byte(2) & 0xC0) == 0x80;
+    if (surrogate || is_utf8(text.substr(at, length))) return {value, length};
+  }
+  return {0xDC00 | first, 1};
+}
+
+class JsonWriter {
+ public:
+  explicit JsonWriter(int indent) : indent_(indent > 0 ? static_cast<std::size_t>(indent) : 0) {}
+
+  std::string take() { return std::move(out_); }
+
+  void value(const Value& value, std::uint32_t depth = 0) {
+    if (depth > kMaxJsonOutputDepth) refuse("more than " + std::to_string(kMaxJsonOutputDepth) + " containers inside each other");
+    if (out_.size() > kMaxJsonOutputBytes) refuse("the text is longer than " + human_bytes(kMaxJsonOutputBytes));
+    switch (value.kind()) {
+      case Value::Kind::kNone: out_ += "null"; return;
+      case Value::Kind::kBool: out_ += value.as_bool() ? "true" : "false"; return;
+      case Value::Kind::kInt: out_ += std::to_string(value.as_int()); return;
+      case Value::Kind::kBigInt: out_ += value.as_big_int().to_decimal(); return;
+      case Value::Kind::kFloat: real(value.as_float()); return;
+      case Value::Kind::kStr: text(value.as_str()); return;
+      case Value::Kind::kList:
+      case Value::Kind::kTuple:
+        members('[', ']', value.items(), depth, [&](const Value& item) { this->value(item, depth + 1); });
+        return;
+      case Value::Kind::kDict:
+        members('{', '}', value.as_dict().items(), depth, [&](const Dict::Item& item) {
+          if (!item.first.is_str()) refuse(std::string("a dict with a key of kind ") + to_string(item.first.kind()));
+          text(item.first.as_str());
+          out_ += ": ";
+          this->value(item.second, depth + 1);
+        });
+        return;
+      default: refuse(std::string("a value of kind ") + to_string(value.kind()));
+    }
+  }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& what) { throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write JSON: " + what); }
+
+  template <typename Items, typename Write>
+  void members(char open, char close, const Items& items, std::uint32_t depth, Write write) {
+    out_ += open;
+    bool first = true;
+    for (const auto& item : items) {
+      if (!first) out_ += indent_ == 0 ? ", " : ",";
+      if (indent_ > 0) line(depth + 1);
+      first = false;
+      write(item);
+    }
+    if (indent_ > 0 && !first) line(depth);
+    out_ += close;
+  }
+
+  void line(std::uint32_t depth) {
+    out_ += '\n';
+    out_.append(indent_ * depth, ' ');
+  }
+
+  /// As Python's repr: the shortest digits that read back the same, in positional notation for exponents from -4 to 15.
+  void real(double value) {
+    if (!std::isfinite(value)) refuse("a float that is not finite");
+    const double magnitude = std::fabs(value);
+    const bool positional = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
+    std::array<char, 40> digits{};
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, positional ? std::chars_format::fixed : std::chars_format::scientific).ptr;
+    const std::string_view written(digits.data(), static_cast<std::size_t>(end - digits.data()));
+    out_ += written;
+    if (written.find_first_of(".e") == std::string_view::npos) out_ += ".0";
+  }
+
+  void text(std::string_view value) {
+    out_ += '"';
+    for (std::size_t at = 0; at < value.size();) {
+      const auto [code, length] = code_point(value, at);
+      at += length;
+      switch (code) {
+        case '"': out_ += "\\\""; break;
+        case '\\': out_ += "\\\\"; break;
+        case '\b': out_ += "\\b"; break;
+        case '\f': out_ += "\\f"; break;
+        case '\n': out_ += "\\n"; break;
+        case '\r': out_ += "\\r"; break;
+        case '\t': out_ += "\\t"; break;
+        default:
+          if (code >= 0x20 && code < 0x7F) {
+            out_ += static_cast<char>(code);
+          } else if (code < 0x10000) {
+            escape(code);
+          } else {
+            escape(0xD800 + ((code - 0x10000) >> 10));
+            escape(0xDC00 + ((code - 0x10000) & 0x3FF));
+          }
+      }
+    }
+    out_ += '"';
+  }
+
+  void escape(std::uint32_t unit) {
+    static constexpr char kHex[] = "0123456789abcdef";
+    out_ += "\\u";
+    for (int shift = 12; shift >= 0; shift -= 4) out_ += kHex[unit >> shift & 0xF];
+  }
+
+  std::size_t indent_;
+  std::string out_;
+};
+
+}  // namespace
+
+Value parse_json(ByteView text, const std::string& what, const JsonLimits& limits) {
+  if (text.size() > limits.max_bytes) {
+    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + human_bytes(text.size()) + ", more than the limit of " + human_bytes(limits.max_bytes),
+                          {.file = what});
+  }
+  if (as_text(text).starts_with("\xEF\xBB\xBF")) {
+    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: it begins with a byte order mark", {.file = what, .offset = 0});
+  }
+  ValueBuilder builder(what, limits);
+  const auto* first = reinterpret_cast<const char*>(text.data());
+  if (!nlohmann::json::sax_parse(first, first + text.size(), &builder)) throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON", {.file = what});
+  return builder.take();
+}
+
+std::string to_json(const Value& value, int indent) {
+  JsonWriter writer(indent);
+  writer.value(value);
+  return writer.take();
+}
+
+}  // namespace dckpt
