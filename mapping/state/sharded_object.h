@@ -20,7 +20,8 @@ struct ShardedObject {
 
   /// "key/shard_0.3_1.8"
   std::string unique_key() const;
-  /// The inverse, without data. Throws CheckpointError (corrupt) if the text is no unique key.
+  /// The inverse, without data; the key may hold slashes. Where Megatron before 0.8 cut off the last extent of the shape, it becomes -1: unknown.
+  /// Throws CheckpointError (corrupt) if the text is no unique key.
   static ShardedObject from_unique_key(std::string_view unique_key, ReplicaId replica_id = {});
   /// Throws CheckpointError (invalid argument) if the offset is outside the grid.
   void validate() const;
