@@ -1,0 +1,124 @@
+#include "strategies/comm/agree.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <optional>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+
+namespace dckpt {
+namespace {
+
+// Longest text of one field that a rank sends.
+constexpr std::size_t kMaxTextBytes = 4096;
+// Ranks named, and ranks quoted, in the common message.
+constexpr std::size_t kMaxRanksNamed = 16;
+constexpr std::size_t kMaxRanksQuoted = 3;
+
+std::optional<CheckpointError> failure_of(const std::function<void()>& work) {
+  try {
+    work();
+    return std::nullopt;
+  } catch (const CheckpointError& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return CheckpointError(ErrorCode::kIo, std::string("unexpected error: ") + error.what());
+  } catch (...) {
+    return CheckpointError(ErrorCode::kIo, "unexpected error of an unknown type");
+  }
+}
+
+// An error between ranks: code, then message, key, file (length + 1 and the text; 0 if there is none), offset + 1, rank + 1 (0 if unknown).
+
+void append_text(Bytes& out, const std::optional<std::string>& text) {
+  const ByteView bytes = text ? as_bytes(std::string_view(*text).substr(0, kMaxTextBytes)) : ByteView{};
+  append_le<std::uint32_t>(out, text ? static_cast<std::uint32_t>(bytes.size()) + 1 : 0);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+Bytes encode(const CheckpointError& error) {
+  Bytes out;
+  append_le(out, static_cast<std::uint32_t>(error.code()));
+  append_text(out, error.message());
+  append_text(out, error.context().key);
+  append_text(out, error.context().file);
+  append_le<std::uint64_t>(out, error.context().offset ? *error.context().offset + 1 : 0);
+  append_le<std::uint64_t>(out, error.context().rank ? static_cast<std::uint64_t>(*error.context().rank) + 1 : 0);
+  return out;
+}
+
+class Decoder {
+ public:
+  explicit Decoder(ByteView bytes) : rest_(bytes) {}
+
+  template <typename T>
+  T number() {
+    return load_le<T>(take(sizeof(T)), 0);
+  }
+
+  std::optional<std::string> text() {
+    const auto length = number<std::uint32_t>();
+    if (length == 0) return std::nullopt;
+    return std::string(as_text(take(length - 1)));
+  }
+
+ private:
+  ByteView take(std::size_t length) {
+    if (length > rest_.size()) throw CheckpointError(ErrorCode::kCorrupt, "another rank sent a broken error report: do all ranks run the same build?");
+    const ByteView taken = rest_.first(length);
+    rest_ = rest_.subspan(length);
+    return taken;
+  }
+
+  ByteView rest_;
+};
+
+CheckpointError decode(ByteView bytes, int sender) {
+  Decoder decoder(bytes);
+  const auto code = std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kUnsupported));
+  const std::string message = decoder.text().value_or("");
+  ErrorContext context;
+  context.key = decoder.text();
+  context.file = decoder.text();
+  if (const auto offset = decoder.number<std::uint64_t>()) context.offset = offset - 1;
+  const auto rank = decoder.number<std::uint64_t>();
+  context.rank = rank != 0 ? static_cast<int>(rank - 1) : sender;
+  return {static_cast<ErrorCode>(code), message, context};
+}
+
+CheckpointError common_error(const std::string& what, const std::vector<Bytes>& reports) {
+  std::optional<CheckpointError> first;
+  std::string ranks;
+  std::string quotes;
+  std::size_t failed = 0;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].empty()) continue;
+    const CheckpointError error = decode(reports[rank], static_cast<int>(rank));
+    const std::string number = std::to_string(rank);
+    if (failed < kMaxRanksNamed) ranks += (failed == 0 ? "" : ", ") + number;
+    if (failed < kMaxRanksQuoted && (!first || error.message() != first->message())) quotes += (failed == 0 ? "rank " : "; rank ") + number + ": " + error.message();
+    if (!first) first = error;
+    ++failed;
+  }
+  if (failed > kMaxRanksNamed) ranks += " and " + std::to_string(failed - kMaxRanksNamed) + " more";
+  const std::string message = what + " failed on " + (failed == 1 ? "rank " : "ranks ") + ranks + " of " + std::to_string(reports.size()) + "; " + quotes;
+  return {first->code(), message, first->context()};
+}
+
+}  // namespace
+
+void agree(Communicator& comm, const std::string& what, const std::function<void()>& work) {
+  const std::optional<CheckpointError> mine = failure_of(work);
+  if (comm.size() == 1) {
+    if (mine) throw *mine;
+    return;
+  }
+  // In the good case one small reduction is all that is exchanged.
+  const std::array<std::int64_t, 1> failed = {mine ? 1 : 0};
+  if (comm.all_reduce(failed, ReduceOp::kMax).front() == 0) return;
+  throw common_error(what, comm.all_gather(mine ? encode(*mine) : Bytes{}));
+}
+
+}  // namespace dckpt

@@ -1,0 +1,105 @@
+#include "strategies/comm/threads.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+
+#include "tests/strategies/comm/communicator_conformance.h"
+
+namespace dckpt {
+namespace {
+
+using testing::HasSubstr;
+
+INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance, testing::Values(CommunicatorWorld{"run_ranks", run_ranks}), name_of_world);
+
+std::string error_of(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
+  try {
+    run_ranks(size, body, timeout);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Threads, TimeoutNamesTheMissingRanksAndTheCommunicatorStaysUnusable) {
+  std::atomic<bool> over = false;
+  const std::string message = error_of(
+      3,
+      [&](Communicator& comm) {
+        if (comm.rank() > 0) return over.wait(false);  // alive, but never comes
+        EXPECT_THROW(comm.gather({}, 1), CheckpointError);
+        over = true;
+        over.notify_all();
+        comm.barrier();
+      },
+      std::chrono::milliseconds(50));
+  EXPECT_EQ(message, "barrier cannot be completed: rank 0 waited 50 ms in gather to rank 1 for ranks 1, 2 [rank 0]");
+}
+
+TEST(Threads, AThrowingRankWakesTheOthersAndItsOwnErrorIsTheResult) {
+  std::vector<std::string> others(3);
+  const std::string message = error_of(3, [&](Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 2) throw CheckpointError(ErrorCode::kCorrupt, "disk on fire");
+    try {
+      comm.barrier();
+    } catch (const CheckpointError& error) {
+      others[static_cast<std::size_t>(comm.rank())] = error.what();
+      throw;
+    }
+  });
+  EXPECT_EQ(message, "disk on fire");
+  EXPECT_EQ(others[0], "barrier cannot be completed: rank 2 failed: disk on fire [rank 0]");
+  EXPECT_EQ(others[1], "barrier cannot be completed: rank 2 failed: disk on fire [rank 1]");
+}
+
+TEST(Threads, ErrorsReachRanksThatWaitInASplitGroup) {
+  EXPECT_EQ(error_of(4,
+                     [](Communicator& comm) {
+                       const auto pair = comm.split(comm.rank() / 2);
+                       if (comm.rank() == 3) throw std::runtime_error("gone");
+                       if (comm.rank() == 2) {
+                         EXPECT_THROW(pair->barrier(), CheckpointError);
+                       }
+                       if (comm.rank() < 2) pair->barrier();  // not concerned
+                     }),
+            "gone");
+}
+
+TEST(Threads, ARankThatReturnsEarlyIsNamedAtOnce) {
+  EXPECT_THAT(error_of(2, [](Communicator& comm) { if (comm.rank() == 0) comm.barrier(); }), HasSubstr("rank 1 has returned"));
+}
+
+TEST(Threads, DifferentOperationsAreAnErrorAndNotADeadlock) {
+  const std::string message = error_of(2, [](Communicator& comm) { comm.rank() == 0 ? comm.barrier() : void(comm.all_gather({})); });
+  EXPECT_THAT(message, HasSubstr("all ranks must call the same operations in the same order"));
+}
+
+TEST(Threads, TheFirstThrowingRankInRankOrderIsTheResult) {
+  EXPECT_EQ(error_of(3, [](Communicator& comm) { if (comm.rank() > 0) throw std::runtime_error("error of " + std::to_string(comm.rank())); }), "error of 1");
+}
+
+TEST(Threads, AllReduceOfDifferentLengthsFailsOnEveryRank) {
+  std::atomic<int> errors = 0;
+  run_ranks(3, [&](Communicator& comm) {
+    const std::vector<std::int64_t> values(comm.rank() == 2 ? 5 : 4);
+    try {
+      comm.all_reduce(values, ReduceOp::kSum);
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 passed 4 values, rank 2 5"));
+      ++errors;
+    }
+    comm.barrier();
+  });
+  EXPECT_EQ(errors, 3);
+}
+
+TEST(Threads, NoRanksAreRefused) { EXPECT_THROW(run_ranks(0, [](Communicator&) {}), CheckpointError); }
+
+TEST(Threads, TheLongestTimeoutDoesNotOverflow) {
+  run_ranks(2, [](Communicator& comm) { comm.barrier(); }, std::chrono::milliseconds::max());
+}
+
+}  // namespace
+}  // namespace dckpt
