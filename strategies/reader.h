@@ -27,8 +27,8 @@ struct CheckpointInfo {
   std::optional<std::string> common_file{};  ///< file that holds the common state, if it is a file of its own
 };
 
-/// An open checkpoint of any format. Everything is const and safe to use from several threads; the metadata is complete and has been
-/// checked against itself and against the sizes of the files (see Metadata), tensor bytes have not been touched.
+/// An open checkpoint of any format. Everything is const and safe to use from several threads. The metadata is complete and sound in itself (see
+/// TensorMetadata); data files have not been touched: that they exist and are long enough shows when they are read, or by verify.
 class CheckpointReader {
  public:
   virtual ~CheckpointReader() = default;

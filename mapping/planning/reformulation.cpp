@@ -1,0 +1,38 @@
+#include "mapping/planning/reformulation.h"
+
+#include "mapping/base/error.h"
+
+namespace dckpt {
+
+Shape reformulated_size(ShapeView shape, ShapeView fragmentation) {
+  Shape size = to_shape(fragmentation);
+  std::int64_t cell = 1;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) cell *= shape[axis] / fragmentation[axis];
+  size.push_back(cell);
+  return size;
+}
+
+bool may_be_reformulated(ShapeView size, ShapeView shape) noexcept {
+  if (size.size() != shape.size() + 1) return false;
+  std::int64_t cell = 1;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+    if (size[axis] <= 0 || shape[axis] % size[axis] != 0) return false;
+    cell *= shape[axis] / size[axis];
+  }
+  return size.back() == cell;
+}
+
+Shape reformulated_cell_shape(const TensorMetadata& tensor) {
+  const Shape& shape = *tensor.flattened_shape;
+  if (!may_be_reformulated(tensor.size, shape)) {
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "the stored size " + to_string(tensor.size) + " of a flattened tensor does not fit its original shape " + to_string(shape) +
+                              " (expected: pieces per axis, then the elements of one piece)",
+                          {.key = tensor.key});
+  }
+  Shape cell(shape.size());
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) cell[axis] = shape[axis] / tensor.size[axis];
+  return cell;
+}
+
+}  // namespace dckpt

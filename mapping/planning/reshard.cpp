@@ -1,0 +1,236 @@
+#include "mapping/planning/reshard.h"
+
+#include <algorithm>
+#include <map>
+
+#include "mapping/base/text.h"
+#include "mapping/planning/reformulation.h"
+
+namespace dckpt {
+namespace {
+
+std::uint64_t bytes_of(std::int64_t elements, const TensorMetadata& tensor) { return static_cast<std::uint64_t>(elements) * item_size(tensor.properties.dtype); }
+
+WriteItem stored_item(const TensorMetadata& tensor, std::uint32_t source, Box chunk) {
+  WriteItem item;
+  item.key = tensor.key;
+  item.source = source;
+  item.nbytes = bytes_of(numel(chunk.sizes), tensor);
+  item.properties = tensor.properties;
+  item.size = tensor.size;
+  item.chunk = std::move(chunk);
+  item.flattened_shape = tensor.flattened_shape;
+  return item;
+}
+
+WriteItem box_item(const TensorMetadata& tensor, std::uint32_t source, Box chunk) {
+  WriteItem item = stored_item(tensor, source, std::move(chunk));
+  item.size = tensor.global_shape();
+  item.flattened_shape.reset();
+  return item;
+}
+
+template <typename Visit>
+void for_each_cell(const Box& cells, Visit&& visit) {
+  const std::int64_t count = numel(cells.sizes);
+  Shape cell = cells.offsets;
+  for (std::int64_t i = 0; i < count; ++i) {
+    visit(i, static_cast<const Shape&>(cell));
+    for (std::size_t axis = cells.dims(); axis-- > 0;) {
+      if (++cell[axis] < cells.offsets[axis] + cells.sizes[axis]) break;
+      cell[axis] = cells.offsets[axis];
+    }
+  }
+}
+
+/// One fragment of one cell, in the stored space.
+Box fragment(const Shape& cell, std::int64_t begin, std::int64_t end) {
+  Box chunk{cell, Shape(cell.size(), 1)};
+  chunk.offsets.push_back(begin);
+  chunk.sizes.push_back(end - begin);
+  return chunk;
+}
+
+class Resharding {
+ public:
+  Resharding(const Metadata& metadata, const ReshardOptions& options) : metadata_(metadata), options_(options) {
+    if (options.ranks) {
+      plans_.resize(static_cast<std::size_t>(std::max(*options.ranks, 1)));
+    } else {
+      number_files();
+    }
+    load_.resize(plans_.size(), 0);
+  }
+
+  std::vector<SavePlan> run() {
+    for (std::uint32_t i = 0; i < metadata_.tensors.size(); ++i) {
+      const TensorMetadata& tensor = metadata_.tensors[i];
+      const bool reformulated = tensor.flattened_shape && options_.flattened == FlattenedForm::kMegatron;
+      if (!options_.ranks) {
+        reformulated ? keep_cells(tensor, i) : keep_chunks(tensor, i);
+      } else {
+        reformulated ? cut_cells(tensor, i) : cut_boxes(tensor, i);
+      }
+    }
+    for (std::uint32_t i = 0; i < metadata_.objects.size(); ++i) {
+      const ObjectMetadata& object = metadata_.objects[i];
+      WriteItem item;
+      item.kind = WriteItem::Kind::kObject;
+      item.key = object.key;
+      item.source = i;
+      item.nbytes = object.place.length;
+      give(options_.ranks ? least_loaded() : rank_of(object.place), std::move(item));
+    }
+    return std::move(plans_);
+  }
+
+ private:
+  /// Ranks are renumbered 0, 1, … in the order of the numbers in the file names; files of other names belong to rank 0.
+  void number_files() {
+    std::map<int, std::size_t> ranks;
+    for (const std::string& file : metadata_.files) ranks.emplace(rank_of_file(file).value_or(0), 0);
+    std::size_t next = 0;
+    for (auto& [rank, number] : ranks) number = next++;
+    for (const std::string& file : metadata_.files) rank_of_file_.push_back(ranks.at(rank_of_file(file).value_or(0)));
+    plans_.resize(std::max<std::size_t>(next, 1));
+  }
+
+  std::size_t rank_of(const Place& place) const { return place.file < rank_of_file_.size() ? rank_of_file_[place.file] : 0; }
+
+  std::size_t least_loaded() const { return static_cast<std::size_t>(std::min_element(load_.begin(), load_.end()) - load_.begin()); }
+
+  void give(std::size_t rank, WriteItem item) {
+    load_[rank] += item.nbytes;
+    plans_[rank].push_back(std::move(item));
+  }
+
+  void keep_chunks(const TensorMetadata& tensor, std::uint32_t source) {
+    for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
+      const std::size_t rank = rank_of(tensor.places[chunk]);
+      if (!tensor.flattened_shape) {
+        give(rank, stored_item(tensor, source, tensor.chunks[chunk]));
+        continue;
+      }
+      for_each_fragment(tensor, chunk, [&](const Shape& cell, std::int64_t begin, std::int64_t end) {
+        TensorShard shard;
+        shard.key = tensor.key;
+        shard.properties = tensor.properties;
+        shard.global_shape = tensor.global_shape();
+        shard.box = cell_box(tensor, cell);
+        shard.range = TensorShard::Range{begin, end};
+        shard.source = source;
+        for (WriteItem& item : plan_local_save({&shard, 1}, {}, FlattenedForm::kBoxes, false)) {
+          item.source_begin = 0;
+          give(rank, std::move(item));
+        }
+      });
+    }
+  }
+
+  void keep_cells(const TensorMetadata& tensor, std::uint32_t source) {
+    for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
+      for_each_fragment(tensor, chunk, [&](const Shape& cell, std::int64_t begin, std::int64_t end) {
+        give(rank_of(tensor.places[chunk]), stored_item(tensor, source, fragment(cell, begin, end)));
+      });
+    }
+  }
+
+  template <typename Visit>
+  static void for_each_fragment(const TensorMetadata& tensor, std::size_t chunk, Visit&& visit) {
+    const std::size_t dims = tensor.flattened_shape->size();
+    const Box stored = tensor.chunks[chunk];
+    const std::int64_t begin = stored.offsets[dims];
+    const std::int64_t end = begin + stored.sizes[dims];
+    if (begin == end) return;
+    const Box cells{Shape(stored.offsets.begin(), stored.offsets.end() - 1), Shape(stored.sizes.begin(), stored.sizes.end() - 1)};
+    for_each_cell(cells, [&](std::int64_t, const Shape& cell) { visit(cell, begin, end); });
+  }
+
+  static Box cell_box(const TensorMetadata& tensor, const Shape& cell) {
+    Box box{cell, reformulated_cell_shape(tensor)};
+    for (std::size_t axis = 0; axis < box.dims(); ++axis) box.offsets[axis] *= box.sizes[axis];
+    return box;
+  }
+
+  void cut_boxes(const TensorMetadata& tensor, std::uint32_t source) {
+    const Shape& shape = tensor.global_shape();
+    const auto ranks = static_cast<std::int64_t>(plans_.size());
+    auto axis = std::find_if(shape.begin(), shape.end(), [&](std::int64_t extent) { return extent >= ranks; });
+    if (axis == shape.end()) axis = std::max_element(shape.begin(), shape.end());
+    if (ranks == 1 || shape.empty() || bytes_of(numel(shape), tensor) <= kUncutBytes) {
+      give(least_loaded(), box_item(tensor, source, whole(shape)));
+      return;
+    }
+    const std::int64_t parts = std::min(ranks, *axis);
+    const auto cut = static_cast<std::size_t>(axis - shape.begin());
+    for (std::int64_t part = 0; part < parts; ++part) {
+      Box chunk = whole(shape);
+      chunk.offsets[cut] = share(*axis, part, parts);
+      chunk.sizes[cut] = share(*axis, part + 1, parts) - chunk.offsets[cut];
+      give(static_cast<std::size_t>(part), box_item(tensor, source, std::move(chunk)));
+    }
+  }
+
+  void cut_cells(const TensorMetadata& tensor, std::uint32_t source) {
+    const std::size_t dims = tensor.flattened_shape->size();
+    const Box cells = whole(ShapeView(tensor.size).first(dims));
+    const std::int64_t count = numel(cells.sizes);
+    const std::int64_t elements = tensor.size[dims];
+    const auto ranks = static_cast<std::int64_t>(plans_.size());
+    if (elements == 0) return;
+    const bool small = bytes_of(elements, tensor) <= kUncutBytes;
+    const std::int64_t parts = small ? 1 : std::min(elements, std::max<std::int64_t>(1, ranks / std::max<std::int64_t>(count, 1)));
+    for_each_cell(cells, [&](std::int64_t number, const Shape& cell) {
+      for (std::int64_t part = 0; part < parts; ++part) {
+        const std::int64_t begin = share(elements, part, parts);
+        const std::int64_t piece = number * parts + part;
+        const std::int64_t rank = small ? static_cast<std::int64_t>(least_loaded()) : piece * ranks / (count * parts);
+        give(static_cast<std::size_t>(rank), stored_item(tensor, source, fragment(cell, begin, share(elements, part + 1, parts))));
+      }
+    });
+  }
+
+  /// Where part `part` of `parts` almost equal parts of `total` begins; the first ones are one longer.
+  static std::int64_t share(std::int64_t total, std::int64_t part, std::int64_t parts) { return part * (total / parts) + std::min(part, total % parts); }
+
+  const Metadata& metadata_;
+  const ReshardOptions& options_;
+  std::vector<SavePlan> plans_;
+  std::vector<std::uint64_t> load_;
+  std::vector<std::size_t> rank_of_file_;
+};
+
+}  // namespace
+
+std::vector<SavePlan> plan_reshard(const Metadata& metadata, const ReshardOptions& options) { return Resharding(metadata, options).run(); }
+
+WantedShard wanted_for(const Metadata& metadata, const WriteItem& item, std::int64_t begin, std::int64_t count) {
+  const TensorMetadata& tensor = metadata.tensors[item.source];
+  WantedShard wanted;
+  wanted.tensor = item.source;
+  if (!item.flattened_shape) {
+    wanted.box = item.chunk;
+    wanted.range = WantedShard::Range{begin, begin + count};
+    return wanted;
+  }
+  const std::size_t dims = item.flattened_shape->size();
+  const Shape cell = reformulated_cell_shape(tensor);
+  wanted.box = {Shape(item.chunk.offsets.begin(), item.chunk.offsets.end() - 1), cell};
+  for (std::size_t axis = 0; axis < dims; ++axis) wanted.box.offsets[axis] *= cell[axis];
+  const std::int64_t first = item.chunk.offsets[dims] + begin;
+  wanted.range = WantedShard::Range{first, first + count};
+  return wanted;
+}
+
+std::optional<int> rank_of_file(std::string_view name) {
+  const std::size_t slash = name.rfind('/');
+  if (slash != std::string_view::npos) name.remove_prefix(slash + 1);
+  const std::size_t start = name.rfind("__");  // a prefix may hold underscores of its own
+  if (start == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = name.substr(start + 2);
+  const auto rank = parse_u64(rest.substr(0, rest.find('_')));
+  if (!rank || *rank > 10'000'000) return std::nullopt;
+  return static_cast<int>(*rank);
+}
+
+}  // namespace dckpt

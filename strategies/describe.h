@@ -1,0 +1,26 @@
+#pragma once
+
+#include <vector>
+
+#include "mapping/planning/load_plan.h"
+#include "mapping/planning/save_plan.h"
+#include "mapping/state/value.h"
+
+namespace dckpt {
+
+/// The sharded leaves of a state dict in the order of the tree. Pointers into the tree: valid while it is neither changed nor destroyed.
+struct ShardedLeaves {
+  std::vector<const ShardedTensor*> tensors;
+  std::vector<const ShardedObject*> objects;
+};
+
+/// Collects them. Factories must have been applied before.
+ShardedLeaves collect_sharded(const StateDict& state);
+
+/// What planning needs to know of them; `source` is the position in the list. Validates every tensor (Megatron's messages).
+std::vector<TensorShard> describe_tensors(const ShardedLeaves& leaves);
+
+/// The part of a stored tensor that a shard asks for. `tensor` and `destination` are left to the caller.
+WantedShard describe_wanted(const ShardedTensor& shard);
+
+}  // namespace dckpt

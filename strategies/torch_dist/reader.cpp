@@ -1,0 +1,202 @@
+#include "strategies/torch_dist/reader.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/reformulation.h"
+#include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/formats/dcp/metadata_reader.h"
+#include "strategies/formats/torch_archive/tensor_blob.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
+
+/// "optimizer.state.exp_avg.decoder.weight" → the shape of the model tensor "decoder.weight", if its stored size can be the reformulation.
+void recover_flattened_shapes(Metadata& metadata) {
+  std::unordered_map<std::string_view, const TensorMetadata*> by_key;
+  for (const TensorMetadata& tensor : metadata.tensors) by_key.emplace(tensor.key, &tensor);
+  bool recovered = false;
+  std::vector<std::pair<TensorMetadata*, Shape>> found;
+  for (TensorMetadata& tensor : metadata.tensors) {
+    if (tensor.flattened_shape) continue;
+    const std::string_view key = tensor.key;
+    for (std::size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
+      const auto model = by_key.find(key.substr(dot + 1));
+      if (model == by_key.end() || model->second->flattened_shape) continue;
+      if (may_be_reformulated(tensor.size, model->second->size)) found.emplace_back(&tensor, model->second->size);
+      break;
+    }
+  }
+  for (auto& [tensor, shape] : found) {
+    tensor->flattened_shape = std::move(shape);
+    recovered = true;
+  }
+  metadata.has_mcore_data |= recovered;
+}
+
+class TorchDistReader : public CheckpointReader {
+ public:
+  TorchDistReader(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options) : storage_(std::move(storage)) {
+    read_config();
+    read_metadata();
+    if (options.recover_flattened_shapes && !metadata_.has_mcore_data) recover_flattened_shapes(metadata_);
+    find_common();
+    info_.producer = guess_producer();
+  }
+
+  const CheckpointInfo& info() const noexcept override { return info_; }
+  const Metadata& metadata() const noexcept override { return metadata_; }
+  const Storage& storage() const noexcept override { return *storage_; }
+
+  Value common_state() const override {
+    if (info_.common_file) {
+      const auto file = storage_->open(*info_.common_file);
+      return with_context({.file = file->name()}, [&] { return load_torch_file(*file); });
+    }
+    if (common_object_) return unwrap(decode(*common_object_));
+    return {};
+  }
+
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
+    const TensorMetadata& entry = metadata_.tensors[tensor];
+    const Place& place = entry.places[chunk];
+    return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] {
+      TensorBlob blob = locate_tensor_blob(file, place.offset, place.length, &blobs_);
+      check_blob(entry, entry.chunks.sizes(chunk), blob);
+      return ChunkPayload{blob.offset, blob.dtype, std::move(blob.strides), blob.contiguous};
+    });
+  }
+
+  Bytes object_bytes(std::size_t object) const override { return stored_bytes(metadata_.objects[object]); }
+
+  Value object(std::size_t object) const override {
+    const Value value = decode(metadata_.objects[object]);
+    return info_.format == "torch_dist" ? unwrap(value) : value;
+  }
+
+  bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
+    const TensorMetadata& entry = metadata_.tensors[tensor];
+    const Place& place = entry.places[chunk];
+    return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] { return check_tensor_blob(file, place.offset, place.length); });
+  }
+
+  bool check_object(std::size_t object) const override {
+    const ObjectMetadata& entry = metadata_.objects[object];
+    const auto file = storage_->open(metadata_.files[entry.place.file]);
+    return with_context({.key = entry.key, .file = file->name(), .offset = entry.place.offset},
+                        [&] { return check_torch_file(*file, entry.place.offset, entry.place.length); });
+  }
+
+ private:
+  void read_config() {
+    const auto entry = storage_->stat(kConfigFile);
+    if (!entry) {
+      info_.format = "dcp";
+      return;
+    }
+    const auto file = storage_->open(kConfigFile);
+    const CheckpointingConfig config = read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
+    if (config.sharded_backend != "torch_dist" || config.sharded_backend_version != 1) {
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "the checkpoint was written by backend " + quoted(config.sharded_backend) + " version " + std::to_string(config.sharded_backend_version) +
+                                "; expected 'torch_dist' version 1",
+                            {.file = file->name()});
+    }
+    info_.format = "torch_dist";
+    info_.version = config.sharded_backend_version;
+    expects_common_file_ = config.common_backend.has_value();
+  }
+
+  void read_metadata() {
+    if (!storage_->stat(kMetadataFile)) {
+      const bool interrupted = storage_->stat(".metadata.bck").has_value();
+      throw CheckpointError(ErrorCode::kIncomplete,
+                            std::string(".metadata is missing: ") +
+                                (interrupted ? "removing tensors from this checkpoint was interrupted; rename .metadata.bck to .metadata to get it back"
+                                             : "this is not a finished checkpoint (an interrupted save leaves data files without it)"),
+                            {.file = storage_->describe(kMetadataFile)});
+    }
+    const auto file = storage_->open(kMetadataFile);
+    const Bytes pickle = read_file(*file, kMaxMetadataBytes);
+    metadata_ = with_context({.file = file->name()}, [&] { return read_dcp_metadata(pickle, file->name()); });
+  }
+
+  void find_common() {
+    const auto entry = storage_->stat(kCommonFile);
+    if (entry && info_.format == "torch_dist") {
+      info_.common_file = kCommonFile;
+      return;
+    }
+    const auto found = std::find_if(metadata_.objects.begin(), metadata_.objects.end(), [](const ObjectMetadata& object) { return object.key == kCommonStateKey; });
+    if (found != metadata_.objects.end()) {
+      common_object_ = *found;
+      metadata_.objects.erase(found);
+    } else if (expects_common_file_) {
+      throw CheckpointError(ErrorCode::kIncomplete, "Common file common.pt does not exist, and there is no common_state object in its place", {.file = storage_->describe(kCommonFile)});
+    }
+  }
+
+  std::string guess_producer() const {
+    if (info_.format == "dcp") return "PyTorch DCP";
+    if (!info_.common_file) return "Megatron-Core 0.19 or newer";
+    if (metadata_.has_mcore_data) return "Megatron-Core 0.8 to 0.15";
+    return "Megatron-Core up to 0.18";
+  }
+
+  /// What lies in the file must be what the metadata promise: torch would cast or reshape in silence.
+  static void check_blob(const TensorMetadata& entry, ShapeView sizes, const TensorBlob& blob) {
+    if (blob.dtype != entry.properties.dtype) {
+      throw CheckpointError(ErrorCode::kCorrupt, "the stored tensor is " + std::string(to_string(blob.dtype)) + ", but .metadata says " + std::string(to_string(entry.properties.dtype)));
+    }
+    if (equal(blob.shape, sizes)) return;
+    // A reformulated fragment may be stored without its axes of extent 1; anything else with the same elements is not the same tensor.
+    const bool is_fragment = blob.contiguous && blob.shape.size() == 1 && !sizes.empty() && blob.shape[0] == sizes.back() && numel(sizes) == sizes.back();
+    if (!is_fragment) {
+      throw CheckpointError(ErrorCode::kCorrupt, "the stored tensor has the shape " + to_string(blob.shape) + ", but .metadata says " + to_string(sizes));
+    }
+  }
+
+  Bytes stored_bytes(const ObjectMetadata& entry) const {
+    const auto file = storage_->open(metadata_.files[entry.place.file]);
+    return with_context({.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
+      if (!range_fits(entry.place.offset, entry.place.length, file->size())) {
+        throw CheckpointError(ErrorCode::kCorrupt, "the object should have " + std::to_string(entry.place.length) + " bytes here, but the file ends at " +
+                                                       std::to_string(file->size()) + "; it is truncated or .metadata belongs to another save");
+      }
+      Bytes bytes(entry.place.length);
+      file->read(entry.place.offset, bytes);
+      return bytes;
+    });
+  }
+
+  Value decode(const ObjectMetadata& entry) const {
+    const Bytes bytes = stored_bytes(entry);
+    const std::string& file = metadata_.files[entry.place.file];
+    return with_context({.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset}, [&] { return load_torch_bytes(bytes, storage_->describe(file)); });
+  }
+
+  /// Megatron stores [object].
+  static Value unwrap(const Value& value) { return value.is_list() && value.size() == 1 ? value.items()[0] : value; }
+
+  std::shared_ptr<Storage> storage_;
+  CheckpointInfo info_;
+  Metadata metadata_;
+  bool expects_common_file_ = false;
+  std::optional<ObjectMetadata> common_object_;
+  mutable TensorBlobCache blobs_;
+};
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> open_torch_dist(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options) {
+  return std::make_unique<TorchDistReader>(std::move(storage), options);
+}
+
+}  // namespace dckpt

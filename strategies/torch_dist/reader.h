@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "strategies/reader.h"
+
+namespace dckpt {
+
+/// File names of a torch_dist or DCP directory.
+inline constexpr const char* kMetadataFile = ".metadata";
+inline constexpr const char* kCommonFile = "common.pt";
+/// Where Megatron from 0.19 on keeps the common state.
+inline constexpr const char* kCommonStateKey = "common_state/shard_0_1";
+
+struct TorchDistReadOptions {
+  /// A reformulated flattened tensor whose metadata have lost the original shape gets it from the model tensor that its key ends with
+  /// ("optimizer.state.exp_avg.X" from "X"), if the stored size allows it.
+  bool recover_flattened_shapes = true;
+};
+
+/// Opens the root of `storage` as a torch_dist checkpoint (with Megatron's metadata.json) or as a plain DCP directory (without).
+/// Throws CheckpointError: (incomplete) without .metadata, (corrupt), (unsupported) for another backend or version.
+std::unique_ptr<CheckpointReader> open_torch_dist(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options = {});
+
+}  // namespace dckpt

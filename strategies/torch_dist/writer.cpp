@@ -1,0 +1,199 @@
+#include "strategies/torch_dist/writer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "mapping/base/error.h"
+#include "strategies/formats/torch_archive/checksum.h"
+#include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/formats/dcp/metadata_writer.h"
+#include "strategies/formats/torch_archive/tensor_blob.h"
+#include "strategies/torch_dist/reader.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kPageSize = 4096;
+constexpr std::uint64_t kBlobOverhead = 1200;            // of a tensor archive, for reserving space
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // small parts are gathered up to this size
+constexpr std::size_t kHashBlock = std::size_t{4} << 20;
+
+std::string in_directory(const std::string& directory, const std::string& name) { return directory.empty() ? name : directory + "/" + name; }
+
+/// Gathers small parts, passes large ones through.
+class BufferedFile {
+ public:
+  explicit BufferedFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) { buffer_.reserve(kBufferBytes); }
+
+  void append(ByteView part) {
+    if (part.size() >= kBufferBytes / 4) {
+      const ByteView parts[] = {buffer_, part};
+      file_->append(std::span(buffer_.empty() ? parts + 1 : parts, buffer_.empty() ? 1 : 2));
+      position_ += part.size();
+      buffer_.clear();
+      return;
+    }
+    if (buffer_.size() + part.size() > kBufferBytes) flush();
+    buffer_.insert(buffer_.end(), part.begin(), part.end());
+    position_ += part.size();
+  }
+
+  std::uint64_t position() const noexcept { return position_; }
+
+  void finish(bool sync) {
+    flush();
+    if (sync) file_->sync();
+    file_->close();
+  }
+
+ private:
+  void flush() {
+    if (!buffer_.empty()) file_->append(ByteView(buffer_));
+    buffer_.clear();
+  }
+
+  std::unique_ptr<WritableFile> file_;
+  Bytes buffer_;
+  std::uint64_t position_ = 0;
+};
+
+void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source, const WriteOptions& io) {
+  TensorBlobOptions options;
+  options.alignment = io.page_aligned ? kPageSize : 64;
+  options.file_offset = file.position();
+  options.crc = io.checksums;
+  options.requires_grad = item.properties.requires_grad;
+  const TensorBlobWriter blob(item.properties.dtype, item.chunk.sizes, options);
+  file.append(blob.head());
+  std::uint32_t crc = 0;
+  std::uint64_t delivered = 0;
+  source.tensor(item, [&](ByteView part) {
+    if (io.checksums) crc = crc32(part, crc);
+    file.append(part);
+    delivered += part.size();
+  });
+  if (delivered != blob.payload_size()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the source delivered " + std::to_string(delivered) + " bytes instead of " + std::to_string(blob.payload_size()), {.key = item.key});
+  }
+  file.append(blob.tail(crc));
+}
+
+/// Which items go to which file: objects first and round robin, then tensors, largest first to the file with the least bytes.
+std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::span<const std::uint32_t> items, std::size_t files) {
+  std::vector<std::vector<std::size_t>> buckets(files);
+  std::vector<std::uint64_t> bytes(files, 0);
+  std::vector<std::size_t> tensors;
+  std::size_t objects = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const WriteItem& item = plan[items[i]];
+    if (item.kind == WriteItem::Kind::kTensor) {
+      tensors.push_back(i);
+    } else {
+      bytes[objects % files] += item.nbytes;
+      buckets[objects++ % files].push_back(i);
+    }
+  }
+  std::vector<std::size_t> by_size = tensors;
+  std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) { return plan[items[a]].nbytes > plan[items[b]].nbytes; });
+  std::vector<std::size_t> file_of(items.size(), 0);
+  for (const std::size_t i : by_size) {
+    const auto least = static_cast<std::size_t>(std::min_element(bytes.begin(), bytes.end()) - bytes.begin());
+    bytes[least] += plan[items[i]].nbytes + kBlobOverhead;
+    file_of[i] = least;
+  }
+  // Inside a file tensors keep the order of the plan, which is the order in which a whole-model load wants them.
+  for (const std::size_t i : tensors) buckets[file_of[i]].push_back(i);
+  return buckets;
+}
+
+void write_small_file(Storage& storage, const std::string& name, ByteView content, bool sync) {
+  const auto file = storage.create(name, content.size());
+  file->append(content);
+  if (sync) file->sync();
+  file->close();
+}
+
+std::string hash_file(const ReadableFile& file) {
+  Sha256 hash;
+  Bytes block(std::min<std::uint64_t>(kHashBlock, file.size()));
+  for (std::uint64_t at = 0; at < file.size(); at += block.size()) {
+    const std::uint64_t part = std::min<std::uint64_t>(block.size(), file.size() - at);
+    file.read(at, {block.data(), part});
+    hash.update({block.data(), part});
+  }
+  return hash.finish_hex();
+}
+
+}  // namespace
+
+WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, std::span<const std::uint32_t> items, ItemSource& source,
+                              const WriteOptions& io) {
+  WrittenItems written;
+  written.places.resize(items.size());
+  if (items.empty()) return written;
+  auto buckets = spread(plan, items, static_cast<std::size_t>(std::max(io.files_per_rank, 1)));
+  buckets.erase(std::remove_if(buckets.begin(), buckets.end(), [](const auto& bucket) { return bucket.empty(); }), buckets.end());
+  for (std::size_t i = 0; i < buckets.size(); ++i) written.files.push_back("__" + std::to_string(rank) + "_" + std::to_string(i) + ".distcp");
+
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto write_bucket = [&](std::size_t index) {
+    std::uint64_t expected = 0;
+    for (const std::size_t i : buckets[index]) expected += plan[items[i]].nbytes + kBlobOverhead;
+    BufferedFile file(storage.create(in_directory(directory, written.files[index]), expected));
+    for (const std::size_t i : buckets[index]) {
+      const WriteItem& item = plan[items[i]];
+      const std::uint64_t start = file.position();
+      with_context({.key = item.key, .rank = rank}, [&] {
+        if (item.kind == WriteItem::Kind::kObject) {
+          file.append(source.object(item));
+        } else {
+          write_tensor(file, item, source, io);
+        }
+      });
+      written.places[i] = {static_cast<std::uint32_t>(index), start, file.position() - start};
+    }
+    file.finish(io.fsync);
+  };
+  const auto work = [&] {
+    try {
+      for (std::size_t index = next++; index < buckets.size() && !failed; index = next++) write_bucket(index);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failed.exchange(true)) failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers;
+  const std::size_t threads = std::min<std::size_t>(static_cast<std::size_t>(std::max(io.threads, 1)), buckets.size());
+  for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (failure) std::rethrow_exception(failure);
+  return written;
+}
+
+void write_markers(Storage& storage, const std::string& directory, const Metadata& metadata, const CheckpointMarkers& markers) {
+  if (markers.common_file) write_small_file(storage, in_directory(directory, kCommonFile), *markers.common_file, markers.fsync);
+  write_small_file(storage, in_directory(directory, kMetadataFile), write_dcp_metadata(metadata), markers.fsync);
+  if (markers.compat != Compat::kDcp) {
+    CheckpointingConfig config;
+    if (markers.compat == Compat::kMegatron) {
+      config.common_backend = "torch";
+      config.common_backend_version = 1;
+    }
+    write_small_file(storage, in_directory(directory, kConfigFile), as_bytes(write_checkpointing_config(config)), markers.fsync);
+  }
+  if (!markers.integrity) return;
+  IntegrityManifest manifest;
+  for (const FileInfo& entry : storage.list(directory)) {
+    if (entry.kind == FileInfo::Kind::kRegular) manifest.files.push_back({entry.name, hash_file(*storage.open(in_directory(directory, entry.name)))});
+  }
+  write_small_file(storage, in_directory(directory, kIntegrityFile), as_bytes(write_integrity_manifest(manifest)), markers.fsync);
+}
+
+}  // namespace dckpt
