@@ -7,3 +7,13 @@ find_package(fmt REQUIRED)                         # header-only use, in .cpp fi
 find_package(nlohmann_json REQUIRED)
 find_library(DCKPT_ISAL_LIBRARY isal)
 find_path(DCKPT_ISAL_INCLUDE isa-l/crc.h)
+if(DCKPT_TORCH STREQUAL "ON")                      # mapping/torch and strategies/comm/c10d only
+  find_package(DckptTorch REQUIRED)
+elseif(NOT DCKPT_TORCH STREQUAL "OFF")
+  find_package(DckptTorch QUIET)
+endif()
+if(DckptTorch_FOUND)
+  message(STATUS "libtorch ${DckptTorch_VERSION}: ${DckptTorch_CPU_LIBRARY}")
+else()
+  message(STATUS "dckpt::torch is left out: no libtorch (DCKPT_TORCH_ROOT says where it is)")
+endif()

@@ -1,0 +1,109 @@
+#include "mapping/torch/tensor.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "mapping/base/error.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::pair<DType, at::ScalarType> kDTypes[] = {
+    {DType::kBool, at::ScalarType::Bool},
+    {DType::kUInt8, at::ScalarType::Byte},
+    {DType::kUInt16, at::ScalarType::UInt16},
+    {DType::kUInt32, at::ScalarType::UInt32},
+    {DType::kUInt64, at::ScalarType::UInt64},
+    {DType::kInt8, at::ScalarType::Char},
+    {DType::kInt16, at::ScalarType::Short},
+    {DType::kInt32, at::ScalarType::Int},
+    {DType::kInt64, at::ScalarType::Long},
+    {DType::kFloat16, at::ScalarType::Half},
+    {DType::kBFloat16, at::ScalarType::BFloat16},
+    {DType::kFloat32, at::ScalarType::Float},
+    {DType::kFloat64, at::ScalarType::Double},
+    {DType::kComplex32, at::ScalarType::ComplexHalf},
+    {DType::kComplex64, at::ScalarType::ComplexFloat},
+    {DType::kComplex128, at::ScalarType::ComplexDouble},
+    {DType::kFloat8E4M3FN, at::ScalarType::Float8_e4m3fn},
+    {DType::kFloat8E4M3FNUZ, at::ScalarType::Float8_e4m3fnuz},
+    {DType::kFloat8E5M2, at::ScalarType::Float8_e5m2},
+    {DType::kFloat8E5M2FNUZ, at::ScalarType::Float8_e5m2fnuz},
+    {DType::kFloat8E8M0FNU, at::ScalarType::Float8_e8m0fnu},
+    {DType::kFloat4E2M1FNx2, at::ScalarType::Float4_e2m1fn_x2},
+    {DType::kQInt8, at::ScalarType::QInt8},
+    {DType::kQUInt8, at::ScalarType::QUInt8},
+    {DType::kQInt32, at::ScalarType::QInt32},
+};
+
+Device device_from_torch(const at::Tensor& tensor) {
+  if (tensor.is_cpu() || tensor.is_meta()) return {};
+  if (tensor.is_cuda()) return {Device::Kind::kCuda, static_cast<int>(tensor.get_device())};
+  throw CheckpointError(ErrorCode::kUnsupported, "a tensor on device " + tensor.device().str() + " cannot be saved or loaded; move it to the CPU or to a CUDA device");
+}
+
+at::Device device_to_torch(const Tensor& tensor) {
+  if (tensor.device().kind == Device::Kind::kCpu) return at::kCPU;
+  return {at::kCUDA, static_cast<at::DeviceIndex>(tensor.device().index)};
+}
+
+at::IntArrayRef as_array_ref(const Shape& shape) { return {shape.data(), shape.size()}; }
+
+}  // namespace
+
+std::optional<DType> dtype_from_torch(at::ScalarType type) noexcept {
+  for (const auto& [ours, theirs] : kDTypes) {
+    if (theirs == type) return ours;
+  }
+  return std::nullopt;
+}
+
+at::ScalarType dtype_to_torch(DType dtype) noexcept {
+  for (const auto& [ours, theirs] : kDTypes) {
+    if (ours == dtype) return theirs;
+  }
+  return at::ScalarType::Undefined;
+}
+
+Tensor from_torch(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw CheckpointError(ErrorCode::kInvalidArgument, "an undefined torch tensor holds nothing to save or load");
+  if (tensor.layout() != at::kStrided) {
+    throw CheckpointError(ErrorCode::kUnsupported, "only dense torch tensors can be saved or loaded; this one is sparse: convert it with to_dense()");
+  }
+  if (tensor.is_conj() || tensor.is_neg()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "this torch tensor is a lazy conjugate or negation, its memory holds other values; call resolve_conj() or resolve_neg() first");
+  }
+  const auto dtype = dtype_from_torch(tensor.scalar_type());
+  if (!dtype) throw CheckpointError(ErrorCode::kUnsupported, std::string("no checkpoint holds tensors of torch's dtype ") + c10::toString(tensor.scalar_type()));
+  void* const elements = tensor.is_meta() ? nullptr : tensor.mutable_data_ptr();
+  Tensor handle(*dtype, Shape(tensor.sizes().begin(), tensor.sizes().end()), Shape(tensor.strides().begin(), tensor.strides().end()), elements,
+                std::make_shared<const at::Tensor>(tensor), device_from_torch(tensor));
+  handle.requires_grad = tensor.requires_grad();
+  return handle;
+}
+
+at::Tensor to_torch(const Tensor& tensor) {
+  const at::ScalarType type = dtype_to_torch(tensor.dtype());
+  if (c10::isQIntType(type)) {
+    throw CheckpointError(ErrorCode::kUnsupported, to_string(tensor) + " cannot become a torch tensor: it is quantised and its scales are not known");
+  }
+  const auto sizes = as_array_ref(tensor.shape());
+  const auto strides = as_array_ref(tensor.strides());
+  at::Tensor result;
+  if (tensor.data() == nullptr) {  // without elements, or described only
+    const at::Device device = tensor.has_data() ? device_to_torch(tensor) : at::Device(at::kMeta);
+    result = at::empty_strided(sizes, strides, at::TensorOptions(type).device(device));
+  } else {
+    const at::Device device = device_to_torch(tensor);
+    result = at::from_blob(tensor.data(), sizes, strides, [owner = tensor.owner()](void*) {}, at::TensorOptions(type).device(device), device);
+  }
+  if (tensor.requires_grad) result.set_requires_grad(true);
+  return result;
+}
+
+}  // namespace dckpt
