@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+namespace dckpt {
+
+/// Told of long work now and then, from any thread, one call at a time: bytes done so far and bytes in all.
+using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
+/// Adds up what several threads have done.
+class ProgressCounter {
+ public:
+  ProgressCounter(Progress progress, std::uint64_t total) : progress_(std::move(progress)), total_(total) {}
+
+  void add(std::uint64_t bytes) {
+    if (!progress_) return;
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    progress_(done_, total_);
+  }
+
+ private:
+  Progress progress_;
+  std::uint64_t total_;
+  std::uint64_t done_ = 0;
+  std::mutex mutex_;
+};
+
+}  // namespace dckpt
