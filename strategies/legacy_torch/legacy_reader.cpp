@@ -1,0 +1,176 @@
+#include "strategies/legacy_torch/legacy_reader.h"
+
+#include <algorithm>
+#include <cctype>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/legacy_torch/nested_state.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kFolderPrefix = "mp_rank_";
+constexpr std::string_view kSuffix = ".pt";
+constexpr std::string_view kMainStems[] = {"model_optim_rng", "model_rng"};  // the second with the distributed optimizer before May 2023
+
+/// A file of the checkpoint and what its tensors' names start with.
+struct SourceFile {
+  std::string name;
+  std::string key_prefix;
+};
+
+[[noreturn]] void fail(const Storage& storage, ErrorCode code, const std::string& message, const std::string& file) {
+  throw CheckpointError(code, message, {.file = storage.describe(file)});
+}
+
+std::string key_prefix(const std::string& folder, std::string_view stem, bool several) {
+  std::string prefix = several ? folder + "/" : "";
+  if (std::find(std::begin(kMainStems), std::end(kMainStems), stem) == std::end(kMainStems)) prefix += std::string(stem) + ".";
+  return prefix;
+}
+
+std::vector<SourceFile> find_files(const Storage& storage) {
+  std::vector<std::string> folders;
+  for (const FileInfo& entry : storage.list("")) {
+    if (!is_rank_folder(entry.name)) continue;
+    if (entry.kind != FileInfo::Kind::kDirectory) fail(storage, ErrorCode::kCorrupt, "a rank's folder is no directory", entry.name);
+    folders.push_back(entry.name);
+  }
+  if (folders.empty()) fail(storage, ErrorCode::kIncomplete, "there is no mp_rank_XX folder", "");
+
+  std::vector<SourceFile> files;
+  for (const std::string& folder : folders) {
+    const std::size_t before = files.size();
+    for (const FileInfo& entry : storage.list(folder)) {
+      if (!entry.name.ends_with(kSuffix)) continue;
+      const std::string_view stem = std::string_view(entry.name).substr(0, entry.name.size() - kSuffix.size());
+      files.push_back({folder + "/" + entry.name, key_prefix(folder, stem, folders.size() > 1)});
+    }
+    if (files.size() == before) fail(storage, ErrorCode::kIncomplete, "the rank's folder holds no .pt file", folder);
+  }
+  return files;
+}
+
+/// Bytes from the first to the last element.
+std::uint64_t extent_bytes(const Tensor& tensor) {
+  if (tensor.numel() == 0) return 0;
+  std::int64_t last = 0;
+  for (std::size_t axis = 0; axis < tensor.dim(); ++axis) last += (tensor.shape()[axis] - 1) * tensor.strides()[axis];
+  return static_cast<std::uint64_t>(last + 1) * item_size(tensor.dtype());
+}
+
+Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file) {
+  if (tensor.file_range() == nullptr) return tensor;
+  auto bytes = std::make_shared<Bytes>(extent_bytes(tensor));
+  file.read(tensor.file_range()->offset, *bytes);
+  Tensor read(tensor.dtype(), tensor.shape(), tensor.strides(), bytes->data(), bytes);
+  read.requires_grad = tensor.requires_grad;
+  return read;
+}
+
+class LegacyReader final : public CheckpointReader {
+ public:
+  LegacyReader(std::shared_ptr<const Storage> storage, const std::vector<SourceFile>& files, std::string producer)
+      : storage_(std::move(storage)), info_{.format = "torch", .producer = std::move(producer)}, checked_(files.size()) {
+    std::set<std::string> keys;
+    for (const SourceFile& file : files) add(file, keys);
+    if (files.size() == 1) info_.common_file = files.front().name;
+  }
+
+  const CheckpointInfo& info() const noexcept override { return info_; }
+  const Metadata& metadata() const noexcept override { return metadata_; }
+  const Storage& storage() const noexcept override { return *storage_; }
+
+  Value common_state() const override {
+    if (rests_.size() == 1) return with_tensors(0);
+    Dict states;
+    for (std::size_t file = 0; file < rests_.size(); ++file) states.set(metadata_.files[file], with_tensors(file));
+    return states;
+  }
+
+  ChunkPayload locate(std::size_t tensor, std::size_t, const ReadableFile&) const override { return payloads_.at(tensor); }
+
+  Bytes object_bytes(std::size_t) const override { throw no_objects(); }
+  Value object(std::size_t) const override { throw no_objects(); }
+  bool check_object(std::size_t) const override { throw no_objects(); }
+
+  /// A CRC covers a whole storage, which tensors may share, and the pickle matters to all of them: the first question about a file checks all of it.
+  bool check_chunk(std::size_t tensor, std::size_t, const ReadableFile&) const override {
+    const std::uint32_t index = metadata_.tensors.at(tensor).places.front().file;
+    FileCheck& check = checked_[index];
+    const std::scoped_lock lock(check.mutex);
+    if (!check.done) {
+      const auto file = storage_->open(metadata_.files[index]);
+      check.has_checksums = check_torch_file(*file, 0, file->size());
+      check.done = true;
+    }
+    return check.has_checksums;
+  }
+
+ private:
+  struct FileCheck {
+    std::mutex mutex;
+    bool done = false;
+    bool has_checksums = false;
+  };
+
+  static CheckpointError no_objects() { return {ErrorCode::kInvalidArgument, "a checkpoint of format torch has no sharded objects"}; }
+
+  void add(const SourceFile& source, std::set<std::string>& keys) {
+    const auto file = storage_->open(source.name);
+    NestedState state = take_apart(load_torch_file(*file, {.lazy = true}));
+    const auto index = static_cast<std::uint32_t>(metadata_.files.size());
+    metadata_.files.push_back(source.name);
+    for (auto& [path, tensor] : state.tensors) {
+      std::string key = source.key_prefix + path;
+      if (!keys.insert(key).second) fail(*storage_, ErrorCode::kUnsupported, "two tensors have the path " + quoted(key), source.name);
+      const std::uint64_t offset = tensor.file_range() == nullptr ? 0 : tensor.file_range()->offset;  // tensors without elements may lack it
+      TensorMetadata stored{.key = std::move(key),
+                            .properties = {.dtype = tensor.dtype(), .requires_grad = tensor.requires_grad},
+                            .size = tensor.shape(),
+                            .chunks = BoxList(tensor.dim())};
+      stored.chunks.push_back(whole(tensor.shape()));
+      stored.places.push_back({.file = index, .offset = offset, .length = extent_bytes(tensor)});
+      metadata_.tensors.push_back(std::move(stored));
+      payloads_.push_back({.offset = offset, .dtype = tensor.dtype(), .strides = tensor.strides(), .contiguous = tensor.is_contiguous()});
+    }
+    rests_.push_back(std::move(state.rest));
+  }
+
+  /// What is not a tensor of the checkpoint, with the tensors inside tuples and objects read.
+  Value with_tensors(std::size_t index) const {
+    const auto file = storage_->open(metadata_.files[index]);
+    return replace_tensors(rests_[index], [&](const Tensor& tensor) { return read_lazy_tensor(tensor, *file); });
+  }
+
+  std::shared_ptr<const Storage> storage_;
+  CheckpointInfo info_;
+  Metadata metadata_;
+  std::vector<ChunkPayload> payloads_;  // of metadata_.tensors, same order
+  std::vector<Value> rests_;            // of metadata_.files, same order
+  mutable std::vector<FileCheck> checked_;
+};
+
+}  // namespace
+
+bool is_rank_folder(const std::string& name) {
+  if (!name.starts_with(kFolderPrefix)) return false;
+  const std::vector<std::string> numbers = split(std::string_view(name).substr(kFolderPrefix.size()), '_');
+  const auto is_number = [](const std::string& part) { return part.size() >= 2 && std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; }); };
+  return numbers.size() <= 3 && std::all_of(numbers.begin(), numbers.end(), is_number);
+}
+
+std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage, const std::optional<std::string>& file) {
+  if (file) return std::make_unique<LegacyReader>(std::move(storage), std::vector{SourceFile{*file, ""}}, "");
+  const std::vector<SourceFile> files = find_files(*storage);
+  return std::make_unique<LegacyReader>(std::move(storage), files, "Megatron-LM, one file per model-parallel rank");
+}
+
+}  // namespace dckpt

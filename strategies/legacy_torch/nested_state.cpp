@@ -1,0 +1,130 @@
+#include "strategies/legacy_torch/nested_state.h"
+
+#include <optional>
+
+namespace dckpt {
+namespace {
+
+std::string key_text(const Value& key) {
+  switch (key.kind()) {
+    case Value::Kind::kStr: return key.as_str();
+    case Value::Kind::kInt: return std::to_string(key.as_int());
+    case Value::Kind::kBigInt: return key.as_big_int().to_decimal();
+    case Value::Kind::kBool: return key.as_bool() ? "True" : "False";
+    case Value::Kind::kNone: return "None";
+    case Value::Kind::kGlobal: return key.as_global().path();
+    case Value::Kind::kTuple: {
+      std::string text;
+      for (const Value& item : key.items()) text += (text.empty() ? "" : ", ") + key_text(item);
+      return "(" + text + (key.size() == 1 ? ",)" : ")");
+    }
+    default: return std::string("<") + to_string(key.kind()) + ">";
+  }
+}
+
+/// The tensor that this value is, directly or as a Parameter.
+const Tensor* tensor_of(const Value& value) {
+  if (value.is_tensor()) return &value.as_tensor();
+  if (!value.is(Value::Kind::kOpaque)) return nullptr;
+  const Opaque& call = value.as_opaque();
+  const bool parameter = call.class_path() == "torch._utils._rebuild_parameter" && call.args.is_sequence() && call.args.size() > 0;
+  return parameter && call.args.items().front().is_tensor() ? &call.args.items().front().as_tensor() : nullptr;
+}
+
+class Dissection {
+ public:
+  NestedState run(const Value& state) {
+    if (const Tensor* const tensor = tensor_of(state)) {
+      result_.tensors.emplace_back("tensor", *tensor);
+    } else {
+      result_.rest = rest_of(state);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  Value rest_of(const Value& value) {
+    if (value.is_dict()) {
+      Dict rest;
+      for (const auto& [key, item] : value.as_dict()) {
+        if (auto kept = descend(key_text(key), item)) rest.set(key, std::move(*kept));
+      }
+      return rest;
+    }
+    if (value.is_list()) {
+      ValueList rest;
+      for (std::size_t index = 0; index < value.items().size(); ++index) {
+        rest.push_back(descend(std::to_string(index), value.items()[index]).value_or(Value()));
+      }
+      return Value::list(std::move(rest));
+    }
+    if (mapping_items(value) != nullptr) {
+      Value copy = value;
+      auto& items = copy.mutable_opaque().dict_items;
+      const auto all = std::exchange(items, {});
+      for (const auto& [key, item] : all) {
+        if (auto kept = descend(key_text(key), item)) items.emplace_back(key, std::move(*kept));
+      }
+      return copy;
+    }
+    return value;
+  }
+
+  /// What stays of a member; nothing if it is a tensor.
+  std::optional<Value> descend(const std::string& name, const Value& item) {
+    const std::size_t length = path_.size();
+    path_ += (path_.empty() ? "" : ".") + name;
+    std::optional<Value> kept;
+    if (const Tensor* const tensor = tensor_of(item)) {
+      result_.tensors.emplace_back(path_, *tensor);
+    } else {
+      kept = rest_of(item);
+    }
+    path_.resize(length);
+    return kept;
+  }
+
+  std::string path_;
+  NestedState result_;
+};
+
+}  // namespace
+
+NestedState take_apart(const Value& state) { return Dissection().run(state); }
+
+Value replace_tensors(const Value& value, const std::function<Tensor(const Tensor&)>& replacement) {
+  const auto replaced = [&](const Value& item) { return replace_tensors(item, replacement); };
+  const auto replaced_items = [&] {
+    ValueList items;
+    for (const Value& item : value.items()) items.push_back(replaced(item));
+    return items;
+  };
+  switch (value.kind()) {
+    case Value::Kind::kTensor: return replacement(value.as_tensor());
+    case Value::Kind::kStorage: {
+      TorchStorage storage = value.as_storage();
+      storage.elements = replacement(storage.elements);
+      return storage;
+    }
+    case Value::Kind::kList: return Value::list(replaced_items());
+    case Value::Kind::kTuple: return Value::tuple(replaced_items());
+    case Value::Kind::kDict: {
+      Dict dict;
+      for (const auto& [key, item] : value.as_dict()) dict.set(key, replaced(item));
+      return dict;
+    }
+    case Value::Kind::kOpaque: {
+      Opaque object = value.as_opaque();
+      object.callable = replaced(object.callable);
+      object.args = replaced(object.args);
+      if (object.kwargs) object.kwargs = replaced(*object.kwargs);
+      for (Value& state : object.states) state = replaced(state);
+      for (Value& item : object.list_items) item = replaced(item);
+      for (auto& [key, item] : object.dict_items) item = replaced(item);
+      return object;
+    }
+    default: return value;
+  }
+}
+
+}  // namespace dckpt
