@@ -1,0 +1,261 @@
+#include "mapping/state/tree.h"
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 26;
+constexpr std::size_t kMaxListGap = 65'536;
+
+void check_depth(int depth) {
+  if (depth > kMaxTreeDepth) throw CheckpointError(ErrorCode::kUnsupported, "the tree is nested deeper than " + std::to_string(kMaxTreeDepth) + " levels");
+}
+
+bool is_container(const Value& value) { return value.is_dict() || value.is_list(); }
+
+/// For messages: the value of small leaves, the kind of others.
+std::string describe(const Value& value) {
+  constexpr std::size_t kShown = 60;
+  switch (value.kind()) {
+    case Value::Kind::kBool: return value.as_bool() ? "True" : "False";
+    case Value::Kind::kInt: return std::to_string(value.as_int());
+    case Value::Kind::kFloat: return std::to_string(value.as_float());
+    case Value::Kind::kStr: return quoted(value.as_str(), kShown);
+    case Value::Kind::kTensor: return "tensor " + to_string(value.as_tensor());
+    default: return to_string(value.kind());
+  }
+}
+
+PathElement path_element(const Value& key) {
+  if (key.is_int()) return key.as_int();
+  return key.is_str() ? key.as_str() : describe(key);
+}
+
+class Visit {
+ public:
+  explicit Visit(const std::function<void(const KeyPath&, const Value&)>& visit) : visit_(visit) {}
+
+  void walk(const Value& value) {
+    if (value.is_dict()) {
+      for (const auto& [key, item] : value.as_dict()) step(path_element(key), item);
+    } else if (value.is_list()) {
+      std::int64_t position = 0;
+      for (const Value& item : value.items()) step(position++, item);
+    } else {
+      if (++leaves_ > kMaxLeaves) throw CheckpointError(ErrorCode::kUnsupported, "the tree has more than " + grouped(kMaxLeaves) + " leaves");
+      visit_(path_, value);
+    }
+  }
+
+ private:
+  void step(PathElement element, const Value& item) {
+    path_.push_back(std::move(element));
+    check_depth(static_cast<int>(path_.size()));
+    walk(item);
+    path_.pop_back();
+  }
+
+  const std::function<void(const KeyPath&, const Value&)>& visit_;
+  KeyPath path_;
+  std::uint64_t leaves_ = 0;
+};
+
+class Map {
+ public:
+  explicit Map(const std::function<Value(Value)>& map) : map_(map) {}
+
+  Value walk(Value value, int depth) {
+    check_depth(depth);
+    if (value.is_dict()) {
+      Dict& dict = value.mutable_dict();
+      for (std::size_t i = 0; i < dict.size(); ++i) dict.value_at(i) = walk(std::move(dict.value_at(i)), depth + 1);
+      return value;
+    }
+    if (value.is_list()) {
+      for (Value& item : value.mutable_items()) item = walk(std::move(item), depth + 1);
+      return value;
+    }
+    if (++leaves_ > kMaxLeaves) throw CheckpointError(ErrorCode::kUnsupported, "the tree has more than " + grouped(kMaxLeaves) + " leaves");
+    return map_(std::move(value));
+  }
+
+ private:
+  const std::function<Value(Value)>& map_;
+  std::uint64_t leaves_ = 0;
+};
+
+class Extraction {
+ public:
+  Extraction(const std::function<bool(const Value&)>& predicate, ListForm form) : predicate_(predicate), form_(form) {}
+
+  Extracted part(const Value& tree, int depth) const {
+    check_depth(depth);
+    return tree.is_dict() ? part_dict(tree.as_dict(), depth) : part_list(tree.items(), depth);
+  }
+
+ private:
+  Extracted part_dict(const Dict& dict, int depth) const {
+    Extracted result{Value::dict(), Value::dict()};
+    for (const auto& [key, item] : dict) {
+      if (!is_container(item)) {
+        (predicate_(item) ? result.matching : result.rest).mutable_dict().set(key, item);
+        continue;
+      }
+      Extracted parts = part(item, depth + 1);
+      if (parts.rest.size() > 0 || item.size() == 0) result.rest.mutable_dict().set(key, std::move(parts.rest));
+      if (parts.matching.size() > 0) result.matching.mutable_dict().set(key, std::move(parts.matching));
+    }
+    return result;
+  }
+
+  Extracted part_list(const ValueList& items, int depth) const {
+    Extracted result = form_ == ListForm::kList ? Extracted{Value::list(), Value::list()} : Extracted{Value::dict(), Value::dict()};
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!is_container(items[i]) || items[i].size() == 0) {
+        append(predicate_(items[i]) ? result.matching : result.rest, i, items[i]);
+        continue;
+      }
+      Extracted parts = part(items[i], depth + 1);
+      if (parts.matching.size() > 0) append(result.matching, i, std::move(parts.matching));
+      if (parts.rest.size() > 0) append(result.rest, i, std::move(parts.rest));
+    }
+    return result;
+  }
+
+  void append(Value& list, std::size_t position, Value item) const {
+    if (form_ == ListForm::kList) {
+      list.mutable_items().push_back(std::move(item));
+    } else {
+      list.mutable_dict().set(Value(position), std::move(item));
+    }
+  }
+
+  const std::function<bool(const Value&)>& predicate_;
+  ListForm form_;
+};
+
+class Merge {
+ public:
+  Value walk(Value into, Value from) {
+    check_depth(static_cast<int>(path_.size()));
+    if (into.is_dict() && from.is_dict()) return dicts(std::move(into), std::move(from));
+    if (into.is_list() && from.is_list()) return lists(std::move(into), from.items());
+    if (into.is_list() && from.is_dict()) return list_and_positions(std::move(into), from.as_dict());
+    throw CheckpointError(ErrorCode::kMismatch,
+                          "Duplicate non-dict and non-list values encountered: `" + describe(into) + "` and `" + describe(from) + "` (at level " + to_string(path_) + ")");
+  }
+
+ private:
+  void step(PathElement element, Value& into, Value from) {
+    path_.push_back(std::move(element));
+    into = walk(std::move(into), std::move(from));
+    path_.pop_back();
+  }
+
+  Value dicts(Value into, Value from) {
+    Dict& united = into.mutable_dict();
+    for (const auto& [key, item] : from.as_dict()) {
+      if (Value* known = united.find(key)) {
+        step(path_element(key), *known, item);
+      } else {
+        united.set(key, item);
+      }
+    }
+    return into;
+  }
+
+  Value lists(Value into, const ValueList& from) {
+    ValueList& items = into.mutable_items();
+    if (items.size() != from.size()) {
+      throw CheckpointError(ErrorCode::kMismatch, "Cannot merge two lists with different lengths (" + std::to_string(items.size()) + " and " +
+                                                      std::to_string(from.size()) + ", encountered at level " + to_string(path_) + ")");
+    }
+    for (std::size_t i = 0; i < from.size(); ++i) step(static_cast<std::int64_t>(i), items[i], from[i]);
+    return into;
+  }
+
+  Value list_and_positions(Value into, const Dict& from) {
+    ValueList& items = into.mutable_items();
+    for (const auto& [key, item] : from) {
+      if (!key.is_int()) {
+        throw CheckpointError(ErrorCode::kMismatch,
+                              "Invalid dict key " + describe(key) + " non-integer type encountered in a list-dict merge at level " + to_string(path_));
+      }
+      if (key.as_int() < 0 || static_cast<std::uint64_t>(key.as_int()) >= items.size()) {
+        throw CheckpointError(ErrorCode::kMismatch, "Dict key " + describe(key) + " out of bound for list of length " + std::to_string(items.size()) +
+                                                        " (encountered at level " + to_string(path_) + ")");
+      }
+      step(key.as_int(), items[static_cast<std::size_t>(key.as_int())], item);
+    }
+    return into;
+  }
+
+  KeyPath path_;
+};
+
+}  // namespace
+
+void visit_leaves(const Value& tree, const std::function<void(const KeyPath&, const Value&)>& visit) { Visit(visit).walk(tree); }
+
+Value map_leaves(Value tree, const std::function<Value(Value)>& map) { return Map(map).walk(std::move(tree), 0); }
+
+Extracted extract_matching(const Value& tree, const std::function<bool(const Value&)>& predicate, ListForm form) {
+  if (!is_container(tree)) throw CheckpointError(ErrorCode::kInvalidArgument, std::string("Unexpected top-level object type: ") + to_string(tree.kind()));
+  return Extraction(predicate, form).part(tree, 0);
+}
+
+Value merge(Value into, Value from) { return Merge().walk(std::move(into), std::move(from)); }
+
+const Value* find_element(const Value& tree, const KeyPath& path) {
+  const Value* at = &tree;
+  for (const PathElement& element : path) {
+    if (const auto* name = std::get_if<std::string>(&element)) {
+      at = at->find(*name);
+    } else {
+      const auto position = std::get<std::int64_t>(element);
+      const bool there = at->is_list() && position >= 0 && static_cast<std::uint64_t>(position) < at->size();
+      at = there ? &at->items()[static_cast<std::size_t>(position)] : nullptr;
+    }
+    if (at == nullptr) return nullptr;
+  }
+  return at;
+}
+
+void set_element(Value& tree, const KeyPath& path, Value value) {
+  check_depth(path.size() > kMaxTreeDepth ? kMaxTreeDepth + 1 : 0);
+  const auto refuse = [&](const std::string& why) {
+    throw CheckpointError(ErrorCode::kCorrupt, "cannot set the element at " + to_string(path) + ": " + why);
+  };
+  Value* at = &tree;
+  for (const PathElement& element : path) {
+    if (const auto* name = std::get_if<std::string>(&element)) {
+      if (!at->is_none() && !at->is_dict()) refuse("there is a " + std::string(to_string(at->kind())) + " where the path wants a dict");
+      at = &(*at)[Value(*name)];
+      continue;
+    }
+    if (at->is_none()) *at = Value::list();
+    if (!at->is_list()) refuse("there is a " + std::string(to_string(at->kind())) + " where the path wants a list");
+    const std::int64_t position = std::get<std::int64_t>(element);
+    ValueList& items = at->mutable_items();
+    if (position < 0) refuse("the position " + std::to_string(position) + " is negative");
+    const auto wanted = static_cast<std::uint64_t>(position);
+    if (wanted >= items.size() + kMaxListGap) refuse("position " + std::to_string(position) + " is far beyond the " + std::to_string(items.size()) + " items of the list");
+    if (wanted >= items.size()) items.resize(wanted + 1);
+    at = &items[wanted];
+  }
+  *at = std::move(value);
+}
+
+std::string to_string(const KeyPath& path) {
+  std::string out = "(";
+  for (const PathElement& element : path) {
+    if (out.size() > 1) out += ", ";
+    const auto* name = std::get_if<std::string>(&element);
+    out += name != nullptr ? quoted(*name) : std::to_string(std::get<std::int64_t>(element));
+  }
+  return out + (path.size() == 1 ? ",)" : ")");
+}
+
+}  // namespace dckpt
