@@ -1,0 +1,105 @@
+#include "mapping/planning/reshard.h"
+
+#include <gtest/gtest.h>
+
+#include "mapping/planning/validate.h"
+#include "tests/support/random.h"
+
+namespace dckpt {
+namespace {
+
+using testing::Random;
+
+TensorMetadata stored(std::string key, Shape size, std::vector<Box> chunks, std::optional<Shape> flattened = std::nullopt) {
+  TensorMetadata tensor{std::move(key), {}, size, BoxList(size.size()), {}, std::move(flattened)};
+  for (const Box& chunk : chunks) {
+    tensor.chunks.push_back(chunk);
+    tensor.places.push_back({0, 0, 1});
+  }
+  return tensor;
+}
+
+Metadata checkpoint(std::vector<TensorMetadata> tensors) {
+  Metadata metadata;
+  metadata.files = {"__0_0.distcp"};
+  metadata.tensors = std::move(tensors);
+  return metadata;
+}
+
+void expect_sound(const Metadata& metadata, const ReshardOptions& options) {
+  const GlobalPlan plan = plan_global_save(plan_reshard(metadata, options), {.validate = false});
+  ASSERT_EQ(plan.metadata.tensors.size(), metadata.tensors.size());
+  for (const TensorMetadata& tensor : plan.metadata.tensors) {
+    EXPECT_TRUE(validate_coverage(tensor).empty()) << tensor.key << ": " << validate_coverage(tensor).front().message;
+    EXPECT_EQ(tensor.global_shape(), metadata.find_tensor(tensor.key)->global_shape());
+  }
+}
+
+TEST(Reshard, CoversEveryTensorForAnyNumberOfRanksAndForm) {
+  Random random;
+  for (int round = 0; round < 100; ++round) {
+    SCOPED_TRACE(random.trace(round));
+    const std::int64_t rows = 2 * random.between(1, 40);
+    const std::int64_t columns = 3 * random.between(1, 300);
+    const std::int64_t cell = rows * columns / 6;
+    const std::int64_t cut = random.between(0, cell);
+    std::vector<Box> fragments;
+    for (std::int64_t i = 0; i < 2; ++i) {
+      for (std::int64_t j = 0; j < 3; ++j) {
+        fragments.push_back({{i, j, 0}, {1, 1, cut}});
+        fragments.push_back({{i, j, cut}, {1, 1, cell - cut}});
+      }
+    }
+    const Metadata metadata = checkpoint({stored("plain", {rows, columns}, {whole(Shape{rows, columns})}), stored("flat", {2, 3, cell}, fragments, Shape{rows, columns}),
+                                          stored("scalar", {}, {Box{}}), stored("empty", {0, 5}, {Box{{0, 0}, {0, 5}}})});
+    const auto ranks = static_cast<int>(random.between(1, 20));
+    for (const FlattenedForm form : {FlattenedForm::kBoxes, FlattenedForm::kMegatron}) {
+      expect_sound(metadata, {.ranks = std::nullopt, .flattened = form});
+      expect_sound(metadata, {.ranks = ranks, .flattened = form});
+    }
+  }
+}
+
+TEST(Reshard, CutsAlongTheFirstAxisThatIsLongEnough) {
+  const auto plans = plan_reshard(checkpoint({stored("stacked", {2, 64, 512}, {whole(Shape{2, 64, 512})})}), {.ranks = 4});
+  ASSERT_EQ(plans.size(), 4U);
+  EXPECT_EQ(plans[1].at(0).chunk, (Box{{0, 16, 0}, {2, 16, 512}}));
+}
+
+TEST(Reshard, KeepsSmallTensorsWholeAndSpreadsThem) {
+  std::vector<TensorMetadata> tensors;
+  for (int i = 0; i < 8; ++i) tensors.push_back(stored("norm." + std::to_string(i), {256}, {whole(Shape{256})}));
+  for (const SavePlan& plan : plan_reshard(checkpoint(tensors), {.ranks = 4})) EXPECT_EQ(plan.size(), 2U);
+}
+
+TEST(Reshard, KeepsTheGridOfFlattenedTensors) {
+  const Metadata metadata = checkpoint({stored("flat", {2, 1, 65536}, {{{0, 0, 0}, {1, 1, 65536}}, {{1, 0, 0}, {1, 1, 65536}}}, Shape{256, 512})});
+  const auto plans = plan_reshard(metadata, {.ranks = 4});
+  for (const SavePlan& plan : plans) {
+    ASSERT_EQ(plan.size(), 1U);
+    EXPECT_EQ(plan[0].size, (Shape{2, 1, 65536}));
+  }
+  EXPECT_EQ(plans[3][0].chunk, (Box{{1, 0, 32768}, {1, 1, 32768}}));
+}
+
+TEST(Reshard, WithoutRanksEachChunkStaysWithTheRankOfItsFile) {
+  Metadata metadata = checkpoint({stored("w", {4}, {{{0}, {2}}, {{2}, {2}}})});
+  metadata.files = {"__7_0.distcp", "__3_1.distcp"};
+  metadata.tensors[0].places[1].file = 1;
+  const auto plans = plan_reshard(metadata, {});
+  ASSERT_EQ(plans.size(), 2U) << "ranks 3 and 7 become 0 and 1";
+  EXPECT_EQ(plans[0].at(0).chunk, (Box{{2}, {2}}));
+  EXPECT_EQ(plans[1].at(0).chunk, (Box{{0}, {2}}));
+}
+
+TEST(RankOfFile, ReadsTheNamesThatDcpAndMegatronGive) {
+  EXPECT_EQ(rank_of_file("__12_0.distcp"), 12);
+  EXPECT_EQ(rank_of_file("optimizer__3_1.distcp"), 3);
+  EXPECT_EQ(rank_of_file("my__odd__prefix__4_0.distcp"), 4);
+  EXPECT_EQ(rank_of_file("model.safetensors"), std::nullopt);
+  EXPECT_EQ(rank_of_file("__x_0.distcp"), std::nullopt);
+  EXPECT_EQ(rank_of_file("__99999999999999999999_0.distcp"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace dckpt
