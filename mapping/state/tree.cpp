@@ -7,7 +7,6 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 26;
-constexpr std::size_t kMaxListGap = 65'536;
 
 void check_depth(int depth) {
   if (depth > kMaxTreeDepth) throw CheckpointError(ErrorCode::kUnsupported, "the tree is nested deeper than " + std::to_string(kMaxTreeDepth) + " levels");
@@ -138,60 +137,69 @@ class Extraction {
 
 class Merge {
  public:
-  Value walk(Value into, Value from) {
+  explicit Merge(const MergeRule& rule) : rule_(rule) {}
+
+  void walk(Value& into, const Value& from) {
     check_depth(static_cast<int>(path_.size()));
-    if (into.is_dict() && from.is_dict()) return dicts(std::move(into), std::move(from));
-    if (into.is_list() && from.is_list()) return lists(std::move(into), from.items());
-    if (into.is_list() && from.is_dict()) return list_and_positions(std::move(into), from.as_dict());
-    throw CheckpointError(ErrorCode::kMismatch,
-                          "Duplicate non-dict and non-list values encountered: `" + describe(into) + "` and `" + describe(from) + "` (at level " + to_string(path_) + ")");
+    if (rule_.take) {
+      if (std::optional<Value> taken = rule_.take(into, from)) {
+        into = std::move(*taken);
+        return;
+      }
+    }
+    if (into.is_dict() && from.is_dict()) {
+      dicts(into.mutable_dict(), from.as_dict());
+    } else if (into.is_list() && from.is_list()) {
+      lists(into.mutable_items(), from.items());
+    } else if (into.is_list() && from.is_dict()) {
+      positions(into.mutable_items(), from.as_dict());
+    } else {
+      refuse("Duplicate non-dict and non-list values encountered: `" + describe(into) + "` and `" + describe(from) + "`");
+    }
   }
 
  private:
-  void step(PathElement element, Value& into, Value from) {
+  void step(PathElement element, Value& into, const Value& from) {
     path_.push_back(std::move(element));
-    into = walk(std::move(into), std::move(from));
+    walk(into, from);
     path_.pop_back();
   }
 
-  Value dicts(Value into, Value from) {
-    Dict& united = into.mutable_dict();
-    for (const auto& [key, item] : from.as_dict()) {
-      if (Value* known = united.find(key)) {
-        step(path_element(key), *known, item);
-      } else {
-        united.set(key, item);
-      }
-    }
-    return into;
-  }
-
-  Value lists(Value into, const ValueList& from) {
-    ValueList& items = into.mutable_items();
-    if (items.size() != from.size()) {
-      throw CheckpointError(ErrorCode::kMismatch, "Cannot merge two lists with different lengths (" + std::to_string(items.size()) + " and " +
-                                                      std::to_string(from.size()) + ", encountered at level " + to_string(path_) + ")");
-    }
-    for (std::size_t i = 0; i < from.size(); ++i) step(static_cast<std::int64_t>(i), items[i], from[i]);
-    return into;
-  }
-
-  Value list_and_positions(Value into, const Dict& from) {
-    ValueList& items = into.mutable_items();
+  void dicts(Dict& into, const Dict& from) {
     for (const auto& [key, item] : from) {
-      if (!key.is_int()) {
-        throw CheckpointError(ErrorCode::kMismatch,
-                              "Invalid dict key " + describe(key) + " non-integer type encountered in a list-dict merge at level " + to_string(path_));
+      if (Value* known = into.find(key)) {
+        step(path_element(key), *known, item);
+      } else if (rule_.add_keys) {
+        into.set(key, item);
+      } else {
+        refuse("Different dict keys encountered: there is no " + describe(key) + " to merge into");
       }
-      if (key.as_int() < 0 || static_cast<std::uint64_t>(key.as_int()) >= items.size()) {
-        throw CheckpointError(ErrorCode::kMismatch, "Dict key " + describe(key) + " out of bound for list of length " + std::to_string(items.size()) +
-                                                        " (encountered at level " + to_string(path_) + ")");
-      }
-      step(key.as_int(), items[static_cast<std::size_t>(key.as_int())], item);
     }
-    return into;
   }
 
+  void lists(ValueList& into, const ValueList& from) {
+    if (into.size() != from.size()) {
+      refuse("Cannot merge two lists with different lengths (" + std::to_string(into.size()) + " and " + std::to_string(from.size()) + ")");
+    }
+    for (std::size_t i = 0; i < from.size(); ++i) step(static_cast<std::int64_t>(i), into[i], from[i]);
+  }
+
+  void positions(ValueList& into, const Dict& from) {
+    for (const auto& [key, item] : from) {
+      if (!key.is_int()) refuse("Invalid dict key " + describe(key) + " non-integer type encountered in a list-dict merge");
+      const std::int64_t position = key.as_int();
+      if (position < 0 || static_cast<std::uint64_t>(position) >= into.size()) {
+        refuse("Dict key " + std::to_string(position) + " out of bound for list of length " + std::to_string(into.size()));
+      }
+      step(position, into[static_cast<std::size_t>(position)], item);
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& message) const {
+    throw CheckpointError(ErrorCode::kMismatch, message + " (at level " + to_string(path_) + ")");
+  }
+
+  const MergeRule& rule_;
   KeyPath path_;
 };
 
@@ -206,7 +214,10 @@ Extracted extract_matching(const Value& tree, const std::function<bool(const Val
   return Extraction(predicate, form).part(tree, 0);
 }
 
-Value merge(Value into, Value from) { return Merge().walk(std::move(into), std::move(from)); }
+Value merge(Value into, const Value& from, const MergeRule& rule) {
+  Merge(rule).walk(into, from);
+  return into;
+}
 
 const Value* find_element(const Value& tree, const KeyPath& path) {
   const Value* at = &tree;
@@ -223,11 +234,12 @@ const Value* find_element(const Value& tree, const KeyPath& path) {
   return at;
 }
 
-void set_element(Value& tree, const KeyPath& path, Value value) {
+std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size_t max_filled) {
   check_depth(path.size() > kMaxTreeDepth ? kMaxTreeDepth + 1 : 0);
   const auto refuse = [&](const std::string& why) {
     throw CheckpointError(ErrorCode::kCorrupt, "cannot set the element at " + to_string(path) + ": " + why);
   };
+  std::size_t filled = 0;
   Value* at = &tree;
   for (const PathElement& element : path) {
     if (const auto* name = std::get_if<std::string>(&element)) {
@@ -241,11 +253,17 @@ void set_element(Value& tree, const KeyPath& path, Value value) {
     ValueList& items = at->mutable_items();
     if (position < 0) refuse("the position " + std::to_string(position) + " is negative");
     const auto wanted = static_cast<std::uint64_t>(position);
-    if (wanted >= items.size() + kMaxListGap) refuse("position " + std::to_string(position) + " is far beyond the " + std::to_string(items.size()) + " items of the list");
-    if (wanted >= items.size()) items.resize(wanted + 1);
+    if (wanted >= items.size()) {
+      if (wanted - items.size() > max_filled - filled) {
+        refuse("position " + std::to_string(position) + " is too far beyond the " + std::to_string(items.size()) + " items of the list");
+      }
+      filled += wanted - items.size();
+      items.resize(wanted + 1);
+    }
     at = &items[wanted];
   }
   *at = std::move(value);
+  return filled;
 }
 
 std::string to_string(const KeyPath& path) {

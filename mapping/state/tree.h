@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "mapping/base/key_path.h"
@@ -31,16 +32,24 @@ struct Extracted {
 /// go with the rest (inside a list, `predicate` is asked about them). Throws CheckpointError (invalid argument) if the tree is a leaf.
 Extracted extract_matching(const Value& tree, const std::function<bool(const Value& leaf)>& predicate, ListForm form = ListForm::kList);
 
+struct MergeRule {
+  /// Asked first at every place where both trees have something; what it returns stands there then.
+  std::function<std::optional<Value>(const Value& into, const Value& from)> take{};
+  /// Whether dicts of `from` may have keys that `into` lacks.
+  bool add_keys = true;
+};
+
 /// One tree of two: dicts united, lists merged item by item, or with a dict of positions. Throws CheckpointError (mismatch), in Megatron's words, where
 /// both have a value that is no container, or lists of different lengths.
-Value merge(Value into, Value from);
+Value merge(Value into, const Value& from, const MergeRule& rule = {});
 
 /// The value at a path: text leads into a dict, a number into a list. Null if there is none.
 const Value* find_element(const Value& tree, const KeyPath& path);
 
-/// Puts a value at a path and makes the dicts and lists on the way (none becomes a container, too). Positions may come in any order: a list is filled
-/// with none up to the one that is set, but by no more than 65,536 entries. Throws CheckpointError (corrupt) where the path contradicts the tree.
-void set_element(Value& tree, const KeyPath& path, Value value);
+/// Puts a value at a path and makes the dicts and lists on the way (none becomes a container, too). Positions may come in any order: lists are filled with
+/// none up to the position that is set, with no more than `max_filled` in all. Returns how many were filled in. Throws CheckpointError (corrupt) where the path
+/// contradicts the tree.
+std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size_t max_filled = 65'536);
 
 /// As Python prints a tuple: "('a', 0)".
 std::string to_string(const KeyPath& path);

@@ -1,0 +1,100 @@
+#include "mapping/state/flatten.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// str(key), for the kinds of keys that state dicts have.
+std::string key_text(const Value& key) {
+  switch (key.kind()) {
+    case Value::Kind::kStr: return key.as_str();
+    case Value::Kind::kInt: return std::to_string(key.as_int());
+    case Value::Kind::kBigInt: return key.as_big_int().to_decimal();
+    case Value::Kind::kBool: return key.as_bool() ? "True" : "False";
+    case Value::Kind::kNone: return "None";
+    default:
+      throw CheckpointError(ErrorCode::kInvalidArgument, std::string("a dict key of kind ") + to_string(key.kind()) + " has no place in a dotted name; use text");
+  }
+}
+
+class Flatten {
+ public:
+  explicit Flatten(FlattenRule rule) : rule_(rule) {}
+
+  std::vector<FlatLeaf> run(const Value& state) {
+    const auto* items = mapping_items(state);
+    if (items == nullptr) throw CheckpointError(ErrorCode::kInvalidArgument, std::string("expected a dict to flatten, found ") + to_string(state.kind()));
+    open(*items);
+    return std::move(leaves_);
+  }
+
+ private:
+  void open(const std::vector<std::pair<Value, Value>>& items) {
+    for (const auto& [key, item] : items) step(key_text(key), item);
+  }
+
+  void step(PathElement element, const Value& item) {
+    path_.push_back(std::move(element));
+    walk(item);
+    path_.pop_back();
+  }
+
+  void walk(const Value& value) {
+    if (path_.size() > kMaxTreeDepth) throw_too_deep();
+    if (!is_opened(value, 0)) return add(value);
+    if (const auto* items = mapping_items(value)) return open(*items);
+    std::int64_t position = 0;
+    for (const Value& item : value.items()) step(position++, item);
+  }
+
+  /// Whether the parts of a value get names of their own.
+  bool is_opened(const Value& value, int depth) const {
+    if (depth > kMaxTreeDepth) throw_too_deep();
+    const auto opens = [&](const Value& item) { return item.is_tensor() || item.is(Value::Kind::kShardedTensor) || is_opened(item, depth + 1); };
+    if (const auto* items = mapping_items(value)) {
+      return rule_ == FlattenRule::kCurrent || std::any_of(items->begin(), items->end(), [&](const auto& entry) { return opens(entry.second); });
+    }
+    return value.is_list() && std::any_of(value.items().begin(), value.items().end(), opens);
+  }
+
+  void add(const Value& value) {
+    std::string name;
+    for (const PathElement& element : path_) {
+      if (&element != &path_.front()) name += '.';
+      const auto* text = std::get_if<std::string>(&element);
+      name += text != nullptr ? *text : std::to_string(std::get<std::int64_t>(element));
+    }
+    if (!names_.insert(name).second) throw CheckpointError(ErrorCode::kInvalidArgument, "duplicated flatten key " + quoted(name), {.key = name});
+    leaves_.push_back({std::move(name), path_, value});
+  }
+
+  [[noreturn]] static void throw_too_deep() {
+    throw CheckpointError(ErrorCode::kUnsupported, "the state dict is nested deeper than " + std::to_string(kMaxTreeDepth) + " levels");
+  }
+
+  FlattenRule rule_;
+  KeyPath path_;
+  std::vector<FlatLeaf> leaves_;
+  std::unordered_set<std::string> names_;
+};
+
+}  // namespace
+
+std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule) { return Flatten(rule).run(state); }
+
+Value unflatten_state_dict(std::span<const std::pair<KeyPath, Value>> leaves) {
+  std::size_t may_fill = (std::size_t{1} << 20) + leaves.size();  // positions named later are filled in first, too
+  Value nested = Value::dict();
+  for (const auto& [path, value] : leaves) {
+    if (path.empty()) throw CheckpointError(ErrorCode::kCorrupt, "a value without a path cannot be placed in a state dict");
+    may_fill -= set_element(nested, path, value, may_fill);
+  }
+  return nested;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/tree.h"
+
+namespace dckpt {
+
+/// What Megatron does with a sharded state dict before it saves or loads it. All of it works on dicts and lists only: a sharded leaf inside a tuple is
+/// not found.
+
+/// The tree with every factory replaced by what it builds (factories in there stay).
+Value apply_factories(Value state);
+
+/// `loaded` with every subtree that stands where `factories` has a factory replaced by what that factory merges of it. `factories` may have dicts of
+/// positions for lists. Throws CheckpointError (mismatch) where the trees differ.
+Value merge_factories(Value loaded, const Value& factories);
+
+struct Split {
+  Value sharded;  ///< ShardedTensors and ShardedObjects
+  Value common;   ///< everything else
+};
+
+/// Parts a state dict for saving. Factories are applied; local non-persistent objects and empty flattened ranges are in neither part.
+Split split_for_save(Value state);
+
+struct LoadRequest {
+  Value sharded;    ///< ShardedTensors and ShardedObjects, of factories what they build
+  Value local;      ///< what the local non-persistent objects held
+  Value factories;  ///< for merge_factories, without their data; lists are dicts of positions
+};
+
+/// Parts a state dict for loading; what is neither sharded nor local is left out, it comes from the checkpoint. The loaded state is
+/// merge_factories(merge(merge(common, local), loaded), factories).
+LoadRequest split_for_load(const Value& state);
+
+/// Prepends `prefix` to the keys of all sharded leaves.
+void add_prefix_for_sharding(Value& state, std::string_view prefix);
+
+/// Replaces the prefix of the keys of all sharded leaves. Throws CheckpointError (invalid argument) if one begins otherwise; then nothing is changed.
+void replace_prefix_for_sharding(Value& state, std::string_view old_prefix, std::string_view new_prefix);
+
+/// Replaces in every key of a sharded leaf the first old prefix of the list that it begins with.
+void apply_prefix_mapping(Value& state, std::span<const std::pair<std::string, std::string>> prefixes);
+
+}  // namespace dckpt
