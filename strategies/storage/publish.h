@@ -13,18 +13,19 @@ namespace dckpt {
 class Publication {
  public:
   struct Options {
-    bool overwrite = false;   ///< replace an existing directory that holds anything; otherwise that throws (invalid argument) at begin
+    bool overwrite = false;   ///< replace an existing directory that holds anything; otherwise that throws (invalid argument). An empty one may always be replaced
     bool sync = true;         ///< fsync directories (files are synced by who writes them)
   };
 
   /// Creates the hidden sibling `.{name}.saving-{token}` of `name` in `storage`. `token` distinguishes jobs; leftovers of earlier
-  /// crashes with other tokens are not touched.
+  /// crashes with other tokens are not touched, one with the same token is removed: two running jobs must not share a token.
   static Publication begin(std::shared_ptr<Storage> storage, std::string name, std::string token, Options options);
 
   /// Directory to write into, relative to the storage.
   const std::string& staging() const noexcept { return staging_; }
 
-  /// Makes it visible under its name. Throws CheckpointError and leaves what was there before if any step fails.
+  /// Makes it visible under its name. Throws CheckpointError and leaves what was there before if any step fails. If that is not possible
+  /// either, nothing is removed and a warning names the directories. What was replaced is removed before this returns.
   void commit();
   /// Removes the staging directory. Errors are logged only. Also done by the destructor if nothing was committed.
   void abandon() noexcept;
@@ -34,10 +35,11 @@ class Publication {
   ~Publication();
 
  private:
-  Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging, Options options);
+  Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging, std::string aside, Options options);
   std::shared_ptr<Storage> storage_;
   std::string name_;
   std::string staging_;
+  std::string aside_;  ///< for what is replaced, where the storage cannot exchange
   Options options_;
   bool open_ = true;
 };

@@ -1,0 +1,123 @@
+#include "strategies/storage/counting.h"
+
+#include <utility>
+
+namespace dckpt {
+namespace {
+
+class CountingReadableFile final : public ReadableFile {
+ public:
+  CountingReadableFile(std::unique_ptr<ReadableFile> file, std::shared_ptr<StorageCounters> counters) : file_(std::move(file)), counters_(std::move(counters)) {}
+
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t size() const noexcept override { return file_->size(); }
+
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    file_->read(offset, into);
+    ++counters_->reads;
+    counters_->bytes_read += into.size();
+  }
+
+  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
+    file_->prefetch(offset, length);
+    ++counters_->prefetches;
+  }
+
+ private:
+  std::unique_ptr<ReadableFile> file_;
+  std::shared_ptr<StorageCounters> counters_;
+};
+
+class CountingWritableFile final : public WritableFile {
+ public:
+  CountingWritableFile(std::unique_ptr<WritableFile> file, std::shared_ptr<StorageCounters> counters) : file_(std::move(file)), counters_(std::move(counters)) {}
+
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t position() const noexcept override { return file_->position(); }
+
+  void append(std::span<const ByteView> parts) override {
+    const std::uint64_t before = file_->position();
+    file_->append(parts);
+    ++counters_->appends;
+    counters_->bytes_written += file_->position() - before;
+  }
+
+  void sync() override {
+    file_->sync();
+    ++counters_->syncs;
+  }
+
+  void close() override { file_->close(); }
+
+ private:
+  std::unique_ptr<WritableFile> file_;
+  std::shared_ptr<StorageCounters> counters_;
+};
+
+class CountingStorage final : public Storage {
+ public:
+  CountingStorage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters) : storage_(std::move(storage)), counters_(std::move(counters)) {}
+
+  std::string describe(const std::string& name) const override { return storage_->describe(name); }
+
+  std::vector<FileInfo> list(const std::string& directory) const override {
+    auto entries = storage_->list(directory);
+    ++counters_->lookups;
+    return entries;
+  }
+
+  std::optional<FileInfo> stat(const std::string& name) const override {
+    auto info = storage_->stat(name);
+    ++counters_->lookups;
+    return info;
+  }
+
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    auto file = std::make_unique<CountingReadableFile>(storage_->open(name), counters_);
+    ++counters_->files_opened;
+    return file;
+  }
+
+  std::unique_ptr<WritableFile> create(const std::string& name, std::uint64_t size_hint) override {
+    auto file = std::make_unique<CountingWritableFile>(storage_->create(name, size_hint), counters_);
+    ++counters_->files_created;
+    return file;
+  }
+
+  void make_directory(const std::string& name) override {
+    storage_->make_directory(name);
+    ++counters_->directory_changes;
+  }
+
+  void rename(const std::string& from, const std::string& to) override {
+    storage_->rename(from, to);
+    ++counters_->directory_changes;
+  }
+
+  void exchange(const std::string& a, const std::string& b) override {
+    storage_->exchange(a, b);
+    ++counters_->directory_changes;
+  }
+
+  void remove_all(const std::string& name) override {
+    storage_->remove_all(name);
+    ++counters_->directory_changes;
+  }
+
+  void sync_directory(const std::string& directory) override {
+    storage_->sync_directory(directory);
+    ++counters_->syncs;
+  }
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  std::shared_ptr<StorageCounters> counters_;
+};
+
+}  // namespace
+
+std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters) {
+  return std::make_shared<CountingStorage>(std::move(storage), std::move(counters));
+}
+
+}  // namespace dckpt

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// What went through a counting storage; read it at any time, from any thread.
+struct StorageCounters {
+  std::atomic<std::uint64_t> bytes_read{0};
+  std::atomic<std::uint64_t> reads{0};
+  std::atomic<std::uint64_t> prefetches{0};
+  std::atomic<std::uint64_t> files_opened{0};
+  std::atomic<std::uint64_t> bytes_written{0};
+  std::atomic<std::uint64_t> appends{0};
+  std::atomic<std::uint64_t> syncs{0};             ///< of files and of directories
+  std::atomic<std::uint64_t> files_created{0};
+  std::atomic<std::uint64_t> directory_changes{0};  ///< directories made, renames, exchanges, removals
+  std::atomic<std::uint64_t> lookups{0};           ///< lists and stats
+};
+
+/// Passes everything through to `storage` and counts what succeeded.
+std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters);
+
+}  // namespace dckpt
