@@ -1,0 +1,273 @@
+#include "mapping/planning/validate.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <optional>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/reformulation.h"
+
+namespace dckpt {
+namespace {
+
+/// The first element (in row-major order of the axes' cuts) that is not in exactly one chunk, and in how many it is.
+struct Miscount {
+  Shape at;
+  std::int64_t chunks = 0;
+};
+
+/// Counts in how many boxes each element lies, exactly, without comparing boxes.
+///
+/// The number of boxes over an element is a sum of step functions: a box adds +1 to everything at or after its lower corner and takes it back after
+/// its upper end, so on each axis it has a signed cut at its first element and one behind its last, and in N dimensions a signed corner for each of
+/// the 2^N combinations. Steps at different corners are linearly independent: each element lies in exactly one box if and only if the corners
+/// of all boxes add up to those of the whole tensor. Where they do not, the first corner in row-major order with a sum that is not zero is an element
+/// with a wrong count, because no other such corner lies at or before it on all axes; its sum is the error of the count.
+class CornerSums {
+ public:
+  /// `chosen` are the boxes to count, none of them empty, all inside `size`, which is not empty.
+  CornerSums(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t> chosen) : size_(size), boxes_(boxes), chosen_(chosen) {
+    for (std::size_t axis = 0; axis < size.size(); ++axis) add_axis(axis);
+  }
+
+  /// Empty if the cuts are too many to count them.
+  bool too_irregular() const {
+    return axes_.size() > kMaxAxes || ((chosen_.size() + 1) << axes_.size()) > kMaxCorners || cells() > (std::uint64_t{1} << 63) - 1;
+  }
+
+  std::optional<Miscount> first_miscount() const {
+    const std::uint64_t corners = (chosen_.size() + 1) << axes_.size();
+    if (cells() <= 4 * corners + 1024) {
+      std::vector<std::int32_t> sums(cells(), 0);
+      for_each_corner([&](std::uint64_t cell, int sign) { sums[cell] += sign; });
+      const auto wrong = std::find_if(sums.begin(), sums.end(), [](std::int32_t sum) { return sum != 0; });
+      if (wrong == sums.end()) return std::nullopt;
+      return miscount(static_cast<std::uint64_t>(wrong - sums.begin()), *wrong);
+    }
+    std::vector<std::uint64_t> signed_cells;  // 2·cell, and one more for a negative corner
+    signed_cells.reserve(corners);
+    for_each_corner([&](std::uint64_t cell, int sign) { signed_cells.push_back(2 * cell + (sign < 0 ? 1 : 0)); });
+    std::sort(signed_cells.begin(), signed_cells.end());
+    for (std::size_t i = 0; i < signed_cells.size();) {
+      const std::uint64_t cell = signed_cells[i] / 2;
+      std::int64_t sum = 0;
+      for (; i < signed_cells.size() && signed_cells[i] / 2 == cell; ++i) sum += signed_cells[i] % 2 == 0 ? 1 : -1;
+      if (sum != 0) return miscount(cell, sum);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr std::size_t kMaxAxes = 20;
+
+  struct Axis {
+    std::size_t axis;
+    std::vector<std::int64_t> cuts;  // sorted; the first is 0, the last the extent
+  };
+
+  /// Axes that no box cuts need no corners.
+  void add_axis(std::size_t axis) {
+    std::vector<std::int64_t> cuts{0, size_[axis]};
+    for (const std::uint32_t box : chosen_) {
+      const std::int64_t first = boxes_.offsets(box)[axis];
+      const std::int64_t end = first + boxes_.sizes(box)[axis];
+      if (cuts[cuts.size() - 2] == first && cuts.back() == end) continue;  // as the box before: mostly so on the outer axes
+      cuts.push_back(first);
+      cuts.push_back(end);
+    }
+    if (cuts.size() == 2) return;
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    axes_.push_back({axis, std::move(cuts)});
+  }
+
+  /// Saturates.
+  std::uint64_t cells() const {
+    std::uint64_t product = 1;
+    for (const Axis& axis : axes_) product = checked_mul<std::uint64_t>(product, axis.cuts.size()).value_or(UINT64_MAX);
+    return product;
+  }
+
+  template <typename Visit>
+  void for_each_corner(Visit visit) const {
+    std::vector<std::array<std::uint64_t, 2>> cell(axes_.size());  // of the lower and the upper cut, times the stride of the axis
+    const auto visit_box = [&](auto&& first, auto&& end, int sign) {
+      std::uint64_t stride = 1;
+      for (std::size_t i = axes_.size(); i-- > 0;) {
+        const Axis& axis = axes_[i];
+        const auto position = [&](std::int64_t cut) {
+          return static_cast<std::uint64_t>(std::lower_bound(axis.cuts.begin(), axis.cuts.end(), cut) - axis.cuts.begin());
+        };
+        cell[i] = {position(first(axis.axis)) * stride, position(end(axis.axis)) * stride};
+        stride *= axis.cuts.size();
+      }
+      for (std::uint64_t corner = 0; corner < (std::uint64_t{1} << axes_.size()); ++corner) {
+        std::uint64_t at = 0;
+        for (std::size_t i = 0; i < axes_.size(); ++i) at += cell[i][corner >> i & 1];
+        visit(at, std::popcount(corner) % 2 == 0 ? sign : -sign);
+      }
+    };
+    for (const std::uint32_t box : chosen_) {
+      const ShapeView offsets = boxes_.offsets(box);
+      const ShapeView sizes = boxes_.sizes(box);
+      visit_box([&](std::size_t axis) { return offsets[axis]; }, [&](std::size_t axis) { return offsets[axis] + sizes[axis]; }, 1);
+    }
+    visit_box([](std::size_t) { return std::int64_t{0}; }, [&](std::size_t axis) { return size_[axis]; }, -1);
+  }
+
+  Miscount miscount(std::uint64_t cell, std::int64_t error) const {
+    Miscount found{Shape(size_.size(), 0), 1 + error};
+    for (std::size_t i = axes_.size(); i-- > 0;) {
+      found.at[axes_[i].axis] = axes_[i].cuts[cell % axes_[i].cuts.size()];
+      cell /= axes_[i].cuts.size();
+    }
+    return found;
+  }
+
+  ShapeView size_;
+  const BoxList& boxes_;
+  std::span<const std::uint32_t> chosen_;
+  std::vector<Axis> axes_;
+};
+
+bool contains(const BoxList& boxes, std::size_t box, ShapeView element) {
+  for (std::size_t axis = 0; axis < element.size(); ++axis) {
+    const std::int64_t first = boxes.offsets(box)[axis];
+    if (element[axis] < first || element[axis] - first >= boxes.sizes(box)[axis]) return false;
+  }
+  return true;
+}
+
+std::string describe_overlap(const BoxList& boxes, std::span<const std::uint32_t> chosen, const Miscount& found) {
+  std::string names;
+  std::size_t named = 0;
+  for (const std::uint32_t box : chosen) {
+    if (named == 2) break;
+    if (!contains(boxes, box, found.at)) continue;
+    names += (named == 0 ? "" : " and ") + to_string(boxes[box]);
+    ++named;
+  }
+  return "chunks " + names + " overlap: element " + to_string(found.at) + " is in " + std::to_string(found.chunks) + " chunks";
+}
+
+/// Collects problems and counts those past the limit.
+class Report {
+ public:
+  void add(Problem::Kind kind, const std::string& key, std::string message) {
+    if (++count_ <= kMaxProblemsOfAKind) problems_.push_back({kind, key, std::move(message)});
+  }
+  std::vector<Problem> take() {
+    if (count_ > kMaxProblemsOfAKind) problems_.back().message += "; and " + grouped(count_ - kMaxProblemsOfAKind) + " more such problems";
+    return std::move(problems_);
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::vector<Problem> problems_;
+};
+
+/// Whether no product of some of the extents overflows, also when another extent is zero.
+bool is_sound(ShapeView shape) {
+  std::optional<std::int64_t> product = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) return false;
+    product = checked_mul(*product, std::max<std::int64_t>(extent, 1));
+    if (!product) return false;
+  }
+  return true;
+}
+
+std::vector<Problem> validate_bounds(const TensorMetadata& tensor) {
+  Report report;
+  const auto contradiction = [&](std::string message) { report.add(Problem::Kind::kContradiction, tensor.key, std::move(message)); };
+  if (!is_sound(tensor.size)) {
+    contradiction("the size " + to_string(tensor.size) + " has a negative extent or too many elements");
+    return report.take();
+  }
+  if (tensor.flattened_shape && (!is_sound(*tensor.flattened_shape) || !may_be_reformulated(tensor.size, *tensor.flattened_shape))) {
+    contradiction("the stored size " + to_string(tensor.size) + " of a flattened tensor does not fit its original shape " + to_string(*tensor.flattened_shape));
+  }
+  if (tensor.chunks.dims() != tensor.size.size() && !tensor.chunks.empty()) {
+    contradiction("chunks with " + std::to_string(tensor.chunks.dims()) + " axes in a tensor with " + std::to_string(tensor.size.size()));
+    return report.take();
+  }
+  for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+    const Box box = tensor.chunks[i];
+    if (!is_valid(box)) {
+      contradiction("chunk " + std::to_string(i) + " has offsets " + to_string(box.offsets) + " and sizes " + to_string(box.sizes));
+    } else if (!fits(box, tensor.size)) {
+      contradiction("chunk " + to_string(box) + " is not inside the tensor of size " + to_string(tensor.size));
+    }
+  }
+  return report.take();
+}
+
+}  // namespace
+
+std::vector<Problem> validate_coverage(const TensorMetadata& tensor) {
+  std::vector<Problem> problems = validate_bounds(tensor);
+  if (!problems.empty()) return problems;
+  const std::int64_t elements = numel(tensor.size);
+  if (elements == 0) return problems;
+
+  std::vector<std::uint32_t> chosen;  // the chunks that are not empty
+  chosen.reserve(tensor.chunks.size());
+  std::optional<std::int64_t> held = 0;
+  for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+    const std::int64_t size = numel(tensor.chunks.sizes(i));
+    if (size == 0) continue;
+    chosen.push_back(static_cast<std::uint32_t>(i));
+    if (held) held = checked_add(*held, size);
+  }
+  const auto report = [&](Problem::Kind kind, std::string message) { problems.push_back({kind, tensor.key, std::move(message)}); };
+  if (chosen.empty()) {
+    report(Problem::Kind::kMissing, "no chunk holds any of the " + grouped(static_cast<std::uint64_t>(elements)) + " elements");
+    return problems;
+  }
+  const CornerSums sums(tensor.size, tensor.chunks, chosen);
+  if (sums.too_irregular()) {
+    report(Problem::Kind::kContradiction, grouped(chosen.size()) + " chunks cut the tensor irregularly along so many axes that their cover cannot be checked");
+    return problems;
+  }
+  const std::optional<Miscount> found = sums.first_miscount();
+  if (!found) return problems;
+  if (found->chunks > 1) {
+    report(Problem::Kind::kOverlap, describe_overlap(tensor.chunks, chosen, *found));
+  } else {
+    std::string message = "element " + to_string(found->at) + " is in no chunk";
+    if (held && *held < elements) {
+      message += "; the chunks hold " + grouped(static_cast<std::uint64_t>(*held)) + " of " + grouped(static_cast<std::uint64_t>(elements)) + " elements";
+    }
+    report(Problem::Kind::kMissing, message);
+  }
+  return problems;
+}
+
+std::vector<Problem> validate_places(const Metadata& metadata, std::span<const std::uint64_t> file_sizes) {
+  std::vector<Problem> problems;
+  const auto check = [&](Report& report, const std::string& key, const Place& place) {
+    const std::uint64_t size = place.file < file_sizes.size() ? file_sizes[place.file] : 0;
+    if (range_fits(place.offset, place.length, size)) return;
+    const std::string name = place.file < metadata.files.size() ? quoted(metadata.files[place.file]) : "a file that is not listed";
+    report.add(Problem::Kind::kBeyondFile, key,
+               grouped(place.length) + " bytes at offset " + grouped(place.offset) + " are not inside " + name + ", which has " + grouped(size) + " bytes");
+  };
+  const auto keep = [&](Report& report) {
+    for (Problem& problem : report.take()) problems.push_back(std::move(problem));
+  };
+  for (const TensorMetadata& tensor : metadata.tensors) {
+    Report report;
+    for (const Place& place : tensor.places) check(report, tensor.key, place);
+    keep(report);
+  }
+  for (const ObjectMetadata& object : metadata.objects) {
+    Report report;
+    check(report, object.key, object.place);
+    keep(report);
+  }
+  return problems;
+}
+
+}  // namespace dckpt

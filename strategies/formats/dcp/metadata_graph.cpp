@@ -1,0 +1,158 @@
+#include "strategies/formats/dcp/metadata_graph.h"
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/storage/names.h"
+
+namespace dckpt::dcp {
+
+void throw_corrupt(std::string message) { throw CheckpointError(ErrorCode::kCorrupt, std::move(message)); }
+
+void MetadataGraph::expected(std::string_view what, std::string_view wanted, Id found) const {
+  throw_corrupt(std::string(what) + " is " + describe(found) + " (expected: " + std::string(wanted) + ")");
+}
+
+GlobalName MetadataGraph::global(Id id) const noexcept {
+  if (id == kAbsent || kind(id) != Kind::kGlobal) return {};
+  const auto parts = graph_.children(id);
+  return {graph_.text(parts[0]), graph_.text(parts[1])};
+}
+
+GlobalName MetadataGraph::called(Id id) const noexcept {
+  if (id == kAbsent || kind(id) != Kind::kCall) return {};
+  return global(graph_.children(id)[0]);
+}
+
+std::span<const MetadataGraph::Id> MetadataGraph::arguments(Id call) const noexcept {
+  const auto parts = graph_.children(call);
+  return kind(parts[1]) == Kind::kTuple ? graph_.children(parts[1]) : std::span<const Id>();
+}
+
+GlobalName MetadataGraph::class_of(Id id) const noexcept {
+  if (id == kAbsent) return {};
+  if (kind(id) == Kind::kNew) {
+    const auto parts = graph_.children(id);
+    return parts.size() == 2 && arguments(id).empty() ? global(parts[0]) : GlobalName{};
+  }
+  if (!called(id).is("copyreg", "_reconstructor")) return {};
+  const auto args = arguments(id);
+  return args.size() == 3 && global(args[1]).is("builtins", "object") ? global(args[0]) : GlobalName{};
+}
+
+MetadataGraph::Id MetadataGraph::state(Id object) const {
+  const auto extras = graph_.extras(object);
+  if (extras.states.size() > 1 || !extras.list_items.empty() || !extras.dict_items.empty()) {
+    throw_corrupt(describe(object) + " was changed after it was made, which no writer of metadata does");
+  }
+  return extras.states.empty() ? kAbsent : extras.states[0];
+}
+
+std::span<const MetadataGraph::Id> MetadataGraph::attributes(Id object) const {
+  const Id given = state(object);
+  if (is_none(given)) return {};
+  if (kind(given) != Kind::kDict) expected("the state of " + describe(object), "a dict", given);
+  return graph_.children(given);
+}
+
+MetadataGraph::Id MetadataGraph::find(std::span<const Id> items, std::string_view name) const {
+  Id found = kAbsent;
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+    if (kind(items[i]) != Kind::kStr || graph_.text(items[i]) != name) continue;
+    if (found != kAbsent) throw_corrupt("the field " + quoted(name) + " occurs twice in one object");
+    found = items[i + 1];
+  }
+  return found;
+}
+
+std::span<const MetadataGraph::Id> MetadataGraph::dict(Id id, std::string_view what) const {
+  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (kind(id) == Kind::kDict) return graph_.children(id);
+  if (!called(id).is("collections", "OrderedDict") || !arguments(id).empty()) expected(what, "a dict", id);
+  return graph_.extras(id).dict_items;
+}
+
+std::span<const MetadataGraph::Id> MetadataGraph::list_or_tuple(Id id, std::string_view what) const {
+  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (kind(id) != Kind::kList && kind(id) != Kind::kTuple) expected(what, "a list", id);
+  return graph_.children(id);
+}
+
+std::string_view MetadataGraph::text(Id id, std::string_view what) const {
+  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (kind(id) != Kind::kStr) expected(what, "a str", id);
+  return graph_.text(id);
+}
+
+bool MetadataGraph::boolean(Id id, std::string_view what) const {
+  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (kind(id) != Kind::kTrue && kind(id) != Kind::kFalse) expected(what, "a bool", id);
+  return kind(id) == Kind::kTrue;
+}
+
+std::int64_t MetadataGraph::count(Id id, std::string_view what) const {
+  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (kind(id) != Kind::kInt || graph_.integer(id) < 0) expected(what, "an int from 0 to 2^63 - 1", id);
+  return graph_.integer(id);
+}
+
+void MetadataGraph::shape(Id id, std::string_view what, Shape& out) const {
+  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  Id numbers = id;
+  if (called(id).is("torch", "Size") && arguments(id).size() == 1) numbers = arguments(id)[0];
+  if (kind(numbers) != Kind::kTuple) expected(what, "a torch.Size", id);
+  const auto members = graph_.children(numbers);
+  if (members.size() > kMaxDims) throw_corrupt(std::string(what) + " has " + grouped(members.size()) + " axes, more than the limit of " + std::to_string(kMaxDims));
+  out.resize(members.size());
+  for (std::size_t axis = 0; axis < members.size(); ++axis) out[axis] = count(members[axis], what);
+}
+
+bool MetadataGraph::is_pathlib(Id id) const noexcept {
+  const GlobalName type = called(id);
+  return (type.module == "pathlib" || type.module == "pathlib._local") &&
+         (type.name == "PosixPath" || type.name == "Path" || type.name == "PurePosixPath" || type.name == "PurePath");
+}
+
+std::string MetadataGraph::path(Id id, std::string_view what) const {
+  if (!is_pathlib(id)) return std::string(text(id, what));
+  std::string joined;
+  for (const Id part : arguments(id)) {
+    const std::string_view next = text(part, what);
+    if (joined.size() + next.size() > kMaxNameBytes) throw_corrupt(std::string(what) + " is longer than " + std::to_string(kMaxNameBytes) + " bytes");
+    if (next.starts_with('/')) joined.clear();  // as pathlib joins
+    if (!joined.empty() && !joined.ends_with('/')) joined += '/';
+    joined += next;
+  }
+  return joined;
+}
+
+std::string MetadataGraph::describe(Id id) const {
+  if (id == kAbsent) return "missing";
+  const auto named = [](const GlobalName& global) { return quoted(std::string(global.module) + "." + std::string(global.name)); };
+  if (const GlobalName type = class_of(id)) return "an object of class " + named(type);
+  switch (kind(id)) {
+    case Kind::kNone: return "None";
+    case Kind::kFalse: return "False";
+    case Kind::kTrue: return "True";
+    case Kind::kInt: return "the int " + std::to_string(graph_.integer(id));
+    case Kind::kLong: return "an int of more than 64 bits";
+    case Kind::kFloat: return "a float";
+    case Kind::kStr: return "the str " + quoted(graph_.text(id), 60);
+    case Kind::kBytes: return "bytes";
+    case Kind::kByteArray: return "a bytearray";
+    case Kind::kList: return "a list";
+    case Kind::kTuple: return "a tuple";
+    case Kind::kSet: return "a set";
+    case Kind::kFrozenSet: return "a frozenset";
+    case Kind::kDict: return "a dict";
+    case Kind::kGlobal: return "the name " + named(global(id));
+    case Kind::kCall: {
+      const GlobalName function = called(id);
+      return function ? "the result of a call of " + named(function) : "the result of a call";
+    }
+    case Kind::kNew: return "an object made with arguments";
+    case Kind::kPersistent: return "a persistent id";
+  }
+  return "of an unknown kind";
+}
+
+}  // namespace dckpt::dcp

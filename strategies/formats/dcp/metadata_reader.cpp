@@ -1,0 +1,369 @@
+#include "strategies/formats/dcp/metadata_reader.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/reformulation.h"
+#include "strategies/formats/dcp/chunk_matcher.h"
+#include "strategies/formats/dcp/metadata_graph.h"
+#include "strategies/formats/pickle/graph.h"
+#include "strategies/storage/names.h"
+
+namespace dckpt {
+namespace {
+
+using dcp::ChunkMatcher;
+using dcp::GlobalName;
+using dcp::MetadataGraph;
+using dcp::throw_corrupt;
+using Id = MetadataGraph::Id;
+using Kind = MetadataGraph::Kind;
+
+/// Axes of all boxes together, per node of the pickle. A pickle may refer to one box again and again in two bytes each; real ones, where each chunk takes
+/// ten nodes or more, stay far below.
+constexpr std::uint64_t kMaxBoxAxesPerNode = 8;
+
+[[noreturn]] void throw_unsupported(std::string message) { throw CheckpointError(ErrorCode::kUnsupported, std::move(message)); }
+
+/// Runs `body`; errors that leave it get the key. Unlike with_context it copies the key only then.
+template <typename Body>
+decltype(auto) for_key(std::string_view key, Body&& body) {
+  try {
+    return body();
+  } catch (const CheckpointError& error) {
+    throw error.with({.key = std::string(key)});
+  }
+}
+
+/// Refuses shapes whose strides or bytes overflow, also when an extent of 0 would hide it.
+void check_bytes(ShapeView shape, DType dtype, std::string_view what) {
+  std::optional<std::int64_t> bytes = static_cast<std::int64_t>(item_size(dtype));
+  for (const std::int64_t extent : shape) {
+    bytes = checked_mul(*bytes, std::max<std::int64_t>(extent, 1));
+    if (!bytes) throw_corrupt(std::string(what) + " " + to_string(shape) + " has more bytes than a file can have");
+  }
+}
+
+class MetadataReader {
+ public:
+  explicit MetadataReader(const pickle::Graph& nodes) : graph_(nodes) {}
+
+  Metadata read() {
+    refuse_persistent_ids();
+    const Id root = graph_.nodes().root();
+    const GlobalName type = graph_.class_of(root);
+    if (!type.is(dcp::kMetadataModule, "Metadata") && !type.is(dcp::kMegatronModule, "MCoreMetadata")) {
+      throw_corrupt("the pickle holds " + graph_.describe(root) + " (expected: DCP's Metadata)");
+    }
+    const auto fields = graph_.attributes(root);
+    read_entries(graph_.dict(graph_.find(fields, "state_dict_metadata"), "state_dict_metadata"));
+    read_mcore_data(graph_.find(fields, "mcore_data"));
+    read_records(graph_.dict(graph_.find(fields, "storage_data"), "storage_data"));
+    read_paths(graph_.find(fields, "planner_data"));
+    read_storage_meta(graph_.find(fields, "storage_meta"));
+    if (const Id version = graph_.find(fields, "version"); graph_.is_text(version)) metadata_.version = std::string(graph_.text(version, "version"));
+    return std::move(metadata_);
+  }
+
+ private:
+  /// What a key stands for: a position in the tensors or in the objects.
+  struct Entry {
+    bool is_tensor = false;
+    std::uint32_t position = 0;
+  };
+
+  /// They stand for storages in files of torch.save; here an unpickler fails on them wherever they are.
+  void refuse_persistent_ids() const {
+    for (Id id = 0; id < graph_.nodes().size(); ++id) {
+      if (graph_.kind(id) == Kind::kPersistent) throw_corrupt("the pickle has a persistent id, which has no meaning here");
+    }
+  }
+
+  void read_entries(std::span<const Id> items) {
+    entries_.reserve(items.size() / 2);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      const std::string_view key = graph_.text(items[i], "a key of state_dict_metadata");
+      for_key(key, [&] {
+        if (key.empty() || !is_utf8(key)) throw_corrupt("a key of state_dict_metadata is empty or not UTF-8");
+        const GlobalName type = graph_.class_of(items[i + 1]);
+        const bool is_tensor = type.is(dcp::kMetadataModule, "TensorStorageMetadata");
+        if (!is_tensor && !type.is(dcp::kMetadataModule, "BytesStorageMetadata")) {
+          throw_corrupt("state_dict_metadata has " + graph_.describe(items[i + 1]) + " (expected: the metadata of a tensor or of bytes)");
+        }
+        const std::size_t position = is_tensor ? metadata_.tensors.size() : metadata_.objects.size();
+        if (!entries_.try_emplace(key, Entry{is_tensor, static_cast<std::uint32_t>(position)}).second) {
+          throw_corrupt("state_dict_metadata names the key twice");
+        }
+        if (is_tensor) {
+          read_tensor(items[i + 1], metadata_.tensors.emplace_back());
+          metadata_.tensors.back().key = std::string(key);
+        } else {
+          metadata_.objects.push_back({std::string(key), {}});
+        }
+      });
+    }
+  }
+
+  void read_tensor(Id id, TensorMetadata& tensor) {
+    const auto fields = graph_.attributes(id);
+    tensor.properties = read_properties(graph_.find(fields, "properties"));
+    graph_.shape(graph_.find(fields, "size"), "the size of the tensor", tensor.size);
+    check_bytes(tensor.size, tensor.properties.dtype, "a tensor of size");
+
+    const auto chunks = graph_.list_or_tuple(graph_.find(fields, "chunks"), "the list of chunks");
+    box_axes_ += chunks.size() * std::max<std::size_t>(tensor.size.size(), 1);
+    if (box_axes_ / kMaxBoxAxesPerNode > graph_.nodes().size()) throw_corrupt("the list of chunks repeats the same chunks over and over");
+    tensor.chunks = BoxList(tensor.size.size());
+    tensor.chunks.reserve(chunks.size());
+    Box box;
+    for (const Id chunk : chunks) {
+      if (!graph_.class_of(chunk).is(dcp::kMetadataModule, "ChunkStorageMetadata")) {
+        throw_corrupt("the list of chunks has " + graph_.describe(chunk) + " (expected: ChunkStorageMetadata)");
+      }
+      const auto sides = graph_.attributes(chunk);
+      graph_.shape(graph_.find(sides, "offsets"), "an offset of a chunk", box.offsets);
+      graph_.shape(graph_.find(sides, "sizes"), "a size of a chunk", box.sizes);
+      if (!fits(box, tensor.size)) {
+        throw_corrupt("the chunk with offsets " + to_string(box.offsets) + " and sizes " + to_string(box.sizes) + " is not inside the tensor of size " +
+                      to_string(tensor.size));
+      }
+      tensor.chunks.push_back(box);
+    }
+  }
+
+  TensorProperties read_properties(Id id) {
+    const GlobalName type = graph_.class_of(id);
+    // Up to torch 2.2 the class lived with the sharded tensors.
+    if (!type.is(dcp::kMetadataModule, "TensorProperties") && !type.is("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties")) {
+      throw_corrupt("the properties of the tensor are " + graph_.describe(id) + " (expected: TensorProperties)");
+    }
+    const Id state = graph_.state(id);
+    Id parts[5];  // dtype, layout, requires_grad, memory format, pin_memory
+    if (state != MetadataGraph::kAbsent && graph_.kind(state) == Kind::kTuple) {
+      const auto members = graph_.list_or_tuple(state, "the state");
+      if (members.size() < std::size(parts)) throw_corrupt("TensorProperties has " + std::to_string(members.size()) + " fields (expected: at least 5)");
+      std::copy_n(members.begin(), std::size(parts), parts);  // torch 2.15 adds the strides of the tensor in memory
+    } else {
+      const auto fields = graph_.attributes(id);
+      static constexpr std::string_view kNames[] = {"dtype", "layout", "requires_grad", "memory_format", "pin_memory"};
+      std::transform(std::begin(kNames), std::end(kNames), parts, [&](std::string_view name) { return graph_.find(fields, name); });
+    }
+    TensorProperties properties;
+    properties.dtype = read_dtype(parts[0]);
+    check_layout(parts[1]);
+    if (!graph_.is_none(parts[2])) properties.requires_grad = graph_.boolean(parts[2], "requires_grad");
+    if (!graph_.is_none(parts[3])) properties.memory_format = read_memory_format(parts[3]);
+    if (!graph_.is_none(parts[4])) properties.pin_memory = graph_.boolean(parts[4], "pin_memory");
+    return properties;
+  }
+
+  DType read_dtype(Id id) const {
+    const GlobalName name = graph_.global(id);
+    if (name.module != "torch" || name.name.find('.') != std::string_view::npos) {
+      throw_corrupt("the dtype of the tensor is " + graph_.describe(id) + " (expected: a dtype of torch)");
+    }
+    if (const std::optional<DType> dtype = parse_dtype(name.name)) return *dtype;
+    throw_unsupported("the tensor has dtype " + quoted("torch." + std::string(name.name)) + ", which this version does not know");
+  }
+
+  void check_layout(Id id) const {
+    if (graph_.is_none(id) || graph_.global(id).is("torch", "strided")) return;
+    if (!graph_.called(id).is("torch.serialization", "_get_layout") || graph_.arguments(id).size() != 1) {
+      throw_corrupt("the layout of the tensor is " + graph_.describe(id) + " (expected: a layout of torch)");
+    }
+    const std::string_view name = graph_.text(graph_.arguments(id)[0], "the layout of the tensor");
+    if (name != "torch.strided") throw_unsupported("the tensor has layout " + quoted(name) + "; only torch.strided can be read");
+  }
+
+  /// An enum by value (`E(0)`), by name (`getattr(E, 'TORCH_…')`, Python 3.11.0 to 3.11.3), or the memory format of torch itself.
+  TensorProperties::MemoryFormat read_memory_format(Id id) const {
+    static constexpr std::string_view kNames[] = {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT"};
+    static constexpr std::string_view kFormats[] = {"contiguous_format", "channels_last", "preserve_format"};
+    const auto is_enum = [](const GlobalName& name) {
+      return name.is(dcp::kMetadataModule, "_MEM_FORMAT_ENCODING") || name.is("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING");
+    };
+    const GlobalName function = graph_.called(id);
+    std::size_t found = std::size(kNames);
+    if (const GlobalName format = graph_.global(id); format.module == "torch") {
+      found = static_cast<std::size_t>(std::find(std::begin(kFormats), std::end(kFormats), format.name) - std::begin(kFormats));
+    } else if (is_enum(function) && graph_.arguments(id).size() == 1) {
+      found = static_cast<std::size_t>(graph_.count(graph_.arguments(id)[0], "the memory format"));
+    } else if (function.is("builtins", "getattr") && graph_.arguments(id).size() == 2 && is_enum(graph_.global(graph_.arguments(id)[0]))) {
+      const std::string_view name = graph_.text(graph_.arguments(id)[1], "the memory format");
+      found = static_cast<std::size_t>(std::find(std::begin(kNames), std::end(kNames), name) - std::begin(kNames));
+    }
+    if (found >= std::size(kNames)) throw_corrupt("the memory format of the tensor is " + graph_.describe(id) + " (expected: a member of _MEM_FORMAT_ENCODING)");
+    return static_cast<TensorProperties::MemoryFormat>(found);
+  }
+
+  /// {key: {} or {'nd_reformulated_orig_global_shape': shape}}; keys that the checkpoint does not have are of no interest.
+  void read_mcore_data(Id id) {
+    if (graph_.is_none(id)) return;
+    metadata_.has_mcore_data = true;
+    const auto items = graph_.dict(id, "mcore_data");
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      const std::string_view key = graph_.text(items[i], "a key of mcore_data");
+      const auto entry = entries_.find(key);
+      if (entry == entries_.end() || !entry->second.is_tensor) continue;
+      TensorMetadata& tensor = metadata_.tensors[entry->second.position];
+      for_key(key, [&] {
+        const Id shape = graph_.find(graph_.dict(items[i + 1], "the entry of mcore_data"), "nd_reformulated_orig_global_shape");
+        if (shape == MetadataGraph::kAbsent) return;
+        if (tensor.flattened_shape) throw_corrupt("mcore_data names the key twice");
+        graph_.shape(shape, "nd_reformulated_orig_global_shape", tensor.flattened_shape.emplace());
+        check_bytes(*tensor.flattened_shape, tensor.properties.dtype, "a tensor of original shape");
+        reformulated_cell_shape(tensor);
+      });
+    }
+  }
+
+  /// {MetadataIndex(key, offset, index): _StorageInfo(relative_path, offset, length)}
+  void read_records(std::span<const Id> items) {
+    std::vector<ChunkMatcher> matchers;
+    matchers.reserve(metadata_.tensors.size());
+    for (TensorMetadata& tensor : metadata_.tensors) matchers.emplace_back(tensor);
+    std::vector<bool> placed(metadata_.objects.size(), false);
+
+    Shape offsets;
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      if (!graph_.class_of(items[i]).is(dcp::kMetadataModule, "MetadataIndex")) {
+        throw_corrupt("a key of storage_data is " + graph_.describe(items[i]) + " (expected: MetadataIndex)");
+      }
+      const auto index = graph_.attributes(items[i]);
+      const std::string_view key = graph_.text(graph_.find(index, "fqn"), "the fqn of a storage record");
+      for_key(key, [&] {
+        const Place place = read_place(items[i + 1]);
+        const Id offset = graph_.find(index, "offset");
+        const auto entry = entries_.find(key);
+        if (entry == entries_.end()) throw_corrupt("a storage record is for a key that state_dict_metadata does not have");
+        const std::uint32_t position = entry->second.position;
+        if (entry->second.is_tensor) {
+          if (graph_.is_none(offset)) throw_corrupt("a storage record of the tensor has no offset");
+          graph_.shape(offset, "the offset of a storage record", offsets);
+          const Id hint = graph_.find(index, "index");
+          const bool has_hint = !graph_.is_none(hint) && graph_.kind(hint) == Kind::kInt;
+          matchers[position].add(offsets, has_hint ? std::optional(graph_.nodes().integer(hint)) : std::nullopt, place);
+        } else {
+          if (!graph_.is_none(offset)) throw_corrupt("a storage record of the object has an offset, as only tensors have");
+          if (placed[position]) throw_corrupt("two storage records name the object");
+          placed[position] = true;
+          metadata_.objects[position].place = place;
+        }
+      });
+    }
+    for (std::size_t i = 0; i < matchers.size(); ++i) {
+      for_key(metadata_.tensors[i].key, [&] { matchers[i].finish(); });
+    }
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      for_key(metadata_.objects[i].key, [&] {
+        if (!placed[i]) throw_corrupt("no storage record says where the object is");
+      });
+    }
+  }
+
+  Place read_place(Id id) {
+    const GlobalName type = graph_.class_of(id);
+    if (!type.is(dcp::kFilesystemModule, "_StorageInfo")) {
+      if (type) throw_unsupported("a storage record is " + graph_.describe(id) + ", of a storage writer that this version does not know");
+      throw_corrupt("a storage record is " + graph_.describe(id) + " (expected: _StorageInfo)");
+    }
+    const auto fields = graph_.attributes(id);
+    check_transforms(graph_.find(fields, "transform_descriptors"));
+    Place place;
+    place.file = read_file(graph_.find(fields, "relative_path"));
+    const std::int64_t offset = graph_.count(graph_.find(fields, "offset"), "the file offset of a storage record");
+    const std::int64_t length = graph_.count(graph_.find(fields, "length"), "the length of a storage record");
+    if (!checked_add(offset, length)) throw_corrupt("the offset and length of a storage record do not fit 63 bits together");
+    place.offset = static_cast<std::uint64_t>(offset);
+    place.length = static_cast<std::uint64_t>(length);
+    return place;
+  }
+
+  void check_transforms(Id id) const {
+    if (graph_.is_none(id)) return;
+    const auto transforms = graph_.list_or_tuple(id, "transform_descriptors");
+    if (transforms.empty()) return;
+    const Id first = transforms[0];
+    const std::string name = graph_.is_text(first) ? quoted(graph_.text(first, "a transform")) : graph_.describe(first);
+    throw_unsupported("the stored bytes were transformed by " + name + " (compression or the like), which cannot be undone here; save again without transforms");
+  }
+
+  std::uint32_t read_file(Id id) {
+    if (id == last_path_ && id != MetadataGraph::kAbsent) return last_file_;  // mostly one str for all records of a file
+    std::string name = graph_.path(id, "the relative_path of a storage record");
+    name_components(name);  // refuses names that are absolute, leave the checkpoint or are no names at all
+    if (name.find('\\') != std::string::npos || !is_utf8(name)) {
+      throw_corrupt("the file name " + quoted(name) + " of a storage record has a backslash or is not UTF-8, which systems understand differently");
+    }
+    const auto [file, is_new] = files_.try_emplace(std::move(name), static_cast<std::uint32_t>(metadata_.files.size()));
+    if (is_new) metadata_.files.push_back(file->first);
+    last_path_ = id;
+    return last_file_ = file->second;
+  }
+
+  /// {key: path in the state dict}. Nothing depends on it, so that entries of another form are skipped. DCP's keys are the elements of their path with dots
+  /// between them: a path that is longer is none, and must not be copied (one str may be referred to again and again).
+  void read_paths(Id id) {
+    if (graph_.is_none(id) || graph_.kind(id) != Kind::kDict) return;
+    const auto items = graph_.dict(id, "planner_data");
+    std::unordered_map<std::string_view, bool> seen;
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      if (!graph_.is_text(items[i])) continue;
+      const std::string_view key = graph_.text(items[i], "a key of planner_data");
+      if (!entries_.contains(key) || !seen.try_emplace(key).second) continue;
+      if (auto path = read_path(key, items[i + 1])) metadata_.paths.emplace_back(std::string(key), std::move(*path));
+    }
+  }
+
+  std::optional<KeyPath> read_path(std::string_view key, Id id) const {
+    if (graph_.kind(id) != Kind::kTuple && graph_.kind(id) != Kind::kList) return std::nullopt;
+    KeyPath path;
+    std::size_t length = 0;
+    for (const Id step : graph_.nodes().children(id)) {
+      if (graph_.is_text(step)) {
+        const std::string_view name = graph_.nodes().text(step);
+        if (name.size() > key.size() - length) return std::nullopt;
+        length += name.size();
+        path.emplace_back(std::string(name));
+      } else if (graph_.kind(step) == Kind::kInt) {
+        path.emplace_back(graph_.nodes().integer(step));
+      } else {
+        return std::nullopt;
+      }
+      if (path.size() > key.size()) return std::nullopt;
+    }
+    return path;
+  }
+
+  void read_storage_meta(Id id) {
+    if (!graph_.class_of(id).is(dcp::kMetadataModule, "StorageMeta")) return;
+    const auto fields = graph_.attributes(id);
+    StorageMeta& meta = metadata_.storage_meta.emplace();
+    // Storage back ends have path classes of their own; those are skipped.
+    if (const Id place = graph_.find(fields, "checkpoint_id"); graph_.is_path(place)) meta.checkpoint_id = graph_.path(place, "checkpoint_id");
+    if (const Id save = graph_.find(fields, "save_id"); graph_.is_text(save)) meta.save_id = std::string(graph_.text(save, "save_id"));
+  }
+
+  MetadataGraph graph_;
+  Metadata metadata_;
+  std::unordered_map<std::string_view, Entry> entries_;  // keys point into the graph
+  std::unordered_map<std::string, std::uint32_t> files_;
+  Id last_path_ = MetadataGraph::kAbsent;
+  std::uint32_t last_file_ = 0;
+  std::uint64_t box_axes_ = 0;
+};
+
+}  // namespace
+
+Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name) {
+  return with_context({.file = file_name}, [&] {
+    const pickle::Graph graph = pickle::read_graph(pickle, file_name);
+    return MetadataReader(graph).read();
+  });
+}
+
+}  // namespace dckpt
