@@ -21,8 +21,8 @@ struct CheckpointingConfig {
   friend bool operator==(const CheckpointingConfig&, const CheckpointingConfig&) = default;
 };
 
-/// Unknown fields are skipped, as Megatron from 0.19 on does. Throws CheckpointError (corrupt) for broken JSON, missing sharded_backend fields and
-/// values of another type.
+/// Unknown fields are skipped, as Megatron from 0.19 on does; a missing version is 1. Throws CheckpointError (corrupt) for broken JSON, a missing
+/// sharded_backend and values of another type.
 CheckpointingConfig read_checkpointing_config(ByteView json, const std::string& file_name = kConfigFile);
 
 /// Byte for byte what Megatron writes: two fields, or four when there is a common backend. Readers up to 0.18 refuse further fields.

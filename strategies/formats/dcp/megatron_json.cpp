@@ -1,0 +1,146 @@
+#include "strategies/formats/dcp/megatron_json.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/state/value.h"
+#include "strategies/formats/json/json.h"
+#include "strategies/storage/names.h"
+
+namespace dckpt {
+namespace {
+
+[[noreturn]] void corrupt(const std::string& message, const std::string& file_name) {
+  throw CheckpointError(ErrorCode::kCorrupt, message, {.file = file_name});
+}
+
+/// The fields of one of the two files.
+class Fields {
+ public:
+  Fields(ByteView json, const std::string& file_name) : file_name_(file_name), value_(parse_json(json, file_name)) {
+    if (!value_.is_dict()) corrupt(std::string("the JSON is of kind ") + to_string(value_.kind()) + " (expected: an object)", file_name);
+  }
+
+  const std::string* text(const char* name) const {
+    const Value* value = value_.find(name);
+    if (value == nullptr) return nullptr;
+    if (!value->is_str()) wrong_kind(name, *value, "a string");
+    return &value->as_str();
+  }
+
+  std::optional<int> version(const char* name) const {
+    const Value* value = value_.find(name);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_int()) wrong_kind(name, *value, "an integer");
+    if (value->as_int() < 0 || value->as_int() > std::numeric_limits<int>::max()) {
+      corrupt("the field " + quoted(name) + " is " + std::to_string(value->as_int()) + ", which is no version", file_name_);
+    }
+    return static_cast<int>(value->as_int());
+  }
+
+  const Dict& dict(const char* name) const {
+    const Value* value = value_.find(name);
+    if (value == nullptr) missing(name);
+    if (!value->is_dict()) wrong_kind(name, *value, "an object");
+    return value->as_dict();
+  }
+
+  [[noreturn]] void missing(const char* name) const { corrupt("the field " + quoted(name) + " is missing", file_name_); }
+
+ private:
+  [[noreturn]] void wrong_kind(const char* name, const Value& value, const std::string& wanted) const {
+    corrupt("the field " + quoted(name) + " is of kind " + to_string(value.kind()) + " (expected: " + wanted + ")", file_name_);
+  }
+
+  const std::string& file_name_;
+  Value value_;
+};
+
+/// A name that can be a plain file directly in the checkpoint.
+bool is_plain_name(const std::string& name) {
+  try {
+    return name_components(name).size() == 1;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+bool is_sha256(std::string_view text) {
+  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+}  // namespace
+
+CheckpointingConfig read_checkpointing_config(ByteView json, const std::string& file_name) {
+  const Fields fields(json, file_name);
+  const std::string* backend = fields.text("sharded_backend");
+  if (backend == nullptr) fields.missing("sharded_backend");
+  CheckpointingConfig config;
+  config.sharded_backend = *backend;
+  config.sharded_backend_version = fields.version("sharded_backend_version").value_or(1);
+  if (const std::string* common = fields.text("common_backend")) config.common_backend = *common;
+  config.common_backend_version = fields.version("common_backend_version");
+  return config;
+}
+
+std::string write_checkpointing_config(const CheckpointingConfig& config) {
+  Dict fields{{"sharded_backend", config.sharded_backend}, {"sharded_backend_version", config.sharded_backend_version}};
+  if (config.common_backend) {
+    fields.set("common_backend", *config.common_backend);
+    fields.set("common_backend_version", config.common_backend_version.value_or(1));
+  }
+  return to_json(Value(std::move(fields)));
+}
+
+IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file_name) {
+  const Fields fields(json, file_name);
+  const std::string* algorithm = fields.text("algorithm");
+  if (algorithm == nullptr) fields.missing("algorithm");
+  if (*algorithm != "sha256") {
+    throw CheckpointError(ErrorCode::kUnsupported, "Unsupported hash algorithm " + quoted(*algorithm) + " (expected: 'sha256')", {.file = file_name});
+  }
+  IntegrityManifest manifest;
+  for (const auto& [name, digest] : fields.dict("files")) {
+    if (!is_plain_name(name.as_str())) corrupt("the manifest names " + quoted(name.as_str()) + ", which is no file directly in the checkpoint", file_name);
+    if (!digest.is_str() || !is_sha256(digest.as_str())) {
+      corrupt("the digest of " + quoted(name.as_str()) + " is no SHA-256 (expected: 64 hexadecimal digits in lower case)", file_name);
+    }
+    manifest.files.push_back({name.as_str(), digest.as_str()});
+  }
+  return manifest;
+}
+
+std::string write_integrity_manifest(const IntegrityManifest& manifest) {
+  std::vector<IntegrityManifest::Entry> sorted = manifest.files;
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  Dict files;
+  for (const auto& [name, digest] : sorted) files.set(name, digest);
+  return to_json(Value::dict({{"algorithm", "sha256"}, {"files", Value(std::move(files))}}), 2);
+}
+
+std::vector<std::string> compare_integrity(const IntegrityManifest& manifest, const std::function<std::optional<std::string>(const std::string& name)>& digest) {
+  std::vector<std::string> lines;
+  for (const auto& [name, expected] : manifest.files) {
+    const std::optional<std::string> found = digest(name);
+    if (!found) {
+      lines.push_back(printable(name) + ": file missing or unreadable");
+    } else if (*found != expected) {
+      lines.push_back(printable(name) + ": hash mismatch (expected " + expected.substr(0, 16) + "..., got " + found->substr(0, 16) + "...)");
+    }
+  }
+  return lines;
+}
+
+void check_integrity(const IntegrityManifest& manifest, const std::function<std::optional<std::string>(const std::string& name)>& digest) {
+  constexpr std::size_t kMostLines = 20;
+  const std::vector<std::string> lines = compare_integrity(manifest, digest);
+  if (lines.empty()) return;
+  std::string message = "Checkpoint integrity verification failed for " + grouped(lines.size()) + " file(s)";
+  for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) message += "\n  " + lines[i];
+  if (lines.size() > kMostLines) message += "\n  and " + grouped(lines.size() - kMostLines) + " more";
+  throw CheckpointError(ErrorCode::kCorrupt, message, {.file = kIntegrityFile});
+}
+
+}  // namespace dckpt

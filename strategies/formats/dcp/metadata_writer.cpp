@@ -1,0 +1,249 @@
+#include "strategies/formats/dcp/metadata_writer.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "strategies/formats/dcp/metadata_graph.h"
+#include "strategies/formats/pickle/writer.h"
+
+namespace dckpt {
+namespace {
+
+/// Emits the objects as Python's pickler does: an object is NEWOBJ of its class and BUILD of its attributes, and what was written before (texts,
+/// globals, equal sizes, the offsets of a chunk in its storage record) is referred to.
+class MetadataWriter {
+ public:
+  explicit MetadataWriter(const Metadata& metadata) : metadata_(metadata) {}
+
+  Bytes write() {
+    object(dcp::kMetadataModule, "Metadata");
+    attributes([&] {
+      attribute("state_dict_metadata", [&] { state_dict_metadata(); });
+      attribute("planner_data", [&] { planner_data(); });
+      attribute("storage_data", [&] { storage_data(); });
+      attribute("storage_meta", [&] { storage_meta(); });
+      if (metadata_.version) attribute("version", [&] { out_.text(*metadata_.version); });
+      if (metadata_.has_mcore_data) attribute("mcore_data", [&] { mcore_data(); });
+    });
+    return out_.finish();
+  }
+
+ private:
+  using Slot = pickle::PickleWriter::Slot;
+
+  void object(std::string_view module, std::string_view name) {
+    out_.global(module, name);
+    out_.empty_tuple();
+    out_.new_object();
+  }
+
+  /// A dict whose items `write` pushes.
+  template <typename Write>
+  void dict(Write write) {
+    out_.empty_dict();
+    out_.mark();
+    write();
+    out_.set_items();
+  }
+
+  template <typename Write>
+  void attributes(Write write) {
+    dict(write);
+    out_.build();
+  }
+
+  template <typename Write>
+  void attribute(std::string_view name, Write write) {
+    out_.text(name);
+    write();
+  }
+
+  void tuple(ShapeView numbers) {
+    if (numbers.empty()) return out_.empty_tuple();
+    if (numbers.size() > 3) out_.mark();
+    for (const std::int64_t number : numbers) out_.integer(number);
+    if (numbers.size() > 3) {
+      out_.tuple();
+    } else {
+      out_.tuple(static_cast<int>(numbers.size()));
+    }
+  }
+
+  Slot torch_size(ShapeView numbers) {
+    out_.global("torch", "Size");
+    tuple(numbers);
+    out_.tuple(1);
+    out_.reduce();
+    return out_.put();
+  }
+
+  /// Sizes repeat; offsets hardly do.
+  void repeated_torch_size(ShapeView numbers) {
+    const Shape key = to_shape(numbers);
+    if (const auto known = sizes_.find(key); known != sizes_.end()) return out_.get(known->second);
+    sizes_.emplace(key, torch_size(numbers));
+  }
+
+  void state_dict_metadata() {
+    offsets_.resize(metadata_.tensors.size());
+    dict([&] {
+      for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
+        const TensorMetadata& tensor = metadata_.tensors[i];
+        out_.text(tensor.key);
+        object(dcp::kMetadataModule, "TensorStorageMetadata");
+        attributes([&] {
+          attribute("properties", [&] { properties(tensor.properties); });
+          attribute("size", [&] { repeated_torch_size(tensor.size); });
+          attribute("chunks", [&] { offsets_[i] = chunks(tensor.chunks); });
+        });
+      }
+      for (const ObjectMetadata& entry : metadata_.objects) {
+        out_.text(entry.key);
+        object(dcp::kMetadataModule, "BytesStorageMetadata");
+      }
+    });
+  }
+
+  /// Where the offsets of the chunks are in the memo.
+  std::vector<Slot> chunks(const BoxList& boxes) {
+    std::vector<Slot> slots;
+    slots.reserve(boxes.size());
+    out_.empty_list();
+    out_.mark();
+    for (std::size_t i = 0; i < boxes.size(); ++i) {
+      object(dcp::kMetadataModule, "ChunkStorageMetadata");
+      attributes([&] {
+        attribute("offsets", [&] { slots.push_back(torch_size(boxes.offsets(i))); });
+        attribute("sizes", [&] { repeated_torch_size(boxes.sizes(i)); });
+      });
+    }
+    out_.append_items();
+    return slots;
+  }
+
+  void properties(const TensorProperties& wanted) {
+    object(dcp::kMetadataModule, "TensorProperties");
+    const auto known = std::find_if(states_.begin(), states_.end(), [&](const auto& state) { return state.first == wanted; });
+    if (known != states_.end()) {
+      out_.get(known->second);
+    } else {
+      out_.mark();
+      out_.global("torch", to_string(wanted.dtype));
+      out_.global("torch.serialization", "_get_layout");
+      out_.text("torch.strided");
+      out_.tuple(1);
+      out_.reduce();
+      out_.boolean(wanted.requires_grad);
+      out_.global(dcp::kMetadataModule, "_MEM_FORMAT_ENCODING");
+      out_.integer(static_cast<std::int64_t>(wanted.memory_format));
+      out_.tuple(1);
+      out_.reduce();
+      out_.boolean(wanted.pin_memory);
+      out_.tuple();
+      states_.emplace_back(wanted, out_.put());
+    }
+    out_.build();
+  }
+
+  void planner_data() {
+    if (metadata_.paths.empty()) return out_.none();
+    dict([&] {
+      for (const auto& [key, path] : metadata_.paths) {
+        out_.text(key);
+        out_.mark();
+        for (const PathElement& step : path) {
+          if (const auto* name = std::get_if<std::string>(&step)) {
+            out_.text(*name);
+          } else {
+            out_.integer(std::get<std::int64_t>(step));
+          }
+        }
+        out_.tuple();
+      }
+    });
+  }
+
+  void storage_data() {
+    dict([&] {
+      for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
+        const TensorMetadata& tensor = metadata_.tensors[i];
+        if (tensor.places.size() != tensor.chunks.size()) {
+          throw CheckpointError(ErrorCode::kInvalidArgument,
+                                "cannot write metadata with " + std::to_string(tensor.chunks.size()) + " chunks and " + std::to_string(tensor.places.size()) + " places",
+                                {.key = tensor.key});
+        }
+        for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
+          object(dcp::kMetadataModule, "MetadataIndex");
+          attributes([&] {
+            attribute("fqn", [&] { out_.text(tensor.key); });
+            attribute("index", [&] { out_.integer(static_cast<std::int64_t>(chunk)); });
+            attribute("offset", [&] { out_.get(offsets_[i][chunk]); });
+          });
+          storage_info(tensor.key, tensor.places[chunk]);
+        }
+      }
+      for (const ObjectMetadata& entry : metadata_.objects) {
+        object(dcp::kMetadataModule, "MetadataIndex");
+        attributes([&] {
+          attribute("fqn", [&] { out_.text(entry.key); });
+          attribute("index", [&] { out_.none(); });
+        });
+        storage_info(entry.key, entry.place);
+      }
+    });
+  }
+
+  void storage_info(const std::string& key, const Place& place) {
+    if (place.file >= metadata_.files.size()) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write metadata with a place in file " + std::to_string(place.file) + " of " + std::to_string(metadata_.files.size()),
+                            {.key = key});
+    }
+    object(dcp::kFilesystemModule, "_StorageInfo");
+    attributes([&] {
+      attribute("relative_path", [&] { out_.text(metadata_.files[place.file]); });
+      attribute("offset", [&] { out_.integer(static_cast<std::int64_t>(place.offset)); });
+      attribute("length", [&] { out_.integer(static_cast<std::int64_t>(place.length)); });
+    });
+  }
+
+  void storage_meta() {
+    if (!metadata_.storage_meta) return out_.none();
+    const auto optional_text = [&](const std::optional<std::string>& text) { text ? out_.text(*text) : out_.none(); };
+    object(dcp::kMetadataModule, "StorageMeta");
+    attributes([&] {
+      attribute("checkpoint_id", [&] { optional_text(metadata_.storage_meta->checkpoint_id); });
+      attribute("save_id", [&] { optional_text(metadata_.storage_meta->save_id); });
+      attribute("load_id", [&] { out_.none(); });
+      attribute("modules", [&] { out_.empty_list(); });
+    });
+  }
+
+  void mcore_data() {
+    dict([&] {
+      for (const TensorMetadata& tensor : metadata_.tensors) {
+        out_.text(tensor.key);
+        dict([&] {
+          if (tensor.flattened_shape) attribute("nd_reformulated_orig_global_shape", [&] { tuple(*tensor.flattened_shape); });
+        });
+      }
+    });
+  }
+
+  struct Lexicographic {
+    bool operator()(const Shape& a, const Shape& b) const { return std::ranges::lexicographical_compare(a, b); }
+  };
+
+  const Metadata& metadata_;
+  pickle::PickleWriter out_{4};
+  std::map<Shape, Slot, Lexicographic> sizes_;
+  std::vector<std::pair<TensorProperties, Slot>> states_;  // few kinds of properties
+  std::vector<std::vector<Slot>> offsets_;                 // per tensor and chunk
+};
+
+}  // namespace
+
+Bytes write_dcp_metadata(const Metadata& metadata) { return MetadataWriter(metadata).write(); }
+
+}  // namespace dckpt
