@@ -57,9 +57,9 @@ class Graph {
   std::string_view text(Id id) const noexcept;
   ByteView bytes(Id id) const noexcept;
 
-  std::size_t child_count(Id id) const noexcept { return is_object(id) ? nodes_[id].arity : nodes_[id].count; }
   /// The children in order; none for scalars, text and bytes.
   std::span<const Id> children(Id id) const noexcept;
+  std::size_t child_count(Id id) const noexcept { return children(id).size(); }
   /// Empty spans when there are none.
   Extras extras(Id id) const noexcept;
 
@@ -88,7 +88,7 @@ class Graph {
   Id root_ = kNil;
   std::vector<Node> nodes_;
   std::vector<Id> edges_;
-  std::vector<ObjectExtras> object_extras_{1};
+  std::vector<ObjectExtras> object_extras_ = std::vector<ObjectExtras>(1);  // the first is that of objects without any
   std::deque<Bytes> owned_;    // decoded text that is not in the pickle as such (escapes, latin-1)
 };
 
@@ -97,7 +97,7 @@ struct Limits {
   std::uint64_t max_nodes = std::uint64_t{1} << 28;
   std::uint64_t max_bytes = std::uint64_t{1} << 32;   ///< of the pickle itself
   std::uint32_t max_depth = 1000;                     ///< of MARKs inside MARKs (read_graph), and of values inside values (value.h)
-  std::uint64_t max_expanded = std::uint64_t{1} << 28;  ///< nodes and 16-byte pieces of text, counted wherever they are referred to (value.h)
+  std::uint64_t max_expanded = std::uint64_t{1} << 26;  ///< what sharing may add when everything is counted wherever it is referred to (value.h)
 };
 
 /// Reads one pickle of protocol 0–5. `what` names the bytes in messages (a file); errors carry it and the offset of the opcode.

@@ -33,7 +33,8 @@ class GraphValues {
   GraphValues& operator=(GraphValues&&) noexcept;
 
   /// Throws CheckpointError without a file (see with_context): corrupt for unhashable or repeated keys and members and for persistent ids that nobody
-  /// resolves; unsupported for values that contain themselves and for those beyond max_depth or max_expanded.
+  /// resolves; unsupported for values that contain themselves, that are nested deeper than max_depth, or that would be larger as a tree than as a graph by more
+  /// than max_expanded references and 16-byte pieces of text.
   Value value(Graph::Id id);
 
  private:
@@ -53,7 +54,7 @@ struct WriteOptions {
 };
 
 /// The pickle of a value, which Python loads as an equal object. Values that share data (Value::identity) are written once.
-/// Throws CheckpointError (invalid argument) for sharded leaves, factories and non-persistent objects, and beyond a thousand levels.
+/// Throws CheckpointError (invalid argument) for sharded leaves, factories and non-persistent objects, and for more than 1100 levels.
 Bytes write_pickle(const Value& value, const WriteOptions& options = {});
 
 }  // namespace dckpt::pickle

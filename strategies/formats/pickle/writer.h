@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
 #include "mapping/base/bytes.h"
+#include "strategies/formats/pickle/opcodes.h"
 
 namespace dckpt::pickle {
 
@@ -31,7 +33,7 @@ class PickleWriter {
   void bytes(ByteView value);
   void byte_array(ByteView value);
   /// A class or function. At protocol 2 a dotted name becomes getattr calls, as Python's own pickler writes it. Throws CheckpointError (invalid
-  /// argument) for names that cannot be written: empty, or with a line break.
+  /// argument) for names that protocol 2 cannot express: empty, or with a line break.
   void global(std::string_view module, std::string_view name);
 
   void empty_tuple();
@@ -53,19 +55,20 @@ class PickleWriter {
   void new_object_ex();    ///< class, args tuple, kwargs dict → …; protocol 4
   void build();            ///< object, state → object
   void persistent_id();    ///< id → the object it stands for
-  void pop();
 
   Slot put();              ///< remembers the top of the stack, which stays there
   void get(Slot slot);
 
   std::size_t size() const noexcept { return out_.size(); }
-  /// Ends the pickle; the writer is empty afterwards.
+  /// Ends the pickle; nothing can be written afterwards.
   Bytes finish();
 
  private:
-  void op(char code) { out_.push_back(static_cast<std::byte>(code)); }
-  void raw(std::string_view text);
+  void op(Op code) { out_.push_back(static_cast<std::byte>(code)); }
+  void raw(ByteView content) { out_.insert(out_.end(), content.begin(), content.end()); }
   void plain_text(std::string_view utf8);
+  void latin1_text(ByteView value);
+  void plain_global(std::string_view module, std::string_view name);
 
   struct TextHash {
     using is_transparent = void;

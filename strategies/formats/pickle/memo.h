@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "strategies/formats/pickle/graph.h"
+
+namespace dckpt::pickle {
+
+/// What PUT stored. Indices are any 32-bit numbers: those that a pickler counts up lie in an array, strays in a tree, so that memory
+/// follows the number of entries and not the largest index.
+class Memo {
+ public:
+  using Id = Graph::Id;
+
+  /// kNil if nothing was stored there.
+  Id find(std::uint32_t index) const {
+    if (index < dense_.size() && dense_[index] != Graph::kNil) return dense_[index];
+    const auto stray = strays_.find(index);
+    return stray == strays_.end() ? Graph::kNil : stray->second;
+  }
+
+  void store(std::uint32_t index, Id id) {
+    if (find(index) == Graph::kNil) ++size_;
+    const std::size_t reach = 2 * dense_.size() + kFirstDense;
+    if (index >= dense_.size() && index < reach) dense_.resize(reach, Graph::kNil);
+    (index < dense_.size() ? dense_[index] : strays_[index]) = id;
+  }
+
+  /// MEMOIZE stores at this index: the number of different indices in use.
+  std::uint32_t size() const noexcept { return size_; }
+
+ private:
+  static constexpr std::size_t kFirstDense = 256;
+
+  std::vector<Id> dense_;
+  std::map<std::uint32_t, Id> strays_;
+  std::uint32_t size_ = 0;
+};
+
+}  // namespace dckpt::pickle

@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/pickle/plain_values.h"
+#include "strategies/formats/pickle/value.h"
+
+namespace dckpt::pickle {
+namespace {
+
+using Id = Graph::Id;
+using Kind = Graph::Kind;
+
+const char* describe(Kind kind) {
+  switch (kind) {
+    case Kind::kList: return "a list";
+    case Kind::kDict: return "a dict";
+    case Kind::kSet: return "a set";
+    case Kind::kTuple: return "a tuple";
+    default: return "an object";
+  }
+}
+
+std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) { return checked_add(a, b).value_or(std::numeric_limits<std::uint64_t>::max()); }
+
+}  // namespace
+
+/// Walks the graph depth first without recursion and makes each node's Value once, after those of its parts.
+class GraphValues::Impl {
+ public:
+  Impl(const Graph& graph, ValueHooks hooks, const Limits& limits) : graph_(graph), hooks_(std::move(hooks)), limits_(limits), slots_(graph.size()) {}
+
+  Value value(Id root) {
+    for (const Visit& visit : open_) slots_[visit.id].state = State::kUntouched;  // left by an error
+    open_.clear();
+    if (slots_[root].state != State::kDone) open(root);
+    while (!open_.empty()) {
+      const Id part = next_missing_part(open_.back());
+      if (part == Graph::kNil) {
+        finish(open_.back().id);
+        open_.pop_back();
+      } else {
+        open(part);
+      }
+    }
+    return slots_[root].value;
+  }
+
+ private:
+  enum class State : std::uint8_t { kUntouched, kOpen, kDone };
+
+  struct Slot {
+    Value value{};
+    std::uint64_t expanded = 0;  // references and text pieces when everything shared is counted wherever it is referred to
+    std::uint32_t height = 0;
+    State state = State::kUntouched;
+  };
+
+  struct Visit {
+    Id id;
+    std::uint32_t list = 0;  // which of parts()
+    std::size_t next = 0;
+  };
+
+  /// All that a node refers to.
+  std::array<std::span<const Id>, 4> parts(Id id) const {
+    const Graph::Extras extras = graph_.extras(id);
+    return {graph_.children(id), extras.states, extras.list_items, extras.dict_items};
+  }
+
+  void open(Id id) {
+    if (slots_[id].state == State::kOpen) {
+      throw CheckpointError(ErrorCode::kUnsupported, std::string("the pickle holds ") + describe(graph_.kind(id)) + " that contains itself");
+    }
+    slots_[id].state = State::kOpen;
+    open_.push_back({id});
+  }
+
+  Id next_missing_part(Visit& visit) const {
+    const auto lists = parts(visit.id);
+    for (; visit.list < lists.size(); ++visit.list, visit.next = 0) {
+      for (const auto list = lists[visit.list]; visit.next < list.size();) {
+        const Id part = list[visit.next++];
+        if (slots_[part].state != State::kDone) return part;
+      }
+    }
+    return Graph::kNil;
+  }
+
+  void finish(Id id) {
+    Slot& slot = slots_[id];
+    measure(id, slot);
+    slot.value = make(id);
+    slot.state = State::kDone;
+  }
+
+  /// Nothing may walk the value for ever or run out of stack: not a chain of a million lists, nor 64 lists that each hold the next one twice.
+  void measure(Id id, Slot& slot) {
+    std::uint64_t own = is_text(graph_.kind(id)) ? graph_.bytes(id).size() / 16 : 0;
+    for (const auto list : parts(id)) {
+      own += list.size();
+      for (const Id part : list) {
+        slot.height = std::max(slot.height, slots_[part].height + 1);
+        slot.expanded = saturating_add(slot.expanded, slots_[part].expanded);
+      }
+    }
+    slot.expanded = saturating_add(slot.expanded, own);
+    unshared_ += own;
+    if (slot.height > limits_.max_depth) {
+      throw CheckpointError(ErrorCode::kUnsupported, "the pickle nests values more than " + std::to_string(limits_.max_depth) + " deep, which is the limit");
+    }
+    if (slot.expanded > saturating_add(unshared_, limits_.max_expanded)) {
+      throw CheckpointError(ErrorCode::kUnsupported, "the pickle shares values so often that they would be more than " + grouped(limits_.max_expanded) +
+                                                         " as a tree, which is the limit");
+    }
+  }
+
+  static bool is_text(Kind kind) { return kind == Kind::kStr || kind == Kind::kBytes || kind == Kind::kByteArray || kind == Kind::kLong; }
+
+  ValueList values(std::span<const Id> ids) const {
+    ValueList result;
+    result.reserve(ids.size());
+    for (const Id id : ids) result.push_back(slots_[id].value);
+    return result;
+  }
+
+  std::vector<std::pair<Value, Value>> pairs(std::span<const Id> ids) const {
+    std::vector<std::pair<Value, Value>> result;
+    result.reserve(ids.size() / 2);
+    for (std::size_t i = 0; i + 1 < ids.size(); i += 2) result.emplace_back(slots_[ids[i]].value, slots_[ids[i + 1]].value);
+    return result;
+  }
+
+  Value make(Id id) const {
+    const std::span<const Id> children = graph_.children(id);
+    switch (graph_.kind(id)) {
+      case Kind::kNone: return {};
+      case Kind::kFalse: return false;
+      case Kind::kTrue: return true;
+      case Kind::kInt: return graph_.integer(id);
+      case Kind::kLong: return BigInt{copy(graph_.bytes(id))};
+      case Kind::kFloat: return graph_.real(id);
+      case Kind::kStr: return graph_.text(id);
+      case Kind::kBytes: return Value::bytes(copy(graph_.bytes(id)));
+      case Kind::kByteArray: return Value::byte_array(copy(graph_.bytes(id)));
+      case Kind::kList: return Value::list(values(children));
+      case Kind::kTuple: return Value::tuple(values(children));
+      case Kind::kSet: return make_set(values(children), false);
+      case Kind::kFrozenSet: return make_set(values(children), true);
+      case Kind::kDict: return make_dict(pairs(children));
+      case Kind::kGlobal: return Global{std::string(graph_.text(children[0])), std::string(graph_.text(children[1]))};
+      case Kind::kCall:
+      case Kind::kNew: return make_object(id);
+      case Kind::kPersistent:
+        if (!hooks_.persistent) throw CheckpointError(ErrorCode::kCorrupt, "the pickle has a persistent id, which means nothing in this place");
+        return hooks_.persistent(slots_[children[0]].value);
+    }
+    return {};
+  }
+
+  Value make_object(Id id) const {
+    const std::span<const Id> children = graph_.children(id);
+    const Graph::Extras extras = graph_.extras(id);
+    Opaque object;
+    object.form = graph_.kind(id) == Kind::kCall ? Opaque::Form::kCall : Opaque::Form::kNew;
+    object.callable = slots_[children[0]].value;
+    object.args = slots_[children[1]].value;
+    if (children.size() > 2) object.kwargs = slots_[children[2]].value;
+    object.states = values(extras.states);
+    object.list_items = values(extras.list_items);
+    object.dict_items = pairs(extras.dict_items);
+    if (std::optional<Value> plain = plain_value_of(object)) {
+      if (!plain->is(Value::Kind::kOpaque)) return *std::move(plain);
+      object = plain->as_opaque();
+    }
+    if (hooks_.known) {
+      if (std::optional<Value> known = hooks_.known(object)) return *std::move(known);
+    }
+    return object;
+  }
+
+  static Bytes copy(ByteView bytes) { return {bytes.begin(), bytes.end()}; }
+
+  const Graph& graph_;
+  ValueHooks hooks_;
+  Limits limits_;
+  std::vector<Slot> slots_;
+  std::vector<Visit> open_;
+  std::uint64_t unshared_ = 0;
+};
+
+GraphValues::GraphValues(const Graph& graph, ValueHooks hooks, const Limits& limits) : impl_(std::make_unique<Impl>(graph, std::move(hooks), limits)) {}
+GraphValues::~GraphValues() = default;
+GraphValues::GraphValues(GraphValues&&) noexcept = default;
+GraphValues& GraphValues::operator=(GraphValues&&) noexcept = default;
+
+Value GraphValues::value(Graph::Id id) { return impl_->value(id); }
+
+Value value_from_graph(const Graph& graph, ValueHooks hooks, const Limits& limits) { return GraphValues(graph, std::move(hooks), limits).value(graph.root()); }
+
+}  // namespace dckpt::pickle

@@ -1,0 +1,227 @@
+#include "strategies/formats/pickle/writer.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/pickle/spelling.h"
+
+namespace dckpt::pickle {
+namespace {
+
+// Longer texts are rarely repeated and would make the memo large.
+constexpr std::size_t kLongestMemoisedText = 256;
+
+template <typename Wide>
+bool fits(std::uint64_t size) {
+  return size <= std::numeric_limits<Wide>::max();
+}
+
+}  // namespace
+
+PickleWriter::PickleWriter(int protocol) : protocol_(protocol) {
+  if (protocol != 2 && protocol != 4) throw CheckpointError(ErrorCode::kInvalidArgument, "pickle protocol " + std::to_string(protocol) + " is not written; 2 and 4 are");
+  op(Op::kProto);
+  append_le(out_, static_cast<std::uint8_t>(protocol));
+}
+
+void PickleWriter::none() { op(Op::kNone); }
+
+void PickleWriter::boolean(bool value) { op(value ? Op::kNewTrue : Op::kNewFalse); }
+
+void PickleWriter::integer(std::int64_t value) {
+  if (value >= 0 && fits<std::uint8_t>(static_cast<std::uint64_t>(value))) {
+    op(Op::kBinInt1);
+    append_le(out_, static_cast<std::uint8_t>(value));
+  } else if (value >= 0 && fits<std::uint16_t>(static_cast<std::uint64_t>(value))) {
+    op(Op::kBinInt2);
+    append_le(out_, static_cast<std::uint16_t>(value));
+  } else if (value == static_cast<std::int32_t>(value)) {
+    op(Op::kBinInt);
+    append_le(out_, static_cast<std::int32_t>(value));
+  } else {
+    const auto bits = static_cast<std::uint64_t>(value < 0 ? ~value : value);
+    const std::size_t bytes = std::bit_width(bits) / 8 + 1;
+    big_integer(as_bytes({reinterpret_cast<const char*>(&value), bytes}));
+  }
+}
+
+void PickleWriter::big_integer(ByteView twos_complement) {
+  if (fits<std::uint8_t>(twos_complement.size())) {
+    op(Op::kLong1);
+    append_le(out_, static_cast<std::uint8_t>(twos_complement.size()));
+  } else if (fits<std::int32_t>(twos_complement.size())) {
+    op(Op::kLong4);
+    append_le(out_, static_cast<std::int32_t>(twos_complement.size()));
+  } else {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "an integer of " + human_bytes(twos_complement.size()) + " cannot be pickled");
+  }
+  raw(twos_complement);
+}
+
+void PickleWriter::real(double value) {
+  op(Op::kBinFloat);
+  append_le(out_, __builtin_bswap64(std::bit_cast<std::uint64_t>(value)));
+}
+
+void PickleWriter::complex(double re, double im) {
+  global("builtins", "complex");
+  real(re);
+  real(im);
+  tuple(2);
+  reduce();
+}
+
+void PickleWriter::text(std::string_view utf8) {
+  if (utf8.size() > kLongestMemoisedText) return plain_text(utf8);
+  if (const auto known = texts_.find(utf8); known != texts_.end()) return get(known->second);
+  plain_text(utf8);
+  texts_.emplace(utf8, put());
+}
+
+void PickleWriter::plain_text(std::string_view utf8) {
+  if (protocol_ >= 4 && fits<std::uint8_t>(utf8.size())) {
+    op(Op::kShortBinUnicode);
+    append_le(out_, static_cast<std::uint8_t>(utf8.size()));
+  } else if (fits<std::uint32_t>(utf8.size())) {
+    op(Op::kBinUnicode);
+    append_le(out_, static_cast<std::uint32_t>(utf8.size()));
+  } else {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "a text of " + human_bytes(utf8.size()) + " cannot be pickled");
+  }
+  raw(as_bytes(utf8));
+}
+
+/// Each byte as the character with that number: how protocol 2 spells bytes.
+void PickleWriter::latin1_text(ByteView value) {
+  Bytes utf8;
+  utf8.reserve(value.size());
+  for (const std::byte byte : value) append_utf8(utf8, std::to_integer<std::uint32_t>(byte));
+  plain_text(as_text(utf8));
+}
+
+void PickleWriter::bytes(ByteView value) {
+  if (protocol_ < 4) {
+    if (value.empty()) {
+      global("builtins", "bytes");
+      empty_tuple();
+    } else {
+      global("_codecs", "encode");
+      latin1_text(value);
+      text("latin1");
+      tuple(2);
+    }
+    return reduce();
+  }
+  if (fits<std::uint8_t>(value.size())) {
+    op(Op::kShortBinBytes);
+    append_le(out_, static_cast<std::uint8_t>(value.size()));
+  } else if (fits<std::uint32_t>(value.size())) {
+    op(Op::kBinBytes);
+    append_le(out_, static_cast<std::uint32_t>(value.size()));
+  } else {
+    op(Op::kBinBytes8);
+    append_le(out_, std::uint64_t{value.size()});
+  }
+  raw(value);
+}
+
+void PickleWriter::byte_array(ByteView value) {
+  global("builtins", "bytearray");
+  if (value.empty()) {
+    empty_tuple();
+  } else if (protocol_ < 4) {
+    latin1_text(value);
+    text("latin-1");
+    tuple(2);
+  } else {
+    bytes(value);
+    tuple(1);
+  }
+  reduce();
+}
+
+void PickleWriter::global(std::string_view module, std::string_view name) {
+  if (protocol_ >= 4) return plain_global(module, name);
+  const std::size_t dots = static_cast<std::size_t>(std::count(name.begin(), name.end(), '.'));
+  for (std::size_t i = 0; i < dots; ++i) plain_global("builtins", "getattr");
+  std::size_t dot = name.find('.');
+  plain_global(module, name.substr(0, dot));
+  while (dot != std::string_view::npos) {
+    name.remove_prefix(dot + 1);
+    dot = name.find('.');
+    text(name.substr(0, dot));
+    tuple(2);
+    reduce();
+  }
+}
+
+void PickleWriter::plain_global(std::string_view module, std::string_view name) {
+  std::string key = std::string(module) + '\n' + std::string(name);
+  if (const auto known = globals_.find(key); known != globals_.end()) return get(known->second);
+  if (protocol_ >= 4) {
+    text(module);
+    text(name);
+    op(Op::kStackGlobal);
+  } else {
+    if (module.empty() || name.empty() || std::count(key.begin(), key.end(), '\n') != 1) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "the global " + quoted(name) + " of module " + quoted(module) + " cannot be pickled at protocol 2");
+    }
+    op(Op::kGlobal);
+    raw(as_bytes(key));
+    append_le(out_, '\n');
+  }
+  globals_.emplace(std::move(key), put());
+}
+
+void PickleWriter::empty_tuple() { op(Op::kEmptyTuple); }
+void PickleWriter::empty_list() { op(Op::kEmptyList); }
+void PickleWriter::empty_dict() { op(Op::kEmptyDict); }
+void PickleWriter::empty_set() { op(Op::kEmptySet); }
+void PickleWriter::mark() { op(Op::kMark); }
+void PickleWriter::tuple() { op(Op::kTuple); }
+void PickleWriter::tuple(int count) { op(Op{static_cast<std::uint8_t>(static_cast<int>(Op::kTuple1) + count - 1)}); }
+void PickleWriter::frozen_set() { op(Op::kFrozenSet); }
+void PickleWriter::append() { op(Op::kAppend); }
+void PickleWriter::append_items() { op(Op::kAppends); }
+void PickleWriter::set_item() { op(Op::kSetItem); }
+void PickleWriter::set_items() { op(Op::kSetItems); }
+void PickleWriter::add_items() { op(Op::kAddItems); }
+void PickleWriter::reduce() { op(Op::kReduce); }
+void PickleWriter::new_object() { op(Op::kNewObj); }
+void PickleWriter::new_object_ex() { op(Op::kNewObjEx); }
+void PickleWriter::build() { op(Op::kBuild); }
+void PickleWriter::persistent_id() { op(Op::kBinPersId); }
+
+PickleWriter::Slot PickleWriter::put() {
+  const Slot slot = next_++;
+  if (protocol_ >= 4) {
+    op(Op::kMemoize);
+  } else if (fits<std::uint8_t>(slot)) {
+    op(Op::kBinPut);
+    append_le(out_, static_cast<std::uint8_t>(slot));
+  } else {
+    op(Op::kLongBinPut);
+    append_le(out_, slot);
+  }
+  return slot;
+}
+
+void PickleWriter::get(Slot slot) {
+  if (fits<std::uint8_t>(slot)) {
+    op(Op::kBinGet);
+    append_le(out_, static_cast<std::uint8_t>(slot));
+  } else {
+    op(Op::kLongBinGet);
+    append_le(out_, slot);
+  }
+}
+
+Bytes PickleWriter::finish() {
+  op(Op::kStop);
+  return std::move(out_);
+}
+
+}  // namespace dckpt::pickle
