@@ -24,7 +24,7 @@ struct ReadStats {
   std::uint64_t bytes_read = 0;     ///< asked from files
 };
 
-/// Fills the destinations (contiguous CPU tensors, in the order the plan was made for) from the checkpoint: only the byte ranges wanted,
+/// Fills the destinations (CPU tensors of the stored dtype, laid out as the plan was told) from the checkpoint: only the byte ranges wanted,
 /// straight into place where they are contiguous. Throws CheckpointError; then the destinations are partly filled.
 ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, const ReadOptions& options = {});
 

@@ -4,7 +4,9 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "strategies/legacy_torch/legacy_reader.h"
 #include "strategies/torch_dist/reader.h"
+#include "strategies/zarr/zarr_reader.h"
 
 namespace dckpt {
 namespace {
@@ -20,6 +22,10 @@ std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage, con
 std::vector<Format> builtin_formats() {
   std::vector<Format> formats;
   formats.push_back({"torch_dist", "Megatron-Core's distributed checkpoints (0.6 and newer)", {1}, true, {}, open_dcp});
+  formats.push_back({"zarr", "Megatron-Core's zarr backend (up to 0.15)", {1}, false, {}, [](std::shared_ptr<Storage> storage, const OpenHints&) { return open_zarr(std::move(storage)); }});
+  formats.push_back({"torch", "Megatron's oldest format (mp_rank_*/model_optim_rng.pt), and single torch.save files", {}, false,
+                     [](std::span<const FileInfo> entries) { return std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) { return is_rank_folder(entry.name); }); },
+                     [](std::shared_ptr<Storage> storage, const OpenHints& hints) { return open_legacy_torch(std::move(storage), hints.file); }});
   formats.push_back({"dcp", "plain PyTorch DCP directories, torch_dcp, fsdp_dtensor", {}, true, [](std::span<const FileInfo> entries) { return holds(entries, kMetadataFile); }, open_dcp});
   return formats;
 }

@@ -27,10 +27,15 @@ void append_range(const Box& outer, std::int64_t begin, std::int64_t end, std::i
 
 std::vector<Region> target_regions(const WantedShard& wanted) {
   std::vector<Region> regions;
-  if (wanted.range) {
-    append_range(wanted.box, wanted.range->begin, wanted.range->end, 0, regions);
-  } else {
-    regions.push_back({wanted.box, {0, row_major_strides(wanted.box.sizes)}});
+  if (!wanted.range) {
+    regions.push_back({wanted.box, {0, wanted.strides ? *wanted.strides : row_major_strides(wanted.box.sizes)}});
+    return regions;
+  }
+  append_range(wanted.box, wanted.range->begin, wanted.range->end, 0, regions);
+  if (!wanted.strides) return regions;
+  for (Region& region : regions) {
+    region.view.offset *= wanted.strides->front();
+    for (std::int64_t& stride : region.view.strides) stride *= wanted.strides->front();
   }
   return regions;
 }
@@ -121,7 +126,7 @@ std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const Wante
   std::vector<Region> sources;
   for (const WantedShard& shard : wanted) {
     const TensorMetadata& tensor = metadata.tensors[shard.tensor];
-    if (!fits(shard.box, tensor.global_shape())) {
+    if (!is_valid(shard.box) || shard.box.dims() != tensor.global_shape().size() || (!shard.clip && !fits(shard.box, tensor.global_shape()))) {
       throw CheckpointError(ErrorCode::kMismatch, "the part " + to_string(shard.box) + " is wanted of a tensor of shape " + to_string(tensor.global_shape()),
                             {.key = tensor.key});
     }

@@ -22,14 +22,17 @@ struct ReadItem {
   StridedView target;
 };
 
-/// A wanted part of a stored tensor: a box in its global shape, or the row-major elements [begin, end) of that box. The destination's
-/// elements lie row-major in the box, or 1-D for a range.
+/// A wanted part of a stored tensor: a box in its global shape, or the row-major elements [begin, end) of that box.
 struct WantedShard {
   std::uint32_t tensor = 0;
   std::uint32_t destination = 0;
   Box box;
   struct Range { std::int64_t begin = 0; std::int64_t end = 0; };
   std::optional<Range> range{};
+  /// Strides of the destination, one per axis of the box (or a single one for a range); empty: its elements lie row-major without gaps.
+  std::optional<Shape> strides{};
+  /// The box may reach beyond the stored tensor; what lies outside is not read. Otherwise that is an error.
+  bool clip = false;
 };
 
 /// The pairwise overlap of wanted shards and stored chunks. Any mix of boxes, flat ranges and reformulated flattened chunks; elements

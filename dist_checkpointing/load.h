@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "configs/options.h"
+#include "mapping/planning/metadata.h"
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/sharded_tensor.h"
+#include "mapping/state/value.h"
+#include "strategies/comm/communicator.h"
+
+namespace dckpt {
+
+struct LoadReport {
+  std::vector<std::string> missing;      ///< stored, but asked for by no rank (when the strict mode reports them)
+  std::vector<std::string> unexpected;   ///< asked for by this rank, but not stored (dropped from the state)
+  std::uint64_t bytes_wanted = 0;        ///< tensor bytes delivered on this rank
+  std::uint64_t bytes_read = 0;          ///< bytes asked from files for them
+};
+
+/// Loads a checkpoint into a sharded state dict. Collective like `save`. `path` may be a training root (the latest iteration is taken).
+///
+/// Each ShardedTensor leaf becomes a plain tensor leaf: its `data` filled in place where it is a contiguous CPU tensor, a new tensor
+/// otherwise; a ShardedObject becomes its value; the common state is merged in; factories merge what they built. Of a DCP directory, plain tensors are filled and
+/// other leaves replaced by what is stored under their path.
+/// Keys, shapes and files are checked for all leaves before the first tensor byte moves, and all problems are reported at once.
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm);
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options = {});
+
+/// The common state; none if the checkpoint has none.
+StateDict load_common_state(const std::filesystem::path& path);
+
+/// Every tensor as a whole, key → tensor. Needs memory for all of them.
+StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options = {});
+
+/// Key → ShardedTensor of the whole tensor without data, and unique key → ShardedObject without data: what `load` takes to load all.
+StateDict load_sharded_metadata(const std::filesystem::path& path);
+
+}  // namespace dckpt

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+
+#include "configs/options.h"
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/sharded_tensor.h"
+#include "mapping/state/value.h"
+#include "strategies/comm/communicator.h"
+
+namespace dckpt {
+
+/// Saves a sharded state dict as the checkpoint `directory`: complete or not visible at all, whatever happens. Collective: every rank of `comm`
+/// passes its own state and the same directory and options; all return or all throw the same CheckpointError.
+///
+/// ShardedTensor and ShardedObject leaves are stored under their keys (main replicas only); factories are expanded, non-persistent
+/// leaves left out. What remains is the common state, of which rank 0's is stored. With Compat::kDcp there is no common state: every other leaf is stored under its
+/// path (components joined by '.'), plain tensors as tensors, values as objects, each once.
+///
+/// Tensors may be strided; they must be in CPU memory and must not change until the call returns.
+void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm);
+void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options = {});
+
+}  // namespace dckpt

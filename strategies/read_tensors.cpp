@@ -1,0 +1,353 @@
+// How tensor bytes get from files to destinations.
+//
+// Items are sorted by file and position and become jobs, which threads take one after the other:
+//   * Small stored chunks that lie close together are read with one request into the thread's staging buffer and copied from there: for
+//     many small tensors the number of requests counts, not the bytes.
+//   * Of a large chunk exactly the wanted ranges are read, straight into the destination where a run is long enough, through the
+//     staging buffer where many short runs lie close together.
+// Large items are split first, so that threads share them and progress moves.
+
+#include "strategies/read_tensors.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "strategies/storage/windowed_file.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;   // items above are split over jobs
+constexpr std::uint64_t kSmallChunk = std::uint64_t{256} << 10;  // chunks up to this size are read whole, several at once
+constexpr std::uint64_t kTinyChunk = std::uint64_t{16} << 10;    // … even if little of them is wanted
+constexpr std::uint64_t kBatchBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kBatchGap = std::uint64_t{32} << 10;     // unwanted bytes between two chunks of a batch
+constexpr std::uint64_t kStagedGap = 2048;                       // reading over a gap up to this is cheaper than another request
+constexpr std::uint64_t kDirectRun = std::uint64_t{64} << 10;    // runs from this length are read straight into place
+
+class CountedFile : public ReadableFile {
+ public:
+  CountedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& bytes) : file_(std::move(file)), bytes_(bytes) {}
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t size() const noexcept override { return file_->size(); }
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    file_->read(offset, into);
+    bytes_ += into.size();
+  }
+  void prefetch(std::uint64_t offset, std::uint64_t length) const override { file_->prefetch(offset, length); }
+
+ private:
+  std::unique_ptr<ReadableFile> file_;
+  std::atomic<std::uint64_t>& bytes_;
+};
+
+struct Job {
+  std::size_t first = 0;     // range of the sorted items, all of one file
+  std::size_t last = 0;
+  bool batch = false;        // several chunks, read with one request
+};
+
+/// A file is open from its first job to its last: a checkpoint of thousands of ranks has more files than a process may open.
+struct OpenFile {
+  std::shared_ptr<const ReadableFile> file;
+  std::size_t jobs = 0;
+};
+
+class Reading {
+ public:
+  Reading(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, const ReadOptions& options)
+      : reader_(reader), metadata_(reader.metadata()), destinations_(destinations), options_(options) {
+    for (const ReadItem& item : items) split(item);
+    std::stable_sort(items_.begin(), items_.end(), [&](const ReadItem& a, const ReadItem& b) {
+      const Place& left = place(a);
+      const Place& right = place(b);
+      return std::tie(left.file, left.offset, a.source.offset) < std::tie(right.file, right.offset, b.source.offset);
+    });
+    make_jobs();
+    for (const Job& job : jobs_) ++files_[place(items_[job.first]).file].jobs;
+  }
+
+  ReadStats run() {
+    const auto wanted_threads = static_cast<std::size_t>(std::max(options_.threads, 1));
+    const std::size_t threads = std::max<std::size_t>(std::min(wanted_threads, jobs_.size()), 1);
+    staging_size_ = std::max<std::uint64_t>(options_.staging / threads, kSmallChunk);
+    std::vector<std::thread> helpers;
+    for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back([this] { work(); });
+    work();
+    for (std::thread& helper : helpers) helper.join();
+    if (failure_) std::rethrow_exception(failure_);
+    return {delivered_, bytes_read_};
+  }
+
+ private:
+  const TensorMetadata& tensor(const ReadItem& item) const { return metadata_.tensors[item.tensor]; }
+  const Place& place(const ReadItem& item) const { return tensor(item).places[item.chunk]; }
+  std::uint64_t item_bytes(const ReadItem& item) const { return static_cast<std::uint64_t>(numel(item.sizes)) * item_size(tensor(item).properties.dtype); }
+  bool same_chunk(std::size_t a, std::size_t b) const { return items_[a].tensor == items_[b].tensor && items_[a].chunk == items_[b].chunk; }
+
+  /// Halves an item along its first long axis until the parts are small enough.
+  void split(const ReadItem& item) {
+    const auto axis = static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(), [](std::int64_t size) { return size > 1; }) - item.sizes.begin());
+    const std::uint64_t bytes = item_bytes(item);
+    if (bytes <= kSplitBytes || axis == item.sizes.size()) {
+      items_.push_back(item);
+      return;
+    }
+    const std::int64_t extent = item.sizes[axis];
+    const auto parts = std::min<std::int64_t>(extent, static_cast<std::int64_t>((bytes + kSplitBytes - 1) / kSplitBytes));
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const std::int64_t first = extent * part / parts;
+      ReadItem piece = item;
+      piece.sizes[axis] = extent * (part + 1) / parts - first;
+      piece.source.offset += first * item.source.strides[axis];
+      piece.target.offset += first * item.target.strides[axis];
+      if (parts == extent && item_bytes(piece) > kSplitBytes) {
+        split(piece);  // one entry of this axis is still too large: go on with the next axis
+      } else {
+        items_.push_back(std::move(piece));
+      }
+    }
+  }
+
+  std::shared_ptr<const ReadableFile> open(std::uint32_t file) {
+    const std::lock_guard lock(files_mutex_);
+    OpenFile& entry = files_.at(file);
+    if (!entry.file) entry.file = std::make_shared<CountedFile>(reader_.storage().open(metadata_.files[file]), bytes_read_);
+    return entry.file;
+  }
+
+  void job_done(std::uint32_t file) {
+    const std::lock_guard lock(files_mutex_);
+    OpenFile& entry = files_.at(file);
+    if (--entry.jobs == 0) entry.file.reset();
+  }
+
+  /// Items of one chunk, as [first, last) of the sorted items.
+  std::size_t end_of_chunk(std::size_t first) const {
+    std::size_t last = first + 1;
+    while (last < items_.size() && same_chunk(first, last)) ++last;
+    return last;
+  }
+
+  bool worth_reading_whole(std::size_t first, std::size_t last) const {
+    const std::uint64_t length = place(items_[first]).length;
+    if (length <= kTinyChunk) return true;
+    if (length > kSmallChunk) return false;
+    std::uint64_t wanted = 0;
+    for (std::size_t i = first; i < last; ++i) wanted += item_bytes(items_[i]);
+    return wanted * 2 >= length;
+  }
+
+  void make_jobs() {
+    for (std::size_t first = 0; first < items_.size();) {
+      std::size_t last = end_of_chunk(first);
+      if (!worth_reading_whole(first, last)) {
+        // Every item is a job of its own, so that threads share a large chunk; short ones of the same chunk stay together.
+        std::uint64_t bytes = 0;
+        std::size_t begin = first;
+        for (std::size_t i = first; i < last; ++i) {
+          bytes += item_bytes(items_[i]);
+          if (bytes >= kSplitBytes / 2 || i + 1 == last) {
+            jobs_.push_back({begin, i + 1, false});
+            begin = i + 1;
+            bytes = 0;
+          }
+        }
+        first = last;
+        continue;
+      }
+      const Place start = place(items_[first]);
+      std::uint64_t end = start.offset + start.length;
+      while (last < items_.size()) {
+        const Place& next = place(items_[last]);
+        const std::size_t next_last = end_of_chunk(last);
+        const bool near = next.file == start.file && next.offset >= end && next.offset - end <= kBatchGap;
+        if (!near || next.offset + next.length - start.offset > kBatchBytes || !worth_reading_whole(last, next_last)) break;
+        end = next.offset + next.length;
+        last = next_last;
+      }
+      jobs_.push_back({first, last, true});
+      first = last;
+    }
+  }
+
+  void work() {
+    Bytes staging;
+    try {
+      for (std::size_t next = next_job_++; next < jobs_.size() && !failed_; next = next_job_++) {
+        const Job& job = jobs_[next];
+        const ReadItem& front = items_[job.first];
+        const auto file = with_context({.key = tensor(front).key}, [&] { return open(place(front).file); });
+        job.batch ? read_batch(job, *file, staging) : read_ranges(job, *file, staging);
+        job_done(place(front).file);
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failed_.exchange(true)) failure_ = std::current_exception();
+    }
+  }
+
+  void read_batch(const Job& job, const ReadableFile& file, Bytes& staging) {
+    const ReadItem& front = items_[job.first];
+    const Place& last = place(items_[job.last - 1]);
+    const std::uint64_t begin = place(front).offset;
+    const std::uint64_t end = last.offset + last.length;
+    if (!range_fits(begin, end - begin, file.size())) {
+      // Some chunk of the batch lies outside the file: read them one by one so that the error names the right one.
+      return read_ranges(job, file, staging);
+    }
+    reserve(staging, end - begin);
+    const MutableByteView window(staging.data(), end - begin);
+    with_context({.key = tensor(front).key, .file = file.name()}, [&] { file.read(begin, window); });
+    const WindowedFile windowed(file, begin, window);
+    for (std::size_t first = job.first; first < job.last;) {
+      std::size_t next = first + 1;
+      while (next < job.last && same_chunk(first, next)) ++next;
+      const ChunkPayload payload = locate(items_[first], windowed);
+      if (payload.contiguous) {
+        for (std::size_t i = first; i < next; ++i) copy(items_[i], window.data() + (payload.offset - begin));
+      } else {
+        copy_from_strided(payload, windowed, first, next);
+      }
+      first = next;
+    }
+  }
+
+  void read_ranges(const Job& job, const ReadableFile& file, Bytes& staging) {
+    for (std::size_t first = job.first; first < job.last;) {
+      std::size_t next = first + 1;
+      while (next < job.last && same_chunk(first, next)) ++next;
+      const ReadItem& front = items_[first];
+      const ChunkPayload payload = locate(front, file);
+      with_context({.key = tensor(front).key, .file = file.name()}, [&] {
+        if (!payload.contiguous) return copy_from_strided(payload, file, first, next);
+        for (std::size_t i = first; i < next; ++i) read_item(items_[i], file, payload.offset, staging);
+      });
+      first = next;
+    }
+  }
+
+  ChunkPayload locate(const ReadItem& item, const ReadableFile& from) const {
+    return with_context({.key = tensor(item).key, .file = from.name(), .offset = place(item).offset}, [&] { return reader_.locate(item.tensor, item.chunk, from); });
+  }
+
+  void read_item(const ReadItem& item, const ReadableFile& file, std::uint64_t payload, Bytes& staging) {
+    const std::size_t size = item_size(tensor(item).properties.dtype);
+    const RunPlan plan = plan_runs(item.sizes, item.source, item.target);
+    std::byte* const destination = destinations_[item.destination].data();
+    const std::uint64_t run = static_cast<std::uint64_t>(plan.run) * size;
+    const std::uint64_t stride = plan.counts.empty() ? run : static_cast<std::uint64_t>(plan.source_strides.back()) * size;
+    if (run >= kDirectRun || stride > run + kStagedGap) {
+      for_each_run(plan, [&](std::int64_t source, std::int64_t target) {
+        file.read(payload + static_cast<std::uint64_t>(source) * size, {destination + static_cast<std::uint64_t>(target) * size, run});
+        deliver(run);
+      });
+      return;
+    }
+    read_staged(item, file, payload, staging);
+  }
+
+  /// Reads blocks that span many short runs and copies the runs out: along the first axis that has to be cut to fit the staging buffer.
+  void read_staged(const ReadItem& item, const ReadableFile& file, std::uint64_t payload, Bytes& staging) {
+    const std::size_t size = item_size(tensor(item).properties.dtype);
+    std::int64_t span = 1;
+    for (std::size_t axis = 0; axis < item.sizes.size(); ++axis) span += (item.sizes[axis] - 1) * item.source.strides[axis];
+    const std::uint64_t bytes = static_cast<std::uint64_t>(span) * size;
+    const auto axis = static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(), [](std::int64_t extent) { return extent > 1; }) - item.sizes.begin());
+    if (bytes <= std::min(staging_size_, kBatchBytes) || axis == item.sizes.size()) {
+      reserve(staging, bytes);
+      file.read(payload + static_cast<std::uint64_t>(item.source.offset) * size, {staging.data(), bytes});
+      ReadItem local = item;
+      local.source.offset = 0;
+      copy(local, staging.data());
+      return;
+    }
+    const std::int64_t half = item.sizes[axis] / 2;
+    ReadItem left = item;
+    left.sizes[axis] = half;
+    ReadItem right = item;
+    right.sizes[axis] -= half;
+    right.source.offset += half * item.source.strides[axis];
+    right.target.offset += half * item.target.strides[axis];
+    read_staged(left, file, payload, staging);
+    read_staged(right, file, payload, staging);
+  }
+
+  /// A chunk whose pickled tensor was a transposed or strided view: made row-major in memory first. Rare, and never larger than the chunk's blob.
+  void copy_from_strided(const ChunkPayload& payload, const ReadableFile& from, std::size_t first, std::size_t last) {
+    const ReadItem& front = items_[first];
+    const ShapeView sizes = tensor(front).chunks.sizes(front.chunk);
+    std::int64_t span = 1;
+    for (std::size_t axis = 0; axis < sizes.size(); ++axis) span += (sizes[axis] - 1) * payload.strides[axis];
+    const Tensor stored = Tensor::empty(payload.dtype, Shape{span});
+    from.read(payload.offset, stored.bytes());
+    const Tensor chunk = Tensor(payload.dtype, to_shape(sizes), payload.strides, stored.data(), stored.owner()).contiguous();
+    for (std::size_t i = first; i < last; ++i) copy(items_[i], chunk.data());
+  }
+
+  void copy(const ReadItem& item, const std::byte* source) {
+    strided_copy(item.sizes, item_size(tensor(item).properties.dtype), source, item.source, destinations_[item.destination].data(), item.target);
+    deliver(item_bytes(item));
+  }
+
+  void deliver(std::uint64_t bytes) {
+    const std::uint64_t before = delivered_.fetch_add(bytes);
+    constexpr std::uint64_t kReportEvery = std::uint64_t{16} << 20;
+    if (options_.progress && before / kReportEvery != (before + bytes) / kReportEvery) {
+      const std::lock_guard lock(mutex_);
+      options_.progress(before + bytes);
+    }
+  }
+
+  static void reserve(Bytes& staging, std::uint64_t bytes) {
+    if (staging.size() < bytes) staging.resize(bytes);
+  }
+
+  const CheckpointReader& reader_;
+  const Metadata& metadata_;
+  std::span<const Tensor> destinations_;
+  const ReadOptions& options_;
+  std::uint64_t staging_size_ = 0;
+  std::vector<ReadItem> items_;
+  std::vector<Job> jobs_;
+  std::map<std::uint32_t, OpenFile> files_;
+  std::mutex files_mutex_;
+  std::atomic<std::uint64_t> bytes_read_ = 0;
+  std::atomic<std::uint64_t> delivered_ = 0;
+  std::atomic<std::size_t> next_job_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, const ReadOptions& options) {
+  for (const ReadItem& item : items) {
+    const Tensor& destination = destinations[item.destination];
+    if (destination.dtype() != reader.metadata().tensors[item.tensor].properties.dtype || !destination.has_data() || destination.device().kind != Device::Kind::kCpu) {
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "a destination must be a CPU tensor of the stored dtype " + std::string(to_string(reader.metadata().tensors[item.tensor].properties.dtype)) +
+                                ", got " + to_string(destination),
+                            {.key = reader.metadata().tensors[item.tensor].key});
+    }
+  }
+  return Reading(reader, items, destinations, options).run();
+}
+
+Tensor read_box(const CheckpointReader& reader, std::size_t tensor, const Box& box, const ReadOptions& options) {
+  const Tensor result = Tensor::empty(reader.metadata().tensors[tensor].properties.dtype, box.sizes);
+  const WantedShard wanted{static_cast<std::uint32_t>(tensor), 0, box, std::nullopt};
+  const auto items = plan_reads(reader.metadata(), {&wanted, 1});
+  read_tensors(reader, items, {&result, 1}, options);
+  return result;
+}
+
+}  // namespace dckpt
