@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dist_checkpointing/key_filter.h"
+#include "mapping/state/value.h"
+#include "strategies/reader.h"
+
+namespace CLI {
+class App;
+}
+
+namespace dckpt::tool {
+
+/// A subcommand: how it is called, and what it does once its options have been parsed (returns the exit code, throws CheckpointError).
+struct Command {
+  const CLI::App* parser;
+  std::function<int()> run;
+};
+
+/// Each adds its subcommand to the program.
+Command add_inspect(CLI::App& program);
+Command add_verify(CLI::App& program);
+Command add_digest(CLI::App& program);
+Command add_diff(CLI::App& program);
+Command add_extract(CLI::App& program);
+Command add_convert(CLI::App& program);
+Command add_formats(CLI::App& program);
+
+/// A checkpoint named on the command line: its directory, a training root, or a file in it.
+struct CheckpointArgument {
+  std::string path;
+  std::optional<std::uint64_t> iteration{};
+
+  /// Errors name the path unless they name a file already.
+  std::unique_ptr<CheckpointReader> open() const;
+  /// The checkpoint that it leads to, for people.
+  std::string resolved() const;
+};
+
+/// PATH and --iteration.
+void add_checkpoint(CLI::App& command, CheckpointArgument& argument);
+/// --json
+void add_json(CLI::App& command, bool& json);
+/// --keys GLOB and --exclude GLOB, both repeatable.
+void add_key_filter(CLI::App& command, KeyFilter& filter);
+/// --threads N
+void add_threads(CLI::App& command, int& threads);
+
+/// JSON on stdout, ending in a newline.
+void print_json(const Value& value);
+
+Value to_json_list(ShapeView shape);
+/// none for an empty optional
+template <typename T>
+Value or_none(const std::optional<T>& value) {
+  return value ? Value(*value) : Value();
+}
+
+}  // namespace dckpt::tool

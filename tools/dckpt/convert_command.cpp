@@ -1,0 +1,100 @@
+#include <CLI/CLI.hpp>
+
+#include <map>
+
+#include "dist_checkpointing/convert.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "tools/dckpt/command.h"
+#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/progress_line.h"
+#include "tools/dckpt/table.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+struct Options {
+  std::string source;
+  std::string destination;
+  ConvertOptions convert;
+  std::string max_memory;
+  bool trust_source = false;
+  bool json = false;
+};
+
+Value to_json_value(const ConvertReport& report, bool dry_run) {
+  ValueList remarks(report.remarks.begin(), report.remarks.end());
+  return Value::dict({{"source", report.source.string()}, {"destination", report.destination.string()}, {"from", report.from}, {"to", report.to}, {"dry_run", dry_run},
+                      {"tensors", report.tensors}, {"objects", report.objects}, {"left_out", report.left_out}, {"chunks_before", report.chunks_before},
+                      {"chunks_after", report.chunks_after}, {"bytes", report.bytes}, {"files", report.files}, {"ranks", report.ranks}, {"remarks", Value::list(std::move(remarks))}});
+}
+
+void print_report(const ConvertReport& report, bool dry_run) {
+  Table table({{""}, {""}}, "");
+  table.add({"from", shown(report.source.string()) + " (" + shown(report.from) + ")"});
+  table.add({"to", shown(report.destination.string()) + " (" + shown(report.to) + ")"});
+  table.add({"content", grouped(report.tensors) + " tensors of " + human_bytes(report.bytes) + ", " + grouped(report.objects) + " objects" +
+                            (report.left_out > 0 ? "; " + grouped(report.left_out) + " left out" : "")});
+  table.add({"chunks", grouped(report.chunks_before) + " before, " + grouped(report.chunks_after) + " after, in " + grouped(report.files) + (report.files == 1 ? " file" : " files") +
+                           " for " + grouped(static_cast<std::uint64_t>(report.ranks)) + (report.ranks == 1 ? " rank" : " ranks")});
+  table.print();
+  for (const std::string& remark : report.remarks) print("note: " + safe_message(remark) + "\n");
+  print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n" : styled(Style::kGreen, "written") + "\n");
+}
+
+int run_convert(const Options& options) {
+  ConvertOptions convert_options = options.convert;
+  if (!options.max_memory.empty()) {
+    const std::optional<std::uint64_t> size = parse_size(options.max_memory);
+    if (!size || *size == 0) throw CheckpointError(ErrorCode::kInvalidArgument, "--max-memory: " + dckpt::quoted(options.max_memory) + " is no size; write for example 512MiB or 4GiB");
+    convert_options.max_memory = *size;
+  }
+  convert_options.check_source = !options.trust_source;
+  ConvertReport report;
+  {
+    ProgressLine progress("convert ");
+    convert_options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+    report = with_context({.file = options.source}, [&] { return convert(options.source, options.destination, convert_options); });
+  }
+  if (options.json) print_json(to_json_value(report, convert_options.dry_run));
+  else print_report(report, convert_options.dry_run);
+  return kOk;
+}
+
+}  // namespace
+
+Command add_convert(CLI::App& program) {
+  const auto options = std::make_shared<Options>();
+  ConvertOptions& convert = options->convert;
+  CLI::App& command = *program.add_subcommand("convert", "Write a checkpoint anew: another format, other shards, fewer keys");
+  command.footer(
+      "The result appears under DST in one step when it is complete. Memory stays within --max-memory whatever the size of the tensors.\n\n"
+      "Examples:\n"
+      "  dckpt convert iter_0001000 plain --to dcp\n"
+      "  dckpt convert iter_0001000 for64 --ranks 64\n"
+      "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
+      "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
+  command.add_option("SRC", options->source, "Checkpoint to read: a directory, a training root, or a file of a checkpoint")->required()->type_name("");
+  command.add_option("DST", options->destination, "Directory to write")->required()->type_name("");
+  command.add_option("--iteration", convert.iteration, "Under a training root: this iteration instead of the latest")->type_name("N");
+  command.add_option("--to", convert.to, "Format to write (see dckpt formats); that of the source by default")->type_name("FORMAT");
+  static const std::map<std::string, Compat> kCompat{{"megatron", Compat::kMegatron}, {"megatron-0.19", Compat::kMegatron019}, {"dcp", Compat::kDcp}};
+  command.add_option("--compat", convert.compat, "Readers that must accept it: megatron (all versions), megatron-0.19 (newer only), dcp")
+      ->type_name("NAME")->transform(CLI::CheckedTransformer(kCompat).description(""));
+  static const std::map<std::string, FlattenedForm> kForms{{"megatron", FlattenedForm::kMegatron}, {"boxes", FlattenedForm::kBoxes}};
+  command.add_option("--flattened", convert.flattened, "How flattened tensors are stored: megatron (0.8-0.15 load them) or boxes (everyone does)")
+      ->type_name("FORM")->transform(CLI::CheckedTransformer(kForms).description(""));
+  command.add_option("--ranks", convert.ranks, "Cut every tensor anew for this many ranks")->type_name("N")->check(CLI::Range(1, kMaxRanks).description(""));
+  command.add_option("--include", convert.keys.include, "Only keys that match this pattern; may be given several times")->type_name("GLOB")->allow_extra_args(false);
+  command.add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; may be given several times")->type_name("GLOB")->allow_extra_args(false);
+  command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")->type_name("SIZE");
+  command.add_flag("--integrity", convert.integrity, "Write integrity.json with a SHA-256 per file");
+  command.add_flag("--trust-source", options->trust_source, "Skip the comparison of the source's checksums before it is copied");
+  command.add_flag("--dry-run", convert.dry_run, "Say what would be written, write nothing");
+  command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
+  add_json(command, options->json);
+  return {&command, [options] { return run_convert(*options); }};
+}
+
+}  // namespace dckpt::tool

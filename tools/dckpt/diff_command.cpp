@@ -1,0 +1,120 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+#include "dist_checkpointing/diff.h"
+#include "dist_checkpointing/element.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "tools/dckpt/command.h"
+#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/progress_line.h"
+#include "tools/dckpt/table.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+constexpr std::size_t kShownDifferences = 200;
+
+struct Options {
+  CheckpointArgument a;
+  CheckpointArgument b;
+  DiffOptions diff;
+  bool no_common = false;
+  bool json = false;
+};
+
+Value to_json_value(const DiffReport& report) {
+  ValueList differences;
+  for (const Difference& difference : report.differences) {
+    Value entry = Value::dict({{"kind", to_string(difference.kind)}});
+    if (difference.kind != Difference::Kind::kCommon) entry["key"] = difference.key;
+    if (!difference.path.empty()) entry["path"] = difference.path;
+    if (difference.elements) {
+      const ElementDifferences& elements = *difference.elements;
+      entry["count"] = elements.count;
+      entry["elements"] = elements.elements;
+      entry["first_index"] = to_json_list(elements.first);
+      entry["a"] = elements.first_a;
+      entry["b"] = elements.first_b;
+      entry["max_abs"] = or_none(elements.max_abs);
+    } else {
+      entry["a"] = difference.a.empty() ? Value() : Value(difference.a);
+      entry["b"] = difference.b.empty() ? Value() : Value(difference.b);
+    }
+    differences.push_back(std::move(entry));
+  }
+  return Value::dict({{"equal", report.equal()}, {"tensors_compared", report.tensors_compared}, {"objects_compared", report.objects_compared}, {"common_compared", report.common_compared},
+                      {"differences", Value::list(std::move(differences))}});
+}
+
+std::string describe(const Difference& difference) {
+  const std::string where = shown(difference.key) + (difference.path.empty() || difference.key.empty() ? "" : " ") + shown(difference.path);
+  if (difference.elements) {
+    const ElementDifferences& elements = *difference.elements;
+    std::string text = where + ": " + grouped(elements.count) + " of " + grouped(elements.elements) + (elements.elements == 1 ? " element" : " elements") + ", first at " +
+                       to_string(elements.first) + " " + elements.first_a + " | " + elements.first_b;
+    if (elements.max_abs) text += ", by at most " + shortest(*elements.max_abs);
+    return text;
+  }
+  if (difference.kind == Difference::Kind::kOnlyInA || difference.kind == Difference::Kind::kOnlyInB) return where + "  " + difference.a + difference.b;
+  return where + ": " + (difference.a.empty() ? "(nothing)" : shown(difference.a)) + " | " + (difference.b.empty() ? "(nothing)" : shown(difference.b));
+}
+
+void print_report(const Options& options, const DiffReport& report) {
+  if (!report.equal()) {
+    print("A  " + shown(options.a.resolved()) + "\nB  " + shown(options.b.resolved()) + "\n\n");
+    Table table({{""}, {""}}, "");
+    for (std::size_t i = 0; i < std::min(report.differences.size(), kShownDifferences); ++i) {
+      table.add({to_string(report.differences[i].kind), describe(report.differences[i])});
+    }
+    table.print();
+    if (report.differences.size() > kShownDifferences) print("… and " + grouped(report.differences.size() - kShownDifferences) + " more (--json lists all)\n");
+    print("\n");
+  }
+  print(grouped(report.tensors_compared) + " tensors and " + grouped(report.objects_compared) + " objects are in both" +
+        (report.common_compared ? "; the common state was compared, too" : "; no common state was compared") + "\n");
+  print(report.equal() ? styled(Style::kGreen, "equal") + "\n" : styled(Style::kRed, grouped(report.differences.size()) + (report.differences.size() == 1 ? " difference" : " differences")) + "\n");
+}
+
+int run_diff(const Options& options) {
+  const auto a = options.a.open();
+  const auto b = options.b.open();
+  DiffOptions diff_options = options.diff;
+  diff_options.common = !options.no_common;
+  DiffReport report;
+  {
+    ProgressLine progress("diff ");
+    diff_options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+    report = diff(*a, *b, diff_options);
+  }
+  if (options.json) print_json(to_json_value(report));
+  else print_report(options, report);
+  return report.equal() ? kOk : kDiffers;
+}
+
+}  // namespace
+
+Command add_diff(CLI::App& program) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand("diff", "Compare two checkpoints of any formats and shardings");
+  command.footer(
+      "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if anything differs.\n"
+      "Without --rtol and --atol tensors are compared bit by bit; with them |a - b| <= atol + rtol * |b|, and NaN equals NaN.\n\n"
+      "Examples:\n"
+      "  dckpt diff before/iter_0001000 after/iter_0001000\n"
+      "  dckpt diff a b --keys 'decoder.*' --rtol 1e-5 --atol 1e-8\n"
+      "  dckpt diff a b --no-common --json | jq '.differences'");
+  command.add_option("A", options->a.path, "One checkpoint")->required()->type_name("");
+  command.add_option("B", options->b.path, "The other")->required()->type_name("");
+  command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")->type_name("X")->check(CLI::NonNegativeNumber);
+  command.add_option("--atol", options->diff.atol, "Absolute tolerance for floating-point numbers")->type_name("Y")->check(CLI::NonNegativeNumber);
+  command.add_flag("--no-common", options->no_common, "Leave the common state out");
+  add_key_filter(command, options->diff.keys);
+  add_threads(command, options->diff.threads);
+  add_json(command, options->json);
+  return {&command, [options] { return run_diff(*options); }};
+}
+
+}  // namespace dckpt::tool

@@ -1,0 +1,68 @@
+#include <CLI/CLI.hpp>
+
+#include "dist_checkpointing/digest.h"
+#include "mapping/base/error.h"
+#include "tools/dckpt/command.h"
+#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/progress_line.h"
+#include "tools/dckpt/table.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+struct Options {
+  CheckpointArgument checkpoint;
+  DigestOptions digest;
+  bool json = false;
+};
+
+Value to_json_value(const Digests& digests) {
+  Value tensors = Value::dict();
+  for (const TensorDigest& tensor : digests.tensors) {
+    tensors[tensor.key] = Value::dict({{"dtype", std::string(to_string(tensor.dtype))}, {"shape", to_json_list(tensor.shape)}, {"sha256", tensor.sha256}});
+  }
+  Value objects = Value::dict();
+  for (const ObjectDigest& object : digests.objects) objects[object.key] = Value::dict({{"sha256", object.sha256}});
+  return Value::dict({{"tensors", std::move(tensors)}, {"objects", std::move(objects)}});
+}
+
+void print_table(const Digests& digests) {
+  Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}}, "");
+  for (const TensorDigest& tensor : digests.tensors) table.add({tensor.sha256, std::string(to_string(tensor.dtype)), to_string(tensor.shape), shown(tensor.key)});
+  for (const ObjectDigest& object : digests.objects) table.add({object.sha256, "object", "", shown(object.key)});
+  table.print();
+}
+
+int run_digest(const Options& options) {
+  const auto reader = options.checkpoint.open();
+  DigestOptions digest_options = options.digest;
+  Digests digests;
+  {
+    ProgressLine progress("digest ");
+    digest_options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+    digests = with_context({.file = options.checkpoint.path}, [&] { return digest(*reader, digest_options); });
+  }
+  if (options.json) print_json(to_json_value(digests));
+  else print_table(digests);
+  return kOk;
+}
+
+}  // namespace
+
+Command add_digest(CLI::App& program) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand("digest", "SHA-256 of each tensor as a whole and of each object");
+  command.footer(
+      "A tensor is assembled from its chunks in C order, little-endian, so the digest does not depend on format or sharding.\n\n"
+      "Examples:\n"
+      "  dckpt digest iter_0001000\n"
+      "  dckpt digest iter_0001000 --keys 'decoder.*' --json");
+  add_checkpoint(command, options->checkpoint);
+  add_key_filter(command, options->digest.keys);
+  add_threads(command, options->digest.threads);
+  add_json(command, options->json);
+  return {&command, [options] { return run_digest(*options); }};
+}
+
+}  // namespace dckpt::tool

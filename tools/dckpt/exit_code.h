@@ -1,0 +1,30 @@
+#pragma once
+
+#include "mapping/base/error.h"
+
+namespace dckpt::tool {
+
+/// What the process ends with.
+enum ExitCode : int {
+  kOk = 0,
+  kDiffers = 1,      ///< or verification found a problem, or request and checkpoint disagree
+  kUsage = 2,
+  kIoFailure = 3,
+  kCorrupt = 4,
+  kIncomplete = 5,
+  kUnsupported = 6,
+};
+
+constexpr ExitCode exit_code(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kMismatch: return kDiffers;
+    case ErrorCode::kInvalidArgument: return kUsage;
+    case ErrorCode::kIo: return kIoFailure;
+    case ErrorCode::kCorrupt: return kCorrupt;
+    case ErrorCode::kIncomplete: return kIncomplete;
+    case ErrorCode::kUnsupported: return kUnsupported;
+  }
+  return kCorrupt;
+}
+
+}  // namespace dckpt::tool

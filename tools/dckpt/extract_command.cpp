@@ -1,0 +1,121 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+#include "dist_checkpointing/extract/render.h"
+#include "dist_checkpointing/extract/tensor_file.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/json/json.h"
+#include "tools/dckpt/command.h"
+#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/output_file.h"
+#include "tools/dckpt/progress_line.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+struct Options {
+  CheckpointArgument checkpoint;
+  std::string key;
+  bool common = false;
+  bool objects = false;
+  std::string output;
+  bool json = false;
+};
+
+template <typename Entry>
+std::optional<std::size_t> position_of(const std::vector<Entry>& entries, const std::string& key) {
+  const auto found = std::ranges::find(entries, key, &Entry::key);
+  if (found == entries.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - entries.begin());
+}
+
+[[noreturn]] void throw_no_key(const Metadata& metadata, const std::string& key) {
+  std::vector<std::string> keys;
+  for (const TensorMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
+  for (const ObjectMetadata& object : metadata.objects) keys.push_back(object.key);
+  const std::optional<std::string> close = nearest(key, keys);
+  throw CheckpointError(ErrorCode::kMismatch, "the checkpoint has no tensor and no object " + dckpt::quoted(key) +
+                                                  (close ? "; did you mean " + dckpt::quoted(*close) + "?" : "; 'dckpt inspect' lists its keys"));
+}
+
+void write_json(const Options& options, const Value& value) {
+  OutputFile file(options.output.empty() ? "-" : options.output);
+  const std::string text = to_json(value, 2) + "\n";
+  file.write(as_bytes(text));
+  file.commit();
+}
+
+TensorFileFormat file_format(const Options& options, const CheckpointReader& reader, std::size_t tensor) {
+  if (options.output.ends_with(".safetensors")) return TensorFileFormat::kSafetensors;
+  if (options.output.ends_with(".npy")) return TensorFileFormat::kNpy;
+  if (options.output == "-") {
+    if (is_terminal(stdout)) throw CheckpointError(ErrorCode::kInvalidArgument, "a tensor is not written to a terminal; redirect the output or name a file with -o");
+    return TensorFileFormat::kNpy;
+  }
+  const TensorMetadata& metadata = reader.metadata().tensors[tensor];
+  const std::string what = dckpt::quoted(metadata.key) + " is a tensor, " + std::string(to_string(metadata.properties.dtype)) + " " + to_string(metadata.global_shape());
+  throw CheckpointError(ErrorCode::kInvalidArgument, what + "; name a file that ends in .npy or .safetensors with -o" + (options.output.empty() ? "" : ", not " + dckpt::quoted(options.output)));
+}
+
+void extract_tensor(const Options& options, const CheckpointReader& reader, std::size_t tensor) {
+  const TensorFileFormat format = file_format(options, reader, tensor);
+  ProgressLine progress("extract ");
+  const TensorFileOptions file_options{.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); }};
+  std::optional<OutputFile> file;   // not before the element type is known to fit
+  write_tensor_file(reader, tensor, format, [&](ByteView bytes) {
+    if (!file) file.emplace(options.output);
+    file->write(bytes);
+  }, file_options);
+  file->commit();
+}
+
+Value all_objects(const CheckpointReader& reader) {
+  Value objects = Value::dict();
+  for (std::size_t i = 0; i < reader.metadata().objects.size(); ++i) {
+    const std::string& key = reader.metadata().objects[i].key;
+    objects[key] = with_context({.key = key}, [&] { return render(reader.object(i)); });
+  }
+  return objects;
+}
+
+int run_extract(const Options& options) {
+  if ((options.key.empty() ? 0 : 1) + (options.common ? 1 : 0) + (options.objects ? 1 : 0) != 1) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "name exactly one thing to extract: a KEY, --common or --objects");
+  }
+  const auto reader = options.checkpoint.open();
+  with_context({.file = options.checkpoint.path}, [&] {
+    if (options.common) return write_json(options, render(reader->common_state()));
+    if (options.objects) return write_json(options, all_objects(*reader));
+    if (const auto tensor = position_of(reader->metadata().tensors, options.key)) return extract_tensor(options, *reader, *tensor);
+    if (const auto object = position_of(reader->metadata().objects, options.key)) return write_json(options, render(reader->object(*object)));
+    throw_no_key(reader->metadata(), options.key);
+  });
+  return kOk;
+}
+
+}  // namespace
+
+Command add_extract(CLI::App& program) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand("extract", "Take out one tensor, an object, or the common state");
+  command.footer(
+      "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 and float8, safetensors has.\n"
+      "Everything else becomes JSON; what JSON lacks is tagged: {\"__tuple__\": [...]}, {\"__tensor__\": {dtype, shape, sha256, first}}, ...\n\n"
+      "Examples:\n"
+      "  dckpt extract iter_0001000 decoder.final_layernorm.weight -o norm.safetensors\n"
+      "  dckpt extract iter_0001000 --common | jq .args\n"
+      "  dckpt extract iter_0001000 rng_state/shard_0.0_1.1\n"
+      "  dckpt extract iter_0001000 --objects -o objects.json");
+  add_checkpoint(command, options->checkpoint);
+  command.add_option("KEY", options->key, "Key of a tensor or object")->type_name("");
+  command.add_flag("--common", options->common, "The common state");
+  command.add_flag("--objects", options->objects, "All objects: {key: value}");
+  command.add_option("-o,--output", options->output, "File to write; - for standard output, which JSON goes to by default")->type_name("FILE");
+  add_json(command, options->json);
+  return {&command, [options] { return run_extract(*options); }};
+}
+
+}  // namespace dckpt::tool

@@ -1,0 +1,59 @@
+#include "tools/dckpt/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "mapping/base/error.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Something other than a regular file is there: a device, a pipe.
+bool is_special(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
+}  // namespace
+
+OutputFile::OutputFile(const std::string& name) : target_(name) {
+  if (name == "-") return;
+  const bool special = is_special(target_);
+  written_ = special ? target_ : fs::path(name + ".partial-" + std::to_string(getpid()));
+  const int descriptor = open(written_.c_str(), special ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  file_ = descriptor < 0 ? nullptr : fdopen(descriptor, "wb");
+  if (file_ == nullptr) fail("cannot create the output file");
+}
+
+OutputFile::~OutputFile() {
+  if (file_ == nullptr) return;
+  std::fclose(file_);
+  if (written_ != target_) unlink(written_.c_str());
+}
+
+void OutputFile::fail(const std::string& attempted) const {
+  throw CheckpointError(ErrorCode::kIo, attempted + ": " + std::strerror(errno), {.file = target_.string()});
+}
+
+void OutputFile::write(ByteView bytes) {
+  if (file_ == nullptr) return print_bytes(bytes.data(), bytes.size());
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) fail("cannot write the output file");
+}
+
+void OutputFile::commit() {
+  if (file_ == nullptr) return flush_output();
+  if (std::fflush(file_) != 0 || (written_ != target_ && fsync(fileno(file_)) != 0)) fail("cannot write the output file");
+  if (written_ != target_ && std::rename(written_.c_str(), target_.c_str()) != 0) fail("cannot put the output file in its place");
+  std::fclose(file_);
+  file_ = nullptr;
+}
+
+}  // namespace dckpt::tool

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace dckpt::tool {
+
+/// One line on stderr that follows long work: share, bytes, rate, time left. Nothing at all where stderr is no terminal, and nothing for work that
+/// is over in a moment. Removes itself.
+class ProgressLine {
+ public:
+  explicit ProgressLine(std::string verb);
+  ~ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  /// Not for several threads at once.
+  void update(std::uint64_t done, std::uint64_t total);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string verb_;
+  bool enabled_;
+  bool drawn_ = false;
+  Clock::time_point start_;
+  Clock::time_point last_;
+};
+
+/// " 45%  1.2 GiB of 2.6 GiB  820.0 MiB/s  0:12 left"
+std::string progress_text(std::uint64_t done, std::uint64_t total, double seconds);
+
+}  // namespace dckpt::tool
