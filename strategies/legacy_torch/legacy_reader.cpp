@@ -81,7 +81,6 @@ class LegacyReader final : public CheckpointReader {
       : storage_(std::move(storage)), info_{.format = "torch", .producer = std::move(producer)}, checked_(files.size()) {
     std::set<std::string> keys;
     for (const SourceFile& file : files) add(file, keys);
-    if (files.size() == 1) info_.common_file = files.front().name;
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }

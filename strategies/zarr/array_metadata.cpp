@@ -94,7 +94,9 @@ class ZarrayParser {
       if (array.chunk[axis] == 0 && array.shape[axis] > 0) fail(ErrorCode::kCorrupt, "'chunks' " + to_string(array.chunk) + " has an extent of 0");
     }
     for (const auto& [name, extents] : {std::pair{"shape", &array.shape}, std::pair{"chunks", &array.chunk}}) {
-      const auto elements = checked_numel(*extents);
+      Shape at_least_one;  // so that strides fit too, which an extent of 0 does not shorten
+      for (const std::int64_t extent : *extents) at_least_one.push_back(std::max<std::int64_t>(extent, 1));
+      const auto elements = checked_numel(at_least_one);
       if (!elements || !checked_mul<std::int64_t>(*elements, static_cast<std::int64_t>(item_size(array.dtype)))) {
         fail(ErrorCode::kCorrupt, quoted(name) + " " + to_string(*extents) + " is too large");
       }
