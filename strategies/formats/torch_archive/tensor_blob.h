@@ -11,6 +11,8 @@
 
 namespace dckpt {
 
+class TorchArchiveWriter;
+
 /// One tensor as torch.save(tensor) writes it: a zip archive with the members
 ///
 ///     archive/data.pkl                  a pickle: _rebuild_tensor_v2(storage "0", offset, size, stride, …)
@@ -46,13 +48,10 @@ class TensorBlobWriter {
   Bytes tail(std::uint32_t crc = 0) const;
 
  private:
+  std::shared_ptr<const TorchArchiveWriter> archive_;  // as it is after the head
   Bytes head_;
   std::uint64_t payload_size_ = 0;
   std::uint64_t tail_size_ = 0;
-  std::uint64_t payload_header_ = 0;   // offset of the payload's local header in the head
-  Bytes directory_;                    // central directory entries of the members in the head
-  std::uint64_t id_seed_ = 0;
-  bool crc_ = true;
 };
 
 /// What a blob holds and where.
@@ -75,7 +74,7 @@ class TensorBlobCache {
   ~TensorBlobCache();
 
  private:
-  friend class TensorBlobReader;
+  friend struct TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length, TensorBlobCache* cache);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -21,12 +21,17 @@ struct TorchFileOptions {
   std::uint64_t max_tensor_bytes = std::uint64_t{64} << 30;
 };
 
-/// The object in [base, base + length) of the file. Tensors that share a storage share memory. A Parameter stays an Opaque call around its tensor.
+/// The object in [base, base + length) of the file. Tensors that share a storage share memory. A Parameter stays an
+/// Opaque call around its tensor, and so do tensors with attributes or hooks (see tensor_of).
 /// Throws CheckpointError: (corrupt), or (unsupported) for big-endian files, TorchScript archives, compressed members.
 Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options = {});
 Value load_torch_file(const ReadableFile& file, const TorchFileOptions& options = {});
 /// The same for bytes in memory; `what` names them in messages. Nothing in the value refers to `bytes` afterwards; `lazy` is ignored.
 Value load_torch_bytes(ByteView bytes, const std::string& what, const TorchFileOptions& options = {});
+
+/// The tensor that a value of such a file stands for, without what is more than a tensor: the tensor itself, that of a Parameter, one with attributes
+/// or hooks. Shares the elements. Empty for anything else, sparse and quantised tensors included.
+std::optional<Tensor> tensor_of(const Value& value);
 
 enum class TorchFileForm { kZip, kStream };
 /// Which form the first bytes announce; empty if it is neither. Says nothing about the rest.

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "mapping/base/bytes.h"
+#include "mapping/base/error.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
@@ -58,19 +59,25 @@ class ZipArchive {
   bool check(const ZipMember& member) const;
 
  private:
-  friend class ZipParser;
-  ByteView window(std::uint64_t offset, std::size_t size, Bytes& scratch) const;
+  struct End;  // what the end records say
+  End read_end();
+  void read_directory(const End& end);
+  void refuse_ambiguous_names();
+  void refuse_overlaps();
+  ByteView window(std::uint64_t offset, std::uint64_t size, Bytes& scratch) const;
+  [[noreturn]] void fail(ErrorCode code, const std::string& message, std::uint64_t offset) const;
+  [[noreturn]] void corrupt(const std::string& message, std::uint64_t offset) const { fail(ErrorCode::kCorrupt, message, offset); }
 
   const ReadableFile* file_;
   std::uint64_t base_;
   std::uint64_t length_;
-  Bytes head_;                         // first bytes of the archive, kept because small archives lie in it wholly
+  Bytes head_;                                 // the first bytes, where small archives and the headers of large ones lie
+  Bytes tail_;                                 // the last bytes, the directory among them
   std::uint64_t tail_offset_ = 0;
-  Bytes tail_;                         // last bytes, with the directory
-  std::vector<ZipMember> members_;
-  std::vector<std::uint32_t> by_offset_;  // positions in members_, by header offset
-  std::vector<std::uint32_t> by_name_;
   std::uint64_t directory_offset_ = 0;
+  std::vector<ZipMember> members_;
+  std::vector<std::uint64_t> header_offsets_;  // sorted
+  std::vector<std::uint32_t> by_name_;         // positions in members_, sorted without regard to case; only when there are many
   bool has_crcs_ = false;
 };
 

@@ -1,0 +1,45 @@
+#include "strategies/formats/torch_archive/storage_table.h"
+
+#include <optional>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+pickle::ValueHooks StorageTable::hooks() {
+  pickle::ValueHooks hooks;
+  hooks.persistent = [this](const Value& id) { return resolve(id); };
+  hooks.known = [](const Opaque& object) -> std::optional<Value> {
+    std::optional<Tensor> tensor = rebuild_tensor(object);
+    return tensor ? std::optional<Value>(std::move(*tensor)) : std::nullopt;
+  };
+  return hooks;
+}
+
+Value StorageTable::resolve(const Value& persistent_id) {
+  const StorageId id = parse_storage_id(persistent_id);
+  const auto [place, added] = entries_.try_emplace(id.key);
+  Entry& entry = place->second;
+  if (added) {
+    entry = {id.type, id.numel, TorchStorage{.type = id.type, .location = id.location, .elements = elements(id)}};
+  } else if (entry.type != id.type || entry.numel != id.numel) {
+    throw CheckpointError(ErrorCode::kCorrupt, "storage " + quoted(id.key) + " is used as " + std::to_string(entry.numel) + " elements of " + entry.type + " and as " +
+                                                   std::to_string(id.numel) + " of " + id.type);
+  }
+  return entry.storage;
+}
+
+Tensor StorageTable::elements(const StorageId& id) {
+  const std::uint64_t offset = locate_(id);
+  if (options_.lazy) return Tensor::in_file(id.dtype, Shape(1, id.numel), Shape(1, 1), {file_.name(), offset});
+  if (id.nbytes() > options_.max_tensor_bytes - bytes_read_) {
+    throw CheckpointError(ErrorCode::kUnsupported, "the file holds more than the limit of " + human_bytes(options_.max_tensor_bytes) + " of tensors");
+  }
+  bytes_read_ += id.nbytes();
+  Tensor tensor = Tensor::empty(id.dtype, Shape(1, id.numel));
+  if (id.numel > 0) file_.read(offset, tensor.bytes());
+  return tensor;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+
+#include "mapping/state/value.h"
+#include "strategies/formats/pickle/value.h"
+#include "strategies/formats/torch_archive/tensor_rebuild.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// The storages of one torch file: each is read (or described) once, when the pickle refers to it first.
+class StorageTable {
+ public:
+  /// `locate` gives the offset in the file of a storage's first byte, after it has made sure that all its bytes are in the file.
+  using Locate = std::function<std::uint64_t(const StorageId&)>;
+
+  StorageTable(const ReadableFile& file, const TorchFileOptions& options, Locate locate) : file_(file), options_(options), locate_(std::move(locate)) {}
+
+  /// Hooks that turn persistent ids into storages and rebuild calls into tensors; they refer to this table.
+  pickle::ValueHooks hooks();
+
+ private:
+  struct Entry {
+    std::string type;
+    std::int64_t numel = 0;
+    Value storage{};
+  };
+
+  Value resolve(const Value& persistent_id);
+  Tensor elements(const StorageId& id);
+
+  const ReadableFile& file_;
+  TorchFileOptions options_;
+  Locate locate_;
+  std::unordered_map<std::string, Entry> entries_;
+  std::uint64_t bytes_read_ = 0;
+};
+
+/// The stream form, without the zip archive around it.
+Value load_torch_stream(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options);
+
+}  // namespace dckpt

@@ -1,0 +1,134 @@
+#include "strategies/formats/torch_archive/torch_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "strategies/formats/pickle/graph.h"
+#include "strategies/formats/pickle/value.h"
+#include "strategies/formats/torch_archive/checksum.h"
+#include "strategies/formats/torch_archive/storage_table.h"
+#include "strategies/formats/torch_archive/tensor_rebuild.h"
+#include "strategies/formats/torch_archive/torch_layout.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{1} << 30;
+constexpr std::string_view kZipStart = "PK\3\4";
+/// LONG1 with the ten bytes of 0x1950a86a20f9469cfc6c, then STOP; before it PROTO, and from protocol 4 on maybe FRAME.
+constexpr std::string_view kStreamMagic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+constexpr std::size_t kStreamStart = 2 + 9 + kStreamMagic.size();
+
+/// Bytes that somebody else keeps, as a file.
+class ViewFile final : public ReadableFile {
+ public:
+  ViewFile(ByteView bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+  const std::string& name() const noexcept override { return name_; }
+  std::uint64_t size() const noexcept override { return bytes_.size(); }
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    if (!range_fits(offset, into.size(), bytes_.size())) {
+      throw CheckpointError(ErrorCode::kCorrupt, "cannot read " + std::to_string(into.size()) + " bytes: beyond the end", {.file = name_, .offset = offset});
+    }
+    if (!into.empty()) std::memcpy(into.data(), bytes_.data() + offset, into.size());
+  }
+  void prefetch(std::uint64_t, std::uint64_t) const override {}
+
+ private:
+  ByteView bytes_;
+  const std::string& name_;
+};
+
+Value load_archive(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options) {
+  const TorchArchive archive(file, base, length);
+  StorageTable table(file, options, [&archive](const StorageId& id) {
+    return archive.zip().data_offset(archive.storage(id.key, id.nbytes(), item_size(id.dtype)));
+  });
+  const Bytes pickle = archive.pickle(kMaxPickleBytes);
+  const pickle::Graph graph = pickle::read_graph(pickle, file.name());
+  return pickle::value_from_graph(graph, table.hooks());
+}
+
+}  // namespace
+
+std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length) {
+  if (!range_fits(base, length, file.size())) return std::nullopt;
+  std::array<std::byte, kStreamStart> start{};
+  const std::size_t size = std::min<std::uint64_t>(length, start.size());
+  file.read(base, MutableByteView(start).first(size));
+  const std::string_view text = as_text(ByteView(start).first(size));
+  if (text.starts_with(kZipStart)) return TorchFileForm::kZip;
+  if (text.starts_with('\x80') && text.find(kStreamMagic) != std::string_view::npos) return TorchFileForm::kStream;
+  return std::nullopt;
+}
+
+Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options) {
+  return with_context({.file = file.name()}, [&] {
+    const std::optional<TorchFileForm> form = detect_torch_file(file, base, length);
+    if (!form) {
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "this is no torch.save file: it starts neither like a zip archive nor like the stream of torch before 1.6 "
+                            "(the tar form before 0.1.10 is not read); it may be damaged, truncated or something else");
+    }
+    return *form == TorchFileForm::kZip ? load_archive(file, base, length, options) : load_torch_stream(file, base, length, options);
+  });
+}
+
+Value load_torch_file(const ReadableFile& file, const TorchFileOptions& options) { return load_torch_file(file, 0, file.size(), options); }
+
+Value load_torch_bytes(ByteView bytes, const std::string& what, const TorchFileOptions& options) {
+  TorchFileOptions read = options;
+  read.lazy = false;
+  return load_torch_file(ViewFile(bytes, what), read);
+}
+
+bool check_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length) {
+  if (detect_torch_file(file, base, length) == TorchFileForm::kStream) return false;
+  const TorchArchive archive(file, base, length);
+  for (const ZipMember& member : archive.zip().members()) archive.zip().check(member);
+  return archive.zip().has_crcs();
+}
+
+void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink, const TorchSaveOptions& options) {
+  std::vector<TorchStorage> storages;
+  pickle::WriteOptions write;
+  write.reduce_tensor = reduce_tensor;
+  write.persistent_id = [&storages](const TorchStorage& storage) {
+    if (!storage.elements.has_data() || storage.elements.device().kind != Device::Kind::kCpu) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot save a tensor of shape " + to_string(storage.elements.shape()) + " that has no data in CPU memory");
+    }
+    storages.push_back(storage);
+    return make_storage_id(storage, std::to_string(storages.size() - 1));
+  };
+  const Bytes pickle = pickle::write_pickle(value, write);
+
+  Bytes records;
+  const auto send = [&records, &sink] {
+    sink(records);
+    records.clear();
+  };
+  TorchArchiveWriter archive(options.prefix, pickle, 64, {.crc = options.crc}, records);
+  for (const TorchStorage& storage : storages) {
+    const Tensor elements = storage.elements.contiguous();
+    const ByteView bytes = elements.numel() == 0 ? ByteView() : ByteView(elements.bytes());
+    archive.begin_storage(bytes.size(), records);
+    send();
+    if (!bytes.empty()) sink(bytes);
+    archive.end_storage(options.crc ? crc32(bytes) : 0, records);
+  }
+  archive.finish(records);
+  send();
+}
+
+Bytes save_torch_file(const Value& value, const TorchSaveOptions& options) {
+  Bytes bytes;
+  save_torch_file(
+      value, [&bytes](ByteView part) { bytes.insert(bytes.end(), part.begin(), part.end()); }, options);
+  return bytes;
+}
+
+}  // namespace dckpt
