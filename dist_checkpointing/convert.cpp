@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_map>
 
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/parallel_for.h"
@@ -26,15 +27,6 @@ namespace {
 
 constexpr std::uint64_t kLargestPiece = std::uint64_t{16} << 20;
 constexpr std::uint64_t kSmallestPiece = std::uint64_t{64} << 10;
-
-bool is_unique_key(const std::string& key) {
-  try {
-    ShardedObject::from_unique_key(key);
-    return true;
-  } catch (const CheckpointError&) {
-    return false;
-  }
-}
 
 /// What goes where: the result of looking at the source, before anything is written.
 struct Contents {
@@ -179,7 +171,7 @@ class Conversion {
     std::vector<std::size_t> kept_positions;
     for (std::size_t i = 0; i < contents_.object_of.size(); ++i) {
       const ObjectMetadata& object = contents_.metadata.objects[i];
-      if (is_unique_key(object.key)) {
+      if (ShardedObject::is_unique_key(object.key)) {
         kept_metadata.objects.push_back(object);
         kept_positions.push_back(contents_.object_of[i]);
         continue;
@@ -308,6 +300,8 @@ class Conversion {
     });
     set_places(plan_, places, files);
     Metadata& metadata = plan_.metadata;
+    restore_order(metadata.tensors, contents_.metadata.tensors);
+    restore_order(metadata.objects, contents_.metadata.objects);
     metadata.paths = contents_.metadata.paths;
     metadata.storage_meta = contents_.metadata.storage_meta;
     metadata.version = contents_.metadata.version;
@@ -320,6 +314,18 @@ class Conversion {
     markers.fsync = options_.io.fsync;
     write_markers(*storage, publication.staging(), metadata, markers);
     publication.commit();
+  }
+
+  /// Keys stand in the order of the source, whichever ranks hold them now.
+  template <typename Entries>
+  static void restore_order(Entries& entries, const Entries& source) {
+    std::unordered_map<std::string_view, std::size_t> position;
+    for (std::size_t i = 0; i < source.size(); ++i) position.emplace(source[i].key, i);
+    const auto rank = [&](const auto& entry) {
+      const auto found = position.find(entry.key);
+      return found == position.end() ? source.size() : found->second;
+    };
+    std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   }
 
   static constexpr std::uint32_t kCommonSource = UINT32_MAX;

@@ -32,28 +32,33 @@ std::optional<Shape> parse_dotted(std::string_view text) {
 
 std::string ShardedObject::unique_key() const { return key + std::string(kMark) + dotted(global_offset) + "_" + dotted(global_shape); }
 
-ShardedObject ShardedObject::from_unique_key(std::string_view unique_key, ReplicaId replica_id) {
-  const auto refuse = [&]() {
-    throw CheckpointError(ErrorCode::kCorrupt, quoted(unique_key) + " is not the unique key of a ShardedObject, which has the form KEY/shard_OFFSETS_SHAPE");
-  };
+std::optional<ShardedObject> ShardedObject::parse_unique_key(std::string_view unique_key) {
   const std::size_t mark = unique_key.rfind('/');
-  if (mark == std::string_view::npos || !unique_key.substr(mark).starts_with(kMark)) refuse();
+  if (mark == std::string_view::npos || !unique_key.substr(mark).starts_with(kMark)) return std::nullopt;
   const std::string_view numbers = unique_key.substr(mark + kMark.size());
   const std::size_t middle = numbers.find('_');
-  if (middle == std::string_view::npos) refuse();
+  if (middle == std::string_view::npos) return std::nullopt;
   auto offset = parse_dotted(numbers.substr(0, middle));
   auto shape = parse_dotted(numbers.substr(middle + 1));
-  if (!offset || !shape) refuse();
+  if (!offset || !shape) return std::nullopt;
   // Megatron before 0.8 cut the last extent off the name.
   if (shape->size() + 1 == offset->size()) shape->push_back(kUnknownExtent);
-  ShardedObject object{.key = std::string(unique_key.substr(0, mark)), .global_shape = std::move(*shape), .global_offset = std::move(*offset),
-                       .replica_id = std::move(replica_id), .has_data = false};
+  ShardedObject object{.key = std::string(unique_key.substr(0, mark)), .global_shape = std::move(*shape), .global_offset = std::move(*offset), .has_data = false};
   try {
     object.validate();
   } catch (const CheckpointError&) {
-    refuse();
+    return std::nullopt;
   }
   return object;
+}
+
+ShardedObject ShardedObject::from_unique_key(std::string_view unique_key, ReplicaId replica_id) {
+  auto object = parse_unique_key(unique_key);
+  if (!object) {
+    throw CheckpointError(ErrorCode::kCorrupt, quoted(unique_key) + " is not the unique key of a ShardedObject, which has the form KEY/shard_OFFSETS_SHAPE");
+  }
+  object->replica_id = std::move(replica_id);
+  return std::move(*object);
 }
 
 void ShardedObject::validate() const {

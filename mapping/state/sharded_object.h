@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,9 @@ struct ShardedObject {
   /// The inverse, without data; the key may hold slashes. Where Megatron before 0.8 cut off the last extent of the shape, it becomes -1: unknown.
   /// Throws CheckpointError (corrupt) if the text is no unique key.
   static ShardedObject from_unique_key(std::string_view unique_key, ReplicaId replica_id = {});
+  /// The same, but empty instead of an error.
+  static std::optional<ShardedObject> parse_unique_key(std::string_view unique_key);
+  static bool is_unique_key(std::string_view key) { return parse_unique_key(key).has_value(); }
   /// Throws CheckpointError (invalid argument) if the offset is outside the grid.
   void validate() const;
 };

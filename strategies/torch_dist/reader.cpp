@@ -7,6 +7,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
+#include "mapping/state/sharded_object.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
@@ -77,8 +78,9 @@ class TorchDistReader : public CheckpointReader {
   Bytes object_bytes(std::size_t object) const override { return stored_bytes(metadata_.objects[object]); }
 
   Value object(std::size_t object) const override {
-    const Value value = decode(metadata_.objects[object]);
-    return info_.format == "torch_dist" ? unwrap(value) : value;
+    const ObjectMetadata& entry = metadata_.objects[object];
+    const Value value = decode(entry);
+    return info_.format == "torch_dist" || ShardedObject::is_unique_key(entry.key) ? unwrap(value) : value;
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
@@ -182,7 +184,7 @@ class TorchDistReader : public CheckpointReader {
     return with_context({.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset}, [&] { return load_torch_bytes(bytes, storage_->describe(file)); });
   }
 
-  /// Megatron stores [object].
+  /// Megatron stores [object]; so do plain DCP directories made of its checkpoints.
   static Value unwrap(const Value& value) { return value.is_list() && value.size() == 1 ? value.items()[0] : value; }
 
   std::shared_ptr<Storage> storage_;

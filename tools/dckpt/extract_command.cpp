@@ -72,6 +72,12 @@ void extract_tensor(const Options& options, const CheckpointReader& reader, std:
   file->commit();
 }
 
+/// A format without a common state has an empty one here: what reads the JSON need not tell the two apart.
+Value common_or_empty(const CheckpointReader& reader) {
+  Value common = reader.common_state();
+  return common.is_none() ? Value::dict() : common;
+}
+
 Value all_objects(const CheckpointReader& reader) {
   Value objects = Value::dict();
   for (std::size_t i = 0; i < reader.metadata().objects.size(); ++i) {
@@ -87,7 +93,7 @@ int run_extract(const Options& options) {
   }
   const auto reader = options.checkpoint.open();
   with_context({.file = options.checkpoint.path}, [&] {
-    if (options.common) return write_json(options, render(reader->common_state()));
+    if (options.common) return write_json(options, render(common_or_empty(*reader)));
     if (options.objects) return write_json(options, all_objects(*reader));
     if (const auto tensor = position_of(reader->metadata().tensors, options.key)) return extract_tensor(options, *reader, *tensor);
     if (const auto object = position_of(reader->metadata().objects, options.key)) return write_json(options, render(reader->object(*object)));
