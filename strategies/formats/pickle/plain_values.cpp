@@ -1,6 +1,7 @@
 #include "strategies/formats/pickle/plain_values.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
@@ -47,6 +48,22 @@ std::optional<Value> value_of_builtin(const std::string& name, const ValueList& 
   return std::nullopt;
 }
 
+/// Keys or members whose hashes are all the same take quadratic time; only hostile pickles have many.
+class CollisionLimit {
+ public:
+  explicit CollisionLimit(std::size_t keys) : active_(keys > kMaxCollisions) {}
+
+  void add(const Value& key) {
+    if (!active_ || ++seen_[hash_value(key)] <= kMaxCollisions) return;
+    throw CheckpointError(ErrorCode::kUnsupported, "a dict or set has more than " + std::to_string(kMaxCollisions) + " keys with the same hash, which is the limit");
+  }
+
+ private:
+  static constexpr std::size_t kMaxCollisions = 256;
+  bool active_;
+  std::unordered_map<std::size_t, std::size_t> seen_;
+};
+
 bool has_extras(const Opaque& object) { return !object.states.empty() || !object.list_items.empty() || !object.dict_items.empty(); }
 
 /// copyreg.__newobj__(class, *args) and copyreg.__newobj_ex__(class, args, kwargs).
@@ -82,8 +99,10 @@ bool is_hashable(const Value& value) {
 
 Dict make_dict(std::vector<std::pair<Value, Value>> items) {
   Dict dict;
+  CollisionLimit collisions(items.size());
   for (auto& [key, value] : items) {
     if (!is_hashable(key)) throw CheckpointError(ErrorCode::kCorrupt, "a dict has " + describe(key) + " as key, which Python cannot hash");
+    collisions.add(key);
     if (dict.find(key) != nullptr) throw CheckpointError(ErrorCode::kCorrupt, "a dict has the key " + describe(key) + " twice");
     dict.set(std::move(key), std::move(value));
   }
@@ -91,8 +110,11 @@ Dict make_dict(std::vector<std::pair<Value, Value>> items) {
 }
 
 Value make_set(ValueList members, bool frozen) {
-  const auto unhashable = std::find_if_not(members.begin(), members.end(), is_hashable);
-  if (unhashable != members.end()) throw CheckpointError(ErrorCode::kCorrupt, "a set has " + describe(*unhashable) + " as member, which Python cannot hash");
+  CollisionLimit collisions(members.size());
+  for (const Value& member : members) {
+    if (!is_hashable(member)) throw CheckpointError(ErrorCode::kCorrupt, "a set has " + describe(member) + " as member, which Python cannot hash");
+    collisions.add(member);
+  }
   const std::size_t count = members.size();
   Value set = frozen ? Value::frozen_set(std::move(members)) : Value::set(std::move(members));
   if (set.size() != count) throw CheckpointError(ErrorCode::kCorrupt, "a set has the same member twice");

@@ -32,7 +32,6 @@ class ValueWriter {
       case Kind::kBigInt: return out_.big_integer(value.as_big_int().bytes);
       case Kind::kFloat: return out_.real(value.as_float());
       case Kind::kComplex: return out_.complex(value.as_complex().real(), value.as_complex().imag());
-      case Kind::kStr: return out_.text(value.as_str());
       case Kind::kGlobal: return out_.global(value.as_global().module, value.as_global().name);
       case Kind::kTuple:
         if (value.items().empty()) return out_.empty_tuple();
@@ -45,32 +44,34 @@ class ValueWriter {
     }
     shared(value);
     --depth_;
-    slots_.emplace(value.identity(), out_.put());
   }
 
-  /// Values with an identity of their own.
+  /// Values with an identity of their own. Each is remembered at the moment when Python's pickler does it: containers before they are filled.
   void shared(const Value& value) {
     switch (value.kind()) {
-      case Kind::kBytes: return out_.bytes(value.as_bytes());
-      case Kind::kByteArray: return out_.byte_array(value.as_bytes());
-      case Kind::kList: return list(value.items());
-      case Kind::kTuple: return tuple(value.items());
-      case Kind::kSet: return set(value.items(), "set");
-      case Kind::kFrozenSet: return frozen_set(value.items());
-      case Kind::kDict:
-        out_.empty_dict();
-        return dict_items(value.as_dict().items());
-      case Kind::kOpaque: return object(value.as_opaque());
+      case Kind::kStr: return text(value);
+      case Kind::kBytes: out_.bytes(value.as_bytes()); return remember(value);
+      case Kind::kByteArray: out_.byte_array(value.as_bytes()); return remember(value);
+      case Kind::kList: out_.empty_list(); remember(value); return list_items(value.items());
+      case Kind::kTuple: tuple(value.items()); return remember(value);
+      case Kind::kSet: return options_.protocol < 4 ? set_call(value, "set") : set(value);
+      case Kind::kFrozenSet: return options_.protocol < 4 ? set_call(value, "frozenset") : frozen_set(value);
+      case Kind::kDict: out_.empty_dict(); remember(value); return dict_items(value.as_dict().items());
+      case Kind::kOpaque: return object(value);
       case Kind::kTensor:
         if (!options_.reduce_tensor) refuse(value);
-        return this->value(kept(options_.reduce_tensor(value.as_tensor())));
+        this->value(kept(options_.reduce_tensor(value.as_tensor())));
+        return remember(value);
       case Kind::kStorage:
         if (!options_.persistent_id) refuse(value);
         this->value(kept(options_.persistent_id(value.as_storage())));
-        return out_.persistent_id();
+        out_.persistent_id();
+        return remember(value);
       default: refuse(value);
     }
   }
+
+  void remember(const Value& value) { slots_.emplace(value.identity(), out_.put()); }
 
   [[noreturn]] static void refuse(const Value& value) {
     throw CheckpointError(ErrorCode::kInvalidArgument, std::string("a ") + to_string(value.kind()) + " cannot be written into this pickle");
@@ -79,9 +80,10 @@ class ValueWriter {
   /// The memo knows values by address, so those made on the way have to stay.
   const Value& kept(Value value) { return kept_.emplace_back(std::move(value)); }
 
-  void list(const ValueList& items) {
-    out_.empty_list();
-    list_items(items);
+  /// Equal texts are written once, too, as long as they are short.
+  void text(const Value& value) {
+    out_.text(value.as_str());
+    if (value.as_str().size() > PickleWriter::kLongestSharedText) remember(value);
   }
 
   void list_items(const ValueList& items) {
@@ -95,27 +97,32 @@ class ValueWriter {
     const bool has_mark = items.size() > 3;
     if (has_mark) out_.mark();
     for (const Value& item : items) value(item);
-    has_mark ? out_.tuple() : out_.tuple(static_cast<int>(items.size()));
+    if (has_mark) return out_.tuple();
+    out_.tuple(static_cast<int>(items.size()));
   }
 
-  void set(const ValueList& members, const char* builtin) {
-    if (options_.protocol < 4) {
-      out_.global("builtins", builtin);
-      list(members);
-      out_.tuple(1);
-      return out_.reduce();
-    }
+  void set(const Value& set) {
     out_.empty_set();
+    remember(set);
     out_.mark();
-    for (const Value& member : members) value(member);
+    for (const Value& member : set.items()) value(member);
     out_.add_items();
   }
 
-  void frozen_set(const ValueList& members) {
-    if (options_.protocol < 4) return set(members, "frozenset");
+  void frozen_set(const Value& set) {
     out_.mark();
-    for (const Value& member : members) value(member);
+    for (const Value& member : set.items()) value(member);
     out_.frozen_set();
+    remember(set);
+  }
+
+  void set_call(const Value& set, const char* builtin) {
+    out_.global("builtins", builtin);
+    out_.empty_list();
+    list_items(set.items());
+    out_.tuple(1);
+    out_.reduce();
+    remember(set);
   }
 
   void dict_items(const std::vector<std::pair<Value, Value>>& items) {
@@ -128,21 +135,30 @@ class ValueWriter {
     out_.set_items();
   }
 
-  void object(const Opaque& object) {
-    const bool with_kwargs = object.form == Opaque::Form::kNew && object.kwargs.has_value();
-    if (with_kwargs && options_.protocol < 4) {
+  void object(const Value& shared_object) {
+    const Opaque& object = shared_object.as_opaque();
+    if (object.form == Opaque::Form::kCall) {
+      value(object.callable);
+      value(object.args);
+      out_.reduce();
+    } else if (!object.kwargs) {
+      value(object.callable);
+      value(object.args);
+      out_.new_object();
+    } else if (options_.protocol >= 4) {
+      value(object.callable);
+      value(object.args);
+      value(*object.kwargs);
+      out_.new_object_ex();
+    } else {
       out_.global("copyreg", "__newobj_ex__");
       value(object.callable);
       value(object.args);
       value(*object.kwargs);
       out_.tuple(3);
       out_.reduce();
-    } else {
-      value(object.callable);
-      value(object.args);
-      if (with_kwargs) value(*object.kwargs);
-      with_kwargs ? out_.new_object_ex() : object.form == Opaque::Form::kNew ? out_.new_object() : out_.reduce();
     }
+    remember(shared_object);
     list_items(object.list_items);
     dict_items(object.dict_items);
     for (const Value& state : object.states) {

@@ -11,9 +11,6 @@
 namespace dckpt::pickle {
 namespace {
 
-// Longer texts are rarely repeated and would make the memo large.
-constexpr std::size_t kLongestMemoisedText = 256;
-
 template <typename Wide>
 bool fits(std::uint64_t size) {
   return size <= std::numeric_limits<Wide>::max();
@@ -75,7 +72,7 @@ void PickleWriter::complex(double re, double im) {
 }
 
 void PickleWriter::text(std::string_view utf8) {
-  if (utf8.size() > kLongestMemoisedText) return plain_text(utf8);
+  if (utf8.size() > kLongestSharedText) return plain_text(utf8);
   if (const auto known = texts_.find(utf8); known != texts_.end()) return get(known->second);
   plain_text(utf8);
   texts_.emplace(utf8, put());

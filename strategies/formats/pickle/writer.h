@@ -13,10 +13,11 @@ namespace dckpt::pickle {
 
 /// Emits the opcodes of one pickle, in the order in which a reader executes them: values push themselves on the reader's stack, the others take
 /// their operands from it. `{"a": (1, 2)}` is `empty_dict(), text("a"), integer(1), integer(2), tuple(2), set_item()`.
-/// Texts and globals that were written before are referred to. The caller is responsible for a sound order; nothing is checked.
+/// Short texts and globals that were written before are referred to. The caller is responsible for a sound order; nothing is checked.
 class PickleWriter {
  public:
   using Slot = std::uint32_t;  ///< place in the memo
+  static constexpr std::size_t kLongestSharedText = 256;  ///< longer texts are rarely repeated and would make the memo large
 
   /// Protocol 2, or 4 without frames.
   explicit PickleWriter(int protocol = 2);

@@ -1,0 +1,238 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/strategies/formats/pickle/pickle_files.h"
+
+namespace dckpt::pickle {
+namespace {
+
+using namespace std::string_literals;
+using Kind = Graph::Kind;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Malformed {
+  const char* name;
+  std::string pickle;
+  const char* message;
+  ErrorCode code = ErrorCode::kCorrupt;
+};
+
+class MalformedPickle : public testing::TestWithParam<Malformed> {};
+
+TEST_P(MalformedPickle, IsRefusedByName) {
+  const Malformed& param = GetParam();
+  const CheckpointError error = error_of([&] { read_graph(as_bytes(param.pickle), "common.pt"); });
+  EXPECT_EQ(error.code(), param.code) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr(param.message));
+  EXPECT_EQ(error.context().file, "common.pt");
+  EXPECT_TRUE(error.context().offset);
+}
+
+const Malformed kMalformed[] = {
+    {"Empty", ""s, "end before STOP"},
+    {"NoStop", "\x80\x02N"s, "end before STOP"},
+    {"OpcodeUnknown", "\xFF"s, "unknown opcode 255"},
+    {"ProtocolSix", "\x80\x06N."s, "protocol 6", ErrorCode::kUnsupported},
+    {"BytesAfterStop", "N.N."s, "2 bytes follow STOP"},
+    {"StopOnEmptyStack", "."s, "takes 1 values"},
+    {"StopOnMark", "N(."s, "takes 1 values"},
+    {"StopLeavesValues", "NN."s, "1 more values"},
+    {"TupleWithoutMark", "K\1t."s, "no MARK"},
+    {"PopOnEmptyStack", "0N."s, "takes 1 values"},
+    {"PopMarkWithoutMark", "N1."s, "no MARK"},
+    {"DupOnEmptyStack", "2."s, "takes 1 values"},
+    {"TwoForThree", "NN\x87."s, "takes 3 values"},
+    {"ReduceWithOneOperand", "NR."s, "takes 2 values"},
+    {"ReduceReachesBelowMark", "cos\nf\n()R."s, "takes 2 values"},
+    {"ReduceOfPlainValue", "K\1)R."s, "what is called is a plain value"},
+    {"ReduceWithoutTuple", "cos\nf\nK\1R."s, "no tuple"},
+    {"NewObjWithoutTuple", "cos\nf\n]\x81."s, "no tuple"},
+    {"NewObjExWithoutDict", "cos\nf\n))\x92."s, "no dict"},
+    {"ObjWithoutClass", "(o."s, "OBJ has no class"},
+    {"BuildOnDict", "}}b."s, "plain value"},
+    {"AppendOnTuple", ")K\1a."s, "neither a list nor an object"},
+    {"AppendsOnDict", "}(K\1e."s, "neither a list nor an object"},
+    {"AppendsOnNothing", "(K\1e."s, "values from the stack"},
+    {"SetItemOnList", "]K\1K\2s."s, "neither a dict nor an object"},
+    {"SetItemsOnInt", "K\1(K\1K\2u."s, "neither a dict nor an object"},
+    {"SetItemsOdd", "}(K\1K\2K\3u."s, "key without a value"},
+    {"DictOdd", "(K\1d."s, "key without a value"},
+    {"AddItemsOnList", "](K\1\x90."s, "no set"},
+    {"GetOfNothing", "h\7."s, "memo index 7"},
+    {"GetNegative", "g-1\n."s, "'-1' is no memo index"},
+    {"GetOverflow", "g99999999999999999999\n."s, "no memo index"},
+    {"PutOfLetters", "Npabc\n."s, "'abc' is no memo index"},
+    {"PutWithoutValue", "q\0."s, "takes 1 values"},
+    {"GlobalWithoutNewline", "cos"s, "inside a line"},
+    {"GlobalWithoutName", "cos\n\n."s, "without module or name"},
+    {"StackGlobalOfInts", "K\1K\2\x93."s, "two strings"},
+    {"ExtensionCode", "\x82\1."s, "copyreg extension"},
+    {"OutOfBandBuffer", "\x97."s, "out-of-band"},
+    {"ReadonlyBuffer", "N\x98."s, "out-of-band"},
+    {"TextBeyondTheEnd", "X\xFF\xFF\xFF\xFF" "abc."s, "4294967295 bytes, but 4 are left"},
+    {"Text8BeyondTheEnd", "\x8D\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF" "abc."s, "but 4 are left"},
+    {"BytesBeyondTheEnd", "\x8E\0\0\0\0\0\1\0\0" "."s, "1099511627776 bytes"},
+    {"ByteArrayBeyondTheEnd", "\x96\0\0\0\0\0\1\0\0" "."s, "1099511627776 bytes"},
+    {"Long4Negative", "\x8B\xFF\xFF\xFF\xFF."s, "negative length -1"},
+    {"BinStringNegative", "T\xFF\xFF\xFF\xFF."s, "negative length -1"},
+    {"FrameBeyondTheEnd", "\x95\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7FN."s, "a frame of"},
+    {"NumberCutShort", "J\1\2."s, "declares 4 bytes"},
+    {"TextNotUtf8", "X\2\0\0\0\xFF\xFE."s, "not UTF-8"},
+    {"TextOverlong", "\x8C\2\xC0\x80."s, "not UTF-8"},
+    {"TextBeyondUnicode", "\x8C\4\xF4\x90\x80\x80."s, "not UTF-8"},
+    {"TextCutShort", "\x8C\2\xE6\x97."s, "not UTF-8"},
+    {"UnicodeEscapeCut", "V\\u00\n."s, "wrong \\u escape"},
+    {"UnicodeEscapeBeyondUnicode", "V\\U00110000\n."s, "wrong \\u escape"},
+    {"StringUnquoted", "Sabc\n."s, "no quoted literal"},
+    {"StringHalfQuoted", "S'abc\n."s, "no quoted literal"},
+    {"StringEscapeWrong", "S'\\x4'\n."s, "no quoted literal"},
+    {"StringNotUtf8", "U\1\xFF."s, "Python 2", ErrorCode::kUnsupported},
+    {"IntOfLetters", "I12abc\n."s, "'12abc', which is no decimal"},
+    {"IntEmpty", "I\n."s, "no decimal"},
+    {"IntOctalForSomeReaders", "I010\n."s, "leading zeros"},
+    {"LongTooLong", "L" + std::string(4301, '9') + "L\n.", "4300 digits"},
+    {"FloatOfLetters", "Fabc\n."s, "no number"},
+    {"FloatHexadecimal", "F0x1p3\n."s, "no number"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Opcode, MalformedPickle, testing::ValuesIn(kMalformed), [](const auto& test) { return std::string(test.param.name); });
+
+TEST(ReadGraph, ErrorsNameTheOffsetOfTheOpcode) {
+  const CheckpointError error = error_of([] { read_graph(as_bytes("\x80\x02NN\xFF"), "f"); });
+  EXPECT_EQ(error.context().offset, 4U);
+}
+
+TEST(ReadGraph, EveryTruncationOfAGoldenPickleIsRefused) {
+  for (const char* name : {"plain.p0", "plain.p5", "objects.p2"}) {
+    const Bytes whole = golden(name);
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      EXPECT_THROW(read_graph(ByteView(whole).first(size), name), CheckpointError) << name << " cut to " << size;
+    }
+  }
+}
+
+TEST(ReadGraph, StreamsOfSeveralPicklesTellWhereTheFirstEnds) {
+  std::size_t consumed = 0;
+  const Graph graph = read_graph(as_bytes("K\1.K\2."), "stream", {}, &consumed);
+  EXPECT_EQ(graph.integer(graph.root()), 1);
+  EXPECT_EQ(consumed, 3U);
+}
+
+TEST(ReadGraph, CallsAreNodesAndWhatIsPoppedLeavesNoTrace) {
+  const std::string pickle = "cos\nsystem\n(X\1\0\0\0xtR0K\5."s;
+  const Graph graph = read_graph(as_bytes(pickle), "f");
+  EXPECT_EQ(graph.kind(graph.root()), Kind::kInt);
+}
+
+TEST(ReadGraph, ObjectsCarryTheirStatesAndItems) {
+  const Graph graph = read_graph(as_bytes("cm\nC\n)\x81(K\1K\2eK\3K\4sK\5bK\6bK\7a."), "f");
+  const Graph::Id object = graph.root();
+  ASSERT_EQ(graph.kind(object), Kind::kNew);
+  ASSERT_EQ(graph.child_count(object), 2U);
+  EXPECT_EQ(graph.text(graph.children(graph.children(object)[0])[1]), "C");
+  const auto integers = [&](std::span<const Graph::Id> ids) {
+    std::vector<std::int64_t> values;
+    for (const Graph::Id id : ids) values.push_back(graph.integer(id));
+    return values;
+  };
+  const Graph::Extras extras = graph.extras(object);
+  EXPECT_THAT(integers(extras.states), ElementsAre(5, 6));
+  EXPECT_THAT(integers(extras.list_items), ElementsAre(1, 2, 7));
+  EXPECT_THAT(integers(extras.dict_items), ElementsAre(3, 4));
+}
+
+TEST(ReadGraph, ObjectsWithoutExtrasHaveNone) {
+  const Graph graph = read_graph(as_bytes("cm\nf\n)R."), "f");
+  EXPECT_TRUE(graph.extras(graph.root()).states.empty());
+  EXPECT_TRUE(graph.extras(graph.root()).dict_items.empty());
+}
+
+TEST(ReadGraph, InstAndObjMakeInstances) {
+  for (const std::string& pickle : {"(K\1im\nC\n."s, "(cm\nC\nK\1o."s}) {
+    const Graph graph = read_graph(as_bytes(pickle), "f");
+    ASSERT_EQ(graph.kind(graph.root()), Kind::kCall);
+    EXPECT_EQ(graph.child_count(graph.children(graph.root())[1]), 1U);
+  }
+  const Graph without_arguments = read_graph(as_bytes("(im\nC\n."), "f");
+  EXPECT_EQ(without_arguments.kind(without_arguments.root()), Kind::kNew);
+}
+
+TEST(ReadGraph, Python2NamesAreTranslatedInOldProtocolsOnly) {
+  const auto path = [](std::string_view pickle) {
+    const Graph graph = read_graph(as_bytes(pickle), "f");
+    const auto names = graph.children(graph.root());
+    return std::string(graph.text(names[0])) + "." + std::string(graph.text(names[1]));
+  };
+  EXPECT_EQ(path("c__builtin__\nxrange\n."), "builtins.range");
+  EXPECT_EQ(path("\x80\x02" "ccopy_reg\n_reconstructor\n."), "copyreg._reconstructor");
+  EXPECT_EQ(path("\x80\x02" "cexceptions\nOSError\n."), "builtins.OSError");
+  EXPECT_EQ(path("\x80\x03" "c__builtin__\nset\n."), "__builtin__.set");
+}
+
+TEST(ReadGraph, NamesOfGlobalsAreNotTrimmed) {
+  const Graph graph = read_graph(as_bytes("cos\r\nsystem\r\n."), "f");
+  EXPECT_EQ(graph.text(graph.children(graph.root())[0]), "os\r");
+}
+
+TEST(ReadGraph, MemoizeCountsTheIndicesInUse) {
+  // BINPUT 1 stores "a"; one index is in use, so MEMOIZE stores "b" at 1 as well.
+  const std::string pickle = "X\1\0\0\0aq\1" "0X\1\0\0\0b\x94" "0h\1."s;
+  const Graph graph = read_graph(as_bytes(pickle), "f");
+  EXPECT_EQ(graph.text(graph.root()), "b");
+}
+
+TEST(ReadGraph, MemoIndicesMayBeSparse) {
+  const Graph graph = read_graph(as_bytes("K\1r\xFF\xFF\xFF\xFF" "0K\2q\5" "0j\xFF\xFF\xFF\xFF."), "f");
+  EXPECT_EQ(graph.integer(graph.root()), 1);
+}
+
+TEST(ReadGraph, AStrayMemoIndexKeepsItsValueWhenTheArrayReachesIt) {
+  std::string pickle = "](K\1r\0\4\0\0"s;  // index 1024 before any other
+  for (int i = 0; i < 1024; ++i) pickle += "K\2r"s + static_cast<char>(i & 0xFF) + static_cast<char>(i >> 8) + "\0\0"s;
+  pickle += "j\0\4\0\0e."s;
+  const Graph graph = read_graph(as_bytes(pickle), "f");
+  EXPECT_EQ(graph.integer(graph.children(graph.root()).back()), 1);
+}
+
+TEST(ReadGraph, SpellingsOfProtocol0) {
+  const auto integer = [](std::string_view pickle) {
+    const Graph graph = read_graph(as_bytes(pickle), "f");
+    return graph.integer(graph.root());
+  };
+  const auto text = [](std::string_view pickle) {
+    const Graph graph = read_graph(as_bytes(pickle), "f");
+    return std::string(graph.text(graph.root()));
+  };
+  EXPECT_EQ(integer("I-12\n."), -12);
+  EXPECT_EQ(integer("L12L\n."), 12);
+  EXPECT_EQ(integer("L-9223372036854775808L\n."), INT64_MIN);
+  EXPECT_EQ(text("V\\u00e9\\U0001d11e\\n\n."), "é𝄞\\n");
+  EXPECT_EQ(text("V\xE9\n."), "é");
+  EXPECT_EQ(text("S'it\\'s\\x41\\n'\n."), "it'sA\n");
+  EXPECT_EQ(text("S\"it's\"\n."), "it's");
+  const Graph truth = read_graph(as_bytes("I01\n."), "f");
+  EXPECT_EQ(truth.kind(truth.root()), Kind::kTrue);
+}
+
+TEST(ReadGraph, LongsAreCanonical) {
+  const Graph padded = read_graph(as_bytes("\x8A\x0A\x05\0\0\0\0\0\0\0\0\0."s), "f");
+  EXPECT_EQ(padded.integer(padded.root()), 5);
+  const Graph negative = read_graph(as_bytes("\x8A\x01\xFF."), "f");
+  EXPECT_EQ(negative.integer(negative.root()), -1);
+  const Graph zero = read_graph(as_bytes("\x8A\0."s), "f");
+  EXPECT_EQ(zero.integer(zero.root()), 0);
+}
+
+TEST(ReadGraph, LimitsHoldAtTheLimitAndBreakPastIt) {
+  const auto marks = [](std::size_t count) { return std::string(count, '(') + std::string(count, '1') + "N."; };
+  EXPECT_NO_THROW(read_graph(as_bytes(marks(1000)), "f"));
+  EXPECT_THAT(error_of([&] { read_graph(as_bytes(marks(1001)), "f"); }).what(), HasSubstr("1000 MARKs"));
+  EXPECT_NO_THROW(read_graph(as_bytes("](K\1K\2e."), "f", {.max_nodes = 3}));
+  EXPECT_THAT(error_of([] { read_graph(as_bytes("](K\1K\2e."), "f", {.max_nodes = 2}); }).what(), HasSubstr("more than 2 values"));
+  EXPECT_NO_THROW(read_graph(as_bytes("N."), "f", {.max_bytes = 2}));
+  EXPECT_EQ(error_of([] { read_graph(as_bytes("N."), "f", {.max_bytes = 1}); }).code(), ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace dckpt::pickle
