@@ -187,8 +187,8 @@ class PosixStorage final : public Storage {
     const int error = errno;
     struct stat status {};
     if ((error == ELOOP || error == ENOTDIR) && ::fstatat(directory.get(), component.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            attempt + ": " + dckpt::quoted(path) + " is " + posix::kind_of(status.st_mode) + ", not a directory (links are not followed below the root)", {.file = path});
+      const std::string advice = S_ISLNK(status.st_mode) ? "; links inside a checkpoint are not followed" : "";
+      throw CheckpointError(ErrorCode::kCorrupt, attempt + ": a component of the path is " + posix::kind_of(status.st_mode) + ", not a directory" + advice, {.file = path});
     }
     throw system_error(attempt, error, path);
   }

@@ -10,7 +10,7 @@
 #include "strategies/comm/agree.h"
 #include "strategies/comm/communicator.h"
 
-// What every Communicator must do. A test program of an implementation includes this file and instantiates the suite:
+// What every Communicator must do. One file of a test program includes this and instantiates the suite:
 //   INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance, testing::Values(CommunicatorWorld{"threads", run_ranks}), name_of_world);
 namespace dckpt {
 
@@ -23,6 +23,7 @@ struct CommunicatorWorld {
   std::chrono::milliseconds grace = std::chrono::seconds(20);
 };
 
+inline void PrintTo(const CommunicatorWorld& world, std::ostream* out) { *out << world.name; }
 inline std::string name_of_world(const testing::TestParamInfo<CommunicatorWorld>& info) { return info.param.name; }
 
 class CommunicatorConformance : public testing::TestWithParam<CommunicatorWorld> {

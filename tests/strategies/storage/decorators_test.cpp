@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "mapping/base/error.h"
+#include "strategies/storage/counting.h"
+#include "strategies/storage/memory.h"
+#include "strategies/storage/windowed_file.h"
+
+namespace dckpt {
+namespace {
+
+class Decorators : public testing::Test {
+ protected:
+  Decorators() { storage_->create("a")->append(as_bytes("0123456789")); }
+
+  static std::string read(const ReadableFile& file, std::uint64_t offset, std::size_t length) {
+    Bytes into(length);
+    file.read(offset, into);
+    return std::string(as_text(into));
+  }
+
+  std::shared_ptr<StorageCounters> counters_ = std::make_shared<StorageCounters>();
+  std::shared_ptr<Storage> storage_ = counting_storage(memory_storage(), counters_);
+};
+
+TEST_F(Decorators, CountersCountBytesAndOperations) {
+  const auto file = storage_->open("a");
+  read(*file, 0, 4);
+  read(*file, 2, 4);
+  EXPECT_THROW(read(*file, 8, 4), CheckpointError);
+  storage_->make_directory("d");
+  storage_->rename("d", "e");
+  storage_->list("");
+  storage_->stat("a");
+  storage_->sync_directory("");
+  EXPECT_EQ(counters_->files_created, 1u);
+  EXPECT_EQ(counters_->bytes_written, 10u);
+  EXPECT_EQ(counters_->appends, 1u);
+  EXPECT_EQ(counters_->files_opened, 1u);
+  EXPECT_EQ(counters_->bytes_read, 8u);
+  EXPECT_EQ(counters_->reads, 2u);
+  EXPECT_EQ(counters_->directory_changes, 2u);
+  EXPECT_EQ(counters_->lookups, 2u);
+  EXPECT_EQ(counters_->syncs, 1u);
+}
+
+TEST_F(Decorators, CountersAddUpOverThreads) {
+  const auto file = storage_->open("a");
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (int turn = 0; turn < 500; ++turn) read(*file, 3, 2);
+      });
+    }
+  }
+  EXPECT_EQ(counters_->bytes_read, 4000u);
+  EXPECT_EQ(counters_->reads, 2000u);
+}
+
+TEST_F(Decorators, AWindowServesWhatItHoldsAndTheFileTheRest) {
+  const auto file = storage_->open("a");
+  const Bytes window = to_bytes("DEFG");  // differs from the file, to see who answers
+  const WindowedFile windowed(*file, 3, window);
+  EXPECT_EQ(windowed.size(), 10u);
+  EXPECT_EQ(windowed.name(), file->name());
+  EXPECT_EQ(read(windowed, 3, 4), "DEFG");
+  EXPECT_EQ(read(windowed, 4, 2), "EF");
+  EXPECT_EQ(read(windowed, 7, 0), "");
+  EXPECT_EQ(counters_->reads, 0u);
+  EXPECT_EQ(read(windowed, 2, 2), "23");
+  EXPECT_EQ(read(windowed, 5, 3), "567");
+  EXPECT_EQ(read(windowed, 0, 10), "0123456789");
+  EXPECT_EQ(counters_->reads, 3u);
+  EXPECT_THROW(read(windowed, 8, 3), CheckpointError);
+}
+
+TEST_F(Decorators, AWindowPassesOnOnlyPrefetchesThatLeaveIt) {
+  const auto file = storage_->open("a");
+  const Bytes window = to_bytes("3456");
+  const WindowedFile windowed(*file, 3, window);
+  windowed.prefetch(3, 4);
+  EXPECT_EQ(counters_->prefetches, 0u);
+  windowed.prefetch(3, 5);
+  EXPECT_EQ(counters_->prefetches, 1u);
+}
+
+}  // namespace
+}  // namespace dckpt

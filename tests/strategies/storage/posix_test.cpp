@@ -1,0 +1,285 @@
+#include "strategies/storage/posix.h"
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/code_of.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class PosixStorageTest : public testing::Test {
+ protected:
+  void put(const std::string& name, const std::string& content) const { std::ofstream(root_ / name) << content; }
+
+  std::string error_of(const std::function<void()>& work) const {
+    try {
+      work();
+    } catch (const CheckpointError& error) {
+      return std::string(to_string(error.code())) + ": " + error.what();
+    }
+    return "no error";
+  }
+  std::string open_error(const std::string& name) const {
+    return error_of([&] { storage_->open(name); });
+  }
+
+  TempDir root_;
+  std::shared_ptr<Storage> storage_ = posix_storage(root_.path());
+};
+
+TEST_F(PosixStorageTest, AFifoIsRefusedWithoutBlocking) {
+  ASSERT_EQ(::mkfifo((root_ / "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(open_error("fifo"), AllOf(HasSubstr("corrupt: "), HasSubstr("a FIFO"), HasSubstr((root_ / "fifo").string())));
+  EXPECT_EQ(storage_->stat("fifo")->kind, FileInfo::Kind::kOther);
+  EXPECT_EQ(code_of([&] { open_posix_file(root_ / "fifo"); }), "corrupt");
+}
+
+TEST_F(PosixStorageTest, ASocketIsRefused) {
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  (root_ / "socket").string().copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_THAT(open_error("socket"), AllOf(HasSubstr("corrupt: "), HasSubstr("a socket")));
+  ::close(socket);
+}
+
+TEST_F(PosixStorageTest, DevicesAreRefused) {
+  EXPECT_EQ(code_of([] { posix_storage("/dev")->open("zero"); }), "corrupt");
+  EXPECT_EQ(code_of([] { open_posix_file("/dev/zero"); }), "corrupt");
+}
+
+TEST_F(PosixStorageTest, ASymlinkToAFileIsRefusedBelowTheRoot) {
+  put("real", "content");
+  fs::create_symlink("real", root_ / "link");
+  EXPECT_THAT(open_error("link"), AllOf(HasSubstr("corrupt: "), HasSubstr("a symbolic link")));
+  EXPECT_EQ(storage_->stat("link")->kind, FileInfo::Kind::kOther);
+  EXPECT_EQ(open_posix_file(root_ / "link")->size(), 7u);
+}
+
+TEST_F(PosixStorageTest, ASymlinkToADirectoryIsRefusedAtAnyDepth) {
+  const TempDir outside;
+  std::ofstream(outside / "secret") << "secret";
+  fs::create_directory(root_ / "d");
+  fs::create_directory_symlink(outside.path(), root_ / "d" / "link");
+  EXPECT_THAT(open_error("d/link/secret"), AllOf(HasSubstr("corrupt: "), HasSubstr("a symbolic link")));
+  EXPECT_EQ(code_of([&] { storage_->stat("d/link/secret"); }), "corrupt");
+  EXPECT_EQ(code_of([&] { storage_->list("d/link"); }), "corrupt");
+  EXPECT_EQ(code_of([&] { storage_->create("d/link/new"); }), "corrupt");
+  EXPECT_EQ(code_of([&] { storage_->make_directory("d/link/new"); }), "corrupt");
+  EXPECT_EQ(code_of([&] { storage_->make_directory("d/link"); }), "corrupt");
+  EXPECT_EQ(code_of([&] { storage_->remove_all("d/link/secret"); }), "corrupt");
+  EXPECT_EQ(code_of([&] { storage_->sync_directory("d/link"); }), "corrupt");
+  EXPECT_TRUE(fs::exists(outside / "secret"));
+  EXPECT_FALSE(fs::exists(outside / "new"));
+}
+
+TEST_F(PosixStorageTest, ALinkLoopIsAnError) {
+  fs::create_symlink("b", root_ / "a");
+  fs::create_symlink("a", root_ / "b");
+  EXPECT_EQ(code_of([&] { storage_->open("a"); }), "corrupt");
+  EXPECT_EQ(code_of([&] { storage_->open("a/x"); }), "corrupt");
+  EXPECT_EQ(code_of([&] { open_posix_file(root_ / "a"); }), "io");
+  EXPECT_EQ(code_of([&] { posix_storage(root_ / "a")->list(""); }), "io");
+}
+
+TEST_F(PosixStorageTest, RemoveAllTakesLinksAndLeavesTheirTargets) {
+  const TempDir outside;
+  std::ofstream(outside / "kept") << "kept";
+  fs::create_directory(root_ / "d");
+  fs::create_directory_symlink(outside.path(), root_ / "d" / "link");
+  fs::create_directory_symlink(outside.path(), root_ / "link");
+  storage_->remove_all("d");
+  storage_->remove_all("link");
+  EXPECT_TRUE(fs::exists(outside / "kept"));
+  EXPECT_TRUE(storage_->list("").empty());
+}
+
+TEST_F(PosixStorageTest, AWriterDoesNotWriteThroughADanglingLink) {
+  const TempDir outside;
+  fs::create_symlink(outside / "target", root_ / "link");
+  EXPECT_EQ(code_of([&] { storage_->create("link"); }), "io");
+  EXPECT_FALSE(fs::exists(outside / "target"));
+}
+
+TEST_F(PosixStorageTest, TheRootMayBeASymlink) {
+  put("a", "content");
+  const TempDir elsewhere;
+  fs::create_directory_symlink(root_.path(), elsewhere / "root");
+  EXPECT_EQ(posix_storage(elsewhere / "root")->open("a")->size(), 7u);
+}
+
+TEST_F(PosixStorageTest, TheRootIsMadeWithItsParentsByTheFirstWrite) {
+  const auto storage = posix_storage(root_ / "x/y/z");
+  EXPECT_FALSE(storage->stat("a"));
+  EXPECT_EQ(code_of([&] { storage->open("a"); }), "incomplete");
+  EXPECT_EQ(code_of([&] { storage->list(""); }), "io");
+  EXPECT_FALSE(fs::exists(root_ / "x"));
+  storage->create("a")->close();
+  EXPECT_TRUE(fs::exists(root_ / "x/y/z/a"));
+}
+
+TEST_F(PosixStorageTest, ARootThatIsAFileIsAnError) {
+  put("file", "");
+  EXPECT_EQ(code_of([&] { posix_storage(root_ / "file")->list(""); }), "io");
+  EXPECT_EQ(code_of([&] { posix_storage(root_ / "file")->create("a"); }), "io");
+}
+
+TEST_F(PosixStorageTest, ARelativeRootStaysWhereItWas) {
+  const fs::path before = fs::current_path();
+  fs::current_path(root_.path());
+  const auto storage = posix_storage("run");
+  fs::current_path(before);
+  storage->create("a")->close();
+  EXPECT_TRUE(fs::exists(root_ / "run/a"));
+  EXPECT_EQ(storage->describe("a"), "run/a");
+}
+
+TEST_F(PosixStorageTest, AFileTruncatedAfterItWasOpenedIsCorruptAndNotACrash) {
+  put("a", std::string(100000, 'x'));
+  const auto file = storage_->open("a");
+  fs::resize_file(root_ / "a", 50000);
+  Bytes into(60000);
+  EXPECT_THAT(error_of([&] { file->read(0, into); }), AllOf(HasSubstr("corrupt: "), HasSubstr("truncated"), HasSubstr("offset 50000")));
+}
+
+TEST_F(PosixStorageTest, AnUnreadableFileNamesTheReason) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root reads everything";
+  put("a", "x");
+  fs::permissions(root_ / "a", fs::perms::none);
+  EXPECT_THAT(open_error("a"), AllOf(HasSubstr("io: "), HasSubstr("Permission denied")));
+  EXPECT_EQ(code_of([&] { open_posix_file(root_ / "a"); }), "io");
+}
+
+TEST_F(PosixStorageTest, MissingFilesNameThePathAndTheReason) {
+  EXPECT_THAT(open_error("d/a"), AllOf(HasSubstr("No such file or directory"), HasSubstr((root_ / "d/a").string())));
+  EXPECT_EQ(code_of([&] { open_posix_file(root_ / "a"); }), "incomplete");
+}
+
+TEST_F(PosixStorageTest, FilesBeyondFourGibibytesReadAtTheirOffsets) {
+  put("sparse", "");
+  const std::uint64_t size = std::uint64_t{5} << 30;
+  fs::resize_file(root_ / "sparse", size - 4);
+  std::ofstream(root_ / "sparse", std::ios::app) << "tail";
+  const auto file = storage_->open("sparse");
+  EXPECT_EQ(file->size(), size);
+  Bytes into(4);
+  file->read(size - 4, into);
+  EXPECT_EQ(as_text(into), "tail");
+}
+
+/// Lets files of this process grow only so far; the write beyond is an error as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limited{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limited);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+TEST_F(PosixStorageTest, AWriteThatIsCutShortIsReportedWithTheOffsetReached) {
+  const FileSizeLimit limit(100000);
+  const auto file = storage_->create("a");
+  const Bytes block(60000);
+  const std::vector<ByteView> parts = {block, block};
+  EXPECT_THAT(error_of([&] { file->append(parts); }), AllOf(HasSubstr("io: cannot write 20,000 bytes"), HasSubstr("File too large"), HasSubstr("offset 100000")));
+  EXPECT_EQ(file->position(), 100000u);
+}
+
+/// Runs `work` in a child process with a small file system of its own at `directory` and returns the text it returns. Empty where this is not allowed.
+std::string on_small_disk(const fs::path& directory, const std::function<std::string()>& work) {
+  int channel[2];
+  if (::pipe(channel) != 0) return {};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::string answer;
+    if ((::unshare(CLONE_NEWNS) == 0 || ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0) && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+        ::mount("tmpfs", directory.c_str(), "tmpfs", 0, "size=4m") == 0) {
+      answer = work();
+    }
+    ::_exit(::write(channel[1], answer.data(), answer.size()) < 0);
+  }
+  ::close(channel[1]);
+  std::string answer(4096, '\0');
+  const ssize_t length = ::read(channel[0], answer.data(), answer.size());
+  answer.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  ::close(channel[0]);
+  ::waitpid(child, nullptr, 0);
+  return answer;
+}
+
+TEST_F(PosixStorageTest, AFullDiskNamesWhatIsNeededAndWhatIsAvailable) {
+  const std::string messages = on_small_disk(root_.path(), [this] {
+    std::string answer = error_of([&] { storage_->create("reserved", std::uint64_t{6} << 20); });
+    if (storage_->stat("reserved")) return std::string("a file that was not created is there");
+    const auto file = storage_->create("written");
+    const Bytes block(std::size_t{3} << 20);
+    file->append(block);
+    return answer + "\n" + error_of([&] { file->append(std::vector<ByteView>{block, block}); });
+  });
+  if (messages.empty()) GTEST_SKIP() << "mounting is not allowed here";
+  EXPECT_THAT(messages, HasSubstr("io: cannot reserve 6,291,456 bytes (6.0 MiB), 4,194,304 bytes (4.0 MiB) are available on this file system: No space left on device"));
+  EXPECT_THAT(messages, HasSubstr("io: cannot write 5,242,880 bytes (5.0 MiB), 0 bytes (0 B) are available on this file system: No space left on device"));
+  EXPECT_THAT(messages, HasSubstr("offset 4194304"));
+}
+
+TEST_F(PosixStorageTest, BlocksReservedAndNotUsedAreGivenBack) {
+  const auto file = storage_->create("a", std::uint64_t{16} << 20);
+  file->append(as_bytes("small"));
+  file->close();
+  struct stat status {};
+  ASSERT_EQ(::stat((root_ / "a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_size, 5);
+  EXPECT_LT(status.st_blocks * 512, 1 << 20);
+}
+
+TEST_F(PosixStorageTest, NoDescriptorsLeak) {
+  const auto open_descriptors = [] { return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()); };
+  if (!fs::exists("/proc/self/fd")) GTEST_SKIP() << "no /proc";
+  const auto before = open_descriptors();
+  storage_->make_directory("d/e");
+  for (int i = 0; i < 10; ++i) {
+    const std::string name = "d/e/" + std::to_string(i);
+    storage_->create(name)->close();
+    storage_->create(name + "dropped");
+    storage_->open(name);
+    storage_->list("d/e");
+    storage_->sync_directory("d/e");
+    EXPECT_EQ(code_of([&] { storage_->create(name); }), "io");
+    EXPECT_EQ(code_of([&] { storage_->open("d/x/y"); }), "incomplete");
+  }
+  storage_->exchange("d/e/1", "d/e/2");
+  storage_->rename("d", "f");
+  storage_->remove_all("f");
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+}  // namespace
+}  // namespace dckpt
