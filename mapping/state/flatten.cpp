@@ -38,8 +38,8 @@ class Flatten {
     for (const auto& [key, item] : items) step(key_text(key), item);
   }
 
-  void step(PathElement element, const Value& item) {
-    path_.push_back(std::move(element));
+  void step(const auto& element, const Value& item) {
+    path_.emplace_back(element);
     walk(item);
     path_.pop_back();
   }
@@ -53,7 +53,7 @@ class Flatten {
   }
 
   /// Whether the parts of a value get names of their own.
-  bool is_opened(const Value& value, int depth) const {
+  bool is_opened(const Value& value, std::size_t depth) const {
     if (depth > kMaxTreeDepth) throw_too_deep();
     const auto opens = [&](const Value& item) { return item.is_tensor() || item.is(Value::Kind::kShardedTensor) || is_opened(item, depth + 1); };
     if (const auto* items = mapping_items(value)) {

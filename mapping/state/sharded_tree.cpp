@@ -59,7 +59,7 @@ Value merge_factories(Value loaded, const Value& factories) {
     if (!factory.merge) throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no merge function", {.key = factory.key});
     return factory.merge(built);
   };
-  return merge(std::move(loaded), factories, {.take = apply, .add_keys = false});
+  return merge(std::move(loaded), factories, {.take = apply, .add_keys = false, .positions = true});
 }
 
 Split split_for_save(Value state) {

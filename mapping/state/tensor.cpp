@@ -110,6 +110,9 @@ Tensor Tensor::view(Shape shape) const {
 
 Tensor Tensor::contiguous() const {
   if (is_contiguous()) return *this;
+  if (device_.kind != Device::Kind::kCpu || !has_data()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "a contiguous copy of " + dckpt::to_string(*this) + " is wanted, but it is not a CPU tensor with data");
+  }
   Tensor copy = empty(dtype_, shape_);
   copy.requires_grad = requires_grad;
   strided_copy(shape_, item_size(dtype_), data_, {0, strides_}, copy.data_, {0, copy.strides_});
@@ -122,7 +125,9 @@ bool equal(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
   const Tensor left = a.contiguous();
   const Tensor right = b.contiguous();
-  return left.nbytes() == 0 || std::memcmp(left.data(), right.data(), left.nbytes()) == 0;
+  const ByteView bytes = left.bytes();
+  const ByteView others = right.bytes();
+  return bytes.empty() || std::memcmp(bytes.data(), others.data(), bytes.size()) == 0;
 }
 
 }  // namespace dckpt

@@ -84,7 +84,7 @@ class Tensor {
 /// "float32 (2, 3)"
 std::string to_string(const Tensor& tensor);
 
-/// Same dtype, shape and bytes (NaNs compare by bits); CPU tensors with data.
+/// Same dtype, shape and bytes (NaNs compare by bits). Throws CheckpointError (invalid argument) unless both are CPU tensors with data.
 bool equal(const Tensor& a, const Tensor& b);
 
 }  // namespace dckpt

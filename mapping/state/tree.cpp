@@ -6,11 +6,19 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 26;
+constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 24;
 
-void check_depth(int depth) {
-  if (depth > kMaxTreeDepth) throw CheckpointError(ErrorCode::kUnsupported, "the tree is nested deeper than " + std::to_string(kMaxTreeDepth) + " levels");
-}
+/// The limits of one walk; asked at every value.
+class Bounds {
+ public:
+  void check(std::size_t depth) {
+    if (depth > kMaxTreeDepth) throw CheckpointError(ErrorCode::kUnsupported, "the tree is nested deeper than " + std::to_string(kMaxTreeDepth) + " levels");
+    if (++seen_ > kMaxValues) throw CheckpointError(ErrorCode::kUnsupported, "the tree has more than " + grouped(kMaxValues) + " values");
+  }
+
+ private:
+  std::uint64_t seen_ = 0;
+};
 
 bool is_container(const Value& value) { return value.is_dict() || value.is_list(); }
 
@@ -37,36 +45,35 @@ class Visit {
   explicit Visit(const std::function<void(const KeyPath&, const Value&)>& visit) : visit_(visit) {}
 
   void walk(const Value& value) {
+    bounds_.check(path_.size());
     if (value.is_dict()) {
       for (const auto& [key, item] : value.as_dict()) step(path_element(key), item);
     } else if (value.is_list()) {
       std::int64_t position = 0;
       for (const Value& item : value.items()) step(position++, item);
     } else {
-      if (++leaves_ > kMaxLeaves) throw CheckpointError(ErrorCode::kUnsupported, "the tree has more than " + grouped(kMaxLeaves) + " leaves");
       visit_(path_, value);
     }
   }
 
  private:
-  void step(PathElement element, const Value& item) {
-    path_.push_back(std::move(element));
-    check_depth(static_cast<int>(path_.size()));
+  void step(const auto& element, const Value& item) {
+    path_.emplace_back(element);
     walk(item);
     path_.pop_back();
   }
 
   const std::function<void(const KeyPath&, const Value&)>& visit_;
   KeyPath path_;
-  std::uint64_t leaves_ = 0;
+  Bounds bounds_;
 };
 
 class Map {
  public:
   explicit Map(const std::function<Value(Value)>& map) : map_(map) {}
 
-  Value walk(Value value, int depth) {
-    check_depth(depth);
+  Value walk(Value value, std::size_t depth) {
+    bounds_.check(depth);
     if (value.is_dict()) {
       Dict& dict = value.mutable_dict();
       for (std::size_t i = 0; i < dict.size(); ++i) dict.value_at(i) = walk(std::move(dict.value_at(i)), depth + 1);
@@ -76,26 +83,25 @@ class Map {
       for (Value& item : value.mutable_items()) item = walk(std::move(item), depth + 1);
       return value;
     }
-    if (++leaves_ > kMaxLeaves) throw CheckpointError(ErrorCode::kUnsupported, "the tree has more than " + grouped(kMaxLeaves) + " leaves");
     return map_(std::move(value));
   }
 
  private:
   const std::function<Value(Value)>& map_;
-  std::uint64_t leaves_ = 0;
+  Bounds bounds_;
 };
 
 class Extraction {
  public:
   Extraction(const std::function<bool(const Value&)>& predicate, ListForm form) : predicate_(predicate), form_(form) {}
 
-  Extracted part(const Value& tree, int depth) const {
-    check_depth(depth);
+  Extracted part(const Value& tree, std::size_t depth) {
+    bounds_.check(depth);
     return tree.is_dict() ? part_dict(tree.as_dict(), depth) : part_list(tree.items(), depth);
   }
 
  private:
-  Extracted part_dict(const Dict& dict, int depth) const {
+  Extracted part_dict(const Dict& dict, std::size_t depth) {
     Extracted result{Value::dict(), Value::dict()};
     for (const auto& [key, item] : dict) {
       if (!is_container(item)) {
@@ -109,7 +115,7 @@ class Extraction {
     return result;
   }
 
-  Extracted part_list(const ValueList& items, int depth) const {
+  Extracted part_list(const ValueList& items, std::size_t depth) {
     Extracted result = form_ == ListForm::kList ? Extracted{Value::list(), Value::list()} : Extracted{Value::dict(), Value::dict()};
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (!is_container(items[i]) || items[i].size() == 0) {
@@ -133,6 +139,7 @@ class Extraction {
 
   const std::function<bool(const Value&)>& predicate_;
   ListForm form_;
+  Bounds bounds_;
 };
 
 class Merge {
@@ -140,7 +147,7 @@ class Merge {
   explicit Merge(const MergeRule& rule) : rule_(rule) {}
 
   void walk(Value& into, const Value& from) {
-    check_depth(static_cast<int>(path_.size()));
+    bounds_.check(path_.size());
     if (rule_.take) {
       if (std::optional<Value> taken = rule_.take(into, from)) {
         into = std::move(*taken);
@@ -151,7 +158,7 @@ class Merge {
       dicts(into.mutable_dict(), from.as_dict());
     } else if (into.is_list() && from.is_list()) {
       lists(into.mutable_items(), from.items());
-    } else if (into.is_list() && from.is_dict()) {
+    } else if (rule_.positions && into.is_list() && from.is_dict()) {
       positions(into.mutable_items(), from.as_dict());
     } else {
       refuse("Duplicate non-dict and non-list values encountered: `" + describe(into) + "` and `" + describe(from) + "`");
@@ -159,8 +166,8 @@ class Merge {
   }
 
  private:
-  void step(PathElement element, Value& into, const Value& from) {
-    path_.push_back(std::move(element));
+  void step(const auto& element, Value& into, const Value& from) {
+    path_.emplace_back(element);
     walk(into, from);
     path_.pop_back();
   }
@@ -201,6 +208,7 @@ class Merge {
 
   const MergeRule& rule_;
   KeyPath path_;
+  Bounds bounds_;
 };
 
 }  // namespace
@@ -235,7 +243,7 @@ const Value* find_element(const Value& tree, const KeyPath& path) {
 }
 
 std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size_t max_filled) {
-  check_depth(path.size() > kMaxTreeDepth ? kMaxTreeDepth + 1 : 0);
+  Bounds().check(path.size());
   const auto refuse = [&](const std::string& why) {
     throw CheckpointError(ErrorCode::kCorrupt, "cannot set the element at " + to_string(path) + ": " + why);
   };

@@ -10,9 +10,9 @@
 namespace dckpt {
 
 /// Operations on trees of dicts and lists, in Megatron's terms: everything that is neither a dict nor a list is a leaf, a tuple too.
-/// Each throws CheckpointError (unsupported) for trees nested deeper than this, and for ones with more than 2^26 leaves (values that share
+/// Each throws CheckpointError (unsupported) for trees nested deeper than this, and for ones with more than 2^24 values (those that share
 /// parts can be small as a graph and huge as a tree).
-inline constexpr int kMaxTreeDepth = 1000;
+inline constexpr std::size_t kMaxTreeDepth = 1000;
 
 /// Calls `visit` with the path and value of every leaf, in order. Dict keys that are neither text nor integers stand in the path as text.
 void visit_leaves(const Value& tree, const std::function<void(const KeyPath& path, const Value& leaf)>& visit);
@@ -35,12 +35,12 @@ Extracted extract_matching(const Value& tree, const std::function<bool(const Val
 struct MergeRule {
   /// Asked first at every place where both trees have something; what it returns stands there then.
   std::function<std::optional<Value>(const Value& into, const Value& from)> take{};
-  /// Whether dicts of `from` may have keys that `into` lacks.
-  bool add_keys = true;
+  bool add_keys = true;    ///< dicts of `from` may have keys that `into` lacks
+  bool positions = false;  ///< a dict of positions may be merged into a list
 };
 
-/// One tree of two: dicts united, lists merged item by item, or with a dict of positions. Throws CheckpointError (mismatch), in Megatron's words, where
-/// both have a value that is no container, or lists of different lengths.
+/// One tree of two: dicts united, lists merged item by item. Throws CheckpointError (mismatch), in Megatron's words, where both have a value and not both
+/// dicts or lists, or where lists differ in length.
 Value merge(Value into, const Value& from, const MergeRule& rule = {});
 
 /// The value at a path: text leads into a dict, a number into a list. Null if there is none.

@@ -74,7 +74,7 @@ bool same(const Tensor& a, const Tensor& b) {
 /// Both limits guard against hostile pickles: one that nests deeply, and one whose parts are shared so that it is small as a graph and
 /// huge as a tree.
 constexpr int kMaxDepth = 1100;
-constexpr std::uint64_t kMaxCompared = std::uint64_t{1} << 27;
+constexpr std::uint64_t kMaxCompared = std::uint64_t{1} << 24;
 
 class Comparison {
  public:
@@ -203,7 +203,7 @@ class Hash {
       case Kind::kTuple: return of(mixed(seed, value.size()), value.items());
       case Kind::kSet:
       case Kind::kFrozenSet: return of_set(value.items());
-      case Kind::kDict: return mixed(seed, value.size());
+      case Kind::kDict: return of_dict(value.as_dict());
       case Kind::kTensor: return mixed(mixed(seed, static_cast<std::size_t>(value.as_tensor().dtype())), value.as_tensor().nbytes());
       case Kind::kStorage: return mixed(seed, hash_text(value.as_storage().type));
       case Kind::kGlobal: return mixed(hash_text(value.as_global().module), hash_text(value.as_global().name));
@@ -239,6 +239,16 @@ class Hash {
     const int share = budget_ / static_cast<int>(members.size());
     for (const Value& member : members) sum += Hash(share).of(member);
     budget_ -= share * static_cast<int>(members.size());
+    return sum;
+  }
+
+  /// For the states of opaque objects that are keys; the order does not count here, either.
+  std::size_t of_dict(const Dict& dict) noexcept {
+    std::size_t sum = mixed(static_cast<std::size_t>(Kind::kDict), dict.size());
+    if (dict.empty() || dict.size() > static_cast<std::size_t>(std::max(budget_, 0)) / 2) return sum;
+    const int share = budget_ / 2 / static_cast<int>(dict.size());
+    for (const auto& [key, item] : dict) sum += mixed(Hash(share).of(key), Hash(share).of(item));
+    budget_ -= 2 * share * static_cast<int>(dict.size());
     return sum;
   }
 

@@ -1,0 +1,38 @@
+#include "mapping/base/error.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+TEST(CheckpointError, SaysWhereAfterWhat) {
+  const CheckpointError error(ErrorCode::kCorrupt, "the zip record is cut off", {.key = "a.b", .file = "__0_0.distcp", .offset = 4096, .rank = 3});
+  EXPECT_STREQ(error.what(), "the zip record is cut off [key 'a.b', file '__0_0.distcp', offset 4096, rank 3]");
+  EXPECT_EQ(error.message(), "the zip record is cut off");
+}
+
+TEST(CheckpointError, EscapesNamesFromOutside) {
+  const CheckpointError error(ErrorCode::kIo, "no", {.file = "a\x1b[2J\n"});
+  EXPECT_STREQ(error.what(), "no [file 'a\\x1b[2J\\n']");
+}
+
+TEST(CheckpointError, OuterContextFillsOnlyTheGaps) {
+  const auto body = [] {
+    with_context({.key = "outer", .rank = 1}, [] { throw CheckpointError(ErrorCode::kMismatch, "no", {.key = "inner"}); });
+  };
+  const CheckpointError error = testing::error_of(body);
+  EXPECT_EQ(error.context().key, "inner");
+  EXPECT_EQ(error.context().rank, 1);
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+}
+
+TEST(CheckpointError, ContextPassesResultsThrough) {
+  int number = 7;
+  int& same = with_context({}, [&]() -> int& { return number; });
+  EXPECT_EQ(&same, &number);
+}
+
+}  // namespace
+}  // namespace dckpt

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "mapping/state/value.h"
+
+namespace dckpt::testing {
+
+using Json = nlohmann::ordered_json;
+
+/// One list of a file of tests/data/tree: what Python libraries made of trees and shards (see generate.py there). Never empty.
+inline Json recorded(const std::string& name, const std::string& list) {
+  std::ifstream file(std::string(DCKPT_TEST_DATA) + "/tree/" + name);
+  Json cases = Json::parse(file).at(list);
+  if (cases.empty()) throw std::runtime_error("nothing is recorded under " + list);
+  return cases;
+}
+
+/// Values in the spelling of generate.py; a factory builds and merges what the script's factories do.
+Value decode(const Json& json);
+Json encode(const Value& value);
+
+}  // namespace dckpt::testing

@@ -1,0 +1,109 @@
+#include "mapping/state/sharded_tree.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/mapping/state/recorded.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using testing::decode;
+using testing::encode;
+using testing::error_of;
+using testing::Json;
+using ::testing::HasSubstr;
+
+TEST(ShardedTree, SplitsAgreeWithMegatron) {
+  for (const Json& expected : testing::recorded("megatron_trees.json", "split")) {
+    SCOPED_TRACE(expected["tree"].dump());
+    const Value tree = decode(expected["tree"]);
+    const Split save = split_for_save(tree);
+    EXPECT_EQ(Json::array({encode(save.sharded), encode(save.common)}), expected["save"]);
+    const LoadRequest load = split_for_load(tree);
+    EXPECT_EQ(Json::array({encode(load.sharded), encode(load.local), encode(load.factories)}), expected["load"]);
+    EXPECT_EQ(encode(tree), expected["tree"]) << "the tree itself has changed";
+  }
+}
+
+TEST(ShardedTree, FactoryMergesAgreeWithMegatron) {
+  int refused = 0;
+  for (const Json& expected : testing::recorded("megatron_trees.json", "factory_merge")) {
+    SCOPED_TRACE(expected.dump());
+    const auto merged = [&] { return merge_factories(decode(expected["into"]), decode(expected["factories"])); };
+    if (expected.contains("result")) {
+      EXPECT_EQ(encode(merged()), expected["result"]);
+      continue;
+    }
+    EXPECT_EQ(error_of(merged).code(), ErrorCode::kMismatch);
+    ++refused;
+  }
+  EXPECT_GT(refused, 5);
+}
+
+TEST(ShardedTree, PrefixesAgreeWithMegatron) {
+  int refused = 0;
+  for (const Json& expected : testing::recorded("megatron_trees.json", "prefixes")) {
+    SCOPED_TRACE(expected["tree"].dump());
+    const Value tree = decode(expected["tree"]);
+    Value added = tree;
+    add_prefix_for_sharding(added, "p.");
+    EXPECT_EQ(encode(added), expected["add"]["result"]);
+    Value mapped = tree;
+    const std::vector<std::pair<std::string, std::string>> prefixes = {{"a.b.", "first."}, {"a.", "second."}};
+    apply_prefix_mapping(mapped, prefixes);
+    EXPECT_EQ(encode(mapped), expected["map"]["result"]);
+    Value replaced = tree;
+    if (expected["replace"].contains("result")) {
+      replace_prefix_for_sharding(replaced, "a.", "z.");
+      EXPECT_EQ(encode(replaced), expected["replace"]["result"]);
+    } else {
+      EXPECT_EQ(error_of([&] { replace_prefix_for_sharding(replaced, "a.", "z."); }).message(), expected["replace"]["message"].get<std::string>());
+      EXPECT_EQ(encode(replaced), expected["tree"]) << "half of the keys were replaced";
+      ++refused;
+    }
+    EXPECT_EQ(encode(tree), expected["tree"]) << "a copy has changed";
+  }
+  EXPECT_GT(refused, 5);
+}
+
+TEST(ShardedTree, BuildAndMergeOneTensorOfSeveral) {
+  ShardedTensorFactory factory{.key = "a", .data = Tensor::zeros(DType::kFloat32, {3}), .replica_id = {0, 1}};
+  factory.build = [](const std::string& key, const Tensor& data, const ReplicaId& replica_id, std::optional<FlattenedRange>) {
+    return Value::dict({{"level", Value::dict({{"part", ShardedTensor::whole(key + "part", data, {.replica_id = replica_id})}})}});
+  };
+  factory.merge = [](const Value& loaded) { return loaded.at("level").at("part"); };
+  const Value state = Value::dict({{"x", 1}, {"w", factory}});
+
+  const Split save = split_for_save(state);
+  const ShardedTensor& built = save.sharded.at("w").at("level").at("part").as_sharded_tensor();
+  EXPECT_EQ(built.key, "apart");
+  EXPECT_EQ(built.replica_id, (ReplicaId{0, 1}));
+
+  const LoadRequest request = split_for_load(state);
+  EXPECT_EQ(request.factories.at("w").as_factory().data.numel(), 0) << "the data must not be kept alive";
+  Value loaded = map_leaves(request.sharded, [](const Value& leaf) { return Value("read " + leaf.as_sharded_tensor().key); });
+  loaded = merge(merge(Value::dict({{"x", 1}}), request.local), loaded);
+  EXPECT_EQ(merge_factories(std::move(loaded), request.factories).at("w"), Value("read apart"));
+}
+
+TEST(ShardedTree, FactoriesWithoutFunctionsAreRefused) {
+  const Value state = Value::dict({{"w", ShardedTensorFactory{.key = "the key"}}});
+  EXPECT_EQ(error_of([&] { apply_factories(state); }).context().key, "the key");
+  EXPECT_EQ(error_of([&] { merge_factories(Value::dict({{"w", 1}}), state); }).context().key, "the key");
+}
+
+TEST(ShardedTree, LocalObjectsComeBackUnwrapped) {
+  const Value state = Value::dict({{"groups", Value::list({Value::dict({{"lr", 0.5}, {"params", LocalNonpersistentObject{Value::list({0, 1})}}})})}});
+  EXPECT_EQ(encode(split_for_load(state).local), Json::parse(R"({"dict": [["groups", [{"dict": [["params", [0, 1]]]}]]]})"));
+  EXPECT_FALSE(split_for_save(state).common.at("groups").items()[0].contains("params"));
+}
+
+TEST(ShardedTree, MergeErrorsNameThePlace) {
+  const Value factories = split_for_load(decode(Json::parse(R"({"dict": [["a", [{"factory": "k"}]]]})"))).factories;
+  EXPECT_THAT(error_of([&] { merge_factories(decode(Json::parse(R"({"dict": [["a", []]]})")), factories); }).message(),
+              HasSubstr("Dict key 0 out of bound for list of length 0 (at level ('a',))"));
+}
+
+}  // namespace
+}  // namespace dckpt
