@@ -6,7 +6,9 @@
 
 namespace dckpt::dcp {
 
-ChunkMatcher::ChunkMatcher(TensorMetadata& tensor) : tensor_(&tensor) { tensor.places.assign(tensor.chunks.size(), Place{kNowhere, 0, 0}); }
+ChunkMatcher::ChunkMatcher(TensorMetadata& tensor) : tensor_(&tensor) {
+  tensor.places.assign(tensor.chunks.size(), Place{kNowhere, 0, 0});
+}
 
 bool ChunkMatcher::take(std::size_t chunk, ShapeView offsets, const Place& place) {
   if (chunk >= tensor_->chunks.size() || !is_free(chunk) || !equal(tensor_->chunks.offsets(chunk), offsets)) return false;

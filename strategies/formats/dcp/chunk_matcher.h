@@ -38,7 +38,7 @@ class ChunkMatcher {
   };
 
   TensorMetadata* tensor_;
-  std::size_t next_ = 0;     // the chunk behind the one found last
+  std::size_t next_ = 0;  // the chunk behind the one found last
   std::size_t placed_ = 0;
   Shape strides_;
   std::vector<Slot> order_;  // chunks by position, then by offsets, once needed

@@ -120,7 +120,8 @@ std::string write_integrity_manifest(const IntegrityManifest& manifest) {
   return to_json(Value::dict({{"algorithm", "sha256"}, {"files", Value(std::move(files))}}), 2);
 }
 
-std::vector<std::string> compare_integrity(const IntegrityManifest& manifest, const std::function<std::optional<std::string>(const std::string& name)>& digest) {
+std::vector<std::string> compare_integrity(const IntegrityManifest& manifest,
+                                           const std::function<std::optional<std::string>(const std::string& name)>& digest) {
   std::vector<std::string> lines;
   for (const auto& [name, expected] : manifest.files) {
     const std::optional<std::string> found = digest(name);

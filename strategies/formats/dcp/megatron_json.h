@@ -16,7 +16,7 @@ inline constexpr const char* kIntegrityFile = "integrity.json";
 struct CheckpointingConfig {
   std::string sharded_backend = "torch_dist";
   int sharded_backend_version = 1;
-  std::optional<std::string> common_backend{};   ///< "torch": the common state is in common.pt (up to Megatron 0.18); absent later
+  std::optional<std::string> common_backend{};  ///< "torch": the common state is in common.pt (up to Megatron 0.18); absent later
   std::optional<int> common_backend_version{};
   friend bool operator==(const CheckpointingConfig&, const CheckpointingConfig&) = default;
 };

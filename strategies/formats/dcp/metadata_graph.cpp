@@ -6,7 +6,9 @@
 
 namespace dckpt::dcp {
 
-void throw_corrupt(std::string message) { throw CheckpointError(ErrorCode::kCorrupt, std::move(message)); }
+void throw_corrupt(std::string message) {
+  throw CheckpointError(ErrorCode::kCorrupt, std::move(message));
+}
 
 void MetadataGraph::expected(std::string_view what, std::string_view wanted, Id found) const {
   throw_corrupt(std::string(what) + " is " + describe(found) + " (expected: " + std::string(wanted) + ")");
@@ -101,7 +103,8 @@ void MetadataGraph::shape(Id id, std::string_view what, Shape& out) const {
   if (called(id).is("torch", "Size") && arguments(id).size() == 1) numbers = arguments(id)[0];
   if (kind(numbers) != Kind::kTuple) expected(what, "a torch.Size", id);
   const auto members = graph_.children(numbers);
-  if (members.size() > kMaxDims) throw_corrupt(std::string(what) + " has " + grouped(members.size()) + " axes, more than the limit of " + std::to_string(kMaxDims));
+  if (members.size() > kMaxDims)
+    throw_corrupt(std::string(what) + " has " + grouped(members.size()) + " axes, more than the limit of " + std::to_string(kMaxDims));
   out.resize(members.size());
   for (std::size_t axis = 0; axis < members.size(); ++axis) out[axis] = count(members[axis], what);
 }

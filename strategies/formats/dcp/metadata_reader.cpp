@@ -27,7 +27,9 @@ using Kind = MetadataGraph::Kind;
 /// ten nodes or more, stay far below.
 constexpr std::uint64_t kMaxBoxAxesPerNode = 8;
 
-[[noreturn]] void throw_unsupported(std::string message) { throw CheckpointError(ErrorCode::kUnsupported, std::move(message)); }
+[[noreturn]] void throw_unsupported(std::string message) {
+  throw CheckpointError(ErrorCode::kUnsupported, std::move(message));
+}
 
 /// Runs `body`; errors that leave it get the key. Unlike with_context it copies the key only then.
 template <typename Body>
@@ -196,7 +198,8 @@ class MetadataReader {
       const std::string_view name = graph_.text(graph_.arguments(id)[1], "the memory format");
       found = static_cast<std::size_t>(std::find(std::begin(kNames), std::end(kNames), name) - std::begin(kNames));
     }
-    if (found >= std::size(kNames)) throw_corrupt("the memory format of the tensor is " + graph_.describe(id) + " (expected: a member of _MEM_FORMAT_ENCODING)");
+    if (found >= std::size(kNames))
+      throw_corrupt("the memory format of the tensor is " + graph_.describe(id) + " (expected: a member of _MEM_FORMAT_ENCODING)");
     return static_cast<TensorProperties::MemoryFormat>(found);
   }
 
@@ -289,7 +292,8 @@ class MetadataReader {
     if (transforms.empty()) return;
     const Id first = transforms[0];
     const std::string name = graph_.is_text(first) ? quoted(graph_.text(first, "a transform")) : graph_.describe(first);
-    throw_unsupported("the stored bytes were transformed by " + name + " (compression or the like), which cannot be undone here; save again without transforms");
+    throw_unsupported("the stored bytes were transformed by " + name +
+                      " (compression or the like), which cannot be undone here; save again without transforms");
   }
 
   std::uint32_t read_file(Id id) {
@@ -328,9 +332,9 @@ class MetadataReader {
         const std::string_view name = graph_.nodes().text(step);
         if (name.size() > key.size() - length) return std::nullopt;
         length += name.size();
-        path.emplace_back(std::string(name));
+        path.emplace_back(std::in_place_type<std::string>, name);
       } else if (graph_.kind(step) == Kind::kInt) {
-        path.emplace_back(graph_.nodes().integer(step));
+        path.emplace_back(std::in_place_type<std::int64_t>, graph_.nodes().integer(step));
       } else {
         return std::nullopt;
       }

@@ -170,9 +170,10 @@ class MetadataWriter {
       for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
         const TensorMetadata& tensor = metadata_.tensors[i];
         if (tensor.places.size() != tensor.chunks.size()) {
-          throw CheckpointError(ErrorCode::kInvalidArgument,
-                                "cannot write metadata with " + std::to_string(tensor.chunks.size()) + " chunks and " + std::to_string(tensor.places.size()) + " places",
-                                {.key = tensor.key});
+          throw CheckpointError(
+              ErrorCode::kInvalidArgument,
+              "cannot write metadata with " + std::to_string(tensor.chunks.size()) + " chunks and " + std::to_string(tensor.places.size()) + " places",
+              {.key = tensor.key});
         }
         for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
           object(dcp::kMetadataModule, "MetadataIndex");
@@ -197,7 +198,8 @@ class MetadataWriter {
 
   void storage_info(const std::string& key, const Place& place) {
     if (place.file >= metadata_.files.size()) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write metadata with a place in file " + std::to_string(place.file) + " of " + std::to_string(metadata_.files.size()),
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "cannot write metadata with a place in file " + std::to_string(place.file) + " of " + std::to_string(metadata_.files.size()),
                             {.key = key});
     }
     object(dcp::kFilesystemModule, "_StorageInfo");
@@ -244,6 +246,8 @@ class MetadataWriter {
 
 }  // namespace
 
-Bytes write_dcp_metadata(const Metadata& metadata) { return MetadataWriter(metadata).write(); }
+Bytes write_dcp_metadata(const Metadata& metadata) {
+  return MetadataWriter(metadata).write();
+}
 
 }  // namespace dckpt

@@ -130,9 +130,7 @@ class JsonWriter {
       case Value::Kind::kFloat: real(value.as_float()); return;
       case Value::Kind::kStr: text(value.as_str()); return;
       case Value::Kind::kList:
-      case Value::Kind::kTuple:
-        members('[', ']', value.items(), depth, [&](const Value& item) { this->value(item, depth + 1); });
-        return;
+      case Value::Kind::kTuple: members('[', ']', value.items(), depth, [&](const Value& item) { this->value(item, depth + 1); }); return;
       case Value::Kind::kDict:
         members('{', '}', value.as_dict().items(), depth, [&](const Dict::Item& item) {
           if (!item.first.is_str()) refuse(std::string("a dict with a key of kind ") + to_string(item.first.kind()));
@@ -173,7 +171,8 @@ class JsonWriter {
     const double magnitude = std::fabs(value);
     const bool positional = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
     std::array<char, 40> digits{};
-    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, positional ? std::chars_format::fixed : std::chars_format::scientific).ptr;
+    const auto end =
+        std::to_chars(digits.data(), digits.data() + digits.size(), value, positional ? std::chars_format::fixed : std::chars_format::scientific).ptr;
     const std::string_view written(digits.data(), static_cast<std::size_t>(end - digits.data()));
     out_ += written;
     if (written.find_first_of(".e") == std::string_view::npos) out_ += ".0";
@@ -219,16 +218,16 @@ class JsonWriter {
 }  // namespace
 
 Value parse_json(ByteView text, const std::string& what, const JsonLimits& limits) {
-  if (text.size() > limits.max_bytes) {
-    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + human_bytes(text.size()) + ", more than the limit of " + human_bytes(limits.max_bytes),
-                          {.file = what});
-  }
-  if (as_text(text).starts_with("\xEF\xBB\xBF")) {
-    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: it begins with a byte order mark", {.file = what, .offset = 0});
-  }
+  const auto refuse = [&](const std::string& why, std::optional<std::uint64_t> offset) {
+    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + why, {.file = what, .offset = offset});
+  };
+  if (text.size() > limits.max_bytes) refuse(human_bytes(text.size()) + ", more than the limit of " + human_bytes(limits.max_bytes), {});
+  const std::string_view characters = as_text(text);
+  if (characters.starts_with("\xEF\xBB\xBF")) refuse("it begins with a byte order mark", 0);
+  // nlohmann's parser takes a NUL for the end of the text.
+  if (const std::size_t nul = characters.find('\0'); nul != std::string_view::npos) refuse("it has a NUL byte", nul);
   ValueBuilder builder(what, limits);
-  const auto* first = reinterpret_cast<const char*>(text.data());
-  if (!nlohmann::json::sax_parse(first, first + text.size(), &builder)) throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON", {.file = what});
+  if (!nlohmann::json::sax_parse(characters.begin(), characters.end(), &builder)) refuse("the parser gave up", {});
   return builder.take();
 }
 

@@ -1,0 +1,31 @@
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "mapping/base/error.h"
+#include "mapping/planning/validate.h"
+#include "strategies/formats/dcp/metadata_reader.h"
+#include "strategies/formats/dcp/metadata_writer.h"
+
+/// Reads bytes as DCP metadata; what is accepted must be sound, and the same after it was written and read again.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace dckpt;
+  Metadata metadata;
+  try {
+    metadata = read_dcp_metadata({reinterpret_cast<const std::byte*>(data), size});
+  } catch (const CheckpointError&) {
+    return 0;
+  }
+  for (const TensorMetadata& tensor : metadata.tensors) {
+    for (const Problem& problem : validate_coverage(tensor)) {
+      const bool irregular = problem.message.find("cannot be checked") != std::string::npos;
+      if (problem.kind == Problem::Kind::kContradiction && !irregular) std::abort();
+    }
+  }
+  const Metadata again = read_dcp_metadata(write_dcp_metadata(metadata));
+  if (again.tensors.size() != metadata.tensors.size() || again.objects.size() != metadata.objects.size()) std::abort();
+  for (std::size_t i = 0; i < again.tensors.size(); ++i) {
+    if (again.tensors[i].key != metadata.tensors[i].key || again.tensors[i].chunks != metadata.tensors[i].chunks) std::abort();
+  }
+  return 0;
+}

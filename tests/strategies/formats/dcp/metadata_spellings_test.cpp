@@ -1,0 +1,245 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "mapping/base/error.h"
+#include "strategies/formats/dcp/metadata_reader.h"
+#include "tests/strategies/formats/dcp/golden_metadata.h"
+#include "tests/strategies/formats/dcp/metadata_model.h"
+
+namespace dckpt::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+/// What the unbent model says, in whatever way it is spelt.
+void expect_model(const Metadata& metadata) {
+  ASSERT_EQ(metadata.tensors.size(), 2u);
+  const TensorMetadata& w = metadata.tensors[0];
+  EXPECT_EQ(w.key, "w");
+  EXPECT_EQ(w.properties.dtype, DType::kFloat32);
+  EXPECT_EQ(w.properties.memory_format, TensorProperties::MemoryFormat::kContiguous);
+  EXPECT_FALSE(w.properties.requires_grad);
+  EXPECT_EQ(w.size, (Shape{8, 6}));
+  ASSERT_EQ(w.chunks.size(), 2u);
+  EXPECT_EQ(w.chunks[1], (Box{{4, 0}, {4, 6}}));
+  ASSERT_EQ(w.places.size(), 2u);
+  EXPECT_EQ(metadata.files.at(w.places[0].file), "__0_0.distcp");
+  EXPECT_EQ(metadata.files.at(w.places[1].file), "__1_0.distcp");
+  EXPECT_EQ(w.places[1].length, 1000u);
+  const TensorMetadata& b = metadata.tensors[1];
+  EXPECT_EQ(b.properties.dtype, DType::kBFloat16);
+  EXPECT_EQ(b.places.at(0).offset, 1000u);
+  ASSERT_EQ(metadata.objects.size(), 1u);
+  EXPECT_EQ(metadata.objects[0].key, "rng/shard_0_1");
+  EXPECT_EQ(metadata.objects[0].place.length, 700u);
+  EXPECT_EQ(metadata.files.size(), 2u);
+}
+
+void expect_model(const MetadataModel& model) {
+  expect_model(read_dcp_metadata(model.pickle()));
+}
+
+TEST(MetadataSpellings, OfTheModelItself) {
+  expect_model(MetadataModel());
+}
+
+// The same model, pickled by Python 3.11 and torch 2.11 (tests/data/README.md).
+TEST(MetadataSpellings, OfEveryPickleProtocol) {
+  for (int protocol = 0; protocol <= 5; ++protocol) {
+    SCOPED_TRACE(protocol);
+    const auto file = std::filesystem::path(DCKPT_TEST_DATA) / "dcp_metadata" / ("protocol_" + std::to_string(protocol) + ".metadata");
+    expect_model(read_dcp_metadata(read_file(file)));
+  }
+}
+
+TEST(MetadataSpellings, MegatronsOwnClass) {
+  MetadataModel model;
+  model.type = Global{"megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"};
+  model.more.set("mcore_data", Value::dict());
+  const Metadata metadata = read_dcp_metadata(model.pickle());
+  expect_model(metadata);
+  EXPECT_TRUE(metadata.has_mcore_data);
+}
+
+TEST(MetadataSpellings, PropertiesOfOldTorch) {
+  constexpr const char* kOldModule = "torch.distributed._shard.sharded_tensor.metadata";
+  MetadataModel model;
+  const Value format = call(kOldModule, "MEM_FORMAT_ENCODING", {0});
+  model.w.properties = object(kOldModule, "TensorProperties", Value::tuple({Global{"torch", "float32"}, layout(), false, format, false}));
+  expect_model(model);
+}
+
+TEST(MetadataSpellings, PropertiesWithStridesOfNewTorch) {
+  MetadataModel model;
+  Value state = model.w.properties.as_opaque().states[0];
+  state.mutable_items().push_back(Value::tuple({6, 1}));
+  model.w.properties = object(kMetadataModule, "TensorProperties", state);
+  expect_model(model);
+}
+
+TEST(MetadataSpellings, PropertiesAsADict) {
+  MetadataModel model;
+  model.w.properties = object(kMetadataModule, "TensorProperties", Value::dict({{"dtype", Global{"torch", "float32"}}}));
+  model.b.properties = object(
+      kMetadataModule, "TensorProperties",
+      Value::dict({{"dtype", Global{"torch", "bfloat16"}}, {"memory_format", Global{"torch", "contiguous_format"}}, {"layout", Global{"torch", "strided"}}}));
+  expect_model(model);
+}
+
+TEST(MetadataSpellings, EnumsByNameAsPython3_11_0Writes) {
+  MetadataModel model;
+  const Value by_name = call("builtins", "getattr", {Global{kMetadataModule, "_MEM_FORMAT_ENCODING"}, "TORCH_CONTIGUOUS_FORMAT"});
+  model.w.properties = properties(Global{"torch", "float32"}, layout(), by_name);
+  expect_model(model);
+}
+
+TEST(MetadataSpellings, PropertiesAreCarried) {
+  MetadataModel model;
+  model.w.properties = object(kMetadataModule, "TensorProperties", Value::tuple({Global{"torch", "float16"}, layout(), true, memory_format(2), true}));
+  const TensorProperties found = read_dcp_metadata(model.pickle()).tensors[0].properties;
+  EXPECT_EQ(found, (TensorProperties{DType::kFloat16, true, TensorProperties::MemoryFormat::kPreserve, true}));
+}
+
+TEST(MetadataSpellings, SizesAsPlainTuples) {
+  MetadataModel model;
+  model.b.size = Value::tuple({5});
+  expect_model(model);
+}
+
+TEST(MetadataSpellings, PathsAsPathlibObjects) {
+  for (const char* module : {"pathlib", "pathlib._local"}) {
+    MetadataModel model;
+    model.records[1].second = info(call(module, "PosixPath", {"__1_0.distcp"}), 0, 1000);
+    expect_model(model);
+  }
+  MetadataModel model;
+  model.records[1].second = info(call("pathlib", "PosixPath", {"sub", "dir", "x"}), 0, 1000);
+  EXPECT_THAT(read_dcp_metadata(model.pickle()).files, ElementsAre("__0_0.distcp", "sub/dir/x", "__1_0.distcp"));
+}
+
+TEST(MetadataSpellings, EmptyTransformsAreNone) {
+  MetadataModel model;
+  model.records[1].second = info("__1_0.distcp", 0, 1000, {{"transform_descriptors", Value::list()}});
+  model.records[2].second = info("__0_0.distcp", 1000, 500, {{"transform_descriptors", Value()}});
+  expect_model(model);
+}
+
+TEST(MetadataSpellings, FieldsOfTheFutureAreSkipped) {
+  MetadataModel model;
+  model.more.set("future", Value::dict({{"a", call("os", "system", {"x"})}}));
+  model.more.set("all_local_plans", Value::list({call("os", "system", {"x"}), 3}));
+  model.records[1].second = info("__1_0.distcp", 0, 1000, {{"checksum", 17}});
+  model.more.set("version", "9.9.9");
+  const Metadata metadata = read_dcp_metadata(model.pickle());
+  expect_model(metadata);
+  EXPECT_EQ(metadata.version, "9.9.9");
+}
+
+TEST(MetadataRecords, AreFoundByOffsetWhateverTheHintSays) {
+  for (const Value& hint : {Value(), Value(1), Value(0), Value(-1), Value(1'000'000), Value("x"), Value(INT64_MIN)}) {
+    MetadataModel model;
+    model.records[0].first = index("w", size({0, 0}), hint);
+    model.records[1].first = index("w", size({4, 0}), hint);
+    expect_model(model);
+    std::reverse(model.records.begin(), model.records.end());
+    const Metadata metadata = read_dcp_metadata(model.pickle());
+    EXPECT_EQ(metadata.files[metadata.tensors[0].places[1].file], "__1_0.distcp");
+  }
+}
+
+TEST(MetadataRecords, AreFoundInAnyOrderOfManyChunks) {
+  const char* given = std::getenv("DCKPT_TEST_SEED");
+  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("DCKPT_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  MetadataModel model;
+  model.w = {properties("float32"), size({30, 20, 1}), {}};
+  model.records.erase(model.records.begin(), model.records.begin() + 2);
+  std::vector<std::pair<int, int>> cells;
+  for (int row = 0; row < 30; ++row) {
+    for (int column = 0; column < 20; ++column) cells.emplace_back(row, column);
+  }
+  std::shuffle(cells.begin(), cells.end(), random);
+  for (const auto& [row, column] : cells) model.w.chunks.push_back(chunk({row, column, 0}, {1, 1, 1}));
+  std::shuffle(cells.begin(), cells.end(), random);
+  for (const auto& [row, column] : cells) model.records.emplace_back(index("w", size({row, column, 0})), info("f", row * 1000 + column, 1));
+
+  const TensorMetadata w = read_dcp_metadata(model.pickle()).tensors[0];
+  for (std::size_t i = 0; i < w.chunks.size(); ++i) {
+    EXPECT_EQ(static_cast<std::int64_t>(w.places[i].offset), w.chunks.offsets(i)[0] * 1000 + w.chunks.offsets(i)[1]);
+  }
+}
+
+// Python's dictionaries hold one record for them, since it is looked up by offsets.
+TEST(MetadataRecords, AreSharedByEmptyChunksAtTheSameOffset) {
+  MetadataModel model;
+  model.b = {properties("bfloat16"), size({5}), {chunk({0}, {0}), chunk({0}, {5}), chunk({5}, {0}), chunk({5}, {0})}};
+  model.records[2].first = index("b", size({0}), 1);
+  model.records.emplace_back(index("b", size({5})), info("__0_0.distcp", 1500, 10));
+  const TensorMetadata b = read_dcp_metadata(model.pickle()).tensors[1];
+  EXPECT_THAT(b.places, ElementsAre(Place{0, 1000, 500}, Place{0, 1000, 500}, Place{0, 1500, 10}, Place{0, 1500, 10}));
+}
+
+TEST(MetadataPlannerData, IsReadWhereItIsAPath) {
+  MetadataModel model;
+  model.b_key = "model.list.3";
+  model.records[2].first = index("model.list.3", size({0}), 0);
+  const KeyPath path{"model", "list", std::int64_t{3}};
+  model.more.set("planner_data", Value::dict({{"w", Value::tuple({"w"})}, {"model.list.3", Value::tuple({"model", "list", 3})}}));
+  EXPECT_THAT(read_dcp_metadata(model.pickle()).paths, ElementsAre(std::pair("w", KeyPath{"w"}), std::pair("model.list.3", path)));
+}
+
+TEST(MetadataPlannerData, OfAnotherFormIsNoReasonToFail) {
+  const Value harmful = call("os", "system", {"x"});
+  for (const Value& data : {Value(), Value::dict(), Value::list({1}), harmful, Value::dict({{"w", harmful}}), Value::dict({{"w", Value::tuple({harmful})}}),
+                            Value::dict({{1, Value::tuple({"w"})}}), Value::dict({{"unknown", Value::tuple({"unknown"})}})}) {
+    MetadataModel model;
+    model.more.set("planner_data", data);
+    EXPECT_THAT(read_dcp_metadata(model.pickle()).paths, IsEmpty());
+  }
+}
+
+TEST(MetadataPlannerData, IsNotCopiedWhenItRepeatsALongText) {
+  MetadataModel model;
+  model.more.set("planner_data", Value::dict({{"w", Value::tuple(ValueList(100'000, std::string(10'000, 'x')))}}));
+  EXPECT_THAT(read_dcp_metadata(model.pickle()).paths, IsEmpty());
+}
+
+TEST(MetadataStorageMeta, KeepsWhatItUnderstands) {
+  const auto read = [](Value checkpoint_id, Value save_id) {
+    MetadataModel model;
+    model.more.set("storage_meta",
+                   object(kMetadataModule, "StorageMeta",
+                          Value::dict({{"checkpoint_id", checkpoint_id}, {"save_id", save_id}, {"load_id", Value()}, {"modules", Value::list()}})));
+    return read_dcp_metadata(model.pickle()).storage_meta.value();
+  };
+  EXPECT_EQ(read("/old/place", "id").checkpoint_id, "/old/place");
+  EXPECT_EQ(read(call("pathlib", "PosixPath", {"/", "old", "place"}), "id").checkpoint_id, "/old/place");
+  EXPECT_EQ(read(object("multistorageclient.types", "Path", Value::dict()), "id").checkpoint_id, std::nullopt);
+  EXPECT_EQ(read(Value(), "id").save_id, "id");
+  EXPECT_EQ(read(Value(), 7).save_id, std::nullopt);
+}
+
+TEST(MetadataMcoreData, GivesOriginalShapes) {
+  MetadataModel model;
+  model.w = {properties("float32"), size({2, 1, 24}), {chunk({0, 0, 0}, {1, 1, 24}), chunk({1, 0, 0}, {1, 1, 24})}};
+  model.records[0].first = index("w", size({0, 0, 0}));
+  model.records[1].first = index("w", size({1, 0, 0}));
+  for (const Value& shape : {Value::tuple({8, 6}), size({8, 6})}) {
+    model.more.set("mcore_data", Value::dict({{"b", Value::dict()},
+                                              {"nowhere", Value::dict({{"nd_reformulated_orig_global_shape", "nonsense"}})},
+                                              {"w", Value::dict({{"nd_reformulated_orig_global_shape", shape}})}}));
+    const Metadata metadata = read_dcp_metadata(model.pickle());
+    EXPECT_TRUE(metadata.has_mcore_data);
+    EXPECT_EQ(metadata.tensors[0].flattened_shape, (Shape{8, 6}));
+    EXPECT_EQ(metadata.tensors[0].global_shape(), (Shape{8, 6}));
+    EXPECT_EQ(metadata.tensors[1].flattened_shape, std::nullopt);
+  }
+}
+
+}  // namespace
+}  // namespace dckpt::testing
