@@ -71,7 +71,8 @@ std::optional<Value> new_object_of(const Opaque& call, const std::string& name) 
   const ValueList& args = call.args.items();
   Opaque object = call;
   object.form = Opaque::Form::kNew;
-  if (name == "__newobj__" && !args.empty()) {
+  if (args.empty() || !is_callable(args[0])) return std::nullopt;
+  if (name == "__newobj__") {
     object.callable = args[0];
     object.args = Value::tuple({args.begin() + 1, args.end()});
   } else if (name == "__newobj_ex__" && args.size() == 3 && args[1].is(Kind::kTuple) && args[2].is_dict()) {
@@ -96,6 +97,8 @@ bool is_hashable(const Value& value) {
     default: return true;
   }
 }
+
+bool is_callable(const Value& value) { return value.is(Kind::kGlobal) || value.is(Kind::kOpaque); }
 
 Dict make_dict(std::vector<std::pair<Value, Value>> items) {
   Dict dict;

@@ -170,6 +170,9 @@ class GraphValues::Impl {
     Opaque object;
     object.form = graph_.kind(id) == Kind::kCall ? Opaque::Form::kCall : Opaque::Form::kNew;
     object.callable = slots_[children[0]].value;
+    if (!is_callable(object.callable)) {
+      throw CheckpointError(ErrorCode::kCorrupt, std::string("the pickle calls a value of kind ") + to_string(object.callable.kind()));
+    }
     object.args = slots_[children[1]].value;
     if (children.size() > 2) object.kwargs = slots_[children[2]].value;
     object.states = values(extras.states);

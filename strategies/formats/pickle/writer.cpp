@@ -6,6 +6,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "strategies/formats/pickle/python2_names.h"
 #include "strategies/formats/pickle/spelling.h"
 
 namespace dckpt::pickle {
@@ -163,7 +164,9 @@ void PickleWriter::plain_global(std::string_view module, std::string_view name) 
     text(name);
     op(Op::kStackGlobal);
   } else {
-    if (module.empty() || name.empty() || std::count(key.begin(), key.end(), '\n') != 1) {
+    // A name that Python would read as another one: see python2_names.h.
+    const bool renamed = python3_name(module, name) != std::pair(module, name);
+    if (module.empty() || name.empty() || renamed || std::count(key.begin(), key.end(), '\n') != 1) {
       throw CheckpointError(ErrorCode::kInvalidArgument, "the global " + quoted(name) + " of module " + quoted(module) + " cannot be pickled at protocol 2");
     }
     op(Op::kGlobal);

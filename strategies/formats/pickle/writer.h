@@ -34,7 +34,7 @@ class PickleWriter {
   void bytes(ByteView value);
   void byte_array(ByteView value);
   /// A class or function. At protocol 2 a dotted name becomes getattr calls, as Python's own pickler writes it. Throws CheckpointError (invalid
-  /// argument) for names that protocol 2 cannot express: empty, or with a line break.
+  /// argument) for names that protocol 2 cannot express: empty, with a line break, or taken for a Python 2 name.
   void global(std::string_view module, std::string_view name);
 
   void empty_tuple();

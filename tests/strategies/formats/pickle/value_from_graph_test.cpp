@@ -34,6 +34,11 @@ TEST(ValueFromGraph, CallableMayBeACallItself) {
   EXPECT_EQ(value.as_opaque().class_path(), "");
 }
 
+TEST(ValueFromGraph, PlainValuesAreNotCalled) {
+  EXPECT_THAT(load_error("c_codecs\nencode\n(" + text("a") + text("latin1") + "tR)R.").what(), HasSubstr("calls a value of kind bytes"));
+  EXPECT_TRUE(load("ccopyreg\n__newobj__\n(K\1tR.").as_opaque().class_path() == "copyreg.__newobj__");
+}
+
 TEST(ValueFromGraph, OnlyExactSpellingsBecomePlainValues) {
   EXPECT_EQ(load("c_codecs\nencode\n(" + text("a\xC3\xBF") + text("latin1") + "tR."), Value::bytes(to_bytes("a\xFF")));
   EXPECT_TRUE(load("c_codecs\nencode\n(" + text("€") + text("latin1") + "tR.").is(Kind::kOpaque));

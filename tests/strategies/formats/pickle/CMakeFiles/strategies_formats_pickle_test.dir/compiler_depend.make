@@ -1,2 +1,0 @@
-# Empty compiler generated dependencies file for strategies_formats_pickle_test.
-# This may be replaced when dependencies are built.
