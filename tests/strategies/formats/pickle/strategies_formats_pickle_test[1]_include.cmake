@@ -1,5 +1,0 @@
-if(EXISTS "/tmp/apick/proj/tests/strategies/formats/pickle/strategies_formats_pickle_test[1]_tests.cmake")
-  include("/tmp/apick/proj/tests/strategies/formats/pickle/strategies_formats_pickle_test[1]_tests.cmake")
-else()
-  add_test(strategies_formats_pickle_test_NOT_BUILT strategies_formats_pickle_test_NOT_BUILT)
-endif()
