@@ -71,9 +71,9 @@ Value render_element(Renderer& renderer, const Element& element) {
 std::string python_repr(double value) {
   if (!std::isfinite(value)) return shortest(value);
   char text[32];
-  const std::string_view scientific(text, static_cast<std::size_t>(std::to_chars(text, text + sizeof text, value, std::chars_format::scientific).ptr - text));
-  const int exponent = std::atoi(scientific.data() + scientific.find('e') + 1);
-  if (exponent < -4 || exponent >= 16) return std::string(scientific);
+  const std::string scientific(text, std::to_chars(text, text + sizeof text, value, std::chars_format::scientific).ptr);
+  const int exponent = std::stoi(scientific.substr(scientific.find('e') + 1));
+  if (exponent < -4 || exponent >= 16) return scientific;
   char fixed[64];
   std::string result(fixed, std::to_chars(fixed, fixed + sizeof fixed, value, std::chars_format::fixed).ptr);
   if (result.find('.') == std::string::npos) result += ".0";

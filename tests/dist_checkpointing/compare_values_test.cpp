@@ -42,6 +42,11 @@ TEST(CompareValues, TensorsAreOneValue) {
   EXPECT_THAT(differences(Value::dict({{"t", tensor(1)}}), Value::dict({{"t", tensor(2)}})), SizeIs(1));
 }
 
+TEST(CompareValues, AnOrdinaryDictMayLookTagged) {
+  EXPECT_THAT(differences(Value::dict({{"__dict__", 5}}), Value::dict({{"__dict__", Value::list({1})}})), SizeIs(1));
+  EXPECT_THAT(differences(Value::dict({{"__dict__", 5}}), Value::dict({{"__dict__", 5}})), IsEmpty());
+}
+
 TEST(CompareValues, StopsAtTheLimit) {
   EXPECT_THAT(differences(Value::list({1, 2, 3, 4}), Value::list({5, 6, 7, 8}), 2), SizeIs(2));
 }

@@ -44,7 +44,12 @@ TEST(Digest, CountsEveryByteOnce) {
   reader.tensor("a", DType::kFloat32, {100}, counting<float>(100)).tensor("b", DType::kFloat64, {10}, counting<double>(10)).write();
   std::uint64_t last = 0;
   std::uint64_t total = 0;
-  digest(reader, {.memory = 128, .progress = [&](std::uint64_t done, std::uint64_t all) { EXPECT_GT(done, last), last = done, total = all; }});
+  const auto follow = [&](std::uint64_t done, std::uint64_t all) {
+    EXPECT_GT(done, last);
+    last = done;
+    total = all;
+  };
+  digest(reader, {.memory = 128, .progress = follow});
   EXPECT_EQ(last, 480u);
   EXPECT_EQ(total, 480u);
 }

@@ -1,7 +1,5 @@
 #include <CLI/CLI.hpp>
 
-#include <map>
-
 #include "dist_checkpointing/convert.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
@@ -18,6 +16,8 @@ struct Options {
   std::string source;
   std::string destination;
   ConvertOptions convert;
+  std::string compat;
+  std::string flattened;
   std::string max_memory;
   bool trust_source = false;
   bool json = false;
@@ -43,14 +43,30 @@ void print_report(const ConvertReport& report, bool dry_run) {
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n" : styled(Style::kGreen, "written") + "\n");
 }
 
-int run_convert(const Options& options) {
-  ConvertOptions convert_options = options.convert;
+/// The options that CLI11 has left as text.
+ConvertOptions parsed(const Options& options) {
+  ConvertOptions parsed = options.convert;
+  const auto refuse = [](const std::string& option, const std::string& text, const std::string& expected) {
+    return CheckpointError(ErrorCode::kInvalidArgument, option + ": found " + dckpt::quoted(text) + ", expected " + expected);
+  };
+  if (!options.compat.empty()) {
+    parsed.compat = parse_compat(options.compat);
+    if (!parsed.compat) throw refuse("--compat", options.compat, "megatron, megatron-0.19 or dcp");
+  }
+  if (options.flattened == "megatron") parsed.flattened = FlattenedForm::kMegatron;
+  else if (options.flattened == "boxes") parsed.flattened = FlattenedForm::kBoxes;
+  else if (!options.flattened.empty()) throw refuse("--flattened", options.flattened, "megatron or boxes");
   if (!options.max_memory.empty()) {
     const std::optional<std::uint64_t> size = parse_size(options.max_memory);
-    if (!size || *size == 0) throw CheckpointError(ErrorCode::kInvalidArgument, "--max-memory: " + dckpt::quoted(options.max_memory) + " is no size; write for example 512MiB or 4GiB");
-    convert_options.max_memory = *size;
+    if (!size || *size == 0) throw refuse("--max-memory", options.max_memory, "a size, for example 512MiB or 4GiB");
+    parsed.max_memory = *size;
   }
-  convert_options.check_source = !options.trust_source;
+  parsed.check_source = !options.trust_source;
+  return parsed;
+}
+
+int run_convert(const Options& options) {
+  ConvertOptions convert_options = parsed(options);
   ConvertReport report;
   {
     ProgressLine progress("convert ");
@@ -69,28 +85,25 @@ Command add_convert(CLI::App& program) {
   ConvertOptions& convert = options->convert;
   CLI::App& command = *program.add_subcommand("convert", "Write a checkpoint anew: another format, other shards, fewer keys");
   command.footer(
-      "The result appears under DST in one step when it is complete. Memory stays within --max-memory whatever the size of the tensors.\n\n"
+      "The result appears under DST in one step when it is complete. Memory stays within --max-memory,\n"
+      "whatever the size of the tensors.\n\n"
       "Examples:\n"
       "  dckpt convert iter_0001000 plain --to dcp\n"
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
-  command.add_option("SRC", options->source, "Checkpoint to read: a directory, a training root, or a file of a checkpoint")->required()->type_name("");
+  command.add_option("SRC", options->source, "Checkpoint directory, training root, or a file of a checkpoint")->required()->type_name("");
   command.add_option("DST", options->destination, "Directory to write")->required()->type_name("");
-  command.add_option("--iteration", convert.iteration, "Under a training root: this iteration instead of the latest")->type_name("N");
-  command.add_option("--to", convert.to, "Format to write (see dckpt formats); that of the source by default")->type_name("FORMAT");
-  static const std::map<std::string, Compat> kCompat{{"megatron", Compat::kMegatron}, {"megatron-0.19", Compat::kMegatron019}, {"dcp", Compat::kDcp}};
-  command.add_option("--compat", convert.compat, "Readers that must accept it: megatron (all versions), megatron-0.19 (newer only), dcp")
-      ->type_name("NAME")->transform(CLI::CheckedTransformer(kCompat).description(""));
-  static const std::map<std::string, FlattenedForm> kForms{{"megatron", FlattenedForm::kMegatron}, {"boxes", FlattenedForm::kBoxes}};
-  command.add_option("--flattened", convert.flattened, "How flattened tensors are stored: megatron (0.8-0.15 load them) or boxes (everyone does)")
-      ->type_name("FORM")->transform(CLI::CheckedTransformer(kForms).description(""));
+  command.add_option("--iteration", convert.iteration, "Of a training root: this iteration, not the latest")->type_name("N");
+  command.add_option("--to", convert.to, "Format to write (see dckpt formats); by default the same")->type_name("FORMAT");
+  command.add_option("--compat", options->compat, "Readers that must accept it: megatron (all), megatron-0.19, dcp")->type_name("NAME");
+  command.add_option("--flattened", options->flattened, "Form of flattened tensors: megatron (0.8 to 0.15) or boxes (everyone)")->type_name("FORM");
   command.add_option("--ranks", convert.ranks, "Cut every tensor anew for this many ranks")->type_name("N")->check(CLI::Range(1, kMaxRanks).description(""));
-  command.add_option("--include", convert.keys.include, "Only keys that match this pattern; may be given several times")->type_name("GLOB")->allow_extra_args(false);
-  command.add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; may be given several times")->type_name("GLOB")->allow_extra_args(false);
+  command.add_option("--include", convert.keys.include, "Only keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
+  command.add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")->type_name("SIZE");
   command.add_flag("--integrity", convert.integrity, "Write integrity.json with a SHA-256 per file");
-  command.add_flag("--trust-source", options->trust_source, "Skip the comparison of the source's checksums before it is copied");
+  command.add_flag("--trust-source", options->trust_source, "Do not compare the checksums of the source first");
   command.add_flag("--dry-run", convert.dry_run, "Say what would be written, write nothing");
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
   add_json(command, options->json);

@@ -9,7 +9,6 @@
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/progress_line.h"
-#include "tools/dckpt/table.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -49,27 +48,34 @@ Value to_json_value(const DiffReport& report) {
                       {"differences", Value::list(std::move(differences))}});
 }
 
-std::string describe(const Difference& difference) {
-  const std::string where = shown(difference.key) + (difference.path.empty() || difference.key.empty() ? "" : " ") + shown(difference.path);
-  if (difference.elements) {
-    const ElementDifferences& elements = *difference.elements;
-    std::string text = where + ": " + grouped(elements.count) + " of " + grouped(elements.elements) + (elements.elements == 1 ? " element" : " elements") + ", first at " +
-                       to_string(elements.first) + " " + elements.first_a + " | " + elements.first_b;
-    if (elements.max_abs) text += ", by at most " + shortest(*elements.max_abs);
-    return text;
-  }
-  if (difference.kind == Difference::Kind::kOnlyInA || difference.kind == Difference::Kind::kOnlyInB) return where + "  " + difference.a + difference.b;
-  return where + ": " + (difference.a.empty() ? "(nothing)" : shown(difference.a)) + " | " + (difference.b.empty() ? "(nothing)" : shown(difference.b));
+std::string either(const std::string& a, const std::string& b) { return (a.empty() ? "(nothing)" : shown(a)) + " | " + (b.empty() ? "(nothing)" : shown(b)); }
+
+std::string what_differs(const Difference& difference) {
+  if (difference.kind == Difference::Kind::kOnlyInA) return difference.a;
+  if (difference.kind == Difference::Kind::kOnlyInB) return difference.b;
+  if (!difference.elements) return either(difference.a, difference.b);
+  const ElementDifferences& elements = *difference.elements;
+  std::string text = grouped(elements.count) + " of " + grouped(elements.elements) + (elements.elements == 1 ? " element" : " elements") + ", first at " + to_string(elements.first) + ": " +
+                     either(elements.first_a, elements.first_b);
+  if (elements.max_abs) text += ", max |a - b| " + shortest(*elements.max_abs);
+  return text;
+}
+
+/// "KIND  KEY  WHAT", in two lines if it is long.
+void print_difference(const Difference& difference) {
+  constexpr std::size_t kColumns = 100;
+  std::string head = to_string(difference.kind);
+  head.resize(std::max<std::size_t>(head.size(), 9), ' ');
+  head += "  " + shown(difference.key) + (difference.path.empty() || difference.key.empty() ? "" : " ") + shown(difference.path);
+  const std::string what = what_differs(difference);
+  const bool fits = head.size() + 2 + what.size() <= kColumns;
+  print(head + (fits ? "  " : "\n" + std::string(13, ' ')) + what + "\n");
 }
 
 void print_report(const Options& options, const DiffReport& report) {
   if (!report.equal()) {
     print("A  " + shown(options.a.resolved()) + "\nB  " + shown(options.b.resolved()) + "\n\n");
-    Table table({{""}, {""}}, "");
-    for (std::size_t i = 0; i < std::min(report.differences.size(), kShownDifferences); ++i) {
-      table.add({to_string(report.differences[i].kind), describe(report.differences[i])});
-    }
-    table.print();
+    for (std::size_t i = 0; i < std::min(report.differences.size(), kShownDifferences); ++i) print_difference(report.differences[i]);
     if (report.differences.size() > kShownDifferences) print("… and " + grouped(report.differences.size() - kShownDifferences) + " more (--json lists all)\n");
     print("\n");
   }
@@ -100,16 +106,17 @@ Command add_diff(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand("diff", "Compare two checkpoints of any formats and shardings");
   command.footer(
-      "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if anything differs.\n"
-      "Without --rtol and --atol tensors are compared bit by bit; with them |a - b| <= atol + rtol * |b|, and NaN equals NaN.\n\n"
+      "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if anything\n"
+      "differs. Without --rtol and --atol tensors are compared bit by bit; with them numbers are equal if\n"
+      "|a - b| <= atol + rtol * |b|, and NaN equals NaN.\n\n"
       "Examples:\n"
       "  dckpt diff before/iter_0001000 after/iter_0001000\n"
       "  dckpt diff a b --keys 'decoder.*' --rtol 1e-5 --atol 1e-8\n"
       "  dckpt diff a b --no-common --json | jq '.differences'");
   command.add_option("A", options->a.path, "One checkpoint")->required()->type_name("");
   command.add_option("B", options->b.path, "The other")->required()->type_name("");
-  command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")->type_name("X")->check(CLI::NonNegativeNumber);
-  command.add_option("--atol", options->diff.atol, "Absolute tolerance for floating-point numbers")->type_name("Y")->check(CLI::NonNegativeNumber);
+  command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")->type_name("X")->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+  command.add_option("--atol", options->diff.atol, "Absolute tolerance for floating-point numbers")->type_name("Y")->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
   command.add_flag("--no-common", options->no_common, "Leave the common state out");
   add_key_filter(command, options->diff.keys);
   add_threads(command, options->diff.threads);

@@ -54,7 +54,8 @@ Command add_digest(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand("digest", "SHA-256 of each tensor as a whole and of each object");
   command.footer(
-      "A tensor is assembled from its chunks in C order, little-endian, so the digest does not depend on format or sharding.\n\n"
+      "A tensor is assembled from its chunks in C order, little-endian, so that its digest does not depend\n"
+      "on format or sharding.\n\n"
       "Examples:\n"
       "  dckpt digest iter_0001000\n"
       "  dckpt digest iter_0001000 --keys 'decoder.*' --json");

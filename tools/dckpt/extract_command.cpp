@@ -108,8 +108,9 @@ Command add_extract(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand("extract", "Take out one tensor, an object, or the common state");
   command.footer(
-      "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 and float8, safetensors has.\n"
-      "Everything else becomes JSON; what JSON lacks is tagged: {\"__tuple__\": [...]}, {\"__tensor__\": {dtype, shape, sha256, first}}, ...\n\n"
+      "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 and\n"
+      "no float8, safetensors has. Everything else becomes JSON; what JSON lacks is tagged:\n"
+      "{\"__tuple__\": [...]}, {\"__tensor__\": {dtype, shape, sha256, first}}, ...\n\n"
       "Examples:\n"
       "  dckpt extract iter_0001000 decoder.final_layernorm.weight -o norm.safetensors\n"
       "  dckpt extract iter_0001000 --common | jq .args\n"
@@ -119,7 +120,7 @@ Command add_extract(CLI::App& program) {
   command.add_option("KEY", options->key, "Key of a tensor or object")->type_name("");
   command.add_flag("--common", options->common, "The common state");
   command.add_flag("--objects", options->objects, "All objects: {key: value}");
-  command.add_option("-o,--output", options->output, "File to write; - for standard output, which JSON goes to by default")->type_name("FILE");
+  command.add_option("-o,--output", options->output, "File to write; - for standard output, the default of JSON")->type_name("FILE");
   add_json(command, options->json);
   return {&command, [options] { return run_extract(*options); }};
 }

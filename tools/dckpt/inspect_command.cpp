@@ -41,7 +41,7 @@ Value to_json_value(const CheckpointSummary& summary, bool with_chunks) {
   ValueList files;
   for (const FileSummary& file : summary.files) files.push_back(Value::dict({{"name", file.name}, {"bytes", file.bytes}}));
   return Value::dict({{"format", summary.info.format}, {"version", or_none(summary.info.version)}, {"producer", summary.info.producer}, {"tensors", Value::list(std::move(tensors))},
-                      {"objects", Value::list(std::move(objects))}, {"common", render(summary.common)}, {"files", Value::list(std::move(files))}});
+                      {"objects", Value::list(std::move(objects))}, {"common", summary.common.is_none() ? Value::dict() : render(summary.common)}, {"files", Value::list(std::move(files))}});
 }
 
 /// "Namespace, 42 entries" rather than all of them.
@@ -86,8 +86,8 @@ void print_head(const Options& options, const CheckpointSummary& summary) {
   const auto add = [&](const GroupTotal& total, const char* name, bool tensors) {
     if (total.count > 0) totals.add({grouped(total.count), tensors ? grouped(total.elements) : "", human_bytes(total.bytes), name});
   };
-  add(summary.weights, "tensors", true);
-  add(summary.optimizer, "tensors of the optimizer", true);
+  add(summary.weights, "model tensors", true);
+  add(summary.optimizer, "optimizer tensors", true);
   add(summary.object_total, "objects", false);
   if (summary.common.is_dict()) totals.add({grouped(summary.common.size()), "", "", "entries of the common state"});
   totals.print();
@@ -105,7 +105,7 @@ void print_tensors(const CheckpointSummary& summary, bool with_chunks) {
     }
   }
   table.print();
-  if (with_chunks) print("  Sizes of chunks are those of their records; boxes of flattened tensors are in the space they are stored in.\n");
+  if (with_chunks) print("  A chunk's size is that of its record in the file. Boxes of flattened tensors are in the space they are stored in.\n");
 }
 
 void print_tree(const CheckpointSummary& summary) {
@@ -114,9 +114,9 @@ void print_tree(const CheckpointSummary& summary) {
   print("\n" + styled(Style::kBold, "Tensors") + "\n");
   Table table({{"SIZE", Align::kRight}, {"HOLDS"}, {"KEY"}});
   for (const KeyTreeRow& row : key_tree(summary.tensors)) {
-    std::string holds = grouped(row.total.count) + " tensors";
+    std::string holds = grouped(row.total.count) + (row.total.count == 1 ? " tensor" : " tensors");
     if (row.leaf != KeyTreeRow::kNoLeaf) holds = std::string(to_string(summary.tensors[row.leaf].dtype)) + " " + to_string(summary.tensors[row.leaf].shape);
-    table.add({human_bytes(row.total.bytes), holds, std::string(row.depth * 2, ' ') + shown(row.name)});
+    table.add({human_bytes(row.total.bytes), holds, std::string(row.depth * 2, ' ') + (row.name.empty() ? "(empty)" : shown(row.name))});
   }
   table.print();
 }

@@ -17,17 +17,17 @@
 namespace dckpt::tool {
 namespace {
 
-constexpr const char* kAbout = "Inspect, verify, compare and convert Megatron-style sharded checkpoints (Megatron-Core torch_dist, PyTorch DCP).";
+constexpr const char* kAbout = "Inspect, verify, compare and convert Megatron-style sharded checkpoints.";
 constexpr const char* kFooter =
-    "PATH is a checkpoint directory, a training root (its latest iteration), or a file of a checkpoint.\n"
+    "A checkpoint is named by its directory, a training root (its latest iteration), or a file in it.\n"
     "dckpt COMMAND --help explains a command and gives examples.\n\n"
     "Examples:\n"
     "  dckpt inspect run/checkpoints\n"
     "  dckpt verify run/checkpoints --deep\n"
     "  dckpt diff before/iter_0001000 after/iter_0001000\n"
     "  dckpt convert iter_0001000 plain --to dcp\n\n"
-    "Exit codes: 0 ok; 1 differs, or verification found a problem; 2 usage; 3 input/output; 4 corrupt or refused;\n"
-    "            5 incomplete; 6 unsupported";
+    "Exit codes: 0 ok; 1 differs, or verification found a problem; 2 usage; 3 input/output;\n"
+    "            4 corrupt or refused; 5 incomplete; 6 unsupported";
 
 using Commands = std::vector<Command>;
 
@@ -48,7 +48,7 @@ int usage_error(const std::string& message, const Command* command) {
 int run(int argc, char** argv) {
   CLI::App program(kAbout, "dckpt");
   program.footer(kFooter);
-  program.set_version_flag("--version", "dckpt " DCKPT_VERSION);
+  program.set_version_flag("--version", "dckpt " DCKPT_VERSION, "Print the version");
   program.set_help_flag("-h,--help", "Print this help");
   program.get_formatter()->column_width(26);
   const Commands commands = {add_inspect(program), add_verify(program),  add_digest(program), add_diff(program),

@@ -42,18 +42,18 @@ void print_report(const Options& options, const VerifyReport& report) {
   if (report.problems.size() > kShownProblems) print("… and " + grouped(report.problems.size() - kShownProblems) + " more (--json lists all)\n");
   if (!report.ok()) print("\n");
 
-  print("checked  " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") + ", " + count(report.objects, "object") + ", " + count(report.files, "data file") +
+  print("checked   " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") + ", " + count(report.objects, "object") + ", " + count(report.files, "data file") +
         ", " + human_bytes(report.bytes) + "\n");
   if (report.deep) {
     const std::size_t without = report.chunks_without_checksum + report.objects_without_checksum;
     const std::size_t all = report.chunks + report.objects;
-    print("content  checksums of " + grouped(all - std::min(all, without)) + " of " + grouped(all) + " chunks and objects compared");
+    print("content   checksums of " + grouped(all - std::min(all, without)) + " of " + grouped(all) + " chunks and objects compared");
     print(without == 0 ? "\n" : "; " + styled(Style::kYellow, "not computed for " + grouped(without)) + "\n");
   } else {
-    print("content  not read; --deep also compares checksums\n");
+    print("content   not read; --deep also compares checksums\n");
   }
   if (report.manifest_files > 0) {
-    print("manifest integrity.json lists " + count(report.manifest_files, "file") + (report.deep ? ", SHA-256 compared\n" : "\n"));
+    print("manifest  integrity.json lists " + count(report.manifest_files, "file") + (report.deep ? ", SHA-256 compared\n" : "\n"));
   }
   const std::string path = shown(options.checkpoint.resolved());
   if (report.ok()) print(styled(Style::kGreen, "OK") + "  " + path + "\n");
@@ -82,14 +82,15 @@ Command add_verify(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand("verify", "Check that a checkpoint is complete and sound");
   command.footer(
-      "Without --deep no tensor is read: files, byte ranges, coverage of every tensor, headers of every chunk, all objects.\n"
-      "Exit code 1 if there is a problem; what cannot be opened at all ends with 3 to 6 (see dckpt --help).\n\n"
+      "Without --deep no tensor is read: it checks files, byte ranges, the coverage of every tensor,\n"
+      "the head of every chunk, and decodes all objects and the common state. Exit code 1 if there is\n"
+      "a problem; what cannot be opened at all ends with 3 to 6 (see dckpt --help).\n\n"
       "Examples:\n"
       "  dckpt verify run/checkpoints\n"
       "  dckpt verify iter_0001000 --deep --threads 8\n"
       "  dckpt verify iter_0001000 --json | jq '.problems'");
   add_checkpoint(command, options->checkpoint);
-  command.add_flag("--deep", options->verify.deep, "Read everything and compare checksums (CRC-32 of chunks and objects, integrity.json)");
+  command.add_flag("--deep", options->verify.deep, "Read everything; compare CRC-32 checksums and integrity.json");
   add_threads(command, options->verify.threads);
   add_json(command, options->json);
   return {&command, [options] { return run_verify(*options); }};
