@@ -39,9 +39,9 @@ struct ShardedTensorFactory {
   using Build = std::function<Value(const std::string& key, const Tensor& data, const ReplicaId& replica_id, std::optional<FlattenedRange> range)>;
   using Merge = std::function<Value(const Value& loaded)>;
   std::string key;
-  Tensor data;
-  Build build;
-  Merge merge;
+  Tensor data{};
+  Build build{};
+  Merge merge{};
   ReplicaId replica_id{};
   std::optional<FlattenedRange> flattened_range{};
 };
