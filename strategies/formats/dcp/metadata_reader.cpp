@@ -1,8 +1,10 @@
 #include "strategies/formats/dcp/metadata_reader.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
@@ -26,6 +28,9 @@ using Kind = MetadataGraph::Kind;
 /// Axes of all boxes together, per node of the pickle. A pickle may refer to one box again and again in two bytes each; real ones, where each chunk takes
 /// ten nodes or more, stay far below.
 constexpr std::uint64_t kMaxBoxAxesPerNode = 8;
+
+/// Keys that share a bucket of the hash table; chosen keys could otherwise make it slow.
+constexpr std::size_t kMaxCollisions = 256;
 
 [[noreturn]] void throw_unsupported(std::string message) {
   throw CheckpointError(ErrorCode::kUnsupported, std::move(message));
@@ -99,6 +104,9 @@ class MetadataReader {
         const std::size_t position = is_tensor ? metadata_.tensors.size() : metadata_.objects.size();
         if (!entries_.try_emplace(key, Entry{is_tensor, static_cast<std::uint32_t>(position)}).second) {
           throw_corrupt("state_dict_metadata names the key twice");
+        }
+        if (entries_.bucket_size(entries_.bucket(key)) > kMaxCollisions) {
+          throw_unsupported("more than " + std::to_string(kMaxCollisions) + " keys have the same hash, which is the limit");
         }
         if (is_tensor) {
           read_tensor(items[i + 1], metadata_.tensors.emplace_back());
@@ -314,11 +322,11 @@ class MetadataReader {
   void read_paths(Id id) {
     if (graph_.is_none(id) || graph_.kind(id) != Kind::kDict) return;
     const auto items = graph_.dict(id, "planner_data");
-    std::unordered_map<std::string_view, bool> seen;
+    std::unordered_set<std::string_view> seen;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!graph_.is_text(items[i])) continue;
       const std::string_view key = graph_.text(items[i], "a key of planner_data");
-      if (!entries_.contains(key) || !seen.try_emplace(key).second) continue;
+      if (!entries_.contains(key) || !seen.insert(key).second) continue;
       if (auto path = read_path(key, items[i + 1])) metadata_.paths.emplace_back(std::string(key), std::move(*path));
     }
   }
@@ -355,7 +363,7 @@ class MetadataReader {
   MetadataGraph graph_;
   Metadata metadata_;
   std::unordered_map<std::string_view, Entry> entries_;  // keys point into the graph
-  std::unordered_map<std::string, std::uint32_t> files_;
+  std::map<std::string, std::uint32_t> files_;
   Id last_path_ = MetadataGraph::kAbsent;
   std::uint32_t last_file_ = 0;
   std::uint64_t box_axes_ = 0;

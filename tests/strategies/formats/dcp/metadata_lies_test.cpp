@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <ostream>
+#include <unordered_map>
 
 #include "mapping/base/error.h"
 #include "strategies/formats/dcp/metadata_reader.h"
@@ -309,6 +310,24 @@ TEST(MetadataTopLevel, MustHaveNoPersistentIdAnywhere) {
     FAIL() << "was read";
   } catch (const CheckpointError& error) {
     EXPECT_THAT(error.message(), HasSubstr("persistent id"));
+  }
+}
+
+TEST(MetadataKeys, MustNotBeChosenToCollide) {
+  constexpr std::size_t kKeys = 400;
+  std::unordered_map<std::string_view, int> table;
+  table.reserve(kKeys + 3);
+  MetadataModel model;
+  for (std::size_t i = 0; model.more_entries.size() < kKeys; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    if (table.bucket(key) == 0) model.more_entries.emplace_back(key, bytes_entry());
+  }
+  try {
+    read_dcp_metadata(model.pickle());
+    FAIL() << "was read";
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("more than 256 keys have the same hash"));
   }
 }
 
