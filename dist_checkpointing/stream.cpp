@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "mapping/planning/load_plan.h"
 #include "mapping/planning/validate.h"
 
 namespace dckpt {
@@ -61,7 +62,13 @@ TensorStream::TensorStream(const CheckpointReader& reader, std::size_t tensor, c
 std::optional<Tensor> TensorStream::next() {
   const std::optional<Box> box = pieces_.next();
   if (!box) return std::nullopt;
-  return read_box(reader_, tensor_, *box, read_);
+  const DType dtype = reader_.metadata().tensors[tensor_].properties.dtype;
+  const std::size_t bytes = static_cast<std::size_t>(numel(box->sizes)) * item_size(dtype);
+  if (buffer_.size() < bytes) buffer_.resize(bytes);
+  const Tensor piece(dtype, box->sizes, row_major_strides(box->sizes), buffer_.data(), nullptr);
+  const WantedShard wanted{.tensor = static_cast<std::uint32_t>(tensor_), .destination = 0, .box = *box};
+  read_tensors(reader_, plan_reads(reader_.metadata(), {&wanted, 1}), {&piece, 1}, read_);
+  return piece;
 }
 
 }  // namespace dckpt

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "mapping/base/bytes.h"
 #include "mapping/geometry/box.h"
 #include "mapping/state/tensor.h"
 #include "strategies/read_tensors.h"
@@ -38,7 +39,7 @@ class TensorStream {
   /// Throws CheckpointError (incomplete, corrupt) if the chunks do not cover the tensor exactly: bytes that nobody stored are never delivered.
   TensorStream(const CheckpointReader& reader, std::size_t tensor, const StreamOptions& options = {});
 
-  /// The next piece, a contiguous tensor; empty at the end. Throws CheckpointError.
+  /// The next piece, a contiguous tensor, valid until the next call; empty at the end. Throws CheckpointError.
   std::optional<Tensor> next();
 
  private:
@@ -46,6 +47,7 @@ class TensorStream {
   std::size_t tensor_;
   ReadOptions read_;
   PieceWalker pieces_;
+  Bytes buffer_;  // one for all pieces: touching fresh memory costs more than reading into it
 };
 
 }  // namespace dckpt
