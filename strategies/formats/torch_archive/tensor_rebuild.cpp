@@ -112,10 +112,7 @@ std::optional<Tensor> rebuild(const std::string& function, const ValueList& args
   DType dtype = storage.elements.dtype();
   if (v3) {
     const std::optional<DType> named = args[6].is(Value::Kind::kGlobal) && args[6].as_global().module == "torch" ? parse_dtype(args[6].as_global().name) : std::nullopt;
-    if (!named) {
-      if (args[6].is(Value::Kind::kGlobal)) return std::nullopt;  // an element type of another torch
-      corrupt("torch._utils._rebuild_tensor_v3 is called without an element type");
-    }
+    if (!named) return std::nullopt;  // an element type of another torch
     dtype = *named;
   }
   if (!args[4].is(Value::Kind::kBool)) corrupt("requires_grad of a tensor is " + std::string(to_string(args[4].kind())) + ", expected a bool");
