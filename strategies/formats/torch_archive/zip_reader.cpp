@@ -1,7 +1,8 @@
 #include "strategies/formats/torch_archive/zip_reader.h"
 
 #include <algorithm>
-#include <limits>
+#include <optional>
+#include <utility>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/text.h"
