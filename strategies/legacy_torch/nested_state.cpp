@@ -1,6 +1,9 @@
 #include "strategies/legacy_torch/nested_state.h"
 
 #include <optional>
+#include <utility>
+
+#include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
 namespace {
@@ -22,19 +25,10 @@ std::string key_text(const Value& key) {
   }
 }
 
-/// The tensor that this value is, directly or as a Parameter.
-const Tensor* tensor_of(const Value& value) {
-  if (value.is_tensor()) return &value.as_tensor();
-  if (!value.is(Value::Kind::kOpaque)) return nullptr;
-  const Opaque& call = value.as_opaque();
-  const bool parameter = call.class_path() == "torch._utils._rebuild_parameter" && call.args.is_sequence() && call.args.size() > 0;
-  return parameter && call.args.items().front().is_tensor() ? &call.args.items().front().as_tensor() : nullptr;
-}
-
 class Dissection {
  public:
   NestedState run(const Value& state) {
-    if (const Tensor* const tensor = tensor_of(state)) {
+    if (const auto tensor = tensor_of(state)) {
       result_.tensors.emplace_back("tensor", *tensor);
     } else {
       result_.rest = rest_of(state);
@@ -75,7 +69,7 @@ class Dissection {
     const std::size_t length = path_.size();
     path_ += (path_.empty() ? "" : ".") + name;
     std::optional<Value> kept;
-    if (const Tensor* const tensor = tensor_of(item)) {
+    if (const auto tensor = tensor_of(item)) {
       result_.tensors.emplace_back(path_, *tensor);
     } else {
       kept = rest_of(item);

@@ -39,6 +39,9 @@ class ZarrScan {
       if (entry.kind == FileInfo::Kind::kDirectory) directories.insert(entry.name);
     }
     for (const FileInfo& entry : entries) {
+      if (entry.name == ".metadata" || entry.name.ends_with(".distcp")) {
+        fail(ErrorCode::kCorrupt, "metadata.json says zarr, but " + quoted(entry.name) + " belongs to a torch_dist checkpoint", entry.name);
+      }
       if (entry.kind == FileInfo::Kind::kOther) {
         fail(ErrorCode::kCorrupt, "the checkpoint holds a link or special file " + quoted(entry.name), entry.name);
       }

@@ -164,6 +164,7 @@ TEST(ZarrReader, RefusesAGridLargerThanTheDirectoryWithoutWalkingIt) {
 TEST(ZarrReader, RefusesWhatCannotBelongToTheCheckpoint) {
   EXPECT_THAT(Checkpoint().array("w", "[2]", "[2]", "<f4").write("w/0", bytes_of({1})).refusal(ErrorCode::kCorrupt), HasSubstr("take 8"));
   EXPECT_THAT(Checkpoint().array("w", "[1]", "[1]", "|u1").write("w/0", bytes_of({1})).write("w/7", bytes_of({1})).refusal(ErrorCode::kCorrupt), HasSubstr("w/7"));
+  EXPECT_THAT(Checkpoint().write("__0_0.distcp", bytes_of({1})).refusal(ErrorCode::kCorrupt), HasSubstr("metadata.json says zarr"));
   EXPECT_THAT(Checkpoint().object("rng", "shard_x_y.pt", 1).refusal(ErrorCode::kCorrupt), HasSubstr("shard_x_y.pt"));
   EXPECT_THAT(Checkpoint().object("rng", "shard_9_1.pt", 1).refusal(ErrorCode::kCorrupt), HasSubstr("shard_9_1.pt"));
   EXPECT_THAT(Checkpoint().object("rng", "shard_0.0_1.pt", 1).object("rng", "shard_0.0_1.1.pt", 1).refusal(ErrorCode::kCorrupt), HasSubstr("stored twice"));

@@ -1,0 +1,114 @@
+// dckpt_bench [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N]: runs the workloads and prints Google Benchmark's table; with --json also one
+// line per metric, "-" meaning standard output. README.md says what is measured and how.
+
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "benchmarks/measurement.h"
+#include "mapping/base/text.h"
+
+namespace {
+
+using namespace dckpt::bench;
+
+struct Options {
+  std::string filter;
+  std::string json;
+  std::filesystem::path directory = std::filesystem::temp_directory_path() / "dckpt_bench";
+  int repeats = 5;
+};
+
+std::optional<Options> parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--filter") {
+      options.filter = value;
+    } else if (name == "--json") {
+      options.json = value;
+    } else if (name == "--dir") {
+      options.directory = value;
+    } else if (const auto number = dckpt::parse_u64(value); name == "--repeats" && number && *number > 0 && *number <= 1000) {
+      options.repeats = static_cast<int>(*number);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return argc % 2 == 1 ? std::optional(options) : std::nullopt;
+}
+
+/// Registers a benchmark of one timed call per repeat.
+void add(const std::string& name, int repeats, std::function<double()> call) {
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [call = std::move(call)](benchmark::State& state) {
+                                 for ([[maybe_unused]] auto _ : state) state.SetIterationTime(call());
+                               })
+      ->Iterations(1)
+      ->Repetitions(repeats)
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond);
+}
+
+void run_registered() {
+  benchmark::ConsoleReporter table(benchmark::ConsoleReporter::OO_None);
+  benchmark::RunSpecifiedBenchmarks(&table);
+  benchmark::ClearRegisteredBenchmarks();
+}
+
+/// Saves and loads apart, so that neither counts the other's memory.
+void run(const Workload& workload, const Options& options, Results& results) {
+  const std::filesystem::path directory = options.directory / workload.name;
+  {
+    SaveMeasurement saves(workload, directory, results);
+    add(workload.name + "/save_fsync", options.repeats, [&] { return saves.run(true); });
+    add(workload.name + "/save", options.repeats, [&] { return saves.run(false); });
+    run_registered();
+  }
+  LoadMeasurement loads(workload, directory, results);
+  add(workload.name + "/load_warm", options.repeats, [&] { return loads.run(false); });
+  add(workload.name + "/load_cold", options.repeats, [&] { return loads.run(true); });
+  run_registered();
+  loads.check();
+  std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::optional<Options> options = parse(argc, argv);
+  if (!options) {
+    std::cerr << "usage: " << argv[0] << " [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N]\n";
+    return 2;
+  }
+  // The repeats of the two benchmarks of a run alternate in random order, so that a slow minute hits both.
+  std::string program = argv[0], interleave = "--benchmark_enable_random_interleaving=true", aggregates = "--benchmark_display_aggregates_only=true";
+  char* library_argv[] = {program.data(), interleave.data(), aggregates.data(), nullptr};
+  int library_argc = 3;
+  benchmark::Initialize(&library_argc, library_argv);
+  try {
+    std::filesystem::create_directories(options->directory);
+    Results results;
+    for (const Workload& workload : workloads()) {
+      if (workload.name.find(options->filter) != std::string::npos) run(workload, *options, results);
+    }
+    std::filesystem::remove(options->directory);
+    if (options->json == "-") {
+      results.write_json_lines(std::cout);
+    } else if (!options->json.empty()) {
+      std::ofstream file(options->json, std::ios::app);
+      results.write_json_lines(file);
+      if (!file.flush()) throw std::runtime_error("cannot write " + options->json);
+    }
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

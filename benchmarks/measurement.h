@@ -1,0 +1,42 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "benchmarks/results.h"
+#include "benchmarks/workloads.h"
+
+namespace dckpt::bench {
+
+/// Saves of a workload. Each goes to the same, then empty, directory, after everything else has been written to the device.
+class SaveMeasurement {
+ public:
+  SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results);
+  /// Seconds from a barrier of all ranks to the next; records save_s or save_fsync_s, the CPU time and the memory.
+  double run(bool fsync);
+
+ private:
+  const Workload& workload_;
+  const std::filesystem::path& directory_;
+  Results& results_;
+  std::vector<std::unique_ptr<RankState>> ranks_;
+};
+
+/// Loads of the checkpoint that the last save left, into tensors whose memory has been written to before.
+class LoadMeasurement {
+ public:
+  LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results);
+  /// Records load_warm_s or load_cold_s (reshard_s or reshard_cold_s), the CPU time, the bytes asked for and the memory.
+  double run(bool cold);
+  /// Throws std::runtime_error if the last load delivered something else than was saved.
+  void check() const;
+
+ private:
+  const Workload& workload_;
+  const std::filesystem::path& directory_;
+  Results& results_;
+  std::vector<std::unique_ptr<RankState>> ranks_;
+};
+
+}  // namespace dckpt::bench

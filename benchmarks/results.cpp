@@ -1,0 +1,51 @@
+#include "benchmarks/results.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "benchmarks/process_stats.h"
+
+namespace dckpt::bench {
+namespace {
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// Bytes are whole numbers.
+nlohmann::ordered_json number(double value, const std::string& unit) {
+  if (unit == "B") return static_cast<std::int64_t>(std::llround(value));
+  return value;
+}
+
+}  // namespace
+
+void Results::add(const std::string& workload, const std::string& metric, const std::string& unit, double value, const std::string& note) {
+  auto found = std::find_if(results_.begin(), results_.end(), [&](const Result& result) { return result.workload == workload && result.metric == metric; });
+  if (found == results_.end()) found = results_.insert(results_.end(), Result{workload, metric, unit, {}, 0, 0, ""});
+  found->values.push_back(value);
+  found->max_rss = std::max(found->max_rss, peak_resident_bytes());
+  found->load = std::max(found->load, load_average());
+  found->note = note;
+}
+
+void Results::write_json_lines(std::ostream& out) const {
+  for (const Result& result : results_) {
+    nlohmann::ordered_json values = nlohmann::ordered_json::array();
+    for (const double value : result.values) values.push_back(number(value, result.unit));
+    const auto middle = number(median(result.values), result.unit);
+    nlohmann::ordered_json line = {{"peer", "dckpt"},          {"version", DCKPT_VERSION}, {"workload", result.workload},
+                                   {"metric", result.metric},  {"value", middle},          {"unit", result.unit},
+                                   {"max_rss_bytes", result.max_rss}, {"repeats", result.values.size()}, {"median", middle},
+                                   {"min", number(*std::min_element(result.values.begin(), result.values.end()), result.unit)},
+                                   {"values", values},         {"load1", std::round(result.load * 10) / 10}};
+    if (!result.note.empty()) line["note"] = result.note;
+    out << line.dump() << '\n';
+  }
+}
+
+}  // namespace dckpt::bench

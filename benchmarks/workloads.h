@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mapping/geometry/box.h"
+#include "mapping/state/tensor.h"
+#include "mapping/state/value.h"
+
+namespace dckpt::bench {
+
+/// One global tensor. Its element at row-major position i has the value (i + ordinal) mod 251, which bfloat16 holds exactly.
+struct TensorSpec {
+  std::string key;
+  Shape shape;
+  std::int64_t ordinal = 0;
+
+  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel(shape)) * 2; }
+};
+
+/// Tensors in bfloat16 that some ranks save and others load. The other systems run the same workloads by the same names, so sizes, keys and
+/// values are fixed (README.md).
+struct Workload {
+  std::string name;
+  std::string about;
+  int writers = 1;
+  int readers = 1;
+  std::optional<std::size_t> save_axis{};  ///< cut into equal parts along it; whole tensors without
+  std::optional<std::size_t> load_axis{};
+  std::vector<TensorSpec> tensors;
+
+  bool reshards() const noexcept { return save_axis != load_axis; }
+  std::uint64_t nbytes() const noexcept;
+};
+
+std::vector<Workload> workloads();
+
+/// What one rank of several holds of a workload: the tensors' memory, and the sharded state dict around it.
+class RankState {
+ public:
+  enum class Content { kValues, kZeros };  ///< either way all memory has been written to
+
+  RankState(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks, Content content);
+
+  /// Shares the memory; a load turns the leaves of its argument into plain tensors, so each one takes a new copy.
+  StateDict state() const { return state_; }
+  std::uint64_t nbytes() const noexcept { return nbytes_; }
+  /// Throws std::runtime_error unless the first, the middle and the last tensor hold the workload's values.
+  void check() const;
+
+ private:
+  struct Part {
+    const TensorSpec* spec;
+    Box box;
+    Tensor data;
+  };
+  std::vector<Part> parts_;
+  StateDict state_;
+  std::uint64_t nbytes_ = 0;
+};
+
+}  // namespace dckpt::bench

@@ -1,0 +1,36 @@
+"""Every golden checkpoint, read by the tool, holds what its producer had in memory."""
+
+import unittest
+
+import tool
+from rendering import difference
+
+
+def each():
+    for name in tool.goldens("mcore", "dcp", "zarr"):
+        yield name, tool.GOLDENS / name / "ckpt", tool.expected(name)
+
+
+class Goldens(unittest.TestCase):
+    maxDiff = 4000
+
+    def test_tensors(self):
+        for name, path, expected in each():
+            with self.subTest(name):
+                self.assertEqual(tool.digests(path), tool.wanted_digests(expected))
+
+    def test_objects(self):
+        for name, path, expected in each():
+            with self.subTest(name):
+                self.assertIsNone(difference(tool.objects(path), expected["objects"]))
+
+    def test_common_state(self):
+        for name, path, expected in each():
+            if expected["common"]:
+                with self.subTest(name):
+                    self.assertIsNone(difference(tool.common(path), expected["common"]))
+
+    def test_verify_finds_no_fault(self):
+        for name, path, _ in each():
+            with self.subTest(name):
+                tool.run("verify", "--deep", path)

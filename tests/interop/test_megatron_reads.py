@@ -1,0 +1,112 @@
+"""What the tool converts and what the library saves is loaded by Megatron-Core, the release on PYTHONPATH, and equals what the producers had."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import megatron_peer as megatron
+import sample
+import tool
+import torch
+import torch_peer
+from megatron_peer import ShardedTensor
+from ranks import run_ranks
+from rendering import difference, render
+
+
+def save_sample(folder: pathlib.Path, flattened: str) -> pathlib.Path:
+    path = folder / f"sample-{flattened}"
+    subprocess.run([os.environ["DCKPT_SAVE_SAMPLE"], path, "megatron", flattened], check=True, timeout=120)
+    return path
+
+
+class MegatronReads(unittest.TestCase):
+    maxDiff = 4000
+
+    @classmethod
+    def setUpClass(cls):
+        megatron.join()
+        cls.addClassCleanup(torch.distributed.destroy_process_group)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def check_all(self, path: pathlib.Path, tensors: dict, objects: dict, common):
+        self.assertEqual(torch_peer.digests(megatron.load_plain_tensors(path)), tensors)
+        self.assertIsNone(difference({key: render(value) for key, value in megatron.load_objects(path).items()}, objects))
+        self.assertIsNone(difference(render(megatron.load_common(path)), common))
+
+    def check_golden(self, name: str, *options: str):
+        path = self.folder / "-".join([name, *options])
+        tool.run("convert", tool.GOLDENS / name / "ckpt", path, "--to", "torch_dist", "--compat", "megatron", *options)
+        expected = tool.expected(name)
+        self.check_all(path, tool.wanted_digests(expected), expected["objects"], expected["common"])
+
+    def test_goldens_cut_anew(self):
+        for name in tool.goldens("mcore", "zarr"):
+            with self.subTest(name):
+                self.check_golden(name, "--ranks", "3", "--flattened", "boxes")
+
+    @unittest.skipUnless(megatron.HAS_FLATTENED, "this release reads no flattened tensors")
+    def test_goldens_with_flattened_tensors(self):
+        for name in tool.goldens("mcore"):
+            if any(entry["flattened"] for entry in tool.expected(name)["tensors"].values()):
+                for ranks in ([], ["--ranks", "3"]):
+                    with self.subTest(name, ranks=ranks):
+                        self.check_golden(name, "--flattened", "megatron", *ranks)
+
+    def test_plain_dcp_as_megatron_checkpoint(self):
+        for name in tool.goldens("dcp"):
+            with self.subTest(name):
+                path = self.folder / name
+                tool.run("convert", tool.GOLDENS / name / "ckpt", path, "--to", "torch_dist")
+                self.assertEqual(torch_peer.digests(megatron.load_plain_tensors(path)), tool.wanted_digests(tool.expected(name)))
+
+    def test_saved_by_the_library(self):
+        for flattened in ["boxes", "megatron"] if megatron.HAS_FLATTENED else ["boxes"]:
+            with self.subTest(flattened):
+                self.check_all(save_sample(self.folder, flattened), torch_peer.digests(sample.tensors()), {key: render(value) for key, value in sample.objects().items()},
+                               render(sample.common()))
+
+
+class MegatronReadsParts(unittest.TestCase):
+    """Ranks that want other parts than were saved."""
+
+    def load_in_ranks(self, size: int, flattened: str, shard, wanted):
+        """Every rank loads shard(rank), which must equal wanted(rank)."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = save_sample(pathlib.Path(folder), flattened)
+
+            def load(rank: int) -> None:
+                loaded = megatron.checkpointing.load({"part": shard(rank)}, str(path))
+                assert torch.equal(loaded["part"], wanted(rank)), f"rank {rank}: {loaded['part']} instead of {wanted(rank)}"
+
+            run_ranks(size, load)
+
+    def test_columns_of_rows(self):
+        self.load_in_ranks(3, "boxes", lambda rank: ShardedTensor.from_rank_offsets("rows", torch.empty(8, 2), (1, rank, 3)),
+                           lambda rank: sample.tensors()["rows"][:, 2 * rank:2 * rank + 2])
+
+    def test_layers(self):
+        self.load_in_ranks(2, "boxes",
+                           lambda rank: ShardedTensor.from_rank_offsets("layers.weight", torch.empty(2, 3, 2, dtype=torch.bfloat16), (0, rank, 2)),
+                           lambda rank: sample.tensors()["layers.weight"][2 * rank:2 * rank + 2])
+
+    @unittest.skipUnless(megatron.HAS_FLATTENED, "this release reads no flattened tensors")
+    def test_flattened_ranges(self):
+        key = "optimizer.state.exp_avg.decoder.weight"
+        bounds = [(0, 0, 7), (0, 7, 12), (1, 0, 1), (1, 1, 12), (2, 0, 12), (3, 0, 12)]     # rows rank, begin, end: four pieces of two rows
+
+        def shard(rank: int) -> ShardedTensor:
+            piece, begin, end = bounds[rank]
+            return ShardedTensor.from_rank_offsets_flat(key, torch.empty(end - begin), (2, 6), (0, piece, 4), flattened_range=slice(begin, end))
+
+        def wanted(rank: int) -> torch.Tensor:
+            piece, begin, end = bounds[rank]
+            return sample.tensors()[key][2 * piece:2 * piece + 2].flatten()[begin:end]
+
+        self.load_in_ranks(len(bounds), "megatron", shard, wanted)

@@ -1,0 +1,101 @@
+"""What the tool converts and what the library saves is loaded by PyTorch's own reader, and equals what the producers had."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import sample
+import tool
+import torch_peer
+from rendering import difference, render
+
+
+def unwrapped(key: str, value):
+    """Megatron stores [object] under "key/shard_…"."""
+    return value[0] if "/shard_" in key else value
+
+
+class TorchReads(unittest.TestCase):
+    maxDiff = 4000
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def convert(self, name: str, *options: str) -> pathlib.Path:
+        path = self.folder / f"{name}-{'-'.join(options)}"
+        tool.run("convert", tool.GOLDENS / name / "ckpt", path, *options)
+        return path
+
+    def check_content(self, path: pathlib.Path, expected: dict):
+        """Tensors and objects through torch, and tensors through the tool again."""
+        tensors, objects = torch_peer.load_all(path)
+        objects.pop("common_state/shard_0_1", None)
+        self.assertEqual(torch_peer.digests(tensors), tool.wanted_digests(expected))
+        self.assertEqual(tool.digests(path), tool.wanted_digests(expected))
+        self.assertIsNone(difference({key: render(unwrapped(key, value)) for key, value in objects.items()}, expected["objects"]))
+
+    def test_torch_dist_cut_anew(self):
+        for name in tool.goldens("mcore", "zarr"):
+            with self.subTest(name):
+                expected = tool.expected(name)
+                path = self.convert(name, "--to", "torch_dist", "--compat", "megatron", "--ranks", "3", "--flattened", "boxes")
+                self.check_content(path, expected)
+                self.assertIsNone(difference(render(torch_peer.unpickle(path / "common.pt")), expected["common"]))
+                tool.run("verify", "--deep", path)
+
+    def test_torch_dist_to_dcp(self):
+        for name in tool.goldens("mcore", "zarr"):
+            with self.subTest(name):
+                path = self.convert(name, "--to", "dcp", "--ranks", "2")
+                self.check_content(path, tool.expected(name))
+                self.assertFalse((path / "metadata.json").exists())
+
+    def test_flattened_form_is_kept(self):
+        for name in [name for name in tool.goldens("mcore") if "flattened" in name or "bucket-space" in name]:
+            with self.subTest(name):
+                expected = tool.expected(name)
+                path = self.convert(name, "--ranks", "3")
+                self.assertEqual(tool.digests(path), tool.wanted_digests(expected))
+                self.assertIsNone(difference(tool.objects(path), expected["objects"]))
+
+    def test_newer_megatron_form(self):
+        for name in tool.goldens("mcore"):
+            if not name.startswith("mcore-head"):
+                continue
+            with self.subTest(name):
+                path = self.convert(name, "--compat", "megatron-0.19", "--ranks", "2")
+                _, objects = torch_peer.load_all(path)
+                self.assertIsNone(difference(render(objects["common_state/shard_0_1"][0]), tool.expected(name)["common"]))
+                self.assertFalse((path / "common.pt").exists())
+
+    def test_dcp_cut_anew(self):
+        for name in tool.goldens("dcp"):
+            with self.subTest(name):
+                expected = tool.expected(name)
+                path = self.convert(name, "--ranks", "3")
+                self.check_content(path, expected)
+                self.assertEqual(torch_peer.read_metadata(path).planner_data, {key: tuple(place) for key, place in expected["trees"].items()})
+
+    def test_saved_by_the_library(self):
+        for compat in ("megatron", "megatron-0.19", "dcp"):
+            with self.subTest(compat):
+                path = self.folder / compat
+                subprocess.run([os.environ["DCKPT_SAVE_SAMPLE"], path, compat, "boxes"], check=True, timeout=120)
+                tensors, objects = torch_peer.load_all(path)
+                wanted = {key: t for key, t in sample.tensors().items()}
+                if compat == "dcp":
+                    wanted |= {"common_tensor": sample.common()["common_tensor"]}
+                self.assertEqual(torch_peer.digests(tensors), torch_peer.digests(wanted))
+                self.assertEqual(tool.digests(path), torch_peer.digests(wanted))
+                for key, value in sample.objects().items():
+                    self.assertIsNone(difference(render(objects[key][0] if compat != "dcp" else unwrapped(key, objects[key])), render(value)))
+                common = sample.common()
+                if compat == "megatron":
+                    self.assertIsNone(difference(render(torch_peer.unpickle(path / "common.pt")), render(common)))
+                elif compat == "megatron-0.19":
+                    self.assertIsNone(difference(render(objects["common_state/shard_0_1"][0]), render(common)))
+                tool.run("verify", "--deep", path)
