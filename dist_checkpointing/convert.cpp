@@ -8,10 +8,12 @@
 #include "dist_checkpointing/parallel_for.h"
 #include "dist_checkpointing/staging_token.h"
 #include "dist_checkpointing/target_path.h"
+#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
 #include "mapping/planning/validate.h"
+#include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"
 #include "strategies/formats/dcp/megatron_json.h"
@@ -142,24 +144,43 @@ class Conversion {
   void collect_common() {
     if (report_.to == "torch_dist" && report_.from == "dcp") move_plain_objects();
     const bool as_file = compat_ == Compat::kMegatron;
-    if (as_file && reader_->info().common_file) {
-      const auto file = reader_->storage().open(*reader_->info().common_file);
-      if (options_.check_source) check_torch_file(*file, 0, file->size());
-      contents_.common_file = read_file(*file, kMaxCommonBytes);
+    const CheckpointInfo& info = reader_->info();
+    if (as_file && info.common_file) {
+      contents_.common_file = carried(*info.common_file, {});
+      return;
+    }
+    if (!as_file && info.common_place) {
+      contents_.common_object = carried(reader_->metadata().files[info.common_place->file], info.common_place);
       return;
     }
     Value common = plain_common_ ? *plain_common_ : reader_->common_state();
     if (common.is_none()) {
-      if (!as_file && report_.to == "dcp") return;
+      if (report_.to == "dcp") return;
       common = Value::dict();
     }
     if (as_file) {
       contents_.common_file = save_torch_file(common);
-      if (report_.from == "torch_dist") report_.remarks.push_back("the common state moved from an object into common.pt, which every Megatron reads");
+      if (info.common_place) report_.remarks.push_back("the common state moved from an object into common.pt, which every Megatron reads");
     } else {
       contents_.common_object = save_torch_file(Value::list({common}));
-      if (reader_->info().common_file) report_.remarks.push_back("the common state moved from common.pt into the object " + std::string(kCommonStateKey));
+      if (info.common_file) report_.remarks.push_back("the common state moved from common.pt into the object " + std::string(kCommonStateKey));
     }
+  }
+
+  /// The bytes of a torch file, or of a record in a data file, as they are.
+  Bytes carried(const std::string& name, const std::optional<Place>& place) const {
+    const auto file = reader_->storage().open(name);
+    const std::uint64_t offset = place ? place->offset : 0;
+    const std::uint64_t length = place ? place->length : file->size();
+    return with_context({.file = file->name(), .offset = offset}, [&] {
+      if (length > kMaxCommonBytes || !range_fits(offset, length, file->size())) {
+        throw CheckpointError(ErrorCode::kCorrupt, "the common state should have " + grouped(length) + " bytes here, but the file has " + grouped(file->size()));
+      }
+      if (options_.check_source) check_torch_file(*file, offset, length);
+      Bytes bytes(length);
+      file->read(offset, bytes);
+      return bytes;
+    });
   }
 
   /// Values that a plain DCP directory keeps under their paths are common state in Megatron's terms.
@@ -185,8 +206,7 @@ class Conversion {
     report_.remarks.push_back(grouped(leaves.size()) + " plain values of the DCP directory became the common state");
     Value common = reader_->common_state();
     if (common.is_none()) common = Value::dict();
-    for (const auto& [path, value] : leaves) set_element(common, path, value);
-    plain_common_ = std::move(common);
+    plain_common_ = merge(std::move(common), unflatten_state_dict(leaves));
   }
 
   void add_common_item() {

@@ -1,35 +1,17 @@
 #include "strategies/describe.h"
 
-#include "mapping/base/error.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
+#include "mapping/state/tree.h"
 
 namespace dckpt {
-namespace {
-
-constexpr int kMaxDepth = 1000;
-
-void collect(const Value& value, int depth, ShardedLeaves& leaves) {
-  if (depth > kMaxDepth) throw CheckpointError(ErrorCode::kInvalidArgument, "the state dict is nested deeper than " + std::to_string(kMaxDepth) + " levels");
-  switch (value.kind()) {
-    case Value::Kind::kDict:
-      for (const auto& [key, item] : value.as_dict()) collect(item, depth + 1, leaves);
-      break;
-    case Value::Kind::kList:
-    case Value::Kind::kTuple:
-      for (const Value& item : value.items()) collect(item, depth + 1, leaves);
-      break;
-    case Value::Kind::kShardedTensor: leaves.tensors.push_back(&value.as_sharded_tensor()); break;
-    case Value::Kind::kShardedObject: leaves.objects.push_back(&value.as_sharded_object()); break;
-    default: break;
-  }
-}
-
-}  // namespace
 
 ShardedLeaves collect_sharded(const StateDict& state) {
   ShardedLeaves leaves;
-  collect(state, 0, leaves);
+  visit_leaves(state, [&](const KeyPath&, const Value& leaf) {
+    if (leaf.is(Value::Kind::kShardedTensor)) leaves.tensors.push_back(&leaf.as_sharded_tensor());
+    if (leaf.is(Value::Kind::kShardedObject)) leaves.objects.push_back(&leaf.as_sharded_object());
+  });
   return leaves;
 }
 

@@ -312,6 +312,21 @@ TEST_F(SaveLoad, APlainDcpDirectoryKeepsTheNestingOfTheStateDict) {
   EXPECT_EQ(loaded["step"], Value(12));
 }
 
+TEST_F(SaveLoad, ShardsInADcpSaveKeepTheirKeysAndAreCutAnew) {
+  const Shape shape{6, 4};
+  save_on(3, [&](int rank) {
+    StateDict state;
+    state["model"]["w"] = ShardedTensor::from_rank_offsets("model.w", part_of_arange(shape, {{2 * rank, 0}, {2, 4}}), {{.axis = 0, .rank = rank, .count = 3}});
+    return state;
+  }, {.compat = Compat::kDcp});
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict state;
+    state["model"]["w"] = ShardedTensor::from_rank_offsets("model.w", untouched({6, 2}), {{.axis = 1, .rank = comm.rank(), .count = 2}});
+    load(state, checkpoint(), {}, comm);
+    EXPECT_TRUE(equal(state["model"]["w"].as_tensor(), part_of_arange(shape, {{0, 2 * comm.rank()}, {6, 2}})));
+  });
+}
+
 TEST_F(SaveLoad, ReplicatedTensorsOfADcpSaveAreWrittenOnce) {
   save_on(4, [](int) {
     StateDict state;
