@@ -95,6 +95,8 @@ class Verifier {
       for (const Place& place : tensor.places) ranges.push_back({place, &tensor.key});
     }
     for (const ObjectMetadata& object : metadata_.objects) ranges.push_back({object.place, &object.key});
+    static const std::string kCommonState = "the common state";
+    if (reader_.info().common_place) ranges.push_back({*reader_.info().common_place, &kCommonState});
     std::ranges::sort(ranges, {}, [](const Range& range) { return std::pair(range.place.file, range.place.offset); });
     for (std::size_t i = 1; i < ranges.size(); ++i) {
       const Range& before = ranges[i - 1];
@@ -180,10 +182,15 @@ class Verifier {
   }
 
   void check_common() {
-    const std::optional<std::string>& file = reader_.info().common_file;
-    attempt(report_.problems, {.file = file}, [&] {
+    const CheckpointInfo& info = reader_.info();
+    ErrorContext context{.file = info.common_file};
+    if (info.common_place) context = {.key = "common state", .file = metadata_.files[info.common_place->file], .offset = info.common_place->offset};
+    attempt(report_.problems, context, [&] {
       reader_.common_state();
-      if (options_.deep && file) check_torch_file(*reader_.storage().open(*file), 0, reader_.storage().stat(*file)->size);
+      if (!options_.deep || !context.file) return;
+      const std::unique_ptr<ReadableFile> file = reader_.storage().open(*context.file);
+      const bool compared = info.common_place ? check_torch_file(*file, info.common_place->offset, info.common_place->length) : check_torch_file(*file, 0, file->size());
+      if (!compared) ++report_.objects_without_checksum;
     });
   }
 

@@ -24,7 +24,8 @@ struct CheckpointInfo {
   std::string format;                 ///< "torch_dist", "dcp", "zarr", "torch", "safetensors", …
   std::optional<int> version{};       ///< of the backend, where the format has one
   std::string producer;               ///< for people: "Megatron-Core 0.11–0.14", "PyTorch DCP"; empty if unknown
-  std::optional<std::string> common_file{};  ///< file that holds the common state, if it is a file of its own
+  std::optional<std::string> common_file{};  ///< torch file that holds the common state, if it is a file of its own
+  std::optional<Place> common_place{};       ///< the torch record that holds it, if it lies in a data file
 };
 
 /// An open checkpoint of any format. Everything is const and safe to use from several threads. The metadata is complete and sound in itself (see

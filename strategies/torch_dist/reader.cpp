@@ -139,6 +139,7 @@ class TorchDistReader : public CheckpointReader {
     const auto found = std::find_if(metadata_.objects.begin(), metadata_.objects.end(), [](const ObjectMetadata& object) { return object.key == kCommonStateKey; });
     if (found != metadata_.objects.end()) {
       common_object_ = *found;
+      info_.common_place = found->place;
       metadata_.objects.erase(found);
     } else if (expects_common_file_) {
       throw CheckpointError(ErrorCode::kIncomplete, "Common file common.pt does not exist, and there is no common_state object in its place", {.file = storage_->describe(kCommonFile)});

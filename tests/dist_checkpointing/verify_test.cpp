@@ -115,6 +115,19 @@ TEST(Verify, DamagedCommonStateIsAProblem) {
   EXPECT_THAT(all_problems(report), HasSubstr("common.pt"));
 }
 
+TEST(Verify, FlippedByteOfACommonStateAmongTheDataIsFoundByTheDeepCheck) {
+  Damaged damaged("mcore-head-fully-reshardable-tp2pp2dp2");
+  damaged.remove("integrity.json");
+  const auto place = open_checkpoint(damaged.path())->info().common_place.value();
+  std::ifstream file(damaged.path() / "__0_0.distcp", std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  damaged.flip_byte("__0_0.distcp", content.find("NullTokenizer", place.offset));
+  EXPECT_TRUE(damaged.verify().ok());
+  const VerifyReport deep = damaged.verify(true);
+  ASSERT_EQ(deep.problems.size(), 1u) << all_problems(deep);
+  EXPECT_THAT(all_problems(deep), AllOf(HasSubstr("common state"), HasSubstr("__0_0.distcp")));
+}
+
 TEST(Verify, SaysWhereNoChecksumIsRecorded) {
   FakeReader reader;
   reader.tensor("w", DType::kFloat32, {4}, counting<float>(4), {{{0}, {1}}, {{1}, {3}}}).object("o/shard_0_1", 1).checksum(false).write();
