@@ -1,5 +1,5 @@
-// dckpt_bench [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N]: runs the workloads and prints Google Benchmark's table; with --json also one
-// line per metric, "-" meaning standard output. README.md says what is measured and how.
+// dckpt_bench [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N]: runs the workloads and prints a table; with --json also one JSON line per
+// metric, appended to the file, "-" meaning standard output. README.md says what is measured and how.
 
 #include <benchmark/benchmark.h>
 
@@ -11,6 +11,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "benchmarks/measurement.h"
 #include "mapping/base/text.h"
@@ -57,9 +58,18 @@ void add(const std::string& name, int repeats, std::function<double()> call) {
       ->Unit(benchmark::kMillisecond);
 }
 
+/// Google Benchmark repeats and interleaves; the measurements record themselves, since one call gives several metrics.
+class ProgressReporter : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    if (!runs.empty()) std::cerr << runs.front().run_name.function_name << '\n';
+  }
+};
+
 void run_registered() {
-  benchmark::ConsoleReporter table(benchmark::ConsoleReporter::OO_None);
-  benchmark::RunSpecifiedBenchmarks(&table);
+  ProgressReporter progress;
+  benchmark::RunSpecifiedBenchmarks(&progress);
   benchmark::ClearRegisteredBenchmarks();
 }
 
@@ -89,9 +99,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   // The repeats of the two benchmarks of a run alternate in random order, so that a slow minute hits both.
-  std::string program = argv[0], interleave = "--benchmark_enable_random_interleaving=true", aggregates = "--benchmark_display_aggregates_only=true";
-  char* library_argv[] = {program.data(), interleave.data(), aggregates.data(), nullptr};
-  int library_argc = 3;
+  std::string program = argv[0], interleave = "--benchmark_enable_random_interleaving=true";
+  char* library_argv[] = {program.data(), interleave.data(), nullptr};
+  int library_argc = 2;
   benchmark::Initialize(&library_argc, library_argv);
   try {
     std::filesystem::create_directories(options->directory);
@@ -100,6 +110,7 @@ int main(int argc, char** argv) {
       if (workload.name.find(options->filter) != std::string::npos) run(workload, *options, results);
     }
     std::filesystem::remove(options->directory);
+    if (options->json != "-") results.write_table(std::cout);
     if (options->json == "-") {
       results.write_json_lines(std::cout);
     } else if (!options->json.empty()) {

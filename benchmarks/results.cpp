@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "benchmarks/process_stats.h"
+#include "mapping/base/text.h"
 
 namespace dckpt::bench {
 namespace {
@@ -20,6 +22,11 @@ double median(std::vector<double> values) {
 nlohmann::ordered_json number(double value, const std::string& unit) {
   if (unit == "B") return static_cast<std::int64_t>(std::llround(value));
   return value;
+}
+
+std::string shown(double value, const std::string& unit) {
+  if (unit == "B") return human_bytes(static_cast<std::uint64_t>(value));
+  return fmt::format("{:.3f} {}", value, unit);
 }
 
 }  // namespace
@@ -45,6 +52,15 @@ void Results::write_json_lines(std::ostream& out) const {
                                    {"values", values},         {"load1", std::round(result.load * 10) / 10}};
     if (!result.note.empty()) line["note"] = result.note;
     out << line.dump() << '\n';
+  }
+}
+
+void Results::write_table(std::ostream& out) const {
+  out << fmt::format("{:22}{:22}{:>12}{:>12}\n", "workload", "metric", "median", "min");
+  for (const Result& result : results_) {
+    const double fastest = *std::min_element(result.values.begin(), result.values.end());
+    out << fmt::format("{:22}{:22}{:>12}{:>12}{}\n", result.workload, result.metric, shown(median(result.values), result.unit), shown(fastest, result.unit),
+                       result.note.empty() ? "" : "  " + result.note);
   }
 }
 

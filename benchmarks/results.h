@@ -24,6 +24,8 @@ class Results {
   void add(const std::string& workload, const std::string& metric, const std::string& unit, double value, const std::string& note = "");
   /// {"peer", "version", "workload", "metric", "value", "unit", "max_rss_bytes", "repeats", "median", "min", "values", "load1"[, "note"]} a line.
   void write_json_lines(std::ostream& out) const;
+  /// Median and fastest repeat of each metric, for people.
+  void write_table(std::ostream& out) const;
 
  private:
   std::vector<Result> results_;
