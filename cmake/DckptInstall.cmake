@@ -1,1 +1,43 @@
-# Install rules and the package that find_package(dckpt) finds.
+# What users link, under the same names in this build and after installation, and the package that find_package(dckpt) finds.
+#
+#   dckpt::core    the library, without libtorch:  #include <dckpt/dist_checkpointing.h>
+#   dckpt::torch   the same with torch tensors:    #include <dckpt/torch.h>   (where libtorch was found)
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+add_library(dckpt_core INTERFACE)
+target_link_libraries(dckpt_core INTERFACE dckpt_dist_checkpointing)
+target_include_directories(dckpt_core INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+add_library(dckpt::core ALIAS dckpt_core)
+set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/dckpt")
+
+# Headers keep their places in the tree, below include/dckpt: there they find each other by the paths they have here.
+set(_layers mapping configs strategies dist_checkpointing)
+install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE)
+install(FILES include/dckpt/dist_checkpointing.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
+
+foreach(_layer core ${_layers})
+  set_target_properties(dckpt_${_layer} PROPERTIES EXPORT_NAME ${_layer})
+  install(TARGETS dckpt_${_layer} EXPORT dckptTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endforeach()
+install(EXPORT dckptTargets NAMESPACE dckpt:: DESTINATION "${_package}")
+if(TARGET dckpt)
+  install(TARGETS dckpt RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
+
+if(DckptTorch_FOUND)
+  add_library(dckpt_torch INTERFACE)
+  target_link_libraries(dckpt_torch INTERFACE dckpt_core dckpt_mapping_torch)
+  add_library(dckpt::torch ALIAS dckpt_torch)
+  set_target_properties(dckpt_torch PROPERTIES EXPORT_NAME torch)
+  set_target_properties(dckpt_mapping_torch PROPERTIES EXPORT_NAME mapping_torch)
+  install(TARGETS dckpt_torch dckpt_mapping_torch EXPORT dckptTorchTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(EXPORT dckptTorchTargets NAMESPACE dckpt:: DESTINATION "${_package}")
+  install(DIRECTORY mapping/torch DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/mapping" FILES_MATCHING PATTERN "*.h")
+  install(FILES include/dckpt/torch.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
+  install(FILES cmake/FindDckptTorch.cmake DESTINATION "${_package}")
+endif()
+
+configure_package_config_file(cmake/dckptConfig.cmake.in "${PROJECT_BINARY_DIR}/dckptConfig.cmake" INSTALL_DESTINATION "${_package}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/dckptConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/dckptConfig.cmake" "${PROJECT_BINARY_DIR}/dckptConfigVersion.cmake" DESTINATION "${_package}")
