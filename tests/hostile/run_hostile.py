@@ -116,7 +116,8 @@ class Hostile:
     def run(self, command: str, *options: str) -> Run:
         path = self.root / self.entry.get("path", self.name)
         words = [command, *options]
-        env = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.scratch), "LC_ALL": "C.UTF-8", "DCKPT_CANARY": str(self.scratch / "canary")}
+        env = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.scratch), "LC_ALL": "C.UTF-8", "DCKPT_CANARY": str(self.scratch / "canary"),
+               **{name: "exitcode=99" for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS")}}     # theirs is 1, which means refused here
         shell = "ulimit -c 0; " + (f"ulimit -v {ADDRESS_SPACE_KIB}; " if self.limits.memory else "") + 'exec "$@"'
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(["sh", "-c", shell, "sh", self.tool, command, str(path), *options], stdin=subprocess.DEVNULL,
