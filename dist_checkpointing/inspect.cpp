@@ -66,11 +66,12 @@ std::vector<std::string_view> components(std::string_view key) {
 }  // namespace
 
 bool is_optimizer_key(std::string_view key) {
+  if (key.starts_with("mp_rank_")) key.remove_prefix(std::min(key.find('/'), key.size() - 1) + 1);
   if (key.starts_with("chained_")) {
     const std::size_t dot = key.find('.');
     if (dot != std::string_view::npos && is_number(key.substr(8, dot - 8))) key.remove_prefix(dot + 1);
   }
-  return key.starts_with("optimizer.") || key.starts_with("optim.");
+  return key.starts_with("optimizer.") || key.starts_with("optim.") || key.starts_with("distrib_optim.");
 }
 
 CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options) {

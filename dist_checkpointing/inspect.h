@@ -64,7 +64,8 @@ struct InspectOptions {
 /// What a checkpoint holds, from its metadata and its directory; reads no tensor. Throws CheckpointError if the common state or the directory cannot be read.
 CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options = {});
 
-/// Whether a tensor belongs to the optimizer, by the names that Megatron and FSDP give: "optimizer.…", "chained_0.optimizer.…", "optim.…".
+/// Whether a tensor belongs to the optimizer, by the names that Megatron and FSDP give: "optimizer.…", "chained_0.optimizer.…", "optim.…",
+/// "mp_rank_00/distrib_optim.…".
 bool is_optimizer_key(std::string_view key);
 
 /// One line of a key tree: a component of the keys at some depth, with the totals of the tensors below.

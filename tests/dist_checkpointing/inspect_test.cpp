@@ -48,6 +48,9 @@ TEST(Inspect, KnowsOptimizerKeys) {
   EXPECT_TRUE(is_optimizer_key("optimizer.state.exp_avg.w"));
   EXPECT_TRUE(is_optimizer_key("chained_12.optimizer.state.exp_avg.w"));
   EXPECT_TRUE(is_optimizer_key("optim.w"));
+  EXPECT_TRUE(is_optimizer_key("mp_rank_00_001/distrib_optim.0.param"));
+  EXPECT_FALSE(is_optimizer_key("mp_rank_00_001/model.w"));
+  EXPECT_FALSE(is_optimizer_key("mp_rank_00_001"));
   EXPECT_FALSE(is_optimizer_key("optimizer"));
   EXPECT_FALSE(is_optimizer_key("chained_x.optimizer.w"));
   EXPECT_FALSE(is_optimizer_key("model.optimizer_head.weight"));

@@ -34,12 +34,24 @@ Value to_json_value(const CheckpointReader& reader, const VerifyReport& report) 
 
 std::string count(std::size_t number, const std::string& noun) { return grouped(number) + " " + noun + (number == 1 ? "" : "s"); }
 
+/// One damage that several tensors of a file share.
+bool same_but_for_the_key(const CheckpointError& a, const CheckpointError& b) {
+  return a.code() == b.code() && a.message() == b.message() && a.context().file == b.context().file && a.context().offset == b.context().offset;
+}
+
 void print_report(const Options& options, const VerifyReport& report) {
-  for (std::size_t i = 0; i < std::min(report.problems.size(), kShownProblems); ++i) {
-    const CheckpointError& problem = report.problems[i];
-    print(styled(Style::kRed, to_string(problem.code())) + "  " + safe_message(problem.what()) + "\n");
+  std::size_t shown_problems = 0;
+  for (auto problem = report.problems.begin(); problem != report.problems.end();) {
+    if (shown_problems++ == kShownProblems) {
+      print("… and " + grouped(static_cast<std::uint64_t>(report.problems.end() - problem)) + " more (--json lists all)\n");
+      break;
+    }
+    const auto next = std::find_if_not(problem + 1, report.problems.end(), [&](const CheckpointError& other) { return same_but_for_the_key(*problem, other); });
+    print(styled(Style::kRed, to_string(problem->code())) + "  " + safe_message(problem->what()));
+    if (next - problem > 1) print(", and for " + count(static_cast<std::size_t>(next - problem) - 1, "more key"));
+    print("\n");
+    problem = next;
   }
-  if (report.problems.size() > kShownProblems) print("… and " + grouped(report.problems.size() - kShownProblems) + " more (--json lists all)\n");
   if (!report.ok()) print("\n");
 
   print("checked   " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") + ", " + count(report.objects, "object") + ", " + count(report.files, "data file") +
