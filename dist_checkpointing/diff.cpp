@@ -106,7 +106,8 @@ class Differ {
     }
     const DType dtype = of_a.properties.dtype;
     if (dtype != of_b.properties.dtype) {
-      return Difference{.kind = Difference::Kind::kDType, .key = of_a.key, .a = std::string(to_string(dtype)), .b = std::string(to_string(of_b.properties.dtype))};
+      return Difference{
+          .kind = Difference::Kind::kDType, .key = of_a.key, .a = std::string(to_string(dtype)), .b = std::string(to_string(of_b.properties.dtype))};
     }
     const StreamOptions stream{.piece = options_.memory / 2 / static_cast<std::uint64_t>(std::max(options_.threads, 1))};
     TensorStream pieces_a(a_, a, stream);

@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kMaxDirectoryDepth = 64;
 
 void list_files(const Storage& storage, const std::string& directory, std::size_t depth, std::vector<FileSummary>& files) {
-  if (depth > kMaxDirectoryDepth) throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed", {.file = storage.describe(directory)});
+  if (depth > kMaxDirectoryDepth)
+    throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed", {.file = storage.describe(directory)});
   for (const FileInfo& entry : storage.list(directory)) {
     const std::string name = directory.empty() ? entry.name : directory + "/" + entry.name;
     if (entry.kind == FileInfo::Kind::kRegular) files.push_back({name, entry.size});

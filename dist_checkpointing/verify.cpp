@@ -112,7 +112,8 @@ class Verifier {
   void check_inside_file(const Place& place) const {
     const std::uint64_t size = *file_sizes_[place.file];
     if (range_fits(place.offset, place.length, size)) return;
-    throw CheckpointError(ErrorCode::kCorrupt, "its " + grouped(place.length) + " bytes are not inside the file, which has " + grouped(size) + "; was the file cut?");
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "its " + grouped(place.length) + " bytes are not inside the file, which has " + grouped(size) + "; was the file cut?");
   }
 
   /// Chunks in the order of their files and offsets, in tasks of bounded size.
@@ -189,7 +190,8 @@ class Verifier {
       reader_.common_state();
       if (!options_.deep || !context.file) return;
       const std::unique_ptr<ReadableFile> file = reader_.storage().open(*context.file);
-      const bool compared = info.common_place ? check_torch_file(*file, info.common_place->offset, info.common_place->length) : check_torch_file(*file, 0, file->size());
+      const bool compared =
+          info.common_place ? check_torch_file(*file, info.common_place->offset, info.common_place->length) : check_torch_file(*file, 0, file->size());
       if (!compared) ++report_.objects_without_checksum;
     });
   }
@@ -217,7 +219,8 @@ class Verifier {
         if (!options_.deep) return;
         const std::string found = file_sha256(*file);
         if (found == entry.sha256) return;
-        throw CheckpointError(ErrorCode::kCorrupt, "hash mismatch: integrity.json expects SHA-256 " + entry.sha256.substr(0, 16) + "…, the file has " + found.substr(0, 16) + "…");
+        throw CheckpointError(ErrorCode::kCorrupt,
+                              "hash mismatch: integrity.json expects SHA-256 " + entry.sha256.substr(0, 16) + "…, the file has " + found.substr(0, 16) + "…");
       });
     });
     for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));

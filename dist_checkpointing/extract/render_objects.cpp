@@ -25,7 +25,8 @@ struct Instance {
 };
 
 std::optional<Instance> as_instance(const Opaque& object) {
-  if (object.kwargs || !object.list_items.empty() || !object.dict_items.empty() || object.states.size() > 1 || !object.args.is(Kind::kTuple)) return std::nullopt;
+  if (object.kwargs || !object.list_items.empty() || !object.dict_items.empty() || object.states.size() > 1 || !object.args.is(Kind::kTuple))
+    return std::nullopt;
   Instance instance{modern_class_path(object), object.states.empty() ? nullptr : &object.states.front()};
   const ValueList& args = object.args.items();
   if (instance.class_path == "copyreg._reconstructor" && args.size() == 3 && args[0].is(Kind::kGlobal) && args[2].is_none()) {
@@ -65,7 +66,8 @@ std::optional<Value> render_ndarray(Renderer&, const Opaque& object) {
   const std::optional<NumpyArray> array = numpy_array(object);
   if (!array) return std::nullopt;
   ValueList shape(array->shape.begin(), array->shape.end());
-  return tagged("__ndarray__", Value::dict({{"dtype", array->dtype.spelling()}, {"shape", Value::list(std::move(shape))}, {"sha256", sha256_hex(array->bytes)}}));
+  return tagged("__ndarray__",
+                Value::dict({{"dtype", array->dtype.spelling()}, {"shape", Value::list(std::move(shape))}, {"sha256", sha256_hex(array->bytes)}}));
 }
 
 std::optional<Value> render_numpy_scalar(Renderer& renderer, const Opaque& object) {

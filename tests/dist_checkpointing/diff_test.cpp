@@ -87,8 +87,14 @@ TEST(Diff, Bfloat16IsComparedAsNumbers) {
 
 TEST(Diff, ReportsKeysShapesAndTypes) {
   FakeReader a, b;
-  a.tensor("only a", DType::kInt8, {1}, counting<std::int8_t>(1)).tensor("shape", DType::kInt8, {2, 3}, counting<std::int8_t>(6)).tensor("type", DType::kInt8, {2}, counting<std::int8_t>(2)).write();
-  b.tensor("type", DType::kUInt8, {2}, counting<std::uint8_t>(2)).tensor("shape", DType::kInt8, {3, 2}, counting<std::int8_t>(6)).object("only b/shard_0_1", 1).write();
+  a.tensor("only a", DType::kInt8, {1}, counting<std::int8_t>(1))
+      .tensor("shape", DType::kInt8, {2, 3}, counting<std::int8_t>(6))
+      .tensor("type", DType::kInt8, {2}, counting<std::int8_t>(2))
+      .write();
+  b.tensor("type", DType::kUInt8, {2}, counting<std::uint8_t>(2))
+      .tensor("shape", DType::kInt8, {3, 2}, counting<std::int8_t>(6))
+      .object("only b/shard_0_1", 1)
+      .write();
   const DiffReport report = diff(a, b);
   ASSERT_THAT(report.differences, SizeIs(4));
   EXPECT_EQ(report.differences[0].kind, Kind::kShape);
@@ -102,7 +108,8 @@ TEST(Diff, ReportsKeysShapesAndTypes) {
 
 TEST(Diff, FollowsTheCommonStatePathByPath) {
   const auto common = [](double lr, Value betas) {
-    return Value::dict({{"iteration", 3}, {"optimizer", Value::dict({{"param_groups", Value::list({Value::dict({{"lr", lr}, {"betas", std::move(betas)}})})}})}});
+    return Value::dict(
+        {{"iteration", 3}, {"optimizer", Value::dict({{"param_groups", Value::list({Value::dict({{"lr", lr}, {"betas", std::move(betas)}})})}})}});
   };
   FakeReader a, b;
   a.common(common(0.1, Value::tuple({0.9, 0.99}))).write();

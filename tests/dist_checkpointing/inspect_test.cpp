@@ -61,7 +61,8 @@ std::vector<std::string> tree_lines(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) tensors.push_back({.key = key, .shape = {1}, .bytes = 4});
   std::vector<std::string> lines;
   for (const KeyTreeRow& row : key_tree(tensors)) {
-    lines.push_back(std::string(row.depth, '-') + row.name + " " + std::to_string(row.total.count) + (row.leaf == KeyTreeRow::kNoLeaf ? "" : " " + keys[row.leaf]));
+    lines.push_back(std::string(row.depth, '-') + row.name + " " + std::to_string(row.total.count) +
+                    (row.leaf == KeyTreeRow::kNoLeaf ? "" : " " + keys[row.leaf]));
   }
   return lines;
 }

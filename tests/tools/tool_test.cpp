@@ -58,7 +58,8 @@ TEST(Tool, EveryCommandExplainsItselfWithExamples) {
 }
 
 TEST(Tool, HelpFitsAHundredColumns) {
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"--help"}, {"inspect", "--help"}, {"convert", "--help"}, {"extract", "--help"}, {"diff", "--help"}}) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--help"}, {"inspect", "--help"}, {"convert", "--help"}, {"extract", "--help"}, {"diff", "--help"}}) {
     std::istringstream lines(run_tool(words).out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
   }

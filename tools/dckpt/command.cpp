@@ -28,7 +28,9 @@ void add_key_filter(CLI::App& command, KeyFilter& filter) {
 }
 
 void add_threads(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "Threads that read and compute [" + std::to_string(threads) + "]")->type_name("N")->check(CLI::Range(1, 1024).description(""));
+  command.add_option("--threads", threads, "Threads that read and compute [" + std::to_string(threads) + "]")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024).description(""));
 }
 
 void print_json(const Value& value) { print(to_json(value, 2) + "\n"); }

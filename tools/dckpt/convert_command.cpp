@@ -25,9 +25,20 @@ struct Options {
 
 Value to_json_value(const ConvertReport& report, bool dry_run) {
   ValueList remarks(report.remarks.begin(), report.remarks.end());
-  return Value::dict({{"source", report.source.string()}, {"destination", report.destination.string()}, {"from", report.from}, {"to", report.to}, {"dry_run", dry_run},
-                      {"tensors", report.tensors}, {"objects", report.objects}, {"left_out", report.left_out}, {"chunks_before", report.chunks_before},
-                      {"chunks_after", report.chunks_after}, {"bytes", report.bytes}, {"files", report.files}, {"ranks", report.ranks}, {"remarks", Value::list(std::move(remarks))}});
+  return Value::dict({{"source", report.source.string()},
+                      {"destination", report.destination.string()},
+                      {"from", report.from},
+                      {"to", report.to},
+                      {"dry_run", dry_run},
+                      {"tensors", report.tensors},
+                      {"objects", report.objects},
+                      {"left_out", report.left_out},
+                      {"chunks_before", report.chunks_before},
+                      {"chunks_after", report.chunks_after},
+                      {"bytes", report.bytes},
+                      {"files", report.files},
+                      {"ranks", report.ranks},
+                      {"remarks", Value::list(std::move(remarks))}});
 }
 
 void print_report(const ConvertReport& report, bool dry_run) {
@@ -36,8 +47,9 @@ void print_report(const ConvertReport& report, bool dry_run) {
   table.add({"to", shown(report.destination.string()) + " (" + shown(report.to) + ")"});
   table.add({"content", grouped(report.tensors) + " tensors of " + human_bytes(report.bytes) + ", " + grouped(report.objects) + " objects" +
                             (report.left_out > 0 ? "; " + grouped(report.left_out) + " left out" : "")});
-  table.add({"chunks", grouped(report.chunks_before) + " before, " + grouped(report.chunks_after) + " after, in " + grouped(report.files) + (report.files == 1 ? " file" : " files") +
-                           " for " + grouped(static_cast<std::uint64_t>(report.ranks)) + (report.ranks == 1 ? " rank" : " ranks")});
+  table.add({"chunks", grouped(report.chunks_before) + " before, " + grouped(report.chunks_after) + " after, in " + grouped(report.files) +
+                           (report.files == 1 ? " file" : " files") + " for " + grouped(static_cast<std::uint64_t>(report.ranks)) +
+                           (report.ranks == 1 ? " rank" : " ranks")});
   table.print();
   for (const std::string& remark : report.remarks) print("note: " + safe_message(remark) + "\n");
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n" : styled(Style::kGreen, "written") + "\n");

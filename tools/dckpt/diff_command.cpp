@@ -44,7 +44,10 @@ Value to_json_value(const DiffReport& report) {
     }
     differences.push_back(std::move(entry));
   }
-  return Value::dict({{"equal", report.equal()}, {"tensors_compared", report.tensors_compared}, {"objects_compared", report.objects_compared}, {"common_compared", report.common_compared},
+  return Value::dict({{"equal", report.equal()},
+                      {"tensors_compared", report.tensors_compared},
+                      {"objects_compared", report.objects_compared},
+                      {"common_compared", report.common_compared},
                       {"differences", Value::list(std::move(differences))}});
 }
 
@@ -55,8 +58,8 @@ std::string what_differs(const Difference& difference) {
   if (difference.kind == Difference::Kind::kOnlyInB) return difference.b;
   if (!difference.elements) return either(difference.a, difference.b);
   const ElementDifferences& elements = *difference.elements;
-  std::string text = grouped(elements.count) + " of " + grouped(elements.elements) + (elements.elements == 1 ? " element" : " elements") + ", first at " + to_string(elements.first) + ": " +
-                     either(elements.first_a, elements.first_b);
+  std::string text = grouped(elements.count) + " of " + grouped(elements.elements) + (elements.elements == 1 ? " element" : " elements") + ", first at " +
+                     to_string(elements.first) + ": " + either(elements.first_a, elements.first_b);
   if (elements.max_abs) text += ", max |a - b| " + shortest(*elements.max_abs);
   return text;
 }
@@ -81,7 +84,8 @@ void print_report(const Options& options, const DiffReport& report) {
   }
   print(grouped(report.tensors_compared) + " tensors and " + grouped(report.objects_compared) + " objects are in both" +
         (report.common_compared ? "; the common state was compared, too" : "; no common state was compared") + "\n");
-  print(report.equal() ? styled(Style::kGreen, "equal") + "\n" : styled(Style::kRed, grouped(report.differences.size()) + (report.differences.size() == 1 ? " difference" : " differences")) + "\n");
+  print(report.equal() ? styled(Style::kGreen, "equal") + "\n"
+                       : styled(Style::kRed, grouped(report.differences.size()) + (report.differences.size() == 1 ? " difference" : " differences")) + "\n");
 }
 
 int run_diff(const Options& options) {
@@ -115,8 +119,12 @@ Command add_diff(CLI::App& program) {
       "  dckpt diff a b --no-common --json | jq '.differences'");
   command.add_option("A", options->a.path, "One checkpoint")->required()->type_name("");
   command.add_option("B", options->b.path, "The other")->required()->type_name("");
-  command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")->type_name("X")->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
-  command.add_option("--atol", options->diff.atol, "Absolute tolerance for floating-point numbers")->type_name("Y")->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+  command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")
+      ->type_name("X")
+      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+  command.add_option("--atol", options->diff.atol, "Absolute tolerance for floating-point numbers")
+      ->type_name("Y")
+      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
   command.add_flag("--no-common", options->no_common, "Leave the common state out");
   add_key_filter(command, options->diff.keys);
   add_threads(command, options->diff.threads);

@@ -29,7 +29,8 @@ Value to_json_value(const Digests& digests) {
 
 void print_table(const Digests& digests) {
   Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}}, "");
-  for (const TensorDigest& tensor : digests.tensors) table.add({tensor.sha256, std::string(to_string(tensor.dtype)), to_string(tensor.shape), shown(tensor.key)});
+  for (const TensorDigest& tensor : digests.tensors)
+    table.add({tensor.sha256, std::string(to_string(tensor.dtype)), to_string(tensor.shape), shown(tensor.key)});
   for (const ObjectDigest& object : digests.objects) table.add({object.sha256, "object", "", shown(object.key)});
   table.print();
 }

@@ -52,12 +52,15 @@ TensorFileFormat file_format(const Options& options, const CheckpointReader& rea
   if (options.output.ends_with(".safetensors")) return TensorFileFormat::kSafetensors;
   if (options.output.ends_with(".npy")) return TensorFileFormat::kNpy;
   if (options.output == "-") {
-    if (is_terminal(stdout)) throw CheckpointError(ErrorCode::kInvalidArgument, "a tensor is not written to a terminal; redirect the output or name a file with -o");
+    if (is_terminal(stdout))
+      throw CheckpointError(ErrorCode::kInvalidArgument, "a tensor is not written to a terminal; redirect the output or name a file with -o");
     return TensorFileFormat::kNpy;
   }
   const TensorMetadata& metadata = reader.metadata().tensors[tensor];
-  const std::string what = dckpt::quoted(metadata.key) + " is a tensor, " + std::string(to_string(metadata.properties.dtype)) + " " + to_string(metadata.global_shape());
-  throw CheckpointError(ErrorCode::kInvalidArgument, what + "; name a file that ends in .npy or .safetensors with -o" + (options.output.empty() ? "" : ", not " + dckpt::quoted(options.output)));
+  const std::string what =
+      dckpt::quoted(metadata.key) + " is a tensor, " + std::string(to_string(metadata.properties.dtype)) + " " + to_string(metadata.global_shape());
+  throw CheckpointError(ErrorCode::kInvalidArgument, what + "; name a file that ends in .npy or .safetensors with -o" +
+                                                         (options.output.empty() ? "" : ", not " + dckpt::quoted(options.output)));
 }
 
 void extract_tensor(const Options& options, const CheckpointReader& reader, std::size_t tensor) {

@@ -20,14 +20,18 @@ int run_formats(bool json) {
   if (json) {
     ValueList formats;
     for (const Format& format : registered_formats()) {
-      formats.push_back(Value::dict({{"name", format.name}, {"versions", Value::list(ValueList(format.versions.begin(), format.versions.end()))}, {"reads", true},
-                                     {"writes", format.writes}, {"about", format.about}}));
+      formats.push_back(Value::dict({{"name", format.name},
+                                     {"versions", Value::list(ValueList(format.versions.begin(), format.versions.end()))},
+                                     {"reads", true},
+                                     {"writes", format.writes},
+                                     {"about", format.about}}));
     }
     print_json(Value::dict({{"formats", Value::list(std::move(formats))}}));
     return kOk;
   }
   Table table({{"NAME"}, {"VERSIONS"}, {"READS"}, {"WRITES"}, {"ABOUT"}}, "");
-  for (const Format& format : registered_formats()) table.add({shown(format.name), versions_text(format), "yes", format.writes ? "yes" : "no", shown(format.about)});
+  for (const Format& format : registered_formats())
+    table.add({shown(format.name), versions_text(format), "yes", format.writes ? "yes" : "no", shown(format.about)});
   table.print();
   return kOk;
 }

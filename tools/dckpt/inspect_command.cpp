@@ -20,14 +20,22 @@ struct Options {
 };
 
 Value chunk_to_json(const ChunkSummary& chunk) {
-  return Value::dict({{"offsets", to_json_list(chunk.box.offsets)}, {"sizes", to_json_list(chunk.box.sizes)}, {"file", chunk.file}, {"offset", chunk.offset}, {"length", chunk.length}});
+  return Value::dict({{"offsets", to_json_list(chunk.box.offsets)},
+                      {"sizes", to_json_list(chunk.box.sizes)},
+                      {"file", chunk.file},
+                      {"offset", chunk.offset},
+                      {"length", chunk.length}});
 }
 
 Value to_json_value(const CheckpointSummary& summary, bool with_chunks) {
   ValueList tensors;
   for (const TensorSummary& tensor : summary.tensors) {
-    Value entry = Value::dict({{"key", tensor.key}, {"dtype", std::string(to_string(tensor.dtype))}, {"shape", to_json_list(tensor.shape)}, {"bytes", tensor.bytes},
-                               {"chunks", tensor.chunk_count}, {"flattened", tensor.flattened}});
+    Value entry = Value::dict({{"key", tensor.key},
+                               {"dtype", std::string(to_string(tensor.dtype))},
+                               {"shape", to_json_list(tensor.shape)},
+                               {"bytes", tensor.bytes},
+                               {"chunks", tensor.chunk_count},
+                               {"flattened", tensor.flattened}});
     if (with_chunks) {
       ValueList chunks;
       for (const ChunkSummary& chunk : tensor.chunks) chunks.push_back(chunk_to_json(chunk));
@@ -40,8 +48,13 @@ Value to_json_value(const CheckpointSummary& summary, bool with_chunks) {
   for (const ObjectSummary& object : summary.objects) objects.push_back(Value::dict({{"key", object.key}, {"bytes", object.bytes}}));
   ValueList files;
   for (const FileSummary& file : summary.files) files.push_back(Value::dict({{"name", file.name}, {"bytes", file.bytes}}));
-  return Value::dict({{"format", summary.info.format}, {"version", or_none(summary.info.version)}, {"producer", summary.info.producer}, {"tensors", Value::list(std::move(tensors))},
-                      {"objects", Value::list(std::move(objects))}, {"common", summary.common.is_none() ? Value::dict() : render(summary.common)}, {"files", Value::list(std::move(files))}});
+  return Value::dict({{"format", summary.info.format},
+                      {"version", or_none(summary.info.version)},
+                      {"producer", summary.info.producer},
+                      {"tensors", Value::list(std::move(tensors))},
+                      {"objects", Value::list(std::move(objects))},
+                      {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
+                      {"files", Value::list(std::move(files))}});
 }
 
 /// "Namespace, 42 entries" rather than all of them.
@@ -74,7 +87,8 @@ void print_head(const Options& options, const CheckpointSummary& summary) {
   if (!summary.info.producer.empty()) format += " (" + summary.info.producer + ")";
   head.add({"format", shown(format)});
   head.add({"on disk", human_bytes(bytes) + " in " + grouped(summary.files.size()) + (summary.files.size() == 1 ? " file" : " files")});
-  if (const Value* iteration = summary.common.find("iteration"); iteration != nullptr && iteration->is_int()) head.add({"iteration", std::to_string(iteration->as_int())});
+  if (const Value* iteration = summary.common.find("iteration"); iteration != nullptr && iteration->is_int())
+    head.add({"iteration", std::to_string(iteration->as_int())});
   const Value* sharding = at_path(summary.common, "content_metadata", "distrib_optim_sharding_type");
   if (sharding == nullptr || !sharding->is_str()) sharding = at_path(summary.common, "optimizer", "param_state_sharding_type");
   if (sharding != nullptr && sharding->is_str()) head.add({"optimizer", shown(sharding->as_str())});
@@ -99,7 +113,8 @@ void print_tensors(const CheckpointSummary& summary, bool with_chunks) {
   print("\n" + styled(Style::kBold, "Tensors") + "\n");
   Table table({{"SIZE", Align::kRight}, {"DTYPE"}, {"SHAPE"}, {"CHUNKS", Align::kRight}, {"KEY"}});
   for (const TensorSummary& tensor : summary.tensors) {
-    table.add({human_bytes(tensor.bytes), std::string(to_string(tensor.dtype)), to_string(tensor.shape), grouped(tensor.chunk_count), shown(tensor.key) + (tensor.flattened ? "  (flattened)" : "")});
+    table.add({human_bytes(tensor.bytes), std::string(to_string(tensor.dtype)), to_string(tensor.shape), grouped(tensor.chunk_count),
+               shown(tensor.key) + (tensor.flattened ? "  (flattened)" : "")});
     for (const ChunkSummary& chunk : tensor.chunks) {
       table.add({human_bytes(chunk.length), "", to_string(chunk.box), "", "  " + shown(chunk.file) + " at " + grouped(chunk.offset)});
     }
@@ -131,7 +146,8 @@ void print_rest(const CheckpointSummary& summary) {
   }
   if (summary.common.is_dict() && summary.common.size() > 0) {
     print("\n" + styled(Style::kBold, "Common state") + "\n");
-    for (const auto& [key, value] : summary.common.as_dict()) print("  " + (key.is_str() ? shown(key.as_str()) : short_value(key)) + styled(Style::kDim, ": ") + short_value(value) + "\n");
+    for (const auto& [key, value] : summary.common.as_dict())
+      print("  " + (key.is_str() ? shown(key.as_str()) : short_value(key)) + styled(Style::kDim, ": ") + short_value(value) + "\n");
   }
   print("\n" + styled(Style::kBold, "Files") + "\n");
   Table files({{"SIZE", Align::kRight}, {"NAME"}});

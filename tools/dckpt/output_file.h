@@ -8,8 +8,8 @@
 
 namespace dckpt::tool {
 
-/// Where -o writes: a file, or stdout for "-". A file appears under its name, replacing what was there, only when it is complete: it is written beside it first.
-/// Devices and pipes are written to as they are. Errors throw CheckpointError (io).
+/// Where -o writes: a file, or stdout for "-". A file is written beside its name first and appears under it, replacing what was there, only when it is
+/// complete. Devices and pipes are written to as they are. Errors throw CheckpointError (io).
 class OutputFile {
  public:
   explicit OutputFile(const std::string& name);

@@ -16,7 +16,9 @@ constexpr std::chrono::milliseconds kInterval{100};
 std::string duration(double seconds) {
   const auto whole = static_cast<std::uint64_t>(std::min(seconds, 359999.0));
   char text[32];
-  if (whole >= 3600) std::snprintf(text, sizeof text, "%u:%02u:%02u", static_cast<unsigned>(whole / 3600), static_cast<unsigned>(whole / 60 % 60), static_cast<unsigned>(whole % 60));
+  if (whole >= 3600)
+    std::snprintf(text, sizeof text, "%u:%02u:%02u", static_cast<unsigned>(whole / 3600), static_cast<unsigned>(whole / 60 % 60),
+                  static_cast<unsigned>(whole % 60));
   else std::snprintf(text, sizeof text, "%u:%02u", static_cast<unsigned>(whole / 60), static_cast<unsigned>(whole % 60));
   return text;
 }

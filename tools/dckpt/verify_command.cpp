@@ -26,9 +26,17 @@ Value to_json_value(const CheckpointReader& reader, const VerifyReport& report) 
     problems.push_back(Value::dict({{"code", to_string(problem.code())}, {"message", problem.message()}, {"key", or_none(problem.context().key)},
                                     {"file", or_none(problem.context().file)}, {"offset", or_none(problem.context().offset)}}));
   }
-  return Value::dict({{"ok", report.ok()}, {"deep", report.deep}, {"format", reader.info().format}, {"files", report.files}, {"tensors", report.tensors}, {"chunks", report.chunks},
-                      {"objects", report.objects}, {"bytes", report.bytes}, {"chunks_without_checksum", report.deep ? Value(report.chunks_without_checksum) : Value()},
-                      {"objects_without_checksum", report.deep ? Value(report.objects_without_checksum) : Value()}, {"manifest_files", report.manifest_files},
+  return Value::dict({{"ok", report.ok()},
+                      {"deep", report.deep},
+                      {"format", reader.info().format},
+                      {"files", report.files},
+                      {"tensors", report.tensors},
+                      {"chunks", report.chunks},
+                      {"objects", report.objects},
+                      {"bytes", report.bytes},
+                      {"chunks_without_checksum", report.deep ? Value(report.chunks_without_checksum) : Value()},
+                      {"objects_without_checksum", report.deep ? Value(report.objects_without_checksum) : Value()},
+                      {"manifest_files", report.manifest_files},
                       {"problems", Value::list(std::move(problems))}});
 }
 
@@ -54,8 +62,8 @@ void print_report(const Options& options, const VerifyReport& report) {
   }
   if (!report.ok()) print("\n");
 
-  print("checked   " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") + ", " + count(report.objects, "object") + ", " + count(report.files, "data file") +
-        ", " + human_bytes(report.bytes) + "\n");
+  print("checked   " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") + ", " + count(report.objects, "object") + ", " +
+        count(report.files, "data file") + ", " + human_bytes(report.bytes) + "\n");
   if (report.deep) {
     const std::size_t without = report.chunks_without_checksum + report.objects_without_checksum;
     const std::size_t all = report.chunks + report.objects;
@@ -84,7 +92,8 @@ int run_verify(const Options& options) {
   else print_report(options, report);
   if (report.ok()) return kOk;
   flush_output();
-  print_error(count(report.problems.size(), "problem") + " in " + dckpt::quoted(options.checkpoint.resolved(), 1000) + ", the first: " + report.problems.front().what());
+  print_error(count(report.problems.size(), "problem") + " in " + dckpt::quoted(options.checkpoint.resolved(), 1000) +
+              ", the first: " + report.problems.front().what());
   return kDiffers;
 }
 

@@ -56,7 +56,8 @@ TEST(Render, LongSequencesOfNumbersAreHashedLikePythonsRepr) {
   EXPECT_TRUE(render(Value::list(numbers)).is_list());
   numbers.emplace_back(0.5);
   // hashlib.sha256(",".join(map(repr, [*range(64), 0.5])).encode()).hexdigest()
-  EXPECT_EQ(rendered(Value::list(numbers)), R"({"__long__": "list", "len": 65, "sha256": "da6f4210e7089aebdb63234ccd6188d166cc940258460be7000698e85f70497d", "first": [0, 1, 2, 3]})");
+  EXPECT_EQ(rendered(Value::list(numbers)),
+            R"({"__long__": "list", "len": 65, "sha256": "da6f4210e7089aebdb63234ccd6188d166cc940258460be7000698e85f70497d", "first": [0, 1, 2, 3]})");
 }
 
 TEST(Render, TorchNamesAreTagged) {
@@ -75,11 +76,14 @@ TEST(Render, EnumsAreKnownByValueAndByName) {
 TEST(Render, UnknownObjectsStayVisible) {
   EXPECT_EQ(rendered(call("posix", "system", {"true"})), R"({"__opaque__": {"class": "posix.system", "args": ["true"], "state": null}})");
   EXPECT_EQ(rendered(object_with_state("a.b", "C", Value::dict({{"x", 1}}))), R"({"__opaque__": {"class": "a.b.C", "args": [], "state": {"x": 1}}})");
-  EXPECT_EQ(rendered(call("megatron.core.enums", "ModelType", {99})), R"({"__opaque__": {"class": "megatron.core.enums.ModelType", "args": [99], "state": null}})");
+  EXPECT_EQ(rendered(call("megatron.core.enums", "ModelType", {99})),
+            R"({"__opaque__": {"class": "megatron.core.enums.ModelType", "args": [99], "state": null}})");
 }
 
 TEST(Render, NumpyThatLiesAboutItsSizeStaysOpaque) {
-  const Value dtype = Opaque{.callable = Global{"numpy", "dtype"}, .args = Value::tuple({"f8", false, true}), .states = {Value::tuple({3, "<", Value(), Value(), Value(), -1, -1, 0})}};
+  const Value dtype = Opaque{.callable = Global{"numpy", "dtype"},
+                             .args = Value::tuple({"f8", false, true}),
+                             .states = {Value::tuple({3, "<", Value(), Value(), Value(), -1, -1, 0})}};
   const Value make = Opaque{.callable = Global{"numpy.core.multiarray", "_reconstruct"},
                             .args = Value::tuple({Global{"numpy", "ndarray"}, Value::tuple({0}), Value::bytes(to_bytes("b"))}),
                             .states = {Value::tuple({1, Value::tuple({std::int64_t{1} << 62, 8}), dtype, false, Value::bytes(Bytes(8))})}};
@@ -101,7 +105,9 @@ Value python_pickle(const std::string& name) {
 // hashlib.sha256(numpy.arange(6, dtype="<f4").tobytes()).hexdigest()
 TEST(Render, NumpyOfEveryProtocol) {
   for (const char* const name : {"numpy.p2.pkl", "numpy.p4.pkl", "numpy.p5.pkl"}) {
-    EXPECT_EQ(rendered(python_pickle(name)), R"({"array": {"__ndarray__": {"dtype": "<f4", "shape": [2, 3], "sha256": "e2c0a71510b5394df7773b63fb5f54372b84c3564e67811bde7d665be227976d"}}, "scalar": {"__npscalar__": "int64", "value": -3}})")
+    EXPECT_EQ(rendered(python_pickle(name)),
+              R"({"array": {"__ndarray__": {"dtype": "<f4", "shape": [2, 3], "sha256": "e2c0a71510b5394df7773b63fb5f54372b84c3564e67811bde7d665be227976d"}}, )"
+              R"("scalar": {"__npscalar__": "int64", "value": -3}})")
         << name;
   }
 }
@@ -118,7 +124,8 @@ TEST(Render, ObjectsOfEveryProtocol) {
 }
 
 TEST(Render, ByteStreams) {
-  EXPECT_THAT(to_json(render(python_pickle("stateful.p2.pkl")).at("buffer")), ::testing::MatchesRegex(R"(\{"__BytesIO__": \{"len": 2, "sha256": "[0-9a-f]{64}", "hex": "00ff"\}\})"));
+  EXPECT_THAT(to_json(render(python_pickle("stateful.p2.pkl")).at("buffer")),
+              ::testing::MatchesRegex(R"(\{"__BytesIO__": \{"len": 2, "sha256": "[0-9a-f]{64}", "hex": "00ff"\}\})"));
 }
 
 /// Whether the rendering is what the producer's own Python gave; where ours says opaque, anything goes.

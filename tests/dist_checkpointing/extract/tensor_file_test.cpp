@@ -39,7 +39,8 @@ TEST(TensorFile, SafetensorsHoldsTheTensorUnderItsKey) {
   const Bytes file = written(reader, TensorFileFormat::kSafetensors);
   const std::uint64_t header = load_le<std::uint64_t>(file, 0);
   EXPECT_EQ(header % 8, 0u);
-  EXPECT_THAT(std::string(as_text(ByteView(file).subspan(8, header))), ::testing::StartsWith(R"({"a.b": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}})"));
+  EXPECT_THAT(std::string(as_text(ByteView(file).subspan(8, header))),
+              ::testing::StartsWith(R"({"a.b": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}})"));
   EXPECT_EQ(to_hex(ByteView(file).subspan(8 + header)), "0000803f0040");
 }
 
