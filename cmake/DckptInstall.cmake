@@ -13,7 +13,8 @@ set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/dckpt")
 
 # Headers keep their places in the tree, below include/dckpt: there they find each other by the paths they have here.
 set(_layers mapping configs strategies dist_checkpointing)
-install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE)
+install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
+        PATTERN comm/c10d EXCLUDE)
 install(FILES include/dckpt/dist_checkpointing.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
 
 foreach(_layer core ${_layers})
@@ -27,13 +28,15 @@ endif()
 
 if(DckptTorch_FOUND)
   add_library(dckpt_torch INTERFACE)
-  target_link_libraries(dckpt_torch INTERFACE dckpt_core dckpt_mapping_torch)
+  target_link_libraries(dckpt_torch INTERFACE dckpt_core dckpt_mapping_torch dckpt_comm_c10d)
   add_library(dckpt::torch ALIAS dckpt_torch)
   set_target_properties(dckpt_torch PROPERTIES EXPORT_NAME torch)
   set_target_properties(dckpt_mapping_torch PROPERTIES EXPORT_NAME mapping_torch)
-  install(TARGETS dckpt_torch dckpt_mapping_torch EXPORT dckptTorchTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  set_target_properties(dckpt_comm_c10d PROPERTIES EXPORT_NAME comm_c10d)
+  install(TARGETS dckpt_torch dckpt_mapping_torch dckpt_comm_c10d EXPORT dckptTorchTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT dckptTorchTargets NAMESPACE dckpt:: DESTINATION "${_package}")
   install(DIRECTORY mapping/torch DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/mapping" FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY strategies/comm/c10d DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/strategies/comm" FILES_MATCHING PATTERN "*.h")
   install(FILES include/dckpt/torch.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
   install(FILES cmake/FindDckptTorch.cmake DESTINATION "${_package}")
 endif()

@@ -1,0 +1,102 @@
+#include <charconv>
+#include <cstdlib>
+#include <string>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/comm/c10d/process_group.h"
+
+#ifdef USE_C10D_GLOO
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+namespace dckpt {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') {
+    throw CheckpointError(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name + " is not set; torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+  }
+  return value;
+}
+
+int number(const char* name, int least, int most) {
+  const std::string text = variable(name);
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name + " is " + dckpt::quoted(text) + ", expected a number from " +
+                                                           std::to_string(least) + " to " + std::to_string(most));
+  }
+  return value;
+}
+
+std::string optional_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string& host, int port, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.isServer = rank == 0 && optional_variable("TORCHELASTIC_USE_AGENT_STORE") != "True";
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  options.multiTenant = true;  // the trainer may serve the same port in this process
+  const auto server = c10::make_intrusive<c10d::TCPStore>(host, options);
+
+  // The store also holds the trainer's keys, those of workers before a restart, and those of earlier calls.
+  static std::atomic<int> calls = 0;
+  const std::string prefix = "dckpt/" + optional_variable("TORCHELASTIC_RESTART_COUNT") + "/" + std::to_string(calls++);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, server);
+  store->setTimeout(timeout);
+
+  const auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
+  const std::string interface = optional_variable("GLOO_SOCKET_IFNAME");
+  gloo->devices.push_back(interface.empty() ? c10d::ProcessGroupGloo::createDefaultDevice() : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+  gloo->threads = 1;  // they serve collectives; messages need none
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, gloo);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds timeout) {
+  constexpr int kMostRanks = 1 << 24;
+  const int size = number("WORLD_SIZE", 1, kMostRanks);
+  const int rank = number("RANK", 0, size - 1);
+  const int port = number("MASTER_PORT", 1, 65535);
+  const std::string host = variable("MASTER_ADDR");
+  c10::intrusive_ptr<c10d::Backend> backend;
+  try {
+    backend = connect(rank, size, host, port, std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(1), std::chrono::hours(24)));
+  } catch (const std::exception& error) {
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    throw CheckpointError(ErrorCode::kIo,
+                          "cannot connect the " + std::to_string(size) + " processes of the job over " + dckpt::quoted(host) + " port " + std::to_string(port) + ": " +
+                              printable(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what()),
+                          {.rank = rank});
+  }
+  std::unique_ptr<Communicator> comm = c10d_communicator(backend, timeout);
+  comm->barrier();  // rank 0 serves the store: it must not leave before all are connected
+  return comm;
+}
+
+}  // namespace dckpt
+
+#else
+
+namespace dckpt {
+
+std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds) {
+  throw CheckpointError(ErrorCode::kUnsupported, "this dckpt was built without the headers of Gloo (Debian: libgloo-dev); make the process group in the trainer and pass it to c10d_communicator");
+}
+
+}  // namespace dckpt
+
+#endif
