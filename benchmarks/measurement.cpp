@@ -14,15 +14,6 @@
 namespace dckpt::bench {
 namespace {
 
-/// What one collective call cost the process.
-struct Cost {
-  double seconds = 0;
-  double cpu_seconds = 0;
-  std::uint64_t extra_resident = 0;
-  std::uint64_t read = 0;
-  std::uint64_t fetched = 0;
-};
-
 /// Runs `call` on all ranks at once; rank 0's clock counts, from a barrier to a barrier.
 Cost measure(int ranks, const std::function<void(int rank, Communicator& comm)>& call) {
   Cost cost;
@@ -69,15 +60,21 @@ std::string cpu_metric(const std::string& metric) { return metric.substr(0, metr
 }  // namespace
 
 SaveMeasurement::SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results)
-    : workload_(workload), directory_(directory), results_(results), ranks_(make_ranks(workload, workload.save_axis, workload.writers, RankState::Content::kValues)) {}
+    : workload_(workload), directory_(directory), results_(results), ranks_(make_ranks(workload, workload.save_axis, workload.writers, RankState::Content::kValues)) {
+  results_.add(workload_.name, "save_first_s", "s", save_once(true).seconds, "with fsync");
+}
 
-double SaveMeasurement::run(bool fsync) {
+Cost SaveMeasurement::save_once(bool fsync) {
   std::filesystem::remove_all(directory_);
   ::sync();
   SaveOptions options;
   options.io.fsync = fsync;
   const std::vector<StateDict> states = states_of(ranks_);
-  const Cost cost = measure(workload_.writers, [&](int rank, Communicator& comm) { save(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
+  return measure(workload_.writers, [&](int rank, Communicator& comm) { save(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
+}
+
+double SaveMeasurement::run(bool fsync) {
+  const Cost cost = save_once(fsync);
   const std::string metric = fsync ? "save_fsync_s" : "save_s";
   results_.add(workload_.name, metric, "s", cost.seconds);
   results_.add(workload_.name, cpu_metric(metric), "s", cost.cpu_seconds);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -9,14 +10,26 @@
 
 namespace dckpt::bench {
 
+/// What one collective call cost the process.
+struct Cost {
+  double seconds = 0;  ///< from a barrier of all ranks to the next
+  double cpu_seconds = 0;
+  std::uint64_t extra_resident = 0;
+  std::uint64_t read = 0;
+  std::uint64_t fetched = 0;
+};
+
 /// Saves of a workload. Each goes to the same, then empty, directory, after everything else has been written to the device.
 class SaveMeasurement {
  public:
+  /// Makes the state and saves it once, with fsync, which is recorded apart as save_first_s: the page cache of a virtual machine gets its memory then.
   SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results);
-  /// Seconds from a barrier of all ranks to the next; records save_s or save_fsync_s, the CPU time and the memory.
+  /// Returns the seconds; records save_s or save_fsync_s, the CPU time and the memory.
   double run(bool fsync);
 
  private:
+  Cost save_once(bool fsync);
+
   const Workload& workload_;
   const std::filesystem::path& directory_;
   Results& results_;
