@@ -23,6 +23,8 @@ std::optional<std::int64_t> checked_numel(ShapeView shape) noexcept {
 }
 
 std::int64_t numel(ShapeView shape) noexcept {
+  // The other extents of a tensor without elements may have a product that does not fit.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t product = 1;
   for (const std::int64_t extent : shape) product *= extent;
   return product;
@@ -33,7 +35,7 @@ Shape row_major_strides(ShapeView shape) {
   std::int64_t stride = 1;
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     strides[axis] = stride;
-    stride *= std::max<std::int64_t>(shape[axis], 1);
+    stride = checked_mul(stride, std::max<std::int64_t>(shape[axis], 1)).value_or(stride);  // too large only where there are no elements
   }
   return strides;
 }

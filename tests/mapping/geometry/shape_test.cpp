@@ -52,5 +52,11 @@ TEST(Shape, HoldsMoreAxesThanFitInside) {
   EXPECT_FALSE(equal(copy, Shape{5}));
 }
 
+TEST(Shape, ATensorWithoutElementsMayHaveExtentsWhoseProductOverflows) {
+  const Shape shape{0, std::int64_t{1} << 62, std::int64_t{1} << 62};
+  EXPECT_EQ(numel(shape), 0);
+  EXPECT_EQ(row_major_strides(shape).size(), 3U);
+}
+
 }  // namespace
 }  // namespace dckpt
