@@ -104,12 +104,12 @@ int main(int argc, char** argv) {
   int library_argc = 2;
   benchmark::Initialize(&library_argc, library_argv);
   try {
-    std::filesystem::create_directories(options->directory);
+    const bool made = std::filesystem::create_directories(options->directory);
     Results results;
     for (const Workload& workload : workloads()) {
       if (workload.name.find(options->filter) != std::string::npos) run(workload, *options, results);
     }
-    std::filesystem::remove(options->directory);
+    if (made) std::filesystem::remove_all(options->directory);
     if (options->json != "-") results.write_table(std::cout);
     if (options->json == "-") {
       results.write_json_lines(std::cout);

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace dckpt {
+
+/// Whose rules a plan follows.
+enum class PlannerKind : std::uint8_t {
+  kMegatron,  ///< "mcore": main replicas of sharded tensors and objects; everything else is common state
+  kDefault,   ///< "default", PyTorch DCP: every leaf under its dotted path, planned by every rank that has it
+  kStandard,  ///< "standard", HyperParallel: like the default, with placements from device mesh layouts
+};
+
+/// What happens to a chunk or object that several ranks plan.
+enum class Dedup : std::uint8_t {
+  kBalanced,    ///< "balanced": the rank with the fewest bytes so far writes it
+  kLowestRank,  ///< "lowest_rank"
+  kOff,         ///< "off": it is an error
+};
+
+struct PlannerOptions {
+  PlannerKind kind = PlannerKind::kMegatron;
+  Dedup dedup = Dedup::kBalanced;
+  bool cache = true;             ///< a save whose structure is that of the one before reuses its plan
+  bool validate = true;          ///< that the chunks of each tensor cover it exactly
+  bool split_replicas = false;   ///< replicas of a large tensor write a part each, instead of one of them all of it
+
+  friend bool operator==(const PlannerOptions&, const PlannerOptions&) = default;
+};
+
+std::string_view to_string(PlannerKind kind) noexcept;                          ///< "mcore", "default", "standard"
+std::optional<PlannerKind> parse_planner_kind(std::string_view name) noexcept;
+std::string_view to_string(Dedup dedup) noexcept;                               ///< "balanced", "lowest_rank", "off"
+std::optional<Dedup> parse_dedup(std::string_view name) noexcept;
+
+}  // namespace dckpt
