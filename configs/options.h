@@ -28,10 +28,16 @@ struct WriteOptions {
   bool page_aligned = false;    ///< payloads start at multiples of 4096 bytes (a little larger, faster to map and to read directly)
 };
 
+/// Fully parallel save and load: the ranks that hold the same shard share the work.
+struct ParallelOptions {
+  bool enabled = false;
+};
+
 struct SaveOptions {
   Compat compat = Compat::kMegatron;
   FlattenedForm flattened = FlattenedForm::kBoxes;
-  GlobalPlanOptions plan{};
+  PlannerOptions planner{};     ///< of the kinds, Compat::kDcp takes `default` and `standard` (and takes `mcore` as `default`), the others `mcore`
+  ParallelOptions parallel{};
   bool overwrite = false;       ///< replace an existing checkpoint of that name (atomically); else that is an error
   bool integrity = false;       ///< write integrity.json with a SHA-256 per file
   WriteOptions io{};

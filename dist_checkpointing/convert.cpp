@@ -5,12 +5,13 @@
 #include <unordered_map>
 
 #include "dist_checkpointing/open.h"
-#include "dist_checkpointing/parallel_for.h"
+#include "mapping/base/parallel_for.h"
 #include "dist_checkpointing/staging_token.h"
 #include "dist_checkpointing/target_path.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/global_plan.h"
 #include "mapping/planning/reshard.h"
 #include "mapping/planning/validate.h"
 #include "mapping/state/flatten.h"
@@ -57,7 +58,7 @@ class Conversion {
     plans_ = plan_reshard(contents_.metadata, reshard);
     if (contents_.common_object) add_common_item();
     // Objects of one key can come from any format; chunks were checked in the source already.
-    plan_ = plan_global_save(plans_, {.validate = false});
+    plan_ = plan_global_save(plans_, {.kind = PlannerKind::kDefault, .validate = false});
     describe();
     if (options_.dry_run) return std::move(report_);
     if (options_.check_source) check_source();
@@ -314,7 +315,7 @@ class Conversion {
     WriteOptions io = options_.io;
     io.threads = plans_.size() > 1 ? 1 : io.threads;  // threads share the ranks, or else the files of the only one
     parallel_for(plans_.size(), options_.io.threads, [&](std::size_t rank) {
-      WrittenItems written = write_data_files(*storage, publication.staging(), static_cast<int>(rank), plans_[rank], plan_.items[rank], source, io);
+      WrittenItems written = write_data_files(*storage, publication.staging(), static_cast<int>(rank), final_plan(plans_[rank], plan_.items[rank]), source, io);
       places[rank] = std::move(written.places);
       files[rank] = std::move(written.files);
     });

@@ -9,7 +9,7 @@
 #include "dist_checkpointing/compare_values.h"
 #include "dist_checkpointing/element.h"
 #include "dist_checkpointing/extract/render.h"
-#include "dist_checkpointing/parallel_for.h"
+#include "mapping/base/parallel_for.h"
 #include "dist_checkpointing/stream.h"
 #include "mapping/base/error.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/parallel_for.h"
+#include "mapping/base/parallel_for.h"
 #include "dist_checkpointing/stream.h"
 #include "mapping/base/error.h"
 #include "strategies/formats/torch_archive/checksum.h"

@@ -32,19 +32,18 @@ namespace {
 
 /// A rank's state as planning and writing see it.
 struct Described {
-  std::vector<TensorShard> shards;
-  std::vector<ObjectShard> objects;
+  std::vector<LocalShard> shards;
   std::vector<Tensor> tensors;         ///< by TensorShard::source
   std::vector<Bytes> object_bytes;     ///< by ObjectShard::source
   std::optional<Bytes> common_file;
   std::vector<std::pair<std::string, KeyPath>> paths;
-  bool only_main_replicas = true;
 };
 
-Tensor saved_data(const ShardedTensor& shard) {
-  if (!shard.data) throw CheckpointError(ErrorCode::kInvalidArgument, "`data` attr is None for " + to_string(shard), {.key = shard.key});
-  return *shard.data;
-}
+/// Whether this rank may have to write a shard: the main replica always, others when all replicas share the work.
+struct Writers {
+  bool replicas = false;
+  bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
+};
 
 void check_saveable(const std::string& key, const Tensor& tensor) {
   if (tensor.device().kind == Device::Kind::kCpu && tensor.has_data()) return;
@@ -53,35 +52,39 @@ void check_saveable(const std::string& key, const Tensor& tensor) {
 }
 
 void add_tensor(Described& out, TensorShard shard, Tensor data) {
-  check_saveable(shard.key, data);
   shard.source = static_cast<std::uint32_t>(out.tensors.size());
   shard.properties.requires_grad = data.requires_grad;
-  out.shards.push_back(std::move(shard));
+  out.shards.emplace_back(std::move(shard));
   out.tensors.push_back(std::move(data));
 }
 
 void add_object(Described& out, std::string key, Bytes bytes, bool main_replica) {
-  out.objects.push_back({std::move(key), bytes.size(), main_replica, static_cast<std::uint32_t>(out.object_bytes.size())});
+  out.shards.emplace_back(ObjectShard{std::move(key), bytes.size(), main_replica, static_cast<std::uint32_t>(out.object_bytes.size())});
   out.object_bytes.push_back(std::move(bytes));
 }
 
-void add_sharded(Described& out, const StateDict& sharded) {
-  const ShardedLeaves leaves = collect_sharded(sharded);
-  std::vector<TensorShard> shards = describe_tensors(leaves);
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    if (shards[i].main_replica || !out.only_main_replicas) add_tensor(out, std::move(shards[i]), saved_data(*leaves.tensors[i]));
+void add_sharded_tensor(Described& out, const ShardedTensor& tensor, Writers writers) {
+  TensorShard shard = describe_tensor(tensor);
+  if (writers.may_write(shard.main_replica)) {
+    if (!tensor.data) throw CheckpointError(ErrorCode::kInvalidArgument, "`data` attr is None for " + to_string(tensor), {.key = tensor.key});
+    check_saveable(tensor.key, *tensor.data);
   }
-  for (const ShardedObject* const object : leaves.objects) {
-    object->validate();
-    if (object->replica_id.is_main()) add_object(out, object->unique_key(), save_torch_file(Value::list({object->data})), true);
-  }
+  add_tensor(out, std::move(shard), tensor.data ? *tensor.data : Tensor::described(tensor.dtype, tensor.data_shape()));
 }
 
-/// Megatron's way: keys of sharded leaves, and a common state.
-Described describe_megatron(const StateDict& state, Compat compat, int rank) {
+void add_sharded_object(Described& out, const ShardedObject& object, Writers writers) {
+  object.validate();
+  const bool main_replica = object.replica_id.is_main();
+  add_object(out, object.unique_key(), writers.may_write(main_replica) ? save_torch_file(Value::list({object.data})) : Bytes(), main_replica);
+}
+
+/// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that the plan can be checked as a whole.
+Described describe_megatron(const StateDict& state, Compat compat, Writers writers, int rank) {
   Described out;
   const Split split = split_for_save(state);
-  add_sharded(out, split.sharded);
+  const ShardedLeaves leaves = collect_sharded(split.sharded);
+  for (const ShardedTensor* const tensor : leaves.tensors) add_sharded_tensor(out, *tensor, writers);
+  for (const ShardedObject* const object : leaves.objects) add_sharded_object(out, *object, writers);
   if (rank != 0) return out;
   const Value common = split.common.is_none() ? Value::dict() : split.common;
   if (compat == Compat::kMegatron) {
@@ -94,15 +97,16 @@ Described describe_megatron(const StateDict& state, Compat compat, int rank) {
 
 /// DCP's way: every leaf under its path, every rank plans all it has.
 Described describe_dcp(const StateDict& state) {
+  constexpr Writers kAll{.replicas = true};
   Described out;
-  out.only_main_replicas = false;
   for (const FlatLeaf& leaf : flatten_state_dict(apply_factories(state))) {
     switch (leaf.value.kind()) {
-      case Value::Kind::kShardedTensor:
-      case Value::Kind::kShardedObject: add_sharded(out, leaf.value); continue;
+      case Value::Kind::kShardedTensor: add_sharded_tensor(out, leaf.value.as_sharded_tensor(), kAll); continue;
+      case Value::Kind::kShardedObject: add_sharded_object(out, leaf.value.as_sharded_object(), kAll); continue;
       case Value::Kind::kLocalNonpersistentObject: continue;
       case Value::Kind::kTensor: {
         const Tensor& tensor = leaf.value.as_tensor();
+        check_saveable(leaf.name, tensor);
         TensorShard shard;
         shard.key = leaf.name;
         shard.properties.dtype = tensor.dtype();
@@ -118,31 +122,25 @@ Described describe_dcp(const StateDict& state) {
   return out;
 }
 
-/// What rank 0 tells a rank: where to write, and which items of its plan.
-Bytes encode_assignment(const std::string& staging, const std::vector<std::uint32_t>& items) {
+/// What rank 0 tells a rank: where to write, and the planner's answer.
+Bytes encode_assignment(const std::string& staging, ByteView answer) {
   Bytes bytes;
   WireWriter writer(bytes);
   writer.text(staging);
-  writer.number(items.size());
-  for (const std::uint32_t item : items) writer.number(item);
+  writer.text(as_text(answer));
   return bytes;
 }
 
 struct Assignment {
   std::string staging;
-  std::vector<std::uint32_t> items;
+  std::string answer;
 };
 
-Assignment decode_assignment(ByteView bytes, std::size_t plan_size) {
-  WireReader reader(bytes, "the final plan from rank 0");
+Assignment decode_assignment(ByteView bytes) {
+  WireReader reader(bytes, "the assignment from rank 0");
   Assignment assignment;
   assignment.staging = reader.text();
-  const std::size_t count = reader.count();
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t item = reader.number();
-    if (item >= plan_size) reader.malformed("it names an item that the local plan does not have");
-    assignment.items.push_back(static_cast<std::uint32_t>(item));
-  }
+  assignment.answer = reader.text();
   reader.finish();
   return assignment;
 }
@@ -180,48 +178,66 @@ WrittenItems decode_written(ByteView bytes) {
   return written;
 }
 
+PlannerKind planner_kind(const SaveOptions& options) noexcept {
+  return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron ? PlannerKind::kDefault : options.planner.kind;
+}
+
+void check_planner_kind(const SaveOptions& options) {
+  if (options.compat == Compat::kDcp || options.planner.kind == PlannerKind::kMegatron) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument, "the planner kind '" + std::string(to_string(options.planner.kind)) + "' saves plain DCP checkpoints, but compat is '" +
+                                                         std::string(to_string(options.compat)) + "'; set compat to 'dcp', or the planner kind to 'mcore'");
+}
+
 class Saving {
  public:
-  Saving(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm)
-      : state_(state), options_(options), comm_(comm), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
+  Saving(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner)
+      : state_(state), options_(options), comm_(comm), planner_(planner), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
 
   void run() {
+    try {
+      save();
+      planner_.commit();
+    } catch (...) {
+      planner_.forget();
+      throw;
+    }
+  }
+
+ private:
+  void save() {
+    Bytes proposal;
     agree(comm_, "describing the state dict", [&] {
-      described_ = options_.compat == Compat::kDcp ? describe_dcp(state_) : describe_megatron(state_, options_.compat, comm_.rank());
-      plan_ = plan_local_save(described_.shards, described_.objects, options_.flattened, described_.only_main_replicas);
+      check_planner_kind(options_);
+      const PlannerKind kind = planner_kind(options_);
+      described_ = kind == PlannerKind::kMegatron ? describe_megatron(state_, options_.compat, {.replicas = options_.parallel.enabled}, comm_.rank()) : describe_dcp(state_);
+      proposal = planner_.propose(plan_local_save(described_.shards, kind, options_.flattened));
     });
-    const std::vector<Bytes> plans = comm_.gather(encode_plan(plan_), 0);
+    const std::vector<Bytes> proposals = comm_.gather(proposal, 0);
     std::vector<Bytes> assignments;
     agree(comm_, "planning the save", [&] {
-      if (comm_.rank() == 0) assignments = plan_globally(plans);
+      if (comm_.rank() == 0) assignments = assign(proposals);
     });
     const Bytes assignment = comm_.scatter(assignments, 0);
     WrittenItems written;
-    agree(comm_, "writing the data files", [&] { written = write(decode_assignment(assignment, plan_.size())); });
+    agree(comm_, "writing the data files", [&] { written = write(decode_assignment(assignment)); });
     const std::vector<Bytes> results = comm_.gather(encode_written(written), 0);
     agree(comm_, "publishing the checkpoint", [&] {
       if (comm_.rank() == 0) publish(results);
     });
   }
 
- private:
-  std::vector<Bytes> plan_globally(const std::vector<Bytes>& encoded) {
-    std::vector<SavePlan> plans;
-    for (std::size_t rank = 0; rank < encoded.size(); ++rank) {
-      plans.push_back(with_context({.rank = static_cast<int>(rank)}, [&] { return decode_plan(encoded[rank]); }));
-    }
-    GlobalPlanOptions plan_options = options_.plan;
-    if (options_.compat != Compat::kDcp) plan_options.duplicates = GlobalPlanOptions::Duplicates::kError;
-    global_ = plan_global_save(plans, plan_options);
+  std::vector<Bytes> assign(const std::vector<Bytes>& proposals) {
+    const std::vector<Bytes> answers = planner_.decide(proposals);
     publication_.emplace(Publication::begin(storage_, target_.name, staging_token(), {.overwrite = options_.overwrite, .sync = options_.io.fsync}));
     std::vector<Bytes> assignments;
-    for (const auto& items : global_.items) assignments.push_back(encode_assignment(publication_->staging(), items));
+    for (const Bytes& answer : answers) assignments.push_back(encode_assignment(publication_->staging(), answer));
     return assignments;
   }
 
   WrittenItems write(const Assignment& assignment) {
+    const SavePlan& plan = planner_.accept(as_bytes(assignment.answer));
     StateSource source(std::move(described_.tensors), std::move(described_.object_bytes));
-    return write_data_files(*storage_, assignment.staging, comm_.rank(), plan_, assignment.items, source, options_.io);
+    return write_data_files(*storage_, assignment.staging, comm_.rank(), plan, source, options_.io);
   }
 
   void publish(const std::vector<Bytes>& results) {
@@ -232,10 +248,11 @@ class Saving {
       places.push_back(std::move(written.places));
       files.push_back(std::move(written.files));
     }
-    set_places(global_, places, files);
-    global_.metadata.paths = std::move(described_.paths);
-    global_.metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
-    write_markers(*storage_, publication_->staging(), global_.metadata,
+    set_places(planner_.global_plan(), places, files);
+    Metadata& metadata = planner_.global_plan().metadata;
+    metadata.paths = std::move(described_.paths);
+    metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
+    write_markers(*storage_, publication_->staging(), metadata,
                   {.compat = options_.compat, .common_file = std::move(described_.common_file), .integrity = options_.integrity, .fsync = options_.io.fsync});
     publication_->commit();
   }
@@ -243,17 +260,29 @@ class Saving {
   const StateDict& state_;
   const SaveOptions& options_;
   Communicator& comm_;
+  SavePlanner& planner_;
   TargetPath target_;
   std::shared_ptr<Storage> storage_;
   Described described_;
-  SavePlan plan_;
-  GlobalPlan global_;                         // rank 0
   std::optional<Publication> publication_;    // rank 0
 };
 
 }  // namespace
 
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm) { Saving(state, directory, options, comm).run(); }
+SavePlanner make_planner(const SaveOptions& options) {
+  PlannerOptions planner = options.planner;
+  planner.kind = planner_kind(options);
+  return SavePlanner(planner, options.parallel.enabled);
+}
+
+void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner) {
+  Saving(state, directory, options, comm, planner).run();
+}
+
+void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm) {
+  SavePlanner planner = make_planner(options);
+  save(state, directory, options, comm, planner);
+}
 
 void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options) {
   const auto alone = single_rank();

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "configs/options.h"
+#include "mapping/planning/save_planner.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/value.h"
@@ -14,11 +15,16 @@ namespace dckpt {
 /// passes its own state and the same directory and options; all return or all throw the same CheckpointError.
 ///
 /// ShardedTensor and ShardedObject leaves are stored under their keys (main replicas only); factories are expanded, non-persistent
-/// leaves left out. What remains is the common state, of which rank 0's is stored. With Compat::kDcp there is no common state: every other leaf is stored under its
+/// leaves left out. With `options.parallel` the replicas of a shard share the work of writing it. What remains is the common state, of which rank 0's is stored. With Compat::kDcp there is no common state: every other leaf is stored under its
 /// path (components joined by '.'), plain tensors as tensors, values as objects, each once.
 ///
 /// Tensors may be strided; they must be in CPU memory and must not change until the call returns.
 void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm);
 void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options = {});
+
+/// The same for one save of several: `planner`, made by make_planner() with the same options and kept by each rank from save to save, remembers the plan. When nothing but
+/// values has changed, the ranks exchange a few bytes instead of plans. After a failed save it remembers nothing.
+void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner);
+SavePlanner make_planner(const SaveOptions& options);
 
 }  // namespace dckpt

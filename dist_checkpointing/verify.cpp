@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "dist_checkpointing/parallel_for.h"
+#include "mapping/base/parallel_for.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"

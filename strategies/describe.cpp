@@ -15,24 +15,18 @@ ShardedLeaves collect_sharded(const StateDict& state) {
   return leaves;
 }
 
-std::vector<TensorShard> describe_tensors(const ShardedLeaves& leaves) {
-  std::vector<TensorShard> shards;
-  shards.reserve(leaves.tensors.size());
-  for (const ShardedTensor* const leaf : leaves.tensors) {
-    leaf->validate();
-    TensorShard shard;
-    shard.key = leaf->key;
-    shard.properties.dtype = leaf->dtype;
-    shard.properties.requires_grad = leaf->data && leaf->data->requires_grad;
-    shard.global_shape = leaf->global_shape;
-    shard.box = leaf->global_box();
-    if (leaf->flattened_range) shard.range = TensorShard::Range{leaf->flattened_range->begin, leaf->flattened_range->end};
-    shard.fragmentation = leaf->axis_fragmentations;
-    shard.main_replica = leaf->replica_id.is_main();
-    shard.source = static_cast<std::uint32_t>(shards.size());
-    shards.push_back(std::move(shard));
-  }
-  return shards;
+TensorShard describe_tensor(const ShardedTensor& tensor) {
+  tensor.validate();
+  TensorShard shard;
+  shard.key = tensor.key;
+  shard.properties.dtype = tensor.dtype;
+  shard.properties.requires_grad = tensor.data && tensor.data->requires_grad;
+  shard.global_shape = tensor.global_shape;
+  shard.box = tensor.global_box();
+  if (tensor.flattened_range) shard.range = TensorShard::Range{tensor.flattened_range->begin, tensor.flattened_range->end};
+  shard.fragmentation = tensor.axis_fragmentations;
+  shard.main_replica = tensor.replica_id.is_main();
+  return shard;
 }
 
 WantedShard describe_wanted(const ShardedTensor& shard) {

@@ -17,8 +17,8 @@ struct ShardedLeaves {
 /// Collects them. Factories must have been applied before.
 ShardedLeaves collect_sharded(const StateDict& state);
 
-/// What planning needs to know of them; `source` is the position in the list. Validates every tensor (Megatron's messages).
-std::vector<TensorShard> describe_tensors(const ShardedLeaves& leaves);
+/// What planning needs to know of a tensor; `source` is left to the caller. Validates it (Megatron's messages).
+TensorShard describe_tensor(const ShardedTensor& tensor);
 
 /// The part of a stored tensor that a shard asks for. `tensor` and `destination` are left to the caller.
 WantedShard describe_wanted(const ShardedTensor& shard);

@@ -1,4 +1,4 @@
-// A local plan on the wire: "DCP1", the number of strings and items, the strings (keys, each once), the items. Numbers are LEB128: none
+// A local plan on the wire: "DCP2", the number of strings and items, the strings (keys, each once), the items. Numbers are LEB128: none
 // of them is negative. A plan of 256 items is a few kilobytes.
 
 #include <unordered_map>
@@ -11,12 +11,15 @@
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kMagic = "DCP1";
+constexpr std::string_view kMagic = "DCP2";
 
 constexpr std::uint64_t kIsObject = 1;
 constexpr std::uint64_t kRequiresGrad = 2;
 constexpr std::uint64_t kPinned = 4;
-constexpr std::uint64_t kFlattened = 8;
+constexpr std::uint64_t kReformulated = 8;
+constexpr std::uint64_t kFlattened = 16;
+constexpr std::uint64_t kReplica = 32;
+constexpr std::uint64_t kAllFlags = 63;
 
 void write_shape(WireWriter& writer, ShapeView shape) {
   writer.number(shape.size());
@@ -37,9 +40,13 @@ void decode_tensor(WireReader& reader, std::uint64_t flags, WriteItem& item) {
   item.size = read_shape(reader);
   item.chunk.offsets = read_shape(reader);
   item.chunk.sizes = read_shape(reader);
-  if (flags & kFlattened) item.flattened_shape = read_shape(reader);
+  item.flattened = (flags & kFlattened) != 0;
+  if (flags & kReformulated) item.flattened_shape = read_shape(reader);
   if (!checked_numel(item.size) || !fits(item.chunk, item.size)) reader.malformed("a chunk lies outside its tensor");
   if (item.flattened_shape && !checked_numel(*item.flattened_shape)) reader.malformed("an original shape is too large");
+  const auto bytes = checked_mul(static_cast<std::uint64_t>(numel(item.chunk.sizes)), static_cast<std::uint64_t>(item_size(dtype)));
+  if (!bytes) reader.malformed("a chunk is too large");
+  item.nbytes = *bytes;
 }
 
 }  // namespace
@@ -58,10 +65,9 @@ Bytes encode_plan(const SavePlan& plan) {
   for (const WriteItem& item : plan) {
     const bool is_object = item.kind == WriteItem::Kind::kObject;
     writer.number((is_object ? kIsObject : 0U) | (item.properties.requires_grad ? kRequiresGrad : 0U) | (item.properties.pin_memory ? kPinned : 0U) |
-                  (item.flattened_shape ? kFlattened : 0U));
+                  (item.flattened_shape ? kReformulated : 0U) | (item.flattened ? kFlattened : 0U) | (item.main_replica ? 0U : kReplica));
     writer.number(numbers.at(item.key));
     writer.number(item.source);
-    writer.number(item.nbytes);
     if (is_object) continue;
     writer.number(static_cast<std::uint64_t>(item.properties.dtype));
     writer.number(static_cast<std::uint64_t>(item.properties.memory_format));
@@ -76,7 +82,7 @@ Bytes encode_plan(const SavePlan& plan) {
 
 SavePlan decode_plan(ByteView bytes) {
   const std::string what = "a save plan from another rank";
-  if (!as_text(bytes).starts_with(kMagic)) throw CheckpointError(ErrorCode::kCorrupt, what + " does not begin with 'DCP1'; all ranks must run the same version");
+  if (!as_text(bytes).starts_with(kMagic)) throw CheckpointError(ErrorCode::kCorrupt, what + " does not begin with 'DCP2'; all ranks must run the same version");
   WireReader reader(bytes.subspan(kMagic.size()), what);
   const std::size_t key_count = reader.count();
   const std::size_t item_count = reader.count();
@@ -85,12 +91,12 @@ SavePlan decode_plan(ByteView bytes) {
   SavePlan plan;
   for (std::size_t i = 0; i < item_count; ++i) {
     WriteItem item;
-    const std::uint64_t flags = reader.number(kIsObject | kRequiresGrad | kPinned | kFlattened);
+    const std::uint64_t flags = reader.number(kAllFlags);
     const std::uint64_t key = reader.number();
     if (key >= keys.size()) reader.malformed("a key number is out of range");
     item.key = keys[key];
+    item.main_replica = (flags & kReplica) == 0;
     item.source = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
-    item.nbytes = reader.number();
     item.kind = (flags & kIsObject) ? WriteItem::Kind::kObject : WriteItem::Kind::kTensor;
     if (item.kind == WriteItem::Kind::kTensor) decode_tensor(reader, flags, item);
     plan.push_back(std::move(item));

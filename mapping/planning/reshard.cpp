@@ -119,7 +119,8 @@ class Resharding {
         shard.box = cell_box(tensor, cell);
         shard.range = TensorShard::Range{begin, end};
         shard.source = source;
-        for (WriteItem& item : plan_local_save({&shard, 1}, {}, FlattenedForm::kBoxes, false)) {
+        const LocalShard local(std::move(shard));
+        for (WriteItem& item : plan_local_save({&local, 1}, PlannerKind::kDefault, FlattenedForm::kBoxes)) {
           item.source_begin = 0;
           give(rank, std::move(item));
         }

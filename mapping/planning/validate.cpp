@@ -140,16 +140,37 @@ bool contains(const BoxList& boxes, std::size_t box, ShapeView element) {
   return true;
 }
 
-std::string describe_overlap(const BoxList& boxes, std::span<const std::uint32_t> chosen, const Miscount& found) {
-  std::string names;
-  std::size_t named = 0;
+/// The first two chunks that hold the element.
+std::vector<std::uint32_t> holders_of(const BoxList& boxes, std::span<const std::uint32_t> chosen, ShapeView element) {
+  std::vector<std::uint32_t> holders;
   for (const std::uint32_t box : chosen) {
-    if (named == 2) break;
-    if (!contains(boxes, box, found.at)) continue;
-    names += (named == 0 ? "" : " and ") + to_string(boxes[box]);
-    ++named;
+    if (contains(boxes, box, element)) holders.push_back(box);
+    if (holders.size() == 2) break;
   }
-  return "chunks " + names + " overlap: element " + to_string(found.at) + " is in " + std::to_string(found.chunks) + " chunks";
+  return holders;
+}
+
+Problem overlap(const TensorMetadata& tensor, std::span<const std::uint32_t> chosen, const Miscount& found) {
+  const auto holders = holders_of(tensor.chunks, chosen, found.at);
+  const Box first = tensor.chunks[holders.front()];
+  const Box second = tensor.chunks[holders.back()];
+  return {Problem::Kind::kOverlap, tensor.key,
+          "chunks " + to_string(first) + " and " + to_string(second) + " overlap: element " + to_string(found.at) + " is in " + std::to_string(found.chunks) + " chunks",
+          intersect(first, second)};
+}
+
+/// The box of elements in no chunk that begins at `corner` and has been made as long as possible along the last axis, then along the one before, and so on.
+Box hole_at(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t> chosen, const Shape& corner) {
+  Box hole{corner, Shape(size.size(), 1)};
+  for (std::size_t axis = size.size(); axis-- > 0;) {
+    Box longer = hole;
+    longer.sizes[axis] = size[axis] - corner[axis];
+    for (const std::uint32_t box : chosen) {
+      if (intersect(longer, boxes[box])) longer.sizes[axis] = boxes.offsets(box)[axis] - corner[axis];
+    }
+    hole = std::move(longer);
+  }
+  return hole;
 }
 
 /// Collects problems and counts those past the limit.
@@ -221,9 +242,11 @@ std::vector<Problem> validate_coverage(const TensorMetadata& tensor) {
     chosen.push_back(static_cast<std::uint32_t>(i));
     if (held) held = checked_add(*held, size);
   }
-  const auto report = [&](Problem::Kind kind, std::string message) { problems.push_back({kind, tensor.key, std::move(message)}); };
+  const auto report = [&](Problem::Kind kind, std::string message, std::optional<Box> region = std::nullopt) {
+    problems.push_back({kind, tensor.key, std::move(message), std::move(region)});
+  };
   if (chosen.empty()) {
-    report(Problem::Kind::kMissing, "no chunk holds any of the " + grouped(static_cast<std::uint64_t>(elements)) + " elements");
+    report(Problem::Kind::kMissing, "no chunk holds any of the " + grouped(static_cast<std::uint64_t>(elements)) + " elements", whole(tensor.size));
     return problems;
   }
   const CornerSums sums(tensor.size, tensor.chunks, chosen);
@@ -234,13 +257,13 @@ std::vector<Problem> validate_coverage(const TensorMetadata& tensor) {
   const std::optional<Miscount> found = sums.first_miscount();
   if (!found) return problems;
   if (found->chunks > 1) {
-    report(Problem::Kind::kOverlap, describe_overlap(tensor.chunks, chosen, *found));
+    problems.push_back(overlap(tensor, chosen, *found));
   } else {
     std::string message = "element " + to_string(found->at) + " is in no chunk";
     if (held && *held < elements) {
       message += "; the chunks hold " + grouped(static_cast<std::uint64_t>(*held)) + " of " + grouped(static_cast<std::uint64_t>(elements)) + " elements";
     }
-    report(Problem::Kind::kMissing, message);
+    report(Problem::Kind::kMissing, message, hole_at(tensor.size, tensor.chunks, chosen, found->at));
   }
   return problems;
 }

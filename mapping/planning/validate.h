@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct Problem {
   Kind kind = Kind::kContradiction;
   std::string key;
   std::string message;
+  /// Of overlaps and missing elements: a box that two chunks hold or no chunk holds, as large as is easily found.
+  std::optional<Box> region{};
 };
 
 /// Reports at most this many problems of a kind and key; the last message then says how many more there are.

@@ -1,12 +1,9 @@
 #include "strategies/torch_dist/writer.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
 
 #include "mapping/base/error.h"
+#include "mapping/base/parallel_for.h"
 #include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_writer.h"
@@ -82,13 +79,13 @@ void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source,
 }
 
 /// Which items go to which file: objects first and round robin, then tensors, largest first to the file with the least bytes.
-std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::span<const std::uint32_t> items, std::size_t files) {
+std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::size_t files) {
   std::vector<std::vector<std::size_t>> buckets(files);
   std::vector<std::uint64_t> bytes(files, 0);
   std::vector<std::size_t> tensors;
   std::size_t objects = 0;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const WriteItem& item = plan[items[i]];
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const WriteItem& item = plan[i];
     if (item.kind == WriteItem::Kind::kTensor) {
       tensors.push_back(i);
     } else {
@@ -97,11 +94,11 @@ std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::span<con
     }
   }
   std::vector<std::size_t> by_size = tensors;
-  std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) { return plan[items[a]].nbytes > plan[items[b]].nbytes; });
-  std::vector<std::size_t> file_of(items.size(), 0);
+  std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) { return plan[a].nbytes > plan[b].nbytes; });
+  std::vector<std::size_t> file_of(plan.size(), 0);
   for (const std::size_t i : by_size) {
     const auto least = static_cast<std::size_t>(std::min_element(bytes.begin(), bytes.end()) - bytes.begin());
-    bytes[least] += plan[items[i]].nbytes + kBlobOverhead;
+    bytes[least] += plan[i].nbytes + kBlobOverhead;
     file_of[i] = least;
   }
   // Inside a file tensors keep the order of the plan, which is the order in which a whole-model load wants them.
@@ -129,25 +126,20 @@ std::string hash_file(const ReadableFile& file) {
 
 }  // namespace
 
-WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, std::span<const std::uint32_t> items, ItemSource& source,
-                              const WriteOptions& io) {
+WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io) {
   WrittenItems written;
-  written.places.resize(items.size());
-  if (items.empty()) return written;
-  auto buckets = spread(plan, items, static_cast<std::size_t>(std::max(io.files_per_rank, 1)));
+  written.places.resize(plan.size());
+  if (plan.empty()) return written;
+  auto buckets = spread(plan, static_cast<std::size_t>(std::max(io.files_per_rank, 1)));
   buckets.erase(std::remove_if(buckets.begin(), buckets.end(), [](const auto& bucket) { return bucket.empty(); }), buckets.end());
   for (std::size_t i = 0; i < buckets.size(); ++i) written.files.push_back("__" + std::to_string(rank) + "_" + std::to_string(i) + ".distcp");
 
-  std::atomic<std::size_t> next = 0;
-  std::atomic<bool> failed = false;
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto write_bucket = [&](std::size_t index) {
+  parallel_for(buckets.size(), io.threads, [&](std::size_t index) {
     std::uint64_t expected = 0;
-    for (const std::size_t i : buckets[index]) expected += plan[items[i]].nbytes + kBlobOverhead;
+    for (const std::size_t i : buckets[index]) expected += plan[i].nbytes + kBlobOverhead;
     BufferedFile file(storage.create(in_directory(directory, written.files[index]), expected));
     for (const std::size_t i : buckets[index]) {
-      const WriteItem& item = plan[items[i]];
+      const WriteItem& item = plan[i];
       const std::uint64_t start = file.position();
       with_context({.key = item.key, .rank = rank}, [&] {
         if (item.kind == WriteItem::Kind::kObject) {
@@ -159,21 +151,7 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
       written.places[i] = {static_cast<std::uint32_t>(index), start, file.position() - start};
     }
     file.finish(io.fsync);
-  };
-  const auto work = [&] {
-    try {
-      for (std::size_t index = next++; index < buckets.size() && !failed; index = next++) write_bucket(index);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!failed.exchange(true)) failure = std::current_exception();
-    }
-  };
-  std::vector<std::thread> helpers;
-  const std::size_t threads = std::min<std::size_t>(static_cast<std::size_t>(std::max(io.threads, 1)), buckets.size());
-  for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  if (failure) std::rethrow_exception(failure);
+  });
   return written;
 }
 

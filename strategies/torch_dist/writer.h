@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -25,13 +24,12 @@ class ItemSource {
 
 struct WrittenItems {
   std::vector<std::string> files;   ///< names inside the checkpoint
-  std::vector<Place> places;        ///< in the order of the items; file numbers refer to `files`
+  std::vector<Place> places;        ///< in the order of the plan; file numbers refer to `files`
 };
 
-/// Writes `items` (positions in `plan`) as data files `__{rank}_{i}.distcp` of `directory`: a sequence of torch archives each, objects first, items spread
+/// Writes a rank's final plan as data files `__{rank}_{i}.distcp` of `directory`: a sequence of torch archives each, objects first, items spread
 /// over `io.files_per_rank` files by bytes, at most `io.threads` of them written at a time. Throws CheckpointError (io).
-WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, std::span<const std::uint32_t> items, ItemSource& source,
-                              const WriteOptions& io);
+WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io);
 
 /// What makes the data files a checkpoint.
 struct CheckpointMarkers {

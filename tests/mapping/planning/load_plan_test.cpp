@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "mapping/base/error.h"
+#include "mapping/planning/global_plan.h"
 #include "mapping/planning/reformulation.h"
-#include "mapping/planning/save_plan.h"
 #include "tests/support/random.h"
 
 namespace dckpt {
@@ -42,14 +42,14 @@ std::vector<std::int64_t> elements_of(const Box& box, std::optional<WantedShard:
 StoredTensor store(const Shape& shape, const std::vector<TensorShard>& shards, FlattenedForm form) {
   std::vector<SavePlan> plans;
   for (std::uint32_t i = 0; i < shards.size(); ++i) {
-    plans.push_back(plan_local_save({&shards[i], 1}, {}, form, true));
+    const LocalShard shard(shards[i]);
+    plans.push_back(plan_local_save({&shard, 1}, PlannerKind::kMegatron, form));
   }
   GlobalPlan global = plan_global_save(plans);
   StoredTensor stored;
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
     const auto held = elements_of(shards[rank].box, shards[rank].range ? std::optional(WantedShard::Range{shards[rank].range->begin, shards[rank].range->end}) : std::nullopt, shape);
-    for (const std::uint32_t item : global.items[rank]) {
-      const WriteItem& write = plans[rank][item];
+    for (const WriteItem& write : final_plan(plans[rank], global.items[rank])) {
       const auto first = held.begin() + write.source_begin;
       stored.chunks.emplace_back(first, first + numel(write.chunk.sizes));
     }

@@ -8,8 +8,6 @@
 namespace dckpt {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TensorShard shard(std::string key, Shape shape, Box box) {
@@ -22,23 +20,24 @@ TensorShard shard(std::string key, Shape shape, Box box) {
 
 TensorShard whole_tensor(std::string key, Shape shape) { return shard(std::move(key), shape, whole(shape)); }
 
-std::string message_of(const std::vector<SavePlan>& plans, GlobalPlanOptions options = {}) {
-  try {
-    plan_global_save(plans, options);
-  } catch (const CheckpointError& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
-    return error.message();
-  }
-  return "";
+SavePlan local(const std::vector<TensorShard>& tensors, FlattenedForm form = FlattenedForm::kBoxes, PlannerKind kind = PlannerKind::kMegatron) {
+  return plan_local_save(std::vector<LocalShard>(tensors.begin(), tensors.end()), kind, form);
 }
 
-SavePlan local(std::vector<TensorShard> tensors, FlattenedForm form = FlattenedForm::kBoxes) { return plan_local_save(tensors, {}, form, true); }
-
-TEST(LocalSavePlan, LeavesOutWhatIsNotTheMainReplica) {
+TEST(LocalSavePlan, NamesReplicasAsSuch) {
   TensorShard replica = whole_tensor("w", {4});
   replica.main_replica = false;
-  EXPECT_THAT(local({replica}), IsEmpty());
-  EXPECT_EQ(plan_local_save({&replica, 1}, {}, FlattenedForm::kBoxes, false).size(), 1U) << "DCP plans every rank's copy and removes duplicates later";
+  const SavePlan plan = local({whole_tensor("v", {4}), replica});
+  ASSERT_EQ(plan.size(), 2U);
+  EXPECT_TRUE(plan[0].main_replica);
+  EXPECT_FALSE(plan[1].main_replica);
+}
+
+TEST(LocalSavePlan, KeepsTheOrderOfTheShards) {
+  const SavePlan plan = plan_local_save(std::vector<LocalShard>{whole_tensor("a", {4}), ObjectShard{"b", 3, true, 0}, whole_tensor("c", {4})}, PlannerKind::kDefault, FlattenedForm::kBoxes);
+  ASSERT_EQ(plan.size(), 3U);
+  EXPECT_EQ(plan[1].key, "b");
+  EXPECT_EQ(plan[1].kind, WriteItem::Kind::kObject);
 }
 
 TEST(LocalSavePlan, CutsAFlattenedRangeIntoBoxesOfTheTensor) {
@@ -72,56 +71,7 @@ TEST(LocalSavePlan, RefusesMegatronsFormForAnIrregularGrid) {
 TEST(LocalSavePlan, KeepsOneEmptyChunkOfATensorWithoutElements) {
   EXPECT_EQ(local({whole_tensor("empty", {0, 4})}).size(), 1U);
   EXPECT_THAT(local({shard("uneven", {4}, {{4}, {0}})}), IsEmpty()) << "an empty shard of a tensor with elements is nothing to store";
-}
-
-TEST(GlobalSavePlan, LetsTheLeastLoadedRankWriteWhatSeveralHold) {
-  const SavePlan plan = local({whole_tensor("a", {100}), whole_tensor("b", {60}), whole_tensor("c", {30})});
-  const GlobalPlan global = plan_global_save(std::vector{plan, plan});
-  EXPECT_THAT(global.items[0], ElementsAre(0U));
-  EXPECT_THAT(global.items[1], ElementsAre(1U, 2U));
-  EXPECT_EQ(global.metadata.tensors.size(), 3U);
-}
-
-TEST(GlobalSavePlan, LetsTheLowestRankWriteWhenAsked) {
-  const SavePlan plan = local({whole_tensor("a", {100}), whole_tensor("b", {60})});
-  const GlobalPlan global = plan_global_save(std::vector{plan, plan}, {.duplicates = GlobalPlanOptions::Duplicates::kLowestRank});
-  EXPECT_THAT(global.items[0], ElementsAre(0U, 1U));
-  EXPECT_THAT(global.items[1], IsEmpty());
-}
-
-TEST(GlobalSavePlan, NamesTheRanksOfAMainReplicaThatExistsTwice) {
-  const SavePlan plan = local({whole_tensor("a", {4})});
-  const std::string message = message_of({plan, plan}, {.duplicates = GlobalPlanOptions::Duplicates::kError});
-  EXPECT_THAT(message, HasSubstr("'a'"));
-  EXPECT_THAT(message, HasSubstr("(0, 1)"));
-}
-
-TEST(GlobalSavePlan, ReportsAllDisagreementsAtOnce) {
-  TensorShard other_dtype = whole_tensor("a", {4});
-  other_dtype.properties.dtype = DType::kBFloat16;
-  const std::string message = message_of({local({whole_tensor("a", {4}), whole_tensor("b", {2})}), local({other_dtype, whole_tensor("b", {3})})});
-  EXPECT_THAT(message, HasSubstr("'a': rank 0 holds a tensor float32 (4,), rank 1 a tensor bfloat16 (4,)"));
-  EXPECT_THAT(message, HasSubstr("'b'"));
-}
-
-TEST(GlobalSavePlan, RefusesATensorHereAndAnObjectThere) {
-  const ObjectShard object{"a", 10, true, 0};
-  EXPECT_THAT(message_of({local({whole_tensor("a", {4})}), plan_local_save({}, {&object, 1}, FlattenedForm::kBoxes, true)}), HasSubstr("an object"));
-}
-
-TEST(GlobalSavePlan, RefusesHolesAndOverlaps) {
-  EXPECT_THAT(message_of({local({shard("hole", {4}, {{0}, {2}})}), local({shard("hole", {4}, {{3}, {1}})})}), HasSubstr("'hole'"));
-  EXPECT_THAT(message_of({local({shard("twice", {4}, {{0}, {3}})}), local({shard("twice", {4}, {{2}, {2}})})}), HasSubstr("'twice'"));
-}
-
-TEST(GlobalSavePlan, GivesEveryItemItsPlace) {
-  GlobalPlan global = plan_global_save(std::vector{local({shard("w", {4}, {{0}, {2}})}), local({shard("w", {4}, {{2}, {2}}), whole_tensor("v", {1})})});
-  const std::vector<std::vector<Place>> places = {{{0, 0, 10}}, {{1, 5, 20}, {0, 0, 30}}};
-  const std::vector<std::vector<std::string>> files = {{"__0_0.distcp"}, {"__1_0.distcp", "__1_1.distcp"}};
-  set_places(global, places, files);
-  EXPECT_THAT(global.metadata.files, ElementsAre("__0_0.distcp", "__1_0.distcp", "__1_1.distcp"));
-  EXPECT_THAT(global.metadata.find_tensor("w")->places, ElementsAre(Place{0, 0, 10}, Place{2, 5, 20}));
-  EXPECT_THAT(global.metadata.find_tensor("v")->places, ElementsAre(Place{1, 0, 30}));
+  EXPECT_EQ(local({shard("uneven", {4}, {{4}, {0}})}, FlattenedForm::kBoxes, PlannerKind::kDefault).size(), 1U) << "DCP has a chunk for it";
 }
 
 SavePlan plan_with_everything() {
@@ -132,8 +82,10 @@ SavePlan plan_with_everything() {
   scalar.properties.requires_grad = true;
   scalar.properties.pin_memory = true;
   scalar.properties.memory_format = TensorProperties::MemoryFormat::kPreserve;
-  const ObjectShard object{"rng/shard_0_1", 1U << 20, true, 7};
-  return plan_local_save(std::vector{flat, scalar}, {&object, 1}, FlattenedForm::kMegatron, true);
+  TensorShard replica = whole_tensor("replica", {3, 2});
+  replica.main_replica = false;
+  const ObjectShard object{"rng/shard_0_1", 0, true, 7};
+  return plan_local_save(std::vector<LocalShard>{flat, scalar, object, replica}, PlannerKind::kMegatron, FlattenedForm::kMegatron);
 }
 
 TEST(PlanOnTheWire, ComesBackAsItWas) { EXPECT_EQ(decode_plan(encode_plan(plan_with_everything())), plan_with_everything()); }

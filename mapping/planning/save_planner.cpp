@@ -1,0 +1,172 @@
+// Messages. A proposal is one byte of options, one byte that says what follows, and an encoded plan or the 16 bytes of its fingerprint. An answer is one byte that says
+// what follows, and nothing or a list of items: their number, then for each the distance from the item before and whether it is a piece, then the piece.
+
+#include "mapping/planning/save_planner.h"
+
+#include <array>
+
+#include "mapping/base/error.h"
+#include "mapping/base/wire.h"
+
+namespace dckpt {
+namespace {
+
+enum Content : std::uint8_t { kAnew = 0, kAsLastTime = 1 };
+
+using Fingerprint = std::array<std::uint64_t, 2>;
+
+/// Two independent multiplicative hashes of the bytes, eight at a time.
+Fingerprint fingerprint_of(ByteView bytes) noexcept {
+  Fingerprint hash{0x9E3779B97F4A7C15U ^ bytes.size(), 0xC2B2AE3D27D4EB4FU + bytes.size()};
+  const auto mix = [&](std::uint64_t word) {
+    hash[0] = (hash[0] ^ word) * 0xFF51AFD7ED558CCDU;
+    hash[0] ^= hash[0] >> 32;
+    hash[1] = (hash[1] + word) * 0xC4CEB9FE1A85EC53U;
+    hash[1] ^= hash[1] >> 29;
+  };
+  std::size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) mix(load_le<std::uint64_t>(bytes, at));
+  std::uint64_t rest = 0;
+  for (; at < bytes.size(); ++at) rest = rest << 8 | static_cast<std::uint64_t>(bytes[at]);
+  mix(rest);
+  return hash;
+}
+
+/// What ranks must agree on, in a byte.
+std::uint8_t code_of(const PlannerOptions& options, bool use_replicas) noexcept {
+  return static_cast<std::uint8_t>(static_cast<unsigned>(options.kind) | static_cast<unsigned>(options.dedup) << 2 | (options.cache ? 16U : 0U) | (options.validate ? 32U : 0U) |
+                                   (options.split_replicas ? 64U : 0U) | (use_replicas ? 128U : 0U));
+}
+
+std::string describe_code(std::uint8_t code) {
+  const auto on = [&](unsigned bit) { return (code & bit) != 0 ? "true" : "false"; };
+  return "kind " + std::string(to_string(static_cast<PlannerKind>(code & 3U))) + ", dedup " + std::string(to_string(static_cast<Dedup>(code >> 2 & 3U))) + ", cache " + on(16) +
+         ", validate " + on(32) + ", split_replicas " + on(64) + ", fully parallel " + on(128);
+}
+
+Bytes encode_answer(std::span<const AssignedItem> items) {
+  Bytes bytes{std::byte{kAnew}};
+  WireWriter writer(bytes);
+  writer.number(items.size());
+  std::uint32_t next = 0;
+  for (const AssignedItem& assigned : items) {
+    writer.number(std::uint64_t{assigned.item - next} << 1 | (assigned.end != 0 ? 1U : 0U));
+    next = assigned.item + 1;
+    if (assigned.end == 0) continue;
+    writer.number(static_cast<std::uint64_t>(assigned.begin));
+    writer.number(static_cast<std::uint64_t>(assigned.end));
+  }
+  return bytes;
+}
+
+std::vector<AssignedItem> decode_answer(ByteView bytes, const SavePlan& plan) {
+  WireReader reader(bytes, "the final plan from the coordinator");
+  std::vector<AssignedItem> items;
+  std::uint64_t next = 0;
+  for (std::size_t count = reader.count(); count > 0; --count) {
+    const std::uint64_t code = reader.number(UINT32_MAX);
+    next += code >> 1;
+    if (next >= plan.size()) reader.malformed("it names an item that the local plan does not have");
+    AssignedItem assigned{static_cast<std::uint32_t>(next++)};
+    if ((code & 1U) != 0) {
+      assigned.begin = reader.signed_number();
+      assigned.end = reader.signed_number();
+      const Shape& sizes = plan[assigned.item].chunk.sizes;
+      std::size_t axis = 0;
+      while (axis < sizes.size() && sizes[axis] == 1) ++axis;
+      if (axis == sizes.size() || assigned.begin >= assigned.end || assigned.end > sizes[axis]) reader.malformed("it names a piece that the item does not have");
+    }
+    items.push_back(assigned);
+  }
+  reader.finish();
+  return items;
+}
+
+}  // namespace
+
+SavePlanner::SavePlanner(const PlannerOptions& options, bool use_replicas) : options_(options), use_replicas_(use_replicas) {}
+
+Bytes SavePlanner::propose(SavePlan plan) {
+  plan_ = std::move(plan);
+  Bytes encoded = encode_plan(plan_);
+  Bytes proposal{std::byte{code_of(options_, use_replicas_)}};
+  if (committed_ && encoded == encoded_) {
+    proposal.push_back(std::byte{kAsLastTime});
+    for (const std::uint64_t word : fingerprint_of(encoded_)) append_le(proposal, word);
+    return proposal;
+  }
+  committed_ = false;
+  encoded_ = std::move(encoded);
+  proposal.push_back(std::byte{kAnew});
+  proposal.insert(proposal.end(), encoded_.begin(), encoded_.end());
+  return proposal;
+}
+
+std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
+  known_.resize(proposals.size());
+  std::vector<bool> changed(proposals.size(), false);
+  hit_ = true;
+  for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
+    with_context({.rank = static_cast<int>(rank)}, [&] {
+      const ByteView proposal = proposals[rank];
+      if (proposal.size() < 2) throw CheckpointError(ErrorCode::kCorrupt, "the proposal of a plan has " + std::to_string(proposal.size()) + " bytes");
+      const auto code = static_cast<std::uint8_t>(proposal[0]);
+      if (code != code_of(options_, use_replicas_)) {
+        throw CheckpointError(ErrorCode::kMismatch, "saves with other planner options (" + describe_code(code) + ") than the coordinator (" +
+                                                        describe_code(code_of(options_, use_replicas_)) + "); all ranks need the same policy");
+      }
+      const ByteView content = proposal.subspan(2);
+      if (proposal[1] == std::byte{kAsLastTime}) {
+        const Fingerprint expected = fingerprint_of(known_[rank].plan);
+        if (content.size() != sizeof expected || load_le<std::uint64_t>(content, 0) != expected[0] || load_le<std::uint64_t>(content, 8) != expected[1]) {
+          throw CheckpointError(ErrorCode::kMismatch, "proposes the plan of the last save, which is not the one that the coordinator remembers; use one planner per rank for all saves, "
+                                                      "and forget() after a save that failed");
+        }
+        return;
+      }
+      changed[rank] = true;
+      hit_ = false;
+      known_[rank].plan.assign(content.begin(), content.end());
+    });
+  }
+  if (!hit_) {
+    GlobalPlanner planner({.kind = options_.kind, .dedup = options_.dedup, .use_replicas = use_replicas_, .split_replicas = options_.split_replicas, .validate = options_.validate});
+    for (std::size_t rank = 0; rank < known_.size(); ++rank) {
+      planner.add(with_context({.rank = static_cast<int>(rank)}, [&] { return decode_plan(known_[rank].plan); }));
+    }
+    global_ = std::move(planner).finish();
+  }
+  std::vector<Bytes> answers;
+  for (std::size_t rank = 0; rank < known_.size(); ++rank) {
+    if (hit_ || (!changed[rank] && known_[rank].items == global_.items[rank])) {
+      answers.push_back({std::byte{kAsLastTime}});
+      continue;
+    }
+    answers.push_back(encode_answer(global_.items[rank]));
+    known_[rank].items = global_.items[rank];
+  }
+  return answers;
+}
+
+const SavePlan& SavePlanner::accept(ByteView answer) {
+  if (answer.empty() || answer[0] > std::byte{kAsLastTime} || (answer[0] == std::byte{kAsLastTime} && (!committed_ || answer.size() != 1))) {
+    throw CheckpointError(ErrorCode::kCorrupt, "the final plan from the coordinator is malformed");
+  }
+  if (answer[0] == std::byte{kAnew}) items_ = decode_answer(answer.subspan(1), plan_);
+  final_ = final_plan(plan_, items_);
+  return final_;
+}
+
+void SavePlanner::commit() {
+  committed_ = options_.cache;
+  if (!options_.cache) forget();
+}
+
+void SavePlanner::forget() {
+  committed_ = false;
+  encoded_.clear();
+  items_.clear();
+  known_.clear();
+}
+
+}  // namespace dckpt

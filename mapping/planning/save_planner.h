@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "mapping/base/bytes.h"
+#include "mapping/planning/global_plan.h"
+
+namespace dckpt {
+
+/// How a rank and the coordinator agree on a plan, and what they remember of it until the next save: two messages per rank, no matter how they travel.
+///
+///   every rank    proposal = planner.propose(plan)            its plan, or only a fingerprint if it is the one that was accepted last time
+///   coordinator   answers  = planner.decide(proposals)        what each rank writes, or "as last time"
+///   every rank    final    = planner.accept(answer)
+///   all           planner.commit()                            once the save has succeeded everywhere; planner.forget() if not
+///
+/// A rank compares its plan with the accepted one byte by byte, so a changed key, dtype, shape, box, range, replica id or option is never taken for the same;
+/// the fingerprint lets the coordinator check that both remember the same plan. When all ranks propose the plan of last time, nothing is planned: the metadata
+/// are those of last time, without places. When some do, all is planned anew and only final plans that differ are sent.
+///
+/// One object per rank, used by one thread at a time. With PlannerOptions::cache off it remembers nothing.
+class SavePlanner {
+ public:
+  /// `use_replicas`: see GlobalPlanOptions.
+  explicit SavePlanner(const PlannerOptions& options, bool use_replicas = false);
+
+  Bytes propose(SavePlan plan);
+
+  /// Coordinator only: proposals in the order of ranks. Throws CheckpointError (mismatch) if the plans do not make a checkpoint, (corrupt) with the rank for
+  /// a malformed proposal.
+  std::vector<Bytes> decide(std::span<const Bytes> proposals);
+
+  /// What this rank writes. Throws CheckpointError (corrupt) for a malformed answer.
+  const SavePlan& accept(ByteView answer);
+
+  /// Coordinator only: the plan that was decided, for set_places().
+  GlobalPlan& global_plan() noexcept { return global_; }
+  /// Coordinator only: whether the last decide() found everything as last time.
+  bool was_hit() const noexcept { return hit_; }
+
+  void commit();
+  /// Back to the beginning, as if nothing had been saved.
+  void forget();
+
+ private:
+  /// What the coordinator knows of a rank.
+  struct Known {
+    Bytes plan;                         ///< encoded
+    std::vector<AssignedItem> items;
+  };
+
+  PlannerOptions options_;
+  bool use_replicas_;
+
+  SavePlan plan_;                       ///< proposed
+  SavePlan final_;
+  Bytes encoded_;                       ///< of plan_
+  std::vector<AssignedItem> items_;     ///< of final_
+  bool committed_ = false;              ///< encoded_ and items_ are those of a save that succeeded
+
+  std::vector<Known> known_;
+  GlobalPlan global_;
+  bool hit_ = false;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,221 @@
+#include "mapping/planning/global_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "mapping/base/error.h"
+#include "mapping/planning/validate.h"
+#include "tests/support/random.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::Random;
+
+constexpr GlobalPlanOptions kDcp{.kind = PlannerKind::kDefault};
+
+TensorShard shard(std::string key, Shape shape, Box box) {
+  TensorShard result;
+  result.key = std::move(key);
+  result.global_shape = std::move(shape);
+  result.box = std::move(box);
+  return result;
+}
+
+TensorShard whole_tensor(std::string key, Shape shape) { return shard(std::move(key), shape, whole(shape)); }
+
+TensorShard replica(TensorShard shard) {
+  shard.main_replica = false;
+  return shard;
+}
+
+SavePlan local(std::vector<LocalShard> shards) { return plan_local_save(shards, PlannerKind::kDefault, FlattenedForm::kBoxes); }
+
+std::vector<std::uint32_t> positions(const std::vector<AssignedItem>& items) {
+  std::vector<std::uint32_t> result;
+  for (const AssignedItem& item : items) result.push_back(item.item);
+  return result;
+}
+
+std::string message_of(const std::vector<SavePlan>& plans, GlobalPlanOptions options = {}) {
+  try {
+    plan_global_save(plans, options);
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    return error.message();
+  }
+  return "";
+}
+
+TEST(GlobalSavePlan, LetsTheLeastLoadedRankWriteWhatSeveralHold) {
+  const SavePlan plan = local({whole_tensor("a", {100}), whole_tensor("b", {60}), whole_tensor("c", {30})});
+  const GlobalPlan global = plan_global_save(std::vector{plan, plan}, kDcp);
+  EXPECT_THAT(positions(global.items[0]), ElementsAre(0U));
+  EXPECT_THAT(positions(global.items[1]), ElementsAre(1U, 2U));
+  EXPECT_EQ(global.metadata.tensors.size(), 3U);
+}
+
+TEST(GlobalSavePlan, LetsTheLowestRankWriteWhenAsked) {
+  const SavePlan plan = local({whole_tensor("a", {100}), whole_tensor("b", {60})});
+  const GlobalPlan global = plan_global_save(std::vector{plan, plan}, {.kind = PlannerKind::kDefault, .dedup = Dedup::kLowestRank});
+  EXPECT_THAT(positions(global.items[0]), ElementsAre(0U, 1U));
+  EXPECT_THAT(global.items[1], IsEmpty());
+}
+
+TEST(GlobalSavePlan, NamesTheRanksOfAMainReplicaThatExistsTwice) {
+  const SavePlan plan = local({whole_tensor("a", {4})});
+  const std::string message = message_of({plan, plan});
+  EXPECT_THAT(message, HasSubstr("'a'"));
+  EXPECT_THAT(message, HasSubstr("(on ranks 0, 1)"));
+  EXPECT_EQ(message_of({plan, plan}, {.kind = PlannerKind::kDefault, .dedup = Dedup::kOff}), message);
+}
+
+TEST(GlobalSavePlan, ReportsAllDisagreementsAtOnce) {
+  TensorShard other_dtype = whole_tensor("a", {4});
+  other_dtype.properties.dtype = DType::kBFloat16;
+  const std::string message = message_of({local({whole_tensor("a", {4}), whole_tensor("b", {2})}), local({other_dtype, whole_tensor("b", {3})})});
+  EXPECT_THAT(message, HasSubstr("'a': rank 0 holds a tensor float32 (4,), rank 1 a tensor bfloat16 (4,)"));
+  EXPECT_THAT(message, HasSubstr("'b'"));
+}
+
+TEST(GlobalSavePlan, RefusesATensorHereAndAnObjectThere) {
+  EXPECT_THAT(message_of({local({whole_tensor("a", {4})}), local({ObjectShard{"a", 10, true, 0}})}), HasSubstr("an object"));
+}
+
+TEST(GlobalSavePlan, RefusesTheSameShardTwiceOnOneRank) {
+  EXPECT_THAT(message_of({local({whole_tensor("a", {4}), whole_tensor("a", {4})})}, kDcp), HasSubstr("(on ranks 0, 0)"));
+}
+
+TEST(GlobalSavePlan, StoresMainReplicasOnlyUnlessReplicasShareTheWork) {
+  const TensorShard a = whole_tensor("a", {100});
+  const TensorShard b = whole_tensor("b", {90});
+  const std::vector<SavePlan> plans{local({a, b}), local({replica(a), replica(b)})};
+  EXPECT_THAT(positions(plan_global_save(plans).items[0]), ElementsAre(0U, 1U));
+  const GlobalPlan shared = plan_global_save(plans, {.use_replicas = true});
+  EXPECT_THAT(positions(shared.items[0]), ElementsAre(0U));
+  EXPECT_THAT(positions(shared.items[1]), ElementsAre(1U));
+}
+
+TEST(GlobalSavePlan, PlacesPartsWithFewWritersFirst) {
+  const TensorShard anyone = whole_tensor("anyone", {10});
+  const SavePlan first = local({anyone, whole_tensor("only", {100})});
+  const GlobalPlan plan = plan_global_save(std::vector{first, local({replica(anyone)})}, {.use_replicas = true});
+  EXPECT_THAT(positions(plan.items[0]), ElementsAre(1U));
+  EXPECT_THAT(positions(plan.items[1]), ElementsAre(0U));
+}
+
+TEST(GlobalSavePlan, DoesNotStoreAPartThatHasNoMainReplica) {
+  const std::string message = message_of({local({shard("w", {4}, {{0}, {2}})}), local({replica(shard("w", {4}, {{2}, {2}}))})});
+  EXPECT_EQ(message,
+            "the ranks' shards do not make a checkpoint: \n"
+            "  'w': element (2,) is in no chunk; the chunks hold 2 of 4 elements\n"
+            "      hole [2:4], probably cut wrongly along axis 0; only replicas hold it; one of them needs a replica id of zeros\n"
+            "      rank  holds\n"
+            "      1     [2:4]  replica, not stored\n"
+            "      0     [0:2]");
+}
+
+TEST(GlobalSavePlan, ShowsWhoHoldsWhatAroundAnOverlap) {
+  const std::string message = message_of({local({shard("w", {4, 8}, {{0, 0}, {3, 8}})}), local({shard("w", {4, 8}, {{2, 0}, {2, 8}})})});
+  EXPECT_THAT(message, HasSubstr("chunks [0:3, 0:8] and [2:4, 0:8] overlap: element (2, 0) is in 2 chunks"));
+  EXPECT_THAT(message, HasSubstr("overlap [2:3, 0:8], probably cut wrongly along axis 0"));
+  EXPECT_THAT(message, HasSubstr("      0     [0:3, 0:8]\n      1     [2:4, 0:8]"));
+}
+
+TEST(GlobalSavePlan, SplitsALargeTensorOverItsReplicas) {
+  const TensorShard large = whole_tensor("large", {3000, 2048});  // 24 MB
+  const std::vector<SavePlan> plans(3, local({whole_tensor("small", {8}), large}));
+  const GlobalPlan plan = plan_global_save(plans, {.kind = PlannerKind::kDefault, .split_replicas = true});
+  const TensorMetadata& stored = *plan.metadata.find_tensor("large");
+  EXPECT_EQ(stored.chunks.size(), 2U) << "pieces are not smaller than half of kSplitBytes";
+  EXPECT_THAT(validate_coverage(stored), IsEmpty());
+  EXPECT_THAT(plan.items[1], ElementsAre(AssignedItem{1, 0, 1500})) << "rank 0 has something already";
+  const SavePlan final = final_plan(plans[2], plan.items[2]);
+  ASSERT_EQ(final.size(), 1U);
+  EXPECT_EQ(final[0].chunk, (Box{{1500, 0}, {1500, 2048}}));
+  EXPECT_EQ(final[0].source_begin, 1500 * 2048);
+  EXPECT_EQ(final[0].nbytes, 1500U * 2048 * 4);
+}
+
+TEST(GlobalSavePlan, FindsEqualBoxesInAnyOrder) {
+  const auto part = [](std::int64_t i) { return shard("w", {8}, {{2 * i}, {2}}); };
+  const GlobalPlan plan = plan_global_save(std::vector{local({part(3), part(0)}), local({part(1), part(3)}), local({part(0), part(2), part(1)})}, kDcp);
+  EXPECT_THAT(validate_coverage(plan.metadata.tensors.at(0)), IsEmpty());
+  EXPECT_EQ(plan.metadata.tensors[0].chunks.size(), 4U);
+}
+
+/// Every rank holds some boxes of each tensor, in a random order; each box is held by at least one rank.
+std::vector<SavePlan> random_job(Random& random, int ranks, std::map<std::string, Shape>& shapes) {
+  std::vector<std::vector<LocalShard>> held(static_cast<std::size_t>(ranks));
+  for (std::int64_t t = random.between(1, 6); t > 0; --t) {
+    const Shape grid{random.between(1, 4), random.between(1, 4)};
+    const Shape cell{random.between(1, 5), random.between(1, 5)};
+    const std::string key = "t" + std::to_string(t);
+    shapes[key] = {grid[0] * cell[0], grid[1] * cell[1]};
+    for (std::int64_t i = 0; i < grid[0] * grid[1]; ++i) {
+      std::set<std::int64_t> holders;
+      for (std::int64_t n = random.between(1, ranks); n > 0; --n) holders.insert(random.between(0, ranks - 1));
+      bool main = true;
+      for (const std::int64_t holder : holders) {
+        TensorShard part = shard(key, shapes[key], {{i / grid[1] * cell[0], i % grid[1] * cell[1]}, cell});
+        part.main_replica = std::exchange(main, false);
+        auto& mine = held[static_cast<std::size_t>(holder)];
+        mine.insert(mine.begin() + random.between(0, static_cast<std::int64_t>(mine.size())), std::move(part));
+      }
+    }
+  }
+  std::vector<SavePlan> plans;
+  for (auto& shards : held) plans.push_back(local(std::move(shards)));
+  return plans;
+}
+
+TEST(GlobalSavePlan, WritesEveryByteOnceByARankThatHoldsIt) {
+  Random random;
+  for (int round = 0; round < 1000; ++round) {
+    SCOPED_TRACE(random.trace(round));
+    std::map<std::string, Shape> shapes;
+    const auto plans = random_job(random, static_cast<int>(random.between(1, 8)), shapes);
+    const GlobalPlanOptions options{.kind = random.between(0, 1) == 0 ? PlannerKind::kMegatron : PlannerKind::kDefault,
+                                    .dedup = random.between(0, 1) == 0 ? Dedup::kBalanced : Dedup::kLowestRank,
+                                    .use_replicas = random.between(0, 1) == 0};
+    const GlobalPlan plan = plan_global_save(plans, options);  // validates the cover
+    std::uint64_t bytes = 0;
+    for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+      const SavePlan final = final_plan(plans[rank], plan.items[rank]);
+      ASSERT_EQ(final.size(), plan.slots[rank].size());
+      for (std::size_t i = 0; i < final.size(); ++i) {
+        const GlobalPlan::Slot& slot = plan.slots[rank][i];
+        EXPECT_EQ(plan.metadata.tensors[slot.entry].key, final[i].key);
+        EXPECT_EQ(plan.metadata.tensors[slot.entry].chunks[slot.chunk], final[i].chunk);
+        bytes += final[i].nbytes;
+      }
+    }
+    std::uint64_t expected = 0;
+    for (const auto& [key, shape] : shapes) expected += static_cast<std::uint64_t>(numel(shape)) * 4;
+    EXPECT_EQ(bytes, expected);
+  }
+}
+
+TEST(GlobalSavePlan, RefusesHolesAndOverlaps) {
+  EXPECT_THAT(message_of({local({shard("hole", {4}, {{0}, {2}})}), local({shard("hole", {4}, {{3}, {1}})})}), HasSubstr("'hole'"));
+  EXPECT_THAT(message_of({local({shard("twice", {4}, {{0}, {3}})}), local({shard("twice", {4}, {{2}, {2}})})}), HasSubstr("'twice'"));
+}
+
+TEST(GlobalSavePlan, GivesEveryItemItsPlace) {
+  GlobalPlan global = plan_global_save(std::vector<SavePlan>{local({shard("w", {4}, {{0}, {2}})}), local({shard("w", {4}, {{2}, {2}}), whole_tensor("v", {1})})});
+  const std::vector<std::vector<Place>> places = {{{0, 0, 10}}, {{1, 5, 20}, {0, 0, 30}}};
+  const std::vector<std::vector<std::string>> files = {{"__0_0.distcp"}, {"__1_0.distcp", "__1_1.distcp"}};
+  set_places(global, places, files);
+  EXPECT_THAT(global.metadata.files, ElementsAre("__0_0.distcp", "__1_0.distcp", "__1_1.distcp"));
+  EXPECT_THAT(global.metadata.find_tensor("w")->places, ElementsAre(Place{0, 0, 10}, Place{2, 5, 20}));
+  EXPECT_THAT(global.metadata.find_tensor("v")->places, ElementsAre(Place{1, 0, 30}));
+}
+
+}  // namespace
+}  // namespace dckpt

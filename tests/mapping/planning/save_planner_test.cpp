@@ -1,0 +1,207 @@
+#include "mapping/planning/save_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "mapping/base/error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Ranks that plan together; message sizes tell what travelled.
+class Job {
+ public:
+  explicit Job(std::size_t ranks, PlannerOptions options = {}) : planners_(ranks, SavePlanner(options)) {}
+
+  /// Rank r holds row r of every tensor named; `rows` each.
+  std::vector<SavePlan> plan(const std::vector<std::string>& keys, std::int64_t width) {
+    std::vector<SavePlan> plans;
+    const auto ranks = static_cast<std::int64_t>(planners_.size());
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      std::vector<LocalShard> shards;
+      for (const std::string& key : keys) {
+        TensorShard shard;
+        shard.key = key;
+        shard.global_shape = {ranks, width};
+        shard.box = {{rank, 0}, {1, width}};
+        shards.emplace_back(std::move(shard));
+      }
+      plans.push_back(plan_local_save(shards, PlannerKind::kMegatron, FlattenedForm::kBoxes));
+    }
+    return plans;
+  }
+
+  void save(const std::vector<SavePlan>& plans) {
+    std::vector<Bytes> proposals;
+    for (std::size_t rank = 0; rank < planners_.size(); ++rank) proposals.push_back(planners_[rank].propose(plans[rank]));
+    const std::vector<Bytes> answers = planners_[0].decide(proposals);
+    finals.clear();
+    for (std::size_t rank = 0; rank < planners_.size(); ++rank) finals.push_back(planners_[rank].accept(answers[rank]));
+    for (SavePlanner& planner : planners_) planner.commit();
+    proposal_sizes = sizes(proposals);
+    answer_sizes = sizes(answers);
+  }
+
+  SavePlanner& rank(std::size_t number) { return planners_[number]; }
+
+  std::vector<SavePlan> finals;
+  std::vector<std::size_t> proposal_sizes;
+  std::vector<std::size_t> answer_sizes;
+
+ private:
+  static std::vector<std::size_t> sizes(const std::vector<Bytes>& messages) {
+    std::vector<std::size_t> result;
+    for (const Bytes& message : messages) result.push_back(message.size());
+    return result;
+  }
+
+  std::vector<SavePlanner> planners_;
+};
+
+TEST(SavePlanner, SendsOnlyAFingerprintWhenNothingHasChanged) {
+  Job job(3);
+  const auto plans = job.plan({"a", "b"}, 8);
+  job.save(plans);
+  const auto first = job.finals;
+  EXPECT_FALSE(job.rank(0).was_hit());
+  for (int again = 0; again < 2; ++again) {
+    job.save(plans);
+    EXPECT_TRUE(job.rank(0).was_hit());
+    EXPECT_EQ(job.finals, first);
+    EXPECT_EQ(job.proposal_sizes, (std::vector<std::size_t>{18, 18, 18}));
+    EXPECT_EQ(job.answer_sizes, (std::vector<std::size_t>{1, 1, 1}));
+    EXPECT_EQ(job.rank(0).global_plan().metadata.tensors.size(), 2U);
+  }
+}
+
+TEST(SavePlanner, NeverTakesAChangedPlanForTheSame) {
+  Job job(2);
+  const auto plans = job.plan({"a"}, 8);
+  const std::vector<std::function<void(WriteItem&)>> changes{
+      [](WriteItem& item) { item.key = "b"; },
+      [](WriteItem& item) { item.properties.dtype = DType::kInt32; },
+      [](WriteItem& item) { item.size = {2, 9}, item.chunk.sizes = {1, 9}; },
+      [](WriteItem& item) { item.flattened = true; },
+      [](WriteItem& item) { item.source = 5; },
+      [](WriteItem& item) { item.source_begin = 4; },
+  };
+  for (const auto& change : changes) {
+    job.save(plans);
+    auto changed = plans;
+    for (SavePlan& plan : changed) change(plan[0]);
+    job.save(changed);
+    EXPECT_FALSE(job.rank(0).was_hit());
+    for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(job.finals[rank], changed[rank]);
+  }
+}
+
+TEST(SavePlanner, SendsTheFinalPlansThatDiffer) {
+  Job job(3);
+  auto plans = job.plan({"a"}, 8);
+  job.save(plans);
+  TensorShard extra;
+  extra.key = "extra";
+  extra.global_shape = {4};
+  extra.box = whole(Shape{4});
+  const LocalShard added(extra);
+  plans[1].push_back(plan_local_save({&added, 1}, PlannerKind::kMegatron, FlattenedForm::kBoxes).front());
+  job.save(plans);
+  EXPECT_EQ(job.answer_sizes[0], 1U);
+  EXPECT_GT(job.answer_sizes[1], 1U);
+  EXPECT_EQ(job.answer_sizes[2], 1U);
+  EXPECT_EQ(job.finals, plans);
+  EXPECT_EQ(job.rank(0).global_plan().metadata.tensors.size(), 2U);
+}
+
+TEST(SavePlanner, SizesOfObjectsMayChange) {
+  Job job(1);
+  const auto plan_of = [](std::uint64_t bytes) {
+    const LocalShard object(ObjectShard{"rng", bytes, true, 0});
+    return std::vector<SavePlan>{plan_local_save({&object, 1}, PlannerKind::kMegatron, FlattenedForm::kBoxes)};
+  };
+  job.save(plan_of(10));
+  job.save(plan_of(11));
+  EXPECT_TRUE(job.rank(0).was_hit());
+  EXPECT_EQ(job.finals[0][0].nbytes, 11U);
+}
+
+TEST(SavePlanner, RemembersNothingOfASaveThatFailed) {
+  Job job(2);
+  const auto plans = job.plan({"a"}, 8);
+  job.save(plans);
+  auto bad = plans;
+  bad[1][0].size = {2, 7};
+  bad[1][0].chunk.sizes = {1, 7};
+  EXPECT_THROW(job.save(bad), CheckpointError);
+  for (std::size_t rank = 0; rank < 2; ++rank) job.rank(rank).forget();
+  job.save(plans);
+  EXPECT_EQ(job.finals, plans);
+  EXPECT_FALSE(job.rank(0).was_hit());
+}
+
+TEST(SavePlanner, RefusesAFingerprintOfAPlanThatTheCoordinatorDoesNotRemember) {
+  Job job(2);
+  const auto plans = job.plan({"a"}, 8);
+  job.save(plans);
+  job.rank(0).forget();
+  EXPECT_THROW(job.save(plans), CheckpointError);
+}
+
+TEST(SavePlanner, NamesTheRankWithOtherOptions) {
+  SavePlanner coordinator(PlannerOptions{});
+  SavePlanner other(PlannerOptions{.dedup = Dedup::kLowestRank});
+  try {
+    coordinator.decide(std::vector{coordinator.propose({}), other.propose({})});
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.context().rank, 1);
+    EXPECT_THAT(error.message(), HasSubstr("dedup lowest_rank"));
+  }
+}
+
+TEST(SavePlanner, WithoutACachePlansEveryTime) {
+  Job job(2, {.cache = false});
+  const auto plans = job.plan({"a"}, 8);
+  job.save(plans);
+  job.save(plans);
+  EXPECT_FALSE(job.rank(0).was_hit());
+  EXPECT_EQ(job.finals, plans);
+}
+
+TEST(SavePlanner, NeverCrashesOnADamagedMessage) {
+  Job job(2);
+  const auto plans = job.plan({"a", "b"}, 8);
+  const std::vector<Bytes> proposals{SavePlanner({}).propose(plans[0]), SavePlanner({}).propose(plans[1])};
+  const Bytes answer = SavePlanner({}).decide(proposals)[1];
+  const auto each_damage = [](const Bytes& good, auto&& use) {
+    for (std::size_t at = 0; at < good.size(); ++at) {
+      for (const int value : {0x00, 0x01, 0x7F, 0x80, 0xFF}) {
+        Bytes bytes = good;
+        bytes[at] = static_cast<std::byte>(value);
+        try {
+          use(bytes);
+        } catch (const CheckpointError&) {
+        }
+      }
+      EXPECT_NO_FATAL_FAILURE({
+        try {
+          use(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(at)));
+        } catch (const CheckpointError&) {
+        }
+      });
+    }
+  };
+  each_damage(proposals[1], [&](const Bytes& bytes) { SavePlanner({}).decide(std::vector{proposals[0], bytes}); });
+  each_damage(answer, [&](const Bytes& bytes) {
+    SavePlanner rank({});
+    rank.propose(plans[1]);
+    rank.accept(bytes);
+  });
+}
+
+}  // namespace
+}  // namespace dckpt
