@@ -12,4 +12,6 @@
 #include "dist_checkpointing/verify.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
+#include "mapping/geometry/tensor_map.h"
+#include "mapping/state/layout_shards.h"
 #include "strategies/comm/threads.h"
