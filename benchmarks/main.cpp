@@ -11,9 +11,11 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "benchmarks/measurement.h"
+#include "benchmarks/planning.h"
 #include "mapping/base/text.h"
 
 namespace {
@@ -90,6 +92,15 @@ void run(const Workload& workload, const Options& options, Results& results) {
   std::filesystem::remove_all(directory);
 }
 
+void run_planning(const Options& options, Results& results) {
+  const auto wanted = [&](std::string_view name) { return name.find(options.filter) != std::string_view::npos; };
+  for (const PlanWorkload& workload : plan_workloads()) {
+    if (wanted(workload.name)) add(workload.name, options.repeats, [workload, &results] { return measure_planning(workload, results); });
+  }
+  if (wanted(kOverlapCheck)) add(std::string(kOverlapCheck), options.repeats, [&results] { return measure_overlap_check(results); });
+  run_registered();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -109,6 +120,7 @@ int main(int argc, char** argv) {
     for (const Workload& workload : workloads()) {
       if (workload.name.find(options->filter) != std::string::npos) run(workload, *options, results);
     }
+    run_planning(*options, results);
     if (made) std::filesystem::remove_all(options->directory);
     if (options->json != "-") results.write_table(std::cout);
     if (options->json == "-") {

@@ -26,6 +26,8 @@ nlohmann::ordered_json number(double value, const std::string& unit) {
 
 std::string shown(double value, const std::string& unit) {
   if (unit == "B") return human_bytes(static_cast<std::uint64_t>(value));
+  if (unit == "s" && value < 1e-3) return fmt::format("{:.1f} µs", value * 1e6);
+  if (unit == "s" && value < 0.1) return fmt::format("{:.2f} ms", value * 1e3);
   return fmt::format("{:.3f} {}", value, unit);
 }
 
@@ -56,11 +58,20 @@ void Results::write_json_lines(std::ostream& out) const {
 }
 
 void Results::write_table(std::ostream& out) const {
-  out << fmt::format("{:22}{:22}{:>12}{:>12}\n", "workload", "metric", "median", "min");
+  std::size_t workload = 10, metric = 8;
+  for (const Result& result : results_) {
+    workload = std::max(workload, result.workload.size() + 2);
+    metric = std::max(metric, result.metric.size() + 2);
+  }
+  const auto line = [&](const auto& name, const auto& what, const auto& middle, const auto& fastest, const std::string& note) {
+    out << fmt::format("{:{}}{:{}}{:>12}{:>12}{}\n", name, workload, what, metric, middle, fastest, note.empty() ? "" : "  " + note);
+  };
+  line("workload", "metric", "median", "min", "");
+  std::string last_note;
   for (const Result& result : results_) {
     const double fastest = *std::min_element(result.values.begin(), result.values.end());
-    out << fmt::format("{:22}{:22}{:>12}{:>12}{}\n", result.workload, result.metric, shown(median(result.values), result.unit), shown(fastest, result.unit),
-                       result.note.empty() ? "" : "  " + result.note);
+    line(result.workload, result.metric, shown(median(result.values), result.unit), shown(fastest, result.unit), result.note == last_note ? "" : result.note);
+    last_note = result.note;
   }
 }
 

@@ -1,10 +1,14 @@
 #include "mapping/planning/load_plan.h"
 
 #include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/flat_range.h"
+#include "mapping/planning/chunk_index.h"
 #include "mapping/planning/reformulation.h"
 
 namespace dckpt {
@@ -40,46 +44,60 @@ std::vector<Region> target_regions(const WantedShard& wanted) {
   return regions;
 }
 
-bool overlaps(const Box& box, ShapeView offsets, ShapeView sizes) noexcept {
-  for (std::size_t axis = 0; axis < box.dims(); ++axis) {
-    if (offsets[axis] >= box.offsets[axis] + box.sizes[axis] || box.offsets[axis] >= offsets[axis] + sizes[axis]) return false;
-  }
-  return true;
-}
-
-/// Where a stored chunk's elements lie in the global tensor, as far as they can touch `wanted`.
-class ChunkRegions {
+/// Where a tensor's stored chunks lie in the global tensor.
+class StoredChunks {
  public:
-  explicit ChunkRegions(const TensorMetadata& tensor) : tensor_(tensor) {
+  explicit StoredChunks(const TensorMetadata& tensor) : tensor_(tensor), index_(tensor.chunks) {
     if (tensor.flattened_shape) cell_shape_ = reformulated_cell_shape(tensor);
   }
 
-  void collect(std::size_t chunk, const Box& wanted, std::vector<Region>& out) const {
-    out.clear();
-    if (tensor_.flattened_shape) return collect_reformulated(chunk, wanted, out);
-    const ShapeView offsets = tensor_.chunks.offsets(chunk);
-    const ShapeView sizes = tensor_.chunks.sizes(chunk);
-    if (!overlaps(wanted, offsets, sizes)) return;
-    out.push_back({{to_shape(offsets), to_shape(sizes)}, {0, row_major_strides(sizes)}});
+  /// Calls visit(chunk, regions) for the chunks that may have elements of the wanted box, in their order.
+  template <typename Visit>
+  void visit(const Box& wanted, Visit&& visit) {
+    std::optional<Box> cells;
+    if (tensor_.flattened_shape) {
+      cells = touched_cells(wanted);
+      if (!cells) return;
+      Box stored = *cells;
+      stored.offsets.push_back(0);
+      stored.sizes.push_back(tensor_.size.back());
+      index_.find(stored, found_);
+    } else {
+      index_.find(wanted, found_);
+    }
+    for (const std::uint32_t chunk : found_) {
+      regions_.clear();
+      if (cells) {
+        collect_reformulated(chunk, *cells);
+      } else {
+        const ShapeView sizes = tensor_.chunks.sizes(chunk);
+        regions_.push_back({tensor_.chunks[chunk], {0, row_major_strides(sizes)}});
+      }
+      visit(chunk, std::as_const(regions_));
+    }
   }
 
  private:
+  /// The cells of the grid that the wanted box touches: a box of coordinates.
+  std::optional<Box> touched_cells(const Box& wanted) const {
+    const std::size_t dims = cell_shape_.size();
+    Box cells{Shape(dims), Shape(dims)};
+    for (std::size_t axis = 0; axis < dims; ++axis) {
+      const std::int64_t cell = cell_shape_[axis];
+      if (cell == 0 || wanted.sizes[axis] == 0) return std::nullopt;
+      cells.offsets[axis] = wanted.offsets[axis] / cell;
+      cells.sizes[axis] = (wanted.offsets[axis] + wanted.sizes[axis] - 1) / cell + 1 - cells.offsets[axis];
+    }
+    return cells;
+  }
+
   /// A chunk of a reformulated tensor holds the same flat range of one or (if some tool merged them) several cells of the grid.
-  void collect_reformulated(std::size_t chunk, const Box& wanted, std::vector<Region>& out) const {
+  void collect_reformulated(std::size_t chunk, const Box& cells) {
     const ShapeView offsets = tensor_.chunks.offsets(chunk);
     const ShapeView sizes = tensor_.chunks.sizes(chunk);
     const std::size_t dims = cell_shape_.size();
     const std::int64_t begin = offsets[dims];
     const std::int64_t length = sizes[dims];
-    if (length == 0) return;
-    // Only the cells that the wanted box touches: their coordinates form a box of the grid.
-    Box cells{Shape(dims), Shape(dims)};
-    for (std::size_t axis = 0; axis < dims; ++axis) {
-      const std::int64_t cell = cell_shape_[axis];
-      if (cell == 0 || wanted.sizes[axis] == 0) return;
-      cells.offsets[axis] = wanted.offsets[axis] / cell;
-      cells.sizes[axis] = (wanted.offsets[axis] + wanted.sizes[axis] - 1) / cell + 1 - cells.offsets[axis];
-    }
     const Box stored{Shape(offsets.begin(), offsets.begin() + static_cast<std::ptrdiff_t>(dims)), Shape(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(dims))};
     const auto touched = intersect(cells, stored);
     if (!touched) return;
@@ -92,7 +110,7 @@ class ChunkRegions {
         outer.offsets[axis] = cell[axis] * cell_shape_[axis];
         at += (cell[axis] - stored.offsets[axis]) * order[axis];
       }
-      append_range(outer, begin, begin + length, at, out);
+      append_range(outer, begin, begin + length, at, regions_);
     });
   }
 
@@ -111,6 +129,9 @@ class ChunkRegions {
 
   const TensorMetadata& tensor_;
   Shape cell_shape_;
+  ChunkIndex index_;
+  std::vector<std::uint32_t> found_;
+  std::vector<Region> regions_;
 };
 
 StridedView shifted(const Region& region, const Box& part) {
@@ -123,25 +144,22 @@ StridedView shifted(const Region& region, const Box& part) {
 
 std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const WantedShard> wanted) {
   std::vector<ReadItem> items;
-  std::vector<Region> sources;
+  std::unordered_map<std::uint32_t, StoredChunks> stored;
   for (const WantedShard& shard : wanted) {
     const TensorMetadata& tensor = metadata.tensors[shard.tensor];
     if (!is_valid(shard.box) || shard.box.dims() != tensor.global_shape().size() || (!shard.clip && !fits(shard.box, tensor.global_shape()))) {
       throw CheckpointError(ErrorCode::kMismatch, "the part " + to_string(shard.box) + " is wanted of a tensor of shape " + to_string(tensor.global_shape()),
                             {.key = tensor.key});
     }
-    const ChunkRegions chunk_regions(tensor);
     const std::vector<Region> targets = target_regions(shard);
-    for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
-      chunk_regions.collect(chunk, shard.box, sources);
+    stored.try_emplace(shard.tensor, tensor).first->second.visit(shard.box, [&](std::uint32_t chunk, const std::vector<Region>& sources) {
       for (const Region& source : sources) {
         for (const Region& target : targets) {
           const auto common = intersect(source.box, target.box);
-          if (!common) continue;
-          items.push_back({shard.tensor, static_cast<std::uint32_t>(chunk), shard.destination, common->sizes, shifted(source, *common), shifted(target, *common)});
+          if (common) items.push_back({shard.tensor, chunk, shard.destination, common->sizes, shifted(source, *common), shifted(target, *common)});
         }
       }
-    }
+    });
   }
   return items;
 }
