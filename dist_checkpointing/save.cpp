@@ -12,115 +12,19 @@
 #include <algorithm>
 #include <optional>
 
+#include "dist_checkpointing/describe_state.h"
 #include "dist_checkpointing/staging_token.h"
 #include "dist_checkpointing/target_path.h"
 #include "mapping/base/error.h"
 #include "mapping/base/wire.h"
-#include "mapping/state/flatten.h"
-#include "mapping/state/sharded_tree.h"
 #include "strategies/comm/agree.h"
-#include "strategies/describe.h"
-#include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/state_source.h"
 #include "strategies/storage/posix.h"
 #include "strategies/storage/publish.h"
-#include "strategies/torch_dist/reader.h"
 #include "strategies/torch_dist/writer.h"
 
 namespace dckpt {
 namespace {
-
-/// A rank's state as planning and writing see it.
-struct Described {
-  std::vector<LocalShard> shards;
-  std::vector<Tensor> tensors;         ///< by TensorShard::source
-  std::vector<Bytes> object_bytes;     ///< by ObjectShard::source
-  std::optional<Bytes> common_file;
-  std::vector<std::pair<std::string, KeyPath>> paths;
-};
-
-/// Whether this rank may have to write a shard: the main replica always, others when all replicas share the work.
-struct Writers {
-  bool replicas = false;
-  bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
-};
-
-void check_saveable(const std::string& key, const Tensor& tensor) {
-  if (tensor.device().kind == Device::Kind::kCpu && tensor.has_data()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        to_string(tensor) + (tensor.has_data() ? " is not in CPU memory; copy it there first" : " has no data to save"), {.key = key});
-}
-
-void add_tensor(Described& out, TensorShard shard, Tensor data) {
-  shard.source = static_cast<std::uint32_t>(out.tensors.size());
-  shard.properties.requires_grad = data.requires_grad;
-  out.shards.emplace_back(std::move(shard));
-  out.tensors.push_back(std::move(data));
-}
-
-void add_object(Described& out, std::string key, Bytes bytes, bool main_replica) {
-  out.shards.emplace_back(ObjectShard{std::move(key), bytes.size(), main_replica, static_cast<std::uint32_t>(out.object_bytes.size())});
-  out.object_bytes.push_back(std::move(bytes));
-}
-
-void add_sharded_tensor(Described& out, const ShardedTensor& tensor, Writers writers) {
-  TensorShard shard = describe_tensor(tensor);
-  if (writers.may_write(shard.main_replica)) {
-    if (!tensor.data) throw CheckpointError(ErrorCode::kInvalidArgument, "`data` attr is None for " + to_string(tensor), {.key = tensor.key});
-    check_saveable(tensor.key, *tensor.data);
-  }
-  add_tensor(out, std::move(shard), tensor.data ? *tensor.data : Tensor::described(tensor.dtype, tensor.data_shape()));
-}
-
-void add_sharded_object(Described& out, const ShardedObject& object, Writers writers) {
-  object.validate();
-  const bool main_replica = object.replica_id.is_main();
-  add_object(out, object.unique_key(), writers.may_write(main_replica) ? save_torch_file(Value::list({object.data})) : Bytes(), main_replica);
-}
-
-/// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that the plan can be checked as a whole.
-Described describe_megatron(const StateDict& state, Compat compat, Writers writers, int rank) {
-  Described out;
-  const Split split = split_for_save(state);
-  const ShardedLeaves leaves = collect_sharded(split.sharded);
-  for (const ShardedTensor* const tensor : leaves.tensors) add_sharded_tensor(out, *tensor, writers);
-  for (const ShardedObject* const object : leaves.objects) add_sharded_object(out, *object, writers);
-  if (rank != 0) return out;
-  const Value common = split.common.is_none() ? Value::dict() : split.common;
-  if (compat == Compat::kMegatron) {
-    out.common_file = save_torch_file(common);
-  } else {
-    add_object(out, kCommonStateKey, save_torch_file(Value::list({common})), true);
-  }
-  return out;
-}
-
-/// DCP's way: every leaf under its path, every rank plans all it has.
-Described describe_dcp(const StateDict& state) {
-  constexpr Writers kAll{.replicas = true};
-  Described out;
-  for (const FlatLeaf& leaf : flatten_state_dict(apply_factories(state))) {
-    switch (leaf.value.kind()) {
-      case Value::Kind::kShardedTensor: add_sharded_tensor(out, leaf.value.as_sharded_tensor(), kAll); continue;
-      case Value::Kind::kShardedObject: add_sharded_object(out, leaf.value.as_sharded_object(), kAll); continue;
-      case Value::Kind::kLocalNonpersistentObject: continue;
-      case Value::Kind::kTensor: {
-        const Tensor& tensor = leaf.value.as_tensor();
-        check_saveable(leaf.name, tensor);
-        TensorShard shard;
-        shard.key = leaf.name;
-        shard.properties.dtype = tensor.dtype();
-        shard.global_shape = tensor.shape();
-        shard.box = whole(tensor.shape());
-        add_tensor(out, std::move(shard), tensor);
-        break;
-      }
-      default: add_object(out, leaf.name, save_torch_file(leaf.value), true);
-    }
-    out.paths.emplace_back(leaf.name, leaf.path);
-  }
-  return out;
-}
 
 /// What rank 0 tells a rank: where to write, and the planner's answer.
 Bytes encode_assignment(const std::string& staging, ByteView answer) {
@@ -178,16 +82,6 @@ WrittenItems decode_written(ByteView bytes) {
   return written;
 }
 
-PlannerKind planner_kind(const SaveOptions& options) noexcept {
-  return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron ? PlannerKind::kDefault : options.planner.kind;
-}
-
-void check_planner_kind(const SaveOptions& options) {
-  if (options.compat == Compat::kDcp || options.planner.kind == PlannerKind::kMegatron) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument, "the planner kind '" + std::string(to_string(options.planner.kind)) + "' saves plain DCP checkpoints, but compat is '" +
-                                                         std::string(to_string(options.compat)) + "'; set compat to 'dcp', or the planner kind to 'mcore'");
-}
-
 class Saving {
  public:
   Saving(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner)
@@ -207,10 +101,8 @@ class Saving {
   void save() {
     Bytes proposal;
     agree(comm_, "describing the state dict", [&] {
-      check_planner_kind(options_);
-      const PlannerKind kind = planner_kind(options_);
-      described_ = kind == PlannerKind::kMegatron ? describe_megatron(state_, options_.compat, {.replicas = options_.parallel.enabled}, comm_.rank()) : describe_dcp(state_);
-      proposal = planner_.propose(plan_local_save(described_.shards, kind, options_.flattened));
+      described_ = describe_state(state_, options_, comm_.rank());
+      proposal = planner_.propose(plan_local_save(described_.shards, planner_kind(options_), options_.flattened));
     });
     const std::vector<Bytes> proposals = comm_.gather(proposal, 0);
     std::vector<Bytes> assignments;
@@ -263,7 +155,7 @@ class Saving {
   SavePlanner& planner_;
   TargetPath target_;
   std::shared_ptr<Storage> storage_;
-  Described described_;
+  DescribedState described_;
   std::optional<Publication> publication_;    // rank 0
 };
 

@@ -1,0 +1,116 @@
+#include "dist_checkpointing/describe_state.h"
+
+#include "mapping/base/error.h"
+#include "mapping/state/flatten.h"
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/sharded_tensor.h"
+#include "mapping/state/sharded_tree.h"
+#include "strategies/describe.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/torch_dist/reader.h"
+
+namespace dckpt {
+namespace {
+
+/// Whether this rank may have to write a shard: the main replica always, others when all replicas share the work.
+struct Writers {
+  bool replicas = false;
+  bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
+};
+
+void check_saveable(const std::string& key, const Tensor& tensor) {
+  if (tensor.device().kind == Device::Kind::kCpu && tensor.has_data()) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        to_string(tensor) + (tensor.has_data() ? " is not in CPU memory; copy it there first" : " has no data to save"), {.key = key});
+}
+
+void add_tensor(DescribedState& out, TensorShard shard, Tensor data) {
+  shard.source = static_cast<std::uint32_t>(out.tensors.size());
+  shard.properties.requires_grad = data.requires_grad;
+  out.shards.emplace_back(std::move(shard));
+  out.tensors.push_back(std::move(data));
+}
+
+void add_object(DescribedState& out, std::string key, Bytes bytes, bool main_replica) {
+  out.shards.emplace_back(ObjectShard{std::move(key), bytes.size(), main_replica, static_cast<std::uint32_t>(out.object_bytes.size())});
+  out.object_bytes.push_back(std::move(bytes));
+}
+
+void add_sharded_tensor(DescribedState& out, const ShardedTensor& tensor, Writers writers) {
+  TensorShard shard = describe_tensor(tensor);
+  if (writers.may_write(shard.main_replica)) {
+    if (!tensor.data) throw CheckpointError(ErrorCode::kInvalidArgument, "`data` attr is None for " + to_string(tensor), {.key = tensor.key});
+    check_saveable(tensor.key, *tensor.data);
+  }
+  add_tensor(out, std::move(shard), tensor.data ? *tensor.data : Tensor::described(tensor.dtype, tensor.data_shape()));
+}
+
+void add_sharded_object(DescribedState& out, const ShardedObject& object, Writers writers) {
+  object.validate();
+  const bool main_replica = object.replica_id.is_main();
+  add_object(out, object.unique_key(), writers.may_write(main_replica) ? save_torch_file(Value::list({object.data})) : Bytes(), main_replica);
+}
+
+/// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that the plan can be checked as a whole.
+DescribedState describe_megatron(const StateDict& state, Compat compat, Writers writers, int rank) {
+  DescribedState out;
+  const Split split = split_for_save(state);
+  const ShardedLeaves leaves = collect_sharded(split.sharded);
+  for (const ShardedTensor* const tensor : leaves.tensors) add_sharded_tensor(out, *tensor, writers);
+  for (const ShardedObject* const object : leaves.objects) add_sharded_object(out, *object, writers);
+  if (rank != 0) return out;
+  const Value common = split.common.is_none() ? Value::dict() : split.common;
+  if (compat == Compat::kMegatron) {
+    out.common_file = save_torch_file(common);
+  } else {
+    add_object(out, kCommonStateKey, save_torch_file(Value::list({common})), true);
+  }
+  return out;
+}
+
+/// DCP's way: every leaf under its path, every rank plans all it has.
+DescribedState describe_dcp(const StateDict& state) {
+  constexpr Writers kAll{.replicas = true};
+  DescribedState out;
+  for (const FlatLeaf& leaf : flatten_state_dict(apply_factories(state))) {
+    switch (leaf.value.kind()) {
+      case Value::Kind::kShardedTensor: add_sharded_tensor(out, leaf.value.as_sharded_tensor(), kAll); continue;
+      case Value::Kind::kShardedObject: add_sharded_object(out, leaf.value.as_sharded_object(), kAll); continue;
+      case Value::Kind::kLocalNonpersistentObject: continue;
+      case Value::Kind::kTensor: {
+        const Tensor& tensor = leaf.value.as_tensor();
+        check_saveable(leaf.name, tensor);
+        TensorShard shard;
+        shard.key = leaf.name;
+        shard.properties.dtype = tensor.dtype();
+        shard.global_shape = tensor.shape();
+        shard.box = whole(tensor.shape());
+        add_tensor(out, std::move(shard), tensor);
+        break;
+      }
+      default: add_object(out, leaf.name, save_torch_file(leaf.value), true);
+    }
+    out.paths.emplace_back(leaf.name, leaf.path);
+  }
+  return out;
+}
+
+void check_planner_kind(const SaveOptions& options) {
+  if (options.compat == Compat::kDcp || options.planner.kind == PlannerKind::kMegatron) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument, "the planner kind '" + std::string(to_string(options.planner.kind)) + "' saves plain DCP checkpoints, but compat is '" +
+                                                         std::string(to_string(options.compat)) + "'; set compat to 'dcp', or the planner kind to 'mcore'");
+}
+
+}  // namespace
+
+PlannerKind planner_kind(const SaveOptions& options) noexcept {
+  return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron ? PlannerKind::kDefault : options.planner.kind;
+}
+
+DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {
+  check_planner_kind(options);
+  if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state);
+  return describe_megatron(state, options.compat, {.replicas = options.parallel.enabled}, rank);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "configs/options.h"
+#include "mapping/base/key_path.h"
+#include "mapping/planning/save_plan.h"
+#include "mapping/state/tensor.h"
+#include "mapping/state/value.h"
+
+namespace dckpt {
+
+/// A rank's state as planning and writing see it: shards in the order of the tree, and the data that they refer to by number.
+struct DescribedState {
+  std::vector<LocalShard> shards;
+  std::vector<Tensor> tensors;         ///< by TensorShard::source
+  std::vector<Bytes> object_bytes;     ///< by ObjectShard::source
+  std::optional<Bytes> common_file;    ///< common.pt, on the rank that writes it
+  std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: where leaves that are not sharded lie in the tree
+};
+
+/// The rules that options ask for: a plain DCP directory is always planned the way DCP does.
+PlannerKind planner_kind(const SaveOptions& options) noexcept;
+
+/// What `rank` has to save. Main replicas must have data in CPU memory, replicas only where they may be asked to write (DCP's rules, or options.parallel); replicas
+/// are described in any case, so that the plan can be checked as a whole. Throws CheckpointError (invalid argument).
+DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank);
+
+}  // namespace dckpt
