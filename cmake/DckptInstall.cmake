@@ -15,6 +15,7 @@ set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/dckpt")
 set(_layers mapping configs strategies dist_checkpointing)
 install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
         PATTERN comm/c10d EXCLUDE)
+install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
 install(FILES include/dckpt/dist_checkpointing.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
 
 foreach(_layer core ${_layers})

@@ -6,7 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "mapping/base/enum_names.h"
+#include "mapping/planning/planner_options.h"
 #include "mapping/planning/save_plan.h"
+
+// Options of save and load: plain data with defaults. policy.h reads them from YAML; docs/policies.md lists every field.
 
 namespace dckpt {
 
@@ -16,31 +20,82 @@ enum class Compat : std::uint8_t {
   kMegatron019,  ///< the newer form: common state as an object, metadata.json of two fields
   kDcp,          ///< a plain PyTorch DCP directory: no metadata.json
 };
+inline constexpr EnumNames<Compat, 3> kCompatNames{{{Compat::kMegatron, "megatron"}, {Compat::kMegatron019, "megatron-0.19"}, {Compat::kDcp, "dcp"}}};
 
 std::string_view to_string(Compat compat) noexcept;                 ///< "megatron", "megatron-0.19", "dcp"
 std::optional<Compat> parse_compat(std::string_view name) noexcept;
 
+inline constexpr EnumNames<FlattenedForm, 2> kFlattenedFormNames{{{FlattenedForm::kBoxes, "boxes"}, {FlattenedForm::kMegatron, "megatron"}}};
+
+/// A strategy of the registry.
+struct StrategyName {
+  std::string name = "torch_dist";
+  std::optional<int> version{};  ///< empty: the newest that there is
+
+  friend bool operator==(const StrategyName&, const StrategyName&) = default;
+};
+
+/// How ranks that hold the same data hand it to each other.
+enum class Exchange : std::uint8_t { kAuto, kBroadcast, kGather, kAllToAll };
+inline constexpr EnumNames<Exchange, 4> kExchangeNames{
+    {{Exchange::kAuto, "auto"}, {Exchange::kBroadcast, "broadcast"}, {Exchange::kGather, "gather"}, {Exchange::kAllToAll, "all_to_all"}}};
+
+/// Fully parallel save and load: the ranks that hold the same shard share the work.
+struct ParallelOptions {
+  bool enabled = false;
+  Exchange exchange = Exchange::kAuto;
+
+  friend bool operator==(const ParallelOptions&, const ParallelOptions&) = default;
+};
+
+/// When the state is copied before it is written in the background.
+enum class Snapshot : std::uint8_t {
+  kEager,  ///< all of it before save returns
+};
+inline constexpr EnumNames<Snapshot, 1> kSnapshotNames{{{Snapshot::kEager, "eager"}}};
+
+/// Saving in the background.
+struct AsyncOptions {
+  bool enabled = false;
+  Snapshot snapshot = Snapshot::kEager;
+  std::uint64_t staging_memory = std::uint64_t{8} << 30;  ///< for copies of the state, in bytes per process
+
+  friend bool operator==(const AsyncOptions&, const AsyncOptions&) = default;
+};
+
+/// How files are written.
+enum class IoEngine : std::uint8_t {
+  kAuto,      ///< the best that the file system and this build have
+  kBuffered,  ///< through the page cache
+  kDirect,    ///< O_DIRECT
+  kUring,     ///< io_uring
+};
+inline constexpr EnumNames<IoEngine, 4> kIoEngineNames{
+    {{IoEngine::kAuto, "auto"}, {IoEngine::kBuffered, "buffered"}, {IoEngine::kDirect, "direct"}, {IoEngine::kUring, "uring"}}};
+
 struct WriteOptions {
+  IoEngine engine = IoEngine::kAuto;
   int threads = 2;              ///< per process that writes
   int files_per_rank = 1;
   bool fsync = true;            ///< make files durable before the checkpoint is published
   bool checksums = true;        ///< CRC-32 of every payload in its zip record; without, records say "not computed"
   bool page_aligned = false;    ///< payloads start at multiples of 4096 bytes (a little larger, faster to map and to read directly)
-};
 
-/// Fully parallel save and load: the ranks that hold the same shard share the work.
-struct ParallelOptions {
-  bool enabled = false;
+  friend bool operator==(const WriteOptions&, const WriteOptions&) = default;
 };
 
 struct SaveOptions {
+  StrategyName strategy{};
   Compat compat = Compat::kMegatron;
   FlattenedForm flattened = FlattenedForm::kBoxes;
   PlannerOptions planner{};     ///< of the kinds, Compat::kDcp takes `default` and `standard` (and takes `mcore` as `default`), the others `mcore`
   ParallelOptions parallel{};
+  AsyncOptions async{};
   bool overwrite = false;       ///< replace an existing checkpoint of that name (atomically); else that is an error
   bool integrity = false;       ///< write integrity.json with a SHA-256 per file
   WriteOptions io{};
+
+  friend bool operator==(const SaveOptions&, const SaveOptions&) = default;
 };
 
 /// Megatron's StrictHandling. "Unexpected": asked for, but not in the checkpoint. "Missing": in the checkpoint, but asked for by no rank.
@@ -54,16 +109,47 @@ enum class Strict : std::uint8_t {
   kReturnAll,
   kIgnoreAll,
 };
+inline constexpr EnumNames<Strict, 8> kStrictNames{{
+    {Strict::kAssumeOkUnexpected, "assume_ok_unexpected"},
+    {Strict::kLogUnexpected, "log_unexpected"},
+    {Strict::kLogAll, "log_all"},
+    {Strict::kRaiseUnexpected, "raise_unexpected"},
+    {Strict::kRaiseAll, "raise_all"},
+    {Strict::kReturnUnexpected, "return_unexpected"},
+    {Strict::kReturnAll, "return_all"},
+    {Strict::kIgnoreAll, "ignore_all"},
+}};
 
 std::string_view to_string(Strict strict) noexcept;                 ///< "assume_ok_unexpected", …
 std::optional<Strict> parse_strict(std::string_view name) noexcept;
 
+/// Gives keys of a checkpoint the names under which they are asked for; see rename.h for what the texts mean.
+struct RenameRule {
+  std::string from{};  ///< a regular expression
+  std::string to{};    ///< what replaces each match; \1 to \9 are its groups
+
+  friend bool operator==(const RenameRule&, const RenameRule&) = default;
+};
+
 struct LoadOptions {
+  std::string strategy = "auto";  ///< of the registry; "auto" is the one that recognises the checkpoint
   Strict strict = Strict::kAssumeOkUnexpected;
+  ParallelOptions parallel{};
   /// Globs of keys whose global shape may differ from the stored one: the common part from the origin is read, the rest is zero.
   std::vector<std::string> allow_shape_mismatch{};
+  std::vector<RenameRule> rename{};
   int threads = 2;
   std::uint64_t staging = std::uint64_t{64} << 20;  ///< temporary memory while reading, in bytes
+
+  friend bool operator==(const LoadOptions&, const LoadOptions&) = default;
+};
+
+/// Which checkpoints of a run stay when a new one has been published: the `keep_last` newest, and those whose iteration is a multiple of `keep_every`.
+struct Retention {
+  std::uint64_t keep_last = 0;   ///< 0: all
+  std::uint64_t keep_every = 0;  ///< 0: none for that reason
+
+  friend bool operator==(const Retention&, const Retention&) = default;
 };
 
 }  // namespace dckpt

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string_view>
 
+#include "mapping/base/enum_names.h"
+
 namespace dckpt {
 
 /// Whose rules a plan follows.
@@ -12,6 +14,8 @@ enum class PlannerKind : std::uint8_t {
   kDefault,   ///< "default", PyTorch DCP: every leaf under its dotted path, planned by every rank that has it
   kStandard,  ///< "standard", HyperParallel: like the default, with placements from device mesh layouts
 };
+inline constexpr EnumNames<PlannerKind, 3> kPlannerKindNames{
+    {{PlannerKind::kMegatron, "mcore"}, {PlannerKind::kDefault, "default"}, {PlannerKind::kStandard, "standard"}}};
 
 /// What happens to a chunk or object that several ranks plan.
 enum class Dedup : std::uint8_t {
@@ -19,6 +23,7 @@ enum class Dedup : std::uint8_t {
   kLowestRank,  ///< "lowest_rank"
   kOff,         ///< "off": it is an error
 };
+inline constexpr EnumNames<Dedup, 3> kDedupNames{{{Dedup::kBalanced, "balanced"}, {Dedup::kLowestRank, "lowest_rank"}, {Dedup::kOff, "off"}}};
 
 struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;

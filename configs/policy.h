@@ -1,0 +1,55 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "configs/options.h"
+#include "configs/problems.h"
+
+namespace dckpt {
+
+/// How a run saves, loads and keeps its checkpoints, as a YAML file says it. docs/policies.md describes every field.
+///
+///   version: 1
+///   save: {compat: megatron, integrity: sha256, io: {threads: 4}}
+///   retention: {keep_last: 3}
+///
+/// What a file does not mention keeps its default; an empty file is the default policy. Unknown fields, values out of range and the like are errors, all of them
+/// reported together, each with file, line and column; so is what this version cannot do, with what it can do instead. A file may have kMaxYamlBytes (yaml.h).
+struct Policy {
+  SaveOptions save{};      ///< `overwrite` is no matter of policy: it stays false
+  LoadOptions load{};
+  Retention retention{};
+
+  /// Throw CheckpointError: io if the file cannot be read, invalid-argument, or unsupported if nothing else is wrong. `name` stands for the file in messages.
+  static Policy from_file(const std::filesystem::path& file);
+  static Policy from_text(std::string_view yaml, const std::string& name = "policy");
+  /// One of shipped_policies(); invalid-argument for another name, with those that there are.
+  static Policy shipped(std::string_view name);
+
+  friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+/// Every field with its value, as YAML that reads back as an equal policy.
+std::string to_yaml(const Policy& policy);
+
+/// A policy and what is wrong with its text, in the order of the text; where a field is wrong, the policy has its default.
+struct CheckedPolicy {
+  Policy policy;
+  ConfigProblems problems;
+};
+CheckedPolicy check_policy(std::string_view yaml);
+
+/// A file's text, at most a little more than a policy may have. Throws CheckpointError (io).
+std::string read_policy_file(const std::filesystem::path& file);
+
+/// The policies of configs/policies, as they were when the library was built.
+struct ShippedPolicy {
+  std::string_view name;  ///< of the file, without .yaml
+  std::string_view yaml;
+};
+std::span<const ShippedPolicy> shipped_policies() noexcept;
+
+}  // namespace dckpt

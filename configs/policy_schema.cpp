@@ -1,0 +1,165 @@
+#include "configs/policy_schema.h"
+
+#include "configs/rename.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+using namespace config;
+
+constexpr std::int64_t kPolicyVersion = 1;
+constexpr int kMaxThreads = 1024;
+constexpr std::uint64_t kMaxKept = 1'000'000'000'000;
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kTiB = std::uint64_t{1} << 40;
+constexpr EnumNames<bool, 2> kIntegrityNames{{{false, "none"}, {true, "sha256"}}};
+
+Type<ParallelOptions> parallel() {
+  return section(Schema<ParallelOptions>{{
+      field("enabled", &ParallelOptions::enabled, flag()),
+      field("exchange", &ParallelOptions::exchange, choice(kExchangeNames)),
+  }});
+}
+
+Type<PlannerOptions> planner() {
+  return section(Schema<PlannerOptions>{{
+      field("kind", &PlannerOptions::kind, choice(kPlannerKindNames)),
+      field("dedup", &PlannerOptions::dedup, choice(kDedupNames)),
+      field("cache", &PlannerOptions::cache, flag()),
+      field("validate", &PlannerOptions::validate, flag()),
+      field("split_replicas", &PlannerOptions::split_replicas, flag()),
+  }});
+}
+
+Type<AsyncOptions> async() {
+  return section(Schema<AsyncOptions>{{
+      field("enabled", &AsyncOptions::enabled, flag()),
+      field("snapshot", &AsyncOptions::snapshot, choice(kSnapshotNames)),
+      field("staging_memory", &AsyncOptions::staging_memory, size(kMiB, 1024 * kTiB)),
+  }});
+}
+
+Type<WriteOptions> io() {
+  return section(Schema<WriteOptions>{{
+      field("engine", &WriteOptions::engine, choice(kIoEngineNames)),
+      field("threads", &WriteOptions::threads, integer(1, kMaxThreads)),
+      field("files_per_rank", &WriteOptions::files_per_rank, integer(1, kMaxThreads)),
+      field("fsync", &WriteOptions::fsync, flag()),
+      field("checksums", &WriteOptions::checksums, flag()),
+      field("page_aligned", &WriteOptions::page_aligned, flag()),
+  }});
+}
+
+/// `strategy: NAME` is the short form of `backend: {name: NAME}`; printed is the one that says all.
+Field<SaveOptions> strategy() {
+  const Type<std::string> name = text("the name of a strategy");
+  return {"strategy",
+          [name](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) { name.read(node, path, into.strategy.name, problems); },
+          [name](const SaveOptions& save) { return save.strategy.version ? std::nullopt : std::optional(name.show(save.strategy.name)); }};
+}
+
+Field<SaveOptions> backend() {
+  const Type<int> version = integer(1, 1'000'000);
+  const Field<StrategyName> optional_version{
+      "version",
+      [version](const YamlNode& node, const std::string& path, StrategyName& into, ConfigProblems& problems) { version.read(node, path, into.version.emplace(1), problems); },
+      [version](const StrategyName& strategy) { return strategy.version ? std::optional(version.show(*strategy.version)) : std::nullopt; }};
+  const Type<StrategyName> type = section(Schema<StrategyName>{{field("name", &StrategyName::name, text("the name of a strategy")), optional_version}});
+  return {"backend",
+          [type](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) { type.read(node, path, into.strategy, problems); },
+          [type](const SaveOptions& save) { return save.strategy.version ? std::optional(type.show(save.strategy)) : std::nullopt; }};
+}
+
+void check_save(const YamlNode& node, const std::string& path, const SaveOptions& save, ConfigProblems& problems) {
+  const YamlNode* const backend = node.find("backend");
+  if (backend != nullptr && node.find("strategy") != nullptr) problems.push_back({backend->place, path + ": strategy and backend say the same thing; keep one of them"});
+  const YamlNode* const planner = node.find("planner");
+  const YamlNode* const kind = planner != nullptr ? planner->find("kind") : nullptr;
+  if (kind != nullptr && save.compat != Compat::kDcp && save.planner.kind != PlannerKind::kMegatron) {
+    problems.push_back({kind->place, path + ".planner.kind: " + std::string(to_string(save.planner.kind)) + " saves plain DCP directories, but compat is " +
+                                         std::string(to_string(save.compat)) + "; say compat: dcp, or kind: mcore"});
+  }
+}
+
+Type<SaveOptions> save() {
+  return section(Schema<SaveOptions>{{
+                                         strategy(),
+                                         backend(),
+                                         field("compat", &SaveOptions::compat, choice(kCompatNames)),
+                                         field("flattened", &SaveOptions::flattened, choice(kFlattenedFormNames)),
+                                         field("planner", &SaveOptions::planner, planner()),
+                                         field("parallel", &SaveOptions::parallel, parallel()),
+                                         field("async", &SaveOptions::async, async()),
+                                         field("io", &SaveOptions::io, io()),
+                                         field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
+                                     },
+                                     check_save});
+}
+
+Type<RenameRule> rename_rule() {
+  Type<std::string> replacement = text("the text that replaces it");
+  replacement.read = [](const YamlNode& node, const std::string& path, std::string& into, ConfigProblems& problems) {
+    if (node.kind == YamlNode::Kind::kText) into = node.text;  // may be empty: the match goes away
+    else report_unfit(node, path, "the text that replaces the match", problems);
+  };
+  return section(Schema<RenameRule>{
+      {field("from", &RenameRule::from, text("a regular expression")), field("to", &RenameRule::to, replacement)},
+      [](const YamlNode& node, const std::string& path, const RenameRule& rule, ConfigProblems& problems) {
+        for (const char* const name : {"from", "to"}) {
+          if (node.find(name) == nullptr) problems.push_back({node.place, path + ": '" + name + "' is missing; a rule is {from: REGEX, to: REPLACEMENT}"});
+        }
+        if (rule.from.empty()) return;  // reported already
+        if (const auto problem = problem_of(rule)) problems.push_back({node.place, path + ": " + *problem});
+      }});
+}
+
+Type<LoadOptions> load() {
+  return section(Schema<LoadOptions>{{
+      field("strategy", &LoadOptions::strategy, text("the name of a strategy, or auto")),
+      field("strict", &LoadOptions::strict, choice(kStrictNames)),
+      field("parallel", &LoadOptions::parallel, parallel()),
+      field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch, list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
+      field("rename", &LoadOptions::rename, list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
+      field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
+      field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
+  }});
+}
+
+Type<Retention> retention() {
+  return section(Schema<Retention>{{
+      field("keep_last", &Retention::keep_last, integer<std::uint64_t>(0, kMaxKept)),
+      field("keep_every", &Retention::keep_every, integer<std::uint64_t>(0, kMaxKept)),
+  }});
+}
+
+/// Tells later versions of this schema apart; there is one so far, and it is not kept.
+Field<Policy> version() {
+  return {"version",
+          [](const YamlNode& node, const std::string& path, Policy&, ConfigProblems& problems) {
+            std::int64_t version = kPolicyVersion;
+            integer64(1, INT32_MAX).read(node, path, version, problems);
+            if (version == kPolicyVersion) return;
+            problems.push_back({node.place, path + ": this release reads policies of version 1, not of version " + std::to_string(version), ErrorCode::kUnsupported});
+          },
+          [](const Policy&) { return std::optional(YamlNode::plain(std::to_string(kPolicyVersion))); }};
+}
+
+void check_version_is_given(const YamlNode& node, const std::string&, const Policy&, ConfigProblems& problems) {
+  if (node.find("version") == nullptr) problems.push_back({node.place, "the version of the schema is missing; begin with the line 'version: 1'"});
+}
+
+}  // namespace
+
+const config::Type<Policy>& policy_type() {
+  static const Type<Policy> type = section(Schema<Policy>{{
+                                                                    version(),
+                                                                    field("save", &Policy::save, save()),
+                                                                    field("load", &Policy::load, load()),
+                                                                    field("retention", &Policy::retention, retention()),
+                                                                },
+                                                                check_version_is_given});
+  return type;
+}
+
+}  // namespace dckpt

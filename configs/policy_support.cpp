@@ -1,0 +1,47 @@
+// What the schema has and this version cannot do. A line that has become untrue is deleted; nothing else knows of it.
+
+#include <array>
+
+#include "configs/policy_schema.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+struct Limitation {
+  std::string_view field;             ///< dotted path
+  bool (*asked_for)(const Policy&);
+  std::string_view instead;           ///< why not, and what there is
+};
+
+constexpr std::array kLimitations{
+    Limitation{"save.strategy", [](const Policy& policy) { return policy.save.strategy.name != "torch_dist"; },
+               "this release saves with strategy torch_dist only (a plain DCP directory: with compat: dcp)"},
+    Limitation{"save.backend.version", [](const Policy& policy) { return policy.save.strategy.version.value_or(1) != 1; }, "the version of torch_dist is 1"},
+    Limitation{"save.async.enabled", [](const Policy& policy) { return policy.save.async.enabled; }, "this release saves in the foreground: false"},
+    Limitation{"save.io.engine", [](const Policy& policy) { return policy.save.io.engine == IoEngine::kDirect || policy.save.io.engine == IoEngine::kUring; },
+               "available: auto, buffered"},
+    Limitation{"load.strategy", [](const Policy& policy) { return policy.load.strategy != "auto"; }, "the format is recognised from the files: auto"},
+};
+
+/// Where a field stands in the file, or the nearest one above it that does.
+TextPlace place_of(const YamlNode& root, std::string_view path) {
+  const YamlNode* node = &root;
+  for (const std::string& name : split(path, '.')) {
+    const YamlNode* const next = node->find(name);
+    if (next == nullptr) break;
+    node = next;
+  }
+  return node->place;
+}
+
+}  // namespace
+
+void check_supported(const Policy& policy, const YamlNode& root, ConfigProblems& problems) {
+  for (const Limitation& limitation : kLimitations) {
+    if (!limitation.asked_for(policy)) continue;
+    problems.push_back({place_of(root, limitation.field), std::string(limitation.field) + ": not supported; " + std::string(limitation.instead), ErrorCode::kUnsupported});
+  }
+}
+
+}  // namespace dckpt

@@ -1,0 +1,128 @@
+#include "configs/rename.h"
+
+#include <regex>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// A part of a replacement: text, then a group of the match (if any).
+struct Piece {
+  std::string text;
+  std::optional<std::size_t> group{};
+};
+
+struct CompiledRule {
+  std::regex from;
+  std::vector<Piece> to;
+};
+
+/// What is wrong with a rule.
+struct BadRule {
+  std::string message;
+};
+
+std::vector<Piece> pieces_of(const std::string& to, std::size_t groups) {
+  std::vector<Piece> pieces(1);
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (to[i] != '\\') {
+      pieces.back().text += to[i];
+      continue;
+    }
+    const char next = ++i < to.size() ? to[i] : '\0';
+    if (next == '\\') {
+      pieces.back().text += next;
+    } else if (next >= '0' && next <= '9') {
+      const auto group = static_cast<std::size_t>(next - '0');
+      if (group > groups) {
+        throw BadRule{"'to' refers to group \\" + std::to_string(group) + ", but 'from' has " +
+                      (groups == 0 ? "no groups" : groups == 1 ? "only one group" : "only " + std::to_string(groups) + " groups")};
+      }
+      pieces.back().group = group;
+      pieces.emplace_back();
+    } else {
+      throw BadRule{"in 'to', a backslash must be followed by a digit (a group of 'from') or a backslash"};
+    }
+  }
+  return pieces;
+}
+
+CompiledRule compile(const RenameRule& rule) {
+  if (rule.from.empty()) throw BadRule{"'from' is empty; it must be a regular expression"};
+  if (rule.from.size() > kMaxRenamePattern || rule.to.size() > kMaxRenamePattern) {
+    throw BadRule{"'from' and 'to' may have " + std::to_string(kMaxRenamePattern) + " bytes"};
+  }
+  CompiledRule compiled;
+  try {
+    compiled.from = std::regex(rule.from);
+  } catch (const std::regex_error& error) {
+    throw BadRule{"'from' is no regular expression: " + printable(error.what())};
+  }
+  compiled.to = pieces_of(rule.to, compiled.from.mark_count());
+  return compiled;
+}
+
+std::string replace_all(const CompiledRule& rule, const std::string& key) {
+  std::string out;
+  auto rest = key.cbegin();
+  for (std::sregex_iterator match(key.begin(), key.end(), rule.from), end; match != end; ++match) {
+    out.append(rest, (*match)[0].first);
+    for (const Piece& piece : rule.to) {
+      out += piece.text;
+      if (piece.group) out += match->str(*piece.group);
+    }
+    rest = (*match)[0].second;
+  }
+  return out.append(rest, key.cend());
+}
+
+void check_length(std::string_view key) {
+  if (key.size() <= kMaxRenamedKey) return;
+  throw CheckpointError(ErrorCode::kUnsupported, "keys that are renamed may have " + grouped(kMaxRenamedKey) + " bytes, this one has " + grouped(key.size()),
+                        {.key = std::string(key.substr(0, kMaxRenamedKey))});
+}
+
+}  // namespace
+
+struct KeyRenamer::Compiled {
+  std::vector<CompiledRule> rules;
+};
+
+std::optional<std::string> problem_of(const RenameRule& rule) {
+  try {
+    compile(rule);
+  } catch (const BadRule& bad) {
+    return bad.message;
+  }
+  return std::nullopt;
+}
+
+KeyRenamer::KeyRenamer(std::span<const RenameRule> rules) {
+  Compiled compiled;
+  for (const RenameRule& rule : rules) {
+    try {
+      compiled.rules.push_back(compile(rule));
+    } catch (const BadRule& bad) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot rename keys from " + quoted(rule.from) + " to " + quoted(rule.to) + ": " + bad.message);
+    }
+  }
+  compiled_ = std::make_shared<const Compiled>(std::move(compiled));
+}
+
+bool KeyRenamer::empty() const noexcept { return compiled_->rules.empty(); }
+
+std::string KeyRenamer::operator()(std::string_view key) const {
+  std::string name(key);
+  for (const CompiledRule& rule : compiled_->rules) {
+    check_length(name);
+    name = replace_all(rule, name);
+    check_length(name);
+  }
+  return name;
+}
+
+}  // namespace dckpt

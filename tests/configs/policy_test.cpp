@@ -1,0 +1,275 @@
+#include "configs/policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "configs/yaml.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using testing::error_of;
+
+/// Everything that is wrong with a policy, as messages in p.yaml. The line `version: 1` comes first.
+std::vector<std::string> problems_of(const std::string& yaml) {
+  std::vector<std::string> lines;
+  for (const ConfigProblem& problem : check_policy("version: 1\n" + yaml).problems) lines.push_back(to_string(problem, "p.yaml"));
+  return lines;
+}
+
+Policy policy_of(const std::string& yaml) { return Policy::from_text("version: 1\n" + yaml); }
+
+TEST(Policy, AnEmptyFileIsTheDefault) {
+  EXPECT_EQ(Policy::from_text(""), Policy{});
+  EXPECT_EQ(Policy::from_text("# all defaults\n"), Policy{});
+  EXPECT_EQ(policy_of(""), Policy{});
+  EXPECT_EQ(policy_of("save:\nload:\n  parallel:\n"), Policy{});
+}
+
+TEST(Policy, EveryFieldIsReadFromItsPlace) {
+  const Policy policy = policy_of(R"(
+save:
+  backend: {name: torch_dist, version: 1}
+  compat: megatron-0.19
+  flattened: megatron
+  planner: {kind: mcore, dedup: lowest_rank, cache: false, validate: false}
+  parallel: {enabled: true, exchange: all_to_all}
+  async: {enabled: false, snapshot: eager, staging_memory: 1.5GiB}
+  io: {engine: buffered, threads: 7, files_per_rank: 3, fsync: false, checksums: false, page_aligned: true}
+  integrity: sha256
+load:
+  strategy: auto
+  strict: raise_all
+  parallel: {enabled: true, exchange: broadcast}
+  allow_shape_mismatch: ["*.word_embeddings.weight", head]
+  rename: [{from: "^module\\.(.*)$", to: "\\1"}, {from: x, to: ""}]
+  threads: 9
+  staging: 128 MiB
+retention: {keep_last: 3, keep_every: 1000}
+)");
+  EXPECT_EQ(policy.save.strategy, (StrategyName{"torch_dist", 1}));
+  EXPECT_EQ(policy.save.compat, Compat::kMegatron019);
+  EXPECT_EQ(policy.save.flattened, FlattenedForm::kMegatron);
+  EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron, .dedup = Dedup::kLowestRank, .cache = false, .validate = false}));
+  EXPECT_EQ(policy.save.parallel, (ParallelOptions{true, Exchange::kAllToAll}));
+  EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false, .staging_memory = std::uint64_t{3} << 29}));
+  EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
+  EXPECT_TRUE(policy.save.integrity);
+  EXPECT_EQ(policy.load.strict, Strict::kRaiseAll);
+  EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
+  EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
+  EXPECT_THAT(policy.load.rename, ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}, RenameRule{"x", ""}));
+  EXPECT_EQ(policy.load.threads, 9);
+  EXPECT_EQ(policy.load.staging, std::uint64_t{128} << 20);
+  EXPECT_EQ(policy.retention, (Retention{3, 1000}));
+  EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy);
+}
+
+TEST(Policy, TheEffectiveOneSaysEverything) {
+  EXPECT_EQ(to_yaml({}), R"(version: 1
+save:
+  strategy: torch_dist
+  compat: megatron
+  flattened: boxes
+  planner:
+    kind: mcore
+    dedup: balanced
+    cache: true
+    validate: true
+    split_replicas: false
+  parallel:
+    enabled: false
+    exchange: auto
+  async:
+    enabled: false
+    snapshot: eager
+    staging_memory: 8GiB
+  io:
+    engine: auto
+    threads: 2
+    files_per_rank: 1
+    fsync: true
+    checksums: true
+    page_aligned: false
+  integrity: none
+load:
+  strategy: auto
+  strict: assume_ok_unexpected
+  parallel:
+    enabled: false
+    exchange: auto
+  allow_shape_mismatch: []
+  rename: []
+  threads: 2
+  staging: 64MiB
+retention:
+  keep_last: 0
+  keep_every: 0
+)");
+  EXPECT_EQ(Policy::from_text(to_yaml({})), Policy{});
+}
+
+TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
+  for (const auto& [value, name] : kCompatNames) EXPECT_EQ(policy_of("save: {compat: " + std::string(name) + "}").save.compat, value);
+  for (const auto& [value, name] : kStrictNames) EXPECT_EQ(policy_of("load: {strict: " + std::string(name) + "}").load.strict, value);
+  for (const auto& [value, name] : kDedupNames) EXPECT_EQ(policy_of("save: {planner: {dedup: " + std::string(name) + "}}").save.planner.dedup, value);
+  for (const auto& [value, name] : kExchangeNames) EXPECT_EQ(policy_of("load: {parallel: {exchange: " + std::string(name) + "}}").load.parallel.exchange, value);
+}
+
+// Messages that people meet, whole.
+
+TEST(PolicyMessages, UnknownField) {
+  EXPECT_THAT(problems_of("save:\n  integrty: none\n"),
+              ElementsAre("p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, backend, compat, flattened, planner, parallel, async, io and integrity"));
+  EXPECT_THAT(problems_of("speed: fast\n"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, save, load and retention"));
+  EXPECT_THAT(problems_of("load: {rename: [{from: a, to: b, too: c}]}\n"),
+              ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it has from and to"));
+}
+
+TEST(PolicyMessages, WrongType) {
+  EXPECT_THAT(problems_of("save: {io: {fsync: yes}}\n"), ElementsAre("p.yaml:2:20: save.io.fsync: found 'yes', expected true or false"));
+  EXPECT_THAT(problems_of("save: {io: {fsync: \"true\"}}\n"), ElementsAre("p.yaml:2:20: save.io.fsync: found the text 'true', expected true or false"));
+  EXPECT_THAT(problems_of("save: {io: fast}\n"),
+              ElementsAre("p.yaml:2:12: save.io: found 'fast', expected a mapping with engine, threads, files_per_rank, fsync, checksums and page_aligned"));
+  EXPECT_THAT(problems_of("load: {allow_shape_mismatch: head}\n"),
+              ElementsAre("p.yaml:2:30: load.allow_shape_mismatch: found 'head', expected a list of patterns, for example [\"*.word_embeddings.weight\"]"));
+  EXPECT_THAT(problems_of("load: {allow_shape_mismatch: [a, [b]]}\n"), ElementsAre("p.yaml:2:34: load.allow_shape_mismatch[1]: found a list, expected a pattern of keys"));
+  EXPECT_THAT(problems_of("save: {compat: {a: 1}}\n"), ElementsAre("p.yaml:2:16: save.compat: found a mapping, expected megatron, megatron-0.19 or dcp"));
+  EXPECT_THAT(problems_of("save: {compat: }\n"), ElementsAre("p.yaml:2:16: save.compat: found nothing, expected megatron, megatron-0.19 or dcp"));
+}
+
+TEST(PolicyMessages, UnknownNameOfAnEnumeration) {
+  EXPECT_THAT(problems_of("save: {compat: megatorn}\n"),
+              ElementsAre("p.yaml:2:16: save.compat: found 'megatorn', expected megatron, megatron-0.19 or dcp (did you mean 'megatron'?)"));
+  EXPECT_THAT(problems_of("save: {flattened: x}\n"), ElementsAre("p.yaml:2:19: save.flattened: found 'x', expected boxes or megatron"));
+}
+
+TEST(PolicyMessages, NumbersOutOfRange) {
+  EXPECT_THAT(problems_of("save: {io: {threads: many}}\n"), ElementsAre("p.yaml:2:22: save.io.threads: found 'many', expected an integer from 1 to 1024"));
+  for (const char* const threads : {"0", "-1", "1025", "2.0", "0x2", "+2", "99999999999999999999", "''", "\"2\""}) {
+    EXPECT_THAT(problems_of(std::string("save: {io: {threads: ") + threads + "}}\n"), ElementsAre(HasSubstr("expected an integer from 1 to 1024"))) << threads;
+  }
+  EXPECT_EQ(policy_of("save: {io: {threads: 1}}").save.io.threads, 1);
+  EXPECT_EQ(policy_of("save: {io: {threads: 1024}}").save.io.threads, 1024);
+  EXPECT_THAT(problems_of("retention: {keep_last: -1}\n"), ElementsAre(HasSubstr("retention.keep_last: found '-1', expected an integer from 0 to ")));
+}
+
+TEST(PolicyMessages, SizesCarryTheirUnit) {
+  EXPECT_THAT(problems_of("load: {staging: 64}\n"),
+              ElementsAre("p.yaml:2:17: load.staging: found '64', expected a size with its unit, from 1MiB to 1TiB, for example 512MiB"));
+  for (const char* const staging : {"64 parsecs", "MiB", "-1MiB", "1023KiB", "2TiB", "nan", "inf MiB", "1e30GiB", "0"}) {
+    EXPECT_THAT(problems_of(std::string("load: {staging: ") + staging + "}\n"), ElementsAre(HasSubstr("expected a size with its unit"))) << staging;
+  }
+  EXPECT_EQ(policy_of("load: {staging: 1MiB}").load.staging, std::uint64_t{1} << 20);
+  EXPECT_EQ(policy_of("load: {staging: 1TiB}").load.staging, std::uint64_t{1} << 40);
+  EXPECT_EQ(policy_of("load: {staging: 1048577 B}").load.staging, (std::uint64_t{1} << 20) + 1);
+}
+
+TEST(PolicyMessages, Versions) {
+  const auto only_problem = [](const std::string& yaml) {
+    const ConfigProblems problems = check_policy(yaml).problems;
+    return problems.size() == 1 ? to_string(problems.front(), "p.yaml") : std::to_string(problems.size()) + " problems";
+  };
+  EXPECT_EQ(only_problem("save: {compat: dcp}\n"), "p.yaml:1:1: the version of the schema is missing; begin with the line 'version: 1'");
+  EXPECT_EQ(only_problem("{}"), "p.yaml:1:1: the version of the schema is missing; begin with the line 'version: 1'");
+  EXPECT_EQ(only_problem("version: 2\n"), "p.yaml:1:10: version: this release reads policies of version 1, not of version 2");
+  EXPECT_EQ(only_problem("version: one\n"), "p.yaml:1:10: version: found 'one', expected an integer from 1 to 2147483647");
+  EXPECT_EQ(only_problem("[version, 1]"), "p.yaml:1:1: the file: found a list, expected a mapping with version, save, load and retention");
+  EXPECT_EQ(error_of([] { Policy::from_text("version: 2"); }).code(), ErrorCode::kUnsupported);
+}
+
+TEST(PolicyMessages, StrategyAndBackendExcludeEachOther) {
+  EXPECT_THAT(problems_of("save:\n  strategy: torch_dist\n  backend: {name: torch_dist}\n"),
+              ElementsAre("p.yaml:4:12: save: strategy and backend say the same thing; keep one of them"));
+}
+
+TEST(PolicyMessages, PlannersOfDcpSaveDcpOnly) {
+  EXPECT_EQ(policy_of("save: {compat: dcp, planner: {kind: standard}}").save.planner.kind, PlannerKind::kStandard);
+  EXPECT_THAT(problems_of("save: {planner: {kind: default}}\n"),
+              ElementsAre("p.yaml:2:24: save.planner.kind: default saves plain DCP directories, but compat is megatron; say compat: dcp, or kind: mcore"));
+}
+
+TEST(PolicyMessages, RulesThatCannotRename) {
+  EXPECT_THAT(problems_of("load:\n  rename:\n  - {from: \"(a\", to: b}\n  - {from: a, to: \"\\\\1\"}\n  - {from: a}\n"),
+              ElementsAre(StartsWith("p.yaml:4:5: load.rename[0]: 'from' is no regular expression: "),
+                          "p.yaml:5:5: load.rename[1]: 'to' refers to group \\1, but 'from' has no groups",
+                          "p.yaml:6:5: load.rename[2]: 'to' is missing; a rule is {from: REGEX, to: REPLACEMENT}"));
+}
+
+TEST(PolicyMessages, WhatThisVersionCannotDoIsRefusedWithWhatItCan) {
+  EXPECT_THAT(problems_of("save:\n  strategy: zarr\n"),
+              ElementsAre("p.yaml:3:13: save.strategy: not supported; this release saves with strategy torch_dist only (a plain DCP directory: with compat: dcp)"));
+  EXPECT_THAT(problems_of("save: {async: {enabled: true}}\n"), ElementsAre("p.yaml:2:25: save.async.enabled: not supported; this release saves in the foreground: false"));
+  for (const char* const engine : {"direct", "uring"}) {
+    EXPECT_THAT(problems_of(std::string("save: {io: {engine: ") + engine + "}}\n"), ElementsAre("p.yaml:2:21: save.io.engine: not supported; available: auto, buffered"));
+  }
+  EXPECT_THAT(problems_of("load: {strategy: zarr}\n"), ElementsAre("p.yaml:2:18: load.strategy: not supported; the format is recognised from the files: auto"));
+  EXPECT_EQ(error_of([] { policy_of("save: {async: {enabled: true}}"); }).code(), ErrorCode::kUnsupported);
+}
+
+TEST(Policy, AllProblemsOfAFileAreReportedTogetherInItsOrder) {
+  const CheckpointError error = error_of([] {
+    Policy::from_text("version: 1\nsave: {io: {engine: uring, threads: 0}}\nload: &x {}\nsave: {}\nspeed: 1\n", "p.yaml");
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), StartsWith("5 problems in 'p.yaml':\n"
+                                          "  p.yaml:2:21: save.io.engine: not supported; available: auto, buffered\n"
+                                          "  p.yaml:2:37: save.io.threads: found '0', expected an integer from 1 to 1024\n"
+                                          "  p.yaml:3:7: the anchor '&x' is refused"));
+  EXPECT_THAT(error.message(), HasSubstr("\n  p.yaml:4:1: field 'save' is given twice, first at line 2\n  p.yaml:5:1: the file has no field 'speed'"));
+}
+
+TEST(Policy, AFloodOfProblemsIsCutShort) {
+  std::string yaml;
+  for (int i = 0; i < 1000; ++i) yaml += "field" + std::to_string(i) + ": x\n";
+  const std::string message = error_of([&] { policy_of(yaml); }).message();
+  EXPECT_THAT(message, StartsWith("1,000 problems in 'policy':"));
+  EXPECT_THAT(message, HasSubstr("\n  … and 980 more"));
+  EXPECT_LT(message.size(), 10'000u);
+}
+
+TEST(Policy, TextFromTheFileIsHarmlessInMessages) { EXPECT_THAT(problems_of("\"\\e[2J\": 1\n"), ElementsAre(HasSubstr("no field '\\x1b[2J'"))); }
+
+TEST(Policy, FilesNameThemselvesInErrors) {
+  const TempDir directory;
+  const std::filesystem::path file = directory / "run.yaml";
+  std::ofstream(file) << "version: 1\nsave:\n  compat: dpc\n";
+  EXPECT_THAT(error_of([&] { Policy::from_file(file); }).message(), StartsWith(file.string() + ":3:11: save.compat: found 'dpc'"));
+  std::ofstream(file) << "version: 1\nload: {threads: 5}\n";
+  EXPECT_EQ(Policy::from_file(file).load.threads, 5);
+  EXPECT_EQ(error_of([&] { Policy::from_file(directory / "absent.yaml"); }).code(), ErrorCode::kIo);
+  EXPECT_EQ(error_of([&] { Policy::from_file(directory.path()); }).code(), ErrorCode::kIo);
+  std::ofstream(file) << std::string(kMaxYamlBytes + 1, '#');
+  EXPECT_THAT(error_of([&] { Policy::from_file(file); }).message(), HasSubstr("more than 256.0 KiB"));
+}
+
+/// Leaves of a policy as "save.io.threads", with the value as it is shown.
+void collect_leaves(const YamlNode& node, const std::string& path, std::vector<std::pair<std::string, std::string>>& leaves) {
+  if (node.kind != YamlNode::Kind::kMap) {
+    leaves.emplace_back(path, node.kind == YamlNode::Kind::kList ? "[]" : node.text);
+    return;
+  }
+  for (std::size_t i = 0; i < node.keys.size(); ++i) collect_leaves(node.values[i], path.empty() ? node.keys[i].text : path + "." + node.keys[i].text, leaves);
+}
+
+TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
+  std::ostringstream page;
+  page << std::ifstream("docs/policies.md").rdbuf();
+  ConfigProblems problems;
+  std::vector<std::pair<std::string, std::string>> leaves;
+  collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
+  ASSERT_EQ(leaves.size(), 31u);
+  for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
+}
+
+}  // namespace
+}  // namespace dckpt
