@@ -32,10 +32,12 @@ Policy Policy::from_text(std::string_view yaml, const std::string& name) {
 
 Policy Policy::from_file(const std::filesystem::path& file) { return from_text(read_policy_file(file), file.string()); }
 
-Policy Policy::shipped(std::string_view name) {
+Policy Policy::shipped(std::string_view name) { return from_text(shipped_policy(name), std::string(name) + ".yaml"); }
+
+std::string_view shipped_policy(std::string_view name) {
   std::vector<std::string> names;
   for (const ShippedPolicy& policy : shipped_policies()) {
-    if (policy.name == name) return from_text(policy.yaml, std::string(name) + ".yaml");
+    if (policy.name == name) return policy.yaml;
     names.emplace_back(policy.name);
   }
   const auto close = nearest(name, names);

@@ -26,7 +26,7 @@ struct Policy {
   /// Throw CheckpointError: io if the file cannot be read, invalid-argument, or unsupported if nothing else is wrong. `name` stands for the file in messages.
   static Policy from_file(const std::filesystem::path& file);
   static Policy from_text(std::string_view yaml, const std::string& name = "policy");
-  /// One of shipped_policies(); invalid-argument for another name, with those that there are.
+  /// One of shipped_policies().
   static Policy shipped(std::string_view name);
 
   friend bool operator==(const Policy&, const Policy&) = default;
@@ -51,5 +51,8 @@ struct ShippedPolicy {
   std::string_view yaml;
 };
 std::span<const ShippedPolicy> shipped_policies() noexcept;
+
+/// The YAML of the one of that name. Throws CheckpointError (invalid-argument) with the names that there are.
+std::string_view shipped_policy(std::string_view name);
 
 }  // namespace dckpt

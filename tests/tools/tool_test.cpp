@@ -45,12 +45,12 @@ std::vector<std::string> members(const Value& dict) {
 TEST(Tool, WithoutArgumentsGivesAnOverview) {
   const ToolRun run = run_tool({});
   EXPECT_EQ(run.exit_code, 0);
-  for (const char* const command : {"inspect", "verify", "digest", "diff", "extract", "convert", "formats"}) EXPECT_THAT(run.out, HasSubstr(command));
+  for (const char* const command : {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"}) EXPECT_THAT(run.out, HasSubstr(command));
   EXPECT_THAT(run.err, IsEmpty());
 }
 
 TEST(Tool, EveryCommandExplainsItselfWithExamples) {
-  for (const char* const command : {"inspect", "verify", "digest", "diff", "extract", "convert", "formats"}) {
+  for (const char* const command : {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"}) {
     const ToolRun run = run_tool({command, "--help"});
     EXPECT_EQ(run.exit_code, 0) << command;
     EXPECT_THAT(run.out, AllOf(HasSubstr("Example"), HasSubstr("--json"), HasSubstr(std::string("dckpt ") + command)));
@@ -59,7 +59,7 @@ TEST(Tool, EveryCommandExplainsItselfWithExamples) {
 
 TEST(Tool, HelpFitsAHundredColumns) {
   for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"--help"}, {"inspect", "--help"}, {"convert", "--help"}, {"extract", "--help"}, {"diff", "--help"}}) {
+       {std::vector<std::string>{"--help"}, {"inspect", "--help"}, {"convert", "--help"}, {"extract", "--help"}, {"diff", "--help"}, {"config", "--help"}}) {
     std::istringstream lines(run_tool(words).out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
   }

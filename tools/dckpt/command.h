@@ -30,6 +30,7 @@ Command add_digest(CLI::App& program);
 Command add_diff(CLI::App& program);
 Command add_extract(CLI::App& program);
 Command add_convert(CLI::App& program);
+Command add_config(CLI::App& program);
 Command add_formats(CLI::App& program);
 
 /// A checkpoint named on the command line: its directory, a training root, or a file in it.

@@ -5,6 +5,7 @@
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/policy_argument.h"
 #include "tools/dckpt/progress_line.h"
 #include "tools/dckpt/table.h"
 #include "tools/dckpt/terminal.h"
@@ -19,6 +20,7 @@ struct Options {
   std::string compat;
   std::string flattened;
   std::string max_memory;
+  PolicyArgument policy;
   bool trust_source = false;
   bool json = false;
 };
@@ -55,6 +57,15 @@ void print_report(const ConvertReport& report, bool dry_run) {
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n" : styled(Style::kGreen, "written") + "\n");
 }
 
+/// What a policy says about writing, where no option says otherwise. Without `--to` its readers decide the format.
+void apply(const SaveOptions& save, ConvertOptions& convert) {
+  if (convert.to.empty()) convert.to = save.compat == Compat::kDcp ? "dcp" : save.strategy.name;
+  if (!convert.compat) convert.compat = save.compat;
+  if (!convert.flattened) convert.flattened = save.flattened;
+  convert.integrity |= save.integrity;
+  convert.io = save.io;
+}
+
 /// The options that CLI11 has left as text.
 ConvertOptions parsed(const Options& options) {
   ConvertOptions parsed = options.convert;
@@ -65,15 +76,17 @@ ConvertOptions parsed(const Options& options) {
     parsed.compat = parse_compat(options.compat);
     if (!parsed.compat) throw refuse("--compat", options.compat, "megatron, megatron-0.19 or dcp");
   }
-  if (options.flattened == "megatron") parsed.flattened = FlattenedForm::kMegatron;
-  else if (options.flattened == "boxes") parsed.flattened = FlattenedForm::kBoxes;
-  else if (!options.flattened.empty()) throw refuse("--flattened", options.flattened, "megatron or boxes");
+  if (!options.flattened.empty()) {
+    parsed.flattened = value_of(kFlattenedFormNames, options.flattened);
+    if (!parsed.flattened) throw refuse("--flattened", options.flattened, "megatron or boxes");
+  }
   if (!options.max_memory.empty()) {
     const std::optional<std::uint64_t> size = parse_size(options.max_memory);
     if (!size || *size == 0) throw refuse("--max-memory", options.max_memory, "a size, for example 512MiB or 4GiB");
     parsed.max_memory = *size;
   }
   parsed.check_source = !options.trust_source;
+  if (!options.policy.name.empty()) apply(options.policy.parsed().save, parsed);
   return parsed;
 }
 
@@ -103,11 +116,13 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 plain --to dcp\n"
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
+      "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
   command.add_option("SRC", options->source, "Checkpoint directory, training root, or a file of a checkpoint")->required()->type_name("");
   command.add_option("DST", options->destination, "Directory to write")->required()->type_name("");
   command.add_option("--iteration", convert.iteration, "Of a training root: this iteration, not the latest")->type_name("N");
   command.add_option("--to", convert.to, "Format to write (see dckpt formats); by default the same")->type_name("FORMAT");
+  command.add_option("--policy", options->policy.name, "Take from this policy what no other option says (see dckpt config)")->type_name("FILE");
   command.add_option("--compat", options->compat, "Readers that must accept it: megatron (all), megatron-0.19, dcp")->type_name("NAME");
   command.add_option("--flattened", options->flattened, "Form of flattened tensors: megatron (0.8 to 0.15) or boxes (everyone)")->type_name("FORM");
   command.add_option("--ranks", convert.ranks, "Cut every tensor anew for this many ranks")->type_name("N")->check(CLI::Range(1, kMaxRanks).description(""));

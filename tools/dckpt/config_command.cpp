@@ -1,0 +1,107 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+#include "configs/policy_schema.h"
+#include "mapping/base/text.h"
+#include "tools/dckpt/command.h"
+#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/policy_argument.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+struct Options {
+  std::string action;
+  PolicyArgument policy;
+  bool json = false;
+};
+
+ExitCode code_of(const ConfigProblems& problems) {
+  if (problems.empty()) return kOk;
+  const bool unsupported = std::ranges::all_of(problems, [](const ConfigProblem& problem) { return problem.code == ErrorCode::kUnsupported; });
+  return unsupported ? kUnsupported : kDiffers;
+}
+
+Value to_json_value(const ConfigProblems& problems) {
+  ValueList list;
+  for (const ConfigProblem& problem : problems) {
+    list.push_back(Value::dict({{"line", problem.place.line}, {"column", problem.place.column}, {"code", to_string(problem.code)}, {"message", problem.message}}));
+  }
+  return Value::list(std::move(list));
+}
+
+/// YAML as JSON: words without quotes become what they mean.
+Value to_json_value(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kList) {
+    ValueList list;
+    for (const YamlNode& value : node.values) list.push_back(to_json_value(value));
+    return Value::list(std::move(list));
+  }
+  if (node.kind == YamlNode::Kind::kMap) {
+    Value map = Value::dict();
+    for (std::size_t i = 0; i < node.keys.size(); ++i) map[node.keys[i].text] = to_json_value(node.values[i]);
+    return map;
+  }
+  if (node.quoted) return node.text;
+  if (node.text == "true" || node.text == "false") return node.text == "true";
+  if (const auto number = parse_u64(node.text)) return *number;
+  return node.text;
+}
+
+std::string count(std::size_t number) { return grouped(number) + (number == 1 ? " problem" : " problems"); }
+
+void report_problems(const Options& options, const ConfigProblems& problems) {
+  flush_output();
+  print_error(count(problems.size()) + " in " + dckpt::quoted(options.policy.name, 1000) + ", the first: " + to_string(problems.front(), options.policy.name));
+}
+
+int run_check(const Options& options) {
+  const ConfigProblems problems = check_policy(options.policy.text()).problems;
+  if (options.json) {
+    print_json(Value::dict({{"file", options.policy.name}, {"ok", problems.empty()}, {"problems", to_json_value(problems)}}));
+  } else if (problems.empty()) {
+    print(styled(Style::kGreen, "OK") + "  " + shown(options.policy.name) + "\n");
+  } else {
+    for (const ConfigProblem& problem : problems) print(safe_message(to_string(problem, options.policy.name)) + "\n");
+  }
+  if (!problems.empty()) report_problems(options, problems);
+  return code_of(problems);
+}
+
+int run_show(const Options& options) {
+  const CheckedPolicy checked = check_policy(options.policy.text());
+  if (!checked.problems.empty()) {
+    report_problems(options, checked.problems);
+    return code_of(checked.problems);
+  }
+  if (options.json) print_json(to_json_value(policy_type().show(checked.policy)));
+  else print(to_yaml(checked.policy));
+  return kOk;
+}
+
+}  // namespace
+
+Command add_config(CLI::App& program) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand("config", "Check or show a policy: the YAML file that says how to save and load");
+  std::string names;
+  for (const ShippedPolicy& policy : shipped_policies()) names += "\n  " + std::string(policy.name);
+  command.footer(
+      "check reports everything that is wrong, each with line and column; show prints every field with\n"
+      "the value in effect, as YAML that is a policy itself.\n\n"
+      "These policies come with dckpt and go by their names:" + names + "\n\n"
+      "Exit codes: 0 sound; 1 something is wrong; 2 no such name; 3 the file cannot be read;\n"
+      "            6 it asks for what this version cannot do, and nothing else is wrong\n\n"
+      "Examples:\n"
+      "  dckpt config check run.yaml\n"
+      "  dckpt config show production > run.yaml\n"
+      "  dckpt config check run.yaml --json | jq '.problems'");
+  command.add_option("ACTION", options->action, "check or show")->required()->type_name("")->check(CLI::IsMember({"check", "show"}).description(""));
+  command.add_option("FILE", options->policy.name, "Policy file, or the name of one that comes with dckpt")->required()->type_name("");
+  add_json(command, options->json);
+  return {&command, [options] { return options->action == "check" ? run_check(*options) : run_show(*options); }};
+}
+
+}  // namespace dckpt::tool
