@@ -15,7 +15,15 @@ bool ChunkMatcher::take(std::size_t chunk, ShapeView offsets, const Place& place
   tensor_->places[chunk] = place;
   ++placed_;
   next_ = chunk + 1;
+  prefetch(next_ + 1);
   return true;
+}
+
+/// Records mostly come rank by rank, with all tensors of one after the other, so that no cache remembers a tensor until its next record.
+void ChunkMatcher::prefetch(std::size_t chunk) const noexcept {
+  if (chunk >= tensor_->chunks.size()) return;
+  __builtin_prefetch(tensor_->chunks.offsets(chunk).data());
+  __builtin_prefetch(&tensor_->places[chunk], 1);
 }
 
 /// The row-major position of an offset. Wraps around, and offsets of empty chunks may share one with others: good for ordering only.

@@ -26,6 +26,7 @@ class ChunkMatcher {
  private:
   bool is_free(std::size_t chunk) const noexcept { return tensor_->places[chunk].file == kNowhere; }
   bool take(std::size_t chunk, ShapeView offsets, const Place& place);
+  void prefetch(std::size_t chunk) const noexcept;
   std::uint64_t position(ShapeView offsets) const noexcept;
   bool same(std::uint32_t chunk, ShapeView offsets) const noexcept { return equal(tensor_->chunks.offsets(chunk), offsets); }
   void sort();

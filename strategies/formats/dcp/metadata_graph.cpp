@@ -20,50 +20,42 @@ GlobalName MetadataGraph::global(Id id) const noexcept {
   return {graph_.text(parts[0]), graph_.text(parts[1])};
 }
 
+bool MetadataGraph::is_named(Id id, const KnownGlobal& known) const noexcept {
+  if (!global(id).is(known.module, known.name)) return false;
+  known.node = id;
+  return true;
+}
+
 GlobalName MetadataGraph::called(Id id) const noexcept {
   if (id == kAbsent || kind(id) != Kind::kCall) return {};
   return global(graph_.children(id)[0]);
 }
 
-std::span<const MetadataGraph::Id> MetadataGraph::arguments(Id call) const noexcept {
-  const auto parts = graph_.children(call);
-  return kind(parts[1]) == Kind::kTuple ? graph_.children(parts[1]) : std::span<const Id>();
-}
-
-GlobalName MetadataGraph::class_of(Id id) const noexcept {
-  if (id == kAbsent) return {};
-  if (kind(id) == Kind::kNew) {
-    const auto parts = graph_.children(id);
-    return parts.size() == 2 && arguments(id).empty() ? global(parts[0]) : GlobalName{};
-  }
-  if (!called(id).is("copyreg", "_reconstructor")) return {};
+MetadataGraph::Id MetadataGraph::reconstructed_class(Id id) const noexcept {
+  if (!called(id).is("copyreg", "_reconstructor")) return kAbsent;
   const auto args = arguments(id);
-  return args.size() == 3 && global(args[1]).is("builtins", "object") ? global(args[0]) : GlobalName{};
+  return args.size() == 3 && global(args[1]).is("builtins", "object") ? args[0] : kAbsent;
 }
 
-MetadataGraph::Id MetadataGraph::state(Id object) const {
-  const auto extras = graph_.extras(object);
-  if (extras.states.size() > 1 || !extras.list_items.empty() || !extras.dict_items.empty()) {
-    throw_corrupt(describe(object) + " was changed after it was made, which no writer of metadata does");
+void MetadataGraph::refuse_changed(Id object) const {
+  throw_corrupt(describe(object) + " was changed after it was made, which no writer of metadata does");
+}
+
+void MetadataGraph::refuse_state(Id object, Id given) const { expected("the state of " + describe(object), "a dict", given); }
+
+std::uint32_t MetadataGraph::position(std::span<const Id> items, std::string_view name) const {
+  std::uint32_t found = 0;
+  for (std::uint32_t i = 0; i + 1 < items.size(); i += 2) {
+    if (kind(items[i]) != Kind::kStr || graph_.text(items[i]) != name) continue;
+    if (found != 0) throw_corrupt("the field " + quoted(name) + " occurs twice in one object");
+    found = i + 1;
   }
-  return extras.states.empty() ? kAbsent : extras.states[0];
-}
-
-std::span<const MetadataGraph::Id> MetadataGraph::attributes(Id object) const {
-  const Id given = state(object);
-  if (is_none(given)) return {};
-  if (kind(given) != Kind::kDict) expected("the state of " + describe(object), "a dict", given);
-  return graph_.children(given);
+  return found;
 }
 
 MetadataGraph::Id MetadataGraph::find(std::span<const Id> items, std::string_view name) const {
-  Id found = kAbsent;
-  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-    if (kind(items[i]) != Kind::kStr || graph_.text(items[i]) != name) continue;
-    if (found != kAbsent) throw_corrupt("the field " + quoted(name) + " occurs twice in one object");
-    found = items[i + 1];
-  }
-  return found;
+  const std::uint32_t found = position(items, name);
+  return found == 0 ? kAbsent : items[found];
 }
 
 std::span<const MetadataGraph::Id> MetadataGraph::dict(Id id, std::string_view what) const {
@@ -91,16 +83,15 @@ bool MetadataGraph::boolean(Id id, std::string_view what) const {
   return kind(id) == Kind::kTrue;
 }
 
-std::int64_t MetadataGraph::count(Id id, std::string_view what) const {
+void MetadataGraph::refuse_count(Id id, std::string_view what) const {
   if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
-  if (kind(id) != Kind::kInt || graph_.integer(id) < 0) expected(what, "an int from 0 to 2^63 - 1", id);
-  return graph_.integer(id);
+  expected(what, "an int from 0 to 2^63 - 1", id);
 }
 
 void MetadataGraph::shape(Id id, std::string_view what, Shape& out) const {
   if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
   Id numbers = id;
-  if (called(id).is("torch", "Size") && arguments(id).size() == 1) numbers = arguments(id)[0];
+  if (is_call_of(id, torch_size_) && arguments(id).size() == 1) numbers = arguments(id)[0];
   if (kind(numbers) != Kind::kTuple) expected(what, "a torch.Size", id);
   const auto members = graph_.children(numbers);
   if (members.size() > kMaxDims)

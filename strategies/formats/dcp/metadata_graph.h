@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mapping/geometry/shape.h"
 #include "strategies/formats/pickle/graph.h"
@@ -19,6 +21,23 @@ struct GlobalName {
   std::string_view name;
   bool is(std::string_view wanted_module, std::string_view wanted_name) const noexcept { return name == wanted_name && module == wanted_module; }
   explicit operator bool() const noexcept { return !name.empty(); }
+};
+
+/// A class or function that is asked for again and again. A pickler writes each name once and then refers to it, so that the node which
+/// was right the last time mostly answers the question.
+struct KnownGlobal {
+  std::string_view module;
+  std::string_view name;
+  mutable pickle::Graph::Id node = pickle::Graph::kNil;  ///< a node that names it
+};
+
+/// The fields of a class, to be found in one object after the other. Objects of a class mostly have the same keys (the same nodes) in the same order: then the
+/// values are where they were in the object before.
+template <std::size_t kCount>
+struct Fields {
+  std::array<std::string_view, kCount> names;
+  mutable std::vector<pickle::Graph::Id> keys{};          ///< of the object before
+  mutable std::array<std::uint32_t, kCount> positions{};  ///< of the values among its items, 0 = absent
 };
 
 /// Reads the few kinds of Python values that DCP metadata are made of, straight from the nodes of the pickle. `what` names a value in messages.
@@ -40,17 +59,47 @@ class MetadataGraph {
   /// Whether the node names a class or function, and which; empty names if it does not.
   GlobalName global(Id id) const noexcept;
   /// The class of a plain object: made by NEWOBJ without arguments, or by copyreg._reconstructor in protocols 0 and 1. Empty for anything else.
-  GlobalName class_of(Id id) const noexcept;
+  GlobalName class_of(Id id) const noexcept { return global(class_node(id)); }
+  bool is(Id id, const KnownGlobal& known) const noexcept { return id != kAbsent && (id == known.node || is_named(id, known)); }
+  bool is_object_of(Id id, const KnownGlobal& type) const { return is(class_node(id), type); }
+  bool is_call_of(Id id, const KnownGlobal& function) const { return id != kAbsent && kind(id) == Kind::kCall && is(graph_.children(id)[0], function); }
   /// The function of a call and its arguments; an empty name for anything else.
   GlobalName called(Id id) const noexcept;
-  std::span<const Id> arguments(Id call) const noexcept;
+  std::span<const Id> arguments(Id call) const noexcept {
+    const Id arguments = graph_.children(call)[1];
+    return kind(arguments) == Kind::kTuple ? graph_.children(arguments) : std::span<const Id>();
+  }
 
   /// The one state that an object was given, or kAbsent.
-  Id state(Id object) const;
+  Id state(Id object) const {
+    const auto extras = graph_.extras(object);
+    if (extras.states.size() > 1 || !extras.list_items.empty() || !extras.dict_items.empty()) refuse_changed(object);
+    return extras.states.empty() ? kAbsent : extras.states[0];
+  }
   /// The attributes of an object: key, value, … of the dict it was given as state; none if it was given none.
-  std::span<const Id> attributes(Id object) const;
+  std::span<const Id> attributes(Id object) const {
+    const Id given = state(object);
+    if (is_none(given)) return {};
+    if (kind(given) != Kind::kDict) refuse_state(object, given);
+    return graph_.children(given);
+  }
   /// The value of a name among attributes or items, or kAbsent. Throws if it occurs twice.
   Id find(std::span<const Id> items, std::string_view name) const;
+
+  /// The value of each field among items, or kAbsent. Throws if a field occurs twice.
+  template <std::size_t kCount>
+  std::array<Id, kCount> find(std::span<const Id> items, const Fields<kCount>& fields) const {
+    if (!same_keys(items, fields.keys)) {
+      fields.keys.clear();  // stays so if a field occurs twice
+      for (std::size_t field = 0; field < kCount; ++field) fields.positions[field] = position(items, fields.names[field]);
+      for (std::size_t i = 0; i < items.size(); i += 2) fields.keys.push_back(items[i]);
+    }
+    std::array<Id, kCount> values;
+    for (std::size_t field = 0; field < kCount; ++field) {
+      values[field] = fields.positions[field] == 0 ? kAbsent : items[fields.positions[field]];
+    }
+    return values;
+  }
 
   /// key, value, … of a dict or OrderedDict.
   std::span<const Id> dict(Id id, std::string_view what) const;
@@ -58,7 +107,10 @@ class MetadataGraph {
   std::string_view text(Id id, std::string_view what) const;
   bool boolean(Id id, std::string_view what) const;
   /// An int from 0 to 2^63 - 1; True and False are none.
-  std::int64_t count(Id id, std::string_view what) const;
+  std::int64_t count(Id id, std::string_view what) const {
+    if (id == kAbsent || kind(id) != Kind::kInt || graph_.integer(id) < 0) refuse_count(id, what);
+    return graph_.integer(id);
+  }
   /// A torch.Size or tuple of counts, at most kMaxDims of them, into `out`.
   void shape(Id id, std::string_view what, Shape& out) const;
   /// A str, or a pathlib path joined from its parts.
@@ -69,9 +121,31 @@ class MetadataGraph {
 
  private:
   bool is_pathlib(Id id) const noexcept;
+  /// The node that names the class of a plain object, or kAbsent.
+  Id class_node(Id object) const noexcept {
+    if (object == kAbsent) return kAbsent;
+    if (kind(object) != Kind::kNew) return reconstructed_class(object);
+    const auto parts = graph_.children(object);
+    return parts.size() == 2 && arguments(object).empty() ? parts[0] : kAbsent;
+  }
+  Id reconstructed_class(Id call) const noexcept;
+  bool is_named(Id id, const KnownGlobal& known) const noexcept;
+  /// Where the value of a name is among items; 0 if it is not there. Throws if it occurs twice.
+  std::uint32_t position(std::span<const Id> items, std::string_view name) const;
+  static bool same_keys(std::span<const Id> items, std::span<const Id> keys) noexcept {
+    if (items.size() != 2 * keys.size()) return false;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (items[2 * i] != keys[i]) return false;
+    }
+    return true;
+  }
+  [[noreturn]] void refuse_changed(Id object) const;
+  [[noreturn]] void refuse_state(Id object, Id given) const;
+  [[noreturn]] void refuse_count(Id found, std::string_view what) const;
   [[noreturn]] void expected(std::string_view what, std::string_view wanted, Id found) const;
 
   const pickle::Graph& graph_;
+  KnownGlobal torch_size_{"torch", "Size"};
 };
 
 [[noreturn]] void throw_corrupt(std::string message);

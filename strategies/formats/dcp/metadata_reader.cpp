@@ -19,7 +19,9 @@ namespace dckpt {
 namespace {
 
 using dcp::ChunkMatcher;
+using dcp::Fields;
 using dcp::GlobalName;
+using dcp::KnownGlobal;
 using dcp::MetadataGraph;
 using dcp::throw_corrupt;
 using Id = MetadataGraph::Id;
@@ -79,19 +81,19 @@ class MetadataReader {
  private:
   /// What a key stands for: a position in the tensors or in the objects.
   struct Entry {
+    std::string_view key;  // in the graph
     bool is_tensor = false;
     std::uint32_t position = 0;
   };
 
   /// They stand for storages in files of torch.save; here an unpickler fails on them wherever they are.
   void refuse_persistent_ids() const {
-    for (Id id = 0; id < graph_.nodes().size(); ++id) {
-      if (graph_.kind(id) == Kind::kPersistent) throw_corrupt("the pickle has a persistent id, which has no meaning here");
-    }
+    if (!graph_.nodes().persistent().empty()) throw_corrupt("the pickle has a persistent id, which has no meaning here");
   }
 
   void read_entries(std::span<const Id> items) {
     entries_.reserve(items.size() / 2);
+    entry_of_key_.reserve(items.size() / 2);
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       const std::string_view key = graph_.text(items[i], "a key of state_dict_metadata");
       for_key(key, [&] {
@@ -102,12 +104,13 @@ class MetadataReader {
           throw_corrupt("state_dict_metadata has " + graph_.describe(items[i + 1]) + " (expected: the metadata of a tensor or of bytes)");
         }
         const std::size_t position = is_tensor ? metadata_.tensors.size() : metadata_.objects.size();
-        if (!entries_.try_emplace(key, Entry{is_tensor, static_cast<std::uint32_t>(position)}).second) {
+        if (!entry_of_key_.try_emplace(key, static_cast<std::uint32_t>(entries_.size())).second) {
           throw_corrupt("state_dict_metadata names the key twice");
         }
-        if (entries_.bucket_size(entries_.bucket(key)) > kMaxCollisions) {
+        if (entry_of_key_.bucket_size(entry_of_key_.bucket(key)) > kMaxCollisions) {
           throw_unsupported("more than " + std::to_string(kMaxCollisions) + " keys have the same hash, which is the limit");
         }
+        entries_.push_back({key, is_tensor, static_cast<std::uint32_t>(position)});
         if (is_tensor) {
           read_tensor(items[i + 1], metadata_.tensors.emplace_back());
           metadata_.tensors.back().key = std::string(key);
@@ -131,12 +134,12 @@ class MetadataReader {
     tensor.chunks.reserve(chunks.size());
     Box box;
     for (const Id chunk : chunks) {
-      if (!graph_.class_of(chunk).is(dcp::kMetadataModule, "ChunkStorageMetadata")) {
+      if (!graph_.is_object_of(chunk, chunk_class_)) {
         throw_corrupt("the list of chunks has " + graph_.describe(chunk) + " (expected: ChunkStorageMetadata)");
       }
-      const auto sides = graph_.attributes(chunk);
-      graph_.shape(graph_.find(sides, "offsets"), "an offset of a chunk", box.offsets);
-      graph_.shape(graph_.find(sides, "sizes"), "a size of a chunk", box.sizes);
+      const auto [offsets, sizes] = graph_.find(graph_.attributes(chunk), chunk_fields_);
+      graph_.shape(offsets, "an offset of a chunk", box.offsets);
+      graph_.shape(sizes, "a size of a chunk", box.sizes);
       if (!fits(box, tensor.size)) {
         throw_corrupt("the chunk with offsets " + to_string(box.offsets) + " and sizes " + to_string(box.sizes) + " is not inside the tensor of size " +
                       to_string(tensor.size));
@@ -218,9 +221,9 @@ class MetadataReader {
     const auto items = graph_.dict(id, "mcore_data");
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       const std::string_view key = graph_.text(items[i], "a key of mcore_data");
-      const auto entry = entries_.find(key);
-      if (entry == entries_.end() || !entry->second.is_tensor) continue;
-      TensorMetadata& tensor = metadata_.tensors[entry->second.position];
+      const auto entry = entry_of_key_.find(key);
+      if (entry == entry_of_key_.end() || !entries_[entry->second].is_tensor) continue;
+      TensorMetadata& tensor = metadata_.tensors[entries_[entry->second].position];
       for_key(key, [&] {
         const Id shape = graph_.find(graph_.dict(items[i + 1], "the entry of mcore_data"), "nd_reformulated_orig_global_shape");
         if (shape == MetadataGraph::kAbsent) return;
@@ -241,21 +244,19 @@ class MetadataReader {
 
     Shape offsets;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-      if (!graph_.class_of(items[i]).is(dcp::kMetadataModule, "MetadataIndex")) {
+      if (!graph_.is_object_of(items[i], index_class_)) {
         throw_corrupt("a key of storage_data is " + graph_.describe(items[i]) + " (expected: MetadataIndex)");
       }
-      const auto index = graph_.attributes(items[i]);
-      const std::string_view key = graph_.text(graph_.find(index, "fqn"), "the fqn of a storage record");
+      const auto [fqn, offset, hint] = graph_.find(graph_.attributes(items[i]), index_fields_);
+      const std::string_view key = graph_.text(fqn, "the fqn of a storage record");
       for_key(key, [&] {
         const Place place = read_place(items[i + 1]);
-        const Id offset = graph_.find(index, "offset");
-        const auto entry = entries_.find(key);
-        if (entry == entries_.end()) throw_corrupt("a storage record is for a key that state_dict_metadata does not have");
-        const std::uint32_t position = entry->second.position;
-        if (entry->second.is_tensor) {
+        const Entry* const entry = entry_of_record(fqn, key);
+        if (entry == nullptr) throw_corrupt("a storage record is for a key that state_dict_metadata does not have");
+        const std::uint32_t position = entry->position;
+        if (entry->is_tensor) {
           if (graph_.is_none(offset)) throw_corrupt("a storage record of the tensor has no offset");
           graph_.shape(offset, "the offset of a storage record", offsets);
-          const Id hint = graph_.find(index, "index");
           const bool has_hint = !graph_.is_none(hint) && graph_.kind(hint) == Kind::kInt;
           matchers[position].add(offsets, has_hint ? std::optional(graph_.nodes().integer(hint)) : std::nullopt, place);
         } else {
@@ -276,22 +277,33 @@ class MetadataReader {
     }
   }
 
+  /// Records mostly come with all chunks of a key one after the other, or rank by rank with the keys in one order: then no table has to be asked.
+  const Entry* entry_of_record(Id fqn, std::string_view key) {
+    if (fqn == last_fqn_) return &entries_[last_entry_];
+    const std::uint32_t next = last_entry_ + 1 < entries_.size() ? last_entry_ + 1 : 0;
+    if (next < entries_.size() && entries_[next].key == key) {
+      last_entry_ = next;
+    } else {
+      const auto entry = entry_of_key_.find(key);
+      if (entry == entry_of_key_.end()) return nullptr;
+      last_entry_ = entry->second;
+    }
+    last_fqn_ = fqn;
+    return &entries_[last_entry_];
+  }
+
   Place read_place(Id id) {
-    const GlobalName type = graph_.class_of(id);
-    if (!type.is(dcp::kFilesystemModule, "_StorageInfo")) {
-      if (type) throw_unsupported("a storage record is " + graph_.describe(id) + ", of a storage writer that this version does not know");
+    if (!graph_.is_object_of(id, place_class_)) {
+      if (graph_.class_of(id)) throw_unsupported("a storage record is " + graph_.describe(id) + ", of a storage writer that this version does not know");
       throw_corrupt("a storage record is " + graph_.describe(id) + " (expected: _StorageInfo)");
     }
-    const auto fields = graph_.attributes(id);
-    check_transforms(graph_.find(fields, "transform_descriptors"));
-    Place place;
-    place.file = read_file(graph_.find(fields, "relative_path"));
-    const std::int64_t offset = graph_.count(graph_.find(fields, "offset"), "the file offset of a storage record");
-    const std::int64_t length = graph_.count(graph_.find(fields, "length"), "the length of a storage record");
+    const auto [path, offset_id, length_id, transforms] = graph_.find(graph_.attributes(id), place_fields_);
+    check_transforms(transforms);
+    const std::uint32_t file = read_file(path);
+    const std::int64_t offset = graph_.count(offset_id, "the file offset of a storage record");
+    const std::int64_t length = graph_.count(length_id, "the length of a storage record");
     if (!checked_add(offset, length)) throw_corrupt("the offset and length of a storage record do not fit 63 bits together");
-    place.offset = static_cast<std::uint64_t>(offset);
-    place.length = static_cast<std::uint64_t>(length);
-    return place;
+    return {file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)};
   }
 
   void check_transforms(Id id) const {
@@ -326,7 +338,7 @@ class MetadataReader {
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!graph_.is_text(items[i])) continue;
       const std::string_view key = graph_.text(items[i], "a key of planner_data");
-      if (!entries_.contains(key) || !seen.insert(key).second) continue;
+      if (!entry_of_key_.contains(key) || !seen.insert(key).second) continue;
       if (auto path = read_path(key, items[i + 1])) metadata_.paths.emplace_back(std::string(key), std::move(*path));
     }
   }
@@ -361,8 +373,17 @@ class MetadataReader {
   }
 
   MetadataGraph graph_;
+  KnownGlobal chunk_class_{dcp::kMetadataModule, "ChunkStorageMetadata"};
+  KnownGlobal index_class_{dcp::kMetadataModule, "MetadataIndex"};
+  KnownGlobal place_class_{dcp::kFilesystemModule, "_StorageInfo"};
+  Fields<2> chunk_fields_{{"offsets", "sizes"}};
+  Fields<3> index_fields_{{"fqn", "offset", "index"}};
+  Fields<4> place_fields_{{"relative_path", "offset", "length", "transform_descriptors"}};
   Metadata metadata_;
-  std::unordered_map<std::string_view, Entry> entries_;  // keys point into the graph
+  std::vector<Entry> entries_;  // of state_dict_metadata, in its order
+  std::unordered_map<std::string_view, std::uint32_t> entry_of_key_;
+  Id last_fqn_ = MetadataGraph::kAbsent;
+  std::uint32_t last_entry_ = 0;
   std::map<std::string, std::uint32_t> files_;
   Id last_path_ = MetadataGraph::kAbsent;
   std::uint32_t last_file_ = 0;

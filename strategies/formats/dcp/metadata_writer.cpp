@@ -14,10 +14,15 @@ namespace {
 /// Emits the objects as Python's pickler does: an object is NEWOBJ of its class and BUILD of its attributes, and what was written before (texts,
 /// globals, equal sizes, the offsets of a chunk in its storage record) is referred to.
 class MetadataWriter {
+  static constexpr std::size_t kBytesPerChunk = 112;  // with its storage record, for two axes
+
  public:
   explicit MetadataWriter(const Metadata& metadata) : metadata_(metadata) {}
 
   Bytes write() {
+    std::size_t chunks = 0;
+    for (const TensorMetadata& tensor : metadata_.tensors) chunks += tensor.chunks.size();
+    out_.reserve(chunks * kBytesPerChunk);
     object(dcp::kMetadataModule, "Metadata");
     attributes([&] {
       attribute("state_dict_metadata", [&] { state_dict_metadata(); });
@@ -32,9 +37,16 @@ class MetadataWriter {
 
  private:
   using Slot = pickle::PickleWriter::Slot;
+  using Text = pickle::PickleWriter::RepeatedText;
+  using Global = pickle::PickleWriter::RepeatedGlobal;
 
   void object(std::string_view module, std::string_view name) {
-    out_.global(module, name);
+    Global type{module, name};
+    object(type);
+  }
+
+  void object(Global& type) {
+    out_.global(type);
     out_.empty_tuple();
     out_.new_object();
   }
@@ -60,6 +72,12 @@ class MetadataWriter {
     write();
   }
 
+  template <typename Write>
+  void attribute(Text& name, Write write) {
+    out_.text(name);
+    write();
+  }
+
   void tuple(ShapeView numbers) {
     if (numbers.empty()) return out_.empty_tuple();
     if (numbers.size() > 3) out_.mark();
@@ -72,7 +90,7 @@ class MetadataWriter {
   }
 
   Slot torch_size(ShapeView numbers) {
-    out_.global("torch", "Size");
+    out_.global(torch_size_);
     tuple(numbers);
     out_.tuple(1);
     out_.reduce();
@@ -81,9 +99,11 @@ class MetadataWriter {
 
   /// Sizes repeat; offsets hardly do.
   void repeated_torch_size(ShapeView numbers) {
+    if (last_size_ != sizes_.end() && equal(last_size_->first, numbers)) return out_.get(last_size_->second);
     const Shape key = to_shape(numbers);
-    if (const auto known = sizes_.find(key); known != sizes_.end()) return out_.get(known->second);
-    sizes_.emplace(key, torch_size(numbers));
+    last_size_ = sizes_.find(key);
+    if (last_size_ != sizes_.end()) return out_.get(last_size_->second);
+    last_size_ = sizes_.emplace(key, torch_size(numbers)).first;
   }
 
   void state_dict_metadata() {
@@ -113,10 +133,10 @@ class MetadataWriter {
     out_.empty_list();
     out_.mark();
     for (std::size_t i = 0; i < boxes.size(); ++i) {
-      object(dcp::kMetadataModule, "ChunkStorageMetadata");
+      object(chunk_class_);
       attributes([&] {
-        attribute("offsets", [&] { slots.push_back(torch_size(boxes.offsets(i))); });
-        attribute("sizes", [&] { repeated_torch_size(boxes.sizes(i)); });
+        attribute(offsets_name_, [&] { slots.push_back(torch_size(boxes.offsets(i))); });
+        attribute(sizes_name_, [&] { repeated_torch_size(boxes.sizes(i)); });
       });
     }
     out_.append_items();
@@ -166,6 +186,7 @@ class MetadataWriter {
   }
 
   void storage_data() {
+    for (const std::string& file : metadata_.files) file_names_.push_back({file});
     dict([&] {
       for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
         const TensorMetadata& tensor = metadata_.tensors[i];
@@ -175,21 +196,22 @@ class MetadataWriter {
               "cannot write metadata with " + std::to_string(tensor.chunks.size()) + " chunks and " + std::to_string(tensor.places.size()) + " places",
               {.key = tensor.key});
         }
+        Text key{tensor.key};
         for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
-          object(dcp::kMetadataModule, "MetadataIndex");
+          object(index_class_);
           attributes([&] {
-            attribute("fqn", [&] { out_.text(tensor.key); });
-            attribute("index", [&] { out_.integer(static_cast<std::int64_t>(chunk)); });
-            attribute("offset", [&] { out_.get(offsets_[i][chunk]); });
+            attribute(fqn_name_, [&] { out_.text(key); });
+            attribute(index_name_, [&] { out_.integer(static_cast<std::int64_t>(chunk)); });
+            attribute(offset_name_, [&] { out_.get(offsets_[i][chunk]); });
           });
           storage_info(tensor.key, tensor.places[chunk]);
         }
       }
       for (const ObjectMetadata& entry : metadata_.objects) {
-        object(dcp::kMetadataModule, "MetadataIndex");
+        object(index_class_);
         attributes([&] {
-          attribute("fqn", [&] { out_.text(entry.key); });
-          attribute("index", [&] { out_.none(); });
+          attribute(fqn_name_, [&] { out_.text(entry.key); });
+          attribute(index_name_, [&] { out_.none(); });
         });
         storage_info(entry.key, entry.place);
       }
@@ -202,11 +224,11 @@ class MetadataWriter {
                             "cannot write metadata with a place in file " + std::to_string(place.file) + " of " + std::to_string(metadata_.files.size()),
                             {.key = key});
     }
-    object(dcp::kFilesystemModule, "_StorageInfo");
+    object(place_class_);
     attributes([&] {
-      attribute("relative_path", [&] { out_.text(metadata_.files[place.file]); });
-      attribute("offset", [&] { out_.integer(static_cast<std::int64_t>(place.offset)); });
-      attribute("length", [&] { out_.integer(static_cast<std::int64_t>(place.length)); });
+      attribute(path_name_, [&] { out_.text(file_names_[place.file]); });
+      attribute(offset_name_, [&] { out_.integer(static_cast<std::int64_t>(place.offset)); });
+      attribute(length_name_, [&] { out_.integer(static_cast<std::int64_t>(place.length)); });
     });
   }
 
@@ -239,7 +261,16 @@ class MetadataWriter {
 
   const Metadata& metadata_;
   pickle::PickleWriter out_{4};
+  Global chunk_class_{dcp::kMetadataModule, "ChunkStorageMetadata"};
+  Global index_class_{dcp::kMetadataModule, "MetadataIndex"};
+  Global place_class_{dcp::kFilesystemModule, "_StorageInfo"};
+  Global torch_size_{"torch", "Size"};
+  Text offsets_name_{"offsets"}, sizes_name_{"sizes"};
+  Text fqn_name_{"fqn"}, index_name_{"index"}, offset_name_{"offset"};
+  Text path_name_{"relative_path"}, length_name_{"length"};
+  std::vector<Text> file_names_;
   std::map<Shape, Slot, Lexicographic> sizes_;
+  std::map<Shape, Slot, Lexicographic>::iterator last_size_ = sizes_.end();
   std::vector<std::pair<TensorProperties, Slot>> states_;  // few kinds of properties
   std::vector<std::vector<Slot>> offsets_;                 // per tensor and chunk
 };

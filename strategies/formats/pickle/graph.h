@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -9,16 +10,17 @@
 #include <vector>
 
 #include "mapping/base/bytes.h"
+#include "strategies/formats/pickle/pod_array.h"
 
 namespace dckpt::pickle {
 
 /// A pickle as what it describes: nodes in one array, referring to each other by number. Shared and cyclic references are edges
 /// like any other; nothing is imported and nothing is called. Text and byte nodes point into the pickle's own bytes where they can, which
 /// must outlive the graph.
-/// 16 bytes a node and 4 bytes an edge, so that the metadata of a million chunks can be walked in memory.
+/// A node takes a few 32-bit words, its edges among them, so that the metadata of millions of chunks can be walked in memory.
 class Graph {
  public:
-  using Id = std::uint32_t;
+  using Id = std::uint32_t;  ///< position of the first word of a node; not counted up one by one
   static constexpr Id kNil = 0xFFFFFFFF;
 
   enum class Kind : std::uint8_t {
@@ -28,12 +30,13 @@ class Graph {
     kFloat,         ///< real()
     kStr,           ///< text(): UTF-8, surrogates passed
     kBytes, kByteArray,  ///< bytes()
-    kList, kTuple, kSet, kFrozenSet,  ///< children(): members
+    kList, kSet,    ///< children(): members
     kDict,          ///< children(): key, value, key, value, …
+    kTuple, kFrozenSet,  ///< children(): members
     kGlobal,        ///< children(): module (str), name (str); Python 2 names of protocols 0–2 appear as Python 3's
+    kPersistent,    ///< children(): the persistent id
     kCall,          ///< callable(*args): children(): callable, args tuple
     kNew,           ///< callable.__new__: children(): callable, args tuple[, kwargs dict]
-    kPersistent,    ///< children(): the persistent id
   };
 
   /// What was done to a kCall or kNew node after it was made; lists, sets and dicts hold it as children.
@@ -50,47 +53,79 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   Id root() const noexcept { return root_; }
-  std::size_t size() const noexcept { return nodes_.size(); }
-  Kind kind(Id id) const noexcept { return nodes_[id].kind; }
-  std::int64_t integer(Id id) const noexcept { return nodes_[id].payload.integer; }
-  double real(Id id) const noexcept { return nodes_[id].payload.real; }
+  std::size_t size() const noexcept { return node_count_; }
+  /// Every id is below.
+  std::size_t id_limit() const noexcept { return words_.size(); }
+  Kind kind(Id id) const noexcept { return static_cast<Kind>(words_[id] & kKindMask); }
+  std::int64_t integer(Id id) const noexcept;
+  double real(Id id) const noexcept { return std::bit_cast<double>(wide(id)); }
   std::string_view text(Id id) const noexcept;
-  ByteView bytes(Id id) const noexcept;
+  ByteView bytes(Id id) const noexcept { return as_bytes(text(id)); }
 
   /// The children in order; none for scalars, text and bytes.
   std::span<const Id> children(Id id) const noexcept;
   std::size_t child_count(Id id) const noexcept { return children(id).size(); }
   /// Empty spans when there are none.
   Extras extras(Id id) const noexcept;
+  /// All nodes of kPersistent, also those that the root does not reach, in the order in which they were made.
+  std::span<const Id> persistent() const noexcept { return persistent_; }
 
  private:
   friend class GraphBuilder;
-  struct Node {
-    union Payload {
-      std::int64_t integer;
-      double real;
-      const char* text;        // kStr, kBytes, …; `count` is the length
-      std::uint64_t first;     // position in edges_
-    } payload{};
-    std::uint32_t count = 0;   // of bytes or children; of kCall and kNew: position in object_extras_, 0 = none
-    Kind kind = Kind::kNone;
-    std::uint8_t arity = 0;    // of kCall and kNew: children
-    bool scattered = false;    // while reading: filled in steps that are not yet contiguous in edges_
-  };
-  static_assert(sizeof(Node) == 16);
-  struct ObjectExtras {        // states, list items, dict items one after the other in edges_
-    std::uint64_t first = 0;
-    std::uint32_t counts[3] = {0, 0, 0};
+
+  // The first word of a node has the kind, flags, and a number of 24 bits; what follows depends on the kind:
+  //   kNone, kFalse, kTrue       –
+  //   kInt                       the number is the value; if wide, two words are
+  //   kFloat                     two words
+  //   kLong, kStr, kBytes, …     the number is the length, a word the position in the pickle; if wide, the word is the position in texts_
+  //   kList, kSet, kDict         a word: position of the run of children, which is their count and they themselves
+  //   kTuple … kPersistent       the number of children and the children; if wide, a word has their number
+  //   kCall, kNew                the number of children, the children, and a word: the state or kNil; if extended, the position in object_extras_
+  using Word = std::uint32_t;
+  static constexpr Word kKindMask = 0x1F;
+  static constexpr Word kWide = 0x20;
+  static constexpr Word kExtended = 0x40;
+  static constexpr Word kScattered = 0x80;  // while reading: filled in steps that do not lie one after the other
+  static constexpr int kNumberShift = 8;
+  static constexpr std::uint64_t kMaxNumber = (1U << 24) - 1;
+
+  struct ObjectExtras {  // states, list items, dict items one after the other
+    Word first = 0;
+    Word counts[3] = {0, 0, 0};
   };
 
-  bool is_object(Id id) const noexcept { return nodes_[id].kind == Kind::kCall || nodes_[id].kind == Kind::kNew; }
+  Word number(Id id) const noexcept { return words_[id] >> kNumberShift; }
+  bool has(Id id, Word flag) const noexcept { return (words_[id] & flag) != 0; }
+  std::uint64_t wide(Id id) const noexcept { return words_[id + 1] | std::uint64_t{words_[id + 2]} << 32; }
+  bool is_object(Id id) const noexcept { return kind(id) >= Kind::kCall; }
+  std::span<const Id> run(Word first, Word count) const noexcept { return {words_.data() + first, count}; }
 
   Id root_ = kNil;
-  std::vector<Node> nodes_;
-  std::vector<Id> edges_;
-  std::vector<ObjectExtras> object_extras_ = std::vector<ObjectExtras>(1);  // the first is that of objects without any
+  std::size_t node_count_ = 0;
+  PodArray<Word> words_;
+  const char* pickle_ = nullptr;
+  std::vector<std::string_view> texts_;
+  std::vector<ObjectExtras> object_extras_;
+  std::vector<Id> persistent_;
   std::deque<Bytes> owned_;    // decoded text that is not in the pickle as such (escapes, latin-1)
 };
+
+inline std::int64_t Graph::integer(Id id) const noexcept {
+  if (has(id, kWide)) return static_cast<std::int64_t>(wide(id));
+  return static_cast<std::int32_t>(words_[id]) >> kNumberShift;
+}
+
+inline std::string_view Graph::text(Id id) const noexcept {
+  if (has(id, kWide)) return texts_[words_[id + 1]];
+  return {pickle_ + words_[id + 1], number(id)};
+}
+
+inline std::span<const Graph::Id> Graph::children(Id id) const noexcept {
+  const Kind kind = this->kind(id);
+  if (kind < Kind::kList) return {};
+  if (kind <= Kind::kDict) return run(words_[id + 1] + 1, words_[words_[id + 1]]);
+  return has(id, kWide) ? run(id + 2, words_[id + 1]) : run(id + 1, number(id));
+}
 
 /// Limits against hostile input; a real checkpoint stays far below them.
 struct Limits {

@@ -1,6 +1,7 @@
 #include "strategies/formats/pickle/graph_builder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 
 #include "mapping/base/error.h"
@@ -9,32 +10,73 @@
 namespace dckpt::pickle {
 namespace {
 
-// Metadata of DCP takes 7 bytes a node. What is reserved too much is address space, not memory, and the cap keeps that small.
-constexpr std::uint64_t kBytesPerNode = 6;
-constexpr std::uint64_t kMaxReserved = std::uint64_t{1} << 23;
+// Metadata of DCP takes 2 to 3 bytes of a pickle for a word of the graph.
+constexpr std::size_t kBytesPerWord = 2;
+constexpr std::size_t kMaxReserved = std::size_t{1} << 28;
+
+/// Mostly one to three ids, for which a call of memmove would take longer than the copy.
+std::uint32_t* copy_ids(std::span<const Graph::Id> ids, std::uint32_t* to) {
+  if (ids.size() > 3) return std::copy(ids.begin(), ids.end(), to);
+  for (std::size_t i = 0; i < ids.size() && i < 3; ++i) *to++ = ids[i];
+  return to;
+}
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(std::uint64_t max_nodes, std::uint64_t pickle_size) : max_nodes_(std::min<std::uint64_t>(max_nodes, Graph::kNil)) {
-  const std::uint64_t expected = std::min({max_nodes_, pickle_size / kBytesPerNode, kMaxReserved});
-  graph_.nodes_.reserve(expected);
-  graph_.edges_.reserve(expected);
+GraphBuilder::GraphBuilder(ByteView pickle, std::uint64_t max_nodes) : pickle_size_(pickle.size()), max_nodes_(max_nodes) {
+  graph_.pickle_ = as_text(pickle).data();
+  graph_.words_.reserve(std::min(pickle.size() / kBytesPerWord, kMaxReserved));
+  graph_.words_.push_back(0);  // the empty run
   constants_.fill(Graph::kNil);
   small_integers_.fill(Graph::kNil);
 }
 
 Graph::Id GraphBuilder::constant(Kind kind) {
   Id& shared = constants_[static_cast<std::size_t>(kind)];
-  if (shared == Graph::kNil) shared = add({.kind = kind});
+  if (shared == Graph::kNil) {
+    Word* const node = add(1);
+    node[0] = head(kind);
+    shared = id_of(node);
+  }
   return shared;
 }
 
 Graph::Id GraphBuilder::integer(std::int64_t value) {
   const bool small = value >= 0 && value < static_cast<std::int64_t>(small_integers_.size());
-  if (!small) return add({.payload = {.integer = value}, .kind = Kind::kInt});
-  Id& shared = small_integers_[static_cast<std::size_t>(value)];
-  if (shared == Graph::kNil) shared = add({.payload = {.integer = value}, .kind = Kind::kInt});
-  return shared;
+  if (small && small_integers_[static_cast<std::size_t>(value)] != Graph::kNil) return small_integers_[static_cast<std::size_t>(value)];
+  constexpr std::int64_t kLimit = std::int64_t{1} << 23;
+  const bool narrow = value >= -kLimit && value < kLimit;
+  Word* const node = add(narrow ? 1 : 3);
+  const Id id = id_of(node);
+  if (narrow) {
+    node[0] = head(Kind::kInt, static_cast<std::uint64_t>(value));
+  } else {
+    node[0] = head(Kind::kInt, 0, Graph::kWide);
+    std::memcpy(node + 1, &value, sizeof value);
+  }
+  if (small) small_integers_[static_cast<std::size_t>(value)] = id;
+  return id;
+}
+
+Graph::Id GraphBuilder::real(double value) {
+  Word* const node = add(3);
+  node[0] = head(Kind::kFloat);
+  std::memcpy(node + 1, &value, sizeof value);
+  return id_of(node);
+}
+
+Graph::Id GraphBuilder::text(Kind kind, std::string_view content) {
+  const std::uintptr_t position = reinterpret_cast<std::uintptr_t>(content.data()) - reinterpret_cast<std::uintptr_t>(graph_.pickle_);
+  Word* const node = add(2);
+  if (position <= pickle_size_ && content.size() <= Graph::kMaxNumber) {
+    node[0] = head(kind, content.size());
+    node[1] = static_cast<Word>(position);
+  } else {
+    node[0] = head(kind, 0, Graph::kWide);
+    node[1] = static_cast<Word>(graph_.texts_.size());
+    graph_.texts_.push_back(content);
+  }
+  return id_of(node);
 }
 
 Graph::Id GraphBuilder::integer(ByteView bytes) {
@@ -62,47 +104,87 @@ Graph::Id GraphBuilder::owned_integer(Bytes bytes) {
 }
 
 Graph::Id GraphBuilder::container(Kind kind, std::span<const Id> members) {
-  return add({.payload = {.first = add_edges(members)}, .count = static_cast<std::uint32_t>(members.size()), .kind = kind});
+  Word* const node = add(2);
+  const Id id = id_of(node);
+  node[0] = head(kind);
+  node[1] = 0;
+  extend(id, members);
+  return id;
+}
+
+Graph::Id GraphBuilder::fixed(Kind kind, std::span<const Id> members) {
+  const bool narrow = members.size() <= Graph::kMaxNumber;
+  Word* const node = add(members.size() + (narrow ? 1 : 2));
+  node[0] = narrow ? head(kind, members.size()) : head(kind, 0, Graph::kWide);
+  if (!narrow) node[1] = static_cast<Word>(members.size());
+  copy_ids(members, node + (narrow ? 1 : 2));
+  if (kind == Kind::kPersistent) graph_.persistent_.push_back(id_of(node));
+  return id_of(node);
 }
 
 Graph::Id GraphBuilder::object(Kind kind, std::span<const Id> parts) {
-  return add({.payload = {.first = add_edges(parts)}, .kind = kind, .arity = static_cast<std::uint8_t>(parts.size())});
+  Word* const node = add(parts.size() + 2);
+  node[0] = head(kind, parts.size());
+  *copy_ids(parts, node + 1) = Graph::kNil;
+  return id_of(node);
 }
 
 void GraphBuilder::extend(Id id, std::span<const Id> members) {
   if (members.empty()) return;
+  PodArray<Word>& words = graph_.words_;
   const auto count = static_cast<std::uint32_t>(members.size());
-  const std::uint64_t first = add_edges(members);
-  Graph::Node& node = graph_.nodes_[id];
-  if (node.count == 0) {
-    node.payload.first = first;
-  } else if (node.scattered || node.payload.first + node.count != first) {
-    if (!node.scattered) pieces_.push_back({id, {}, node.count, node.payload.first});
-    pieces_.push_back({id, {}, count, first});
-    node.scattered = true;
+  const Word run = words[id + 1];
+  if (run != 0 && !graph_.has(id, Graph::kScattered) && run + 1 + words[run] == words.size()) {  // nothing came between
+    copy_ids(members, extend_words(count));
+    words[run] += count;
+    return;
   }
-  node.count += count;
+  Word* const next = extend_words(std::uint64_t{count} + 1);
+  next[0] = count;
+  copy_ids(members, next + 1);
+  if (run == 0) {
+    words[id + 1] = id_of(next);
+    return;
+  }
+  if (!graph_.has(id, Graph::kScattered)) pieces_.push_back({id, {}, run + 1, words[run]});
+  pieces_.push_back({id, {}, id_of(next) + 1, count});
+  words[id] |= Graph::kScattered;
 }
 
 void GraphBuilder::extend(Id id, Part part, std::span<const Id> items) {
   if (items.empty()) return;
+  PodArray<Word>& words = graph_.words_;
+  const Word slot = id + 1 + graph_.number(id);
+  if (!graph_.has(id, Graph::kExtended)) {
+    if (part == Part::kStates && items.size() == 1 && words[slot] == Graph::kNil) {
+      words[slot] = items[0];
+      return;
+    }
+    Graph::ObjectExtras& extras = graph_.object_extras_.emplace_back();
+    if (words[slot] != Graph::kNil) {
+      Word* const state = extend_words(1);
+      state[0] = words[slot];
+      extras = {.first = id_of(state), .counts = {1, 0, 0}};
+    }
+    words[slot] = static_cast<Word>(graph_.object_extras_.size() - 1);
+    words[id] |= Graph::kExtended;
+  }
   const auto count = static_cast<std::uint32_t>(items.size());
-  const std::uint64_t first = add_edges(items);
-  Graph::Node& node = graph_.nodes_[id];
-  if (node.count == 0) {
-    node.count = static_cast<std::uint32_t>(graph_.object_extras_.size());
-    graph_.object_extras_.push_back({.first = first});
+  Word* const next = extend_words(count);
+  copy_ids(items, next);
+  Graph::ObjectExtras& extras = graph_.object_extras_[words[slot]];
+  if (extras.first == 0) {
+    extras.first = id_of(next);
   } else {
-    if (!node.scattered) {  // exactly one part is filled
-      const Graph::ObjectExtras& extras = graph_.object_extras_[node.count];
+    if (!graph_.has(id, Graph::kScattered)) {  // exactly one part is filled
       for (std::uint8_t i = 0; i < 3; ++i) {
-        if (extras.counts[i] > 0) pieces_.push_back({id, Part{i}, extras.counts[i], extras.first});
+        if (extras.counts[i] > 0) pieces_.push_back({id, Part{i}, extras.first, extras.counts[i]});
       }
     }
-    pieces_.push_back({id, part, count, first});
-    node.scattered = true;
+    pieces_.push_back({id, part, id_of(next), count});
+    words[id] |= Graph::kScattered;
   }
-  graph_.object_extras_[node.count].counts[static_cast<std::size_t>(part)] += count;
+  extras.counts[static_cast<std::size_t>(part)] += count;
 }
 
 Graph GraphBuilder::finish(Id root) && {
@@ -115,25 +197,29 @@ void GraphBuilder::too_many_nodes() const {
   throw CheckpointError(ErrorCode::kUnsupported, "the pickle describes more than " + grouped(max_nodes_) + " values, which is the limit");
 }
 
-std::uint64_t GraphBuilder::add_edges(std::span<const Id> ids) {
-  const std::uint64_t first = graph_.edges_.size();
-  graph_.edges_.insert(graph_.edges_.end(), ids.begin(), ids.end());
-  return first;
+void GraphBuilder::too_many_words() const {
+  throw CheckpointError(ErrorCode::kUnsupported, "the values of the pickle and what they refer to take more than " + grouped(Graph::kNil) + " words, which is the limit");
 }
 
 void GraphBuilder::gather_pieces() {
   std::stable_sort(pieces_.begin(), pieces_.end(),
                    [](const Piece& a, const Piece& b) { return std::tie(a.owner, a.part) < std::tie(b.owner, b.part); });
-  std::vector<Id>& edges = graph_.edges_;
+  PodArray<Word>& words = graph_.words_;
   for (const Piece& piece : pieces_) {
-    Graph::Node& node = graph_.nodes_[piece.owner];
-    const std::uint64_t target = edges.size();
-    if (node.scattered) {
-      node.scattered = false;
-      (is_object(piece.owner) ? graph_.object_extras_[node.count].first : node.payload.first) = target;
+    const bool object = is_object(piece.owner);
+    if (graph_.has(piece.owner, Graph::kScattered)) {  // its first piece
+      words[piece.owner] &= ~Graph::kScattered;
+      const auto target = static_cast<Word>(words.size());
+      if (object) {
+        graph_.object_extras_[words[piece.owner + 1 + graph_.number(piece.owner)]].first = target;
+      } else {
+        words[piece.owner + 1] = target;
+        *extend_words(1) = 0;
+      }
     }
-    edges.resize(target + piece.count);
-    std::copy_n(edges.begin() + static_cast<std::ptrdiff_t>(piece.first), piece.count, edges.begin() + static_cast<std::ptrdiff_t>(target));
+    Word* const copy = extend_words(piece.count);
+    std::copy_n(words.data() + piece.first, piece.count, copy);
+    if (!object) words[words[piece.owner + 1]] += piece.count;
   }
 }
 

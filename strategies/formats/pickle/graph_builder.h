@@ -17,10 +17,10 @@ class GraphBuilder {
   using Kind = Graph::Kind;
   enum class Part : std::uint8_t { kStates, kListItems, kDictItems };
 
-  /// `pickle_size` only hints at how many nodes will come.
-  GraphBuilder(std::uint64_t max_nodes, std::uint64_t pickle_size);
+  /// Texts in `pickle` cost less than others.
+  GraphBuilder(ByteView pickle, std::uint64_t max_nodes);
 
-  Kind kind(Id id) const noexcept { return graph_.nodes_[id].kind; }
+  Kind kind(Id id) const noexcept { return graph_.kind(id); }
   bool is_object(Id id) const noexcept { return graph_.is_object(id); }
   std::string_view text(Id id) const noexcept { return graph_.text(id); }
 
@@ -31,14 +31,15 @@ class GraphBuilder {
   Id integer(ByteView twos_complement);
   /// The same for bytes that the graph has to keep.
   Id owned_integer(Bytes twos_complement);
-  Id real(double value) { return add({.payload = {.real = value}, .kind = Kind::kFloat}); }
+  Id real(double value);
   /// kStr, kBytes or kByteArray; `content` outlives the graph.
-  Id text(Kind kind, std::string_view content) {
-    return add({.payload = {.text = content.data()}, .count = static_cast<std::uint32_t>(content.size()), .kind = kind});
-  }
+  Id text(Kind kind, std::string_view content);
   /// The same for content that the graph has to keep.
   Id owned_text(Kind kind, Bytes content);
-  Id container(Kind kind, std::span<const Id> members);
+  /// kList, kSet or kDict.
+  Id container(Kind kind, std::span<const Id> members = {});
+  /// kTuple, kFrozenSet, kGlobal or kPersistent.
+  Id fixed(Kind kind, std::span<const Id> members);
   /// kCall or kNew.
   Id object(Kind kind, std::span<const Id> parts);
 
@@ -52,20 +53,32 @@ class GraphBuilder {
   struct Piece {
     Id owner;
     Part part;
+    std::uint32_t first;
     std::uint32_t count;
-    std::uint64_t first;
   };
 
-  Id add(const Graph::Node& node) {
-    if (graph_.nodes_.size() >= max_nodes_) too_many_nodes();
-    graph_.nodes_.push_back(node);
-    return static_cast<Id>(graph_.nodes_.size() - 1);
+  using Word = Graph::Word;
+
+  static Word head(Kind kind, std::uint64_t number = 0, Word flags = 0) {
+    return static_cast<Word>(kind) | flags | static_cast<Word>(number) << Graph::kNumberShift;
   }
+  /// A new node of so many words, which the caller writes.
+  Word* add(std::size_t words) {
+    if (graph_.node_count_ >= max_nodes_) too_many_nodes();
+    ++graph_.node_count_;
+    return extend_words(words);
+  }
+  Word* extend_words(std::uint64_t count) {
+    if (count >= Graph::kNil - graph_.words_.size()) too_many_words();
+    return graph_.words_.extend(count);
+  }
+  Id id_of(const Word* node) const noexcept { return static_cast<Id>(node - graph_.words_.data()); }
   [[noreturn]] void too_many_nodes() const;
-  std::uint64_t add_edges(std::span<const Id> ids);
+  [[noreturn]] void too_many_words() const;
   void gather_pieces();
 
   Graph graph_;
+  std::size_t pickle_size_;
   std::uint64_t max_nodes_;
   std::vector<Piece> pieces_;
   std::array<Id, 16> constants_;

@@ -1,10 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
-#include <vector>
 
 #include "strategies/formats/pickle/graph.h"
+#include "strategies/formats/pickle/pod_array.h"
 
 namespace dckpt::pickle {
 
@@ -17,14 +18,21 @@ class Memo {
   /// kNil if nothing was stored there.
   Id find(std::uint32_t index) const {
     if (index < dense_.size() && dense_[index] != Graph::kNil) return dense_[index];
-    const auto stray = strays_.find(index);
-    return stray == strays_.end() ? Graph::kNil : stray->second;
+    return find_stray(index);
   }
 
   void store(std::uint32_t index, Id id) {
+    if (index == dense_.size() && strays_.empty()) {
+      dense_.push_back(id);
+      ++size_;
+      return;
+    }
     if (find(index) == Graph::kNil) ++size_;
     const std::size_t reach = 2 * dense_.size() + kFirstDense;
-    if (index >= dense_.size() && index < reach) dense_.resize(reach, Graph::kNil);
+    if (index >= dense_.size() && index < reach) {
+      const std::size_t missing = index + 1 - dense_.size();
+      std::fill_n(dense_.extend(missing), missing, Graph::kNil);
+    }
     (index < dense_.size() ? dense_[index] : strays_[index]) = id;
   }
 
@@ -34,7 +42,12 @@ class Memo {
  private:
   static constexpr std::size_t kFirstDense = 256;
 
-  std::vector<Id> dense_;
+  Id find_stray(std::uint32_t index) const {
+    const auto stray = strays_.find(index);
+    return stray == strays_.end() ? Graph::kNil : stray->second;
+  }
+
+  PodArray<Id> dense_;
   std::map<std::uint32_t, Id> strays_;
   std::uint32_t size_ = 0;
 };

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/pickle/graph_builder.h"
@@ -23,27 +22,39 @@ using Id = Graph::Id;
 using Kind = Graph::Kind;
 using Part = GraphBuilder::Part;
 
-[[noreturn]] void corrupt(const std::string& message) { throw CheckpointError(ErrorCode::kCorrupt, "malformed pickle: " + message); }
+// Out of line, so that the code which runs for every opcode stays small.
+[[noreturn, gnu::cold, gnu::noinline]] void corrupt(const std::string& message) { throw CheckpointError(ErrorCode::kCorrupt, "malformed pickle: " + message); }
 
-/// The stack machine that a pickle is a program for, building nodes instead of objects.
-class Machine {
+[[noreturn, gnu::cold, gnu::noinline]] void too_few_bytes(std::uint64_t wanted, std::uint64_t left) {
+  corrupt("the opcode declares " + std::to_string(wanted) + " bytes, but " + std::to_string(left) + " are left");
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void too_few_values(std::size_t wanted) {
+  corrupt("the opcode takes " + std::to_string(wanted) + " values from the stack, which has fewer");
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void unknown_index(std::uint32_t index) {
+  corrupt("memo index " + std::to_string(index) + " is read before it is written");
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void too_many_marks(std::uint32_t limit) {
+  throw CheckpointError(ErrorCode::kUnsupported, "the pickle has more than " + std::to_string(limit) + " MARKs inside each other, which is the limit");
+}
+
+/// What is left of the pickle.
+class Cursor {
  public:
-  Machine(ByteView pickle, const Limits& limits) : in_(pickle), limits_(limits), graph_(limits.max_nodes, pickle.size()) {}
+  explicit Cursor(ByteView bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
 
-  /// Runs until STOP.
-  Graph run();
-  std::size_t position() const noexcept { return at_; }
-  std::size_t opcode_position() const noexcept { return opcode_at_; }
-
- private:
-  void execute(Op op);
-
-  // Input.
+  const std::byte* position() const noexcept { return at_; }
+  std::size_t left() const noexcept { return static_cast<std::size_t>(end_ - at_); }
+  Op op() {
+    if (at_ == end_) corrupt("the bytes end before STOP");
+    return Op{static_cast<std::uint8_t>(*at_++)};
+  }
   std::string_view take(std::uint64_t count) {
-    if (!range_fits(at_, count, in_.size())) {
-      corrupt("the opcode declares " + std::to_string(count) + " bytes, but " + std::to_string(in_.size() - at_) + " are left");
-    }
-    const std::string_view taken = as_text(in_.subspan(at_, count));
+    if (count > left()) too_few_bytes(count, left());
+    const std::string_view taken = as_text({at_, count});
     at_ += count;
     return taken;
   }
@@ -56,13 +67,36 @@ class Machine {
     if (length < 0) corrupt("negative length " + std::to_string(length));
     return static_cast<std::uint64_t>(length);
   }
-  std::string_view line();
+  std::string_view line() {
+    const std::string_view rest = as_text({at_, left()});
+    const std::size_t length = rest.find('\n');
+    if (length == std::string_view::npos) corrupt("the bytes end inside a line of text");
+    at_ += length + 1;
+    return rest.substr(0, length);
+  }
+
+ private:
+  const std::byte* at_;
+  const std::byte* end_;
+};
+
+/// The stack machine that a pickle is a program for, building nodes instead of objects.
+class Machine {
+ public:
+  Machine(ByteView pickle, const Limits& limits) : in_(pickle), limits_(limits), graph_(pickle, limits.max_nodes), at_(pickle.data()) {}
+
+  /// Runs until STOP.
+  Graph run();
+  /// After run() behind STOP, after an error at the opcode that caused it.
+  std::size_t position() const noexcept { return static_cast<std::size_t>(at_ - in_.data()); }
+
+ private:
+  void execute(Op op, Cursor& in);
 
   // The stack. What lies below the last MARK is out of reach.
-  std::size_t floor() const noexcept { return marks_.empty() ? 0 : marks_.back(); }
   void push(Id id) { stack_.push_back(id); }
   void need(std::size_t count) const {
-    if (stack_.size() - floor() < count) corrupt("the opcode takes " + std::to_string(count) + " values from the stack, which has fewer");
+    if (stack_.size() - floor_ < count) too_few_values(count);
   }
   Id top() const {
     need(1);
@@ -75,15 +109,30 @@ class Machine {
   }
   std::size_t pop_mark() {
     if (marks_.empty()) corrupt("there is no MARK");
-    const std::size_t position = marks_.back();
+    const std::size_t position = floor_;
     marks_.pop_back();
+    floor_ = marks_.empty() ? 0 : marks_.back();
     return position;
   }
   std::span<const Id> above(std::size_t position) const { return {stack_.data() + position, stack_.size() - position}; }
   void push_container(Kind kind, std::size_t first) {
     const Id id = graph_.container(kind, above(first));
-    stack_.resize(first);
+    stack_.shrink(first);
     push(id);
+  }
+  void push_fixed(Kind kind, std::size_t first) {
+    const Id id = graph_.fixed(kind, above(first));
+    stack_.shrink(first);
+    push(id);
+  }
+  void push_tuple(std::size_t count) {
+    need(count);
+    push_fixed(Kind::kTuple, stack_.size() - count);
+  }
+  void push_mark() {
+    if (marks_.size() >= limits_.max_depth) too_many_marks(limits_.max_depth);
+    floor_ = stack_.size();
+    marks_.push_back(floor_);
   }
   void push_object(Kind kind, std::size_t parts);
   void push_instance(Id callable, std::size_t first, std::size_t first_argument);
@@ -98,114 +147,123 @@ class Machine {
   void add_set_items(std::size_t first);
   void build();
   void get(std::uint32_t index);
-  std::uint32_t text_index();
+  static std::uint32_t text_index(std::string_view text);
 
   ByteView in_;
   Limits limits_;
   GraphBuilder graph_;
-  std::size_t at_ = 0;
-  std::size_t opcode_at_ = 0;
+  const std::byte* at_;
   unsigned protocol_ = 0;
-  std::vector<Id> stack_;
-  std::vector<std::size_t> marks_;
+  PodArray<Id> stack_;
+  PodArray<std::size_t> marks_;  // sizes of the stack
+  std::size_t floor_ = 0;        // the last of them, or 0
   Memo memo_;
 };
 
+/// The opcodes that pickles of protocol 2 and above consist of almost wholly are in this loop, so that the cursor stays in registers.
 Graph Machine::run() {
-  for (;;) {
-    opcode_at_ = at_;
-    if (at_ == in_.size()) corrupt("the bytes end before STOP");
-    const Op op{static_cast<std::uint8_t>(in_[at_++])};
-    if (op == Op::kStop) break;
-    execute(op);
+  for (Cursor in(in_);;) {
+    at_ = in.position();
+    switch (const Op op = in.op()) {
+      case Op::kMark: push_mark(); break;
+      case Op::kBinInt: push(graph_.integer(std::int64_t{in.number<std::int32_t>()})); break;
+      case Op::kBinInt1: push(graph_.integer(std::int64_t{in.number<std::uint8_t>()})); break;
+      case Op::kBinInt2: push(graph_.integer(std::int64_t{in.number<std::uint16_t>()})); break;
+      case Op::kShortBinUnicode: push_utf8(in.take(in.number<std::uint8_t>())); break;
+      case Op::kBinUnicode: push_utf8(in.take(in.number<std::uint32_t>())); break;
+      case Op::kEmptyTuple: push(graph_.constant(Kind::kTuple)); break;
+      case Op::kEmptyDict: push(graph_.container(Kind::kDict)); break;
+      case Op::kTuple: push_fixed(Kind::kTuple, pop_mark()); break;
+      case Op::kTuple1: push_tuple(1); break;
+      case Op::kTuple2: push_tuple(2); break;
+      case Op::kTuple3: push_tuple(3); break;
+      case Op::kSetItems: add_dict_items(pop_mark()); break;
+      case Op::kReduce: push_object(Kind::kCall, 2); break;
+      case Op::kNewObj: push_object(Kind::kNew, 2); break;
+      case Op::kBuild: build(); break;
+      case Op::kBinPut: memo_.store(in.number<std::uint8_t>(), top()); break;
+      case Op::kLongBinPut: memo_.store(in.number<std::uint32_t>(), top()); break;
+      case Op::kMemoize: memo_.store(memo_.size(), top()); break;
+      case Op::kBinGet: get(in.number<std::uint8_t>()); break;
+      case Op::kLongBinGet: get(in.number<std::uint32_t>()); break;
+      case Op::kStop: {
+        const Id root = pop();
+        if (!stack_.empty()) corrupt("STOP leaves " + std::to_string(stack_.size()) + " more values on the stack");
+        at_ = in.position();
+        return std::move(graph_).finish(root);
+      }
+      default: {
+        Cursor rest = in;
+        execute(op, rest);
+        in = rest;
+      }
+    }
   }
-  const Id root = pop();
-  if (!stack_.empty()) corrupt("STOP leaves " + std::to_string(stack_.size()) + " more values on the stack");
-  return std::move(graph_).finish(root);
 }
 
-void Machine::execute(Op op) {
+/// The other opcodes.
+void Machine::execute(Op op, Cursor& in) {
   switch (op) {
-    case Op::kMark:
-      if (marks_.size() >= limits_.max_depth) {
-        throw CheckpointError(ErrorCode::kUnsupported, "the pickle has more than " + std::to_string(limits_.max_depth) + " MARKs inside each other, which is the limit");
-      }
-      return marks_.push_back(stack_.size());
     case Op::kPop:
-      if (!marks_.empty() && marks_.back() == stack_.size()) {
-        marks_.pop_back();
+      if (!marks_.empty() && floor_ == stack_.size()) {
+        pop_mark();
       } else {
         pop();
       }
       return;
-    case Op::kPopMark: return stack_.resize(pop_mark());
+    case Op::kPopMark: return stack_.shrink(pop_mark());
     case Op::kDup: return push(top());
 
     case Op::kNone: return push(graph_.constant(Kind::kNone));
     case Op::kNewTrue: return push(graph_.constant(Kind::kTrue));
     case Op::kNewFalse: return push(graph_.constant(Kind::kFalse));
-    case Op::kBinInt: return push(graph_.integer(std::int64_t{number<std::int32_t>()}));
-    case Op::kBinInt1: return push(graph_.integer(std::int64_t{number<std::uint8_t>()}));
-    case Op::kBinInt2: return push(graph_.integer(std::int64_t{number<std::uint16_t>()}));
-    case Op::kLong1: return push(graph_.integer(as_bytes(take(number<std::uint8_t>()))));
-    case Op::kLong4: return push(graph_.integer(as_bytes(take(length_of_long4()))));
+    case Op::kLong1: return push(graph_.integer(as_bytes(in.take(in.number<std::uint8_t>()))));
+    case Op::kLong4: return push(graph_.integer(as_bytes(in.take(in.length_of_long4()))));
     case Op::kInt: {
-      const std::string_view text = line();
+      const std::string_view text = in.line();
       if (text == "00") return push(graph_.constant(Kind::kFalse));
       if (text == "01") return push(graph_.constant(Kind::kTrue));
       return push_decimal(text, "INT");
     }
     case Op::kLong: {
-      std::string_view text = line();
+      std::string_view text = in.line();
       if (text.ends_with('L')) text.remove_suffix(1);
       return push_decimal(text, "LONG");
     }
     case Op::kFloat: {
-      const std::string_view text = line();
+      const std::string_view text = in.line();
       const std::optional<double> value = parse_real(text);
       if (!value) corrupt("FLOAT holds " + quoted(text, 40) + ", which is no number");
       return push(graph_.real(*value));
     }
-    case Op::kBinFloat: return push(graph_.real(std::bit_cast<double>(__builtin_bswap64(number<std::uint64_t>()))));
+    case Op::kBinFloat: return push(graph_.real(std::bit_cast<double>(__builtin_bswap64(in.number<std::uint64_t>()))));
 
-    case Op::kShortBinUnicode: return push_utf8(take(number<std::uint8_t>()));
-    case Op::kBinUnicode: return push_utf8(take(number<std::uint32_t>()));
-    case Op::kBinUnicode8: return push_utf8(take(number<std::uint64_t>()));
+    case Op::kBinUnicode8: return push_utf8(in.take(in.number<std::uint64_t>()));
     case Op::kUnicode: {
-      const std::string_view spelt = line();
+      const std::string_view spelt = in.line();
       if (is_plain_ascii(spelt)) return push(graph_.text(Kind::kStr, spelt));
       std::optional<Bytes> text = decode_raw_unicode_escape(spelt);
       if (!text) corrupt("UNICODE holds a wrong \\u escape");
       return push(graph_.owned_text(Kind::kStr, std::move(*text)));
     }
-    case Op::kShortBinString: return push_python2_text(take(number<std::uint8_t>()));
-    case Op::kBinString: return push_python2_text(take(length_of_long4()));
+    case Op::kShortBinString: return push_python2_text(in.take(in.number<std::uint8_t>()));
+    case Op::kBinString: return push_python2_text(in.take(in.length_of_long4()));
     case Op::kString: {
-      std::optional<Bytes> text = decode_quoted(line());
+      std::optional<Bytes> text = decode_quoted(in.line());
       if (!text) corrupt("STRING holds no quoted literal as repr() writes it");
       push_python2_text(as_text(*text));
       stack_.back() = graph_.owned_text(Kind::kStr, std::move(*text));
       return;
     }
-    case Op::kShortBinBytes: return push(graph_.text(Kind::kBytes, take(number<std::uint8_t>())));
-    case Op::kBinBytes: return push(graph_.text(Kind::kBytes, take(number<std::uint32_t>())));
-    case Op::kBinBytes8: return push(graph_.text(Kind::kBytes, take(number<std::uint64_t>())));
-    case Op::kByteArray8: return push(graph_.text(Kind::kByteArray, take(number<std::uint64_t>())));
+    case Op::kShortBinBytes: return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint8_t>())));
+    case Op::kBinBytes: return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint32_t>())));
+    case Op::kBinBytes8: return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint64_t>())));
+    case Op::kByteArray8: return push(graph_.text(Kind::kByteArray, in.take(in.number<std::uint64_t>())));
 
-    case Op::kEmptyList: return push(graph_.container(Kind::kList, {}));
-    case Op::kEmptyTuple: return push(graph_.constant(Kind::kTuple));
-    case Op::kEmptyDict: return push(graph_.container(Kind::kDict, {}));
-    case Op::kEmptySet: return push(graph_.container(Kind::kSet, {}));
+    case Op::kEmptyList: return push(graph_.container(Kind::kList));
+    case Op::kEmptySet: return push(graph_.container(Kind::kSet));
     case Op::kList: return push_container(Kind::kList, pop_mark());
-    case Op::kTuple: return push_container(Kind::kTuple, pop_mark());
-    case Op::kFrozenSet: return push_container(Kind::kFrozenSet, pop_mark());
-    case Op::kTuple1:
-    case Op::kTuple2:
-    case Op::kTuple3: {
-      const std::size_t count = static_cast<std::size_t>(op) - static_cast<std::size_t>(Op::kTuple1) + 1;
-      need(count);
-      return push_container(Kind::kTuple, stack_.size() - count);
-    }
+    case Op::kFrozenSet: return push_fixed(Kind::kFrozenSet, pop_mark());
     case Op::kDict: {
       const std::size_t first = pop_mark();
       if (above(first).size() % 2 != 0) corrupt("DICT has a key without a value");
@@ -218,12 +276,11 @@ void Machine::execute(Op op) {
     case Op::kSetItem:
       need(3);
       return add_dict_items(stack_.size() - 2);
-    case Op::kSetItems: return add_dict_items(pop_mark());
     case Op::kAddItems: return add_set_items(pop_mark());
 
     case Op::kGlobal: {
-      const std::string_view module = line();
-      return push_global(module, line());
+      const std::string_view module = in.line();
+      return push_global(module, in.line());
     }
     case Op::kStackGlobal: {
       const Id name = pop();
@@ -231,13 +288,11 @@ void Machine::execute(Op op) {
       if (graph_.kind(module) != Kind::kStr || graph_.kind(name) != Kind::kStr) corrupt("STACK_GLOBAL needs two strings");
       return push_global(graph_.text(module), graph_.text(name));
     }
-    case Op::kReduce: return push_object(Kind::kCall, 2);
-    case Op::kNewObj: return push_object(Kind::kNew, 2);
     case Op::kNewObjEx: return push_object(Kind::kNew, 3);
     case Op::kInst: {
       const std::size_t first = pop_mark();
-      const std::string_view module = line();
-      push_global(module, line());
+      const std::string_view module = in.line();
+      push_global(module, in.line());
       return push_instance(pop(), first, first);
     }
     case Op::kObj: {
@@ -245,32 +300,26 @@ void Machine::execute(Op op) {
       if (above(first).empty()) corrupt("OBJ has no class");
       return push_instance(stack_[first], first, first + 1);
     }
-    case Op::kBuild: return build();
     case Op::kPersId: {
-      push_utf8(line());
-      return push_container(Kind::kPersistent, stack_.size() - 1);
+      push_utf8(in.line());
+      return push_fixed(Kind::kPersistent, stack_.size() - 1);
     }
     case Op::kBinPersId:
       need(1);
-      return push_container(Kind::kPersistent, stack_.size() - 1);
+      return push_fixed(Kind::kPersistent, stack_.size() - 1);
 
-    case Op::kPut: return memo_.store(text_index(), top());
-    case Op::kBinPut: return memo_.store(number<std::uint8_t>(), top());
-    case Op::kLongBinPut: return memo_.store(number<std::uint32_t>(), top());
-    case Op::kMemoize: return memo_.store(memo_.size(), top());
-    case Op::kGet: return get(text_index());
-    case Op::kBinGet: return get(number<std::uint8_t>());
-    case Op::kLongBinGet: return get(number<std::uint32_t>());
+    case Op::kPut: return memo_.store(text_index(in.line()), top());
+    case Op::kGet: return get(text_index(in.line()));
 
     case Op::kProto:
-      protocol_ = number<std::uint8_t>();
+      protocol_ = in.number<std::uint8_t>();
       if (protocol_ > kHighestProtocol) {
         throw CheckpointError(ErrorCode::kUnsupported, "pickle protocol " + std::to_string(protocol_) + "; protocols 0 to 5 are known");
       }
       return;
     case Op::kFrame: {  // a hint for readers that buffer; where it ends means nothing
-      const auto length = number<std::uint64_t>();
-      if (length > in_.size() - at_) corrupt("a frame of " + std::to_string(length) + " bytes, but " + std::to_string(in_.size() - at_) + " are left");
+      const auto length = in.number<std::uint64_t>();
+      if (length > in.left()) corrupt("a frame of " + std::to_string(length) + " bytes, but " + std::to_string(in.left()) + " are left");
       return;
     }
     case Op::kExt1:
@@ -278,17 +327,8 @@ void Machine::execute(Op op) {
     case Op::kExt4: corrupt("a copyreg extension code; which class it means is known only to the program that wrote it");
     case Op::kNextBuffer:
     case Op::kReadonlyBuffer: corrupt("an out-of-band buffer, which is not in the file");
-    case Op::kStop: break;
+    default: corrupt("unknown opcode " + std::to_string(static_cast<unsigned>(op)));
   }
-  corrupt("unknown opcode " + std::to_string(static_cast<unsigned>(op)));
-}
-
-std::string_view Machine::line() {
-  const std::string_view rest = as_text(in_.subspan(at_));
-  const std::size_t length = rest.find('\n');
-  if (length == std::string_view::npos) corrupt("the bytes end inside a line of text");
-  at_ += length + 1;
-  return rest.substr(0, length);
 }
 
 void Machine::push_object(Kind kind, std::size_t parts) {
@@ -299,15 +339,15 @@ void Machine::push_object(Kind kind, std::size_t parts) {
   if (graph_.kind(stack_[first + 1]) != Kind::kTuple) corrupt("the arguments of a call are no tuple");
   if (parts == 3 && graph_.kind(stack_[first + 2]) != Kind::kDict) corrupt("the keyword arguments of a call are no dict");
   const Id id = graph_.object(kind, above(first));
-  stack_.resize(first);
+  stack_.shrink(first);
   push(id);
 }
 
 /// INST and OBJ. Python makes a class without arguments by __new__ alone.
 void Machine::push_instance(Id callable, std::size_t first, std::size_t first_argument) {
   const Kind kind = above(first_argument).empty() ? Kind::kNew : Kind::kCall;
-  const Id arguments = graph_.container(Kind::kTuple, above(first_argument));
-  stack_.resize(first);
+  const Id arguments = graph_.fixed(Kind::kTuple, above(first_argument));
+  stack_.shrink(first);
   push(callable);
   push(arguments);
   push_object(kind, 2);
@@ -334,7 +374,7 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   if (protocol_ < 3) std::tie(module, name) = python3_name(module, name);
   push_utf8(module);
   push_utf8(name);
-  push_container(Kind::kGlobal, stack_.size() - 2);
+  push_fixed(Kind::kGlobal, stack_.size() - 2);
 }
 
 void Machine::add_list_items(std::size_t first) {
@@ -348,7 +388,7 @@ void Machine::add_list_items(std::size_t first) {
   } else {
     corrupt("items are appended to what is neither a list nor an object");
   }
-  stack_.resize(first);
+  stack_.shrink(first);
 }
 
 void Machine::add_dict_items(std::size_t first) {
@@ -363,7 +403,7 @@ void Machine::add_dict_items(std::size_t first) {
   } else {
     corrupt("items are set in what is neither a dict nor an object");
   }
-  stack_.resize(first);
+  stack_.shrink(first);
 }
 
 void Machine::add_set_items(std::size_t first) {
@@ -371,7 +411,7 @@ void Machine::add_set_items(std::size_t first) {
   need(items.size() + 1);
   if (graph_.kind(stack_[first - 1]) != Kind::kSet) corrupt("members are added to what is no set");
   graph_.extend(stack_[first - 1], items);
-  stack_.resize(first);
+  stack_.shrink(first);
 }
 
 void Machine::build() {
@@ -383,12 +423,11 @@ void Machine::build() {
 
 void Machine::get(std::uint32_t index) {
   const Id id = memo_.find(index);
-  if (id == Graph::kNil) corrupt("memo index " + std::to_string(index) + " is read before it is written");
+  if (id == Graph::kNil) unknown_index(index);
   push(id);
 }
 
-std::uint32_t Machine::text_index() {
-  const std::string_view text = line();
+std::uint32_t Machine::text_index(std::string_view text) {
   const std::optional<std::uint32_t> index = parse_index(text);
   if (!index) corrupt(quoted(text, 40) + " is no memo index");
   return *index;
@@ -412,7 +451,7 @@ Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits,
     }
     return graph;
   } catch (const CheckpointError& error) {
-    throw error.with({.file = what, .offset = machine.opcode_position()});
+    throw error.with({.file = what, .offset = machine.position()});
   }
 }
 

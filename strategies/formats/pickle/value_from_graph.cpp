@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <deque>
 #include <limits>
 #include <string>
 #include <utility>
@@ -34,12 +36,12 @@ std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) { return checked_
 /// Walks the graph depth first without recursion and makes each node's Value once, after those of its parts.
 class GraphValues::Impl {
  public:
-  Impl(const Graph& graph, ValueHooks hooks, const Limits& limits) : graph_(graph), hooks_(std::move(hooks)), limits_(limits), slots_(graph.size()) {}
+  Impl(const Graph& graph, ValueHooks hooks, const Limits& limits) : graph_(graph), hooks_(std::move(hooks)), limits_(limits), slot_of_(graph.id_limit(), kNoSlot) {}
 
   Value value(Id root) {
-    for (const Visit& visit : open_) slots_[visit.id].state = State::kUntouched;  // left by an error
+    for (const Visit& visit : open_) slot(visit.id).state = State::kUntouched;  // left by an error
     open_.clear();
-    if (slots_[root].state != State::kDone) open(root);
+    if (!is_done(root)) open(root);
     while (!open_.empty()) {
       const Id part = next_missing_part(open_.back());
       if (part == Graph::kNil) {
@@ -49,7 +51,7 @@ class GraphValues::Impl {
         open(part);
       }
     }
-    return slots_[root].value;
+    return made(root);
   }
 
  private:
@@ -68,6 +70,19 @@ class GraphValues::Impl {
     std::size_t next = 0;
   };
 
+  static constexpr std::uint32_t kNoSlot = UINT32_MAX;
+
+  Slot& slot(Id id) {
+    if (slot_of_[id] == kNoSlot) {
+      slot_of_[id] = static_cast<std::uint32_t>(slots_.size());
+      slots_.emplace_back();
+    }
+    return slots_[slot_of_[id]];
+  }
+  const Slot& slot_at(Id id) const { return slots_[slot_of_[id]]; }
+  const Value& made(Id id) const { return slot_at(id).value; }
+  bool is_done(Id id) const { return slot_of_[id] != kNoSlot && slot_at(id).state == State::kDone; }
+
   /// All that a node refers to.
   std::array<std::span<const Id>, 4> parts(Id id) const {
     const Graph::Extras extras = graph_.extras(id);
@@ -75,10 +90,11 @@ class GraphValues::Impl {
   }
 
   void open(Id id) {
-    if (slots_[id].state == State::kOpen) {
+    Slot& slot = this->slot(id);
+    if (slot.state == State::kOpen) {
       throw CheckpointError(ErrorCode::kUnsupported, std::string("the pickle holds ") + describe(graph_.kind(id)) + " that contains itself");
     }
-    slots_[id].state = State::kOpen;
+    slot.state = State::kOpen;
     open_.push_back({id});
   }
 
@@ -87,14 +103,14 @@ class GraphValues::Impl {
     for (; visit.list < lists.size(); ++visit.list, visit.next = 0) {
       for (const auto list = lists[visit.list]; visit.next < list.size();) {
         const Id part = list[visit.next++];
-        if (slots_[part].state != State::kDone) return part;
+        if (!is_done(part)) return part;
       }
     }
     return Graph::kNil;
   }
 
   void finish(Id id) {
-    Slot& slot = slots_[id];
+    Slot& slot = this->slot(id);
     measure(id, slot);
     slot.value = make(id);
     slot.state = State::kDone;
@@ -106,8 +122,8 @@ class GraphValues::Impl {
     for (const auto list : parts(id)) {
       own += list.size();
       for (const Id part : list) {
-        slot.height = std::max(slot.height, slots_[part].height + 1);
-        slot.expanded = saturating_add(slot.expanded, slots_[part].expanded);
+        slot.height = std::max(slot.height, slot_at(part).height + 1);
+        slot.expanded = saturating_add(slot.expanded, slot_at(part).expanded);
       }
     }
     slot.expanded = saturating_add(slot.expanded, own);
@@ -126,14 +142,14 @@ class GraphValues::Impl {
   ValueList values(std::span<const Id> ids) const {
     ValueList result;
     result.reserve(ids.size());
-    for (const Id id : ids) result.push_back(slots_[id].value);
+    for (const Id id : ids) result.push_back(made(id));
     return result;
   }
 
   std::vector<std::pair<Value, Value>> pairs(std::span<const Id> ids) const {
     std::vector<std::pair<Value, Value>> result;
     result.reserve(ids.size() / 2);
-    for (std::size_t i = 0; i + 1 < ids.size(); i += 2) result.emplace_back(slots_[ids[i]].value, slots_[ids[i + 1]].value);
+    for (std::size_t i = 0; i + 1 < ids.size(); i += 2) result.emplace_back(made(ids[i]), made(ids[i + 1]));
     return result;
   }
 
@@ -159,7 +175,7 @@ class GraphValues::Impl {
       case Kind::kNew: return make_object(id);
       case Kind::kPersistent:
         if (!hooks_.persistent) throw CheckpointError(ErrorCode::kCorrupt, "the pickle has a persistent id, which means nothing in this place");
-        return hooks_.persistent(slots_[children[0]].value);
+        return hooks_.persistent(made(children[0]));
     }
     return {};
   }
@@ -169,12 +185,12 @@ class GraphValues::Impl {
     const Graph::Extras extras = graph_.extras(id);
     Opaque object;
     object.form = graph_.kind(id) == Kind::kCall ? Opaque::Form::kCall : Opaque::Form::kNew;
-    object.callable = slots_[children[0]].value;
+    object.callable = made(children[0]);
     if (!is_callable(object.callable)) {
       throw CheckpointError(ErrorCode::kCorrupt, std::string("the pickle calls a value of kind ") + to_string(object.callable.kind()));
     }
-    object.args = slots_[children[1]].value;
-    if (children.size() > 2) object.kwargs = slots_[children[2]].value;
+    object.args = made(children[1]);
+    if (children.size() > 2) object.kwargs = made(children[2]);
     object.states = values(extras.states);
     object.list_items = values(extras.list_items);
     object.dict_items = pairs(extras.dict_items);
@@ -193,7 +209,8 @@ class GraphValues::Impl {
   const Graph& graph_;
   ValueHooks hooks_;
   Limits limits_;
-  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> slot_of_;  // by id
+  std::deque<Slot> slots_;              // of the nodes that were visited
   std::vector<Visit> open_;
   std::uint64_t unshared_ = 0;
 };

@@ -17,12 +17,13 @@ bool fits(std::uint64_t size) {
   return size <= std::numeric_limits<Wide>::max();
 }
 
+std::string global_key(std::string_view module, std::string_view name) { return std::string(module) + '\n' + std::string(name); }
+
 }  // namespace
 
 PickleWriter::PickleWriter(int protocol) : protocol_(protocol) {
   if (protocol != 2 && protocol != 4) throw CheckpointError(ErrorCode::kInvalidArgument, "pickle protocol " + std::to_string(protocol) + " is not written; 2 and 4 are");
-  op(Op::kProto);
-  append_le(out_, static_cast<std::uint8_t>(protocol));
+  op(Op::kProto, static_cast<std::uint8_t>(protocol));
 }
 
 void PickleWriter::none() { op(Op::kNone); }
@@ -31,14 +32,11 @@ void PickleWriter::boolean(bool value) { op(value ? Op::kNewTrue : Op::kNewFalse
 
 void PickleWriter::integer(std::int64_t value) {
   if (value >= 0 && fits<std::uint8_t>(static_cast<std::uint64_t>(value))) {
-    op(Op::kBinInt1);
-    append_le(out_, static_cast<std::uint8_t>(value));
+    op(Op::kBinInt1, static_cast<std::uint8_t>(value));
   } else if (value >= 0 && fits<std::uint16_t>(static_cast<std::uint64_t>(value))) {
-    op(Op::kBinInt2);
-    append_le(out_, static_cast<std::uint16_t>(value));
+    op(Op::kBinInt2, static_cast<std::uint16_t>(value));
   } else if (value == static_cast<std::int32_t>(value)) {
-    op(Op::kBinInt);
-    append_le(out_, static_cast<std::int32_t>(value));
+    op(Op::kBinInt, static_cast<std::int32_t>(value));
   } else {
     const auto bits = static_cast<std::uint64_t>(value < 0 ? ~value : value);
     const std::size_t bytes = std::bit_width(bits) / 8 + 1;
@@ -48,11 +46,9 @@ void PickleWriter::integer(std::int64_t value) {
 
 void PickleWriter::big_integer(ByteView twos_complement) {
   if (fits<std::uint8_t>(twos_complement.size())) {
-    op(Op::kLong1);
-    append_le(out_, static_cast<std::uint8_t>(twos_complement.size()));
+    op(Op::kLong1, static_cast<std::uint8_t>(twos_complement.size()));
   } else if (fits<std::int32_t>(twos_complement.size())) {
-    op(Op::kLong4);
-    append_le(out_, static_cast<std::int32_t>(twos_complement.size()));
+    op(Op::kLong4, static_cast<std::int32_t>(twos_complement.size()));
   } else {
     throw CheckpointError(ErrorCode::kInvalidArgument, "an integer of " + human_bytes(twos_complement.size()) + " cannot be pickled");
   }
@@ -60,8 +56,7 @@ void PickleWriter::big_integer(ByteView twos_complement) {
 }
 
 void PickleWriter::real(double value) {
-  op(Op::kBinFloat);
-  append_le(out_, __builtin_bswap64(std::bit_cast<std::uint64_t>(value)));
+  op(Op::kBinFloat, __builtin_bswap64(std::bit_cast<std::uint64_t>(value)));
 }
 
 void PickleWriter::complex(double re, double im) {
@@ -79,13 +74,16 @@ void PickleWriter::text(std::string_view utf8) {
   texts_.emplace(utf8, put());
 }
 
+void PickleWriter::first_text(RepeatedText& repeated) {
+  text(repeated.text);
+  if (repeated.text.size() <= kLongestSharedText) repeated.slot = texts_.find(repeated.text)->second;
+}
+
 void PickleWriter::plain_text(std::string_view utf8) {
   if (protocol_ >= 4 && fits<std::uint8_t>(utf8.size())) {
-    op(Op::kShortBinUnicode);
-    append_le(out_, static_cast<std::uint8_t>(utf8.size()));
+    op(Op::kShortBinUnicode, static_cast<std::uint8_t>(utf8.size()));
   } else if (fits<std::uint32_t>(utf8.size())) {
-    op(Op::kBinUnicode);
-    append_le(out_, static_cast<std::uint32_t>(utf8.size()));
+    op(Op::kBinUnicode, static_cast<std::uint32_t>(utf8.size()));
   } else {
     throw CheckpointError(ErrorCode::kInvalidArgument, "a text of " + human_bytes(utf8.size()) + " cannot be pickled");
   }
@@ -114,14 +112,11 @@ void PickleWriter::bytes(ByteView value) {
     return reduce();
   }
   if (fits<std::uint8_t>(value.size())) {
-    op(Op::kShortBinBytes);
-    append_le(out_, static_cast<std::uint8_t>(value.size()));
+    op(Op::kShortBinBytes, static_cast<std::uint8_t>(value.size()));
   } else if (fits<std::uint32_t>(value.size())) {
-    op(Op::kBinBytes);
-    append_le(out_, static_cast<std::uint32_t>(value.size()));
+    op(Op::kBinBytes, static_cast<std::uint32_t>(value.size()));
   } else {
-    op(Op::kBinBytes8);
-    append_le(out_, std::uint64_t{value.size()});
+    op(Op::kBinBytes8, std::uint64_t{value.size()});
   }
   raw(value);
 }
@@ -157,7 +152,7 @@ void PickleWriter::global(std::string_view module, std::string_view name) {
 }
 
 void PickleWriter::plain_global(std::string_view module, std::string_view name) {
-  std::string key = std::string(module) + '\n' + std::string(name);
+  std::string key = global_key(module, name);
   if (const auto known = globals_.find(key); known != globals_.end()) return get(known->second);
   if (protocol_ >= 4) {
     text(module);
@@ -171,9 +166,14 @@ void PickleWriter::plain_global(std::string_view module, std::string_view name) 
     }
     op(Op::kGlobal);
     raw(as_bytes(key));
-    append_le(out_, '\n');
+    *room(1) = std::byte{'\n'};
   }
   globals_.emplace(std::move(key), put());
+}
+
+void PickleWriter::first_global(RepeatedGlobal& repeated) {
+  global(repeated.module, repeated.name);
+  if (protocol_ >= 4 || repeated.name.find('.') == std::string_view::npos) repeated.slot = globals_.at(global_key(repeated.module, repeated.name));
 }
 
 void PickleWriter::empty_tuple() { op(Op::kEmptyTuple); }
@@ -200,27 +200,30 @@ PickleWriter::Slot PickleWriter::put() {
   if (protocol_ >= 4) {
     op(Op::kMemoize);
   } else if (fits<std::uint8_t>(slot)) {
-    op(Op::kBinPut);
-    append_le(out_, static_cast<std::uint8_t>(slot));
+    op(Op::kBinPut, static_cast<std::uint8_t>(slot));
   } else {
-    op(Op::kLongBinPut);
-    append_le(out_, slot);
+    op(Op::kLongBinPut, slot);
   }
   return slot;
 }
 
 void PickleWriter::get(Slot slot) {
   if (fits<std::uint8_t>(slot)) {
-    op(Op::kBinGet);
-    append_le(out_, static_cast<std::uint8_t>(slot));
+    op(Op::kBinGet, static_cast<std::uint8_t>(slot));
   } else {
-    op(Op::kLongBinGet);
-    append_le(out_, slot);
+    op(Op::kLongBinGet, slot);
   }
+}
+
+/// By blocks that stay in the cache while they are filled.
+void PickleWriter::grow(std::size_t bytes) {
+  constexpr std::size_t kBlock = 1 << 14;
+  out_.resize(size_ + bytes + std::min(kBlock, size_));
 }
 
 Bytes PickleWriter::finish() {
   op(Op::kStop);
+  out_.resize(size_);
   return std::move(out_);
 }
 

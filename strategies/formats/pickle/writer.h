@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,6 +22,17 @@ class PickleWriter {
   using Slot = std::uint32_t;  ///< place in the memo
   static constexpr std::size_t kLongestSharedText = 256;  ///< longer texts are rarely repeated and would make the memo large
 
+  /// A text or global that is written again and again; spares looking it up each time. For one writer only.
+  struct RepeatedText {
+    std::string_view text;
+    std::optional<Slot> slot{};
+  };
+  struct RepeatedGlobal {
+    std::string_view module;
+    std::string_view name;
+    std::optional<Slot> slot{};
+  };
+
   /// Protocol 2, or 4 without frames.
   explicit PickleWriter(int protocol = 2);
 
@@ -31,11 +45,13 @@ class PickleWriter {
   void real(double value);
   void complex(double re, double im);
   void text(std::string_view utf8);            ///< surrogates as three bytes each
+  void text(RepeatedText& repeated) { repeated.slot ? get(*repeated.slot) : first_text(repeated); }
   void bytes(ByteView value);
   void byte_array(ByteView value);
   /// A class or function. At protocol 2 a dotted name becomes getattr calls, as Python's own pickler writes it. Throws CheckpointError (invalid
   /// argument) for names that protocol 2 cannot express: empty, with a line break, or taken for a Python 2 name.
   void global(std::string_view module, std::string_view name);
+  void global(RepeatedGlobal& repeated) { repeated.slot ? get(*repeated.slot) : first_global(repeated); }
 
   void empty_tuple();
   void empty_list();
@@ -60,13 +76,30 @@ class PickleWriter {
   Slot put();              ///< remembers the top of the stack, which stays there
   void get(Slot slot);
 
-  std::size_t size() const noexcept { return out_.size(); }
+  std::size_t size() const noexcept { return size_; }
+  /// Asks for room in advance; what is not used stays address space.
+  void reserve(std::size_t bytes) { out_.reserve(bytes); }
   /// Ends the pickle; nothing can be written afterwards.
   Bytes finish();
 
  private:
-  void op(Op code) { out_.push_back(static_cast<std::byte>(code)); }
-  void raw(ByteView content) { out_.insert(out_.end(), content.begin(), content.end()); }
+  /// The next `bytes` of the pickle, to be written.
+  std::byte* room(std::size_t bytes) {
+    if (out_.size() - size_ < bytes) grow(bytes);
+    size_ += bytes;
+    return out_.data() + size_ - bytes;
+  }
+  void grow(std::size_t bytes);
+  void op(Op code) { *room(1) = static_cast<std::byte>(code); }
+  template <typename T>
+  void op(Op code, T operand) {  // little-endian
+    std::byte* const at = room(1 + sizeof operand);
+    *at = static_cast<std::byte>(code);
+    std::memcpy(at + 1, &operand, sizeof operand);
+  }
+  void raw(ByteView content) { std::copy(content.begin(), content.end(), room(content.size())); }
+  void first_text(RepeatedText& repeated);
+  void first_global(RepeatedGlobal& repeated);
   void plain_text(std::string_view utf8);
   void latin1_text(ByteView value);
   void plain_global(std::string_view module, std::string_view name);
@@ -77,7 +110,8 @@ class PickleWriter {
   };
   using Memo = std::unordered_map<std::string, Slot, TextHash, std::equal_to<>>;
 
-  Bytes out_;
+  Bytes out_;              // filled up to size_
+  std::size_t size_ = 0;
   int protocol_;
   Slot next_ = 0;
   Memo texts_;

@@ -104,8 +104,7 @@ Pickles read_pickles(const ReadableFile& file, std::uint64_t base, std::uint64_t
 std::unordered_map<std::string, StorageId> storage_ids(const pickle::Graph& object) {
   std::unordered_map<std::string, StorageId> ids;
   pickle::GraphValues values(object);
-  for (pickle::Graph::Id id = 0; id < object.size(); ++id) {
-    if (object.kind(id) != pickle::Graph::Kind::kPersistent) continue;
+  for (const pickle::Graph::Id id : object.persistent()) {
     const Value persistent_id = values.value(object.children(id)[0]);
     if (id_kind(persistent_id) != "storage") continue;
     StorageId storage = parse_storage_id(storage_id(persistent_id));

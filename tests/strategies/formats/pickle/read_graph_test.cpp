@@ -142,6 +142,63 @@ TEST(ReadGraph, ObjectsCarryTheirStatesAndItems) {
   EXPECT_THAT(integers(extras.dict_items), ElementsAre(3, 4));
 }
 
+TEST(ReadGraph, AStateStaysFirstWhenItemsFollow) {
+  const Graph graph = read_graph(as_bytes("cm\nC\n)\x81K\5bK\1aK\6b."), "f");
+  const Graph::Extras extras = graph.extras(graph.root());
+  ASSERT_EQ(extras.states.size(), 2U);
+  EXPECT_EQ(graph.integer(extras.states[0]), 5);
+  EXPECT_EQ(graph.integer(extras.states[1]), 6);
+  ASSERT_EQ(extras.list_items.size(), 1U);
+  EXPECT_EQ(graph.integer(extras.list_items[0]), 1);
+  EXPECT_TRUE(extras.dict_items.empty());
+}
+
+TEST(ReadGraph, ContainersThatAreFilledInTurnsKeepTheirOrder) {
+  // Two lists: a = [1, 2, 300, 4], b = [5, 600], one item after the other.
+  const Graph graph = read_graph(as_bytes("]q\0]q\1\x86" "0h\0K\1aK\2a" "0h\1K\5a" "0h\0M\x2C\1aK\4a" "0h\1M\x58\2a" "0h\0h\1\x86."s), "f");
+  std::vector<std::vector<std::int64_t>> lists;
+  for (const Graph::Id list : graph.children(graph.root())) {
+    for (lists.emplace_back(); const Graph::Id item : graph.children(list)) lists.back().push_back(graph.integer(item));
+  }
+  EXPECT_THAT(lists, ElementsAre(ElementsAre(1, 2, 300, 4), ElementsAre(5, 600)));
+}
+
+TEST(ReadGraph, NumbersAndTextsOfEverySizeKeepTheirValue) {
+  const auto integer = [](std::int64_t value) {
+    std::string pickle = "\x8A\x08"s;
+    for (int shift = 0; shift < 64; shift += 8) pickle += static_cast<char>(value >> shift);
+    const Graph graph = read_graph(as_bytes(pickle += '.'), "f");
+    return graph.integer(graph.root());
+  };
+  for (int bits = 0; bits < 63; ++bits) {
+    const std::int64_t power = std::int64_t{1} << bits;
+    for (const std::int64_t value : {power - 1, power, -power, -power - 1}) EXPECT_EQ(integer(value), value);
+  }
+  EXPECT_EQ(integer(INT64_MIN), INT64_MIN);
+  for (const std::uint32_t size : {0U, (1U << 24) - 1, 1U << 24}) {
+    std::string pickle = "X"s;
+    for (int shift = 0; shift < 32; shift += 8) pickle += static_cast<char>(size >> shift);
+    pickle += std::string(size, 'x') + '.';
+    const Graph graph = read_graph(as_bytes(pickle), "f");
+    EXPECT_EQ(graph.text(graph.root()).size(), size);
+    EXPECT_EQ(graph.text(graph.root()).data(), pickle.data() + 5);
+  }
+}
+
+TEST(ReadGraph, TuplesOfManyMembersKeepThemAll) {
+  constexpr std::size_t kMembers = (1 << 24) + 1;  // more than fit beside the kind
+  const std::string pickle = "(" + std::string(kMembers - 1, 'N') + "K\7t.";
+  const Graph graph = read_graph(as_bytes(pickle), "f");
+  ASSERT_EQ(graph.child_count(graph.root()), kMembers);
+  EXPECT_EQ(graph.integer(graph.children(graph.root()).back()), 7);
+}
+
+TEST(ReadGraph, PersistentIdsAreListed) {
+  const Graph graph = read_graph(as_bytes("K\1Q0](K\2QK\3e."s), "f");
+  ASSERT_EQ(graph.persistent().size(), 2U);
+  EXPECT_EQ(graph.integer(graph.children(graph.persistent()[1])[0]), 2);
+}
+
 TEST(ReadGraph, ObjectsWithoutExtrasHaveNone) {
   const Graph graph = read_graph(as_bytes("cm\nf\n)R."), "f");
   EXPECT_TRUE(graph.extras(graph.root()).states.empty());
@@ -189,7 +246,9 @@ TEST(ReadGraph, MemoIndicesMayBeSparse) {
 
 TEST(ReadGraph, AStrayMemoIndexKeepsItsValueWhenTheArrayReachesIt) {
   std::string pickle = "](K\1r\0\4\0\0"s;  // index 1024 before any other
-  for (int i = 0; i < 1024; ++i) pickle += "K\2r"s + static_cast<char>(i & 0xFF) + static_cast<char>(i >> 8) + "\0\0"s;
+  for (int i = 0; i < 1100; ++i) {
+    if (i != 1024) pickle += "K\2r"s + static_cast<char>(i & 0xFF) + static_cast<char>(i >> 8) + "\0\0"s;
+  }
   pickle += "j\0\4\0\0e."s;
   const Graph graph = read_graph(as_bytes(pickle), "f");
   EXPECT_EQ(graph.integer(graph.children(graph.root()).back()), 1);
