@@ -41,8 +41,9 @@ std::string_view shipped_policy(std::string_view name) {
     names.emplace_back(policy.name);
   }
   const auto close = nearest(name, names);
-  throw CheckpointError(ErrorCode::kInvalidArgument, "no policy " + dckpt::quoted(name) + " is shipped" + (close ? " (did you mean " + dckpt::quoted(*close) + "?)" : "") +
-                                                         "; there are " + quoted_list(names, names.size()));
+  throw CheckpointError(ErrorCode::kInvalidArgument, "no policy " + dckpt::quoted(name) + " is shipped" +
+                                                         (close ? " (did you mean " + dckpt::quoted(*close) + "?)" : "") + "; there are " +
+                                                         quoted_list(names, names.size()));
 }
 
 std::string read_policy_file(const std::filesystem::path& file) {

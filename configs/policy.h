@@ -16,8 +16,9 @@ namespace dckpt {
 ///   save: {compat: megatron, integrity: sha256, io: {threads: 4}}
 ///   retention: {keep_last: 3}
 ///
-/// What a file does not mention keeps its default; an empty file is the default policy. Unknown fields, values out of range and the like are errors, all of them
-/// reported together, each with file, line and column; so is what this version cannot do, with what it can do instead. A file may have kMaxYamlBytes (yaml.h).
+/// What a file does not mention keeps its default; an empty file is the default policy. Unknown fields, values out of range and the like are errors, all of
+/// them reported together, each with file, line and column; so is what this version cannot do, with what it can do instead. A file may have kMaxYamlBytes
+/// (yaml.h).
 struct Policy {
   SaveOptions save{};      ///< `overwrite` is no matter of policy: it stays false
   LoadOptions load{};

@@ -55,7 +55,9 @@ Type<WriteOptions> io() {
 Field<SaveOptions> strategy() {
   const Type<std::string> name = text("the name of a strategy");
   return {"strategy",
-          [name](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) { name.read(node, path, into.strategy.name, problems); },
+          [name](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) {
+            name.read(node, path, into.strategy.name, problems);
+          },
           [name](const SaveOptions& save) { return save.strategy.version ? std::nullopt : std::optional(name.show(save.strategy.name)); }};
 }
 
@@ -63,17 +65,21 @@ Field<SaveOptions> backend() {
   const Type<int> version = integer(1, 1'000'000);
   const Field<StrategyName> optional_version{
       "version",
-      [version](const YamlNode& node, const std::string& path, StrategyName& into, ConfigProblems& problems) { version.read(node, path, into.version.emplace(1), problems); },
+      [version](const YamlNode& node, const std::string& path, StrategyName& into, ConfigProblems& problems) {
+        version.read(node, path, into.version.emplace(1), problems);
+      },
       [version](const StrategyName& strategy) { return strategy.version ? std::optional(version.show(*strategy.version)) : std::nullopt; }};
   const Type<StrategyName> type = section(Schema<StrategyName>{{field("name", &StrategyName::name, text("the name of a strategy")), optional_version}});
-  return {"backend",
-          [type](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) { type.read(node, path, into.strategy, problems); },
-          [type](const SaveOptions& save) { return save.strategy.version ? std::optional(type.show(save.strategy)) : std::nullopt; }};
+  return {
+      "backend",
+      [type](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) { type.read(node, path, into.strategy, problems); },
+      [type](const SaveOptions& save) { return save.strategy.version ? std::optional(type.show(save.strategy)) : std::nullopt; }};
 }
 
 void check_save(const YamlNode& node, const std::string& path, const SaveOptions& save, ConfigProblems& problems) {
   const YamlNode* const backend = node.find("backend");
-  if (backend != nullptr && node.find("strategy") != nullptr) problems.push_back({backend->place, path + ": strategy and backend say the same thing; keep one of them"});
+  if (backend != nullptr && node.find("strategy") != nullptr)
+    problems.push_back({backend->place, path + ": strategy and backend say the same thing; keep one of them"});
   const YamlNode* const planner = node.find("planner");
   const YamlNode* const kind = planner != nullptr ? planner->find("kind") : nullptr;
   if (kind != nullptr && save.compat != Compat::kDcp && save.planner.kind != PlannerKind::kMegatron) {
@@ -119,7 +125,8 @@ Type<LoadOptions> load() {
       field("strategy", &LoadOptions::strategy, text("the name of a strategy, or auto")),
       field("strict", &LoadOptions::strict, choice(kStrictNames)),
       field("parallel", &LoadOptions::parallel, parallel()),
-      field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch, list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
+      field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
+            list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
       field("rename", &LoadOptions::rename, list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
       field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
       field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
@@ -140,7 +147,8 @@ Field<Policy> version() {
             std::int64_t version = kPolicyVersion;
             integer64(1, INT32_MAX).read(node, path, version, problems);
             if (version == kPolicyVersion) return;
-            problems.push_back({node.place, path + ": this release reads policies of version 1, not of version " + std::to_string(version), ErrorCode::kUnsupported});
+            problems.push_back(
+                {node.place, path + ": this release reads policies of version 1, not of version " + std::to_string(version), ErrorCode::kUnsupported});
           },
           [](const Policy&) { return std::optional(YamlNode::plain(std::to_string(kPolicyVersion))); }};
 }

@@ -28,7 +28,8 @@ constexpr std::array kLimitations{
 TextPlace place_of(const YamlNode& root, std::string_view path) {
   const YamlNode* node = &root;
   for (const std::string& name : split(path, '.')) {
-    const YamlNode* const next = node->find(name);
+    const YamlNode* next = node->find(name);
+    if (next == nullptr && name == "strategy") next = node->find("backend");  // its long form
     if (next == nullptr) break;
     node = next;
   }
@@ -40,7 +41,8 @@ TextPlace place_of(const YamlNode& root, std::string_view path) {
 void check_supported(const Policy& policy, const YamlNode& root, ConfigProblems& problems) {
   for (const Limitation& limitation : kLimitations) {
     if (!limitation.asked_for(policy)) continue;
-    problems.push_back({place_of(root, limitation.field), std::string(limitation.field) + ": not supported; " + std::string(limitation.instead), ErrorCode::kUnsupported});
+    problems.push_back(
+        {place_of(root, limitation.field), std::string(limitation.field) + ": not supported; " + std::string(limitation.instead), ErrorCode::kUnsupported});
   }
 }
 

@@ -15,8 +15,8 @@ struct Unit {
   const char* name;
   std::uint64_t bytes;
 };
-constexpr std::array kUnits{Unit{"TiB", std::uint64_t{1} << 40}, Unit{"GiB", std::uint64_t{1} << 30}, Unit{"MiB", std::uint64_t{1} << 20}, Unit{"KiB", std::uint64_t{1} << 10},
-                            Unit{"B", 1}};
+constexpr std::array kUnits{Unit{"TiB", std::uint64_t{1} << 40}, Unit{"GiB", std::uint64_t{1} << 30}, Unit{"MiB", std::uint64_t{1} << 20},
+                            Unit{"KiB", std::uint64_t{1} << 10}, Unit{"B", 1}};
 
 std::string size_text(std::uint64_t bytes) {
   const auto unit = std::ranges::find_if(kUnits, [&](const Unit& candidate) { return bytes % candidate.bytes == 0 && bytes >= candidate.bytes; });
@@ -104,7 +104,8 @@ std::optional<std::size_t> read_name(const YamlNode& node, const std::string& pa
   return std::nullopt;
 }
 
-std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path, const std::vector<std::string>& names, ConfigProblems& problems) {
+std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path, const std::vector<std::string>& names,
+                                                  ConfigProblems& problems) {
   std::vector<std::optional<std::size_t>> positions;
   const std::string here = path.empty() ? "the file" : path;
   if (node.kind == YamlNode::Kind::kNull) return positions;
@@ -115,7 +116,8 @@ std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const st
   for (const YamlNode& key : node.keys) {
     const auto known = std::ranges::find(names, key.text);
     if (known == names.end()) {
-      problems.push_back({key.place, here + " has no field " + dckpt::quoted(key.text, kShownText) + did_you_mean(key.text, names) + "; it has " + joined(names, " and ")});
+      problems.push_back(
+          {key.place, here + " has no field " + dckpt::quoted(key.text, kShownText) + did_you_mean(key.text, names) + "; it has " + joined(names, " and ")});
       positions.emplace_back();
     } else {
       positions.emplace_back(static_cast<std::size_t>(known - names.begin()));

@@ -104,7 +104,8 @@ struct Schema {
 };
 
 /// Which of `names` each key of a map is; reports a problem for a node that is no map (nothing counts as one without fields) and for every unknown key.
-std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path, const std::vector<std::string>& names, ConfigProblems& problems);
+std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path, const std::vector<std::string>& names,
+                                                  ConfigProblems& problems);
 
 /// A struct: a map of some of its fields; the others keep their defaults.
 template <typename S>

@@ -122,14 +122,15 @@ TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
   for (const auto& [value, name] : kCompatNames) EXPECT_EQ(policy_of("save: {compat: " + std::string(name) + "}").save.compat, value);
   for (const auto& [value, name] : kStrictNames) EXPECT_EQ(policy_of("load: {strict: " + std::string(name) + "}").load.strict, value);
   for (const auto& [value, name] : kDedupNames) EXPECT_EQ(policy_of("save: {planner: {dedup: " + std::string(name) + "}}").save.planner.dedup, value);
-  for (const auto& [value, name] : kExchangeNames) EXPECT_EQ(policy_of("load: {parallel: {exchange: " + std::string(name) + "}}").load.parallel.exchange, value);
+  for (const auto& [value, name] : kExchangeNames)
+    EXPECT_EQ(policy_of("load: {parallel: {exchange: " + std::string(name) + "}}").load.parallel.exchange, value);
 }
 
 // Messages that people meet, whole.
 
 TEST(PolicyMessages, UnknownField) {
-  EXPECT_THAT(problems_of("save:\n  integrty: none\n"),
-              ElementsAre("p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, backend, compat, flattened, planner, parallel, async, io and integrity"));
+  EXPECT_THAT(problems_of("save:\n  integrty: none\n"), ElementsAre("p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
+                                                                    "backend, compat, flattened, planner, parallel, async, io and integrity"));
   EXPECT_THAT(problems_of("speed: fast\n"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, save, load and retention"));
   EXPECT_THAT(problems_of("load: {rename: [{from: a, to: b, too: c}]}\n"),
               ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it has from and to"));
@@ -142,7 +143,8 @@ TEST(PolicyMessages, WrongType) {
               ElementsAre("p.yaml:2:12: save.io: found 'fast', expected a mapping with engine, threads, files_per_rank, fsync, checksums and page_aligned"));
   EXPECT_THAT(problems_of("load: {allow_shape_mismatch: head}\n"),
               ElementsAre("p.yaml:2:30: load.allow_shape_mismatch: found 'head', expected a list of patterns, for example [\"*.word_embeddings.weight\"]"));
-  EXPECT_THAT(problems_of("load: {allow_shape_mismatch: [a, [b]]}\n"), ElementsAre("p.yaml:2:34: load.allow_shape_mismatch[1]: found a list, expected a pattern of keys"));
+  EXPECT_THAT(problems_of("load: {allow_shape_mismatch: [a, [b]]}\n"),
+              ElementsAre("p.yaml:2:34: load.allow_shape_mismatch[1]: found a list, expected a pattern of keys"));
   EXPECT_THAT(problems_of("save: {compat: {a: 1}}\n"), ElementsAre("p.yaml:2:16: save.compat: found a mapping, expected megatron, megatron-0.19 or dcp"));
   EXPECT_THAT(problems_of("save: {compat: }\n"), ElementsAre("p.yaml:2:16: save.compat: found nothing, expected megatron, megatron-0.19 or dcp"));
 }
@@ -206,11 +208,17 @@ TEST(PolicyMessages, RulesThatCannotRename) {
 }
 
 TEST(PolicyMessages, WhatThisVersionCannotDoIsRefusedWithWhatItCan) {
-  EXPECT_THAT(problems_of("save:\n  strategy: zarr\n"),
-              ElementsAre("p.yaml:3:13: save.strategy: not supported; this release saves with strategy torch_dist only (a plain DCP directory: with compat: dcp)"));
-  EXPECT_THAT(problems_of("save: {async: {enabled: true}}\n"), ElementsAre("p.yaml:2:25: save.async.enabled: not supported; this release saves in the foreground: false"));
+  EXPECT_THAT(
+      problems_of("save:\n  strategy: zarr\n"),
+      ElementsAre("p.yaml:3:13: save.strategy: not supported; this release saves with strategy torch_dist only (a plain DCP directory: with compat: dcp)"));
+  EXPECT_THAT(problems_of("save:\n  backend: {name: zarr}\n"), ElementsAre(StartsWith("p.yaml:3:12: save.strategy: not supported")));
+  EXPECT_THAT(problems_of("save: {backend: {name: torch_dist, version: 2}}\n"),
+              ElementsAre("p.yaml:2:45: save.backend.version: not supported; the version of torch_dist is 1"));
+  EXPECT_THAT(problems_of("save: {async: {enabled: true}}\n"),
+              ElementsAre("p.yaml:2:25: save.async.enabled: not supported; this release saves in the foreground: false"));
   for (const char* const engine : {"direct", "uring"}) {
-    EXPECT_THAT(problems_of(std::string("save: {io: {engine: ") + engine + "}}\n"), ElementsAre("p.yaml:2:21: save.io.engine: not supported; available: auto, buffered"));
+    EXPECT_THAT(problems_of(std::string("save: {io: {engine: ") + engine + "}}\n"),
+                ElementsAre("p.yaml:2:21: save.io.engine: not supported; available: auto, buffered"));
   }
   EXPECT_THAT(problems_of("load: {strategy: zarr}\n"), ElementsAre("p.yaml:2:18: load.strategy: not supported; the format is recognised from the files: auto"));
   EXPECT_EQ(error_of([] { policy_of("save: {async: {enabled: true}}"); }).code(), ErrorCode::kUnsupported);

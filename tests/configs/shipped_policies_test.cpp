@@ -77,7 +77,8 @@ TEST(ShippedPolicyNames, AreThoseOfTheFolder) {
 }
 
 TEST(ShippedPolicyNames, AreSuggested) {
-  EXPECT_THAT(testing::error_of([] { Policy::shipped("prodction"); }).message(), HasSubstr("no policy 'prodction' is shipped (did you mean 'production'?); there are 'dcp_readers', "));
+  EXPECT_THAT(testing::error_of([] { Policy::shipped("prodction"); }).message(),
+              HasSubstr("no policy 'prodction' is shipped (did you mean 'production'?); there are 'dcp_readers', "));
 }
 
 }  // namespace

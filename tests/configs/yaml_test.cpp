@@ -108,7 +108,8 @@ TEST(Yaml, BytesThatAreNoTextAreRefused) {
 }
 
 TEST(Yaml, TextSurvivesBeingWritten) {
-  for (const std::string& text : {std::string("^module\\.(.*)$"), std::string("a \"b\" 'c'\n\t\x01 é"), std::string("true"), std::string(), std::string("# - {")}) {
+  for (const std::string& text :
+       {std::string("^module\\.(.*)$"), std::string("a \"b\" 'c'\n\t\x01 é"), std::string("true"), std::string(), std::string("# - {")}) {
     YamlNode map;
     map.kind = Kind::kMap;
     map.keys.push_back(YamlNode::plain("key"));

@@ -27,7 +27,8 @@ ExitCode code_of(const ConfigProblems& problems) {
 Value to_json_value(const ConfigProblems& problems) {
   ValueList list;
   for (const ConfigProblem& problem : problems) {
-    list.push_back(Value::dict({{"line", problem.place.line}, {"column", problem.place.column}, {"code", to_string(problem.code)}, {"message", problem.message}}));
+    list.push_back(
+        Value::dict({{"line", problem.place.line}, {"column", problem.place.column}, {"code", to_string(problem.code)}, {"message", problem.message}}));
   }
   return Value::list(std::move(list));
 }
