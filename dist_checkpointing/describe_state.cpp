@@ -49,6 +49,10 @@ void add_sharded_object(DescribedState& out, const ShardedObject& object, Writer
   object.validate();
   const bool main_replica = object.replica_id.is_main();
   add_object(out, object.unique_key(), writers.may_write(main_replica) ? save_torch_file(Value::list({object.data})) : Bytes(), main_replica);
+  auto& shard = std::get<ObjectShard>(out.shards.back());
+  shard.grid_key = object.key;
+  shard.grid = object.global_shape;
+  shard.cell = object.global_offset;
 }
 
 /// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that the plan can be checked as a whole.

@@ -94,6 +94,7 @@ class GlobalPlanner::Work {
     Shape size{};
     std::optional<Shape> flattened_shape{};
     bool flattened = false;
+    std::string grid_key{};
     std::size_t first_rank = 0;
     bool disagrees = false;
 
@@ -139,6 +140,7 @@ class GlobalPlanner::Work {
       entry.size = item.size;
       entry.flattened_shape = item.flattened_shape;
       entry.flattened = item.flattened;
+      entry.grid_key = item.grid_key;
       entry.first_rank = rank;
       entry.boxes = BoxList(item.chunk.dims());
     } else {
@@ -160,7 +162,7 @@ class GlobalPlanner::Work {
   void compare(Entry& entry, const WriteItem& item, std::size_t rank) {
     if (entry.disagrees) return;
     const bool both_objects = entry.kind == WriteItem::Kind::kObject && item.kind == WriteItem::Kind::kObject;
-    const bool same = both_objects || (entry.kind == item.kind && entry.properties.dtype == item.properties.dtype && entry.size == item.size &&
+    const bool same = (both_objects && entry.size == item.size) || (!both_objects && entry.kind == item.kind && entry.properties.dtype == item.properties.dtype && entry.size == item.size &&
                                        entry.flattened_shape == item.flattened_shape && (any_holder_ || entry.flattened == item.flattened));
     if (same) return;
     entry.disagrees = true;
@@ -170,7 +172,7 @@ class GlobalPlanner::Work {
   /// Of an entry or an item.
   template <typename Holding>
   static std::string describe(const Holding& held) {
-    if (held.kind == WriteItem::Kind::kObject) return "an object";
+    if (held.kind == WriteItem::Kind::kObject) return held.size.empty() ? "an object" : "an object of a grid " + to_string(held.size);
     std::string text = "a tensor " + std::string(to_string(held.properties.dtype)) + " " + to_string(held.flattened_shape ? *held.flattened_shape : held.size);
     if (held.flattened) text += held.flattened_shape ? " (flattened, stored as " + to_string(held.size) + ")" : " (flattened)";
     return text;
@@ -324,6 +326,7 @@ class GlobalPlanner::Work {
       metadata.objects.push_back({entry.key, {}});
       plan_.items[rank].push_back({item});
       plan_.slots[rank].push_back({entry.stored, 0, true});
+      if (!entry.grid_key.empty()) add_to_grid(entry, records_[record].box);
       return;
     }
     if (entry.stored == UINT32_MAX) {
@@ -345,7 +348,31 @@ class GlobalPlanner::Work {
     }
   }
 
+  void add_to_grid(const Entry& entry, std::uint32_t box) {
+    const auto [found, inserted] = grid_of_.try_emplace(entry.grid_key, grids_.size());
+    if (inserted) grids_.push_back({entry.grid_key, {}, entry.size, BoxList(entry.size.size()), {}});
+    TensorMetadata& grid = grids_[found->second];
+    if (grid.size == entry.size) {
+      grid.chunks.push_back(entry.boxes.offsets(box), entry.boxes.sizes(box));
+    } else {
+      problems_.push_back(quoted(entry.key) + ": its grid is " + to_string(entry.size) + ", that of another object of " + quoted(entry.grid_key) + " " + to_string(grid.size));
+    }
+  }
+
+  /// Megatron's rule that all objects of a grid are saved.
+  void check_grids() {
+    for (const TensorMetadata& grid : grids_) {
+      const auto cells = static_cast<std::uint64_t>(numel(grid.size));
+      if (grid.chunks.size() >= cells) continue;
+      const std::vector<Problem> problems = validate_coverage(grid);
+      problems_.push_back(quoted(grid.key) + ": " + grouped(cells - grid.chunks.size()) + " of " + grouped(cells) + " objects are missing" +
+                          (problems.empty() || !problems.front().region ? "" : ", from offset " + to_string(problems.front().region->offsets) + " of the grid " + to_string(grid.size)) +
+                          "; no rank has them as main replica");
+    }
+  }
+
   void check_coverage() {
+    check_grids();
     for (const Entry& entry : entries_) {
       if (entry.kind != WriteItem::Kind::kTensor || entry.disagrees) continue;
       TensorMetadata nothing{entry.key, entry.properties, entry.size, BoxList(entry.size.size()), {}, entry.flattened_shape};
@@ -371,6 +398,8 @@ class GlobalPlanner::Work {
   std::vector<Record> records_;
   std::vector<std::uint8_t> chosen_;           ///< of each record, whether its rank writes it
   std::unordered_map<std::uint32_t, Piece> pieces_;  ///< of records that are split
+  std::unordered_map<std::string, std::size_t> grid_of_;
+  std::vector<TensorMetadata> grids_;          ///< objects of a key, as if they were elements
   std::vector<std::uint64_t> load_;
   std::vector<std::string> problems_;
   GlobalPlan plan_;

@@ -49,6 +49,14 @@ void decode_tensor(WireReader& reader, std::uint64_t flags, WriteItem& item) {
   item.nbytes = *bytes;
 }
 
+void decode_object(WireReader& reader, WriteItem& item) {
+  item.grid_key = reader.text();
+  item.size = read_shape(reader);
+  item.chunk.offsets = read_shape(reader);
+  item.chunk.sizes.assign(item.chunk.offsets.size(), 1);
+  if (!checked_numel(item.size) || !fits(item.chunk, item.size)) reader.malformed("an object lies outside its grid");
+}
+
 }  // namespace
 
 Bytes encode_plan(const SavePlan& plan) {
@@ -68,7 +76,12 @@ Bytes encode_plan(const SavePlan& plan) {
                   (item.flattened_shape ? kReformulated : 0U) | (item.flattened ? kFlattened : 0U) | (item.main_replica ? 0U : kReplica));
     writer.number(numbers.at(item.key));
     writer.number(item.source);
-    if (is_object) continue;
+    if (is_object) {
+      writer.text(item.grid_key);
+      write_shape(writer, item.size);
+      write_shape(writer, item.chunk.offsets);
+      continue;
+    }
     writer.number(static_cast<std::uint64_t>(item.properties.dtype));
     writer.number(static_cast<std::uint64_t>(item.properties.memory_format));
     writer.number(static_cast<std::uint64_t>(item.source_begin));
@@ -98,7 +111,7 @@ SavePlan decode_plan(ByteView bytes) {
     item.main_replica = (flags & kReplica) == 0;
     item.source = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     item.kind = (flags & kIsObject) ? WriteItem::Kind::kObject : WriteItem::Kind::kTensor;
-    if (item.kind == WriteItem::Kind::kTensor) decode_tensor(reader, flags, item);
+    item.kind == WriteItem::Kind::kTensor ? decode_tensor(reader, flags, item) : decode_object(reader, item);
     plan.push_back(std::move(item));
   }
   reader.finish();

@@ -67,6 +67,9 @@ WriteItem object_item(const ObjectShard& shard) {
   item.main_replica = shard.main_replica;
   item.source = shard.source;
   item.nbytes = shard.nbytes;
+  item.grid_key = shard.grid_key;
+  item.size = shard.grid;
+  item.chunk = {shard.cell, Shape(shard.cell.size(), 1)};
   return item;
 }
 

@@ -29,10 +29,14 @@ struct TensorShard {
 
 /// What a rank holds of one object.
 struct ObjectShard {
-  std::string key;                       ///< unique key
+  std::string key;                       ///< unique key: as it is stored
   std::uint64_t nbytes = 0;
   bool main_replica = true;
   std::uint32_t source = 0;
+  /// Megatron: the grid of objects that this is one of, each on some rank, what they have in common of their keys, and its cell.
+  std::string grid_key{};
+  Shape grid{};
+  Shape cell{};
 };
 
 /// One entry of what a rank holds.
@@ -53,10 +57,12 @@ struct WriteItem {
   std::uint32_t source = 0;                ///< of the shard it comes from
   std::int64_t source_begin = 0;           ///< first element of the source's row-major elements; the chunk's are contiguous from there
   std::uint64_t nbytes = 0;                ///< of tensors; of objects only on the rank that holds them
+  Shape size{};                            ///< stored size of the whole tensor; of an object the grid, if it is in one
+  Box chunk{};                             ///< in the stored size's space; of an object its cell in the grid
+  // Objects only:
+  std::string grid_key{};
   // Tensors only:
   TensorProperties properties{};
-  Shape size{};                            ///< stored size of the whole tensor
-  Box chunk{};                             ///< in the stored size's space
   std::optional<Shape> flattened_shape{};  ///< the tensor's own shape, when stored reformulated
   bool flattened = false;                  ///< from a flattened range
 

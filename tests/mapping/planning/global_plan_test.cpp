@@ -128,6 +128,17 @@ TEST(GlobalSavePlan, ShowsWhoHoldsWhatAroundAnOverlap) {
   EXPECT_THAT(message, HasSubstr("      0     [0:3, 0:8]\n      1     [2:4, 0:8]"));
 }
 
+ObjectShard cell(std::int64_t number, std::int64_t grid) {
+  return {"rng/shard_" + std::to_string(number) + "_" + std::to_string(grid), 5, true, 0, "rng", {grid}, {number}};
+}
+
+TEST(GlobalSavePlan, MissesObjectsOfAGrid) {
+  EXPECT_EQ(message_of({local({cell(0, 2)}), local({cell(1, 2)})}), "");
+  EXPECT_THAT(message_of({local({cell(0, 4)}), local({cell(3, 4)})}), HasSubstr("'rng': 2 of 4 objects are missing, from offset (1,) of the grid (4,)"));
+  EXPECT_THAT(message_of({local({cell(0, 2)}), local({cell(1, 3)})}), HasSubstr("its grid is (3,)"));
+  EXPECT_THAT(message_of({local({cell(0, 2)}), local({cell(0, 2), cell(1, 2)})}), HasSubstr("'rng/shard_0_2': the object is a main replica more than once (on ranks 0, 1)"));
+}
+
 TEST(GlobalSavePlan, SplitsALargeTensorOverItsReplicas) {
   const TensorShard large = whole_tensor("large", {3000, 2048});  // 24 MB
   const std::vector<SavePlan> plans(3, local({whole_tensor("small", {8}), large}));

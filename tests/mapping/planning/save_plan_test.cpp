@@ -84,7 +84,7 @@ SavePlan plan_with_everything() {
   scalar.properties.memory_format = TensorProperties::MemoryFormat::kPreserve;
   TensorShard replica = whole_tensor("replica", {3, 2});
   replica.main_replica = false;
-  const ObjectShard object{"rng/shard_0_1", 0, true, 7};
+  const ObjectShard object{"rng/shard_0_1", 0, true, 7, "rng", {1}, {0}};
   return plan_local_save(std::vector<LocalShard>{flat, scalar, object, replica}, PlannerKind::kMegatron, FlattenedForm::kMegatron);
 }
 
