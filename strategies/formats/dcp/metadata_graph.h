@@ -90,8 +90,10 @@ class MetadataGraph {
   template <std::size_t kCount>
   std::array<Id, kCount> find(std::span<const Id> items, const Fields<kCount>& fields) const {
     if (!same_keys(items, fields.keys)) {
-      fields.keys.clear();  // stays so if a field occurs twice
-      for (std::size_t field = 0; field < kCount; ++field) fields.positions[field] = position(items, fields.names[field]);
+      std::array<std::uint32_t, kCount> positions;
+      for (std::size_t field = 0; field < kCount; ++field) positions[field] = position(items, fields.names[field]);
+      fields.positions = positions;
+      fields.keys.clear();
       for (std::size_t i = 0; i < items.size(); i += 2) fields.keys.push_back(items[i]);
     }
     std::array<Id, kCount> values;

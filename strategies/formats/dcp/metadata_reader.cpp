@@ -247,7 +247,10 @@ class MetadataReader {
       if (!graph_.is_object_of(items[i], index_class_)) {
         throw_corrupt("a key of storage_data is " + graph_.describe(items[i]) + " (expected: MetadataIndex)");
       }
-      const auto [fqn, offset, hint] = graph_.find(graph_.attributes(items[i]), index_fields_);
+      const auto index = graph_.find(graph_.attributes(items[i]), index_fields_);
+      const Id fqn = index[0];
+      const Id offset = index[1];
+      const Id hint = index[2];
       const std::string_view key = graph_.text(fqn, "the fqn of a storage record");
       for_key(key, [&] {
         const Place place = read_place(items[i + 1]);
@@ -316,17 +319,24 @@ class MetadataReader {
                       " (compression or the like), which cannot be undone here; save again without transforms");
   }
 
+  /// Mostly all records of a file refer to one str, and come one after the other or in turns with those of the other files.
   std::uint32_t read_file(Id id) {
-    if (id == last_path_ && id != MetadataGraph::kAbsent) return last_file_;  // mostly one str for all records of a file
+    for (const std::uint32_t likely : {last_file_, last_file_ + 1, 0U}) {
+      if (likely < path_of_file_.size() && path_of_file_[likely] == id) return last_file_ = likely;
+    }
     std::string name = graph_.path(id, "the relative_path of a storage record");
     name_components(name);  // refuses names that are absolute, leave the checkpoint or are no names at all
     if (name.find('\\') != std::string::npos || !is_utf8(name)) {
       throw_corrupt("the file name " + quoted(name) + " of a storage record has a backslash or is not UTF-8, which systems understand differently");
     }
     const auto [file, is_new] = files_.try_emplace(std::move(name), static_cast<std::uint32_t>(metadata_.files.size()));
-    if (is_new) metadata_.files.push_back(file->first);
-    last_path_ = id;
-    return last_file_ = file->second;
+    if (is_new) {
+      metadata_.files.push_back(file->first);
+      path_of_file_.push_back(id);
+    }
+    last_file_ = file->second;
+    path_of_file_[last_file_] = id;
+    return last_file_;
   }
 
   /// {key: path in the state dict}. Nothing depends on it, so that entries of another form are skipped. DCP's keys are the elements of their path with dots
@@ -385,7 +395,7 @@ class MetadataReader {
   Id last_fqn_ = MetadataGraph::kAbsent;
   std::uint32_t last_entry_ = 0;
   std::map<std::string, std::uint32_t> files_;
-  Id last_path_ = MetadataGraph::kAbsent;
+  std::vector<Id> path_of_file_;  // the node that named it last
   std::uint32_t last_file_ = 0;
   std::uint64_t box_axes_ = 0;
 };

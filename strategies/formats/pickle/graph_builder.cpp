@@ -14,13 +14,6 @@ namespace {
 constexpr std::size_t kBytesPerWord = 2;
 constexpr std::size_t kMaxReserved = std::size_t{1} << 28;
 
-/// Mostly one to three ids, for which a call of memmove would take longer than the copy.
-std::uint32_t* copy_ids(std::span<const Graph::Id> ids, std::uint32_t* to) {
-  if (ids.size() > 3) return std::copy(ids.begin(), ids.end(), to);
-  for (std::size_t i = 0; i < ids.size() && i < 3; ++i) *to++ = ids[i];
-  return to;
-}
-
 }  // namespace
 
 GraphBuilder::GraphBuilder(ByteView pickle, std::uint64_t max_nodes) : pickle_size_(pickle.size()), max_nodes_(max_nodes) {
@@ -31,31 +24,13 @@ GraphBuilder::GraphBuilder(ByteView pickle, std::uint64_t max_nodes) : pickle_si
   small_integers_.fill(Graph::kNil);
 }
 
-Graph::Id GraphBuilder::constant(Kind kind) {
-  Id& shared = constants_[static_cast<std::size_t>(kind)];
-  if (shared == Graph::kNil) {
-    Word* const node = add(1);
-    node[0] = head(kind);
-    shared = id_of(node);
-  }
-  return shared;
-}
-
-Graph::Id GraphBuilder::integer(std::int64_t value) {
-  const bool small = value >= 0 && value < static_cast<std::int64_t>(small_integers_.size());
-  if (small && small_integers_[static_cast<std::size_t>(value)] != Graph::kNil) return small_integers_[static_cast<std::size_t>(value)];
+Graph::Id GraphBuilder::add_integer(std::int64_t value) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 23;
-  const bool narrow = value >= -kLimit && value < kLimit;
-  Word* const node = add(narrow ? 1 : 3);
-  const Id id = id_of(node);
-  if (narrow) {
-    node[0] = head(Kind::kInt, static_cast<std::uint64_t>(value));
-  } else {
-    node[0] = head(Kind::kInt, 0, Graph::kWide);
-    std::memcpy(node + 1, &value, sizeof value);
-  }
-  if (small) small_integers_[static_cast<std::size_t>(value)] = id;
-  return id;
+  if (value >= -kLimit && value < kLimit) return add_head(Kind::kInt, static_cast<std::size_t>(value), 1);
+  Word* const node = add(3);
+  node[0] = head(Kind::kInt, 0, Graph::kWide);
+  std::memcpy(node + 1, &value, sizeof value);
+  return id_of(node);
 }
 
 Graph::Id GraphBuilder::real(double value) {
@@ -103,15 +78,6 @@ Graph::Id GraphBuilder::owned_integer(Bytes bytes) {
   return id;
 }
 
-Graph::Id GraphBuilder::container(Kind kind, std::span<const Id> members) {
-  Word* const node = add(2);
-  const Id id = id_of(node);
-  node[0] = head(kind);
-  node[1] = 0;
-  extend(id, members);
-  return id;
-}
-
 Graph::Id GraphBuilder::fixed(Kind kind, std::span<const Id> members) {
   const bool narrow = members.size() <= Graph::kMaxNumber;
   Word* const node = add(members.size() + (narrow ? 1 : 2));
@@ -119,13 +85,6 @@ Graph::Id GraphBuilder::fixed(Kind kind, std::span<const Id> members) {
   if (!narrow) node[1] = static_cast<Word>(members.size());
   copy_ids(members, node + (narrow ? 1 : 2));
   if (kind == Kind::kPersistent) graph_.persistent_.push_back(id_of(node));
-  return id_of(node);
-}
-
-Graph::Id GraphBuilder::object(Kind kind, std::span<const Id> parts) {
-  Word* const node = add(parts.size() + 2);
-  node[0] = head(kind, parts.size());
-  *copy_ids(parts, node + 1) = Graph::kNil;
   return id_of(node);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -25,8 +26,18 @@ class GraphBuilder {
   std::string_view text(Id id) const noexcept { return graph_.text(id); }
 
   /// None, a bool or the empty tuple: one node each.
-  Id constant(Kind kind);
-  Id integer(std::int64_t value);
+  Id constant(Kind kind) {
+    Id& shared = constants_[static_cast<std::size_t>(kind)];
+    if (shared == Graph::kNil) shared = add_head(kind, 0, 1);
+    return shared;
+  }
+  Id integer(std::int64_t value) {
+    const bool small = value >= 0 && value < static_cast<std::int64_t>(small_integers_.size());
+    if (!small) return add_integer(value);
+    Id& shared = small_integers_[static_cast<std::size_t>(value)];
+    if (shared == Graph::kNil) shared = add_integer(value);
+    return shared;
+  }
   /// Two's complement, little-endian, of any length; becomes kInt where it fits. The bytes outlive the graph.
   Id integer(ByteView twos_complement);
   /// The same for bytes that the graph has to keep.
@@ -37,11 +48,25 @@ class GraphBuilder {
   /// The same for content that the graph has to keep.
   Id owned_text(Kind kind, Bytes content);
   /// kList, kSet or kDict.
-  Id container(Kind kind, std::span<const Id> members = {});
+  Id container(Kind kind) {
+    const Id id = add_head(kind, 0, 2);
+    graph_.words_[id + 1] = 0;
+    return id;
+  }
+  Id container(Kind kind, std::span<const Id> members) {
+    const Id id = container(kind);
+    extend(id, members);
+    return id;
+  }
   /// kTuple, kFrozenSet, kGlobal or kPersistent.
   Id fixed(Kind kind, std::span<const Id> members);
   /// kCall or kNew.
-  Id object(Kind kind, std::span<const Id> parts);
+  Id object(Kind kind, std::span<const Id> parts) {
+    const Id id = add_head(kind, parts.size(), parts.size() + 2);
+    Word* const words = graph_.words_.data() + id;
+    *copy_ids(parts, words + 1) = Graph::kNil;
+    return id;
+  }
 
   void extend(Id container, std::span<const Id> members);
   void extend(Id object, Part part, std::span<const Id> items);
@@ -71,6 +96,18 @@ class GraphBuilder {
   Word* extend_words(std::uint64_t count) {
     if (count >= Graph::kNil - graph_.words_.size()) too_many_words();
     return graph_.words_.extend(count);
+  }
+  Id add_head(Kind kind, std::size_t number, std::size_t words) {
+    Word* const node = add(words);
+    node[0] = head(kind, number);
+    return id_of(node);
+  }
+  Id add_integer(std::int64_t value);
+  /// Mostly one to three ids, for which a call of memmove would take longer than the copy.
+  static Word* copy_ids(std::span<const Id> ids, Word* to) {
+    if (ids.size() > 3) return std::copy(ids.begin(), ids.end(), to);
+    for (std::size_t i = 0; i < ids.size() && i < 3; ++i) *to++ = ids[i];
+    return to;
   }
   Id id_of(const Word* node) const noexcept { return static_cast<Id>(node - graph_.words_.data()); }
   [[noreturn]] void too_many_nodes() const;

@@ -29,6 +29,7 @@ class PodArray {
 
   std::size_t size() const noexcept { return size_; }
   bool empty() const noexcept { return size_ == 0; }
+  T* data() noexcept { return data_; }
   const T* data() const noexcept { return data_; }
   T& operator[](std::size_t index) noexcept { return data_[index]; }
   const T& operator[](std::size_t index) const noexcept { return data_[index]; }

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <ostream>
 #include <unordered_map>
@@ -328,6 +329,21 @@ TEST(MetadataKeys, MustNotBeChosenToCollide) {
   } catch (const CheckpointError& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     EXPECT_THAT(error.message(), HasSubstr("more than 256 keys have the same hash"));
+  }
+}
+
+TEST(MetadataRecords, MustNotNameAFieldTwiceEvenBehindSoundOnes) {
+  MetadataModel model;
+  model.records[3].second = info("__1_0.distcp", 1000, 700, Dict{{"offzzz", 5}});
+  Bytes pickle = model.pickle();
+  const std::size_t at = as_text(pickle).find("offzzz");
+  ASSERT_NE(at, std::string_view::npos);
+  std::ranges::copy(as_bytes("offset"), pickle.begin() + static_cast<std::ptrdiff_t>(at));
+  try {
+    read_dcp_metadata(pickle);
+    FAIL() << "was read";
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.message(), HasSubstr("the field 'offset' occurs twice"));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <tuple>
 
 #include "mapping/base/error.h"
 #include "strategies/formats/dcp/metadata_reader.h"
@@ -172,6 +173,53 @@ TEST(MetadataRecords, AreFoundInAnyOrderOfManyChunks) {
   for (std::size_t i = 0; i < w.chunks.size(); ++i) {
     EXPECT_EQ(static_cast<std::int64_t>(w.places[i].offset), w.chunks.offsets(i)[0] * 1000 + w.chunks.offsets(i)[1]);
   }
+}
+
+TEST(MetadataRecords, AreFoundWhenKeysAndFilesTakeTurns) {
+  const char* given = std::getenv("DCKPT_TEST_SEED");
+  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("DCKPT_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  constexpr int kTensors = 7;
+  constexpr int kChunks = 9;
+  // Texts above 256 bytes are written again each time, shorter ones once.
+  const auto key = [](int tensor) { return std::string(tensor % 2 == 0 ? 10 : 300, 'k') + std::to_string(tensor); };
+  const auto file = [](int tensor, int chunk) { return "f" + std::to_string((tensor * kChunks + chunk) % 5); };
+  MetadataModel model;
+  std::vector<std::pair<int, int>> order;
+  for (int tensor = 0; tensor < kTensors; ++tensor) {
+    ValueList chunks;
+    for (int i = 0; i < kChunks; ++i) {
+      chunks.push_back(chunk({i}, {1}));
+      order.emplace_back(tensor, i);
+    }
+    model.more_entries.emplace_back(key(tensor), MetadataModel::entry({properties("float32"), size({kChunks}), chunks}));
+  }
+  const auto by_chunk = [](const auto& a, const auto& b) { return std::tie(a.second, a.first) < std::tie(b.second, b.first); };
+  for (int turn = 0; turn < 3; ++turn) {  // tensor by tensor, rank by rank, in no order
+    if (turn == 1) std::sort(order.begin(), order.end(), by_chunk);
+    if (turn == 2) std::shuffle(order.begin(), order.end(), random);
+    MetadataModel turned = model;
+    for (const auto& [tensor, i] : order) turned.records.emplace_back(index(key(tensor), size({i}), i), info(file(tensor, i), i, 1));
+    const Metadata metadata = read_dcp_metadata(turned.pickle());
+    for (int tensor = 0; tensor < kTensors; ++tensor) {
+      const TensorMetadata* const read = metadata.find_tensor(key(tensor));
+      ASSERT_NE(read, nullptr);
+      for (int i = 0; i < kChunks; ++i) {
+        const Place& place = read->places[static_cast<std::size_t>(i)];
+        EXPECT_EQ(place.offset, static_cast<std::uint64_t>(i));
+        EXPECT_EQ(metadata.files[place.file], file(tensor, i));
+      }
+    }
+  }
+}
+
+TEST(MetadataRecords, MayNameTheirFieldsInAnOrderOfTheirOwn) {
+  MetadataModel model;
+  model.records[1].second = object(kFilesystemModule, "_StorageInfo", Value::dict({{"length", 1000}, {"offset", 0}, {"relative_path", "__1_0.distcp"}}));
+  model.records[2].first = object(kMetadataModule, "MetadataIndex", Value::dict({{"offset", size({0})}, {"index", 0}, {"fqn", "b"}}));
+  model.w.chunks[1] = object(kMetadataModule, "ChunkStorageMetadata", Value::dict({{"sizes", size({4, 6})}, {"offsets", size({4, 0})}}));
+  expect_model(model);
 }
 
 // Python's dictionaries hold one record for them, since it is looked up by offsets.
