@@ -1,5 +1,7 @@
 #include "dist_checkpointing/describe_state.h"
 
+#include <unordered_set>
+
 #include "mapping/base/error.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
@@ -72,14 +74,38 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
   return out;
 }
 
+/// Where a reader that knows nothing of shards puts what they are parts of: at the place that the key names, if the leaf is or lies there (several shards in a
+/// list: that of the list), else under the key itself.
+KeyPath place_of(const std::string& key, const KeyPath& leaf) {
+  for (std::size_t steps = 1; steps <= leaf.size(); ++steps) {
+    KeyPath place(leaf.begin(), leaf.begin() + static_cast<std::ptrdiff_t>(steps));
+    if (dotted_name(place) == key) return place;
+  }
+  return {key};
+}
+
 /// DCP's way: every leaf under its path, every rank plans all it has.
 DescribedState describe_dcp(const StateDict& state) {
   constexpr Writers kAll{.replicas = true};
   DescribedState out;
+  std::unordered_set<std::string> placed;
+  const auto add_path = [&](const std::string& key, KeyPath path) {
+    if (placed.insert(key).second) out.paths.emplace_back(key, std::move(path));
+  };
   for (const FlatLeaf& leaf : flatten_state_dict(apply_factories(state))) {
     switch (leaf.value.kind()) {
-      case Value::Kind::kShardedTensor: add_sharded_tensor(out, leaf.value.as_sharded_tensor(), kAll); continue;
-      case Value::Kind::kShardedObject: add_sharded_object(out, leaf.value.as_sharded_object(), kAll); continue;
+      case Value::Kind::kShardedTensor: {
+        const ShardedTensor& tensor = leaf.value.as_sharded_tensor();
+        add_sharded_tensor(out, tensor, kAll);
+        add_path(tensor.key, place_of(tensor.key, leaf.path));
+        continue;
+      }
+      case Value::Kind::kShardedObject: {
+        const ShardedObject& object = leaf.value.as_sharded_object();
+        add_sharded_object(out, object, kAll);
+        add_path(object.unique_key(), place_of(object.unique_key(), leaf.path));
+        continue;
+      }
       case Value::Kind::kLocalNonpersistentObject: continue;
       case Value::Kind::kTensor: {
         const Tensor& tensor = leaf.value.as_tensor();
@@ -94,7 +120,7 @@ DescribedState describe_dcp(const StateDict& state) {
       }
       default: add_object(out, leaf.name, save_torch_file(leaf.value), true);
     }
-    out.paths.emplace_back(leaf.name, leaf.path);
+    add_path(leaf.name, leaf.path);
   }
   return out;
 }

@@ -19,7 +19,7 @@ struct DescribedState {
   std::vector<Tensor> tensors;         ///< by TensorShard::source
   std::vector<Bytes> object_bytes;     ///< by ObjectShard::source
   std::optional<Bytes> common_file;    ///< common.pt, on the rank that writes it
-  std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: where leaves that are not sharded lie in the tree
+  std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: where each key lies in the tree
 };
 
 /// The rules that options ask for: a plain DCP directory is always planned the way DCP does.

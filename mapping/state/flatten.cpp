@@ -63,12 +63,7 @@ class Flatten {
   }
 
   void add(const Value& value) {
-    std::string name;
-    for (const PathElement& element : path_) {
-      if (&element != &path_.front()) name += '.';
-      const auto* text = std::get_if<std::string>(&element);
-      name += text != nullptr ? *text : std::to_string(std::get<std::int64_t>(element));
-    }
+    std::string name = dotted_name(path_);
     if (!names_.insert(name).second) throw CheckpointError(ErrorCode::kInvalidArgument, "duplicated flatten key " + quoted(name), {.key = name});
     leaves_.push_back({std::move(name), path_, value});
   }
@@ -84,6 +79,16 @@ class Flatten {
 };
 
 }  // namespace
+
+std::string dotted_name(const KeyPath& path) {
+  std::string name;
+  for (const PathElement& element : path) {
+    if (&element != &path.front()) name += '.';
+    const auto* text = std::get_if<std::string>(&element);
+    name += text != nullptr ? *text : std::to_string(std::get<std::int64_t>(element));
+  }
+  return name;
+}
 
 std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule) { return Flatten(rule).run(state); }
 

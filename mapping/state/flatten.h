@@ -22,6 +22,9 @@ struct FlatLeaf {
   Value value;
 };
 
+/// "a.0.b"
+std::string dotted_name(const KeyPath& path);
+
 /// The leaves of a nested state dict under their dotted names, in order. Dicts are Value dicts, and OrderedDicts and defaultdicts that came from a
 /// pickle. Throws CheckpointError (invalid argument) if two leaves get the same name, or if a key is not text, an integer, a bool or none.
 std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule = FlattenRule::kCurrent);

@@ -92,6 +92,12 @@ TEST(GlobalSavePlan, RefusesTheSameShardTwiceOnOneRank) {
   EXPECT_THAT(message_of({local({whole_tensor("a", {4}), whole_tensor("a", {4})})}, kDcp), HasSubstr("(on ranks 0, 0)"));
 }
 
+TEST(GlobalSavePlan, TakesPartsWithoutElementsAnyNumberOfTimes) {
+  const TensorShard nothing = shard("w", {4}, {{4}, {0}});
+  const GlobalPlan global = plan_global_save(std::vector{local({whole_tensor("w", {4})}), local({nothing, nothing})}, kDcp);
+  EXPECT_EQ(global.metadata.tensors.front().chunks.size(), 2U) << "kept once";
+}
+
 TEST(GlobalSavePlan, StoresMainReplicasOnlyUnlessReplicasShareTheWork) {
   const TensorShard a = whole_tensor("a", {100});
   const TensorShard b = whole_tensor("b", {90});
