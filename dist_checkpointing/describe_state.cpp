@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "mapping/base/error.h"
+#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -125,6 +126,15 @@ DescribedState describe_dcp(const StateDict& state) {
   return out;
 }
 
+/// The same that a policy file is refused for.
+void check_supported(const SaveOptions& options) {
+  std::string what;
+  if (options.strategy.name != "torch_dist") what = "the strategy " + quoted(options.strategy.name) + "; torch_dist saves";
+  if (options.async.enabled) what = "saving in the background; async.enabled must be false";
+  if (options.io.engine == IoEngine::kDirect || options.io.engine == IoEngine::kUring) what = "the input/output engine asked for; 'auto' and 'buffered' are available";
+  if (!what.empty()) throw CheckpointError(ErrorCode::kUnsupported, "this version does not support " + what);
+}
+
 void check_planner_kind(const SaveOptions& options) {
   if (options.compat == Compat::kDcp || options.planner.kind == PlannerKind::kMegatron) return;
   throw CheckpointError(ErrorCode::kInvalidArgument, "the planner kind '" + std::string(to_string(options.planner.kind)) + "' saves plain DCP checkpoints, but compat is '" +
@@ -138,6 +148,7 @@ PlannerKind planner_kind(const SaveOptions& options) noexcept {
 }
 
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {
+  check_supported(options);
   check_planner_kind(options);
   if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state);
   return describe_megatron(state, options.compat, {.replicas = options.parallel.enabled}, rank);

@@ -7,8 +7,10 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <span>
 #include <unordered_map>
 
+#include "configs/rename.h"
 #include "dist_checkpointing/open.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
@@ -54,15 +56,20 @@ class Problems {
   std::size_t count_ = 0;
 };
 
-/// Names of what is stored, with positions, and suggestions for what is not.
+/// Names of what is stored, as the rules rename them, with positions, and suggestions for what is not.
 class StoredKeys {
  public:
-  explicit StoredKeys(const Metadata& metadata) {
-    for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) tensors_.emplace(metadata.tensors[i].key, i);
+  StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules) {
+    const KeyRenamer renamed(rules);
+    for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);
     for (std::uint32_t i = 0; i < metadata.objects.size(); ++i) {
-      objects_.emplace(metadata.objects[i].key, i);
-      object_keys_.insert(metadata.objects[i].key.substr(0, metadata.objects[i].key.rfind("/shard_")));
+      const std::string& stored = metadata.objects[i].key;
+      const std::size_t suffix = std::min(stored.rfind("/shard_"), stored.size());
+      const std::string key = renamed(stored.substr(0, suffix));
+      add(objects_, key + stored.substr(suffix), i, metadata.objects);
+      object_keys_.insert(key);
     }
+    ambiguous_.raise_if_any(ErrorCode::kMismatch, "the rules of load.rename give several stored keys the same name:");
   }
 
   std::optional<std::uint32_t> tensor(const std::string& key) const { return position(tensors_, key); }
@@ -86,6 +93,15 @@ class StoredKeys {
 
  private:
   using Index = std::unordered_map<std::string, std::uint32_t>;
+
+  template <typename Entries>
+  void add(Index& index, std::string key, std::uint32_t i, const Entries& entries) {
+    const auto [found, inserted] = index.try_emplace(std::move(key), i);
+    if (!inserted && entries[found->second].key != entries[i].key) {
+      ambiguous_.add(dckpt::quoted(entries[found->second].key) + " and " + dckpt::quoted(entries[i].key) + " both become " + dckpt::quoted(found->first));
+    }
+  }
+
   static std::optional<std::uint32_t> position(const Index& index, const std::string& key) {
     const auto found = index.find(key);
     if (found == index.end()) return std::nullopt;
@@ -94,6 +110,7 @@ class StoredKeys {
   Index tensors_;
   Index objects_;
   std::set<std::string> object_keys_;
+  Problems ambiguous_;
   mutable std::vector<std::string> names_;
 };
 
@@ -132,7 +149,11 @@ class Loading {
   LoadReport run() {
     agree(comm_, "opening the checkpoint", [&] {
       reader_ = open_checkpoint(path_);
-      keys_.emplace(reader_->metadata());
+      if (options_.strategy != "auto" && options_.strategy != reader_->info().format) {
+        throw CheckpointError(ErrorCode::kMismatch, "the checkpoint has the format '" + reader_->info().format + "', but load.strategy asks for " + dckpt::quoted(options_.strategy) +
+                                                        "; 'auto' takes what is there", {.file = path_.string()});
+      }
+      keys_.emplace(reader_->metadata(), options_.rename);
       common_ = reader_->common_state();
     });
     reader_->info().format == "dcp" && common_.is_none() ? load_dcp() : load_megatron();

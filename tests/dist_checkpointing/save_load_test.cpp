@@ -340,6 +340,75 @@ TEST_F(SaveLoad, ReplicatedTensorsOfADcpSaveAreWrittenOnce) {
   EXPECT_LT(bytes, 3U * 256 * 64 * 4);
 }
 
+TEST_F(SaveLoad, ReplicasShareTheWritingWhenAsked) {
+  const auto state = [](int rank) {
+    StateDict held;
+    for (const std::string key : {"a", "b", "c", "d"}) held[key] = ShardedTensor::whole(key, arange({64, 64}), {.replica_id = {0, rank}});
+    return held;
+  };
+  save_on(4, state, {.parallel = {.enabled = true}});
+  for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(std::filesystem::exists(checkpoint() / ("__" + std::to_string(rank) + "_0.distcp"))) << "rank " << rank << " wrote one of them";
+  StateDict loaded = load_plain_tensors(checkpoint());
+  for (const std::string key : {"a", "b", "c", "d"}) EXPECT_TRUE(equal(loaded[key].as_tensor(), arange({64, 64})));
+}
+
+TEST_F(SaveLoad, APlannerRemembersThePlanFromSaveToSave) {
+  const SaveOptions options{.overwrite = true};
+  run_ranks(3, [&](Communicator& comm) {
+    SavePlanner planner = make_planner(options);
+    const auto save_values = [&](float value, std::int64_t columns) {
+      Tensor rows = Tensor::empty(DType::kFloat32, {2, columns});
+      std::fill_n(reinterpret_cast<float*>(rows.data()), rows.numel(), value);
+      StateDict state;
+      state["w"] = ShardedTensor::from_rank_offsets("w", rows, {{.axis = 0, .rank = comm.rank(), .count = 3}});
+      save(state, checkpoint(), options, comm, planner);
+    };
+    const auto first_value = [&] { return *reinterpret_cast<const float*>(load_plain_tensors(checkpoint())["w"].as_tensor().data()); };
+    save_values(1, 4);
+    EXPECT_FALSE(planner.was_hit());
+    save_values(2, 4);
+    EXPECT_EQ(planner.was_hit(), comm.rank() == 0) << "only the coordinator decides";
+    EXPECT_EQ(first_value(), 2);
+    comm.barrier();
+    save_values(3, 5);
+    EXPECT_FALSE(planner.was_hit()) << "the shape has changed";
+    EXPECT_EQ(first_value(), 3);
+  });
+}
+
+TEST_F(SaveLoad, StoredKeysAreRenamedBeforeTheyAreCompared) {
+  save_on(1, [](int) {
+    StateDict state;
+    state["w"] = ShardedTensor::whole("module.decoder.w", arange({3}));
+    state["o"] = ShardedObject{"module.rng", Value(7)};
+    return state;
+  });
+  StateDict state;
+  state["w"] = ShardedTensor::whole("decoder.w", untouched({3}));
+  state["o"] = ShardedObject{"rng", {}};
+  load(state, checkpoint(), {.strict = Strict::kRaiseAll, .rename = {{"^module\\.", ""}}});
+  EXPECT_TRUE(equal(state["w"].as_tensor(), arange({3})));
+  EXPECT_EQ(state["o"].as_int(), 7);
+}
+
+TEST_F(SaveLoad, RulesThatMakeTwoKeysOneAreRefused) {
+  save_on(1, [](int) {
+    StateDict state;
+    state["a"] = ShardedTensor::whole("a.w", arange({3}));
+    state["b"] = ShardedTensor::whole("b.w", arange({3}));
+    return state;
+  });
+  StateDict state;
+  EXPECT_THAT(error_of([&] { load(state, checkpoint(), {.rename = {{"^[ab]\\.", ""}}}); }), HasSubstr("'a.w' and 'b.w' both become 'w'"));
+}
+
+TEST_F(SaveLoad, WhatThisVersionCannotDoIsRefusedNotIgnored) {
+  const auto state = [](int) { return StateDict(Value::dict()); };
+  EXPECT_THAT(error_of([&] { save_on(1, state, {.async = {.enabled = true}}); }), HasSubstr("saving in the background"));
+  EXPECT_THAT(error_of([&] { save_on(1, state, {.io = {.engine = IoEngine::kDirect}}); }), HasSubstr("engine"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint()));
+}
+
 TEST_F(SaveLoad, AFailingRankFailsAllAndLeavesNothing) {
   const std::string message = error_of([&] {
     save_on(3, [](int rank) {
