@@ -40,7 +40,11 @@ std::uint64_t WireReader::number(std::uint64_t limit) {
 
 std::int64_t WireReader::signed_number() { return static_cast<std::int64_t>(number(static_cast<std::uint64_t>(INT64_MAX))); }
 
-std::size_t WireReader::count() { return number(bytes_.size() - at_); }
+std::size_t WireReader::count() {
+  const std::uint64_t value = number();
+  if (value > bytes_.size() - at_) malformed("a number is larger than it can be");
+  return value;
+}
 
 std::string WireReader::text() {
   const std::size_t length = count();
