@@ -1,0 +1,15 @@
+#pragma once
+
+#include "configs/options.h"
+#include "dist_checkpointing/load/tensor_request.h"
+#include "strategies/comm/communicator.h"
+#include "strategies/read_tensors.h"
+#include "strategies/reader.h"
+
+namespace dckpt {
+
+/// Fills the destinations of a request: the one place where a load moves tensor bytes. Collective; throws the same CheckpointError on all ranks, and then
+/// destinations are partly filled.
+ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request, const LoadOptions& options, Communicator& comm);
+
+}  // namespace dckpt

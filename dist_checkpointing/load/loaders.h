@@ -1,0 +1,28 @@
+#pragma once
+
+#include "configs/options.h"
+#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/load/stored_keys.h"
+#include "mapping/state/value.h"
+#include "strategies/comm/communicator.h"
+#include "strategies/reader.h"
+
+namespace dckpt {
+
+/// A load under way: what both kinds of loaders work with.
+struct LoadContext {
+  const CheckpointReader& reader;
+  const StoredKeys& keys;
+  const LoadOptions& options;
+  Communicator& comm;
+  LoadReport& report;
+};
+
+/// Loads as Megatron does: sharded leaves under their own keys, wherever they stand in the state; what is neither sharded nor local comes from `common`.
+/// Collective.
+void load_megatron(const LoadContext& load, Value common, StateDict& state);
+
+/// Loads as PyTorch DCP does: every leaf under its path, sharded ones under their keys. Collective.
+void load_dcp(const LoadContext& load, StateDict& state);
+
+}  // namespace dckpt

@@ -1,0 +1,52 @@
+#include "dist_checkpointing/load/stored_keys.h"
+
+#include <algorithm>
+
+#include "configs/rename.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+
+StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules) {
+  const KeyRenamer renamed(rules);
+  ProblemList ambiguous;
+  const auto add = [&](Index& index, std::string name, std::uint32_t i, const auto& entries) {
+    const auto [found, inserted] = index.try_emplace(std::move(name), i);
+    const std::string& first = entries[found->second].key;
+    if (inserted || first == entries[i].key) return;
+    ambiguous.add(quoted(first) + " and " + quoted(entries[i].key) + " both become " + quoted(found->first));
+  };
+  for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);
+  for (std::uint32_t i = 0; i < metadata.objects.size(); ++i) {
+    const std::string& stored = metadata.objects[i].key;
+    const std::size_t suffix = std::min(stored.rfind("/shard_"), stored.size());
+    const std::string key = renamed(stored.substr(0, suffix));
+    add(objects_, key + stored.substr(suffix), i, metadata.objects);
+    object_keys_.insert(key);
+  }
+  ambiguous.raise_if_any(ErrorCode::kMismatch, "the rules of load.rename give several stored keys the same name:");
+}
+
+std::set<std::string> StoredKeys::all() const {
+  std::set<std::string> keys = object_keys_;
+  for (const auto& [key, index] : tensors_) keys.insert(key);
+  return keys;
+}
+
+std::string StoredKeys::describe_unknown(const std::string& key) const {
+  if (names_.empty()) {
+    for (const auto& [name, index] : tensors_) names_.push_back(name);
+    for (const auto& [name, index] : objects_) names_.push_back(name);
+  }
+  const auto close = nearest(key, names_);
+  return quoted(key) + (close ? " (the checkpoint has " + quoted(*close) + ")" : "");
+}
+
+std::optional<std::uint32_t> StoredKeys::position(const Index& index, const std::string& key) {
+  const auto found = index.find(key);
+  if (found == index.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "mapping/base/error.h"
+
+namespace dckpt {
+
+/// Things that are wrong, collected so that one error tells them all.
+class ProblemList {
+ public:
+  /// At most this many are spelt out; the message then says how many more there are.
+  static constexpr std::size_t kShown = 20;
+
+  /// One line, without its newline. Text from outside must be quoted.
+  void add(std::string line);
+
+  bool empty() const noexcept { return count_ == 0; }
+
+  /// Throws CheckpointError with `what` as its first line and a line for each problem. Nothing if there is none.
+  void raise_if_any(ErrorCode code, const std::string& what) const;
+
+ private:
+  std::vector<std::string> lines_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace dckpt
