@@ -93,6 +93,9 @@ struct SaveOptions {
   AsyncOptions async{};
   bool overwrite = false;       ///< replace an existing checkpoint of that name (atomically); else that is an error
   bool integrity = false;       ///< write integrity.json with a SHA-256 per file
+  /// Tensors and objects whose keys begin with it go to data files of their own, named "{hint}__{rank}_{number}.distcp", so that remove_sharded_tensors() can
+  /// delete them as files. Empty: none. See separation_hint.h for what it may be.
+  std::string separation_hint{};
   WriteOptions io{};
 
   friend bool operator==(const SaveOptions&, const SaveOptions&) = default;

@@ -1,6 +1,7 @@
 #include "configs/policy_schema.h"
 
 #include "configs/rename.h"
+#include "configs/separation_hint.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -76,6 +77,17 @@ Field<SaveOptions> backend() {
       [type](const SaveOptions& save) { return save.strategy.version ? std::optional(type.show(save.strategy)) : std::nullopt; }};
 }
 
+/// A prefix of keys, or null for none.
+Type<std::string> separation_hint() {
+  const Type<std::string> prefix = text("a prefix of keys, or null");
+  return {[prefix](const YamlNode& node, const std::string& path, std::string& into, ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kNull) return into.clear();
+            prefix.read(node, path, into, problems);
+            if (const auto problem = problem_of_separation_hint(into)) problems.push_back({node.place, path + ": " + *problem});
+          },
+          [prefix](const std::string& value) { return value.empty() ? YamlNode{} : prefix.show(value); }};
+}
+
 void check_save(const YamlNode& node, const std::string& path, const SaveOptions& save, ConfigProblems& problems) {
   const YamlNode* const backend = node.find("backend");
   if (backend != nullptr && node.find("strategy") != nullptr)
@@ -97,6 +109,7 @@ Type<SaveOptions> save() {
                                          field("planner", &SaveOptions::planner, planner()),
                                          field("parallel", &SaveOptions::parallel, parallel()),
                                          field("async", &SaveOptions::async, async()),
+                                         field("separation_hint", &SaveOptions::separation_hint, separation_hint()),
                                          field("io", &SaveOptions::io, io()),
                                          field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
                                      },

@@ -315,7 +315,8 @@ class Conversion {
     WriteOptions io = options_.io;
     io.threads = plans_.size() > 1 ? 1 : io.threads;  // threads share the ranks, or else the files of the only one
     parallel_for(plans_.size(), options_.io.threads, [&](std::size_t rank) {
-      WrittenItems written = write_data_files(*storage, publication.staging(), static_cast<int>(rank), final_plan(plans_[rank], plan_.items[rank]), source, io);
+      WrittenItems written = write_data_files(*storage, publication.staging(), static_cast<int>(rank), final_plan(plans_[rank], plan_.items[rank]), source, io,
+                                              options_.separation_hint);
       places[rank] = std::move(written.places);
       files[rank] = std::move(written.files);
     });

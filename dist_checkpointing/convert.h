@@ -27,6 +27,7 @@ struct ConvertOptions {
   bool dry_run = false;                  ///< plan and report, write nothing
   bool overwrite = false;
   std::uint64_t max_memory = std::uint64_t{256} << 20;  ///< for tensor bytes in flight
+  std::string separation_hint{};         ///< see SaveOptions
   bool integrity = false;                ///< write integrity.json; also done when the source has one
   std::optional<std::uint64_t> iteration{};
   WriteOptions io{};

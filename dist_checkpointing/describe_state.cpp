@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "configs/separation_hint.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
@@ -150,6 +151,7 @@ PlannerKind planner_kind(const SaveOptions& options) noexcept {
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {
   check_supported(options);
   check_planner_kind(options);
+  check_separation_hint(options.separation_hint);
   if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state);
   return describe_megatron(state, options.compat, {.replicas = options.parallel.enabled}, rank);
 }

@@ -129,7 +129,7 @@ class Saving {
   WrittenItems write(const Assignment& assignment) {
     const SavePlan& plan = planner_.accept(as_bytes(assignment.answer));
     StateSource source(std::move(described_.tensors), std::move(described_.object_bytes));
-    return write_data_files(*storage_, assignment.staging, comm_.rank(), plan, source, options_.io);
+    return write_data_files(*storage_, assignment.staging, comm_.rank(), plan, source, options_.io, options_.separation_hint);
   }
 
   void publish(const std::vector<Bytes>& results) {

@@ -1,7 +1,9 @@
 #include "strategies/torch_dist/writer.h"
 
 #include <algorithm>
+#include <span>
 
+#include "configs/separation_hint.h"
 #include "mapping/base/error.h"
 #include "mapping/base/parallel_for.h"
 #include "strategies/formats/torch_archive/checksum.h"
@@ -78,13 +80,13 @@ void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source,
   file.append(blob.tail(crc));
 }
 
-/// Which items go to which file: objects first and round robin, then tensors, largest first to the file with the least bytes.
-std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::size_t files) {
+/// Which of `items` go to which file: objects first and round robin, then tensors, largest first to the file with the least bytes. No file is empty.
+std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::span<const std::size_t> items, std::size_t files) {
   std::vector<std::vector<std::size_t>> buckets(files);
   std::vector<std::uint64_t> bytes(files, 0);
   std::vector<std::size_t> tensors;
   std::size_t objects = 0;
-  for (std::size_t i = 0; i < plan.size(); ++i) {
+  for (const std::size_t i : items) {
     const WriteItem& item = plan[i];
     if (item.kind == WriteItem::Kind::kTensor) {
       tensors.push_back(i);
@@ -103,7 +105,32 @@ std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::size_t f
   }
   // Inside a file tensors keep the order of the plan, which is the order in which a whole-model load wants them.
   for (const std::size_t i : tensors) buckets[file_of[i]].push_back(i);
+  std::erase_if(buckets, [](const auto& bucket) { return bucket.empty(); });
   return buckets;
+}
+
+struct DataFile {
+  std::string name;
+  std::vector<std::size_t> items;  ///< positions in the plan, in the order of the file
+};
+
+/// The rank's files, numbered through: first those of ordinary keys, then those that the hint keeps apart.
+std::vector<DataFile> plan_data_files(const SavePlan& plan, int rank, int files_per_rank, std::string_view hint) {
+  std::vector<std::size_t> ordinary;
+  std::vector<std::size_t> hinted;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const bool apart = !hint.empty() && plan[i].key.starts_with(hint) && plan[i].key != kCommonStateKey;
+    (apart ? hinted : ordinary).push_back(i);
+  }
+  std::vector<DataFile> files;
+  const auto add = [&](std::string_view prefix, std::span<const std::size_t> items) {
+    for (auto& bucket : spread(plan, items, static_cast<std::size_t>(std::max(files_per_rank, 1)))) {
+      files.push_back({std::string(prefix) + "__" + std::to_string(rank) + "_" + std::to_string(files.size()) + ".distcp", std::move(bucket)});
+    }
+  };
+  add("", ordinary);
+  add(hint, hinted);
+  return files;
 }
 
 void write_small_file(Storage& storage, const std::string& name, ByteView content, bool sync) {
@@ -126,19 +153,20 @@ std::string hash_file(const ReadableFile& file) {
 
 }  // namespace
 
-WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io) {
+WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io,
+                              std::string_view separation_hint) {
+  check_separation_hint(separation_hint);
+  const std::vector<DataFile> files = plan_data_files(plan, rank, io.files_per_rank, separation_hint);
   WrittenItems written;
   written.places.resize(plan.size());
-  if (plan.empty()) return written;
-  auto buckets = spread(plan, static_cast<std::size_t>(std::max(io.files_per_rank, 1)));
-  buckets.erase(std::remove_if(buckets.begin(), buckets.end(), [](const auto& bucket) { return bucket.empty(); }), buckets.end());
-  for (std::size_t i = 0; i < buckets.size(); ++i) written.files.push_back("__" + std::to_string(rank) + "_" + std::to_string(i) + ".distcp");
+  for (const DataFile& file : files) written.files.push_back(file.name);
 
-  parallel_for(buckets.size(), io.threads, [&](std::size_t index) {
+  parallel_for(files.size(), io.threads, [&](std::size_t index) {
+    const std::vector<std::size_t>& items = files[index].items;
     std::uint64_t expected = 0;
-    for (const std::size_t i : buckets[index]) expected += plan[i].nbytes + kBlobOverhead;
-    BufferedFile file(storage.create(in_directory(directory, written.files[index]), expected));
-    for (const std::size_t i : buckets[index]) {
+    for (const std::size_t i : items) expected += plan[i].nbytes + kBlobOverhead;
+    BufferedFile file(storage.create(in_directory(directory, files[index].name), expected));
+    for (const std::size_t i : items) {
       const WriteItem& item = plan[i];
       const std::uint64_t start = file.position();
       with_context({.key = item.key, .rank = rank}, [&] {

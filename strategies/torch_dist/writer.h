@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "configs/options.h"
@@ -28,8 +29,11 @@ struct WrittenItems {
 };
 
 /// Writes a rank's final plan as data files `__{rank}_{i}.distcp` of `directory`: a sequence of torch archives each, objects first, items spread
-/// over `io.files_per_rank` files by bytes, at most `io.threads` of them written at a time. Throws CheckpointError (io).
-WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io);
+/// over `io.files_per_rank` files by bytes, at most `io.threads` of them written at a time. Items whose keys begin with `separation_hint` (unless it is empty)
+/// are spread over as many files of their own, `{hint}__{rank}_{i}.distcp`; the common state stays with the others. Throws CheckpointError (io), and
+/// (invalid argument) for a hint that is no beginning of a file name.
+WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io,
+                              std::string_view separation_hint = {});
 
 /// What makes the data files a checkpoint.
 struct CheckpointMarkers {

@@ -44,6 +44,7 @@ save:
   planner: {kind: mcore, dedup: lowest_rank, cache: false, validate: false}
   parallel: {enabled: true, exchange: all_to_all}
   async: {enabled: false, snapshot: eager, staging_memory: 1.5GiB}
+  separation_hint: "optimizer."
   io: {engine: buffered, threads: 7, files_per_rank: 3, fsync: false, checksums: false, page_aligned: true}
   integrity: sha256
 load:
@@ -62,6 +63,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron, .dedup = Dedup::kLowestRank, .cache = false, .validate = false}));
   EXPECT_EQ(policy.save.parallel, (ParallelOptions{true, Exchange::kAllToAll}));
   EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false, .staging_memory = std::uint64_t{3} << 29}));
+  EXPECT_EQ(policy.save.separation_hint, "optimizer.");
   EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
   EXPECT_TRUE(policy.save.integrity);
   EXPECT_EQ(policy.load.strict, Strict::kRaiseAll);
@@ -93,6 +95,7 @@ save:
     enabled: false
     snapshot: eager
     staging_memory: 8GiB
+  separation_hint: null
   io:
     engine: auto
     threads: 2
@@ -130,7 +133,7 @@ TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
 
 TEST(PolicyMessages, UnknownField) {
   EXPECT_THAT(problems_of("save:\n  integrty: none\n"), ElementsAre("p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
-                                                                    "backend, compat, flattened, planner, parallel, async, io and integrity"));
+                                                                    "backend, compat, flattened, planner, parallel, async, separation_hint, io and integrity"));
   EXPECT_THAT(problems_of("speed: fast\n"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, save, load and retention"));
   EXPECT_THAT(problems_of("load: {rename: [{from: a, to: b, too: c}]}\n"),
               ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it has from and to"));
@@ -192,6 +195,13 @@ TEST(PolicyMessages, Versions) {
 TEST(PolicyMessages, StrategyAndBackendExcludeEachOther) {
   EXPECT_THAT(problems_of("save:\n  strategy: torch_dist\n  backend: {name: torch_dist}\n"),
               ElementsAre("p.yaml:4:12: save: strategy and backend say the same thing; keep one of them"));
+}
+
+TEST(PolicyMessages, SeparationHintsBecomeFileNames) {
+  EXPECT_EQ(policy_of("save: {separation_hint: ~}").save.separation_hint, "");
+  EXPECT_THAT(problems_of("save: {separation_hint: a/b}\n"),
+              ElementsAre("p.yaml:2:25: save.separation_hint: 'a/b' has a slash, a backslash or a control character; it is the beginning of file names"));
+  EXPECT_THAT(problems_of("save: {separation_hint: ''}\n"), ElementsAre("p.yaml:2:25: save.separation_hint: found the text '', expected a prefix of keys, or null"));
 }
 
 TEST(PolicyMessages, PlannersOfDcpSaveDcpOnly) {
@@ -263,7 +273,7 @@ TEST(Policy, FilesNameThemselvesInErrors) {
 /// Leaves of a policy as "save.io.threads", with the value as it is shown.
 void collect_leaves(const YamlNode& node, const std::string& path, std::vector<std::pair<std::string, std::string>>& leaves) {
   if (node.kind != YamlNode::Kind::kMap) {
-    leaves.emplace_back(path, node.kind == YamlNode::Kind::kList ? "[]" : node.text);
+    leaves.emplace_back(path, node.kind == YamlNode::Kind::kList ? "[]" : node.kind == YamlNode::Kind::kNull ? "null" : node.text);
     return;
   }
   for (std::size_t i = 0; i < node.keys.size(); ++i) collect_leaves(node.values[i], path.empty() ? node.keys[i].text : path + "." + node.keys[i].text, leaves);
@@ -275,7 +285,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 31u);
+  ASSERT_EQ(leaves.size(), 32u);
   for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 

@@ -81,6 +81,32 @@ TEST_F(SaveLoad, RowsOfFourRanksBecomeColumnsOfThree) {
   });
 }
 
+TEST_F(SaveLoad, KeysWithTheSeparationHintHaveFilesOfTheirOwn) {
+  save_on(
+      2,
+      [&](int rank) {
+        StateDict state;
+        for (const char* const key : {"model.w", "optimizer.w"}) {
+          state[key] = ShardedTensor::from_rank_offsets(key, part_of_arange({4, 3}, {{2 * rank, 0}, {2, 3}}), {{.axis = 0, .rank = rank, .count = 2}});
+        }
+        return state;
+      },
+      {.separation_hint = "optimizer"});
+  const auto reader = open_checkpoint(checkpoint());
+  EXPECT_THAT(reader->metadata().files, ::testing::UnorderedElementsAre("__0_0.distcp", "optimizer__0_1.distcp", "__1_0.distcp", "optimizer__1_1.distcp"));
+  StateDict wanted;
+  wanted["w"] = ShardedTensor::whole("optimizer.w", untouched({4, 3}));
+  load(wanted, checkpoint());
+  EXPECT_TRUE(equal(wanted["w"].as_tensor(), arange({4, 3})));
+}
+
+TEST_F(SaveLoad, ASeparationHintThatIsNoFileNameIsRefusedBeforeAnythingIsWritten) {
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", arange({2}));
+  EXPECT_THAT(error_of([&] { save(state, checkpoint(), {.separation_hint = "a/../b"}); }), HasSubstr("the separation hint 'a/../b' has a slash"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint()));
+}
+
 TEST_F(SaveLoad, OnlyTheWantedBytesOfARowShardAreRead) {
   const Shape shape{1024, 1024};
   StateDict state;

@@ -9,12 +9,18 @@ import os
 import numpy
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint import FileSystemWriter
 
 logging.disable(logging.WARNING)
 os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"     # the goldens hold more classes than Megatron calls safe
 
 if not hasattr(numpy, "product"):
     numpy.product = numpy.prod      # 0.14 calls what numpy 2 dropped
+
+
+if not hasattr(FileSystemWriter, "metadata_path"):
+    # Megatron's remove_sharded_tensors asks for what later releases of torch made a private method.
+    FileSystemWriter.metadata_path = property(lambda self: self.fs.concat_path(self.path, ".metadata"))
 
 
 def _without_gpu() -> None:

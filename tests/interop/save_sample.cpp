@@ -1,4 +1,4 @@
-// save_sample DIRECTORY COMPAT FLATTENED: writes a checkpoint of four ranks through the public save, for the peers to read.
+// save_sample DIRECTORY COMPAT FLATTENED [SEPARATION_HINT]: writes a checkpoint of four ranks through the public save, for the peers to read.
 // test_save_api.py knows independently what it must hold. Byte j of the row-major global tensor number n is (j + n) mod 251.
 
 #include <cstdio>
@@ -125,14 +125,15 @@ class Sample {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: %s DIRECTORY COMPAT boxes|megatron\n", argv[0]);
+  if (argc != 4 && argc != 5) {
+    std::fprintf(stderr, "usage: %s DIRECTORY COMPAT boxes|megatron [SEPARATION_HINT]\n", argv[0]);
     return 2;
   }
   try {
     SaveOptions options;
     options.compat = parse_compat(argv[2]).value();
     options.flattened = std::string(argv[3]) == "megatron" ? FlattenedForm::kMegatron : FlattenedForm::kBoxes;
+    if (argc == 5) options.separation_hint = argv[4];
     run_ranks(kRanks, [&](Communicator& comm) { save(Sample(comm.rank()).build(), argv[1], options, comm); });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -16,9 +16,9 @@ from ranks import run_ranks
 from rendering import difference, render
 
 
-def save_sample(folder: pathlib.Path, flattened: str) -> pathlib.Path:
-    path = folder / f"sample-{flattened}"
-    subprocess.run([os.environ["DCKPT_SAVE_SAMPLE"], path, "megatron", flattened], check=True, timeout=120)
+def save_sample(folder: pathlib.Path, flattened: str, *separation_hint: str) -> pathlib.Path:
+    path = folder / "-".join(["sample", flattened, *separation_hint])
+    subprocess.run([os.environ["DCKPT_SAVE_SAMPLE"], path, "megatron", flattened, *separation_hint], check=True, timeout=120)
     return path
 
 
@@ -71,6 +71,19 @@ class MegatronReads(unittest.TestCase):
             with self.subTest(flattened):
                 self.check_all(save_sample(self.folder, flattened), torch_peer.digests(sample.tensors()), {key: render(value) for key, value in sample.objects().items()},
                                render(sample.common()))
+
+    def test_keys_that_have_files_of_their_own(self):
+        hint = "types."
+        path = save_sample(self.folder, "boxes", hint)
+        self.assertEqual({file.name.startswith(hint) for file in path.glob("*.distcp")}, {True, False})
+        objects = {key: render(value) for key, value in sample.objects().items()}
+        self.check_all(path, torch_peer.digests(sample.tensors()), objects, render(sample.common()))
+
+        megatron.checkpointing.remove_sharded_tensors(path, hint)
+        self.assertEqual([file.name for file in path.glob("*.distcp") if file.name.startswith(hint)], [])
+        rest = {key: tensor for key, tensor in sample.tensors().items() if not key.startswith(hint)}
+        self.check_all(path, torch_peer.digests(rest), objects, render(sample.common()))
+        self.assertEqual(tool.digests(path).keys(), rest.keys())
 
 
 class MegatronReadsParts(unittest.TestCase):

@@ -72,6 +72,7 @@ TEST(ToolConfig, ShowPrintsAPolicyThatSaysTheSame) {
   EXPECT_EQ(json.at("load").at("rename").items().front().at("to").as_str(), "\\0");
   EXPECT_TRUE(json.at("save").at("io").at("fsync").as_bool());
   EXPECT_EQ(json.at("load").at("staging").as_str(), "64MiB");
+  EXPECT_TRUE(json.at("save").at("separation_hint").is_none());
 }
 
 TEST(ToolConfig, ShowOfAPolicyWithProblemsPrintsNone) {

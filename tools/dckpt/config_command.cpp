@@ -45,6 +45,7 @@ Value to_json_value(const YamlNode& node) {
     for (std::size_t i = 0; i < node.keys.size(); ++i) map[node.keys[i].text] = to_json_value(node.values[i]);
     return map;
   }
+  if (node.kind == YamlNode::Kind::kNull) return {};
   if (node.quoted) return node.text;
   if (node.text == "true" || node.text == "false") return node.text == "true";
   if (const auto number = parse_u64(node.text)) return *number;

@@ -63,6 +63,7 @@ void apply(const SaveOptions& save, ConvertOptions& convert) {
   if (!convert.compat) convert.compat = save.compat;
   if (!convert.flattened) convert.flattened = save.flattened;
   convert.integrity |= save.integrity;
+  convert.separation_hint = save.separation_hint;
   convert.io = save.io;
 }
 

@@ -1,0 +1,31 @@
+#include "configs/separation_hint.h"
+
+#include <algorithm>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// Bytes that mean something in paths on some system, or that no name should have.
+bool is_refused(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return c == '/' || c == '\\' || byte < 0x20 || byte == 0x7F;
+}
+
+}  // namespace
+
+std::optional<std::string> problem_of_separation_hint(std::string_view hint) {
+  const std::string becomes = "; it is the beginning of file names";
+  if (hint.size() > kMaxSeparationHint) return "has " + grouped(hint.size()) + " bytes, more than the limit of " + std::to_string(kMaxSeparationHint) + becomes;
+  if (!is_utf8(hint)) return dckpt::quoted(hint) + " is not UTF-8" + becomes;
+  if (std::ranges::any_of(hint, is_refused)) return dckpt::quoted(hint) + " has a slash, a backslash or a control character" + becomes;
+  return std::nullopt;
+}
+
+void check_separation_hint(std::string_view hint) {
+  if (const auto problem = problem_of_separation_hint(hint)) throw CheckpointError(ErrorCode::kInvalidArgument, "the separation hint " + *problem);
+}
+
+}  // namespace dckpt
