@@ -1,9 +1,8 @@
 #include "dist_checkpointing/open.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
+#include "dist_checkpointing/training_root/layout.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
@@ -15,54 +14,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
-constexpr std::uint64_t kMaxTrackerBytes = 4096;
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMaxIteration = 1'000'000'000'000;
-
-std::string iteration_directory(std::uint64_t iteration) {
-  std::array<char, 32> name{};
-  std::snprintf(name.data(), name.size(), "iter_%07llu", static_cast<unsigned long long>(iteration));
-  return name.data();
-}
-
-std::string_view stripped(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n\f\v";
-  const std::size_t first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
 
 bool names_directory(const fs::path& path) {
   std::error_code error;
   return fs::is_directory(path, error);
 }
 
-/// The directory that a tracker file names: "release", or an iteration.
-std::string tracked_directory(const Storage& root) {
-  const auto file = root.open(kTrackerFile);
-  const Bytes content = read_file(*file, kMaxTrackerBytes);
-  const std::string_view text = stripped(as_text(content));
-  if (text == "release") return "release";
-  const auto iteration = parse_u64(text);
-  if (!iteration || *iteration > kMaxIteration) {
-    throw CheckpointError(ErrorCode::kCorrupt, "Invalid metadata file: the tracker holds " + dckpt::quoted(text, 60) + " instead of an iteration or 'release'; name the checkpoint's own directory, or mend the file",
-                          {.file = file->name()});
-  }
-  return iteration_directory(*iteration);
-}
-
 fs::path resolve_root(const fs::path& root, const OpenOptions& options) {
-  const auto storage = posix_storage(root);
-  if (!options.iteration && !storage->stat(kTrackerFile)) return root;
-  const std::string name = options.iteration ? iteration_directory(*options.iteration) : tracked_directory(*storage);
-  if (!names_directory(root / name)) {
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          options.iteration ? "there is no " + dckpt::quoted(name) + " in this directory"
-                                            : std::string(kTrackerFile) + " names " + dckpt::quoted(name) + ", which does not exist; choose another with --iteration",
-                          {.file = root.string()});
-  }
-  return root / name;
+  const std::optional<std::string> name = options.iteration ? iteration_directory(*options.iteration) : read_tracker(*posix_storage(root));
+  if (!name) return root;
+  if (names_directory(root / *name)) return root / *name;
+  std::string message = options.iteration ? "there is no " + dckpt::quoted(*name) + " in this directory"
+                                          : std::string(kTrackerFile) + " names " + dckpt::quoted(*name) + ", which does not exist; choose another with --iteration";
+  throw CheckpointError(ErrorCode::kIncomplete, message + "; there are " + describe_iterations(list_iterations(root)), {.file = root.string()});
 }
 
 /// Files that belong to a checkpoint directory; a user who names one of them means the directory.

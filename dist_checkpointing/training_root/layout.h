@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strategies/storage/storage.h"
+
+// How the checkpoints of a run lie in its training root, as Megatron has it:
+//
+//   ROOT/latest_checkpointed_iteration.txt   the tracker: an iteration in decimal digits, or "release"; blanks around it do not matter
+//   ROOT/iter_0001000/                       one checkpoint per iteration, at least seven digits
+//   ROOT/release/                            a checkpoint that belongs to no iteration; counts as iteration 0
+//
+// Nothing else knows these names.
+
+namespace dckpt {
+
+inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
+inline constexpr const char* kReleaseDirectory = "release";
+inline constexpr std::uint64_t kMaxIteration = 1'000'000'000'000;
+
+/// 1000 → "iter_0001000". Throws CheckpointError (invalid argument) beyond kMaxIteration.
+std::string iteration_directory(std::uint64_t iteration);
+/// The way back; empty for every other spelling.
+std::optional<std::uint64_t> parse_iteration_directory(std::string_view name);
+
+/// The directory of a training root that its tracker names; empty without a tracker. Throws CheckpointError: (corrupt) if the tracker holds neither an iteration nor
+/// "release", (io).
+std::optional<std::string> read_tracker(const Storage& root);
+/// Atomic and durable.
+void write_tracker(Storage& root, std::uint64_t iteration);
+
+/// Iterations with a directory in the root (or a link to one), in ascending order, complete or not; none if there is no root.
+std::vector<std::uint64_t> list_iterations(const std::filesystem::path& root);
+
+/// For messages: "iterations 100, 200 and 300", the newest `limit` of them, or "no iterations".
+std::string describe_iterations(const std::vector<std::uint64_t>& iterations, std::size_t limit = 8);
+
+}  // namespace dckpt

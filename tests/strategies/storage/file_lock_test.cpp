@@ -1,0 +1,77 @@
+#include "strategies/storage/file_lock.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <optional>
+
+#include "tests/support/code_of.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FileLocks : public ::testing::Test {
+ protected:
+  std::string code_of_locking() const {
+    return code_of([&] { const FileLock lock(file_, "the second"); });
+  }
+  TempDir directory_;
+  std::filesystem::path file_ = directory_ / "lock";
+};
+
+TEST_F(FileLocks, HaveOneHolderWhoIsNamed) {
+  std::optional<FileLock> first(std::in_place, file_, "the \n first");
+  const CheckpointError error = testing::error_of([&] { const FileLock second(file_, "the second"); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.what(), HasSubstr("locked by the \\n first"));
+  first.reset();
+  EXPECT_EQ(code_of_locking(), "no error");
+  EXPECT_EQ(code_of_locking(), "no error");
+}
+
+TEST_F(FileLocks, AreFreeWhenTheProcessOfTheHolderIsKilled) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const FileLock lock(file_, "the child");
+    [[maybe_unused]] const ssize_t told = write(ready[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(code_of_locking(), "invalid-argument");
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(code_of_locking(), "no error");
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST_F(FileLocks, RefuseWhatIsNoRegularFile) {
+  std::filesystem::create_symlink("elsewhere", file_);
+  EXPECT_EQ(code_of_locking(), "corrupt");
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "elsewhere"));
+  std::filesystem::remove(file_);
+  ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
+  EXPECT_EQ(code_of_locking(), "corrupt");
+  std::filesystem::remove(file_);
+  std::filesystem::create_directory(file_);
+  EXPECT_EQ(code_of_locking(), "io");
+}
+
+TEST_F(FileLocks, NeedADirectoryToBeIn) {
+  file_ = directory_ / "missing" / "lock";
+  EXPECT_EQ(code_of_locking(), "io");
+}
+
+}  // namespace
+}  // namespace dckpt
