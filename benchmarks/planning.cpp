@@ -151,7 +151,7 @@ class LargeModel {
   }
 };
 
-SavePlan local_plan(const PlanWorkload& workload, const std::vector<LocalShard>& shards) { return plan_local_save(shards, workload.kind, FlattenedForm::kBoxes); }
+SavePlan local_plan(const PlanWorkload& workload, const std::vector<LocalShard>& shards) { return plan_local_save(shards, FlattenedForm::kBoxes); }
 
 /// Where a writer of one file per rank would put the items.
 void place(GlobalPlan& plan) {

@@ -102,7 +102,7 @@ class Saving {
     Bytes proposal;
     agree(comm_, "describing the state dict", [&] {
       described_ = describe_state(state_, options_, comm_.rank());
-      proposal = planner_.propose(plan_local_save(described_.shards, planner_kind(options_), options_.flattened));
+      proposal = planner_.propose(plan_local_save(described_.shards, options_.flattened));
     });
     const std::vector<Bytes> proposals = comm_.gather(proposal, 0);
     std::vector<Bytes> assignments;

@@ -72,7 +72,10 @@ class GlobalPlanner::Work {
     plan_.slots.resize(rank_begin_.size());
     load_.assign(rank_begin_.size(), 0);
     chosen_.assign(records_.size(), 0);
-    for (Entry& entry : entries_) group(entry);
+    for (Entry& entry : entries_) {
+      group(entry);
+      if (entry.has_empty) leave_out_empty(entry);
+    }
     choose_writers();
     collect();
     if (options_.validate) check_coverage();
@@ -101,9 +104,11 @@ class GlobalPlanner::Work {
     BoxList boxes;
     std::vector<std::uint32_t> records;  ///< of each box
     std::vector<bool> replicas;          ///< of each box, whether it is not the main replica; empty when all are main
+    bool has_empty = false;              ///< a box without elements
     bool ascending = true;               ///< each box comes after the one before, so that no two are the same
     std::vector<std::uint32_t> sorted{};       ///< unless ascending: boxes in order, equal ones in the order of arrival
     std::vector<std::uint32_t> group_begin{};  ///< unless ascending: of each box, where its equals begin in `sorted`
+    std::vector<bool> left_out{};              ///< of each box, whether it is not stored; empty when all may be
     std::uint32_t stored = UINT32_MAX;         ///< position in the metadata
 
     bool is_replica(std::size_t box) const { return !replicas.empty() && replicas[box]; }
@@ -152,6 +157,7 @@ class GlobalPlanner::Work {
     }
     const std::size_t box = entry.boxes.size();
     entry.boxes.push_back(item.chunk);
+    entry.has_empty |= item.kind == WriteItem::Kind::kTensor && item.nbytes == 0;
     if (box > 0 && compare_boxes(entry.boxes, box - 1, box) >= 0) entry.ascending = false;
     if (!item.main_replica && entry.replicas.empty()) entry.replicas.assign(box, false);
     if (!item.main_replica || !entry.replicas.empty()) entry.replicas.push_back(!item.main_replica);
@@ -191,6 +197,25 @@ class GlobalPlanner::Work {
     for (std::uint32_t i = 0; i < entry.sorted.size(); ++i) {
       if (compare_boxes(entry.boxes, entry.sorted[begin], entry.sorted[i]) != 0) begin = i;
       entry.group_begin[entry.sorted[i]] = begin;
+    }
+  }
+
+  /// Decides which boxes without elements are stored. By Megatron's rule none is, if the tensor has elements at all. By DCP's rule they are, unless another box
+  /// begins at the same offset: that is what DCP's readers know a chunk by.
+  void leave_out_empty(Entry& entry) const {
+    const std::size_t count = entry.boxes.size();
+    const bool none = !any_holder_ && numel(entry.size) != 0;
+    const auto box_at = [&](std::size_t i) { return entry.ascending ? i : entry.sorted[i]; };
+    entry.left_out.assign(count, false);
+    for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+      std::size_t kept = box_at(begin);  // of those that begin here
+      for (end = begin; end < count && std::ranges::equal(entry.boxes.offsets(box_at(end)), entry.boxes.offsets(kept)); ++end) {
+        if (numel(entry.boxes.sizes(kept)) == 0) kept = box_at(end);
+      }
+      for (std::size_t i = begin; i < end; ++i) {
+        const std::size_t box = box_at(i);
+        entry.left_out[box] = numel(entry.boxes.sizes(box)) == 0 && (none || compare_boxes(entry.boxes, box, kept) != 0);
+      }
     }
   }
 
@@ -237,6 +262,7 @@ class GlobalPlanner::Work {
 
   /// Of the equals of `box`.
   void choose_writer(const Entry& entry, std::uint32_t box) {
+    if (entry.has_empty && entry.left_out[box]) return;
     const auto holders = equals_of(entry, box);
     if (holders.size() == 1) {
       if (entry.is_replica(box) && !any_holder_) return;
@@ -327,7 +353,6 @@ class GlobalPlanner::Work {
       metadata.objects.push_back({entry.key, {}});
       plan_.items[rank].push_back({item});
       plan_.slots[rank].push_back({entry.stored, 0, true});
-      if (!entry.grid_key.empty()) add_to_grid(entry, records_[record].box);
       return;
     }
     if (entry.stored == UINT32_MAX) {
@@ -349,20 +374,22 @@ class GlobalPlanner::Work {
     }
   }
 
-  void add_to_grid(const Entry& entry, std::uint32_t box) {
-    const auto [found, inserted] = grid_of_.try_emplace(entry.grid_key, grids_.size());
-    if (inserted) grids_.push_back({entry.grid_key, {}, entry.size, BoxList(entry.size.size()), {}});
-    TensorMetadata& grid = grids_[found->second];
-    if (grid.size == entry.size) {
-      grid.chunks.push_back(entry.boxes.offsets(box), entry.boxes.sizes(box));
-    } else {
-      problems_.push_back(quoted(entry.key) + ": its grid is " + to_string(entry.size) + ", that of another object of " + quoted(entry.grid_key) + " " + to_string(grid.size));
-    }
-  }
-
-  /// Megatron's rule that all objects of a grid are saved.
+  /// Megatron's rule that all objects of a grid are saved, also of one whose objects are replicas everywhere.
   void check_grids() {
-    for (const TensorMetadata& grid : grids_) {
+    std::vector<TensorMetadata> grids;  // the objects as chunks of one element each
+    std::unordered_map<std::string_view, std::size_t> number;
+    for (const Entry& entry : entries_) {
+      if (entry.grid_key.empty() || entry.disagrees) continue;
+      const auto [found, inserted] = number.try_emplace(entry.grid_key, grids.size());
+      if (inserted) grids.push_back({entry.grid_key, {}, entry.size, BoxList(entry.size.size()), {}});
+      TensorMetadata& grid = grids[found->second];
+      if (grid.size != entry.size) {
+        problems_.push_back(quoted(entry.key) + ": its grid is " + to_string(entry.size) + ", that of another object of " + quoted(entry.grid_key) + " " + to_string(grid.size));
+      } else if (entry.stored != UINT32_MAX) {
+        grid.chunks.push_back(entry.boxes.offsets(0), entry.boxes.sizes(0));
+      }
+    }
+    for (const TensorMetadata& grid : grids) {
       const auto cells = static_cast<std::uint64_t>(numel(grid.size));
       if (grid.chunks.size() >= cells) continue;
       const std::vector<Problem> problems = validate_coverage(grid);
@@ -399,8 +426,6 @@ class GlobalPlanner::Work {
   std::vector<Record> records_;
   std::vector<std::uint8_t> chosen_;           ///< of each record, whether its rank writes it
   std::unordered_map<std::uint32_t, Piece> pieces_;  ///< of records that are split
-  std::unordered_map<std::string, std::size_t> grid_of_;
-  std::vector<TensorMetadata> grids_;          ///< objects of a key, as if they were elements
   std::vector<std::uint64_t> load_;
   std::vector<std::string> problems_;
   GlobalPlan plan_;

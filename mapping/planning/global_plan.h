@@ -46,6 +46,9 @@ struct GlobalPlan {
 
 /// Decides who writes what, and makes the metadata: in O(n log n) for n items, holding about 50 bytes for each. Duplicates are recognised by key and box.
 ///
+/// Parts without elements of a tensor that has some are not stored by Megatron's rule; by DCP's they are, unless another part begins at the same offset (DCP's readers
+/// know a chunk by its offset).
+///
 /// With Dedup::kBalanced a part goes to the possible writer with the fewest bytes so far; objects and empty chunks count as one byte. Parts come in the order in
 /// which they are first met (as in DCP), with `use_replicas` those with few possible writers first, then large ones first.
 class GlobalPlanner {

@@ -120,7 +120,7 @@ class Resharding {
         shard.range = TensorShard::Range{begin, end};
         shard.source = source;
         const LocalShard local(std::move(shard));
-        for (WriteItem& item : plan_local_save({&local, 1}, PlannerKind::kDefault, FlattenedForm::kBoxes)) {
+        for (WriteItem& item : plan_local_save({&local, 1}, FlattenedForm::kBoxes)) {
           item.source_begin = 0;
           give(rank, std::move(item));
         }

@@ -27,6 +27,7 @@ WriteItem chunk_item(const TensorShard& shard, Box chunk, std::int64_t source_be
 }
 
 void append_boxes(const TensorShard& shard, SavePlan& plan) {
+  if (shard.range->begin == shard.range->end && shard.box.dims() > 0) plan.push_back(chunk_item(shard, {shard.box.offsets, Shape(shard.box.dims(), 0)}, 0));
   for (FlatPiece& piece : split_flat_range(shard.box.sizes, shard.range->begin, shard.range->end)) {
     for (std::size_t axis = 0; axis < shard.box.dims(); ++axis) piece.box.offsets[axis] += shard.box.offsets[axis];
     plan.push_back(chunk_item(shard, std::move(piece.box), piece.begin - shard.range->begin));
@@ -51,7 +52,6 @@ void append_reformulated(const TensorShard& shard, SavePlan& plan) {
     chunk.offsets.push_back(shard.box.offsets[axis] / cell);
     chunk.sizes.push_back(1);
   }
-  if (shard.range->begin == shard.range->end) return;
   chunk.offsets.push_back(shard.range->begin);
   chunk.sizes.push_back(shard.range->end - shard.range->begin);
   WriteItem item = chunk_item(shard, std::move(chunk), 0);
@@ -75,7 +75,7 @@ WriteItem object_item(const ObjectShard& shard) {
 
 }  // namespace
 
-SavePlan plan_local_save(std::span<const LocalShard> shards, PlannerKind kind, FlattenedForm form) {
+SavePlan plan_local_save(std::span<const LocalShard> shards, FlattenedForm form) {
   SavePlan plan;
   plan.reserve(shards.size());
   for (const LocalShard& local : shards) {
@@ -86,7 +86,7 @@ SavePlan plan_local_save(std::span<const LocalShard> shards, PlannerKind kind, F
     const TensorShard& shard = std::get<TensorShard>(local);
     if (shard.range) {
       form == FlattenedForm::kBoxes ? append_boxes(shard, plan) : append_reformulated(shard, plan);
-    } else if (kind != PlannerKind::kMegatron || numel(shard.box.sizes) != 0 || numel(shard.global_shape) == 0) {
+    } else {
       plan.push_back(chunk_item(shard, shard.box, 0));
     }
   }

@@ -71,9 +71,9 @@ struct WriteItem {
 
 using SavePlan = std::vector<WriteItem>;
 
-/// A rank's items, in the order of its shards. Megatron's planner leaves out empty shards of tensors that have elements; the others keep them, as DCP does.
-/// Replicas are planned too: the global plan decides what is written.
-SavePlan plan_local_save(std::span<const LocalShard> shards, PlannerKind kind, FlattenedForm form);
+/// A rank's items, in the order of its shards: replicas and shards without elements are planned too, so that ranks are compared. The global plan decides what is
+/// written.
+SavePlan plan_local_save(std::span<const LocalShard> shards, FlattenedForm form);
 
 /// A local plan as bytes, for the wire: versioned, little-endian. Sizes of objects do not travel: they may differ from save to save.
 /// `decode_plan` throws CheckpointError (corrupt) on anything that `encode_plan` does not produce; never allocates more than a small multiple of

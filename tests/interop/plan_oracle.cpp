@@ -122,7 +122,7 @@ Json plan_save(const Json& job) {
   GlobalPlanner planner({.kind = options.planner.kind, .dedup = options.planner.dedup});
   for (const Json& tree : job.at("ranks")) {
     const DescribedState described = describe_state(value_of(tree), options, static_cast<int>(ranks.size()));
-    const SavePlan plan = plan_local_save(described.shards, options.planner.kind, options.flattened);
+    const SavePlan plan = plan_local_save(described.shards, options.flattened);
     planner.add(plan);
     Json items = Json::array(), paths = Json::object();
     for (const WriteItem& item : plan) items.push_back(json_of(item));

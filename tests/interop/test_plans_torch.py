@@ -265,7 +265,7 @@ class SaveCase:
 
     def has_equal_offsets(self) -> bool:
         """Known difference 2: torch takes two parts with the same offset for the same part, also if one of them is empty, and keeps any of the two, or both if they
-        lie on one rank. We tell parts apart by their boxes."""
+        lie on one rank. We tell parts apart by their boxes, and do not store an empty one at the offset of another."""
         for holdings in self.holdings().values():
             parts = {(rank, position): data.chunk for position, (rank, data) in enumerate(holdings) if data}
             for (rank, position), chunk in parts.items():
@@ -363,6 +363,7 @@ class Plans(unittest.TestCase):
         if unsound and theirs is None:
             return "refused by both"
         if case.has_equal_offsets():
+            self.check_offsets(ours)
             return "equal offsets"
         if unsound:
             self.assertTrue(self.is_let_through(case, unsound), unsound)
@@ -384,6 +385,12 @@ class Plans(unittest.TestCase):
         objects = [key for key, entry in metadata.state_dict_metadata.items() if isinstance(entry, BytesStorageMetadata)]
         self.assertEqual(ours["tensors"], tensors)
         self.assertEqual(ours["objects"], objects)
+
+    def check_offsets(self, ours: dict) -> None:
+        """That torch finds every chunk: it knows it by key and offset."""
+        for tensor in ours["tensors"]:
+            offsets = [tuple(offsets) for offsets, _ in tensor["chunks"]]
+            self.assertEqual(len(offsets), len(set(offsets)), tensor)
 
     def test_loads(self):
         rng = random.Random(plans.SEED)

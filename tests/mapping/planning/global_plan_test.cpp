@@ -35,7 +35,7 @@ TensorShard replica(TensorShard shard) {
   return shard;
 }
 
-SavePlan local(std::vector<LocalShard> shards) { return plan_local_save(shards, PlannerKind::kDefault, FlattenedForm::kBoxes); }
+SavePlan local(std::vector<LocalShard> shards) { return plan_local_save(shards, FlattenedForm::kBoxes); }
 
 std::vector<std::uint32_t> positions(const std::vector<AssignedItem>& items) {
   std::vector<std::uint32_t> result;
@@ -98,6 +98,18 @@ TEST(GlobalSavePlan, TakesPartsWithoutElementsAnyNumberOfTimes) {
   EXPECT_EQ(global.metadata.tensors.front().chunks.size(), 2U) << "kept once";
 }
 
+TEST(GlobalSavePlan, StoresNoPartWithoutElementsAtTheOffsetOfAnother) {
+  const SavePlan plan = local({shard("w", {4}, {{2}, {2}}), shard("w", {4}, {{2}, {0}}), shard("w", {4}, {{0}, {2}})});
+  const GlobalPlan global = plan_global_save(std::vector{plan}, kDcp);
+  EXPECT_THAT(positions(global.items[0]), ElementsAre(0U, 2U));
+}
+
+TEST(GlobalSavePlan, StoresNoPartWithoutElementsByMegatronsRule) {
+  const SavePlan plan = local({whole_tensor("w", {4}), shard("w", {4}, {{4}, {0}}), whole_tensor("nothing", {0, 2})});
+  EXPECT_THAT(positions(plan_global_save(std::vector{plan}).items[0]), ElementsAre(0U, 2U));
+  EXPECT_THAT(message_of({local({shard("w", {4}, {{4}, {0}})})}), HasSubstr("'w': element (0,) is in no chunk"));
+}
+
 TEST(GlobalSavePlan, StoresMainReplicasOnlyUnlessReplicasShareTheWork) {
   const TensorShard a = whole_tensor("a", {100});
   const TensorShard b = whole_tensor("b", {90});
@@ -142,6 +154,9 @@ TEST(GlobalSavePlan, MissesObjectsOfAGrid) {
   EXPECT_EQ(message_of({local({cell(0, 2)}), local({cell(1, 2)})}), "");
   EXPECT_THAT(message_of({local({cell(0, 4)}), local({cell(3, 4)})}), HasSubstr("'rng': 2 of 4 objects are missing, from offset (1,) of the grid (4,)"));
   EXPECT_THAT(message_of({local({cell(0, 2)}), local({cell(1, 3)})}), HasSubstr("its grid is (3,)"));
+  ObjectShard copy = cell(0, 1);
+  copy.main_replica = false;
+  EXPECT_THAT(message_of({local({copy})}), HasSubstr("'rng': 1 of 1 objects are missing"));
   EXPECT_THAT(message_of({local({cell(0, 2)}), local({cell(0, 2), cell(1, 2)})}), HasSubstr("'rng/shard_0_2': the object is a main replica more than once (on ranks 0, 1)"));
 }
 

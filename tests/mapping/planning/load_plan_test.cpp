@@ -43,7 +43,7 @@ StoredTensor store(const Shape& shape, const std::vector<TensorShard>& shards, F
   std::vector<SavePlan> plans;
   for (std::uint32_t i = 0; i < shards.size(); ++i) {
     const LocalShard shard(shards[i]);
-    plans.push_back(plan_local_save({&shard, 1}, PlannerKind::kMegatron, form));
+    plans.push_back(plan_local_save({&shard, 1}, form));
   }
   GlobalPlan global = plan_global_save(plans);
   StoredTensor stored;

@@ -8,7 +8,6 @@
 namespace dckpt {
 namespace {
 
-using ::testing::IsEmpty;
 
 TensorShard shard(std::string key, Shape shape, Box box) {
   TensorShard result;
@@ -20,8 +19,8 @@ TensorShard shard(std::string key, Shape shape, Box box) {
 
 TensorShard whole_tensor(std::string key, Shape shape) { return shard(std::move(key), shape, whole(shape)); }
 
-SavePlan local(const std::vector<TensorShard>& tensors, FlattenedForm form = FlattenedForm::kBoxes, PlannerKind kind = PlannerKind::kMegatron) {
-  return plan_local_save(std::vector<LocalShard>(tensors.begin(), tensors.end()), kind, form);
+SavePlan local(const std::vector<TensorShard>& tensors, FlattenedForm form = FlattenedForm::kBoxes) {
+  return plan_local_save(std::vector<LocalShard>(tensors.begin(), tensors.end()), form);
 }
 
 TEST(LocalSavePlan, NamesReplicasAsSuch) {
@@ -34,7 +33,7 @@ TEST(LocalSavePlan, NamesReplicasAsSuch) {
 }
 
 TEST(LocalSavePlan, KeepsTheOrderOfTheShards) {
-  const SavePlan plan = plan_local_save(std::vector<LocalShard>{whole_tensor("a", {4}), ObjectShard{"b", 3, true, 0}, whole_tensor("c", {4})}, PlannerKind::kDefault, FlattenedForm::kBoxes);
+  const SavePlan plan = plan_local_save(std::vector<LocalShard>{whole_tensor("a", {4}), ObjectShard{"b", 3, true, 0}, whole_tensor("c", {4})}, FlattenedForm::kBoxes);
   ASSERT_EQ(plan.size(), 3U);
   EXPECT_EQ(plan[1].key, "b");
   EXPECT_EQ(plan[1].kind, WriteItem::Kind::kObject);
@@ -68,10 +67,13 @@ TEST(LocalSavePlan, RefusesMegatronsFormForAnIrregularGrid) {
   EXPECT_THROW(local({flat}, FlattenedForm::kMegatron), CheckpointError);
 }
 
-TEST(LocalSavePlan, KeepsOneEmptyChunkOfATensorWithoutElements) {
-  EXPECT_EQ(local({whole_tensor("empty", {0, 4})}).size(), 1U);
-  EXPECT_THAT(local({shard("uneven", {4}, {{4}, {0}})}), IsEmpty()) << "an empty shard of a tensor with elements is nothing to store";
-  EXPECT_EQ(local({shard("uneven", {4}, {{4}, {0}})}, FlattenedForm::kBoxes, PlannerKind::kDefault).size(), 1U) << "DCP has a chunk for it";
+TEST(LocalSavePlan, PlansShardsWithoutElements) {
+  EXPECT_EQ(local({whole_tensor("empty", {0, 4})}).front().chunk, (Box{{0, 0}, {0, 4}}));
+  TensorShard flat = shard("m", {4, 6}, {{2, 0}, {2, 6}});
+  flat.range = TensorShard::Range{5, 5};
+  flat.fragmentation = Shape{2, 1};
+  EXPECT_EQ(local({flat}).front().chunk, (Box{{2, 0}, {0, 0}}));
+  EXPECT_EQ(local({flat}, FlattenedForm::kMegatron).front().chunk, (Box{{1, 0, 5}, {1, 1, 0}}));
 }
 
 SavePlan plan_with_everything() {
@@ -85,7 +87,7 @@ SavePlan plan_with_everything() {
   TensorShard replica = whole_tensor("replica", {3, 2});
   replica.main_replica = false;
   const ObjectShard object{"rng/shard_0_1", 0, true, 7, "rng", {1}, {0}};
-  return plan_local_save(std::vector<LocalShard>{flat, scalar, object, replica}, PlannerKind::kMegatron, FlattenedForm::kMegatron);
+  return plan_local_save(std::vector<LocalShard>{flat, scalar, object, replica}, FlattenedForm::kMegatron);
 }
 
 TEST(PlanOnTheWire, ComesBackAsItWas) { EXPECT_EQ(decode_plan(encode_plan(plan_with_everything())), plan_with_everything()); }

@@ -30,7 +30,7 @@ class Job {
         shard.box = {{rank, 0}, {1, width}};
         shards.emplace_back(std::move(shard));
       }
-      plans.push_back(plan_local_save(shards, PlannerKind::kMegatron, FlattenedForm::kBoxes));
+      plans.push_back(plan_local_save(shards, FlattenedForm::kBoxes));
     }
     return plans;
   }
@@ -108,7 +108,7 @@ TEST(SavePlanner, SendsTheFinalPlansThatDiffer) {
   extra.global_shape = {4};
   extra.box = whole(Shape{4});
   const LocalShard added(extra);
-  plans[1].push_back(plan_local_save({&added, 1}, PlannerKind::kMegatron, FlattenedForm::kBoxes).front());
+  plans[1].push_back(plan_local_save({&added, 1}, FlattenedForm::kBoxes).front());
   job.save(plans);
   EXPECT_EQ(job.answer_sizes[0], 1U);
   EXPECT_GT(job.answer_sizes[1], 1U);
@@ -121,7 +121,7 @@ TEST(SavePlanner, SizesOfObjectsMayChange) {
   Job job(1);
   const auto plan_of = [](std::uint64_t bytes) {
     const LocalShard object(ObjectShard{"rng", bytes, true, 0});
-    return std::vector<SavePlan>{plan_local_save({&object, 1}, PlannerKind::kMegatron, FlattenedForm::kBoxes)};
+    return std::vector<SavePlan>{plan_local_save({&object, 1}, FlattenedForm::kBoxes)};
   };
   job.save(plan_of(10));
   job.save(plan_of(11));

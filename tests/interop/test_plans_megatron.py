@@ -1,0 +1,315 @@
+"""Plans of random jobs: the library's against those of the Megatron-Core release on PYTHONPATH, with its constructors, its check of all ranks' shards together
+(validate_sharding_integrity) and its save planner. Nothing is communicated: a "fake" process group stands for each rank.
+
+A job is a list of leaves per rank, in the form in which plan_oracle.cpp takes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import math
+import random
+import unittest
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import plans
+from megatron_peer import HAS_FLATTENED, VERSION, ShardedObject, ShardedTensor
+from megatron.core.dist_checkpointing.strategies.torch import MCoreSavePlanner, _replace_state_dict_keys_with_sharded_keys, mcore_to_pyt_state_dict
+from megatron.core.dist_checkpointing.validation import validate_sharding_integrity
+
+logging.disable(logging.CRITICAL)    # it logs an error for each job that it refuses
+
+CASES = {1: 200, 2: 600, 3: 600, 4: 1000}    # world size → jobs
+DTYPES = ["float32", "bfloat16", "float16", "int64", "uint8", "bool"]
+
+
+# ---------------------------------------------------------------- random jobs
+
+class Job:
+    def __init__(self, rng: random.Random, world: int):
+        self.rng, self.world = rng, world
+        self.ranks: list[list[dict]] = [[] for _ in range(world)]
+        kinds = [self.add_regular, self.add_regular, self.add_object, self.add_flattened if HAS_FLATTENED else self.add_irregular]
+        for number in range(rng.randint(1, 4)):
+            rng.choice(kinds)(f"key{number}")
+        self.spoiled = self.spoil() if rng.random() < 0.3 else None
+
+    def hold(self, kind: str, **leaf) -> None:
+        """One rank holds the main replica, others may hold copies."""
+        main, *others = self.rng.sample(range(self.world), self.world)
+        self.ranks[main].append({kind: {**leaf, "replica": self.rng.choice([0, [0, 0, 0]])}})
+        for rank in others:
+            if self.rng.random() < 0.25:
+                self.ranks[rank].append({kind: {**leaf, "replica": self.rng.choice([1, [0, 1, 0], [0, 0, rank + 1]])}})
+
+    def grid(self, axes: int) -> list[int]:
+        """Pieces per axis; not more than eight in all."""
+        while True:
+            counts = [self.rng.randint(1, 3) if self.rng.random() < 0.5 else 1 for _ in range(axes)]
+            if math.prod(counts) <= 8:
+                return counts
+
+    def cells(self, local: tuple[int, ...]):
+        """How a tensor is cut: (rank offsets of a cell, prepended axes) for each cell."""
+        prepended = self.rng.choice([0, 0, 0, 1, 2])
+        counts = self.grid(prepended + len(local))
+        cells = list(itertools.product(*map(range, counts)))
+        self.rng.shuffle(cells)
+        return [([[axis, at, count] for axis, (at, count) in enumerate(zip(cell, counts)) if count > 1], prepended) for cell in cells]
+
+    def add_regular(self, key: str) -> None:
+        dtype, local = self.rng.choice(DTYPES), self.local_shape(self.rng.randint(0, 3))
+        for pieces, prepended in self.cells(local):
+            self.hold("shard", key=key, dtype=dtype, local=local, pieces=pieces, prepend=prepended)
+
+    def add_flattened(self, key: str) -> None:
+        """Each cell in ranges of up to all ranks, one on each."""
+        dtype, local = self.rng.choice(DTYPES), self.local_shape(self.rng.randint(1, 3))
+        elements = math.prod(local)
+        for pieces, prepended in self.cells(local):
+            owners = self.rng.sample(range(self.world), self.rng.randint(1, self.world))
+            ends = sorted(self.rng.sample(range(1, elements + 1), len(owners) - 1)) if elements >= len(owners) else [elements] * (len(owners) - 1)
+            for owner, begin, end in zip(owners, [0, *ends], [*ends, elements]):
+                self.ranks[owner].append({"shard": {"key": key, "dtype": dtype, "local": local, "pieces": pieces, "prepend": prepended, "replica": 0, "range": [begin, end]}})
+
+    def add_irregular(self, key: str) -> None:
+        dtype, shape = self.rng.choice(DTYPES), plans.random_shape(self.rng, axes=self.rng.randint(1, 3))
+        for offsets, sizes in plans.cut(self.rng, shape, self.rng.randint(1, 6)):
+            self.hold("shard", key=key, dtype=dtype, **{"global": shape}, offset=offsets, local=sizes)
+
+    def add_object(self, key: str) -> None:
+        grid = self.grid(self.rng.randint(1, 2))
+        for cell in itertools.product(*map(range, grid)):
+            self.hold("object", key=key, **{"global": grid}, offset=cell)
+
+    def local_shape(self, axes: int) -> tuple[int, ...]:
+        return tuple(self.rng.randint(1, 5) for _ in range(axes))
+
+    def spoil(self) -> str:
+        """Changes one leaf; not always to the worse."""
+        rank = self.rng.choice([rank for rank in range(self.world) if self.ranks[rank]])
+        at = self.rng.randrange(len(self.ranks[rank]))
+        (kind, leaf), = self.ranks[rank][at].items()
+        leaf = dict(leaf)
+        changes = ["gone", "replica"]
+        if kind == "object" or leaf.get("range", [0, 1])[0] < leaf.get("range", [0, 1])[1]:    # 0.14 cannot plan two ranges of one cell on a rank
+            changes += ["twice"]
+        if kind == "shard":
+            changes += ["dtype", "range", "range"] if "range" in leaf else ["dtype", "shape", "shape"]
+        change = self.rng.choice(changes)
+        if change == "gone":
+            del self.ranks[rank][at]
+            return change
+        if change == "twice":
+            self.ranks[self.rng.randrange(self.world)].append({kind: {**leaf, "replica": 0}})
+            return change
+        if change == "replica":
+            leaf["replica"] = 1 if leaf["replica"] in (0, [0, 0, 0]) else 0
+        if change == "dtype":
+            leaf["dtype"] = self.rng.choice(DTYPES)
+        if change == "shape" and leaf["local"]:
+            axis, by = self.rng.randrange(len(leaf["local"])), self.rng.choice([-1, 1])
+            field = self.rng.choice(["offset", "local"]) if "offset" in leaf else "local"
+            leaf[field] = plans.replaced(leaf[field], axis, max(leaf[field][axis] + by, 0 if "offset" in leaf else 1))
+        if change == "range":
+            begin, end = leaf["range"]
+            begin, end = max(begin + self.rng.choice([-1, 0, 1]), 0), min(end + self.rng.choice([-1, 0, 1]), math.prod(leaf["local"]))
+            leaf["range"] = [begin, max(begin, end)]
+        self.ranks[rank][at] = {kind: leaf}
+        return change
+
+    def describe(self, flattened: str) -> dict:
+        trees = [{"dict": [[f"leaf{number}", leaf] for number, leaf in enumerate(leaves)]} for leaves in self.ranks]
+        return {"save": {"kind": "mcore", "dedup": "balanced", "flattened": flattened}, "ranks": trees}
+
+
+def is_irregular(leaf: dict) -> bool:
+    return "dtype" in leaf and "offset" in leaf
+
+
+# ---------------------------------------------------------------- Megatron's side
+
+def replica_id(leaf: dict):
+    return tuple(leaf["replica"]) if isinstance(leaf["replica"], list) else leaf["replica"]
+
+
+def make(kind: str, leaf: dict) -> ShardedTensor | ShardedObject:
+    if kind == "object":
+        return ShardedObject(leaf["key"], "object", tuple(leaf["global"]), tuple(leaf["offset"]), replica_id(leaf))
+    dtype, local = getattr(torch, leaf["dtype"]), tuple(leaf["local"])
+    if "offset" in leaf:
+        return ShardedTensor(leaf["key"], torch.empty(local, dtype=dtype), dtype, local, tuple(leaf["global"]), tuple(leaf["offset"]), None, replica_id(leaf))
+    how = {"replica_id": replica_id(leaf), "prepend_axis_num": leaf["prepend"]}
+    if "range" not in leaf:
+        return ShardedTensor.from_rank_offsets(leaf["key"], torch.empty(local, dtype=dtype), *map(tuple, leaf["pieces"]), **how)
+    begin, end = leaf["range"]
+    return ShardedTensor.from_rank_offsets_flat(leaf["key"], torch.empty(end - begin, dtype=dtype), local, *map(tuple, leaf["pieces"]), flattened_range=slice(begin, end),
+                                                **how)
+
+
+@dataclasses.dataclass
+class Theirs:
+    """What Megatron makes of a job."""
+    shards: list = dataclasses.field(default_factory=list)     # of each rank, without data
+    locals: list = dataclasses.field(default_factory=list)     # plan of each rank
+    planner: MCoreSavePlanner | None = None
+    refused: str | None = None
+    plan: tuple | None = None                                  # final plans and metadata, unless refused
+
+    def plan_rank(self, rank: int, leaves: list[dict]) -> None:
+        try:
+            state = {f"leaf{number}": make(*next(iter(leaf.items()))) for number, leaf in enumerate(leaves)}
+        except Exception as error:
+            self.refused = f"construction: {error!r}"
+            return
+        self.shards.append([shard.without_data() for shard in state.values()])
+        try:
+            grouped, _, _ = _replace_state_dict_keys_with_sharded_keys(state, True)
+            planner = MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
+            planner.set_up_planner(mcore_to_pyt_state_dict(grouped, False), is_coordinator=rank == 0)
+            self.locals.append(planner.create_local_plan())
+            self.planner = self.planner or planner
+        except Exception as error:
+            self.refused = self.refused or f"local plan: {error!r}"
+
+    def plan_globally(self) -> None:
+        if self.refused:
+            return
+        try:
+            validate_sharding_integrity(self.shards)
+            self.plan = self.planner.create_global_plan(self.locals)
+        except Exception as error:
+            self.refused = repr(error)
+
+
+@contextlib.contextmanager
+def as_rank(rank: int, world: int):
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def plan_jobs(groups: dict[int, list[Job]]) -> list[tuple[Job, Theirs]]:
+    planned = []
+    for world, jobs in groups.items():
+        here = [(job, Theirs()) for job in jobs]
+        for rank in range(world):
+            with as_rank(rank, world):
+                for job, theirs in here:
+                    theirs.plan_rank(rank, job.ranks[rank])
+        with as_rank(0, world):
+            for _, theirs in here:
+                theirs.plan_globally()
+        planned += here
+    return planned
+
+
+def has_equal_offsets(locals: list) -> bool:
+    """Known difference 1: torch's planner, below Megatron's, takes two parts with the same offset for the same part, also if one of them is empty, and keeps any
+    of the two."""
+    sizes: dict[tuple, set] = {}
+    for item in itertools.chain.from_iterable(plan.items for plan in locals):
+        if item.tensor_data:
+            sizes.setdefault((item.index.fqn, item.index.offset), set()).add(item.tensor_data.chunk.sizes)
+    return any(len(several) > 1 for several in sizes.values())
+
+
+def has_bad_irregular(job: Job) -> bool:
+    """Known difference 2: Megatron does not check where irregular shards lie; torch's planner, to which it leaves that, sees main replicas only, removes those that
+    exist several times, and does not miss those that exist nowhere, nor what a single rank lacks."""
+    held: dict[str, list] = {}
+    shapes = {}
+    for leaf in [leaf["shard"] for leaf in itertools.chain.from_iterable(job.ranks) if "shard" in leaf and is_irregular(leaf["shard"])]:
+        shapes[leaf["key"]] = leaf["global"]
+        held.setdefault(leaf["key"], [])
+        if any(begin + size > extent for begin, size, extent in zip(leaf["offset"], leaf["local"], leaf["global"])):
+            return True
+        if not any(leaf["replica"]) if isinstance(leaf["replica"], list) else leaf["replica"] == 0:
+            held[leaf["key"]].append((leaf["offset"], leaf["local"]))
+    return not all(plans.tiles(shapes[key], boxes) for key, boxes in held.items())
+
+
+def stored_chunk(rank: int, offsets: list[int], sizes: list[int]) -> list[tuple]:
+    """Known difference 3: Megatron stores chunks without elements; we leave them out."""
+    return [] if 0 in sizes else [(rank, offsets, sizes)]
+
+
+def their_content(final, metadata) -> tuple[dict, dict]:
+    """Tensors: key → what is stored of it, with the rank of each chunk; objects: key → rank."""
+    tensors, objects = {}, {}
+    original = getattr(metadata, "mcore_data", {})
+    for key, entry in metadata.state_dict_metadata.items():
+        if isinstance(entry, TensorStorageMetadata):
+            shape = original.get(key, {}).get("nd_reformulated_orig_global_shape", entry.size)
+            tensors[key] = {"dtype": str(entry.properties.dtype).removeprefix("torch."), "size": list(entry.size), "shape": list(shape), "chunks": []}
+    for rank, plan in enumerate(final):
+        for item in plan.items:
+            if isinstance(metadata.state_dict_metadata[item.index.fqn], BytesStorageMetadata):
+                objects[item.index.fqn] = rank
+            else:
+                chunk = item.tensor_data.chunk
+                tensors[item.index.fqn]["chunks"] += stored_chunk(rank, list(chunk.offsets), list(chunk.sizes))
+    return tensors, objects
+
+
+def our_content(answer: dict) -> tuple[dict, dict]:
+    tensors = {tensor["key"]: {field: tensor[field] for field in ("dtype", "size", "shape")} | {"chunks": []} for tensor in answer["tensors"]}
+    objects = {}
+    for number, rank in enumerate(answer["ranks"]):
+        for position, chunk in rank["kept"]:
+            item = rank["items"][position]
+            if chunk is None:
+                objects[item["key"]] = number
+            else:
+                tensors[item["key"]]["chunks"] += stored_chunk(number, item["offsets"], item["sizes"])
+    return tensors, objects
+
+
+# ---------------------------------------------------------------- the comparison
+
+class Plans(unittest.TestCase):
+    maxDiff = 6000
+
+    def test_saves(self):
+        print(f"Megatron-Core {VERSION}, DCKPT_TEST_SEED={plans.SEED}")
+        rng = random.Random(plans.SEED)
+        planned = plan_jobs({world: [Job(rng, world) for _ in range(count)] for world, count in CASES.items()})
+        forms = ["megatron", "boxes"] if HAS_FLATTENED else ["megatron"]
+        answers = plans.our_answers([job.describe(form) for job, _ in planned for form in forms])
+        seen = Counter()
+        for number, (job, theirs) in enumerate(planned):
+            ours = answers[number * len(forms):(number + 1) * len(forms)]
+            with self.subTest(job=number, spoiled=job.spoiled, ranks=job.ranks):
+                seen[self.compare(job, theirs, ours)] += 1
+        print(dict(seen))
+        self.assertGreater(seen["planned"], len(planned) // 2)
+        self.assertGreater(seen["refused by both"], len(planned) // 10)
+
+    def compare(self, job: Job, theirs: Theirs, ours: list[dict]) -> str:
+        refused = ["refused" in answer for answer in ours]
+        self.assertEqual(len(set(refused)), 1, "one form is refused and the other one not")
+        reasons = f"we: {ours[0].get('refused')}; Megatron: {theirs.refused}"
+        if refused[0] and theirs.refused:
+            return "refused by both"
+        if refused[0]:
+            self.assertTrue(has_bad_irregular(job), reasons)
+            return "refused by us alone"
+        if has_equal_offsets(theirs.locals):
+            return "equal offsets"
+        self.assertIsNone(theirs.refused, reasons)
+        self.assertEqual(our_content(ours[0]), their_content(*theirs.plan))
+        return "planned"
+
+
+if __name__ == "__main__":
+    unittest.main()
