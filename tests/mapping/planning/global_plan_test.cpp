@@ -100,13 +100,13 @@ TEST(GlobalSavePlan, TakesPartsWithoutElementsAnyNumberOfTimes) {
 
 TEST(GlobalSavePlan, StoresNoPartWithoutElementsAtTheOffsetOfAnother) {
   const SavePlan plan = local({shard("w", {4}, {{2}, {2}}), shard("w", {4}, {{2}, {0}}), shard("w", {4}, {{0}, {2}})});
-  const GlobalPlan global = plan_global_save(std::vector{plan}, kDcp);
+  const GlobalPlan global = plan_global_save(std::vector<SavePlan>{plan}, kDcp);
   EXPECT_THAT(positions(global.items[0]), ElementsAre(0U, 2U));
 }
 
 TEST(GlobalSavePlan, StoresNoPartWithoutElementsByMegatronsRule) {
   const SavePlan plan = local({whole_tensor("w", {4}), shard("w", {4}, {{4}, {0}}), whole_tensor("nothing", {0, 2})});
-  EXPECT_THAT(positions(plan_global_save(std::vector{plan}).items[0]), ElementsAre(0U, 2U));
+  EXPECT_THAT(positions(plan_global_save(std::vector<SavePlan>{plan}).items[0]), ElementsAre(0U, 2U));
   EXPECT_THAT(message_of({local({shard("w", {4}, {{4}, {0}})})}), HasSubstr("'w': element (0,) is in no chunk"));
 }
 
