@@ -107,7 +107,7 @@ TEST(GlobalSavePlan, StoresNoPartWithoutElementsAtTheOffsetOfAnother) {
 TEST(GlobalSavePlan, StoresNoPartWithoutElementsByMegatronsRule) {
   const SavePlan plan = local({whole_tensor("w", {4}), shard("w", {4}, {{4}, {0}}), whole_tensor("nothing", {0, 2})});
   EXPECT_THAT(positions(plan_global_save(std::vector<SavePlan>{plan}).items[0]), ElementsAre(0U, 2U));
-  EXPECT_THAT(message_of({local({shard("w", {4}, {{4}, {0}})})}), HasSubstr("'w': element (0,) is in no chunk"));
+  EXPECT_THAT(message_of({local({shard("w", {4}, {{4}, {0}})})}), HasSubstr("'w': no chunk holds any of the 4 elements"));
 }
 
 TEST(GlobalSavePlan, StoresMainReplicasOnlyUnlessReplicasShareTheWork) {
