@@ -1,0 +1,91 @@
+// Trains a small GPT with tensor, pipeline and data parallel processes and a sharded optimizer. It may be killed at any time: it goes on from the newest
+// checkpoint, under whatever layout it is started with.
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <stdexcept>
+
+#include "checkpoint.h"
+#include "pipeline.h"
+
+namespace {
+
+constexpr char kUsage[] =
+    "usage: gpt_trainer --text FILE [--tp N] [--pp N] [--iterations N] [--checkpoints FOLDER [--save-every N] [--policy FILE]] [--kill-at N]\n"
+    "Each process of a job runs this, started by torchrun or ./run. What --tp and --pp leave of the processes is data parallel.\n"
+    "--kill-at N: the last process kills itself after iteration N, as a node that dies would.";
+constexpr std::int64_t kBatch = 16, kMicroBatch = 4;  // samples
+
+using Options = std::map<std::string, std::string>;
+
+Options parse(int argc, char** argv) {
+  Options options = {{"--text", ""},        {"--tp", "1"},          {"--pp", "1"},     {"--iterations", "20"},
+                     {"--checkpoints", ""}, {"--save-every", "10"}, {"--policy", ""}, {"--kill-at", "-1"}};
+  for (int i = 1; i < argc; i += 2) {
+    const auto option = options.find(argv[i]);
+    if (option == options.end() || i + 1 == argc) throw std::invalid_argument(std::string(argv[i]) + ": no such option, or no value after it\n" + kUsage);
+    option->second = argv[i + 1];
+  }
+  if (options.at("--text").empty()) throw std::invalid_argument(kUsage);
+  return options;
+}
+
+/// Mean over the data parallel ranks of the last stage's loss, on every rank.
+double mean_loss(double loss, const gpt::ParallelState& parallel) {
+  const at::Tensor sum = at::full({1}, loss, at::kDouble);
+  parallel.world.sum(sum);
+  return sum.item<double>() / (parallel.layout.tp * parallel.layout.dp);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const Options options = parse(argc, argv);
+  const auto number = [&](const char* name) { return std::stoll(options.at(name)); };
+  at::set_num_threads(1);
+
+  const gpt::ParallelState parallel = gpt::connect(static_cast<int>(number("--tp")), static_cast<int>(number("--pp")));
+  const gpt::Model model({}, parallel);
+  gpt::ShardedAdam adam(model.parameters(), parallel.data);
+  const gpt::Corpus corpus(options.at("--text"), model.config().sequence);
+  const bool prints = parallel.rank == 0;
+  const std::int64_t part = kBatch / parallel.layout.dp;
+  if (part * parallel.layout.dp != kBatch) throw std::invalid_argument("the batch of " + std::to_string(kBatch) + " samples cannot be cut into equal parts for " + to_string(parallel.layout));
+
+  const std::filesystem::path checkpoints = options.at("--checkpoints");
+  const dckpt::Policy policy = options.at("--policy").empty() ? dckpt::Policy() : dckpt::Policy::from_file(options.at("--policy"));
+  const auto communicator = parallel.world.communicator();
+  std::int64_t iteration = 0;
+  if (std::filesystem::exists(checkpoints / "latest_checkpointed_iteration.txt")) {
+    dckpt::StateDict state = gpt::sharded_state(model, adam, parallel);
+    dckpt::load(state, checkpoints, policy.load, *communicator);
+    iteration = gpt::resume(state, model, adam);
+  }
+  if (prints) std::printf("%s %s iteration %lld\n", to_string(parallel.layout).c_str(), iteration == 0 ? "starts with" : "goes on after", static_cast<long long>(iteration == 0 ? 1 : iteration));
+
+  while (iteration < number("--iterations")) {
+    adam.zero_grad();
+    const double loss = gpt::forward_backward(model, parallel, corpus.batch(iteration * kBatch + parallel.dp_rank * part, part), kMicroBatch);
+    adam.step();
+    ++iteration;
+    const double mean = mean_loss(loss, parallel);
+    if (prints) std::printf("iteration %lld loss %.7f\n", static_cast<long long>(iteration), mean);
+    std::fflush(stdout);
+    if (!checkpoints.empty() && iteration % number("--save-every") == 0) {
+      char name[32];
+      std::snprintf(name, sizeof name, "iter_%07lld", static_cast<long long>(iteration));
+      dckpt::save(gpt::state_to_save(model, adam, parallel, iteration), checkpoints / name, policy.save, *communicator);
+      if (prints) std::ofstream(checkpoints / "latest_checkpointed_iteration.txt") << iteration;
+    }
+    if (iteration == number("--kill-at") && parallel.rank == parallel.world.size() - 1) std::raise(SIGKILL);
+  }
+  communicator->barrier();  // rank 0 may serve the others' rendezvous
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel_state.h"
+
+namespace gpt {
+
+struct ModelConfig {
+  std::int64_t layers = 4, hidden = 64, heads = 4, sequence = 64;
+  std::int64_t vocabulary = 256;  ///< bytes
+  std::int64_t seed = 1234;
+};
+
+/// A weight, or this rank's piece of it, and which piece that is.
+struct Parameter {
+  std::string key;                        ///< of the whole tensor, the same for all layers: "decoder.layers.mlp.linear_fc1.weight"
+  std::optional<std::int64_t> layer{};    ///< counted over all stages
+  std::optional<std::int64_t> cut_axis{}; ///< tensor parallel ranks have equal pieces along it; without, all have the same
+  at::Tensor tensor;
+};
+
+/// This rank's part of a GPT: a run of the layers (pipeline parallelism), and of each matrix some rows or columns (tensor parallelism).
+/// Weights are drawn by key and layer, so that the model does not depend on the layout.
+class Model {
+ public:
+  /// Throws std::invalid_argument if layers, heads or vocabulary cannot be cut evenly. `parallel` must outlive the model.
+  Model(const ModelConfig& config, const ParallelState& parallel);
+
+  /// From bytes [batch, sequence] on the first stage, activations [batch, sequence, hidden] on others, to activations, or on the last stage this rank's piece of
+  /// the logits [batch, sequence, vocabulary / TP].
+  at::Tensor forward(const at::Tensor& input) const;
+  /// Mean cross entropy of the last stage's output.
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) const;
+
+  const ModelConfig& config() const { return config_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
+ private:
+  struct Affine {
+    at::Tensor weight, bias;
+  };
+  struct Layer {
+    Affine input_layernorm, linear_qkv, linear_proj, pre_mlp_layernorm, linear_fc1, linear_fc2;
+  };
+  struct Place {  ///< of a parameter
+    std::optional<std::int64_t> layer{}, cut_axis{};
+  };
+
+  at::Tensor add(const std::string& key, at::IntArrayRef whole_shape, double deviation, Place place);
+  at::Tensor add_constant(const std::string& key, std::int64_t whole_length, double value, Place place);
+  Affine add_norm(const std::string& name, Place place);
+  Layer add_layer(std::int64_t number);
+  at::Tensor attention(const Layer& layer, const at::Tensor& input) const;
+  at::Tensor mlp(const Layer& layer, const at::Tensor& input) const;
+  at::Tensor norm(const Affine& norm, const at::Tensor& input) const;
+
+  ModelConfig config_;
+  const ParallelState& parallel_;
+  std::vector<Parameter> parameters_;
+  at::Tensor word_embeddings_, position_embeddings_, output_layer_;
+  std::vector<Layer> layers_;
+  Affine final_layernorm_;
+};
+
+}  // namespace gpt
