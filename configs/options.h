@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "configs/yaml.h"
 #include "mapping/base/enum_names.h"
 #include "mapping/planning/planner_options.h"
 #include "mapping/planning/save_plan.h"
@@ -31,6 +32,7 @@ inline constexpr EnumNames<FlattenedForm, 2> kFlattenedFormNames{{{FlattenedForm
 struct StrategyName {
   std::string name = "torch_dist";
   std::optional<int> version{};  ///< empty: the newest that there is
+  YamlNode options{};            ///< its own, a map or nothing; the strategy reads them with read_options()
 
   friend bool operator==(const StrategyName&, const StrategyName&) = default;
 };

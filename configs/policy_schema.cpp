@@ -1,5 +1,7 @@
 #include "configs/policy_schema.h"
 
+#include <algorithm>
+
 #include "configs/rename.h"
 #include "configs/separation_hint.h"
 #include "mapping/base/text.h"
@@ -52,6 +54,17 @@ Type<WriteOptions> io() {
   }});
 }
 
+bool needs_long_form(const StrategyName& strategy) { return strategy.version || !strategy.options.keys.empty(); }
+
+/// The same node, with texts such that it can be printed anywhere and reads back as itself.
+YamlNode with_safe_texts(YamlNode node) {
+  const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.'; };
+  if (node.kind == YamlNode::Kind::kText && !std::ranges::all_of(node.text, plain)) node.quoted = true;
+  for (YamlNode& key : node.keys) key = with_safe_texts(std::move(key));
+  for (YamlNode& value : node.values) value = with_safe_texts(std::move(value));
+  return node;
+}
+
 /// `strategy: NAME` is the short form of `backend: {name: NAME}`; printed is the one that says all.
 Field<SaveOptions> strategy() {
   const Type<std::string> name = text("the name of a strategy");
@@ -59,7 +72,7 @@ Field<SaveOptions> strategy() {
           [name](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) {
             name.read(node, path, into.strategy.name, problems);
           },
-          [name](const SaveOptions& save) { return save.strategy.version ? std::nullopt : std::optional(name.show(save.strategy.name)); }};
+          [name](const SaveOptions& save) { return needs_long_form(save.strategy) ? std::nullopt : std::optional(name.show(save.strategy.name)); }};
 }
 
 Field<SaveOptions> backend() {
@@ -70,11 +83,19 @@ Field<SaveOptions> backend() {
         version.read(node, path, into.version.emplace(1), problems);
       },
       [version](const StrategyName& strategy) { return strategy.version ? std::optional(version.show(*strategy.version)) : std::nullopt; }};
-  const Type<StrategyName> type = section(Schema<StrategyName>{{field("name", &StrategyName::name, text("the name of a strategy")), optional_version}});
+  const Field<StrategyName> options{
+      "options",
+      [](const YamlNode& node, const std::string& path, StrategyName& into, ConfigProblems& problems) {
+        if (node.kind == YamlNode::Kind::kMap) into.options = with_safe_texts(node);
+        else if (node.kind != YamlNode::Kind::kNull) report_unfit(node, path, "a mapping of the strategy's own options", problems);
+      },
+      [](const StrategyName& strategy) { return strategy.options.keys.empty() ? std::nullopt : std::optional(strategy.options); }};
+  const Type<StrategyName> type =
+      section(Schema<StrategyName>{{field("name", &StrategyName::name, text("the name of a strategy")), optional_version, options}});
   return {
       "backend",
       [type](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) { type.read(node, path, into.strategy, problems); },
-      [type](const SaveOptions& save) { return save.strategy.version ? std::optional(type.show(save.strategy)) : std::nullopt; }};
+      [type](const SaveOptions& save) { return needs_long_form(save.strategy) ? std::optional(type.show(save.strategy)) : std::nullopt; }};
 }
 
 /// A prefix of keys, or null for none.

@@ -15,13 +15,9 @@ struct Limitation {
 };
 
 constexpr std::array kLimitations{
-    Limitation{"save.strategy", [](const Policy& policy) { return policy.save.strategy.name != "torch_dist"; },
-               "this release saves with strategy torch_dist only (a plain DCP directory: with compat: dcp)"},
-    Limitation{"save.backend.version", [](const Policy& policy) { return policy.save.strategy.version.value_or(1) != 1; }, "the version of torch_dist is 1"},
     Limitation{"save.async.enabled", [](const Policy& policy) { return policy.save.async.enabled; }, "this release saves in the foreground: false"},
     Limitation{"save.io.engine", [](const Policy& policy) { return policy.save.io.engine == IoEngine::kDirect || policy.save.io.engine == IoEngine::kUring; },
                "available: auto, buffered"},
-    Limitation{"load.strategy", [](const Policy& policy) { return policy.load.strategy != "auto"; }, "the format is recognised from the files: auto"},
 };
 
 /// Where a field stands in the file, or the nearest one above it that does.

@@ -37,6 +37,11 @@ struct YamlNode {
 
   /// The value of a key of a map; null if there is none.
   const YamlNode* find(std::string_view key) const noexcept;
+
+  /// The same content, wherever it stands.
+  friend bool operator==(const YamlNode& a, const YamlNode& b) noexcept {
+    return a.kind == b.kind && a.text == b.text && a.quoted == b.quoted && a.keys == b.keys && a.values == b.values;
+  }
 };
 
 /// Reads one document. Reports what is wrong: bytes that are no text, syntax, limits, a second document, keys that are not text or occur twice, and what is

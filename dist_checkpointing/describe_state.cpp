@@ -67,9 +67,9 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
   for (const ShardedTensor* const tensor : leaves.tensors) add_sharded_tensor(out, *tensor, writers);
   for (const ShardedObject* const object : leaves.objects) add_sharded_object(out, *object, writers);
   if (rank != 0) return out;
-  const Value common = split.common.is_none() ? Value::dict() : split.common;
+  Value common = split.common.is_none() ? Value::dict() : split.common;
   if (compat == Compat::kMegatron) {
-    out.common_file = save_torch_file(common);
+    out.common = std::move(common);
   } else {
     add_object(out, kCommonStateKey, save_torch_file(Value::list({common})), true);
   }
@@ -130,7 +130,6 @@ DescribedState describe_dcp(const StateDict& state) {
 /// The same that a policy file is refused for.
 void check_supported(const SaveOptions& options) {
   std::string what;
-  if (options.strategy.name != "torch_dist") what = "the strategy " + quoted(options.strategy.name) + "; torch_dist saves";
   if (options.async.enabled) what = "saving in the background; async.enabled must be false";
   if (options.io.engine == IoEngine::kDirect || options.io.engine == IoEngine::kUring) what = "the input/output engine asked for; 'auto' and 'buffered' are available";
   if (!what.empty()) throw CheckpointError(ErrorCode::kUnsupported, "this version does not support " + what);

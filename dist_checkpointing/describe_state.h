@@ -18,7 +18,7 @@ struct DescribedState {
   std::vector<LocalShard> shards;
   std::vector<Tensor> tensors;         ///< by TensorShard::source
   std::vector<Bytes> object_bytes;     ///< by ObjectShard::source
-  std::optional<Bytes> common_file;    ///< common.pt, on the rank that writes it
+  std::optional<Value> common;         ///< what is not sharded, on the rank that writes it, where it is not an object
   std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: where each key lies in the tree
 };
 

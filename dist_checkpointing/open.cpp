@@ -77,18 +77,19 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& path, const Op
   if (!names_directory(resolved)) {
     hints.file = resolved.filename().string();
     const auto storage = posix_storage(resolved.has_parent_path() ? resolved.parent_path() : fs::path("."));
-    return with_context({.file = resolved.string()}, [&] { return find_format("torch").open(storage, hints); });
+    return with_context({.file = resolved.string()}, [&] { return find_load_strategy("torch").open(storage, hints); });
   }
   const std::shared_ptr<Storage> storage = posix_storage(resolved);
   if (storage->stat(kConfigFile)) {
     const auto file = storage->open(kConfigFile);
     const CheckpointingConfig config = read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
-    const Format& format = with_context({.file = file->name()}, [&]() -> const Format& { return find_format(config.sharded_backend, config.sharded_backend_version); });
-    return format.open(storage, hints);
+    const LoadStrategyEntry& strategy =
+        with_context({.file = file->name()}, [&]() -> const LoadStrategyEntry& { return find_load_strategy(config.sharded_backend, config.sharded_backend_version); });
+    return strategy.open(storage, hints);
   }
   const std::vector<FileInfo> entries = storage->list("");
-  for (const Format& format : registered_formats()) {
-    if (format.recognises && format.recognises(entries)) return format.open(storage, hints);
+  for (const LoadStrategyEntry& strategy : load_strategies()) {
+    if (strategy.recognises && strategy.recognises(entries)) return strategy.open(storage, hints);
   }
   throw_unrecognised(entries, resolved);
 }

@@ -4,63 +4,93 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
-#include "strategies/legacy_torch/legacy_reader.h"
-#include "strategies/torch_dist/reader.h"
-#include "strategies/zarr/zarr_reader.h"
+#include "strategies/builtin_strategies.h"
 
 namespace dckpt {
 namespace {
 
-bool holds(std::span<const FileInfo> entries, std::string_view name) {
-  return std::any_of(entries.begin(), entries.end(), [&](const FileInfo& entry) { return entry.name == name; });
-}
-
-std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage, const OpenHints& hints) {
-  return open_torch_dist(std::move(storage), {.recover_flattened_shapes = hints.recover_flattened_shapes});
-}
-
-std::vector<Format> builtin_formats() {
-  std::vector<Format> formats;
-  formats.push_back({"torch_dist", "Megatron-Core's distributed checkpoints (0.6 and newer)", {1}, true, {}, open_dcp});
-  formats.push_back({"zarr", "Megatron-Core's zarr backend (up to 0.15)", {1}, false, {}, [](std::shared_ptr<Storage> storage, const OpenHints&) { return open_zarr(std::move(storage)); }});
-  formats.push_back({"torch", "Megatron's oldest format (mp_rank_*/model_optim_rng.pt), and single torch.save files", {}, false,
-                     [](std::span<const FileInfo> entries) { return std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) { return is_rank_folder(entry.name); }); },
-                     [](std::shared_ptr<Storage> storage, const OpenHints& hints) { return open_legacy_torch(std::move(storage), hints.file); }});
-  formats.push_back({"dcp", "plain PyTorch DCP directories, torch_dcp, fsdp_dtensor", {}, true, [](std::span<const FileInfo> entries) { return holds(entries, kMetadataFile); }, open_dcp});
-  return formats;
-}
+struct Registry {
+  std::vector<SaveStrategyEntry> save = builtin_save_strategies();
+  std::vector<LoadStrategyEntry> load = builtin_load_strategies();
+};
 
 // Never destroyed: readers may outlive static destruction.
-std::vector<Format>& formats() {
-  static auto* const instance = new std::vector<Format>(builtin_formats());
+Registry& registry() {
+  static auto* const instance = new Registry;
   return *instance;
+}
+
+bool has_version(const SaveStrategyEntry& entry, int version) { return entry.version == version; }
+bool has_version(const LoadStrategyEntry& entry, int version) { return std::ranges::find(entry.versions, version) != entry.versions.end(); }
+bool same_place(const SaveStrategyEntry& a, const SaveStrategyEntry& b) { return a.name == b.name && a.version == b.version; }
+bool same_place(const LoadStrategyEntry& a, const LoadStrategyEntry& b) { return a.name == b.name && a.versions == b.versions; }
+int newest(const SaveStrategyEntry& entry) { return entry.version; }
+int newest(const LoadStrategyEntry& entry) { return entry.versions.empty() ? 0 : *std::ranges::max_element(entry.versions); }
+
+std::string described(const SaveStrategyEntry& entry) { return entry.name + " version " + std::to_string(entry.version); }
+std::string described(const LoadStrategyEntry& entry) {
+  std::string text = entry.name;
+  for (const int version : entry.versions) text += " version " + std::to_string(version);
+  return text;
+}
+
+template <typename Entry>
+void add(std::vector<Entry>& entries, Entry entry) {
+  const auto same = std::ranges::find_if(entries, [&](const Entry& existing) { return same_place(existing, entry); });
+  if (same != entries.end()) *same = std::move(entry);
+  else entries.push_back(std::move(entry));
+}
+
+template <typename Entry>
+const Entry& find(const std::vector<Entry>& entries, const std::string& verb, const std::string& name, std::optional<int> version) {
+  const Entry* best = nullptr;
+  std::vector<std::string> names;
+  std::vector<std::string> all;
+  for (const Entry& entry : entries) {
+    names.push_back(entry.name);
+    all.push_back(described(entry));
+    if (entry.name != name || (version && !has_version(entry, *version))) continue;
+    if (best == nullptr || newest(entry) > newest(*best)) best = &entry;
+  }
+  if (best != nullptr) return *best;
+  std::string message = "no strategy " + verb + " backend " + quoted(name) + (version ? " version " + std::to_string(*version) : "") + "; there are: " + quoted_list(all, 20);
+  if (const auto close = nearest(name, names); close && *close != name) message += " (did you mean " + quoted(*close) + "?)";
+  throw CheckpointError(ErrorCode::kUnsupported, message);
+}
+
+void check_entry(const std::string& name, bool complete) {
+  if (name.empty() || !complete) throw CheckpointError(ErrorCode::kInvalidArgument, "a strategy that is registered needs a name and a factory, but " + quoted(name) + " lacks one of them");
 }
 
 }  // namespace
 
-void register_format(Format format) {
-  std::vector<Format>& all = formats();
-  const auto same = std::find_if(all.begin(), all.end(), [&](const Format& existing) { return existing.name == format.name; });
-  if (same != all.end()) {
-    *same = std::move(format);
-  } else {
-    all.push_back(std::move(format));
-  }
+void register_strategy(SaveStrategyEntry entry) {
+  check_entry(entry.name, static_cast<bool>(entry.make));
+  add(registry().save, std::move(entry));
 }
 
-std::span<const Format> registered_formats() { return formats(); }
+void register_strategy(LoadStrategyEntry entry) {
+  check_entry(entry.name, static_cast<bool>(entry.open));
+  add(registry().load, std::move(entry));
+}
 
-const Format& find_format(const std::string& name, std::optional<int> version) {
-  std::vector<std::string> names;
-  for (const Format& format : formats()) {
-    if (format.name == name && (!version || std::find(format.versions.begin(), format.versions.end(), *version) != format.versions.end())) return format;
-    std::string shown = format.name;
-    for (const int known : format.versions) shown += " version " + std::to_string(known);
-    names.push_back(shown);
-  }
-  std::string message = "no strategy reads backend " + quoted(name) + (version ? " version " + std::to_string(*version) : "") + "; there are: " + quoted_list(names, 20);
-  if (const auto close = nearest(name, names)) message += " (did you mean " + quoted(*close) + "?)";
-  throw CheckpointError(ErrorCode::kUnsupported, message);
+std::span<const SaveStrategyEntry> save_strategies() { return registry().save; }
+std::span<const LoadStrategyEntry> load_strategies() { return registry().load; }
+
+const SaveStrategyEntry& find_save_strategy(const std::string& name, std::optional<int> version) { return find(registry().save, "saves with", name, version); }
+const LoadStrategyEntry& find_load_strategy(const std::string& name, std::optional<int> version) { return find(registry().load, "reads", name, version); }
+
+std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& options) {
+  const SaveStrategyEntry& entry = find_save_strategy(options.strategy.name, options.strategy.version);
+  const Capabilities& can = entry.capabilities;
+  const auto require = [&](bool fits, const std::string& what) {
+    if (!fits) throw CheckpointError(ErrorCode::kUnsupported, "strategy " + quoted(entry.name) + " version " + std::to_string(entry.version) + " cannot do what the options ask for: " + what);
+  };
+  require(can.flattened_form || options.flattened == FlattenedForm::kBoxes, "it stores flattened tensors as boxes only (flattened: boxes)");
+  require(can.compat || options.compat == Compat::kMegatron, "it has one form only; leave out compat");
+  require(can.integrity || !options.integrity, "it writes no integrity manifest (integrity: none)");
+  require(can.separation_hint || options.separation_hint.empty(), "it keeps no keys in files of their own; leave out separation_hint");
+  return entry.make(options);
 }
 
 }  // namespace dckpt

@@ -7,9 +7,25 @@
 #include <string>
 #include <vector>
 
+#include "configs/options.h"
+#include "strategies/capabilities.h"
 #include "strategies/reader.h"
+#include "strategies/save_strategy.h"
+
+// Strategies by action, name and version. The built-in ones are there from the start; a program registers its own before it saves or loads, and before other
+// threads do: nothing is locked. One of the same action, name and version is replaced.
 
 namespace dckpt {
+
+/// A backend that checkpoints can be saved in.
+struct SaveStrategyEntry {
+  std::string name;                 ///< what policies call it: save.strategy
+  int version = 1;
+  std::string about;                ///< one line
+  Capabilities capabilities{};
+  /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options: read_options() turns them into a struct and reports what does not fit.
+  std::function<std::unique_ptr<SaveStrategy>(const SaveOptions& options)> make{};
+};
 
 /// What an opening strategy may be told.
 struct OpenHints {
@@ -18,24 +34,30 @@ struct OpenHints {
   std::optional<std::string> file{};
 };
 
-/// A format that checkpoints can be read from, and perhaps written to.
-struct Format {
+/// A backend that checkpoints can be loaded from.
+struct LoadStrategyEntry {
   std::string name;                 ///< "torch_dist"; also the backend's name in metadata.json
-  std::string about;                ///< one line
   std::vector<int> versions{};      ///< backend versions in metadata.json that it reads; empty: the format has no metadata.json
-  bool writes = false;
+  std::string about;                ///< one line
+  Capabilities capabilities{};
   /// Whether a directory without metadata.json looks like this format, from its entries; empty for formats that always have one.
   std::function<bool(std::span<const FileInfo> entries)> recognises{};
-  std::function<std::unique_ptr<CheckpointReader>(std::shared_ptr<Storage>, const OpenHints&)> open;
+  std::function<std::unique_ptr<CheckpointReader>(std::shared_ptr<Storage>, const OpenHints&)> open{};
 };
 
-/// Adds a format; one of the same name is replaced. Call before other threads read checkpoints.
-void register_format(Format format);
+/// Throw CheckpointError (invalid argument) for an entry without a name or factory.
+void register_strategy(SaveStrategyEntry entry);
+void register_strategy(LoadStrategyEntry entry);
 
-/// The built-in formats and those registered since, in the order in which directories are tried.
-std::span<const Format> registered_formats();
+/// All there are; load strategies in the order in which directories are tried.
+std::span<const SaveStrategyEntry> save_strategies();
+std::span<const LoadStrategyEntry> load_strategies();
 
-/// Throws CheckpointError (unsupported) that lists what exists and suggests the nearest name.
-const Format& find_format(const std::string& name, std::optional<int> version = std::nullopt);
+/// Throw CheckpointError (unsupported) that lists what exists and suggests the nearest name. Without a version: the newest.
+const SaveStrategyEntry& find_save_strategy(const std::string& name, std::optional<int> version = std::nullopt);
+const LoadStrategyEntry& find_load_strategy(const std::string& name, std::optional<int> version = std::nullopt);
+
+/// The strategy that `options` name. Throws CheckpointError (unsupported) if there is none, or if it cannot do what the options ask for.
+std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& options);
 
 }  // namespace dckpt

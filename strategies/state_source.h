@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mapping/state/tensor.h"
-#include "strategies/torch_dist/writer.h"
+#include "strategies/save_strategy.h"
 
 namespace dckpt {
 

@@ -1,32 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "configs/options.h"
-#include "mapping/planning/save_plan.h"
-#include "mapping/state/value.h"
-#include "strategies/storage/storage.h"
+#include "strategies/save_strategy.h"
 
 namespace dckpt {
-
-/// Where the bytes of planned items come from. Called from several threads at once, for different items.
-class ItemSource {
- public:
-  virtual ~ItemSource() = default;
-  /// The bytes of an object as they are stored.
-  virtual Bytes object(const WriteItem& item) = 0;
-  /// Delivers the row-major elements of a tensor item in order, in pieces of any size, `item.nbytes` in all.
-  virtual void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) = 0;
-};
-
-struct WrittenItems {
-  std::vector<std::string> files;   ///< names inside the checkpoint
-  std::vector<Place> places;        ///< in the order of the plan; file numbers refer to `files`
-};
 
 /// Writes a rank's final plan as data files `__{rank}_{i}.distcp` of `directory`: a sequence of torch archives each, objects first, items spread
 /// over `io.files_per_rank` files by bytes, at most `io.threads` of them written at a time. Items whose keys begin with `separation_hint` (unless it is empty)

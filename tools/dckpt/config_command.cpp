@@ -4,6 +4,7 @@
 
 #include "configs/policy_schema.h"
 #include "mapping/base/text.h"
+#include "strategies/registry.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/policy_argument.h"
@@ -59,8 +60,23 @@ void report_problems(const Options& options, const ConfigProblems& problems) {
   print_error(count(problems.size()) + " in " + dckpt::quoted(options.policy.name, 1000) + ", the first: " + to_string(problems.front(), options.policy.name));
 }
 
+/// That there are strategies of the names given, and that they take the options: the file itself cannot tell.
+void check_strategies(const Policy& policy, ConfigProblems& problems) {
+  const auto check = [&](const std::string& field, const auto& look_up) {
+    try {
+      look_up();
+    } catch (const CheckpointError& error) {
+      problems.push_back({{}, field + ": " + error.message(), error.code()});
+    }
+  };
+  check("save.strategy", [&] { make_save_strategy(policy.save); });
+  if (policy.load.strategy != "auto") check("load.strategy", [&] { find_load_strategy(policy.load.strategy); });
+}
+
 int run_check(const Options& options) {
-  const ConfigProblems problems = check_policy(options.policy.text()).problems;
+  CheckedPolicy checked = check_policy(options.policy.text());
+  ConfigProblems& problems = checked.problems;
+  check_strategies(checked.policy, problems);
   if (options.json) {
     print_json(Value::dict({{"file", options.policy.name}, {"ok", problems.empty()}, {"problems", to_json_value(problems)}}));
   } else if (problems.empty()) {

@@ -1,0 +1,173 @@
+// How ranks save together. Between two collectives every rank does local work inside agree(), so that no rank leaves alone.
+//
+//   1. Each rank plans what it holds; the plans go to rank 0.
+//   2. Rank 0 decides who writes what, begins the publication, and tells each rank its items and where to write them.
+//   3. Each rank writes its data files and makes them durable; what lies where goes to rank 0.
+//   4. Rank 0 lets the strategy write what readers start from (for torch_dist: the common state, .metadata, metadata.json), and publishes.
+//
+// A rank that fails in any step fails all of them, and rank 0 removes what was written.
+
+#include "dist_checkpointing/save_job.h"
+
+#include "dist_checkpointing/staging_token.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/base/wire.h"
+#include "strategies/comm/agree.h"
+#include "strategies/registry.h"
+#include "strategies/storage/posix.h"
+
+namespace dckpt {
+namespace {
+
+/// What rank 0 tells a rank: where to write, and the planner's answer.
+Bytes encode_assignment(const std::string& staging, ByteView answer) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.text(staging);
+  writer.text(as_text(answer));
+  return bytes;
+}
+
+struct Assignment {
+  std::string staging;
+  std::string answer;
+};
+
+Assignment decode_assignment(ByteView bytes) {
+  WireReader reader(bytes, "the assignment from rank 0");
+  Assignment assignment;
+  assignment.staging = reader.text();
+  assignment.answer = reader.text();
+  reader.finish();
+  return assignment;
+}
+
+Bytes encode_written(const WrittenItems& written) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(written.files.size());
+  for (const std::string& file : written.files) writer.text(file);
+  writer.number(written.places.size());
+  for (const Place& place : written.places) {
+    writer.number(place.file);
+    writer.number(place.offset);
+    writer.number(place.length);
+  }
+  return bytes;
+}
+
+WrittenItems decode_written(ByteView bytes) {
+  WireReader reader(bytes, "a rank's list of what it wrote");
+  WrittenItems written;
+  const std::size_t files = reader.count();
+  for (std::size_t i = 0; i < files; ++i) written.files.push_back(reader.text());
+  const std::size_t places = reader.count();
+  for (std::size_t i = 0; i < places; ++i) {
+    Place place;
+    const std::uint64_t file = reader.number();
+    if (file >= files) reader.malformed("it names a file that is not in the list");
+    place.file = static_cast<std::uint32_t>(file);
+    place.offset = reader.number();
+    place.length = reader.number();
+    written.places.push_back(place);
+  }
+  reader.finish();
+  return written;
+}
+
+/// What the strategy would have to leave out.
+void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
+  const auto refuse = [&](const std::string& what, const std::string& key) {
+    throw CheckpointError(ErrorCode::kUnsupported, "strategy " + dckpt::quoted(strategy.name) + " does not store " + what + "; save with another one, or leave them out of the state", {.key = key});
+  };
+  if (!strategy.capabilities.objects) {
+    for (const LocalShard& shard : described.shards) {
+      if (const auto* const object = std::get_if<ObjectShard>(&shard)) refuse("objects", object->key);
+    }
+  }
+  if (!strategy.capabilities.common_state && described.common && !described.common->as_dict().empty()) {
+    const Value& first = described.common->as_dict().begin()->first;
+    refuse("values that are not sharded", first.is_str() ? first.as_str() : "");
+  }
+}
+
+}  // namespace
+
+SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner)
+    : options_(std::move(options)), comm_(comm), planner_(planner), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
+
+/// A plan is remembered only when the whole save has succeeded.
+template <typename Step>
+void SaveJob::remembering(Step&& step) {
+  try {
+    step();
+  } catch (...) {
+    planner_.forget();
+    throw;
+  }
+}
+
+void SaveJob::plan(const StateDict& state) {
+  remembering([&] {
+    agree(comm_, "describing the state dict", [&] { describe(state); });
+    const std::vector<Bytes> proposals = comm_.gather(proposal_, 0);
+    std::vector<Bytes> assignments;
+    agree(comm_, "planning the save", [&] {
+      if (comm_.rank() == 0) assignments = assign(proposals);
+    });
+    const Bytes assignment = comm_.scatter(assignments, 0);
+    agree(comm_, "accepting the plan", [&] { accept(assignment); });
+  });
+}
+
+void SaveJob::write(ItemSource& source) {
+  remembering([&] {
+    WrittenItems written;
+    agree(comm_, "writing the data files", [&] { written = strategy_->write_data(*storage_, staging_, comm_.rank(), *items_, source); });
+    const std::vector<Bytes> results = comm_.gather(encode_written(written), 0);
+    agree(comm_, "publishing the checkpoint", [&] {
+      if (comm_.rank() == 0) publish(results);
+    });
+    planner_.commit();
+  });
+}
+
+void SaveJob::describe(const StateDict& state) {
+  strategy_ = make_save_strategy(options_);
+  described_ = describe_state(state, options_, comm_.rank());
+  check_contents(described_, find_save_strategy(options_.strategy.name, options_.strategy.version));
+  proposal_ = planner_.propose(plan_local_save(described_.shards, options_.flattened));
+}
+
+std::vector<Bytes> SaveJob::assign(const std::vector<Bytes>& proposals) {
+  const std::vector<Bytes> answers = planner_.decide(proposals);
+  publication_.emplace(Publication::begin(storage_, target_.name, staging_token(), {.overwrite = options_.overwrite, .sync = options_.io.fsync}));
+  std::vector<Bytes> assignments;
+  for (const Bytes& answer : answers) assignments.push_back(encode_assignment(publication_->staging(), answer));
+  return assignments;
+}
+
+void SaveJob::accept(ByteView bytes) {
+  Assignment assignment = decode_assignment(bytes);
+  staging_ = std::move(assignment.staging);
+  items_ = &planner_.accept(as_bytes(assignment.answer));
+}
+
+void SaveJob::publish(const std::vector<Bytes>& results) {
+  std::vector<std::vector<Place>> places;
+  std::vector<std::vector<std::string>> files;
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    WrittenItems written = with_context({.rank = static_cast<int>(rank)}, [&] { return decode_written(results[rank]); });
+    places.push_back(std::move(written.places));
+    files.push_back(std::move(written.files));
+  }
+  set_places(planner_.global_plan(), places, files);
+  Metadata& metadata = planner_.global_plan().metadata;
+  metadata.paths = std::move(described_.paths);
+  metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
+  strategy_->write_metadata(*storage_, publication_->staging(), metadata, described_.common ? &*described_.common : nullptr);
+  publication_->commit();
+}
+
+}  // namespace dckpt

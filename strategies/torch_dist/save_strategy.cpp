@@ -1,0 +1,35 @@
+#include "strategies/torch_dist/save_strategy.h"
+
+#include "configs/strategy_options.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/torch_dist/writer.h"
+
+namespace dckpt {
+namespace {
+
+class TorchDistSaveStrategy final : public SaveStrategy {
+ public:
+  explicit TorchDistSaveStrategy(const SaveOptions& options) : options_(options) {}
+
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source) const override {
+    return write_data_files(storage, directory, rank, plan, source, options_.io, options_.separation_hint);
+  }
+
+  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata, const Value* common) const override {
+    CheckpointMarkers markers{.compat = options_.compat, .integrity = options_.integrity, .fsync = options_.io.fsync};
+    if (common != nullptr) markers.common_file = save_torch_file(*common);
+    write_markers(storage, directory, metadata, markers);
+  }
+
+ private:
+  SaveOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<SaveStrategy> make_torch_dist_save_strategy(const SaveOptions& options) {
+  refuse_options(options.strategy);
+  return std::make_unique<TorchDistSaveStrategy>(options);
+}
+
+}  // namespace dckpt
