@@ -139,6 +139,7 @@ struct RenameRule {
 struct LoadOptions {
   std::string strategy = "auto";  ///< of the registry; "auto" is the one that recognises the checkpoint
   Strict strict = Strict::kAssumeOkUnexpected;
+  bool allow_partial_load = false;  ///< of plain DCP directories: leaves that are not stored keep their values, whatever `strict` says
   ParallelOptions parallel{};
   /// Globs of keys whose global shape may differ from the stored one: the common part from the origin is read, the rest is zero.
   std::vector<std::string> allow_shape_mismatch{};

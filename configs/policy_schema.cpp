@@ -158,6 +158,7 @@ Type<LoadOptions> load() {
   return section(Schema<LoadOptions>{{
       field("strategy", &LoadOptions::strategy, text("the name of a strategy, or auto")),
       field("strict", &LoadOptions::strict, choice(kStrictNames)),
+      field("allow_partial_load", &LoadOptions::allow_partial_load, flag()),
       field("parallel", &LoadOptions::parallel, parallel()),
       field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
             list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),

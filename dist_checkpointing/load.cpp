@@ -69,8 +69,9 @@ StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOption
   const StoredKeys keys(reader->metadata(), {});
   TensorRequestBuilder builder(*reader, keys, options);
   Value state = Value::dict();
-  const Metadata& metadata = reader->metadata();
-  for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) state[metadata.tensors[i].key] = *builder.add_whole(i, nullptr);
+  for (const TensorMetadata& tensor : reader->metadata().tensors) {
+    state[tensor.key] = builder.add(ShardedTensor::whole(tensor.key, Tensor::described(tensor.properties.dtype, tensor.global_shape())));
+  }
   fill_destinations(*reader, builder.finish(), options, *single_rank());
   return state;
 }

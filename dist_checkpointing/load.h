@@ -15,7 +15,7 @@ namespace dckpt {
 
 struct LoadReport {
   std::vector<std::string> missing;      ///< stored, but asked for by no rank (when the strict mode reports them)
-  std::vector<std::string> unexpected;   ///< asked for by this rank, but not stored (dropped from the state)
+  std::vector<std::string> unexpected;   ///< asked for by this rank, but not stored: dropped from the state; of a DCP directory left as it was
   std::uint64_t bytes_wanted = 0;        ///< tensor bytes delivered on this rank
   std::uint64_t bytes_read = 0;          ///< bytes asked from files for them
 };
@@ -24,8 +24,8 @@ struct LoadReport {
 ///
 /// Each ShardedTensor leaf becomes a plain tensor leaf: its `data` filled in place where it is a contiguous CPU tensor, a new tensor
 /// otherwise; a ShardedObject becomes its value; the common state is merged in; factories merge what they built. Of a DCP directory, plain tensors are filled and
-/// other leaves replaced by what is stored under their path.
-/// Keys, shapes and files are checked for all leaves before the first tensor byte moves, and all problems are reported at once.
+/// other leaves replaced by what is stored under their path; a dict or list without tensors that torch 2.3 or older stored as one object is replaced as a whole.
+/// Keys, shapes and files are checked for all leaves before the first tensor byte moves; keys that are not stored are reported once for all ranks.
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm);
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options = {});
 

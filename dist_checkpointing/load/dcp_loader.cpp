@@ -1,59 +1,101 @@
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/load/dcp_leaves.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
-#include "mapping/state/flatten.h"
+#include "mapping/state/sharded_tree.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
 namespace {
 
-/// What will stand at a leaf's place: the tensor that will be filled, or the leaf until its object is read.
-Value request_leaf(const LoadContext& load, TensorRequestBuilder& builder, const FlatLeaf& leaf, bool partial) {
-  if (leaf.value.is(Value::Kind::kShardedTensor)) {
-    const ShardedTensor& shard = leaf.value.as_sharded_tensor();
-    if (partial && !load.keys.tensor(shard.key)) return leaf.value;
-    const auto destination = builder.add(shard);
-    return destination ? Value(*destination) : leaf.value;
+/// What one leaf of the state becomes.
+struct Wish {
+  KeyPath path;
+  Value value;              ///< the leaf, then what was loaded
+  std::string name;         ///< under which it is stored
+  bool is_stored = false;
+};
+
+/// The name under which a leaf is stored: sharded ones have keys of their own.
+std::string stored_name(const FlatLeaf& leaf) {
+  if (leaf.value.is(Value::Kind::kShardedTensor)) return leaf.value.as_sharded_tensor().key;
+  if (leaf.value.is(Value::Kind::kShardedObject)) return leaf.value.as_sharded_object().unique_key();
+  return leaf.name;
+}
+
+std::vector<Wish> wishes_of(const LoadContext& load, const Value& state) {
+  std::vector<Wish> wishes;
+  for (FlatLeaf& leaf : leaves_as_stored(state, load.keys)) {
+    if (leaf.value.is(Value::Kind::kLocalNonpersistentObject)) continue;
+    std::string name = stored_name(leaf);
+    const bool is_stored = load.keys.contains(name);
+    wishes.push_back({std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored});
   }
-  if (const auto stored = load.keys.tensor(leaf.name)) {
-    const auto destination = builder.add_whole(*stored, leaf.value.is_tensor() ? &leaf.value.as_tensor() : nullptr);
-    return destination ? Value(*destination) : leaf.value;
+  return wishes;
+}
+
+/// Leaves that are not stored keep their values if the load is partial, or the strict mode one that goes on without them; else they are an error.
+void check_names(const LoadContext& load, const std::vector<Wish>& wishes) {
+  KeySet asked;
+  for (const Wish& wish : wishes) asked.insert(wish.name);
+  if (!load.options.allow_partial_load) {
+    const KeyDifference difference = check_keys(asked, load.keys.names(), load.options.strict, load.comm);
+    if (returns(load.options.strict)) load.report.missing.assign(difference.missing.begin(), difference.missing.end());
+    if (!checks_unexpected(load.options.strict)) {
+      require_stored(asked, load.keys.names(), "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys)", load.comm);
+    }
   }
-  if (load.keys.object(leaf.name)) return leaf.value;
-  if (partial) {
-    load.report.unexpected.push_back(leaf.name);
-  } else {
-    builder.add_unknown(leaf.name);
+  for (const Wish& wish : wishes) {
+    if (!wish.is_stored) load.report.unexpected.push_back(wish.name);
   }
-  return leaf.value;
+}
+
+/// Replaces what a leaf says it wants by the tensor that will be filled. What is stored decides what a leaf becomes: a tensor also where a plain value stood.
+void request_tensor(const LoadContext& load, TensorRequestBuilder& builder, Wish& wish) {
+  if (wish.value.is(Value::Kind::kShardedTensor)) {
+    wish.value = builder.add(wish.value.as_sharded_tensor());
+    return;
+  }
+  const auto stored = load.keys.tensor(wish.name);
+  if (!stored) return;
+  const TensorMetadata& tensor = load.reader.metadata().tensors[*stored];
+  wish.value = builder.add(ShardedTensor::whole(wish.name, wish.value.is_tensor() ? wish.value.as_tensor() : Tensor::described(tensor.properties.dtype, tensor.global_shape())));
 }
 
 }  // namespace
 
 void load_dcp(const LoadContext& load, StateDict& state) {
-  std::vector<FlatLeaf> leaves;
-  std::vector<Value> loaded;
+  Value built;
+  Value factories;
+  std::vector<Wish> wishes;
   TensorRequest request;
-  const bool partial = checks_unexpected(load.options.strict) && !raises(load.options.strict);
+  agree(load.comm, "reading the request", [&] {
+    factories = split_for_load(state).factories;
+    built = apply_factories(state);
+    wishes = wishes_of(load, built);
+  });
+  check_names(load, wishes);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
-    leaves = flatten_state_dict(state);
-    for (const FlatLeaf& leaf : leaves) loaded.push_back(request_leaf(load, builder, leaf, partial));
+    for (Wish& wish : wishes) {
+      if (wish.is_stored) request_tensor(load, builder, wish);
+    }
     request = builder.finish();
   });
   const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   agree(load.comm, "reading objects", [&] {
-    for (std::size_t i = 0; i < leaves.size(); ++i) {
-      if (!loaded[i].is_tensor()) {
-        if (const auto object = load.keys.object(leaves[i].name)) loaded[i] = load.reader.object(*object);
-      }
-      set_element(state, leaves[i].path, std::move(loaded[i]));
+    for (Wish& wish : wishes) {
+      if (const auto object = load.keys.object(wish.name)) wish.value = load.reader.object(*object);
+      set_element(built, wish.path, std::move(wish.value));
     }
+    built = map_leaves(std::move(built), [](Value leaf) { return leaf.is(Value::Kind::kLocalNonpersistentObject) ? leaf.as_local_nonpersistent().value : leaf; });
+    state = merge_factories(std::move(built), factories);
   });
 }
 

@@ -1,19 +1,17 @@
 #pragma once
 
-#include <set>
 #include <string>
 
 #include "configs/options.h"
+#include "dist_checkpointing/load/key_groups.h"
 #include "strategies/comm/communicator.h"
 
 namespace dckpt {
 
 /// What the ranks ask for against what is stored, in Megatron's words.
 struct KeyDifference {
-  std::set<std::string> missing;     ///< stored, but asked for by no rank
-  std::set<std::string> unexpected;  ///< asked for by this rank, but not stored
-
-  bool empty() const noexcept { return missing.empty() && unexpected.empty(); }
+  KeySet missing;     ///< stored, but asked for by no rank; never the common state
+  KeySet unexpected;  ///< asked for by this rank, but not stored
 };
 
 bool raises(Strict strict) noexcept;   ///< a difference is an error
@@ -22,8 +20,12 @@ bool returns(Strict strict) noexcept;  ///< … part of the report
 bool checks_unexpected(Strict strict) noexcept;
 bool checks_missing(Strict strict) noexcept;
 
-/// Compares keys as far as the mode wants it, and raises or logs what it finds. Collective, with the same mode on all ranks: where missing keys are looked for,
-/// the ranks exchange what they ask for. Throws CheckpointError (mismatch) on all ranks if the mode raises and one of them found a difference.
-KeyDifference check_keys(const std::set<std::string>& asked, const std::set<std::string>& stored, Strict strict, Communicator& comm);
+/// Compares keys as far as the mode wants it. A mode that raises throws CheckpointError (mismatch), the same on all ranks, one that logs warns on rank 0; both
+/// tell what was found on all ranks. Collective, with the same `stored` and mode on all ranks.
+KeyDifference check_keys(const KeySet& asked, const KeySet& stored, Strict strict, Communicator& comm);
+
+/// Throws CheckpointError (mismatch), the same on all ranks, if one of them asks for something that is not stored. The message begins with `headline`, which
+/// lacks its colon. Collective, with the same `stored` on all ranks.
+void require_stored(const KeySet& asked, const KeySet& stored, const std::string& headline, Communicator& comm);
 
 }  // namespace dckpt

@@ -1,4 +1,3 @@
-#include <set>
 #include <string>
 
 #include "dist_checkpointing/load/fill.h"
@@ -16,10 +15,10 @@ const std::string& key_of(const Value& leaf) { return leaf.is(Value::Kind::kShar
 /// The leaves without those that the strict mode drops because they are not stored.
 Value drop_unexpected(const LoadContext& load, Value sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
-  std::set<std::string> asked;
+  KeySet asked;
   for (const ShardedTensor* const tensor : leaves.tensors) asked.insert(tensor->key);
   for (const ShardedObject* const object : leaves.objects) asked.insert(object->key);
-  const KeyDifference difference = check_keys(asked, load.keys.all(), load.options.strict, load.comm);
+  const KeyDifference difference = check_keys(asked, load.keys.keys(), load.options.strict, load.comm);
   if (returns(load.options.strict)) {
     load.report.missing.assign(difference.missing.begin(), difference.missing.end());
     load.report.unexpected.assign(difference.unexpected.begin(), difference.unexpected.end());
@@ -28,20 +27,20 @@ Value drop_unexpected(const LoadContext& load, Value sharded) {
   return extract_matching(sharded, [&](const Value& leaf) { return !difference.unexpected.contains(key_of(leaf)); }).matching;
 }
 
-/// Replaces tensors by those that will be filled. Objects stay until they are read.
-Value request_leaf(const LoadContext& load, TensorRequestBuilder& builder, Value leaf) {
-  if (leaf.is(Value::Kind::kShardedObject)) {
-    const std::string unique_key = leaf.as_sharded_object().unique_key();
-    if (!load.keys.object(unique_key)) builder.add_unknown(unique_key);
-    return leaf;
-  }
-  const auto destination = builder.add(leaf.as_sharded_tensor());
-  return destination ? Value(*destination) : leaf;
+/// That everything is stored, each object at its place in the grid, too.
+void require_all(const LoadContext& load, const Value& sharded) {
+  const ShardedLeaves leaves = collect_sharded(sharded);
+  KeySet asked;
+  for (const ShardedTensor* const tensor : leaves.tensors) asked.insert(tensor->key);
+  for (const ShardedObject* const object : leaves.objects) asked.insert(object->unique_key());
+  require_stored(asked, load.keys.names(), "keys are asked for that the checkpoint does not have", load.comm);
 }
 
 Value read_object(const LoadContext& load, Value leaf) {
   if (!leaf.is(Value::Kind::kShardedObject)) return leaf;
-  return load.reader.object(*load.keys.object(leaf.as_sharded_object().unique_key()));
+  const auto object = load.keys.object(leaf.as_sharded_object().unique_key());
+  if (!object) throw CheckpointError(ErrorCode::kMismatch, "asked for as an object, but stored as a tensor", {.key = leaf.as_sharded_object().unique_key()});
+  return load.reader.object(*object);
 }
 
 }  // namespace
@@ -51,9 +50,10 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   TensorRequest request;
   agree(load.comm, "reading the request", [&] { parts = split_for_load(state); });
   parts.sharded = drop_unexpected(load, std::move(parts.sharded));
+  require_all(load, parts.sharded);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
-    parts.sharded = map_leaves(std::move(parts.sharded), [&](Value leaf) { return request_leaf(load, builder, std::move(leaf)); });
+    parts.sharded = map_leaves(std::move(parts.sharded), [&](Value leaf) { return leaf.is(Value::Kind::kShardedTensor) ? Value(builder.add(leaf.as_sharded_tensor())) : leaf; });
     request = builder.finish();
   });
   const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm);

@@ -28,19 +28,17 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
   ambiguous.raise_if_any(ErrorCode::kMismatch, "the rules of load.rename give several stored keys the same name:");
 }
 
-std::set<std::string> StoredKeys::all() const {
+std::set<std::string> StoredKeys::names() const {
+  std::set<std::string> names;
+  for (const auto& [name, index] : tensors_) names.insert(name);
+  for (const auto& [name, index] : objects_) names.insert(name);
+  return names;
+}
+
+std::set<std::string> StoredKeys::keys() const {
   std::set<std::string> keys = object_keys_;
   for (const auto& [key, index] : tensors_) keys.insert(key);
   return keys;
-}
-
-std::string StoredKeys::describe_unknown(const std::string& key) const {
-  if (names_.empty()) {
-    for (const auto& [name, index] : tensors_) names_.push_back(name);
-    for (const auto& [name, index] : objects_) names_.push_back(name);
-  }
-  const auto close = nearest(key, names_);
-  return quoted(key) + (close ? " (the checkpoint has " + quoted(*close) + ")" : "");
 }
 
 std::optional<std::uint32_t> StoredKeys::position(const Index& index, const std::string& key) {

@@ -6,14 +6,13 @@
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "configs/options.h"
 #include "mapping/planning/metadata.h"
 
 namespace dckpt {
 
-/// Names of what a checkpoint holds, as rules rename them, with their positions in the metadata. Not for several threads at once.
+/// Names of what a checkpoint holds, as rules rename them, with their positions in the metadata.
 class StoredKeys {
  public:
   /// Throws CheckpointError (mismatch) if the rules give several stored keys the same name.
@@ -23,11 +22,14 @@ class StoredKeys {
   std::optional<std::uint32_t> tensor(const std::string& key) const { return position(tensors_, key); }
   std::optional<std::uint32_t> object(const std::string& unique_key) const { return position(objects_, unique_key); }
 
-  /// Keys as Megatron compares them: of tensors, and of objects without their grid.
-  std::set<std::string> all() const;
+  bool contains(const std::string& key) const { return tensors_.contains(key) || objects_.contains(key); }
+  std::size_t size() const noexcept { return tensors_.size() + objects_.size(); }
 
-  /// A name that is not stored, quoted, with the stored one that is most like it.
-  std::string describe_unknown(const std::string& key) const;
+  /// All of these names.
+  std::set<std::string> names() const;
+
+  /// Keys as Megatron compares them: of tensors, and of objects without their grid.
+  std::set<std::string> keys() const;
 
  private:
   using Index = std::unordered_map<std::string, std::uint32_t>;
@@ -37,7 +39,6 @@ class StoredKeys {
   Index tensors_;
   Index objects_;
   std::set<std::string> object_keys_;
-  mutable std::vector<std::string> names_;  // of both; filled when a name is looked for
 };
 
 }  // namespace dckpt

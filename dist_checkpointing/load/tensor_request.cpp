@@ -54,65 +54,56 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
 
 }  // namespace
 
-std::optional<Tensor> TensorRequestBuilder::add(const ShardedTensor& shard) {
+Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   shard.validate();
+  Tensor data = shard.data && shard.data->has_data() ? *shard.data : Tensor::empty(shard.dtype, shard.data_shape());
   const auto stored = keys_.tensor(shard.key);
   if (!stored) {
-    add_unknown(shard.key);
-    return std::nullopt;
+    problems_.add("there is no tensor " + quoted(shard.key) + (keys_.contains(shard.key) ? "; an object has this name" : ""));
+    return data;
+  }
+  const TensorMetadata& tensor = reader_.metadata().tensors[*stored];
+  const bool clip = shard.allow_shape_mismatch || mismatch_allowed(shard.key);
+  if (!fits(shard, tensor, clip)) return data;
+  if (data.device().kind != Device::Kind::kCpu) {
+    problems_.add("the destination of " + quoted(shard.key) + " is not in CPU memory; load into CPU memory and copy from there");
+    return data;
   }
   WantedShard wanted = describe_wanted(shard);
   wanted.tensor = *stored;
-  wanted.clip = shard.allow_shape_mismatch || mismatch_allowed(shard.key);
-  if (!fits(shard.key, shard.global_shape, shard.dtype, *stored, wanted.clip)) return std::nullopt;
-  Tensor data = shard.data && shard.data->has_data() ? *shard.data : Tensor::empty(shard.dtype, shard.data_shape());
+  wanted.clip = clip;
   wanted.strides = destination_strides(data, shard.flattened_range ? 0 : static_cast<std::size_t>(shard.prepend_axis_num));
-  if (wanted.clip && !equal(shard.global_shape, reader_.metadata().tensors[*stored].global_shape())) request_.to_zero.push_back(data);
-  return add_destination(std::move(wanted), std::move(data));
-}
-
-std::optional<Tensor> TensorRequestBuilder::add_whole(std::uint32_t stored, const Tensor* data) {
-  const TensorMetadata& tensor = reader_.metadata().tensors[stored];
-  WantedShard wanted;
-  wanted.tensor = stored;
-  wanted.box = whole(tensor.global_shape());
-  if (data == nullptr) return add_destination(std::move(wanted), Tensor::empty(tensor.properties.dtype, tensor.global_shape()));
-  if (!fits(tensor.key, data->shape(), data->dtype(), stored, false)) return std::nullopt;
-  Tensor destination = data->has_data() ? *data : Tensor::empty(data->dtype(), data->shape());
-  wanted.strides = destination.strides();
-  return add_destination(std::move(wanted), std::move(destination));
+  wanted.destination = static_cast<std::uint32_t>(request_.destinations.size());
+  request_.wanted.push_back(std::move(wanted));
+  request_.destinations.push_back(data);
+  if (clip && !equal(shard.global_shape, tensor.global_shape())) request_.to_zero.push_back(data);
+  return data;
 }
 
 bool TensorRequestBuilder::mismatch_allowed(const std::string& key) const {
   return std::any_of(options_.allow_shape_mismatch.begin(), options_.allow_shape_mismatch.end(), [&](const std::string& pattern) { return glob_match(pattern, key); });
 }
 
-/// Whether what is stored is of the wanted kind; notes why not.
-bool TensorRequestBuilder::fits(const std::string& key, ShapeView shape, DType dtype, std::uint32_t stored, bool clip) {
-  const TensorMetadata& tensor = reader_.metadata().tensors[stored];
-  if (tensor.properties.dtype != dtype) {
-    different_.add("dtype mismatch for loaded (" + std::string(to_string(tensor.properties.dtype)) + ") and expected (" + std::string(to_string(dtype)) + ") tensor for key " + quoted(key) +
-                   "; convert the destination, nothing is cast silently");
+/// Whether what is stored is of the wanted kind; notes why not, about shapes in the words of those who save such checkpoints.
+bool TensorRequestBuilder::fits(const ShardedTensor& shard, const TensorMetadata& stored, bool clip) {
+  const Shape& shape = stored.global_shape();
+  const DType dtype = stored.properties.dtype;
+  if (dtype != shard.dtype) {
+    problems_.add("dtype mismatch for loaded (" + std::string(to_string(dtype)) + ") and expected (" + std::string(to_string(shard.dtype)) + ") tensor for key " + quoted(shard.key) +
+                  "; convert the destination, nothing is cast silently");
     return false;
   }
-  if (equal(tensor.global_shape(), shape) || (clip && tensor.global_shape().size() == shape.size())) return true;
-  different_.add("Global shape mismatch for loaded (" + to_string(tensor.global_shape()) + ") and expected (" + to_string(shape) + ") tensor for key " + quoted(key));
+  if (equal(shape, shard.global_shape) || (clip && shape.size() == shard.global_shape.size())) return true;
+  if (reader_.info().format == "dcp") {
+    problems_.add("Size mismatch between saved " + to_string(shape) + " and current: " + to_string(shard.global_shape) + " for " + quoted(shard.key));
+  } else {
+    problems_.add("Global shape mismatch for loaded (" + to_string(shape) + ") and expected (" + to_string(shard.global_shape) + ") tensor for key " + quoted(shard.key));
+  }
   return false;
 }
 
-Tensor TensorRequestBuilder::add_destination(WantedShard wanted, Tensor data) {
-  if (data.device().kind != Device::Kind::kCpu) {
-    different_.add("the destination of " + quoted(reader_.metadata().tensors[wanted.tensor].key) + " is not in CPU memory; load into CPU memory and copy from there");
-  }
-  wanted.destination = static_cast<std::uint32_t>(request_.destinations.size());
-  request_.wanted.push_back(std::move(wanted));
-  request_.destinations.push_back(data);
-  return data;
-}
-
 TensorRequest TensorRequestBuilder::finish() {
-  unknown_.raise_if_any(ErrorCode::kMismatch, "keys are asked for that the checkpoint does not have:");
-  different_.raise_if_any(ErrorCode::kMismatch, "the request does not fit what is stored:");
+  problems_.raise_if_any(ErrorCode::kMismatch, "the request does not fit what is stored:");
   check_coverage(reader_.metadata(), request_.wanted);
   request_.items = plan_reads(reader_.metadata(), request_.wanted);
   check_files(reader_, request_.items);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,7 +7,6 @@
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/planning/load_plan.h"
-#include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "strategies/reader.h"
 
@@ -22,36 +20,29 @@ struct TensorRequest {
   std::vector<ReadItem> items;       ///< plan_reads of `wanted`
 };
 
-/// Makes the request of a rank, leaf by leaf, and collects all that is wrong with it. A leaf with a problem is noted and nothing is requested for it.
+/// Makes the request of a rank, shard by shard, and collects all that is wrong with it.
 class TensorRequestBuilder {
  public:
   /// All must outlive the builder.
   TensorRequestBuilder(const CheckpointReader& reader, const StoredKeys& keys, const LoadOptions& options) : reader_(reader), keys_(keys), options_(options) {}
 
-  /// The tensor that will be filled: the shard's own, or a new one if it has none.
-  std::optional<Tensor> add(const ShardedTensor& shard);
-
-  /// A whole stored tensor, into `data` or a new tensor.
-  std::optional<Tensor> add_whole(std::uint32_t stored, const Tensor* data);
-
-  /// Notes a name that is not stored.
-  void add_unknown(const std::string& key) { unknown_.add(keys_.describe_unknown(key)); }
+  /// Returns the tensor that will be filled: the shard's own, or a new one if it has none. A shard that does not fit what is stored is noted, and nothing is
+  /// requested for it.
+  Tensor add(const ShardedTensor& shard);
 
   /// Throws CheckpointError: (mismatch) for what was noted; (corrupt) if the chunks of a wanted tensor do not make it up; (incomplete) if a file that has to
   /// be read is not there or too short.
   TensorRequest finish();
 
  private:
-  bool fits(const std::string& key, ShapeView shape, DType dtype, std::uint32_t stored, bool clip);
+  bool fits(const ShardedTensor& shard, const TensorMetadata& stored, bool clip);
   bool mismatch_allowed(const std::string& key) const;
-  Tensor add_destination(WantedShard wanted, Tensor data);
 
   const CheckpointReader& reader_;
   const StoredKeys& keys_;
   const LoadOptions& options_;
   TensorRequest request_;
-  ProblemList unknown_;
-  ProblemList different_;
+  ProblemList problems_;
 };
 
 }  // namespace dckpt

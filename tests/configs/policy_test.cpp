@@ -50,6 +50,7 @@ save:
 load:
   strategy: auto
   strict: raise_all
+  allow_partial_load: true
   parallel: {enabled: true, exchange: broadcast}
   allow_shape_mismatch: ["*.word_embeddings.weight", head]
   rename: [{from: "^module\\.(.*)$", to: "\\1"}, {from: x, to: ""}]
@@ -67,6 +68,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
   EXPECT_TRUE(policy.save.integrity);
   EXPECT_EQ(policy.load.strict, Strict::kRaiseAll);
+  EXPECT_TRUE(policy.load.allow_partial_load);
   EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
   EXPECT_THAT(policy.load.rename, ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}, RenameRule{"x", ""}));
@@ -107,6 +109,7 @@ save:
 load:
   strategy: auto
   strict: assume_ok_unexpected
+  allow_partial_load: false
   parallel:
     enabled: false
     exchange: auto
@@ -288,7 +291,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 32u);
+  ASSERT_EQ(leaves.size(), 33u);
   for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 

@@ -272,7 +272,7 @@ TEST_F(SaveLoad, EveryUnknownKeyIsNamedWithItsNearest) {
   wanted["a"] = ShardedTensor::whole("decoder.layer.weight", untouched({2}));
   wanted["b"] = ShardedTensor::whole("completely.different", untouched({2}));
   const std::string message = error_of([&] { load(wanted, checkpoint()); });
-  EXPECT_THAT(message, HasSubstr("'decoder.layer.weight' (the checkpoint has 'decoder.layers.weight')"));
+  EXPECT_THAT(message, HasSubstr("'decoder.layer.weight': did you mean 'decoder.layers.weight'?"));
   EXPECT_THAT(message, HasSubstr("'completely.different'"));
 }
 

@@ -1,0 +1,174 @@
+#include "dist_checkpointing/load/key_groups.h"
+
+#include <algorithm>
+#include <map>
+
+#include "configs/rename.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kGridMark = "/shard_";
+constexpr std::string_view kSeparators = "./";
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// The components of a key that are numbers, in order.
+std::vector<std::string_view> numbers_of(std::string_view key) {
+  std::vector<std::string_view> numbers;
+  for (std::size_t at = 0; at <= key.size();) {
+    const std::size_t end = std::min(key.find_first_of(kSeparators, at), key.size());
+    if (const std::string_view part = key.substr(at, end - at); is_number(part)) numbers.push_back(part);
+    at = end + 1;
+  }
+  return numbers;
+}
+
+/// The pattern with numbers in place of its stars, as many as there are of both.
+std::string with_numbers(std::string_view pattern, const std::vector<std::string_view>& numbers) {
+  std::string key;
+  std::size_t next = 0;
+  for (const char c : pattern) {
+    if (c == '*' && next < numbers.size()) {
+      key += numbers[next++];
+    } else {
+      key += c;
+    }
+  }
+  return key;
+}
+
+std::string describe(const KeyGroup& group) {
+  std::string text = quoted(group.pattern);
+  if (group.count > 1) text += " (" + grouped(group.count) + " keys, e.g. " + quoted(group.first) + ")";
+  return text;
+}
+
+template <typename Line>
+std::string table(const KeySet& keys, const Line& line_of) {
+  const std::vector<KeyGroup> groups = group_keys(keys);
+  std::string text;
+  std::size_t shown = 0;
+  for (std::size_t i = 0; i < std::min(groups.size(), kShownGroups); ++i) {
+    text += "\n  " + line_of(groups[i]);
+    shown += groups[i].count;
+  }
+  if (shown < keys.size()) text += "\n  … and " + grouped(keys.size() - shown) + " more";
+  return text;
+}
+
+/// Looks for names among the stored ones by their patterns: there are far fewer of those.
+class Suggestions {
+ public:
+  explicit Suggestions(const KeySet& stored) : stored_(stored) {
+    for (KeyGroup& group : group_keys(stored)) {
+      const std::string pattern = without_numbers(group.first);
+      patterns_.push_back(pattern);
+      groups_.emplace(pattern, std::move(group));
+    }
+  }
+
+  std::string for_group(const KeyGroup& group) const {
+    const std::string pattern = without_numbers(group.first);
+    if (const auto same = groups_.find(pattern); same != groups_.end()) {
+      return ": the checkpoint has " + (same->second.count == 1 ? quoted(same->second.first) : grouped(same->second.count) + " others, e.g. " + quoted(same->second.first));
+    }
+    const auto close = nearest(pattern, patterns_);
+    if (!close) return "";
+    const std::string likely = with_numbers(*close, numbers_of(group.first));
+    return ": did you mean " + quoted(stored_.contains(likely) ? likely : groups_.at(*close).first) + "?";
+  }
+
+ private:
+  const KeySet& stored_;
+  std::vector<std::string> patterns_;
+  std::map<std::string, KeyGroup> groups_;
+};
+
+/// The text as a regular expression that matches it alone.
+std::string escaped_for_regex(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::string escaped_for_replacement(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) escaped += c == '\\' ? std::string("\\\\") : std::string(1, c);
+  return escaped;
+}
+
+}  // namespace
+
+std::string without_numbers(std::string_view key) {
+  std::string pattern;
+  const std::size_t grid = key.rfind(kGridMark);
+  const std::string_view name = key.substr(0, grid);
+  for (std::size_t at = 0; at <= name.size();) {
+    const std::size_t end = std::min(name.find_first_of(kSeparators, at), name.size());
+    const std::string_view part = name.substr(at, end - at);
+    pattern += is_number(part) ? std::string_view("*") : part;
+    if (end < name.size()) pattern += name[end];
+    at = end + 1;
+  }
+  if (grid != std::string_view::npos) pattern += std::string(kGridMark) + "*";
+  return pattern;
+}
+
+std::vector<KeyGroup> group_keys(const KeySet& keys) {
+  std::vector<KeyGroup> groups;
+  std::map<std::string, std::size_t> positions;
+  for (const std::string& key : keys) {
+    std::string pattern = without_numbers(key);
+    const auto [found, added] = positions.try_emplace(pattern, groups.size());
+    if (added) {
+      groups.push_back({key, key, 1});
+    } else {
+      KeyGroup& group = groups[found->second];
+      group.pattern = std::move(pattern);
+      ++group.count;
+    }
+  }
+  return groups;
+}
+
+std::string table_of(const KeySet& keys) { return table(keys, describe); }
+
+std::string table_of_unknown(const KeySet& unknown, const KeySet& stored) {
+  const Suggestions suggestions(stored);
+  return table(unknown, [&](const KeyGroup& group) { return describe(group) + suggestions.for_group(group); });
+}
+
+std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored) {
+  const auto is_unknown = [&](const std::string& key) { return !stored.contains(key); };
+  const auto first = std::find_if(asked.begin(), asked.end(), is_unknown);
+  if (first == asked.end()) return std::nullopt;
+
+  const auto if_usable = [](RenameRule rule) { return problem_of(rule) ? std::nullopt : std::optional(std::move(rule)); };
+  const auto all_stored_behind = [&](const std::string& prefix) {
+    return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) { return is_unknown(key) ? stored.contains(prefix + key) : !key.starts_with(prefix); });
+  };
+  for (const std::string& key : stored) {
+    if (!key.ends_with(*first)) continue;
+    const std::string prefix = key.substr(0, key.size() - first->size());
+    if (all_stored_behind(prefix)) return if_usable({"^" + escaped_for_regex(prefix) + "(.*)$", "\\1"});
+  }
+
+  const auto all_stored_without = [&](std::size_t length) {
+    return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) {
+      return is_unknown(key) && key.size() > length && key.compare(0, length, *first, 0, length) == 0 && stored.contains(key.substr(length));
+    });
+  };
+  for (std::size_t dot = first->find('.'); dot != std::string::npos; dot = first->find('.', dot + 1)) {
+    if (all_stored_without(dot + 1)) return if_usable({"^(.*)$", escaped_for_replacement(first->substr(0, dot + 1)) + "\\1"});
+  }
+  return std::nullopt;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,137 @@
+// Loading plain DCP directories. That real ones of torch load as torch itself loads them is shown by tests/interop/test_loads_torch.py.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/save.h"
+#include "strategies/comm/threads.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// A float tensor of n elements, all with this value.
+Tensor filled(std::int64_t n, float value) {
+  Tensor tensor = Tensor::empty(DType::kFloat32, {n});
+  std::fill_n(reinterpret_cast<float*>(tensor.data()), n, value);
+  return tensor;
+}
+
+class DcpLoader : public ::testing::Test {
+ protected:
+  void save_dcp(const StateDict& state) const { save(state, path_, {.compat = Compat::kDcp}); }
+  std::string message_of_load(StateDict state, const LoadOptions& options = {}) const {
+    return testing::error_of([&] { load(state, path_, options); }).message();
+  }
+
+  TempDir directory_;
+  std::filesystem::path path_ = directory_.path() / "checkpoint";
+};
+
+TEST_F(DcpLoader, AllNamesThatAreNotStoredAreOneError) {
+  save_dcp(Value::dict({{"model", Value::dict({{"weight", filled(2, 1)}})}, {"step", 3}}));
+  EXPECT_EQ(message_of_load(Value::dict({{"model", Value::dict({{"wieght", filled(2, 0)}, {"bias", filled(2, 0)}})}, {"step", 0}})),
+            R"(Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys):
+  'model.bias'
+  'model.wieght': did you mean 'model.weight'?)");
+}
+
+TEST_F(DcpLoader, APartialLoadKeepsTheValuesOfNamesThatAreNotStored) {
+  save_dcp(Value::dict({{"w", filled(2, 1)}, {"step", 3}}));
+  StateDict state = Value::dict({{"w", filled(2, 0)}, {"step", 0}, {"new", filled(1, 7)}, {"lr", 0.5}, {"shard", ShardedTensor::whole("elsewhere", filled(1, 8))}});
+  const LoadReport report = load(state, path_, {.allow_partial_load = true});
+  EXPECT_TRUE(equal(state["w"].as_tensor(), filled(2, 1)));
+  EXPECT_EQ(state["step"], Value(3));
+  EXPECT_TRUE(equal(state["new"].as_tensor(), filled(1, 7)));
+  EXPECT_EQ(state["lr"], Value(0.5));
+  EXPECT_EQ(state["shard"].as_sharded_tensor().key, "elsewhere") << "as it was";
+  EXPECT_THAT(report.unexpected, ElementsAre("new", "lr", "elsewhere"));
+}
+
+TEST_F(DcpLoader, AnotherSizeIsAnErrorUnlessItIsAllowed) {
+  save_dcp(Value::dict({{"w", filled(2, 1)}, {"v", filled(3, 1)}}));
+  const StateDict state = Value::dict({{"w", filled(4, 9)}, {"v", filled(2, 9)}});
+  EXPECT_THAT(message_of_load(state, {.allow_partial_load = true}),
+              AllOf(HasSubstr("Size mismatch between saved (2,) and current: (4,) for 'w'"), HasSubstr("Size mismatch between saved (3,) and current: (2,) for 'v'")));
+  StateDict clipped = state;
+  load(clipped, path_, {.allow_shape_mismatch = {"w", "v"}});
+  const auto* const w = reinterpret_cast<const float*>(clipped["w"].as_tensor().data());
+  EXPECT_THAT(std::vector<float>(w, w + 4), ElementsAre(1, 1, 0, 0));
+  EXPECT_TRUE(equal(clipped["v"].as_tensor(), filled(2, 1)));
+}
+
+TEST_F(DcpLoader, AnObjectIsNoTensorForAShard) {
+  save_dcp(Value::dict({{"w", "text"}}));
+  EXPECT_THAT(message_of_load(Value::dict({{"w", ShardedTensor::whole("w", filled(1, 0))}})), HasSubstr("there is no tensor 'w'; an object has this name"));
+}
+
+TEST_F(DcpLoader, WhatIsStoredDecidesTheKindOfALeaf) {
+  save_dcp(Value::dict({{"a", filled(2, 1)}, {"b", "text"}}));
+  StateDict state = Value::dict({{"a", "text"}, {"b", filled(2, 0)}});
+  load(state, path_);
+  EXPECT_TRUE(equal(state["a"].as_tensor(), filled(2, 1)));
+  EXPECT_EQ(state["b"], Value("text"));
+}
+
+TEST_F(DcpLoader, AContainerThatWasStoredAsOneObjectReplacesItsParts) {
+  save_dcp(Value::dict({{"optimizer", Value::tuple({1, 2})}, {"model", Value::dict({{"w", filled(1, 1)}, {"hyper", 5}})}}));
+  StateDict state = Value::dict({{"optimizer", Value::dict({{"lr", 0.1}, {"groups", Value::list({Value::dict({{"betas", 1}})})}})},
+                                 {"model", Value::dict({{"w", filled(1, 0)}, {"hyper", Value::dict()}})}});
+  load(state, path_);
+  EXPECT_EQ(state["optimizer"], Value::tuple({1, 2}));
+  EXPECT_EQ(state["model"]["hyper"], Value(5)) << "an empty dict has no parts to look for";
+  EXPECT_TRUE(equal(state["model"]["w"].as_tensor(), filled(1, 1)));
+}
+
+TEST_F(DcpLoader, PartsAreTakenWhereTheyAreStored) {
+  save_dcp(Value::dict({{"optimizer", Value::dict({{"lr", 0.5}, {"eps", 1}})}}));
+  StateDict state = Value::dict({{"optimizer", Value::dict({{"lr", 0.1}})}});
+  load(state, path_);
+  EXPECT_EQ(state, Value::dict({{"optimizer", Value::dict({{"lr", 0.5}})}}));
+}
+
+TEST_F(DcpLoader, FactoriesObjectsAndLocalValuesAreTreatedAsInMegatronsLoads) {
+  const auto state = [](float value, const Value& object) {
+    ShardedTensorFactory halves;
+    halves.key = "fc1";
+    halves.data = filled(4, value);
+    halves.build = [](const std::string& key, const Tensor& data, const ReplicaId&, std::optional<FlattenedRange>) {
+      return Value::dict({{"w", ShardedTensor::whole(key + ".w", data.narrow(0, 0, 2))}, {"v", ShardedTensor::whole(key + ".v", data.narrow(0, 2, 2))}});
+    };
+    halves.merge = [](const Value& parts) { return Value::list({parts.at("w"), parts.at("v")}); };
+    return Value::dict({{"fc1", halves}, {"rng", ShardedObject{.key = "rng", .data = object, .global_shape = {1}, .global_offset = {0}}}, {"local", LocalNonpersistentObject{"here"}}});
+  };
+  save_dcp(state(1, "stored"));
+  StateDict loaded = state(0, "old");
+  load(loaded, path_);
+  EXPECT_TRUE(equal(loaded["fc1"].items()[1].as_tensor(), filled(2, 1)));
+  EXPECT_EQ(loaded["rng"], Value("stored"));
+  EXPECT_EQ(loaded["local"], Value("here"));
+}
+
+TEST_F(DcpLoader, StrictModesSayWhatIsMissingHereToo) {
+  save_dcp(Value::dict({{"a", 1}, {"b", 2}}));
+  StateDict state = Value::dict({{"a", 0}, {"c", 0}});
+  const LoadReport report = load(state, path_, {.strict = Strict::kReturnAll});
+  EXPECT_THAT(report.missing, ElementsAre("b"));
+  EXPECT_THAT(report.unexpected, ElementsAre("c"));
+  EXPECT_THAT(message_of_load(state, {.strict = Strict::kRaiseAll}), HasSubstr("Missing keys (for all ranks):\n  'b'\nUnexpected keys (for this rank):\n  'c'"));
+}
+
+TEST_F(DcpLoader, EveryRankFailsIfOneAsksForWhatIsNotStored) {
+  save_dcp(Value::dict({{"a", 1}}));
+  run_ranks(3, [&](Communicator& comm) {
+    StateDict state = Value::dict({{comm.rank() == 1 ? "b" : "a", 0}});
+    EXPECT_THAT(testing::error_of([&] { load(state, path_, {}, comm); }).message(), HasSubstr("on rank 1 of 3:\n  'b'"));
+  });
+}
+
+}  // namespace
+}  // namespace dckpt

@@ -1,0 +1,95 @@
+#include "dist_checkpointing/load/key_check.h"
+
+#include <gmock/gmock.h>
+
+#include <mutex>
+
+#include "mapping/base/error.h"
+#include "mapping/base/log.h"
+#include "strategies/comm/threads.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+/// The message that each rank gets; empty for none.
+std::vector<std::string> messages(int ranks, const std::function<void(Communicator&)>& work) {
+  std::vector<std::string> found(static_cast<std::size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& comm) {
+    try {
+      work(comm);
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+      found[static_cast<std::size_t>(comm.rank())] = error.message();
+    }
+  });
+  return found;
+}
+
+const KeySet kStored = {"common_state", "layers.0.w", "layers.1.w", "norm"};
+
+/// Rank r of two wants layer r + 1: rank 1's is not stored.
+KeySet next_layer(Communicator& comm) { return {"layers." + std::to_string(comm.rank() + 1) + ".w"}; }
+
+TEST(CheckKeys, TellsAllRanksWhatIsMissingAndUnexpectedAnywhere) {
+  EXPECT_THAT(messages(2, [](Communicator& comm) { check_keys(next_layer(comm), kStored, Strict::kRaiseAll, comm); }), Each(R"(Some keys found in the checkpoint are missing in the provided sharded state dict. Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
+Missing keys (for all ranks):
+  'layers.0.w'
+  'norm'
+Unexpected keys (for rank 1 of 2):
+  'layers.2.w': the checkpoint has 2 others, e.g. 'layers.0.w')"));
+}
+
+TEST(CheckKeys, ModesForUnexpectedKeysIgnoreMissingOnes) {
+  EXPECT_THAT(messages(1, [](Communicator& comm) { check_keys({"norms"}, kStored, Strict::kRaiseUnexpected, comm); }),
+              ElementsAre(R"(Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
+Unexpected keys (for this rank):
+  'norms': did you mean 'norm'?)"));
+  EXPECT_THAT(messages(2, [](Communicator& comm) { check_keys({"norm"}, kStored, Strict::kRaiseUnexpected, comm); }), Each(IsEmpty()));
+}
+
+TEST(CheckKeys, ModesThatReturnSayWhatEachRankAskedFor) {
+  run_ranks(2, [](Communicator& comm) {
+    const KeyDifference found = check_keys(next_layer(comm), kStored, Strict::kReturnAll, comm);
+    EXPECT_EQ(found.missing, (KeySet{"layers.0.w", "norm"})) << "the common state is never missing";
+    EXPECT_EQ(found.unexpected, comm.rank() == 0 ? KeySet{} : KeySet{"layers.2.w"});
+  });
+}
+
+TEST(CheckKeys, ModesThatLogWarnOnceForAllRanks) {
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel, std::string_view message) { warnings.emplace_back(message); });
+  run_ranks(3, [](Communicator& comm) { check_keys({"norm", "other"}, kStored, Strict::kLogUnexpected, comm); });
+  run_ranks(3, [](Communicator& comm) { check_keys({"norm"}, kStored, Strict::kLogUnexpected, comm); });
+  set_log_sink({});
+  EXPECT_THAT(warnings, ElementsAre(R"(Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
+Unexpected keys (for all 3 ranks):
+  'other')"));
+}
+
+TEST(RequireStored, IsOneErrorForTheWholeJob) {
+  EXPECT_THAT(messages(3, [](Communicator& comm) {
+                KeySet asked = {"norm"};
+                if (comm.rank() != 1) asked.insert("norm" + std::to_string(comm.rank()));
+                require_stored(asked, kStored, "keys are asked for that are not there", comm);
+              }),
+              Each(R"(keys are asked for that are not there, on ranks 0, 2 of 3:
+  'norm0': did you mean 'norm'?
+  'norm2': did you mean 'norm'?)"));
+  EXPECT_THAT(messages(3, [](Communicator& comm) { require_stored({"norm"}, kStored, "keys are asked for", comm); }), Each(IsEmpty()));
+}
+
+TEST(RequireStored, SuggestsTheRuleThatExplainsAll) {
+  EXPECT_THAT(messages(1, [](Communicator& comm) { require_stored({"layers.0.w", "norm"}, {"module.layers.0.w", "module.norm"}, "keys are asked for", comm); }),
+              ElementsAre(R"(keys are asked for:
+  'layers.0.w'
+  'norm'
+All of them are stored under another prefix. This in the policy gives them the names asked for:
+  load: {rename: [{from: "^module\\.(.*)$", to: "\\1"}]})"));
+}
+
+}  // namespace
+}  // namespace dckpt
