@@ -2,23 +2,60 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <fstream>
 #include <random>
+#include <sstream>
+#include <vector>
+
+#include "mapping/base/text.h"
 
 namespace dckpt {
 
-std::string staging_token() {
+namespace {
+
+std::string host_name() {
   std::array<char, 64> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  std::string token;
+  std::string name;
   for (const char c : std::string(host.data())) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
-    if (plain) token += c;
+    if (plain) name += c;
   }
-  std::array<char, 32> number{};
-  std::snprintf(number.data(), number.size(), "-%d-%08x", static_cast<int>(::getpid()), std::random_device{}());
-  return token + number.data();
+  return name;
+}
+
+/// When a process was started, in clock ticks since the host was; "0" if there is no such process or nobody knows.
+std::string start_of(const std::string& process) {
+  constexpr int kStartTime = 22 - 2;  // its place in /proc/PID/stat (see proc(5)), counted from behind the name in parentheses
+  std::ifstream file("/proc/" + process + "/stat");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream fields(line.substr(std::min(line.rfind(')'), line.size() - 1) + 1));
+  std::string field;
+  for (int i = 0; i < kStartTime && fields; ++i) fields >> field;
+  return fields && !field.empty() ? field : "0";
+}
+
+std::string token_of(const std::string& process, const std::string& start) { return host_name() + "-" + process + "-" + start + "-"; }
+
+}  // namespace
+
+std::string staging_token() {
+  const std::string process = std::to_string(::getpid());
+  std::array<char, 16> number{};
+  std::snprintf(number.data(), number.size(), "%08x", std::random_device{}());
+  return token_of(process, start_of(process)) + number.data();
+}
+
+bool made_by_running_process(std::string_view token) {
+  const std::vector<std::string> parts = split(token, '-');
+  if (parts.size() < 4) return false;
+  const std::string& process = parts[parts.size() - 3];
+  const std::string& start = parts[parts.size() - 2];
+  return parse_u64(process) && parse_u64(start) && token.starts_with(token_of(process, start)) && start_of(process) == start;
 }
 
 std::string random_id() {

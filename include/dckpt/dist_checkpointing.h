@@ -3,6 +3,7 @@
 /// Everything that a program needs to save, load and examine sharded checkpoints, without libtorch (see torch.h for that).
 
 #include "configs/policy.h"
+#include "dist_checkpointing/checkpointer.h"
 #include "dist_checkpointing/convert.h"
 #include "dist_checkpointing/diff.h"
 #include "dist_checkpointing/digest.h"

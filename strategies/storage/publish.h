@@ -2,11 +2,26 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
+
+/// The hidden names next to a name that publishing uses: `.{name}.{purpose}-{token}`. Whoever makes another kind of them (a purpose is lower-case letters) uses
+/// these functions too.
+struct HiddenSibling {
+  std::string name;     ///< one component
+  std::string purpose;  ///< "saving", "replaced", "tmp", …
+  std::string token;    ///< of the one who made it
+
+  friend bool operator==(const HiddenSibling&, const HiddenSibling&) = default;
+};
+std::string to_string(const HiddenSibling& sibling);
+/// The way back, for names without a part like `.letters-`; empty for what is no such name.
+std::optional<HiddenSibling> parse_hidden_sibling(std::string_view component);
 
 /// Makes a finished directory visible in one step; the numbered protocol and what a crash after each step leaves stand at the top of publish.cpp.
 /// One process (rank 0) begins and commits; the other ranks write into `staging()` between.

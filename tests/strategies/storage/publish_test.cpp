@@ -268,5 +268,12 @@ TEST(WriteFileAtomically, IsOldOrNewAtEveryFaultPointAndDurableWhenItReturns) {
   set_log_sink({});
 }
 
+TEST(HiddenSiblings, AreTakenApartAsTheyWerePutTogether) {
+  for (const HiddenSibling& sibling : {HiddenSibling{"iter_0000100", "saving", "host-1-2-ab"}, HiddenSibling{"latest.txt", "tmp", "0f"}, HiddenSibling{"a.b.c", "replaced", "x.y-z"}}) {
+    EXPECT_EQ(parse_hidden_sibling(to_string(sibling)), sibling);
+  }
+  for (const char* name : {"", ".", "..", "..a-b", ".a", ".a.", ".a.b", ".a.b-", ".a.-t", ".a.B-t", "a.saving-t", ".cache.d"}) EXPECT_EQ(parse_hidden_sibling(name), std::nullopt) << name;
+}
+
 }  // namespace
 }  // namespace dckpt

@@ -1,0 +1,240 @@
+// Who may write to a training root, and what a crash leaves of it.
+//
+//   1  The first save locks ROOT/.dckpt.lock (flock) and keeps it: of several jobs, one saves; the others get an error before they have changed anything.
+//      The system releases the lock when rank 0's process ends, however it ends. The file stays; it says who has or had the root.
+//   2  With the lock held, what killed jobs have left is removed: nobody can be using it (removal.cpp).
+//   3  A save publishes ROOT/iter_N in one step (publish.cpp). A crash before leaves hidden files, which 2 removes.
+//   4  The tracker is replaced by one rename. A crash between 3 and 4 leaves N complete and the tracker at the iteration before: the run goes on from that one,
+//      and saving N again replaces it.
+//   5  Iterations that retention lets go are renamed to hidden names, then removed. A crash leaves some of them, which the next save or 2 removes.
+
+#include "dist_checkpointing/checkpointer.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <vector>
+
+#include "dist_checkpointing/same_on_all_ranks.h"
+#include "dist_checkpointing/staging_token.h"
+#include "dist_checkpointing/training_root/latest.h"
+#include "dist_checkpointing/training_root/layout.h"
+#include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/retention.h"
+#include "mapping/base/error.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+#include "mapping/base/wire.h"
+#include "strategies/comm/agree.h"
+#include "strategies/storage/posix.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLockFile = ".dckpt.lock";
+
+// What rank 0 found: whether there is anything, the directory, the iteration.
+Bytes encode(const std::optional<LatestCheckpoint>& found) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(found ? 1 : 0);
+  if (!found) return bytes;
+  writer.text(found->directory);
+  writer.number(found->iteration);
+  return bytes;
+}
+
+std::optional<LatestCheckpoint> decode(ByteView bytes) {
+  WireReader reader(bytes, "the latest checkpoint from rank 0");
+  std::optional<LatestCheckpoint> found;
+  if (reader.number(1) == 1) {
+    found.emplace();
+    found->directory = reader.text();
+    found->iteration = reader.number(kMaxIteration);
+  }
+  reader.finish();
+  return found;
+}
+
+/// Rank 0 looks, so that all ranks go on from the same checkpoint even if a network file system shows them different things.
+std::optional<LatestCheckpoint> find_together(const fs::path& root, Communicator& comm) {
+  Bytes found;
+  agree(comm, "looking for the latest checkpoint", [&] {
+    if (comm.rank() == 0) found = encode(find_latest(root));
+  });
+  return decode(comm.broadcast(found, 0));
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm)
+    : root_(fs::absolute(root)), policy_(std::move(policy)), policy_text_(to_yaml(policy_)), comm_(comm), planner_(make_planner(policy_.save)) {}
+
+Checkpointer::~Checkpointer() = default;
+
+void Checkpointer::claim() {
+  require_same_on_all_ranks("claim the training root");
+  agree(comm_, "claiming the training root", [&] {
+    if (comm_.rank() == 0) take_root();
+  });
+}
+
+void Checkpointer::save(const StateDict& state, std::uint64_t iteration) {
+  require_same_on_all_ranks("save", iteration);
+  const SaveOptions options = prepare(iteration);
+  dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_);
+  record(iteration);
+}
+
+std::optional<std::uint64_t> Checkpointer::latest() {
+  require_same_on_all_ranks("look for the latest checkpoint");
+  const auto found = find_together(root_, comm_);
+  if (!found) return std::nullopt;
+  return found->iteration;
+}
+
+std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) {
+  require_same_on_all_ranks("load the latest checkpoint");
+  const auto found = find_together(root_, comm_);
+  if (!found) {
+    if (comm_.rank() == 0) log_info("training root " + dckpt::quoted(root_.string()) + " holds no checkpoint: the run begins anew");
+    return std::nullopt;
+  }
+  ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
+  resumed.report = dckpt::load(state, resumed.directory, policy_.load, comm_);
+  loaded_ = position_ = found->iteration;
+  return resumed;
+}
+
+LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
+  require_same_on_all_ranks("load", iteration);
+  const fs::path directory = root_ / iteration_directory(iteration);
+  agree(comm_, "looking for the checkpoint", [&] {
+    std::error_code unreachable;
+    if (fs::is_directory(directory, unreachable)) return;
+    throw CheckpointError(ErrorCode::kIncomplete, "there is no iteration " + std::to_string(iteration) + " in the training root; there are " + describe_iterations(list_iterations(root_)),
+                          {.file = root_.string()});
+  });
+  LoadReport report = dckpt::load(state, directory, policy_.load, comm_);
+  loaded_ = position_ = iteration;
+  return report;
+}
+
+void Checkpointer::require_same_on_all_ranks(const std::string& attempt, std::optional<std::uint64_t> iteration) {
+  const std::array<SharedArgument, 3> arguments{{
+      {"iterations", iteration ? std::to_string(*iteration) : ""},
+      {"training roots", root_.string()},
+      {"policies", policy_text_ + (policy_.save.overwrite ? "overwrite: true" : "overwrite: false")},
+  }};
+  require_same(comm_, attempt, arguments);
+}
+
+/// Claims the root and decides whether the save may replace what is there.
+SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
+  std::array<std::int64_t, 1> replace{0};
+  agree(comm_, "preparing the save of iteration " + std::to_string(iteration), [&] {
+    if (comm_.rank() != 0) return;
+    const bool first = !claimed_;
+    take_root();
+    if (first) warn_if_behind(iteration);
+    replace[0] = must_replace(iteration) ? 1 : 0;
+  });
+  SaveOptions options = policy_.save;
+  options.overwrite = comm_.all_reduce(replace, ReduceOp::kMax).front() != 0;
+  return options;
+}
+
+/// What follows a published save.
+void Checkpointer::record(std::uint64_t iteration) {
+  agree(comm_, "recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
+    if (comm_.rank() != 0) return;
+    known_complete_.insert(iteration);
+    write_tracker(*posix_storage(root_), iteration);
+    remove_old(iteration);
+  });
+  if (position_) position_ = iteration;
+}
+
+void Checkpointer::take_root() {
+  if (claimed_) return;
+  posix_storage(root_)->make_directory("");
+  lock_ = lock_root();
+  if (lock_) remove_leftovers(root_);
+  claimed_ = true;
+  log_info("saving to training root " + dckpt::quoted(root_.string()) + " with the policy\n" + policy_text_);
+}
+
+std::unique_ptr<FileLock> Checkpointer::lock_root() const {
+  try {
+    return std::make_unique<FileLock>(root_ / kLockFile, "job " + staging_token());
+  } catch (const CheckpointError& error) {
+    if (error.code() == ErrorCode::kInvalidArgument) {
+      throw CheckpointError(error.code(), "another job saves to this training root (" + error.message() + "): wait until it has ended, or give this one a root of its own",
+                            {.file = root_.string()});
+    }
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    log_warning("training root " + dckpt::quoted(root_.string()) + ": see to it that no other job saves here; what killed saves left is not removed, because locking failed: " + error.what());
+    return nullptr;
+  }
+}
+
+bool Checkpointer::must_replace(std::uint64_t iteration) {
+  const std::string name = iteration_directory(iteration);
+  const auto entry = posix_storage(root_)->stat(name);
+  if (!entry) return false;
+  if (policy_.save.overwrite) return true;
+  const auto reason = known_complete_.contains(iteration) ? std::nullopt : why_incomplete(root_ / name);
+  if (reason) {
+    log_warning("iteration " + std::to_string(iteration) + " is there but incomplete, and is replaced: " + *reason);
+    return true;
+  }
+  if (position_ && iteration > *position_) {
+    log_warning("iteration " + std::to_string(iteration) + " is replaced: it was saved before the run went back to iteration " + std::to_string(*loaded_));
+    return true;
+  }
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "refusing to replace iteration " + std::to_string(iteration) +
+                            ", which is complete: go on from an iteration of this root (load, load_latest), choose another root, or allow overwriting",
+                        {.file = (root_ / name).string()});
+}
+
+void Checkpointer::warn_if_behind(std::uint64_t iteration) {
+  const std::vector<std::uint64_t> iterations = list_iterations(root_);
+  if (position_ || iterations.empty() || iterations.back() <= iteration) return;
+  log_warning("training root " + dckpt::quoted(root_.string()) + " has " + describe_iterations(iterations) + ", but this run has loaded none of them; it is about to save iteration " +
+              std::to_string(iteration) + ", from which the next start will go on");
+}
+
+/// A checkpoint that cannot be removed is no failure of the save.
+void Checkpointer::remove_old(std::uint64_t saved) {
+  const auto warn = [&](const std::exception& error) {
+    log_warning("iteration " + std::to_string(saved) + " is saved, but old checkpoints could not be removed: " + error.what());
+  };
+  try {
+    const auto storage = posix_storage(root_);
+    const std::vector<std::uint64_t> in_use = loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
+    for (const std::uint64_t old : iterations_to_delete(list_iterations(root_), saved, policy_.retention, in_use, [&](std::uint64_t iteration) { return is_complete(iteration); })) {
+      try {
+        const std::string name = iteration_directory(old);
+        const auto entry = storage->stat(name);
+        if (!entry || entry->kind != FileInfo::Kind::kDirectory) continue;  // a link: somebody keeps the checkpoint elsewhere
+        known_complete_.erase(old);
+        delete_checkpoint(*storage, name);
+      } catch (const std::exception& error) {
+        warn(error);
+      }
+    }
+  } catch (const std::exception& error) {
+    warn(error);
+  }
+}
+
+bool Checkpointer::is_complete(std::uint64_t iteration) {
+  const bool complete = known_complete_.contains(iteration) || !why_incomplete(root_ / iteration_directory(iteration));
+  if (complete) known_complete_.insert(iteration);
+  return complete;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "configs/policy.h"
+#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/save.h"
+#include "strategies/storage/file_lock.h"
+
+namespace dckpt {
+
+/// What load_latest has loaded.
+struct ResumedFrom {
+  std::uint64_t iteration = 0;      ///< 0 for `release`
+  std::filesystem::path directory;
+  LoadReport report;
+};
+
+/// The checkpoints of a training run: saves iterations under one root, keeps the tracker file, finds the newest complete checkpoint, and removes old ones as
+/// the policy's `retention` says. docs/checkpointer.md tells what happens to a root when.
+///
+/// All functions are collective over the communicator, which must outlive the checkpointer: every rank calls them in the same order with the same iteration, and
+/// has the same root and policy (that is compared); all return or all throw the same CheckpointError. One thread at a time. Rank 0 alone writes and removes
+/// anything but data files.
+class Checkpointer {
+ public:
+  /// Touches nothing on disk. `policy.save.overwrite` allows a save to replace an iteration that is complete.
+  Checkpointer(std::filesystem::path root, Policy policy, Communicator& comm);
+  ~Checkpointer();
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  /// Makes the root this job's own until the checkpointer is destroyed or rank 0's process ends: creates it, locks it, and removes what killed saves have left.
+  /// The first save does the same; calling it when training starts shows at once that the root cannot be written or that another job saves there. A job that only
+  /// loads does not need it. Throws (invalid argument) if another job has the root, (io).
+  void claim();
+
+  /// Saves `state` as the root's `iter_%07d`, then names it in the tracker, then removes what retention lets go (if that fails: a warning). Refuses an iteration that
+  /// is there and complete, unless this run has gone back: it has loaded an older iteration, so that the one that is there belongs to a history it has left.
+  /// What is there and incomplete is replaced. `save` in save.h says what a state is.
+  void save(const StateDict& state, std::uint64_t iteration);
+
+  /// From where load_latest would go on (0 for `release`); empty if the root holds nothing. Throws (incomplete) if it holds only unfinished checkpoints.
+  std::optional<std::uint64_t> latest();
+
+  /// Loads the latest complete checkpoint, as find_latest chooses it. Empty if the root holds nothing: the run begins anew, and `state` is as it was.
+  [[nodiscard]] std::optional<ResumedFrom> load_latest(StateDict& state);
+
+  /// Loads one iteration; the run goes on from there. Throws (incomplete) if it is not there.
+  LoadReport load(StateDict& state, std::uint64_t iteration);
+
+ private:
+  void require_same_on_all_ranks(const std::string& attempt, std::optional<std::uint64_t> iteration = std::nullopt);
+  SaveOptions prepare(std::uint64_t iteration);
+  void record(std::uint64_t iteration);
+
+  // Rank 0.
+  void take_root();
+  std::unique_ptr<FileLock> lock_root() const;
+  bool must_replace(std::uint64_t iteration);
+  void warn_if_behind(std::uint64_t iteration);
+  void remove_old(std::uint64_t saved);
+  bool is_complete(std::uint64_t iteration);
+
+  const std::filesystem::path root_;
+  const Policy policy_;
+  const std::string policy_text_;
+  Communicator& comm_;
+  SavePlanner planner_;
+  std::optional<std::uint64_t> loaded_;    ///< by this checkpointer, last
+  std::optional<std::uint64_t> position_;  ///< of the run, once it has loaded something: the iteration that was loaded or saved last
+
+  // Rank 0.
+  bool claimed_ = false;
+  std::unique_ptr<FileLock> lock_;              ///< none where the file system has no locks
+  std::set<std::uint64_t> known_complete_;
+};
+
+}  // namespace dckpt

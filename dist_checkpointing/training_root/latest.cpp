@@ -1,0 +1,116 @@
+#include "dist_checkpointing/training_root/latest.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/training_root/layout.h"
+#include "mapping/base/error.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+#include "strategies/storage/posix.h"
+#include "strategies/torch_dist/reader.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) {
+  const Metadata& metadata = reader.metadata();
+  std::vector<std::uint64_t> needed(metadata.files.size(), 0);
+  const auto need = [&](const Place& place) { needed[place.file] = std::max(needed[place.file], place.offset + place.length); };
+  for (const TensorMetadata& tensor : metadata.tensors) std::ranges::for_each(tensor.places, need);
+  for (const ObjectMetadata& object : metadata.objects) need(object.place);
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    const std::string name = dckpt::quoted(metadata.files[i]);
+    const auto file = reader.storage().stat(metadata.files[i]);
+    if (!file) return name + " is missing";
+    if (file->kind != FileInfo::Kind::kRegular) return name + " is no regular file";
+    if (file->size < needed[i]) return name + " has " + grouped(file->size) + " bytes of " + grouped(needed[i]) + ": it is truncated";
+  }
+  return std::nullopt;
+}
+
+/// Megatron writes metadata.json last, and a directory without it could pass for a plain DCP one; but those have no common state.
+bool lacks_config(const CheckpointReader& reader) { return reader.info().format == "dcp" && (reader.info().common_place || reader.storage().stat(kCommonFile)); }
+
+bool names_directory(const fs::path& path) {
+  std::error_code nothing_there;
+  return fs::is_directory(path, nothing_there);
+}
+
+/// Goes through candidates, and remembers why each was passed over.
+class Search {
+ public:
+  explicit Search(const fs::path& root) : root_(root) {}
+
+  bool accepts(const std::string& directory) {
+    const auto reason = names_directory(root_ / directory) ? why_incomplete(root_ / directory) : "it does not exist";
+    if (reason) pass_over("'" + directory + "' is not used: " + *reason);
+    return !reason;
+  }
+
+  void pass_over(std::string why) { passed_over_.push_back(std::move(why)); }
+  const std::vector<std::string>& passed_over() const { return passed_over_; }
+
+ private:
+  const fs::path& root_;
+  std::vector<std::string> passed_over_;
+};
+
+std::optional<std::string> tracked_directory(const fs::path& root, Search& search) {
+  try {
+    return read_tracker(*posix_storage(root));
+  } catch (const CheckpointError& error) {
+    if (error.code() == ErrorCode::kIo) throw;
+    search.pass_over(error.what());
+    return std::nullopt;
+  }
+}
+
+std::optional<LatestCheckpoint> choose(const fs::path& root, Search& search) {
+  const std::optional<std::string> tracked = tracked_directory(root, search);
+  std::vector<std::uint64_t> iterations = list_iterations(root);
+  if (tracked && search.accepts(*tracked)) {
+    const std::uint64_t iteration = parse_iteration_directory(*tracked).value_or(0);
+    iterations.erase(iterations.begin(), std::ranges::upper_bound(iterations, iteration));
+    if (!iterations.empty()) search.pass_over(describe_iterations(iterations) + ": not used, because " + kTrackerFile + " names an older one, " + dckpt::quoted(*tracked));
+    return LatestCheckpoint{*tracked, iteration};
+  }
+  for (; !iterations.empty(); iterations.pop_back()) {
+    const std::string directory = iteration_directory(iterations.back());
+    if (directory != tracked && search.accepts(directory)) return LatestCheckpoint{directory, iterations.back()};
+  }
+  if (tracked != kReleaseDirectory && names_directory(root / kReleaseDirectory) && search.accepts(kReleaseDirectory)) return LatestCheckpoint{kReleaseDirectory, 0};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> why_incomplete(const fs::path& checkpoint) {
+  try {
+    const auto reader = open_checkpoint(checkpoint);
+    if (lacks_config(*reader)) return "metadata.json is missing: the save was interrupted before it finished";
+    reader->common_state();
+    return why_files_incomplete(*reader);
+  } catch (const CheckpointError& error) {
+    if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kUnsupported) throw;
+    return error.what();
+  }
+}
+
+std::optional<LatestCheckpoint> find_latest(const fs::path& root) {
+  Search search(root);
+  const std::optional<LatestCheckpoint> found = choose(root, search);
+  if (!found && !search.passed_over().empty()) {
+    std::string message = "there is no complete checkpoint to go on from (to begin anew, choose another root):";
+    for (const std::string& why : search.passed_over()) message += "\n  " + why;
+    throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.string()});
+  }
+  for (const std::string& why : search.passed_over()) log_warning("training root " + dckpt::quoted(root.string()) + ": " + why);
+  if (found && !search.passed_over().empty()) log_warning("training root " + dckpt::quoted(root.string()) + ": going on from " + dckpt::quoted(found->directory));
+  return found;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,76 @@
+// What may be found in a training root after a crash, by the protocol of strategies/storage/publish.cpp and by that of delete_checkpoint:
+//
+//   .N.saving-TOKEN     an unfinished save, or what a finished one was about to remove        remove
+//   .N.replaced-TOKEN   what was at N before; N itself there: the save had finished           remove
+//                                             N missing: the save died between two renames    rename back to N if it is complete, else remove
+//   .N.deleting-TOKEN   a checkpoint that had been deleted, whole or in part                  remove
+//   .TRACKER.tmp-TOKEN  a tracker that was never renamed into place                           remove
+//
+// where N is the directory of an iteration. A token tells the process; what a living process of this host has made stays. Deleting N is
+//
+//      step                                       a crash after it leaves
+//   1  rename N to D = `.N.deleting-TOKEN`        N, or D complete but hidden
+//   2  sync the root                              D: N cannot come back half removed
+//   3  remove D                                   some of D
+
+#include "dist_checkpointing/training_root/removal.h"
+
+#include "dist_checkpointing/staging_token.h"
+#include "dist_checkpointing/training_root/latest.h"
+#include "dist_checkpointing/training_root/layout.h"
+#include "mapping/base/error.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+#include "strategies/storage/posix.h"
+#include "strategies/storage/publish.h"
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kDeleting = "deleting";
+
+bool is_leftover(const HiddenSibling& sibling) {
+  if (made_by_running_process(sibling.token)) return false;
+  if (sibling.name == kTrackerFile) return sibling.purpose == "tmp";
+  return parse_iteration_directory(sibling.name) && (sibling.purpose == "saving" || sibling.purpose == "replaced" || sibling.purpose == kDeleting);
+}
+
+void remove_leftover(const std::filesystem::path& path, Storage& root, const HiddenSibling& sibling) {
+  const std::string name = to_string(sibling);
+  if (sibling.purpose == "replaced" && !root.stat(sibling.name) && !why_incomplete(path / name)) {
+    root.rename(name, sibling.name);
+    root.sync_directory("");
+    log_warning("training root " + dckpt::quoted(path.string()) + ": " + dckpt::quoted(sibling.name) + " is back, a save that was to replace it died");
+    return;
+  }
+  root.remove_all(name);
+  log_info("training root " + dckpt::quoted(path.string()) + ": removed " + dckpt::quoted(name) + ", left by a save or deletion that died");
+}
+
+}  // namespace
+
+void delete_checkpoint(Storage& root, const std::string& name) {
+  const auto entry = root.stat(name);
+  if (!entry || entry->kind != FileInfo::Kind::kDirectory) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is no directory", {.file = root.describe(name)});
+  }
+  const std::string hidden = to_string(HiddenSibling{name, kDeleting, staging_token()});
+  root.rename(name, hidden);  // 1
+  root.sync_directory("");    // 2
+  root.remove_all(hidden);    // 3
+}
+
+void remove_leftovers(const std::filesystem::path& path) {
+  const auto root = posix_storage(path);
+  for (const FileInfo& entry : root->list("")) {
+    const auto sibling = parse_hidden_sibling(entry.name);
+    if (!sibling || !is_leftover(*sibling)) continue;
+    try {
+      remove_leftover(path, *root, *sibling);
+    } catch (const std::exception& error) {
+      log_warning("training root " + dckpt::quoted(path.string()) + ": what a killed save left could not be removed: " + error.what());
+    }
+  }
+}
+
+}  // namespace dckpt

@@ -1,0 +1,288 @@
+// The life of a training root: save, resume, retention, and what users and crashes do to it.
+
+#include "dist_checkpointing/checkpointer.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/dist_checkpointing/training_run.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+
+constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+
+class CheckpointerTest : public TrainingRun {};
+
+TEST_F(CheckpointerTest, SavesAndResumesWithAnyNumberOfRanks) {
+  std::uint64_t iteration = 0;
+  for (const int ranks : {1, 2, 4, 8}) {
+    iteration += 100;
+    job(ranks, [&](Checkpointer& checkpointer, Communicator& comm) {
+      StateDict state = empty_state(comm.rank(), ranks);
+      const auto resumed = checkpointer.load_latest(state);
+      EXPECT_EQ(resumed.has_value(), iteration > 100);
+      EXPECT_TRUE(!resumed || holds(state, iteration - 90, comm.rank(), ranks)) << "saved by a job of another size";
+      checkpointer.save(state_at(iteration, comm.rank(), ranks), iteration);
+      checkpointer.save(state_at(iteration + 10, comm.rank(), ranks), iteration + 10);
+      EXPECT_EQ(checkpointer.latest(), iteration + 10);
+      StateDict before = empty_state(comm.rank(), ranks);
+      checkpointer.load(before, iteration);
+      EXPECT_TRUE(holds(before, iteration, comm.rank(), ranks));
+    });
+    EXPECT_EQ(tracker(), std::to_string(iteration + 10));
+  }
+}
+
+TEST_F(CheckpointerTest, AnEmptyRootHoldsNothingAndStaysAsItIs) {
+  EXPECT_EQ(resumed(), -1);
+  EXPECT_FALSE(fs::exists(root_)) << "looking creates nothing";
+  fs::create_directory(root_);
+  EXPECT_EQ(resumed(), -1);
+  EXPECT_THAT(entries(), IsEmpty());
+}
+
+TEST_F(CheckpointerTest, ATrackerThatLeadsNowhereIsPassedOver) {
+  saved({100, 200});
+  const std::string missing = "is not used: it does not exist";
+  for (const auto& [content, warning] : std::vector<std::pair<std::string, std::string>>{
+           {"rubbish\n", "the tracker holds 'rubbish'"}, {"", "the tracker holds ''"}, {"300", "'iter_0000300' " + missing}, {"release", "'release' " + missing},
+           {"../run/iter_0000100", "the tracker holds '../run"}, {std::string(9000, '7'), "it has 9,000 bytes"}}) {
+    set_tracker(content);
+    const Warnings warnings;
+    EXPECT_EQ(resumed(), 200) << content;
+    EXPECT_THAT(warnings.text(), AllOf(HasSubstr(warning), HasSubstr("going on from 'iter_0000200'")));
+  }
+  fs::remove(root_ / kTracker);
+  const Warnings warnings;
+  EXPECT_EQ(resumed(), 200);
+  EXPECT_EQ(warnings.text(), "");
+}
+
+TEST_F(CheckpointerTest, GoesBackWhereTheTrackerSaysSo) {
+  saved({100, 200, 300});
+  set_tracker("100\n");
+  const Warnings warnings;
+  EXPECT_EQ(resumed(), 100);
+  EXPECT_THAT(warnings.text(), HasSubstr("iterations 200 and 300: not used, because latest_checkpointed_iteration.txt names an older one, 'iter_0000100'"));
+}
+
+TEST_F(CheckpointerTest, ReleasesAreLoadedAsIterationZero) {
+  saved({100});
+  fs::rename(root_ / "iter_0000100", root_ / "release");
+  set_tracker("release");
+  EXPECT_EQ(resumed(), 100) << "the common state of iteration 100";
+  job(1, [&](Checkpointer& checkpointer, Communicator&) { EXPECT_EQ(checkpointer.latest(), 0U); });
+  fs::remove(root_ / kTracker);
+  EXPECT_EQ(resumed(), 100);
+}
+
+/// What may be wrong with the newest checkpoint, and what the warning says of it.
+struct Damage {
+  const char* name;
+  std::function<void(const fs::path&)> inflict;
+  const char* warning;
+};
+
+TEST_F(CheckpointerTest, AnIncompleteCheckpointIsPassedOver) {
+  const std::vector<Damage> damages = {
+      {"a data file is missing", [](const fs::path& path) { fs::remove(path / "__1_0.distcp"); }, "'__1_0.distcp' is missing"},
+      {"a data file is cut", [](const fs::path& path) { fs::resize_file(path / "__0_0.distcp", 100); }, "'__0_0.distcp' has 100 bytes of "},
+      {"no metadata", [](const fs::path& path) { fs::remove(path / ".metadata"); }, ".metadata is missing"},
+      {"cut metadata", [](const fs::path& path) { fs::resize_file(path / ".metadata", 50); }, ".metadata"},
+      {"Megatron died before metadata.json", [](const fs::path& path) { fs::remove(path / "metadata.json"); }, "metadata.json is missing"},
+      {"no common state", [](const fs::path& path) { fs::remove(path / "common.pt"); }, "common.pt"},
+      {"cut common state", [](const fs::path& path) { fs::resize_file(path / "common.pt", 20); }, "common.pt"},
+      {"nothing in it", [](const fs::path& path) { fs::remove_all(path), fs::create_directory(path); }, "the directory is empty"},
+  };
+  saved({100, 200});
+  const fs::path sound = directory_ / "sound";
+  fs::copy(root_ / "iter_0000200", sound);
+  for (const Damage& damage : damages) {
+    SCOPED_TRACE(damage.name);
+    fs::remove_all(root_ / "iter_0000200");
+    fs::copy(sound, root_ / "iter_0000200");
+    damage.inflict(root_ / "iter_0000200");
+    const Warnings warnings;
+    EXPECT_EQ(resumed(), 100);
+    EXPECT_THAT(warnings.text(), AllOf(HasSubstr("'iter_0000200' is not used"), HasSubstr(damage.warning), HasSubstr("going on from 'iter_0000100'")));
+  }
+}
+
+TEST_F(CheckpointerTest, OnlyIncompleteCheckpointsAreAnErrorAndNoFreshStart) {
+  saved({100, 200});
+  fs::remove(root_ / "iter_0000100" / ".metadata");
+  fs::remove(root_ / "iter_0000200" / "__0_0.distcp");
+  const CheckpointError error = error_of([&] { resumed(); });
+  EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("'iter_0000100' is not used"), HasSubstr("'iter_0000200' is not used"), HasSubstr("to begin anew")));
+}
+
+TEST_F(CheckpointerTest, AMissingIterationIsAnErrorThatNamesWhatIsThere) {
+  saved({100, 200});
+  const CheckpointError error = error_of([&] {
+    job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+      StateDict state = empty_state(comm.rank(), 2);
+      checkpointer.load(state, 150);
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
+  EXPECT_THAT(error.what(), HasSubstr("there is no iteration 150 in the training root; there are iterations 100 and 200"));
+}
+
+// Retention
+
+TEST_F(CheckpointerTest, RetentionKeepsTheNewestAndMultiples) {
+  saved({100, 200, 300, 400, 500}, {.retention = {.keep_last = 2, .keep_every = 200}});
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000200", "iter_0000400", "iter_0000500", kTracker));
+}
+
+TEST_F(CheckpointerTest, RetentionLeavesWhatIsNotItsOwn) {
+  saved({100, 200});
+  fs::create_directory(root_ / "iter_1");
+  fs::create_directory(root_ / "tokenizer");
+  fs::rename(root_ / "iter_0000100", directory_ / "archived");
+  fs::create_directory_symlink(directory_ / "archived", root_ / "iter_0000100");
+  saved({300}, {.retention = {.keep_last = 1}});
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000100", "iter_0000300", "iter_1", kTracker, "tokenizer"));
+  EXPECT_TRUE(fs::exists(directory_ / "archived" / "metadata.json"));
+}
+
+TEST_F(CheckpointerTest, RetentionKeepsWhatTheRunHasLoaded) {
+  saved({100, 200});
+  job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+    StateDict state = empty_state(comm.rank(), 2);
+    checkpointer.load(state, 100);
+    for (const std::uint64_t iteration : {300, 400}) checkpointer.save(state_at(iteration, comm.rank(), 2), iteration);
+  }, {.retention = {.keep_last = 1}});
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000100", "iter_0000400", kTracker));
+}
+
+TEST_F(CheckpointerTest, ACheckpointThatCannotBeRemovedIsAWarning) {
+  saved({100});
+  fs::path deep = root_ / "iter_0000100";
+  for (int level = 0; level < 70; ++level) deep /= "d";  // deeper than what is removed
+  fs::create_directories(deep);
+  const Warnings warnings;
+  saved({200, 300}, {.retention = {.keep_last = 1}});
+  EXPECT_THAT(warnings.text(), HasSubstr("iteration 200 is saved, but old checkpoints could not be removed"));
+  EXPECT_EQ(resumed(), 300);
+  EXPECT_FALSE(fs::exists(root_ / "iter_0000100")) << "what remains of it is hidden";
+}
+
+// Saving what is there already
+
+TEST_F(CheckpointerTest, ACompleteIterationIsNotReplaced) {
+  saved({100, 200});
+  const CheckpointError error = error_of([&] { saved({200}); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.what(), HasSubstr("refusing to replace iteration 200, which is complete"));
+  EXPECT_THAT(error_of([&] { saved({300, 300}); }).what(), HasSubstr("refusing to replace iteration 300"));
+  EXPECT_EQ(resumed(), 300);
+}
+
+TEST_F(CheckpointerTest, ItIsReplacedWhereThatIsAllowed) {
+  saved({100});
+  Policy policy;
+  policy.save.overwrite = true;
+  saved({100, 100}, policy);
+  EXPECT_EQ(resumed(), 100);
+}
+
+TEST_F(CheckpointerTest, AnIncompleteIterationIsReplaced) {
+  saved({100, 200});
+  fs::remove(root_ / "iter_0000200" / "__0_0.distcp");
+  const Warnings warnings;
+  saved({200});
+  EXPECT_THAT(warnings.text(), HasSubstr("iteration 200 is there but incomplete, and is replaced"));
+  EXPECT_EQ(resumed(), 200);
+}
+
+TEST_F(CheckpointerTest, ARunThatWentBackReplacesTheHistoryItLeft) {
+  saved({100, 200, 300, 400});
+  const Warnings warnings;
+  job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+    StateDict state = empty_state(comm.rank(), 2);
+    checkpointer.load(state, 200);
+    checkpointer.save(state_at(300, comm.rank(), 2), 300);
+    EXPECT_THAT(error_of([&] { checkpointer.save(state_at(300, comm.rank(), 2), 300); }).what(), HasSubstr("refusing to replace iteration 300"));
+  }, {.retention = {.keep_last = 2}});
+  EXPECT_THAT(warnings.text(), HasSubstr("iteration 300 is replaced: it was saved before the run went back to iteration 200"));
+  EXPECT_EQ(resumed(), 300) << "and not 400, of the history that was left";
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000200", "iter_0000300", "iter_0000400", kTracker));
+}
+
+TEST_F(CheckpointerTest, ARunThatForgetsToLoadIsWarned) {
+  saved({100, 200});
+  const Warnings warnings;
+  saved({50});
+  EXPECT_THAT(warnings.text(), HasSubstr("has iterations 100 and 200, but this run has loaded none of them; it is about to save iteration 50"));
+}
+
+// Ranks that disagree
+
+TEST_F(CheckpointerTest, RanksThatDisagreeAreNamedOnAllRanks) {
+  saved({100});
+  job(4, [&](Checkpointer& checkpointer, Communicator& comm) {
+    const CheckpointError error = error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), comm.rank() == 2 ? 201 : 200); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("cannot save: the ranks were given different iterations: '200' on ranks 0, 1, 3; '201' on rank 2"));
+    checkpointer.save(state_at(200, comm.rank(), 4), 200);
+  });
+  run_ranks(2, [&](Communicator& comm) {
+    Policy policy;
+    if (comm.rank() == 1) policy.save.compat = Compat::kDcp;
+    Checkpointer checkpointer(root_, policy, comm);
+    EXPECT_THAT(error_of([&] { checkpointer.save({}, 300); }).what(), HasSubstr("different policies: 'compat: megatron' on rank 0; 'compat: dcp' on rank 1"));
+    StateDict state = empty_state(comm.rank(), 2);
+    EXPECT_THAT(error_of([&] { std::ignore = checkpointer.load_latest(state); }).what(), HasSubstr("different policies"));
+  });
+  run_ranks(2, [&](Communicator& comm) {
+    Checkpointer checkpointer(comm.rank() == 0 ? root_ : directory_ / "walk", {}, comm);
+    EXPECT_THAT(error_of([&] { checkpointer.latest(); }).what(), AllOf(HasSubstr("different training roots"), HasSubstr("walk' on rank 1")));
+  });
+  EXPECT_EQ(resumed(), 200);
+}
+
+TEST_F(CheckpointerTest, ARankThatCannotDescribeItsStateFailsAllAndTheNextSaveWorks) {
+  job(4, [&](Checkpointer& checkpointer, Communicator& comm) {
+    checkpointer.save(state_at(100, comm.rank(), 4), 100);
+    StateDict state = state_at(200, comm.rank(), 4);
+    if (comm.rank() == 3) state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kInt64, {3, kColumns / 4}), {{.axis = 1, .rank = 3, .count = 4}});
+    EXPECT_THAT(error_of([&] { checkpointer.save(state, 200); }).what(), HasSubstr("'w'"));
+    EXPECT_EQ(checkpointer.latest(), 100U);
+    checkpointer.save(state_at(300, comm.rank(), 4), 300);
+  });
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000100", "iter_0000300", kTracker));
+}
+
+TEST_F(CheckpointerTest, ARootThatCannotBeWrittenIsAnErrorOnAllRanks) {
+  std::ofstream(directory_ / "file") << "in the way";
+  root_ = directory_ / "file" / "run";
+  job(4, [&](Checkpointer& checkpointer, Communicator& comm) {
+    for (const auto& attempt : std::vector<std::function<void()>>{[&] { checkpointer.claim(); }, [&] { checkpointer.save(state_at(100, comm.rank(), 4), 100); }}) {
+      const CheckpointError error = error_of(attempt);
+      EXPECT_EQ(error.code(), ErrorCode::kIo);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("failed on rank 0 of 4"), HasSubstr("Not a directory")));
+    }
+  });
+}
+
+TEST_F(CheckpointerTest, ATrackerThatCannotBeWrittenIsAnErrorThatSaysTheSaveIsComplete) {
+  fs::create_directories(root_ / kTracker / "not empty");
+  const CheckpointError error = error_of([&] { saved({100}); });
+  EXPECT_THAT(error.what(), HasSubstr("recording iteration 100, which is saved and complete, failed on rank 0"));
+  fs::remove_all(root_ / kTracker);
+  EXPECT_EQ(resumed(), 100);
+}
+
+}  // namespace
+}  // namespace dckpt::testing

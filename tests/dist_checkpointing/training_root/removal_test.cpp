@@ -1,0 +1,101 @@
+#include "dist_checkpointing/training_root/removal.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/staging_token.h"
+#include "strategies/storage/posix.h"
+#include "tests/support/code_of.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+/// Of a process that has ended.
+constexpr const char* kDead = "host-4194305-1-abcd";
+
+class Leftovers : public ::testing::Test {
+ protected:
+  fs::path make(const std::string& name) {
+    fs::create_directories(root_ / name / "sub");
+    std::ofstream(root_ / name / "sub" / "file") << "content";
+    return root_ / name;
+  }
+  void make_complete(const std::string& name) {
+    StateDict state;
+    state["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {4}));
+    save(state, root_ / name);
+  }
+  std::vector<std::string> after_removal() {
+    remove_leftovers(root_.path());
+    std::vector<std::string> names;
+    for (const FileInfo& entry : posix_storage(root_.path())->list("")) names.push_back(entry.name);
+    return names;
+  }
+  static std::string hidden(const std::string& name, const std::string& purpose, const std::string& token = kDead) { return "." + name + "." + purpose + "-" + token; }
+
+  TempDir root_;
+};
+
+TEST_F(Leftovers, OfDeadProcessesAreRemoved) {
+  make(hidden("iter_0000100", "saving"));
+  make(hidden("iter_0000100", "deleting"));
+  make(hidden("iter_0000100", "replaced"));
+  make(hidden("iter_0000300", "saving", "of an unknown form"));
+  std::ofstream(root_ / hidden("latest_checkpointed_iteration.txt", "tmp", "0123456789abcdef")) << "10";
+  make("iter_0000200");
+  EXPECT_THAT(after_removal(), ElementsAre("iter_0000200"));
+}
+
+TEST_F(Leftovers, OfThisProcessAndForeignNamesStay) {
+  const std::vector<std::string> names = {".cache", ".iter_0000100", ".iter_100.saving-x", ".iter_0000100.backup-x", ".model.saving-x", hidden("iter_0000100", "saving", staging_token())};
+  for (const std::string& name : names) make(name);
+  EXPECT_THAT(after_removal(), ::testing::UnorderedElementsAreArray(names));
+}
+
+TEST_F(Leftovers, AreRemovedWithoutFollowingLinks) {
+  const TempDir elsewhere;
+  std::ofstream(elsewhere / "file") << "precious";
+  fs::create_directory_symlink(elsewhere.path(), root_ / hidden("iter_0000100", "saving"));
+  fs::create_directory_symlink(elsewhere.path(), make(hidden("iter_0000200", "saving")) / "link");
+  EXPECT_THAT(after_removal(), ElementsAre());
+  EXPECT_TRUE(fs::exists(elsewhere / "file"));
+}
+
+TEST_F(Leftovers, AReplacedCheckpointWhoseSuccessorNeverCameIsBack) {
+  make_complete(hidden("iter_0000100", "replaced"));
+  make_complete(hidden("iter_0000200", "replaced"));
+  make_complete("iter_0000200");
+  EXPECT_THAT(after_removal(), ElementsAre("iter_0000100", "iter_0000200"));
+  EXPECT_TRUE(fs::exists(root_ / "iter_0000100" / "metadata.json"));
+}
+
+TEST_F(Leftovers, ADeletedCheckpointIsGoneAndLinksAreNotDeleted) {
+  const auto storage = posix_storage(root_.path());
+  fs::create_directory_symlink(make("elsewhere"), root_ / "iter_0000200");
+  make("iter_0000100");
+  delete_checkpoint(*storage, "iter_0000100");
+  EXPECT_EQ(code_of([&] { delete_checkpoint(*storage, "iter_0000200"); }), "invalid-argument");
+  EXPECT_EQ(code_of([&] { delete_checkpoint(*storage, "iter_0000300"); }), "invalid-argument");
+  EXPECT_THAT(after_removal(), ElementsAre("elsewhere", "iter_0000200"));
+}
+
+TEST(StagingToken, TellsWhetherItsProcessRuns) {
+  const std::string mine = staging_token();
+  EXPECT_TRUE(made_by_running_process(mine));
+  EXPECT_NE(mine, staging_token());
+  EXPECT_FALSE(made_by_running_process("other-host-" + mine)) << "another host";
+  for (const char* text : {"", "-", "host", "host-1", "host-1-2-3", "host-x-y-z"}) EXPECT_FALSE(made_by_running_process(text)) << text;
+  std::string earlier = mine;
+  const std::size_t last = earlier.rfind('-');
+  earlier.insert(last, "9");
+  EXPECT_FALSE(made_by_running_process(earlier)) << "another process that had the same number";
+}
+
+}  // namespace
+}  // namespace dckpt

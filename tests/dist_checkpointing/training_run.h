@@ -1,0 +1,114 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dist_checkpointing/checkpointer.h"
+#include "mapping/base/log.h"
+#include "strategies/comm/threads.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt::testing {
+
+constexpr std::int64_t kColumns = 48;
+
+/// What a run holds at an iteration: columns of one tensor, whose element i is 1000 · iteration + i, and the iteration as common state.
+inline StateDict state_at(std::uint64_t iteration, int rank, int ranks) {
+  const std::int64_t width = kColumns / ranks;
+  Tensor mine = Tensor::empty(DType::kInt64, {2, width});
+  auto* values = reinterpret_cast<std::int64_t*>(mine.data());
+  for (std::int64_t row = 0; row < 2; ++row) {
+    for (std::int64_t column = 0; column < width; ++column) *values++ = static_cast<std::int64_t>(1000 * iteration) + row * kColumns + rank * width + column;
+  }
+  StateDict state;
+  state["w"] = ShardedTensor::from_rank_offsets("w", mine, {{.axis = 1, .rank = rank, .count = ranks}});
+  state["iteration"] = static_cast<std::int64_t>(iteration);
+  return state;
+}
+
+/// The same with nothing in it yet.
+inline StateDict empty_state(int rank, int ranks) {
+  StateDict state;
+  state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kInt64, {2, kColumns / ranks}), {{.axis = 1, .rank = rank, .count = ranks}});
+  return state;
+}
+
+inline bool holds(const StateDict& loaded, std::uint64_t iteration, int rank, int ranks) {
+  return loaded.at("iteration").as_int() == static_cast<std::int64_t>(iteration) &&
+         equal(loaded.at("w").as_tensor(), *state_at(iteration, rank, ranks).at("w").as_sharded_tensor().data);
+}
+
+/// The warnings of its lifetime.
+class Warnings {
+ public:
+  Warnings() {
+    set_log_sink([this](LogLevel level, std::string_view message) {
+      if (level >= LogLevel::kWarning) text_ += std::string(message) + "\n";
+    });
+  }
+  ~Warnings() { set_log_sink({}); }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// A training root and the jobs that use it, their ranks as threads.
+class TrainingRun : public ::testing::Test {
+ protected:
+  using Body = std::function<void(Checkpointer&, Communicator&)>;
+
+  /// One job: its ranks construct a checkpointer each and run `body`.
+  void job(int ranks, const Body& body, const Policy& policy = {}) const {
+    run_ranks(ranks, [&](Communicator& comm) {
+      Checkpointer checkpointer(root_, policy, comm);
+      body(checkpointer, comm);
+    });
+  }
+
+  /// A job of two ranks that saves without having loaded.
+  void saved(const std::vector<std::uint64_t>& iterations, const Policy& policy = {}) const {
+    job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+      for (const std::uint64_t iteration : iterations) checkpointer.save(state_at(iteration, comm.rank(), 2), iteration);
+    }, policy);
+  }
+
+  /// The iteration from which a job of two ranks goes on; its values are checked. -1: none.
+  std::int64_t resumed() const {
+    std::int64_t found = -1;
+    job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+      StateDict state = empty_state(comm.rank(), 2);
+      const auto resumed = checkpointer.load_latest(state);
+      if (!resumed) return;
+      EXPECT_EQ(checkpointer.latest(), resumed->iteration);
+      EXPECT_TRUE(holds(state, static_cast<std::uint64_t>(state.at("iteration").as_int()), comm.rank(), 2));
+      if (comm.rank() == 0) found = state.at("iteration").as_int();
+    });
+    return found;
+  }
+
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(root_)) names.push_back(entry.path().filename());
+    std::ranges::sort(names);
+    return names;
+  }
+
+  std::string tracker() const {
+    std::ifstream file(root_ / "latest_checkpointed_iteration.txt");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void set_tracker(const std::string& content) const { std::ofstream(root_ / "latest_checkpointed_iteration.txt", std::ios::trunc) << content; }
+
+  TempDir directory_;
+  std::filesystem::path root_ = directory_ / "run";
+};
+
+}  // namespace dckpt::testing
