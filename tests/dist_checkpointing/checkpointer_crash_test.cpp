@@ -1,0 +1,133 @@
+// Jobs that die, and jobs that get in each other's way. Forks, so it is not run under ThreadSanitizer.
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include "tests/dist_checkpointing/training_run.h"
+#include "tests/support/child_process.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+
+class CheckpointerCrashTest : public TrainingRun {
+ protected:
+  /// What a job that starts anew does: claims the root and goes on from what is there.
+  std::uint64_t restart() const {
+    std::uint64_t iteration = 0;
+    job(1, [&](Checkpointer& checkpointer, Communicator&) {
+      checkpointer.claim();
+      StateDict state = empty_state(0, 1);
+      const auto resumed = checkpointer.load_latest(state);
+      ASSERT_TRUE(resumed);
+      EXPECT_TRUE(holds(state, resumed->iteration, 0, 1));
+      iteration = resumed->iteration;
+    });
+    return iteration;
+  }
+
+  std::vector<std::string> hidden_entries() const {
+    std::vector<std::string> hidden;
+    for (const std::string& name : entries()) {
+      if (name.starts_with('.') && name != ".dckpt.lock") hidden.push_back(name);
+    }
+    return hidden;
+  }
+};
+
+/// Kills a job at every change it makes to files while it saves, each time a later one, until one comes through.
+TEST_F(CheckpointerCrashTest, WhereverASaveIsKilledTheRunGoesOn) {
+  const Policy policy{.retention = {.keep_last = 2}};
+  const Warnings silenced;
+  saved({100, 200}, policy);
+  std::uint64_t last = 200;
+  bool lost = false;
+  bool published = false;
+  for (std::uint64_t call = 1;; ++call) {
+    SCOPED_TRACE("call " + std::to_string(call));
+    const std::uint64_t next = last + 100;
+    const Ended ended = killed_at(call, [&](const std::function<void()>& start) {
+      const auto alone = single_rank();
+      Checkpointer checkpointer(root_, policy, *alone);
+      StateDict state = empty_state(0, 1);
+      if (!checkpointer.load_latest(state)) throw std::runtime_error("there is nothing to go on from");
+      start();
+      checkpointer.save(state_at(next, 0, 1), next);
+    });
+    if (ended == Ended::kNotTraceable) GTEST_SKIP() << "this system does not let a process trace its children";
+    ASSERT_NE(ended, Ended::kFailed);
+    const std::uint64_t found = restart();
+    ASSERT_THAT(hidden_entries(), ElementsAre()) << "what the dead job left is removed";
+    ASSERT_TRUE(found == last || found == next);
+    if (ended == Ended::kFinished) {
+      EXPECT_EQ(found, next);
+      EXPECT_GT(call, 20U) << "the sweep has killed saves";
+      break;
+    }
+    lost |= found == last;
+    published |= found == next;
+    last = found;
+  }
+  EXPECT_TRUE(lost && published) << "some calls come before the new checkpoint counts, some after";
+}
+
+TEST_F(CheckpointerCrashTest, OneJobSavesAtATimeUntilItDies) {
+  saved({100});
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ChildProcess other([&] {
+    const auto alone = single_rank();
+    Checkpointer checkpointer(root_, {}, *alone);
+    checkpointer.claim();
+    if (write(ready[1], "x", 1) == 1) pause();
+  });
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  job(4, [&](Checkpointer& checkpointer, Communicator& comm) {
+    const CheckpointError error = error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), 200); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("another job saves to this training root (it is locked by job "), HasSubstr("-" + std::to_string(other.id()) + "-")));
+    EXPECT_THAT(error_of([&] { checkpointer.claim(); }).what(), HasSubstr("another job"));
+    StateDict state = empty_state(comm.rank(), 4);
+    EXPECT_TRUE(checkpointer.load_latest(state)) << "loading needs no lock";
+  });
+  other.kill();
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000100", kTracker));
+  saved({200});
+  EXPECT_EQ(restart(), 200U);
+}
+
+TEST_F(CheckpointerCrashTest, TwoCheckpointersOfOneProcessExcludeEachOtherToo) {
+  const auto alone = single_rank();
+  Checkpointer first(root_, {}, *alone);
+  Checkpointer second(root_, {}, *alone);
+  first.save(state_at(100, 0, 1), 100);
+  EXPECT_THAT(error_of([&] { second.save(state_at(200, 0, 1), 200); }).what(), HasSubstr("another job saves"));
+  EXPECT_EQ(second.latest(), 100U);
+}
+
+TEST_F(CheckpointerCrashTest, ADiskThatIsFullFailsTheSaveAndLeavesWhatWasThere) {
+  saved({100});
+  ChildProcess child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{512, 512};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    job(4, [&](Checkpointer& checkpointer, Communicator& comm) {
+      const CheckpointError error = error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), 200); });
+      if (error.code() != ErrorCode::kIo || std::string(error.what()).find("on ranks 0, 1, 2, 3 of 4") == std::string::npos) throw error;
+    });
+  });
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000100", kTracker));
+  EXPECT_EQ(restart(), 100U);
+}
+
+}  // namespace
+}  // namespace dckpt::testing
