@@ -144,6 +144,7 @@ struct LoadOptions {
   /// Globs of keys whose global shape may differ from the stored one: the common part from the origin is read, the rest is zero.
   std::vector<std::string> allow_shape_mismatch{};
   std::vector<RenameRule> rename{};
+  bool verify_integrity = false;  ///< first compare all files with integrity.json, which must be there; any difference is an error
   int threads = 2;
   std::uint64_t staging = std::uint64_t{64} << 20;  ///< temporary memory while reading, in bytes
 

@@ -163,6 +163,7 @@ Type<LoadOptions> load() {
       field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
             list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
       field("rename", &LoadOptions::rename, list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
+      field("verify_integrity", &LoadOptions::verify_integrity, flag()),
       field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
       field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
   }});

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/stored_keys.h"
@@ -34,6 +35,7 @@ LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadO
   Value common;
   agree(comm, "opening the checkpoint", [&] {
     reader = open_for_load(path, options);
+    if (options.verify_integrity) verify_integrity(reader->storage(), comm.rank(), comm.size(), options.threads);
     keys.emplace(reader->metadata(), options.rename);
     common = reader->common_state();
   });
@@ -66,6 +68,7 @@ StateDict load_sharded_metadata(const std::filesystem::path& path) {
 
 StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options) {
   const auto reader = open_for_load(path, options);
+  if (options.verify_integrity) verify_integrity(reader->storage(), 0, 1, options.threads);
   const StoredKeys keys(reader->metadata(), {});
   TensorRequestBuilder builder(*reader, keys, options);
   Value state = Value::dict();

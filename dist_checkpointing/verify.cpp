@@ -6,11 +6,11 @@
 #include <span>
 #include <string>
 
-#include "mapping/base/parallel_for.h"
+#include "dist_checkpointing/integrity.h"
 #include "mapping/base/checked.h"
+#include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
-#include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
@@ -20,9 +20,6 @@ namespace {
 /// Chunks and stored bytes that one thread checks in a row, with the file opened once.
 constexpr std::size_t kTaskChunks = 4096;
 constexpr std::uint64_t kTaskBytes = std::uint64_t{256} << 20;
-
-constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;  // some 600,000 files
-constexpr std::uint64_t kReadStep = std::uint64_t{4} << 20;
 
 using Problems = std::vector<CheckpointError>;
 
@@ -198,10 +195,7 @@ class Verifier {
 
   void read_manifest() {
     const Storage& storage = reader_.storage();
-    if (!storage.stat(kIntegrityFile)) return;
-    attempt(report_.problems, {.file = kIntegrityFile}, [&] {
-      manifest_ = read_integrity_manifest(read_file(*storage.open(kIntegrityFile), kMaxManifestBytes), storage.describe(kIntegrityFile));
-    });
+    attempt(report_.problems, {.file = kIntegrityFile}, [&] { manifest_ = find_integrity_manifest(storage).value_or(IntegrityManifest{}); });
     for (const IntegrityManifest::Entry& entry : manifest_.files) {
       const std::optional<FileInfo> file = storage.stat(entry.name);
       if (file) manifest_bytes_ += file->size;
@@ -217,26 +211,13 @@ class Verifier {
       attempt(problems[i], {.file = entry.name}, [&] {
         const std::unique_ptr<ReadableFile> file = reader_.storage().open(entry.name);
         if (!options_.deep) return;
-        const std::string found = file_sha256(*file);
+        const std::string found = file_sha256(*file, [&](std::uint64_t bytes) { progress_->add(bytes); });
         if (found == entry.sha256) return;
         throw CheckpointError(ErrorCode::kCorrupt,
                               "hash mismatch: integrity.json expects SHA-256 " + entry.sha256.substr(0, 16) + "…, the file has " + found.substr(0, 16) + "…");
       });
     });
     for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
-  }
-
-  std::string file_sha256(const ReadableFile& file) {
-    Sha256 hash;
-    Bytes buffer(static_cast<std::size_t>(std::min(file.size(), kReadStep)));
-    for (std::uint64_t offset = 0; offset < file.size();) {
-      const MutableByteView step(buffer.data(), static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), file.size() - offset)));
-      file.read(offset, step);
-      hash.update(step);
-      offset += step.size();
-      progress_->add(step.size());
-    }
-    return hash.finish_hex();
   }
 
   std::uint64_t total_bytes() {

@@ -268,29 +268,4 @@ std::vector<Problem> validate_coverage(const TensorMetadata& tensor) {
   return problems;
 }
 
-std::vector<Problem> validate_places(const Metadata& metadata, std::span<const std::uint64_t> file_sizes) {
-  std::vector<Problem> problems;
-  const auto check = [&](Report& report, const std::string& key, const Place& place) {
-    const std::uint64_t size = place.file < file_sizes.size() ? file_sizes[place.file] : 0;
-    if (range_fits(place.offset, place.length, size)) return;
-    const std::string name = place.file < metadata.files.size() ? quoted(metadata.files[place.file]) : "a file that is not listed";
-    report.add(Problem::Kind::kBeyondFile, key,
-               grouped(place.length) + " bytes at offset " + grouped(place.offset) + " are not inside " + name + ", which has " + grouped(size) + " bytes");
-  };
-  const auto keep = [&](Report& report) {
-    for (Problem& problem : report.take()) problems.push_back(std::move(problem));
-  };
-  for (const TensorMetadata& tensor : metadata.tensors) {
-    Report report;
-    for (const Place& place : tensor.places) check(report, tensor.key, place);
-    keep(report);
-  }
-  for (const ObjectMetadata& object : metadata.objects) {
-    Report report;
-    check(report, object.key, object.place);
-    keep(report);
-  }
-  return problems;
-}
-
 }  // namespace dckpt

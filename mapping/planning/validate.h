@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +15,6 @@ struct Problem {
     kContradiction,  ///< numbers that can't be true together: a box outside its tensor, an original shape that does not fit
     kOverlap,        ///< elements that two chunks hold
     kMissing,        ///< elements that no chunk holds
-    kBeyondFile,     ///< a place that is not inside its file
   };
   Kind kind = Kind::kContradiction;
   std::string key;
@@ -33,8 +31,5 @@ inline constexpr std::size_t kMaxProblemsOfAKind = 8;
 /// Chunks cut irregularly along many axes at once (more than kMaxCorners corners) are reported as a contradiction instead of being checked.
 std::vector<Problem> validate_coverage(const TensorMetadata& tensor);
 inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
-
-/// Whether each place of chunks and objects lies inside its file. `file_sizes` are the sizes of Metadata::files in the same order.
-std::vector<Problem> validate_places(const Metadata& metadata, std::span<const std::uint64_t> file_sizes);
 
 }  // namespace dckpt

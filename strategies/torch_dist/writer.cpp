@@ -18,7 +18,6 @@ namespace {
 constexpr std::uint64_t kPageSize = 4096;
 constexpr std::uint64_t kBlobOverhead = 1200;            // of a tensor archive, for reserving space
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // small parts are gathered up to this size
-constexpr std::size_t kHashBlock = std::size_t{4} << 20;
 
 std::string in_directory(const std::string& directory, const std::string& name) { return directory.empty() ? name : directory + "/" + name; }
 
@@ -140,17 +139,6 @@ void write_small_file(Storage& storage, const std::string& name, ByteView conten
   file->close();
 }
 
-std::string hash_file(const ReadableFile& file) {
-  Sha256 hash;
-  Bytes block(std::min<std::uint64_t>(kHashBlock, file.size()));
-  for (std::uint64_t at = 0; at < file.size(); at += block.size()) {
-    const std::uint64_t part = std::min<std::uint64_t>(block.size(), file.size() - at);
-    file.read(at, {block.data(), part});
-    hash.update({block.data(), part});
-  }
-  return hash.finish_hex();
-}
-
 }  // namespace
 
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io,
@@ -197,7 +185,7 @@ void write_markers(Storage& storage, const std::string& directory, const Metadat
   if (!markers.integrity) return;
   IntegrityManifest manifest;
   for (const FileInfo& entry : storage.list(directory)) {
-    if (entry.kind == FileInfo::Kind::kRegular) manifest.files.push_back({entry.name, hash_file(*storage.open(in_directory(directory, entry.name)))});
+    if (entry.kind == FileInfo::Kind::kRegular) manifest.files.push_back({entry.name, file_sha256(*storage.open(in_directory(directory, entry.name)))});
   }
   write_small_file(storage, in_directory(directory, kIntegrityFile), as_bytes(write_integrity_manifest(manifest)), markers.fsync);
 }

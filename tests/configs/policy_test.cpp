@@ -115,6 +115,7 @@ load:
     exchange: auto
   allow_shape_mismatch: []
   rename: []
+  verify_integrity: false
   threads: 2
   staging: 64MiB
 retention:
@@ -291,7 +292,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 33u);
+  ASSERT_EQ(leaves.size(), 34u);
   for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 

@@ -120,8 +120,8 @@ std::string write_integrity_manifest(const IntegrityManifest& manifest) {
   return to_json(Value::dict({{"algorithm", "sha256"}, {"files", Value(std::move(files))}}), 2);
 }
 
-std::vector<std::string> compare_integrity(const IntegrityManifest& manifest,
-                                           const std::function<std::optional<std::string>(const std::string& name)>& digest) {
+void check_integrity(const IntegrityManifest& manifest, const std::function<std::optional<std::string>(const std::string& name)>& digest) {
+  constexpr std::size_t kMostLines = 20;
   std::vector<std::string> lines;
   for (const auto& [name, expected] : manifest.files) {
     const std::optional<std::string> found = digest(name);
@@ -131,12 +131,6 @@ std::vector<std::string> compare_integrity(const IntegrityManifest& manifest,
       lines.push_back(printable(name) + ": hash mismatch (expected " + expected.substr(0, 16) + "..., got " + found->substr(0, 16) + "...)");
     }
   }
-  return lines;
-}
-
-void check_integrity(const IntegrityManifest& manifest, const std::function<std::optional<std::string>(const std::string& name)>& digest) {
-  constexpr std::size_t kMostLines = 20;
-  const std::vector<std::string> lines = compare_integrity(manifest, digest);
   if (lines.empty()) return;
   std::string message = "Checkpoint integrity verification failed for " + grouped(lines.size()) + " file(s)";
   for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) message += "\n  " + lines[i];

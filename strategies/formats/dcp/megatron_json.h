@@ -46,11 +46,9 @@ IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file
 /// Byte for byte what Megatron writes; entries in name order whatever their order in `manifest`.
 std::string write_integrity_manifest(const IntegrityManifest& manifest);
 
-/// One line for each file that differs, in Megatron's words: "__0_0.distcp: hash mismatch (expected 0123456789abcdef..., got …)" or
-/// "…: file missing or unreadable". `digest` gives the SHA-256 of a file in the checkpoint as lower-case hexadecimal, or nothing if it can't be read.
-std::vector<std::string> compare_integrity(const IntegrityManifest& manifest, const std::function<std::optional<std::string>(const std::string& name)>& digest);
-
-/// Throws CheckpointError (corrupt), "Checkpoint integrity verification failed for N file(s)…" and the lines of compare_integrity, unless there is none.
+/// Throws CheckpointError (corrupt), "Checkpoint integrity verification failed for N file(s)" and a line for each file that differs, in Megatron's words:
+/// "__0_0.distcp: hash mismatch (expected 0123456789abcdef..., got …)" or "…: file missing or unreadable". `digest` gives the SHA-256 of a file in the checkpoint as
+/// lower-case hexadecimal, or nothing if it can't be read.
 void check_integrity(const IntegrityManifest& manifest, const std::function<std::optional<std::string>(const std::string& name)>& digest);
 
 }  // namespace dckpt

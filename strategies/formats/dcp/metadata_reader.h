@@ -13,7 +13,7 @@ namespace dckpt {
 /// What is returned has been checked against itself: every dtype is known, every number fits and is not negative, every chunk lies inside its
 /// tensor and has exactly one storage record, found by key and offset (the index in a record is only a hint), every object has one record
 /// without an offset, every file name is relative and stays inside the checkpoint, and an original shape of a flattened tensor agrees with the
-/// stored one. Not checked here: that chunks cover their tensor (validate_coverage) and that places lie inside the files (validate_places).
+/// stored one. Not checked here: that chunks cover their tensor (validate_coverage) and that places lie inside the files.
 ///
 /// `file_name` names the file in messages. Throws CheckpointError naming it and the key: (corrupt) for anything that contradicts the above,
 /// (unsupported) for transformed chunks, sparse layouts, and dtypes and storage writers that are not known.

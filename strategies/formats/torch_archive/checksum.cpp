@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <new>
 
 #ifdef DCKPT_HAVE_ISAL
@@ -64,6 +65,19 @@ std::string to_hex(ByteView bytes) {
 std::string sha256_hex(ByteView bytes) {
   Sha256 hash;
   hash.update(bytes);
+  return hash.finish_hex();
+}
+
+std::string file_sha256(const ReadableFile& file, const std::function<void(std::uint64_t)>& progress) {
+  constexpr std::uint64_t kStep = std::uint64_t{4} << 20;
+  Sha256 hash;
+  Bytes buffer(static_cast<std::size_t>(std::min(file.size(), kStep)));
+  for (std::uint64_t offset = 0; offset < file.size(); offset += kStep) {
+    const MutableByteView step(buffer.data(), static_cast<std::size_t>(std::min(kStep, file.size() - offset)));
+    file.read(offset, step);
+    hash.update(step);
+    if (progress) progress(step.size());
+  }
   return hash.finish_hex();
 }
 

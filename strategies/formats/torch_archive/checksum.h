@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "mapping/base/bytes.h"
+#include "strategies/storage/storage.h"
 
 namespace dckpt {
 
@@ -37,5 +39,8 @@ class Sha256 {
 std::string to_hex(ByteView bytes);
 
 std::string sha256_hex(ByteView bytes);
+
+/// The same of a whole file, which is read in steps; `progress` is told the bytes of each.
+std::string file_sha256(const ReadableFile& file, const std::function<void(std::uint64_t)>& progress = {});
 
 }  // namespace dckpt

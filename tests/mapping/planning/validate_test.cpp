@@ -191,24 +191,5 @@ TEST(ValidateCoverage, RefusesToGuessAboutIrregularCutsAlongManyAxes) {
   EXPECT_THAT(problems[0].message, HasSubstr("cannot be checked"));
 }
 
-TEST(ValidatePlaces, ReportsPlacesThatAreNotInsideTheirFile) {
-  Metadata metadata;
-  metadata.files = {"__0_0.distcp", "__1_0.distcp"};
-  metadata.tensors.push_back(tensor_of({2}, {{{0}, {1}}, {{1}, {1}}}));
-  metadata.tensors[0].places = {{0, 0, 100}, {1, 40, 60}};
-  metadata.objects.push_back({"o", {0, 100, 0}});
-  const std::vector<std::uint64_t> sizes{100, 100};
-  EXPECT_THAT(validate_places(metadata, sizes), IsEmpty());
-
-  metadata.tensors[0].places[1] = {1, 41, 60};
-  metadata.objects[0].place = {0, UINT64_MAX, 200};
-  const auto problems = validate_places(metadata, sizes);
-  ASSERT_THAT(problems, SizeIs(2));
-  EXPECT_EQ(problems[0].key, "w");
-  EXPECT_EQ(problems[0].message, "60 bytes at offset 41 are not inside '__1_0.distcp', which has 100 bytes");
-  EXPECT_EQ(problems[1].key, "o");
-  EXPECT_EQ(problems[1].kind, Problem::Kind::kBeyondFile);
-}
-
 }  // namespace
 }  // namespace dckpt

@@ -1,9 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
+#include "mapping/base/checked.h"
 #include "mapping/planning/reformulation.h"
 #include "mapping/planning/validate.h"
 #include "strategies/formats/dcp/metadata_reader.h"
@@ -65,7 +68,9 @@ TEST_P(GoldenMetadata, CoversEachTensorAndStaysInsideItsFiles) {
   }
   std::vector<std::uint64_t> sizes;
   for (const std::string& file : metadata_.files) sizes.push_back(std::filesystem::file_size(golden(GetParam()) / "ckpt" / file));
-  for (const Problem& problem : validate_places(metadata_, sizes)) ADD_FAILURE() << problem.key << ": " << problem.message;
+  const auto is_inside = [&](const Place& place) { return range_fits(place.offset, place.length, sizes.at(place.file)); };
+  for (const TensorMetadata& tensor : metadata_.tensors) EXPECT_TRUE(std::ranges::all_of(tensor.places, is_inside)) << tensor.key;
+  for (const ObjectMetadata& object : metadata_.objects) EXPECT_TRUE(is_inside(object.place)) << object.key;
 }
 
 TEST_P(GoldenMetadata, GivesEachChunkBytesOfItsOwn) {
