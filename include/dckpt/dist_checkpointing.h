@@ -10,6 +10,7 @@
 #include "dist_checkpointing/inspect.h"
 #include "dist_checkpointing/load.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/remove_sharded_tensors.h"
 #include "dist_checkpointing/save.h"
 #include "dist_checkpointing/verify.h"
 #include "mapping/base/error.h"

@@ -207,23 +207,39 @@ void Publication::abandon() noexcept {
   }
 }
 
-void write_file_atomically(Storage& storage, const std::string& name, ByteView content) {
-  const std::string temporary = hidden_sibling(name, "tmp", random_token());
+StagedFile::StagedFile(Storage& storage, std::string name, ByteView content)
+    : storage_(storage), name_(std::move(name)), temporary_(hidden_sibling(name_, "tmp", random_token())) {
   try {
-    const std::unique_ptr<WritableFile> file = storage.create(temporary);
+    const std::unique_ptr<WritableFile> file = storage_.create(temporary_);
     file->append(content);
     file->sync();
     file->close();
-    storage.rename(temporary, name);
   } catch (...) {
-    try {
-      storage.remove_all(temporary);
-    } catch (const std::exception& error) {
-      log_warning("a temporary file could not be removed: " + std::string(error.what()));
-    }
+    remove();
     throw;
   }
-  storage.sync_directory(parent_name(name));
 }
+
+void StagedFile::commit() {
+  storage_.rename(temporary_, name_);
+  open_ = false;
+  storage_.sync_directory(parent_name(name_));
+}
+
+StagedFile::~StagedFile() { remove(); }
+
+void StagedFile::remove() noexcept {
+  if (!std::exchange(open_, false)) return;
+  try {
+    storage_.remove_all(temporary_);
+  } catch (const std::exception& error) {
+    try {
+      log_warning("a temporary file could not be removed: " + std::string(error.what()));
+    } catch (...) {  // no memory for a message: nothing is left to be done
+    }
+  }
+}
+
+void write_file_atomically(Storage& storage, const std::string& name, ByteView content) { StagedFile(storage, name, content).commit(); }
 
 }  // namespace dckpt

@@ -59,6 +59,28 @@ class Publication {
   bool open_ = true;
 };
 
+/// A small file that takes its place in one step: written beside it under a hidden name, and durable there, so that what can fail for lack of space has failed before.
+/// One process at a time. Throws CheckpointError (io). Whatever happens, the name stands for what was there before or for all of `content`.
+class StagedFile {
+ public:
+  StagedFile(Storage& storage, std::string name, ByteView content);
+  /// Renames it to its name, and makes that durable.
+  void commit();
+
+  StagedFile(const StagedFile&) = delete;
+  StagedFile& operator=(const StagedFile&) = delete;
+  /// Removes it if it was not committed. Errors are logged only.
+  ~StagedFile();
+
+ private:
+  void remove() noexcept;
+
+  Storage& storage_;
+  std::string name_;
+  std::string temporary_;
+  bool open_ = true;
+};
+
 /// Writes a small file atomically and durably: temporary sibling, sync, rename, sync of the directory. For tracker files.
 void write_file_atomically(Storage& storage, const std::string& name, ByteView content);
 

@@ -30,6 +30,7 @@ Command add_digest(CLI::App& program);
 Command add_diff(CLI::App& program);
 Command add_extract(CLI::App& program);
 Command add_convert(CLI::App& program);
+Command add_remove(CLI::App& program);
 Command add_config(CLI::App& program);
 Command add_formats(CLI::App& program);
 

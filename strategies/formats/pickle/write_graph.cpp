@@ -1,0 +1,151 @@
+#include "strategies/formats/pickle/write_graph.h"
+
+#include "mapping/base/error.h"
+#include "strategies/formats/pickle/writer.h"
+
+namespace dckpt::pickle {
+namespace {
+
+using Id = Graph::Id;
+using Kind = Graph::Kind;
+using Slot = PickleWriter::Slot;
+
+constexpr int kMaxDepth = 1000;
+
+class GraphWriter {
+ public:
+  GraphWriter(const Graph& graph, const Omissions& omitted) : graph_(graph), omitted_(omitted), slots_(graph.id_limit(), kUnwritten) {}
+
+  Bytes write() {
+    value(graph_.root());
+    return out_.finish();
+  }
+
+ private:
+  static constexpr Slot kUnwritten = 0xFFFFFFFF;
+  static constexpr Slot kUnfinished = 0xFFFFFFFE;  ///< on the way to the value that is being written
+
+  void value(Id id) {
+    switch (graph_.kind(id)) {
+      case Kind::kNone: return out_.none();
+      case Kind::kFalse: return out_.boolean(false);
+      case Kind::kTrue: return out_.boolean(true);
+      case Kind::kInt: return out_.integer(graph_.integer(id));
+      case Kind::kFloat: return out_.real(graph_.real(id));
+      case Kind::kGlobal: return out_.global(graph_.text(graph_.children(id)[0]), graph_.text(graph_.children(id)[1]));
+      case Kind::kStr:
+        if (graph_.text(id).size() <= PickleWriter::kLongestSharedText) return out_.text(graph_.text(id));  // equal ones are written once
+        break;
+      default: break;
+    }
+    if (slots_[id] < kUnfinished) return out_.get(slots_[id]);
+    if (slots_[id] == kUnfinished) throw CheckpointError(ErrorCode::kUnsupported, "a tuple or an argument contains itself, which is not written");
+    if (++depth_ > kMaxDepth) throw CheckpointError(ErrorCode::kUnsupported, "values nested more than " + std::to_string(kMaxDepth) + " deep are not written");
+    slots_[id] = kUnfinished;
+    shared(id);
+    --depth_;
+  }
+
+  /// Values with an identity of their own. What can be filled later is remembered before it is, so that it may contain itself.
+  void shared(Id id) {
+    switch (graph_.kind(id)) {
+      case Kind::kLong: out_.big_integer(graph_.bytes(id)); return remember(id);
+      case Kind::kStr: out_.text(graph_.text(id)); return remember(id);
+      case Kind::kBytes: out_.bytes(graph_.bytes(id)); return remember(id);
+      case Kind::kByteArray: out_.byte_array(graph_.bytes(id)); return remember(id);
+      case Kind::kList:
+        out_.empty_list();
+        remember(id);
+        return list_items(id, graph_.children(id));
+      case Kind::kSet:
+        out_.empty_set();
+        remember(id);
+        out_.mark();
+        members(id, graph_.children(id));
+        return out_.add_items();
+      case Kind::kDict:
+        out_.empty_dict();
+        remember(id);
+        return dict_items(id, graph_.children(id));
+      case Kind::kTuple:
+        if (graph_.children(id).empty()) {
+          out_.empty_tuple();
+        } else {
+          out_.mark();
+          members(id, graph_.children(id));
+          out_.tuple();
+        }
+        return remember(id);
+      case Kind::kFrozenSet:
+        out_.mark();
+        members(id, graph_.children(id));
+        out_.frozen_set();
+        return remember(id);
+      case Kind::kCall:
+      case Kind::kNew: return object(id);
+      default: throw CheckpointError(ErrorCode::kCorrupt, "the pickle has a persistent id, which has no meaning here");
+    }
+  }
+
+  void object(Id id) {
+    const auto parts = graph_.children(id);
+    for (const Id part : parts) value(part);
+    if (graph_.kind(id) == Kind::kCall) {
+      out_.reduce();
+    } else if (parts.size() == 2) {
+      out_.new_object();
+    } else {
+      out_.new_object_ex();
+    }
+    remember(id);
+    const Graph::Extras extras = graph_.extras(id);
+    if (!extras.list_items.empty()) list_items(Graph::kNil, extras.list_items);
+    dict_items(id, extras.dict_items);
+    for (const Id state : extras.states) {
+      value(state);
+      out_.build();
+    }
+  }
+
+  void remember(Id id) { slots_[id] = out_.put(); }
+
+  bool is_omitted(Id container, std::size_t member) const {
+    const auto marks = omitted_.find(container);
+    return marks != omitted_.end() && member < marks->second.size() && marks->second[member];
+  }
+
+  void members(Id container, std::span<const Id> ids) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (!is_omitted(container, i)) value(ids[i]);
+    }
+  }
+
+  void list_items(Id container, std::span<const Id> items) {
+    out_.mark();
+    members(container, items);
+    out_.append_items();
+  }
+
+  void dict_items(Id container, std::span<const Id> items) {
+    if (items.empty()) return;
+    out_.mark();
+    for (std::size_t pair = 0; pair < items.size() / 2; ++pair) {
+      if (is_omitted(container, pair)) continue;
+      value(items[2 * pair]);
+      value(items[2 * pair + 1]);
+    }
+    out_.set_items();
+  }
+
+  const Graph& graph_;
+  const Omissions& omitted_;
+  PickleWriter out_{4};
+  std::vector<Slot> slots_;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+Bytes write_graph(const Graph& graph, const Omissions& omitted) { return GraphWriter(graph, omitted).write(); }
+
+}  // namespace dckpt::pickle

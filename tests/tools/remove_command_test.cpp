@@ -1,0 +1,58 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/golden.h"
+#include "tests/tools/run_tool.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::golden;
+using testing::run_tool;
+using testing::ToolRun;
+
+/// A copy of a golden that can be changed.
+struct Copy {
+  Copy() { fs::copy(golden("mcore-0.14-flattened-tp2pp2dp2"), path()); }
+  fs::path path() const { return directory / "checkpoint"; }
+  std::string text() const { return path().string(); }
+  TempDir directory;
+};
+
+TEST(ToolRemove, TakesAPrefixOutAndSaysWhatStays) {
+  const Copy copy;
+  const ToolRun dry = run_tool({"remove", copy.text(), "--prefix", "optimizer.", "--dry-run"});
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_THAT(dry.out, AllOf(HasSubstr("stay in files that hold other keys too"), HasSubstr("dry run: nothing was removed\n")));
+  EXPECT_THAT(run_tool({"inspect", copy.text()}).out, HasSubstr("optimizer.state"));
+
+  const Value json = run_tool({"remove", copy.text(), "--prefix", "optimizer.", "--json"}).json();
+  EXPECT_GT(json.at("tensors").as_int(), 0);
+  EXPECT_GT(json.at("bytes_kept").as_int(), 0);
+  EXPECT_EQ(json.at("files").size(), 0u);
+  EXPECT_FALSE(json.at("dry_run").as_bool());
+  EXPECT_THAT(run_tool({"inspect", copy.text()}).out, Not(HasSubstr("optimizer.state")));
+  EXPECT_EQ(run_tool({"verify", copy.text(), "--deep"}).exit_code, 0);
+}
+
+TEST(ToolRemove, APrefixWithoutKeysIsAUsageError) {
+  const Copy copy;
+  const ToolRun run = run_tool({"remove", copy.text(), "--prefix", "optimzer."});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("(did you mean 'optimizer.'?)"));
+  EXPECT_EQ(run_tool({"remove", copy.text()}).exit_code, 2) << "the prefix has to be given";
+}
+
+TEST(ToolRemove, OtherFormatsAreRefused) {
+  const ToolRun run = run_tool({"remove", golden("mcore-0.14-zarr-tp2pp1dp2").string(), "--prefix", "decoder"});
+  EXPECT_EQ(run.exit_code, 6);
+  EXPECT_THAT(run.err, HasSubstr("not from zarr; 'dckpt convert --exclude' makes a copy without them"));
+}
+
+}  // namespace
+}  // namespace dckpt
