@@ -4,8 +4,11 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/watched_communicator.h"
 
 namespace dckpt::testing {
 namespace {
@@ -262,6 +265,55 @@ TEST_F(CheckpointerTest, ARankThatCannotDescribeItsStateFailsAllAndTheNextSaveWo
     checkpointer.save(state_at(300, comm.rank(), 4), 300);
   });
   EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000100", "iter_0000300", kTracker));
+}
+
+/// How many of the ranks fail if one of them throws at a moment of its save (see WatchedCommunicator).
+int failed_ranks(const fs::path& root, const Policy& policy, int ranks, std::uint64_t iteration, int leaver, std::uint64_t moment) {
+  std::atomic<int> failed = 0;
+  run_ranks(ranks, [&](Communicator& comm) {
+    WatchedCommunicator watched(comm, [&](std::uint64_t now) {
+      if (now == moment && comm.rank() == leaver) throw std::runtime_error("the rank leaves");
+    });
+    Checkpointer checkpointer(root, policy, watched);
+    try {
+      checkpointer.save(state_at(iteration, comm.rank(), ranks), iteration);
+    } catch (const std::exception&) {
+      ++failed;
+    }
+  });
+  return failed;
+}
+
+/// A rank leaves before or after each collective of a save in turn: all others throw too, and the next job goes on from what was complete.
+TEST_F(CheckpointerTest, WhereverARankLeavesASaveAllLeaveIt) {
+  Policy policy{.retention = {.keep_last = 2}};
+  policy.save.io.fsync = false;
+  const Warnings silenced;
+  for (const int ranks : {2, 4, 8}) {
+    root_ = directory_ / ("run of " + std::to_string(ranks));
+    std::uint64_t last = 100;
+    job(ranks, [&](Checkpointer& checkpointer, Communicator& comm) { checkpointer.save(state_at(100, comm.rank(), ranks), 100); }, policy);
+    int failed = ranks;
+    std::uint64_t moment = 1;
+    for (; failed > 1; ++moment) {  // at the last moment nobody waits for the rank that leaves
+      const int leaver = static_cast<int>(moment) % ranks;
+      SCOPED_TRACE("rank " + std::to_string(leaver) + " of " + std::to_string(ranks) + " leaves at moment " + std::to_string(moment));
+      failed = failed_ranks(root_, policy, ranks, last + 100, leaver, moment);
+      EXPECT_TRUE(failed == ranks || failed == 1) << failed << " ranks have failed";
+      std::uint64_t next = 0;
+      job(ranks, [&](Checkpointer& checkpointer, Communicator& comm) {
+        StateDict state = empty_state(comm.rank(), ranks);
+        const auto resumed = checkpointer.load_latest(state);
+        ASSERT_TRUE(resumed && holds(state, resumed->iteration, comm.rank(), ranks));
+        EXPECT_TRUE(resumed->iteration == last + 100 || (failed > 1 && resumed->iteration == last));
+        checkpointer.save(state_at(resumed->iteration + 100, comm.rank(), ranks), resumed->iteration + 100);
+        if (comm.rank() == 0) next = resumed->iteration + 100;
+      }, policy);
+      last = next;
+      for (const std::string& name : entries()) EXPECT_FALSE(name.starts_with(".iter")) << name;
+    }
+    EXPECT_GT(moment, 20U);
+  }
 }
 
 TEST_F(CheckpointerTest, ARootThatCannotBeWrittenIsAnErrorOnAllRanks) {
