@@ -99,7 +99,7 @@ class GlobalPlanner::Work {
     bool flattened = false;
     std::string grid_key{};
     std::size_t first_rank = 0;
-    bool disagrees = false;
+    bool disagrees = false;              ///< reported: ranks disagree on it, or a part lies outside
 
     BoxList boxes;
     std::vector<std::uint32_t> records;  ///< of each box
@@ -151,6 +151,11 @@ class GlobalPlanner::Work {
     } else {
       compare(entry, item, rank);
     }
+    if (!entry.disagrees && !fits(item.chunk, item.size)) {
+      entry.disagrees = true;
+      problems_.push_back(quoted(item.key) + ": rank " + std::to_string(rank) + " holds the part at " + to_string(item.chunk.offsets) + " of " + to_string(item.chunk.sizes) +
+                          ", which is not inside the shape " + to_string(item.size));
+    }
     if (entry.disagrees) {
       records_.push_back({number, UINT32_MAX});
       return;
@@ -172,7 +177,9 @@ class GlobalPlanner::Work {
                                        entry.flattened_shape == item.flattened_shape && (any_holder_ || entry.flattened == item.flattened));
     if (same) return;
     entry.disagrees = true;
-    problems_.push_back(quoted(item.key) + ": rank " + std::to_string(entry.first_rank) + " holds " + describe(entry) + ", rank " + std::to_string(rank) + " " + describe(item));
+    const bool uneven = entry.flattened_shape && entry.flattened_shape == item.flattened_shape && entry.size != item.size;
+    problems_.push_back(quoted(item.key) + ": rank " + std::to_string(entry.first_rank) + " holds " + describe(entry) + ", rank " + std::to_string(rank) + " " + describe(item) +
+                        (uneven ? "; Megatron's form of flattened tensors needs shards of equal shape, the form 'boxes' does not" : ""));
   }
 
   /// Of an entry or an item.

@@ -61,7 +61,7 @@ class GlobalPlanner {
   void add(const SavePlan& plan);
 
   /// Throws CheckpointError (mismatch) with every key on which ranks disagree (dtype, shape, flattened or not, tensor here and object there), every
-  /// forbidden duplicate, and every tensor whose chunks overlap or leave holes, each with a table of which rank holds what.
+  /// part outside its tensor, every forbidden duplicate, and every tensor whose chunks overlap or leave holes, each with a table of which rank holds what.
   GlobalPlan finish() &&;
 
  private:

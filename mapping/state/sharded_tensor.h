@@ -80,7 +80,8 @@ struct ShardedTensor {
   static ShardedTensor from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape, std::initializer_list<RankOffset> rank_offsets, FlattenedRange range,
                                               Options options = {});
 
-  /// A piece anywhere, also uneven: the grid is irregular unless the offset is a multiple of the local shape and the global shape too.
+  /// A piece anywhere, also uneven. It counts as one of a regular grid if its offset and the global shape are multiples of its shape. That is a matter of this piece
+  /// alone: ranks with other pieces may find another grid, or none, and still make one tensor together. Only Megatron's form of flattened tensors needs one grid.
   static ShardedTensor from_box(std::string key, Tensor data, Shape global_shape, Shape global_offset, Options options = {});
 
   /// Elements [range) of the flattened box (global_offset, local_shape); `data` is 1-D.

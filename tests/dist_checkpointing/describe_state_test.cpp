@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mapping/base/error.h"
+#include "mapping/planning/global_plan.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 
@@ -32,6 +34,31 @@ TEST(DescribeState, KeysOfMegatronHaveNoPlaces) {
   StateDict state;
   state["model"]["weight"] = half("model.weight", 0);
   EXPECT_TRUE(describe_state(state, {}, 0).paths.empty());
+}
+
+/// The plan of ranks that hold elements from `cuts[rank]` to `cuts[rank + 1]` of a vector, flattened or not.
+GlobalPlan plan_of_cuts(const std::vector<std::int64_t>& cuts, bool flattened, FlattenedForm form) {
+  std::vector<SavePlan> plans;
+  for (std::size_t rank = 0; rank + 1 < cuts.size(); ++rank) {
+    const std::int64_t size = cuts[rank + 1] - cuts[rank];
+    const Tensor data = Tensor::zeros(DType::kFloat32, {size});
+    StateDict state;
+    state["v"] = flattened ? ShardedTensor::from_flat_range("v", data, {size}, {cuts.back()}, {cuts[rank]}, {0, size})
+                           : ShardedTensor::from_box("v", data, {cuts.back()}, {cuts[rank]});
+    plans.push_back(plan_local_save(describe_state(state, {.compat = Compat::kMegatron019}, static_cast<int>(rank) + 1).shards, form));
+  }
+  return plan_global_save(plans);
+}
+
+TEST(DescribeState, UnevenPiecesMakeOneTensorWhateverGridEachOfThemFits) {
+  // Of 8 elements the first 4 could be a half and the last an eighth; the 3 between fit no grid. In the second case each piece fits a grid of its own.
+  for (const std::vector<std::int64_t>& cuts : {std::vector<std::int64_t>{0, 4, 7, 8}, {0, 4, 6, 8}}) {
+    for (const FlattenedForm form : {FlattenedForm::kBoxes, FlattenedForm::kMegatron}) {
+      EXPECT_EQ(plan_of_cuts(cuts, false, form).metadata.find_tensor("v")->chunks.size(), 3U);
+    }
+    EXPECT_EQ(plan_of_cuts(cuts, true, FlattenedForm::kBoxes).metadata.find_tensor("v")->chunks.size(), 3U);
+    EXPECT_THROW(plan_of_cuts(cuts, true, FlattenedForm::kMegatron), CheckpointError) << "it stores one grid";
+  }
 }
 
 }  // namespace

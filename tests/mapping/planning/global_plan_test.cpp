@@ -84,6 +84,41 @@ TEST(GlobalSavePlan, ReportsAllDisagreementsAtOnce) {
   EXPECT_THAT(message, HasSubstr("'b'"));
 }
 
+TEST(GlobalSavePlan, RefusesAShapeThatRanksDisagreeOn) {
+  EXPECT_THAT(message_of({local({shard("w", {4, 2}, {{0, 0}, {2, 2}})}), local({shard("w", {6, 2}, {{2, 0}, {2, 2}})})}),
+              HasSubstr("'w': rank 0 holds a tensor float32 (4, 2), rank 1 a tensor float32 (6, 2)"));
+}
+
+TEST(GlobalSavePlan, RefusesAFlattenedTensorThatIsNoneElsewhere) {
+  TensorShard flat = shard("m", {4}, {{0}, {2}});
+  flat.range = TensorShard::Range{0, 2};
+  const std::vector<SavePlan> plans{local({shard("m", {4}, {{2}, {2}})}), local({flat})};
+  EXPECT_THAT(message_of(plans), HasSubstr("'m': rank 0 holds a tensor float32 (4,), rank 1 a tensor float32 (4,) (flattened)"));
+  EXPECT_EQ(message_of(plans, kDcp), "") << "for DCP both are boxes";
+}
+
+TEST(GlobalSavePlan, RefusesOtherGridsInMegatronsFlattenedForm) {
+  const auto flat = [](std::int64_t offset, std::int64_t length, std::int64_t pieces) {
+    TensorShard part = shard("m", {8}, {{offset}, {length}});
+    part.range = TensorShard::Range{0, length};
+    part.fragmentation = Shape{pieces};
+    return plan_local_save(std::vector<LocalShard>{part}, FlattenedForm::kMegatron);
+  };
+  EXPECT_THAT(message_of({flat(0, 4, 2), flat(4, 2, 4), flat(6, 2, 4)}),
+              HasSubstr("'m': rank 0 holds a tensor float32 (8,) (flattened, stored as (2, 4)), rank 1 a tensor float32 (8,) (flattened, stored as (4, 2)); Megatron's form"));
+}
+
+TEST(GlobalSavePlan, NamesTheRankOfAPartOutsideItsTensor) {
+  const SavePlan sound = local({whole_tensor("w", {4})});
+  for (const Box& outside : {Box{{-1}, {2}}, Box{{3}, {2}}, Box{{0}, {-4}}, Box{{INT64_MAX}, {2}}, Box{{1}, {INT64_MAX}}, Box{{0, 0}, {2, 2}}}) {
+    SavePlan plan = sound;
+    plan.front().chunk = outside;
+    EXPECT_THAT(message_of({sound, plan}), HasSubstr("'w': rank 1 holds the part at " + to_string(outside.offsets) + " of " + to_string(outside.sizes) +
+                                                     ", which is not inside the shape (4,)"));
+    EXPECT_THAT(message_of({plan}, {.kind = PlannerKind::kDefault, .validate = false}), HasSubstr("'w': rank 0 holds"));
+  }
+}
+
 TEST(GlobalSavePlan, RefusesATensorHereAndAnObjectThere) {
   EXPECT_THAT(message_of({local({whole_tensor("a", {4})}), local({ObjectShard{"a", 10, true, 0}})}), HasSubstr("an object"));
 }
@@ -182,23 +217,47 @@ TEST(GlobalSavePlan, FindsEqualBoxesInAnyOrder) {
   EXPECT_EQ(plan.metadata.tensors[0].chunks.size(), 4U);
 }
 
-/// Every rank holds some boxes of each tensor, in a random order; each box is held by at least one rank.
+/// Ascending from 0 to `extent`, also twice the same.
+std::vector<std::int64_t> random_cuts(Random& random, std::int64_t extent) {
+  std::vector<std::int64_t> cuts{0, extent};
+  for (std::int64_t n = random.between(0, 3); n > 0; --n) cuts.push_back(random.between(0, extent));
+  std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
+
+/// A matrix cut into an uneven grid, also with empty pieces; if flattened, each of them into ranges.
+std::vector<TensorShard> random_parts(Random& random, const std::string& key, const Shape& shape) {
+  const bool flattened = random.chance(40);
+  const auto rows = random_cuts(random, shape[0]);
+  const auto columns = random_cuts(random, shape[1]);
+  std::vector<TensorShard> parts;
+  for (std::size_t r = 0; r + 1 < rows.size(); ++r) {
+    for (std::size_t c = 0; c + 1 < columns.size(); ++c) {
+      TensorShard part = shard(key, shape, {{rows[r], columns[c]}, {rows[r + 1] - rows[r], columns[c + 1] - columns[c]}});
+      const auto ends = flattened ? random_cuts(random, numel(part.box.sizes)) : std::vector<std::int64_t>{0, 0};
+      for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
+        if (flattened) part.range = TensorShard::Range{ends[i], ends[i + 1]};
+        parts.push_back(part);
+      }
+    }
+  }
+  return parts;
+}
+
+/// Every rank holds some parts of each tensor, in a random order; each part is held by at least one rank and main on exactly one.
 std::vector<SavePlan> random_job(Random& random, int ranks, std::map<std::string, Shape>& shapes) {
   std::vector<std::vector<LocalShard>> held(static_cast<std::size_t>(ranks));
   for (std::int64_t t = random.between(1, 6); t > 0; --t) {
-    const Shape grid{random.between(1, 4), random.between(1, 4)};
-    const Shape cell{random.between(1, 5), random.between(1, 5)};
     const std::string key = "t" + std::to_string(t);
-    shapes[key] = {grid[0] * cell[0], grid[1] * cell[1]};
-    for (std::int64_t i = 0; i < grid[0] * grid[1]; ++i) {
+    shapes[key] = {random.between(1, 12), random.between(1, 12)};
+    for (TensorShard& part : random_parts(random, key, shapes[key])) {
       std::set<std::int64_t> holders;
       for (std::int64_t n = random.between(1, ranks); n > 0; --n) holders.insert(random.between(0, ranks - 1));
-      bool main = true;
+      part.main_replica = true;
       for (const std::int64_t holder : holders) {
-        TensorShard part = shard(key, shapes[key], {{i / grid[1] * cell[0], i % grid[1] * cell[1]}, cell});
-        part.main_replica = std::exchange(main, false);
         auto& mine = held[static_cast<std::size_t>(holder)];
-        mine.insert(mine.begin() + random.between(0, static_cast<std::int64_t>(mine.size())), std::move(part));
+        mine.insert(mine.begin() + random.between(0, static_cast<std::int64_t>(mine.size())), part);
+        part.main_replica = false;
       }
     }
   }
@@ -207,30 +266,32 @@ std::vector<SavePlan> random_job(Random& random, int ranks, std::map<std::string
   return plans;
 }
 
-TEST(GlobalSavePlan, WritesEveryByteOnceByARankThatHoldsIt) {
+TEST(GlobalSavePlan, WritesEveryElementOnceByARankThatHoldsIt) {
   Random random;
   for (int round = 0; round < 1000; ++round) {
     SCOPED_TRACE(random.trace(round));
     std::map<std::string, Shape> shapes;
     const auto plans = random_job(random, static_cast<int>(random.between(1, 8)), shapes);
-    const GlobalPlanOptions options{.kind = random.between(0, 1) == 0 ? PlannerKind::kMegatron : PlannerKind::kDefault,
-                                    .dedup = random.between(0, 1) == 0 ? Dedup::kBalanced : Dedup::kLowestRank,
-                                    .use_replicas = random.between(0, 1) == 0};
-    const GlobalPlan plan = plan_global_save(plans, options);  // validates the cover
-    std::uint64_t bytes = 0;
+    const GlobalPlanOptions options{.kind = random.chance(50) ? PlannerKind::kMegatron : PlannerKind::kDefault,
+                                    .dedup = random.chance(50) ? Dedup::kBalanced : Dedup::kLowestRank,
+                                    .use_replicas = random.chance(50)};
+    const GlobalPlan plan = plan_global_save(plans, options);
+    std::map<std::string, std::vector<int>> written;
+    for (const auto& [key, shape] : shapes) written[key].resize(static_cast<std::size_t>(numel(shape)));
     for (std::size_t rank = 0; rank < plans.size(); ++rank) {
       const SavePlan final = final_plan(plans[rank], plan.items[rank]);
       ASSERT_EQ(final.size(), plan.slots[rank].size());
       for (std::size_t i = 0; i < final.size(); ++i) {
+        const auto& [offsets, sizes] = final[i].chunk;
         const GlobalPlan::Slot& slot = plan.slots[rank][i];
         EXPECT_EQ(plan.metadata.tensors[slot.entry].key, final[i].key);
         EXPECT_EQ(plan.metadata.tensors[slot.entry].chunks[slot.chunk], final[i].chunk);
-        bytes += final[i].nbytes;
+        for (std::int64_t at = 0; at < numel(sizes); ++at) {
+          ++written[final[i].key][static_cast<std::size_t>((offsets[0] + at / sizes[1]) * shapes[final[i].key][1] + offsets[1] + at % sizes[1])];
+        }
       }
     }
-    std::uint64_t expected = 0;
-    for (const auto& [key, shape] : shapes) expected += static_cast<std::uint64_t>(numel(shape)) * 4;
-    EXPECT_EQ(bytes, expected);
+    for (const auto& [key, counts] : written) EXPECT_THAT(counts, ::testing::Each(1)) << key;
   }
 }
 

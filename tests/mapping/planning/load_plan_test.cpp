@@ -101,22 +101,11 @@ std::vector<Box> random_grid(Random& random, const Shape& shape) {
   return boxes;
 }
 
-/// Pieces of a regular grid, each cut into flattened ranges.
-std::vector<TensorShard> random_flattened(Random& random, const Shape& shape) {
-  Shape grid;
-  Shape cell;
-  for (const std::int64_t extent : shape) {
-    std::int64_t pieces = random.between(1, extent);
-    while (extent % pieces != 0) --pieces;
-    grid.push_back(pieces);
-    cell.push_back(extent / pieces);
-  }
+/// These pieces, each cut into flattened ranges.
+std::vector<TensorShard> cut_into_ranges(Random& random, const std::vector<Box>& pieces, const Shape& shape, const std::optional<Shape>& grid) {
   std::vector<TensorShard> shards;
-  const std::int64_t elements = numel(cell);
-  const Shape strides = row_major_strides(grid);
-  for (std::int64_t i = 0; i < numel(grid); ++i) {
-    Box box{Shape{}, cell};
-    for (std::size_t axis = 0; axis < grid.size(); ++axis) box.offsets.push_back(i / strides[axis] % grid[axis] * cell[axis]);
+  for (const Box& box : pieces) {
+    const std::int64_t elements = numel(box.sizes);
     std::vector<std::int64_t> cuts = {0, elements};
     for (std::int64_t n = random.between(0, 3); n > 0; --n) cuts.push_back(random.between(0, elements));
     std::sort(cuts.begin(), cuts.end());
@@ -131,6 +120,26 @@ std::vector<TensorShard> random_flattened(Random& random, const Shape& shape) {
     }
   }
   return shards;
+}
+
+/// Flattened ranges of the pieces of a regular grid.
+std::vector<TensorShard> random_flattened(Random& random, const Shape& shape) {
+  Shape grid;
+  Shape cell;
+  for (const std::int64_t extent : shape) {
+    std::int64_t pieces = random.between(1, extent);
+    while (extent % pieces != 0) --pieces;
+    grid.push_back(pieces);
+    cell.push_back(extent / pieces);
+  }
+  std::vector<Box> pieces;
+  const Shape strides = row_major_strides(grid);
+  for (std::int64_t i = 0; i < numel(grid); ++i) {
+    Box box{Shape{}, cell};
+    for (std::size_t axis = 0; axis < grid.size(); ++axis) box.offsets.push_back(i / strides[axis] % grid[axis] * cell[axis]);
+    pieces.push_back(std::move(box));
+  }
+  return cut_into_ranges(random, pieces, shape, grid);
 }
 
 std::vector<TensorShard> plain_shards(const std::vector<Box>& boxes, const Shape& shape) {
@@ -170,6 +179,15 @@ TEST(PlanReads, FillsAnyBoxAndRangeFromFlattenedShardsStoredAsBoxes) {
     SCOPED_TRACE(random.trace(round));
     const Shape shape = random_shape(random);
     expect_any_part_can_be_read(random, store(shape, random_flattened(random, shape), FlattenedForm::kBoxes), shape);
+  }
+}
+
+TEST(PlanReads, FillsAnyBoxAndRangeFromFlattenedShardsOfAnUnevenGrid) {
+  Random random;
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE(random.trace(round));
+    const Shape shape = random_shape(random);
+    expect_any_part_can_be_read(random, store(shape, cut_into_ranges(random, random_grid(random, shape), shape, std::nullopt), FlattenedForm::kBoxes), shape);
   }
 }
 

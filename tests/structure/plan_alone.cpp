@@ -1,0 +1,36 @@
+// Planning linked with nothing but what it may use: mapping/base and mapping/geometry. Two ranks that hold half a matrix each, and one of them a replica of a
+// vector, plan a save; then somebody wants a column.
+
+#include "mapping/planning/load_plan.h"
+#include "mapping/planning/save_planner.h"
+#include "mapping/planning/validate.h"
+
+namespace {
+
+using namespace dckpt;
+
+SavePlan plan_of(std::int64_t rank) {
+  TensorShard rows;
+  rows.key = "matrix";
+  rows.global_shape = {4, 6};
+  rows.box = {{2 * rank, 0}, {2, 6}};
+  TensorShard vector;
+  vector.key = "vector";
+  vector.global_shape = {6};
+  vector.box = whole(Shape{6});
+  vector.main_replica = rank == 0;
+  return plan_local_save(std::vector<LocalShard>{rows, vector}, FlattenedForm::kBoxes);
+}
+
+}  // namespace
+
+int main() {
+  std::vector<SavePlanner> ranks(2, SavePlanner(PlannerOptions{}));
+  const std::vector<Bytes> proposals{ranks[0].propose(plan_of(0)), ranks[1].propose(plan_of(1))};
+  const std::vector<Bytes> answers = ranks[0].decide(proposals);
+  if (ranks[0].accept(answers[0]).size() != 2 || ranks[1].accept(answers[1]).size() != 1) return 1;
+  const Metadata& metadata = ranks[0].global_plan().metadata;
+  if (!validate_coverage(metadata.tensors[0]).empty()) return 2;
+  const WantedShard column{.tensor = 0, .destination = 0, .box = {{0, 5}, {4, 1}}};
+  return plan_reads(metadata, {&column, 1}).size() == 2 ? 0 : 3;
+}
