@@ -4,9 +4,10 @@
 #include <ATen/ops/full.h>
 
 #include <csignal>
-#include <cstdio>
-#include <fstream>
+#include <iomanip>
+#include <iostream>
 #include <map>
+#include <optional>
 #include <stdexcept>
 
 #include "checkpoint.h"
@@ -52,20 +53,23 @@ int main(int argc, char** argv) try {
   const gpt::Model model({}, parallel);
   gpt::ShardedAdam adam(model.parameters(), parallel.data);
   const gpt::Corpus corpus(options.at("--text"), model.config().sequence);
-  const bool prints = parallel.rank == 0;
   const std::int64_t part = kBatch / parallel.layout.dp;
-  if (part * parallel.layout.dp != kBatch) throw std::invalid_argument("the batch of " + std::to_string(kBatch) + " samples cannot be cut into equal parts for " + to_string(parallel.layout));
-
-  const std::filesystem::path checkpoints = options.at("--checkpoints");
-  const dckpt::Policy policy = options.at("--policy").empty() ? dckpt::Policy() : dckpt::Policy::from_file(options.at("--policy"));
-  const auto communicator = parallel.world.communicator();
-  std::int64_t iteration = 0;
-  if (std::filesystem::exists(checkpoints / "latest_checkpointed_iteration.txt")) {
-    dckpt::StateDict state = gpt::sharded_state(model, adam, parallel);
-    dckpt::load(state, checkpoints, policy.load, *communicator);
-    iteration = gpt::resume(state, model, adam);
+  if (part * parallel.layout.dp != kBatch) {
+    throw std::invalid_argument("a batch of " + std::to_string(kBatch) + " samples cannot be cut into equal parts for " + to_string(parallel.layout));
   }
-  if (prints) std::printf("%s %s iteration %lld\n", to_string(parallel.layout).c_str(), iteration == 0 ? "starts with" : "goes on after", static_cast<long long>(iteration == 0 ? 1 : iteration));
+
+  const auto communicator = parallel.world.communicator();
+  std::optional<dckpt::Checkpointer> checkpointer;
+  std::int64_t iteration = 0;
+  if (!options.at("--checkpoints").empty()) {
+    const dckpt::Policy policy = options.at("--policy").empty() ? dckpt::Policy() : dckpt::Policy::from_file(options.at("--policy"));
+    checkpointer.emplace(options.at("--checkpoints"), policy, *communicator);
+    checkpointer->claim();
+    dckpt::StateDict state = gpt::sharded_state(model, adam, parallel);
+    if (checkpointer->load_latest(state)) iteration = gpt::resume(state, model, adam);
+  }
+  const bool prints = parallel.rank == 0;
+  if (prints) std::cout << to_string(parallel.layout) << (iteration == 0 ? " starts" : " goes on after iteration " + std::to_string(iteration)) << std::endl;
 
   while (iteration < number("--iterations")) {
     adam.zero_grad();
@@ -73,19 +77,18 @@ int main(int argc, char** argv) try {
     adam.step();
     ++iteration;
     const double mean = mean_loss(loss, parallel);
-    if (prints) std::printf("iteration %lld loss %.7f\n", static_cast<long long>(iteration), mean);
-    std::fflush(stdout);
-    if (!checkpoints.empty() && iteration % number("--save-every") == 0) {
-      char name[32];
-      std::snprintf(name, sizeof name, "iter_%07lld", static_cast<long long>(iteration));
-      dckpt::save(gpt::state_to_save(model, adam, parallel, iteration), checkpoints / name, policy.save, *communicator);
-      if (prints) std::ofstream(checkpoints / "latest_checkpointed_iteration.txt") << iteration;
+    if (prints) std::cout << "iteration " << iteration << " loss " << std::fixed << std::setprecision(7) << mean << std::endl;
+    if (checkpointer && iteration % number("--save-every") == 0) {
+      checkpointer->save(gpt::state_to_save(model, adam, parallel, iteration), static_cast<std::uint64_t>(iteration));
     }
-    if (iteration == number("--kill-at") && parallel.rank == parallel.world.size() - 1) std::raise(SIGKILL);
+    if (iteration == number("--kill-at")) {
+      communicator->barrier();  // all have come here, and rank 0 has printed
+      if (parallel.rank == parallel.world.size() - 1) std::raise(SIGKILL);
+    }
   }
   communicator->barrier();  // rank 0 may serve the others' rendezvous
   return 0;
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "%s\n", error.what());
+  std::cerr << error.what() << std::endl;
   return 1;
 }
