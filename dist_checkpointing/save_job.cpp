@@ -97,13 +97,14 @@ void check_contents(const DescribedState& described, const SaveStrategyEntry& st
 SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner)
     : options_(std::move(options)), comm_(comm), planner_(planner), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
 
-/// A plan is remembered only when the whole save has succeeded.
+/// A plan is remembered only when the whole save has succeeded; what was written of a failed one is removed at once.
 template <typename Step>
 void SaveJob::remembering(Step&& step) {
   try {
     step();
   } catch (...) {
     planner_.forget();
+    publication_.reset();
     throw;
   }
 }

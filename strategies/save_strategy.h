@@ -15,6 +15,7 @@ namespace dckpt {
 class ItemSource {
  public:
   virtual ~ItemSource() = default;
+  /// Each item is asked for at most once.
   /// The bytes of an object as they are stored: a list with the value in it, in the format of torch.save.
   virtual Bytes object(const WriteItem& item) = 0;
   /// Delivers the row-major elements of a tensor item in order, in pieces of any size, `item.nbytes` in all.

@@ -1,0 +1,104 @@
+// How a save goes on in the background.
+//
+//   trainer's thread            every rank agrees on the plan as in save_job.cpp (steps 1 and 2); the background thread starts; the items are copied
+//   background thread           steps 3 and 4: writes the items from the copies, publishes; then `published`
+//
+// The communicator is used by the trainer's thread until the background thread starts, then only by that one, until it has ended.
+
+#include "dist_checkpointing/save_async.h"
+
+#include <atomic>
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/save_job.h"
+#include "mapping/base/error.h"
+#include "mapping/base/log.h"
+#include "strategies/async/staged_source.h"
+#include "strategies/comm/agree.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+
+namespace dckpt {
+namespace {
+
+/// A copy that shares nothing with the trainer's state.
+Value snapshot(const Value& common) { return load_torch_bytes(save_torch_file(common), "the common state"); }
+
+}  // namespace
+
+struct PendingSave::Outcome {
+  std::promise<void> promise;
+  std::shared_future<void> ended = promise.get_future().share();
+  std::atomic<bool> asked{false};  ///< someone has had the error, if there is one
+};
+
+bool PendingSave::done() const { return outcome_->ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+
+void PendingSave::wait() const {
+  outcome_->ended.wait();
+  outcome_->asked = true;
+  outcome_->ended.get();
+}
+
+struct AsyncSaver::Job {
+  Job(const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner) : save(directory, options, comm, planner) {}
+
+  void run(Communicator& comm, const std::function<void(Communicator&)>& published) noexcept {
+    try {
+      save.write(*source);
+      if (published) published(comm);
+      source->finish();
+      outcome->promise.set_value();
+    } catch (...) {
+      source->finish();
+      outcome->promise.set_exception(std::current_exception());
+      report_failure();
+    }
+  }
+
+  void report_failure() const noexcept {
+    try {
+      outcome->ended.get();
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, std::string("a save in the background failed: ") + error.what());
+    } catch (...) {
+      log(LogLevel::kError, "a save in the background failed");
+    }
+  }
+
+  SaveJob save;
+  std::optional<StagedSource> source;
+  std::shared_ptr<PendingSave::Outcome> outcome = std::make_shared<PendingSave::Outcome>();
+  std::jthread thread;  // last: joined before what it uses goes away
+};
+
+AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm)
+    : options_(std::move(options)), comm_(comm.split(0)), planner_(make_planner(options_)), pool_(options_.async.staging_memory) {}
+
+AsyncSaver::~AsyncSaver() = default;
+
+void AsyncSaver::wait() {
+  if (!job_) return;
+  const PendingSave before(job_->outcome);
+  job_.reset();  // joins
+  if (!before.outcome_->asked) before.wait();
+}
+
+PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory, std::function<void(Communicator&)> published) {
+  agree(*comm_, "finishing the save before", [&] { wait(); });
+  auto job = std::make_unique<Job>(directory, options_, *comm_, planner_);
+  job->save.plan(state);
+  agree(*comm_, "preparing the save in the background", [&] {
+    DescribedState& described = job->save.described();
+    if (described.common) described.common = snapshot(*described.common);
+    job->source.emplace(job->save.items(), std::move(described.tensors), std::move(described.object_bytes), pool_);
+    job_ = std::move(job);
+    job_->thread = std::jthread([this, running = job_.get(), published = std::move(published)] { running->run(*comm_, published); });
+  });
+  job_->source->stage(options_.io.threads);
+  return PendingSave(job_->outcome);
+}
+
+}  // namespace dckpt

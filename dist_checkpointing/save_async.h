@@ -1,0 +1,66 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "configs/options.h"
+#include "mapping/planning/save_planner.h"
+#include "mapping/state/value.h"
+#include "strategies/async/staging_pool.h"
+#include "strategies/comm/communicator.h"
+
+namespace dckpt {
+
+/// A save that goes on in the background. Cheap to copy; may outlive the saver; safe to use from several threads.
+class PendingSave {
+ public:
+  /// Whether it has ended, well or not.
+  bool done() const;
+  /// Returns when the checkpoint is complete and visible. Throws what the save threw: the same CheckpointError on every rank.
+  void wait() const;
+
+ private:
+  friend class AsyncSaver;
+  struct Outcome;
+  explicit PendingSave(std::shared_ptr<Outcome> outcome) : outcome_(std::move(outcome)) {}
+  std::shared_ptr<Outcome> outcome_;
+};
+
+/// Saves in the background, one after the other. One per rank, used by one thread.
+///
+///   AsyncSaver saver(policy.save, comm);
+///   PendingSave pending = saver.save(state, "run/iter_0001000");   // returns after one copy of what this rank writes
+///   …                                                               // train: the tensors may change
+///   pending.wait();                                                 // or go on; the next save waits for it
+///
+/// The copies take at most `options.async.staging_memory` bytes, which are kept from save to save: a rank that has more to write starts writing before save()
+/// returns. The ranks talk over a communicator of their own, split off `comm`.
+class AsyncSaver {
+ public:
+  /// Collective. `comm` is used for splitting only, but must stay alive as long as the saver.
+  AsyncSaver(SaveOptions options, Communicator& comm);
+  /// Waits for the save that is going on, however it ends.
+  ~AsyncSaver();
+  AsyncSaver(const AsyncSaver&) = delete;
+  AsyncSaver& operator=(const AsyncSaver&) = delete;
+
+  /// As dckpt::save(), but returns as soon as the state may change. Waits for the save before; if that one failed and a rank has not asked for its outcome,
+  /// throws its error and saves nothing. Collective. `published` runs in the background on every rank once the checkpoint is visible; it may use the
+  /// communicator that it is given, and what it throws is the outcome of the save.
+  PendingSave save(const StateDict& state, const std::filesystem::path& directory, std::function<void(Communicator&)> published = {});
+
+  /// Waits for the save that is going on, if any, and throws its error unless it has been asked for.
+  void wait();
+
+ private:
+  struct Job;
+
+  SaveOptions options_;
+  std::unique_ptr<Communicator> comm_;
+  SavePlanner planner_;
+  StagingPool pool_;
+  std::unique_ptr<Job> job_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace dckpt {
+
+/// Memory for copies of the state, in blocks of one size, at most `budget` bytes (and at least a block). Blocks are allocated when they are first needed and
+/// kept until the pool dies: the first touch of fresh memory costs several times as much as a copy, so a later save must find the blocks of the one before.
+/// Not safe to use from several threads.
+class StagingPool {
+ public:
+  static constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+
+  explicit StagingPool(std::uint64_t budget) : capacity_(budget < kBlockBytes ? 1 : static_cast<std::size_t>(budget / kBlockBytes)) {}
+
+  std::size_t capacity() const noexcept { return capacity_; }
+  std::size_t available() const noexcept { return free_.size() + (capacity_ - blocks_.size()); }
+
+  /// `count` blocks, which must be available.
+  std::vector<std::byte*> acquire(std::size_t count);
+  void release(std::byte* block) { free_.push_back(block); }
+
+ private:
+  std::size_t capacity_;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace dckpt
