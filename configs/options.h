@@ -56,7 +56,7 @@ enum class Snapshot : std::uint8_t {
 };
 inline constexpr EnumNames<Snapshot, 1> kSnapshotNames{{{Snapshot::kEager, "eager"}}};
 
-/// Saving in the background.
+/// Saving in the background: what AsyncSaver does, and Checkpointer where it is enabled.
 struct AsyncOptions {
   bool enabled = false;
   Snapshot snapshot = Snapshot::kEager;

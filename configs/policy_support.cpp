@@ -15,7 +15,6 @@ struct Limitation {
 };
 
 constexpr std::array kLimitations{
-    Limitation{"save.async.enabled", [](const Policy& policy) { return policy.save.async.enabled; }, "this release saves in the foreground: false"},
     Limitation{"save.io.engine", [](const Policy& policy) { return policy.save.io.engine == IoEngine::kDirect || policy.save.io.engine == IoEngine::kUring; },
                "available: auto, buffered"},
 };

@@ -82,10 +82,25 @@ void Checkpointer::claim() {
 }
 
 void Checkpointer::save(const StateDict& state, std::uint64_t iteration) {
+  if (policy_.save.async.enabled) {
+    save_async(state, iteration);
+    return;
+  }
   require_same_on_all_ranks("save", iteration);
   const SaveOptions options = prepare(iteration);
   dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_);
-  record(iteration);
+  record(iteration, comm_);
+}
+
+PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) {
+  require_same_on_all_ranks("save", iteration);
+  const SaveOptions options = prepare(iteration);
+  if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_);
+  return saver_->save(state, root_ / iteration_directory(iteration), options.overwrite, [this, iteration](Communicator& comm) { record(iteration, comm); });
+}
+
+void Checkpointer::wait() {
+  if (saver_) saver_->wait();
 }
 
 std::optional<std::uint64_t> Checkpointer::latest() {
@@ -122,7 +137,9 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
   return report;
 }
 
+/// First thing in every function: the background thread has ended then, and nobody else uses what this object knows.
 void Checkpointer::require_same_on_all_ranks(const std::string& attempt, std::optional<std::uint64_t> iteration) {
+  wait();
   const std::array<SharedArgument, 3> arguments{{
       {"iterations", iteration ? std::to_string(*iteration) : ""},
       {"training roots", root_.string()},
@@ -147,9 +164,9 @@ SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
 }
 
 /// What follows a published save.
-void Checkpointer::record(std::uint64_t iteration) {
-  agree(comm_, "recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
-    if (comm_.rank() != 0) return;
+void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
+  agree(comm, "recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
+    if (comm.rank() != 0) return;
     known_complete_.insert(iteration);
     write_tracker(*posix_storage(root_), iteration);
     remove_old(iteration);

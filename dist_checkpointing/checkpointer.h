@@ -9,6 +9,7 @@
 #include "configs/policy.h"
 #include "dist_checkpointing/load.h"
 #include "dist_checkpointing/save.h"
+#include "dist_checkpointing/save_async.h"
 #include "strategies/storage/file_lock.h"
 
 namespace dckpt {
@@ -42,7 +43,15 @@ class Checkpointer {
   /// Saves `state` as the root's `iter_%07d`, then names it in the tracker, then removes what retention lets go (if that fails: a warning). Refuses an iteration that
   /// is there and complete, unless this run has gone back: it has loaded an older iteration, so that the one that is there belongs to a history it has left.
   /// What is there and incomplete is replaced. `save` in save.h says what a state is.
+  /// With the policy's `save.async.enabled` it returns as save_async does.
   void save(const StateDict& state, std::uint64_t iteration);
+
+  /// The same in the background: returns as soon as the state may change. The tracker and retention follow in the background, too. The next call of any function
+  /// waits for it; if it has failed and a rank has not asked for its outcome, that call throws its error and does nothing else.
+  PendingSave save_async(const StateDict& state, std::uint64_t iteration);
+
+  /// Waits for the save in the background, if there is one, and throws its error unless every rank has asked for it.
+  void wait();
 
   /// From where load_latest would go on (0 for `release`); empty if the root holds nothing. Throws (incomplete) if it holds only unfinished checkpoints.
   std::optional<std::uint64_t> latest();
@@ -56,7 +65,7 @@ class Checkpointer {
  private:
   void require_same_on_all_ranks(const std::string& attempt, std::optional<std::uint64_t> iteration = std::nullopt);
   SaveOptions prepare(std::uint64_t iteration);
-  void record(std::uint64_t iteration);
+  void record(std::uint64_t iteration, Communicator& comm);
 
   // Rank 0.
   void take_root();
@@ -78,6 +87,8 @@ class Checkpointer {
   bool claimed_ = false;
   std::unique_ptr<FileLock> lock_;              ///< none where the file system has no locks
   std::set<std::uint64_t> known_complete_;
+
+  std::unique_ptr<AsyncSaver> saver_;           ///< once there is something to save in the background; its thread uses what stands above
 };
 
 }  // namespace dckpt

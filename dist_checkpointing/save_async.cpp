@@ -80,6 +80,10 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm)
 AsyncSaver::~AsyncSaver() = default;
 
 void AsyncSaver::wait() {
+  agree(*comm_, "finishing the save before", [&] { settle(); });
+}
+
+void AsyncSaver::settle() {
   if (!job_) return;
   const PendingSave before(job_->outcome);
   job_.reset();  // joins
@@ -87,8 +91,14 @@ void AsyncSaver::wait() {
 }
 
 PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory, std::function<void(Communicator&)> published) {
-  agree(*comm_, "finishing the save before", [&] { wait(); });
-  auto job = std::make_unique<Job>(directory, options_, *comm_, planner_);
+  return save(state, directory, options_.overwrite, std::move(published));
+}
+
+PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory, bool overwrite, std::function<void(Communicator&)> published) {
+  wait();
+  SaveOptions options = options_;
+  options.overwrite = overwrite;
+  auto job = std::make_unique<Job>(directory, options, *comm_, planner_);
   job->save.plan(state);
   agree(*comm_, "preparing the save in the background", [&] {
     DescribedState& described = job->save.described();

@@ -49,12 +49,15 @@ class AsyncSaver {
   /// throws its error and saves nothing. Collective. `published` runs in the background on every rank once the checkpoint is visible; it may use the
   /// communicator that it is given, and what it throws is the outcome of the save.
   PendingSave save(const StateDict& state, const std::filesystem::path& directory, std::function<void(Communicator&)> published = {});
+  /// The same with another `overwrite` than the options have.
+  PendingSave save(const StateDict& state, const std::filesystem::path& directory, bool overwrite, std::function<void(Communicator&)> published);
 
-  /// Waits for the save that is going on, if any, and throws its error unless it has been asked for.
+  /// Waits for the save that is going on, if any. Throws its error, on all ranks, unless every rank has asked for it. Collective.
   void wait();
 
  private:
   struct Job;
+  void settle();
 
   SaveOptions options_;
   std::unique_ptr<Communicator> comm_;

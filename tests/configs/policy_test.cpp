@@ -232,13 +232,11 @@ TEST(PolicyMessages, RulesThatCannotRename) {
 }
 
 TEST(PolicyMessages, WhatThisVersionCannotDoIsRefusedWithWhatItCan) {
-  EXPECT_THAT(problems_of("save: {async: {enabled: true}}\n"),
-              ElementsAre("p.yaml:2:25: save.async.enabled: not supported; this release saves in the foreground: false"));
   for (const char* const engine : {"direct", "uring"}) {
     EXPECT_THAT(problems_of(std::string("save: {io: {engine: ") + engine + "}}\n"),
                 ElementsAre("p.yaml:2:21: save.io.engine: not supported; available: auto, buffered"));
   }
-  EXPECT_EQ(error_of([] { policy_of("save: {async: {enabled: true}}"); }).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(error_of([] { policy_of("save: {io: {engine: uring}}"); }).code(), ErrorCode::kUnsupported);
 }
 
 TEST(Policy, AllProblemsOfAFileAreReportedTogetherInItsOrder) {

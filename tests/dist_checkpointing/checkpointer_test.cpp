@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <cstring>
 
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
@@ -334,6 +335,47 @@ TEST_F(CheckpointerTest, ATrackerThatCannotBeWrittenIsAnErrorThatSaysTheSaveIsCo
   EXPECT_THAT(error.what(), HasSubstr("recording iteration 100, which is saved and complete, failed on rank 0"));
   fs::remove_all(root_ / kTracker);
   EXPECT_EQ(resumed(), 100);
+}
+
+TEST_F(CheckpointerTest, SavesInTheBackgroundAreRecordedThereToo) {
+  Policy policy;
+  policy.retention.keep_last = 2;
+  job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+    for (const std::uint64_t iteration : {100, 200, 300}) {
+      StateDict state = state_at(iteration, comm.rank(), 2);
+      checkpointer.save_async(state, iteration);
+      const Tensor& mine = *state["w"].as_sharded_tensor().data;
+      std::memset(mine.data(), 0xEE, mine.nbytes());
+    }
+    EXPECT_EQ(checkpointer.latest(), 300U) << "what is asked after a save knows of it";
+    StateDict state = empty_state(comm.rank(), 2);
+    checkpointer.load(state, 200);
+    EXPECT_TRUE(holds(state, 200, comm.rank(), 2));
+  }, policy);
+  EXPECT_EQ(tracker(), "300");
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000200", "iter_0000300", kTracker));
+}
+
+TEST_F(CheckpointerTest, ThePolicySaysWhetherSavesGoToTheBackground) {
+  Policy policy;
+  policy.save.async.enabled = true;
+  saved({100, 200}, policy);
+  EXPECT_EQ(resumed(), 200);
+}
+
+TEST_F(CheckpointerTest, AFailureInTheBackgroundIsThrownByTheNextCallUnlessAllHaveHadIt) {
+  fs::create_directories(root_ / kTracker / "not empty");
+  const std::string failure = "recording iteration 100, which is saved and complete, failed on rank 0";
+  const Warnings warnings;
+  job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+    checkpointer.save_async(state_at(100, comm.rank(), 2), 100);
+    EXPECT_THAT(error_of([&] { checkpointer.latest(); }).what(), HasSubstr(failure));
+    EXPECT_EQ(checkpointer.latest(), 100U);
+    const PendingSave pending = checkpointer.save_async(state_at(200, comm.rank(), 2), 200);
+    EXPECT_THAT(error_of([&] { pending.wait(); }).what(), HasSubstr("recording iteration 200"));
+    EXPECT_EQ(checkpointer.latest(), 200U);
+  });
+  EXPECT_THAT(warnings.text(), HasSubstr("a save in the background failed: " + failure));
 }
 
 }  // namespace

@@ -430,7 +430,6 @@ TEST_F(SaveLoad, RulesThatMakeTwoKeysOneAreRefused) {
 
 TEST_F(SaveLoad, WhatThisVersionCannotDoIsRefusedNotIgnored) {
   const auto state = [](int) { return StateDict(Value::dict()); };
-  EXPECT_THAT(error_of([&] { save_on(1, state, {.async = {.enabled = true}}); }), HasSubstr("saving in the background"));
   EXPECT_THAT(error_of([&] { save_on(1, state, {.io = {.engine = IoEngine::kDirect}}); }), HasSubstr("engine"));
   EXPECT_FALSE(std::filesystem::exists(checkpoint()));
 }
