@@ -55,7 +55,8 @@ class ChildProcess {
 
 /// Whether a system call changes files.
 inline bool changes_files(const __ptrace_syscall_info& call) {
-  constexpr std::array kCalls = {SYS_mkdirat, SYS_renameat2, SYS_unlinkat, SYS_fsync, SYS_fdatasync, SYS_write, SYS_pwrite64, SYS_writev, SYS_pwritev, SYS_ftruncate, SYS_fallocate};
+  constexpr std::array kCalls = {SYS_mkdirat,  SYS_renameat2, SYS_unlinkat, SYS_fsync,     SYS_fdatasync, SYS_write,
+                                 SYS_pwrite64, SYS_writev,    SYS_pwritev,  SYS_ftruncate, SYS_fallocate};
   const auto number = static_cast<long>(call.entry.nr);
   return std::ranges::find(kCalls, number) != kCalls.end() || (number == SYS_openat && (call.entry.args[2] & O_CREAT) != 0);
 }
