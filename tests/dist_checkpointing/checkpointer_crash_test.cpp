@@ -41,9 +41,13 @@ class CheckpointerCrashTest : public TrainingRun {
   }
 };
 
-/// Kills a job at every change it makes to files while it saves, each time a later one, until one comes through.
-TEST_F(CheckpointerCrashTest, WhereverASaveIsKilledTheRunGoesOn) {
-  const Policy policy{.retention = {.keep_last = 2}};
+enum class InTheBackground { kNo, kYes };
+class KilledSaves : public CheckpointerCrashTest, public ::testing::WithParamInterface<InTheBackground> {};
+
+/// Kills a job at every change that it makes to files while it saves, each time a later one, until one comes through.
+TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
+  Policy policy{.retention = {.keep_last = 2}};
+  policy.save.async.enabled = GetParam() == InTheBackground::kYes;
   const Warnings silenced;
   saved({100, 200}, policy);
   std::uint64_t last = 200;
@@ -59,6 +63,7 @@ TEST_F(CheckpointerCrashTest, WhereverASaveIsKilledTheRunGoesOn) {
       if (!checkpointer.load_latest(state)) throw std::runtime_error("there is nothing to go on from");
       start();
       checkpointer.save(state_at(next, 0, 1), next);
+      checkpointer.wait();
     });
     if (ended == Ended::kNotTraceable) GTEST_SKIP() << "this system does not let a process trace its children";
     ASSERT_NE(ended, Ended::kFailed);
@@ -76,6 +81,9 @@ TEST_F(CheckpointerCrashTest, WhereverASaveIsKilledTheRunGoesOn) {
   }
   EXPECT_TRUE(lost && published) << "some calls come before the new checkpoint counts, some after";
 }
+
+INSTANTIATE_TEST_SUITE_P(All, KilledSaves, ::testing::Values(InTheBackground::kNo, InTheBackground::kYes),
+                         [](const auto& background) { return background.param == InTheBackground::kYes ? "InTheBackground" : "InTheForeground"; });
 
 TEST_F(CheckpointerCrashTest, OneJobSavesAtATimeUntilItDies) {
   saved({100});
