@@ -30,7 +30,7 @@ void recover_flattened_shapes(Metadata& metadata) {
     const std::string_view key = tensor.key;
     for (std::size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
       const auto model = by_key.find(key.substr(dot + 1));
-      if (model == by_key.end() || model->second->flattened_shape) continue;
+      if (model == by_key.end() || model->second->flattened_shape || key.substr(0, dot).find("optimizer") == std::string_view::npos) continue;
       if (may_be_reformulated(tensor.size, model->second->size)) found.emplace_back(&tensor, model->second->size);
       break;
     }
@@ -47,7 +47,7 @@ class TorchDistReader : public CheckpointReader {
   TorchDistReader(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options) : storage_(std::move(storage)) {
     read_config();
     read_metadata();
-    if (options.recover_flattened_shapes && !metadata_.has_mcore_data) recover_flattened_shapes(metadata_);
+    if (options.recover_flattened_shapes && !metadata_.has_mcore_data && info_.format == "torch_dist") recover_flattened_shapes(metadata_);
     find_common();
     info_.producer = guess_producer();
   }

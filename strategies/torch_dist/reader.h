@@ -14,7 +14,7 @@ inline constexpr const char* kCommonStateKey = "common_state/shard_0_1";
 
 struct TorchDistReadOptions {
   /// A reformulated flattened tensor whose metadata have lost the original shape gets it from the model tensor that its key ends with
-  /// ("optimizer.state.exp_avg.X" from "X"), if the stored size allows it.
+  /// ("optimizer.state.exp_avg.X" from "X"), if the stored size allows it. Only of Megatron's checkpoints, and of keys with "optimizer" before X.
   bool recover_flattened_shapes = true;
 };
 
