@@ -128,6 +128,13 @@ inline constexpr EnumNames<Strict, 8> kStrictNames{{
 std::string_view to_string(Strict strict) noexcept;                 ///< "assume_ok_unexpected", …
 std::optional<Strict> parse_strict(std::string_view name) noexcept;
 
+/// What stands in a tensor beyond the stored one, where another shape is allowed.
+enum class Padding : std::uint8_t {
+  kZero,
+  kReplicate,  ///< the nearest stored element: the last row goes on
+};
+inline constexpr EnumNames<Padding, 2> kPaddingNames{{{Padding::kZero, "zero"}, {Padding::kReplicate, "replicate"}}};
+
 /// Gives keys of a checkpoint the names under which they are asked for; see rename.h for what the texts mean.
 struct RenameRule {
   std::string from{};  ///< a regular expression
@@ -141,8 +148,9 @@ struct LoadOptions {
   Strict strict = Strict::kAssumeOkUnexpected;
   bool allow_partial_load = false;  ///< of plain DCP directories: leaves that are not stored keep their values, whatever `strict` says
   ParallelOptions parallel{};
-  /// Globs of keys whose global shape may differ from the stored one: the common part from the origin is read, the rest is zero.
+  /// Globs of keys whose global shape may differ from the stored one: the common part from the origin is read, the rest is padded.
   std::vector<std::string> allow_shape_mismatch{};
+  Padding padding = Padding::kZero;
   std::vector<RenameRule> rename{};
   bool verify_integrity = false;  ///< first compare all files with integrity.json, which must be there; any difference is an error
   int threads = 2;

@@ -162,6 +162,7 @@ Type<LoadOptions> load() {
       field("parallel", &LoadOptions::parallel, parallel()),
       field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
             list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
+      field("padding", &LoadOptions::padding, choice(kPaddingNames)),
       field("rename", &LoadOptions::rename, list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
       field("verify_integrity", &LoadOptions::verify_integrity, flag()),
       field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),

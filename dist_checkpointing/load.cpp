@@ -5,14 +5,19 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/fill.h"
+#include "dist_checkpointing/load/key_choice.h"
+#include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
@@ -26,6 +31,9 @@ std::unique_ptr<CheckpointReader> open_for_load(const std::filesystem::path& pat
   }
   return reader;
 }
+
+/// All of a stored tensor, without data.
+ShardedTensor whole_tensor(const TensorMetadata& tensor) { return ShardedTensor::whole(tensor.key, Tensor::described(tensor.properties.dtype, tensor.global_shape())); }
 
 }  // namespace
 
@@ -54,13 +62,53 @@ LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadO
   return load(state, path, options, *alone);
 }
 
+StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys, const LoadOptions& options, Communicator& comm) {
+  std::unique_ptr<CheckpointReader> reader;
+  std::optional<StoredKeys> stored;
+  std::vector<PlacedKey> chosen;
+  std::vector<std::pair<KeyPath, Value>> leaves;
+  TensorRequest request;
+  agree(comm, "choosing what to load", [&] {
+    if (!options.rename.empty()) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "a state dict that is made from what is stored keeps the names and paths that are stored: load.rename must be empty");
+    }
+    reader = open_for_load(path, options);
+    stored.emplace(reader->metadata(), options.rename);
+    std::set<std::string> unused;
+    chosen = choose_keys(reader->metadata(), keys, unused);
+    if (!unused.empty() && !options.allow_partial_load) {
+      throw CheckpointError(ErrorCode::kMismatch, "Missing key in checkpoint state_dict (load.allow_partial_load goes on without such keys):" + table_of_unknown(unused, stored->names()));
+    }
+    TensorRequestBuilder builder(*reader, *stored, options);
+    for (const PlacedKey& entry : chosen) {
+      const auto tensor = stored->tensor(entry.key);
+      leaves.emplace_back(entry.path, tensor ? Value(builder.add(whole_tensor(reader->metadata().tensors[*tensor]))) : Value());
+    }
+    request = builder.finish();
+  });
+  fill_destinations(*reader, request, options, comm);
+  StateDict state;
+  agree(comm, "reading objects", [&] {
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      if (const auto object = stored->object(chosen[i].key)) leaves[i].second = reader->object(*object);
+    }
+    state = unflatten_state_dict(leaves);
+  });
+  return state;
+}
+
+StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys, const LoadOptions& options) {
+  const auto alone = single_rank();
+  return load_state_dict(path, keys, options, *alone);
+}
+
 StateDict load_common_state(const std::filesystem::path& path) { return open_checkpoint(path)->common_state(); }
 
 StateDict load_sharded_metadata(const std::filesystem::path& path) {
   const auto reader = open_checkpoint(path);
   Value state = Value::dict();
   for (const TensorMetadata& tensor : reader->metadata().tensors) {
-    state[tensor.key] = ShardedTensor::whole(tensor.key, Tensor::described(tensor.properties.dtype, tensor.global_shape()));
+    state[tensor.key] = whole_tensor(tensor);
   }
   for (const ObjectMetadata& object : reader->metadata().objects) state[object.key] = ShardedObject::from_unique_key(object.key);
   return state;
@@ -73,7 +121,7 @@ StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOption
   TensorRequestBuilder builder(*reader, keys, options);
   Value state = Value::dict();
   for (const TensorMetadata& tensor : reader->metadata().tensors) {
-    state[tensor.key] = builder.add(ShardedTensor::whole(tensor.key, Tensor::described(tensor.properties.dtype, tensor.global_shape())));
+    state[tensor.key] = builder.add(whole_tensor(tensor));
   }
   fill_destinations(*reader, builder.finish(), options, *single_rank());
   return state;

@@ -20,6 +20,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
     for (const Tensor& tensor : request.to_zero) fill_zero(tensor);
     stats = read_tensors(reader, request.items, request.destinations, {.threads = options.threads, .staging = options.staging});
   });
+  for (const Replication& replication : request.to_pad) replicate(replication);
   return stats;
 }
 

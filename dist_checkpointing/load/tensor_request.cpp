@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <span>
 
 #include "mapping/base/error.h"
@@ -18,16 +17,6 @@ Shape destination_strides(const Tensor& data, std::size_t prepended) {
   Shape strides(prepended, 0);
   strides.insert(strides.end(), data.strides().begin(), data.strides().end());
   return strides;
-}
-
-void check_coverage(const Metadata& metadata, std::span<const WantedShard> wanted) {
-  ProblemList problems;
-  std::set<std::uint32_t> checked;
-  for (const WantedShard& shard : wanted) {
-    if (!checked.insert(shard.tensor).second) continue;
-    for (const Problem& problem : validate_coverage(metadata.tensors[shard.tensor])) problems.add(quoted(problem.key) + ": " + problem.message);
-  }
-  problems.raise_if_any(ErrorCode::kCorrupt, "the stored chunks do not make up the tensors:");
 }
 
 /// That every file a plan reads from is there and long enough: before the first byte moves, not in the middle.
@@ -56,28 +45,68 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
 
 Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   shard.validate();
-  Tensor data = shard.data && shard.data->has_data() ? *shard.data : Tensor::empty(shard.dtype, shard.data_shape());
+  const Tensor nothing = Tensor::described(shard.dtype, shard.data_shape());
   const auto stored = keys_.tensor(shard.key);
   if (!stored) {
     problems_.add("there is no tensor " + quoted(shard.key) + (keys_.contains(shard.key) ? "; an object has this name" : ""));
-    return data;
+    return nothing;
   }
   const TensorMetadata& tensor = reader_.metadata().tensors[*stored];
   const bool clip = shard.allow_shape_mismatch || mismatch_allowed(shard.key);
-  if (!fits(shard, tensor, clip)) return data;
+  if (!fits(shard, tensor, clip) || !is_covered(*stored)) return nothing;
+  Tensor data = shard.data && shard.data->has_data() ? *shard.data : Tensor::empty(shard.dtype, shard.data_shape());
   if (data.device().kind != Device::Kind::kCpu) {
     problems_.add("the destination of " + quoted(shard.key) + " is not in CPU memory; load into CPU memory and copy from there");
-    return data;
+    return nothing;
   }
   WantedShard wanted = describe_wanted(shard);
   wanted.tensor = *stored;
   wanted.clip = clip;
   wanted.strides = destination_strides(data, shard.flattened_range ? 0 : static_cast<std::size_t>(shard.prepend_axis_num));
+  if (clip && !equal(shard.global_shape, tensor.global_shape())) {
+    request_padded(std::move(wanted), data, shard, tensor.global_shape());
+  } else {
+    request(std::move(wanted), data);
+  }
+  return data;
+}
+
+void TensorRequestBuilder::request(WantedShard wanted, const Tensor& data) {
   wanted.destination = static_cast<std::uint32_t>(request_.destinations.size());
   request_.wanted.push_back(std::move(wanted));
   request_.destinations.push_back(data);
-  if (clip && !equal(shard.global_shape, tensor.global_shape())) request_.to_zero.push_back(data);
-  return data;
+}
+
+/// A shard that may reach beyond what is stored.
+void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data, const ShardedTensor& shard, ShapeView stored_shape) {
+  const auto nearest = nearest_stored(wanted.box, stored_shape);
+  if (options_.padding == Padding::kZero || !nearest) {
+    request_.to_zero.push_back(data);
+    return request(std::move(wanted), data);
+  }
+  Replication replication{.tensor = data, .sizes = wanted.box.sizes, .filled = nearest->sizes};
+  if (shard.flattened_range) {
+    replication.tensor = Tensor::empty(shard.dtype, shard.local_shape);
+    replication.range = Replication::Range{data, shard.flattened_range->begin};
+    wanted.range.reset();
+    wanted.strides = destination_strides(replication.tensor, static_cast<std::size_t>(shard.prepend_axis_num));
+  }
+  replication.strides = *wanted.strides;
+  wanted.box = *nearest;
+  wanted.clip = false;
+  request(std::move(wanted), replication.tensor);
+  request_.to_pad.push_back(std::move(replication));
+}
+
+/// Whether the chunks make up the tensor; notes what is wrong. Comes before memory is taken for a tensor of that size.
+bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
+  const auto [known, is_new] = covered_.try_emplace(stored, true);
+  if (!is_new) return known->second;
+  for (const Problem& problem : validate_coverage(reader_.metadata().tensors[stored])) {
+    damaged_.add(quoted(problem.key) + ": " + problem.message);
+    known->second = false;
+  }
+  return known->second;
 }
 
 bool TensorRequestBuilder::mismatch_allowed(const std::string& key) const {
@@ -104,7 +133,7 @@ bool TensorRequestBuilder::fits(const ShardedTensor& shard, const TensorMetadata
 
 TensorRequest TensorRequestBuilder::finish() {
   problems_.raise_if_any(ErrorCode::kMismatch, "the request does not fit what is stored:");
-  check_coverage(reader_.metadata(), request_.wanted);
+  damaged_.raise_if_any(ErrorCode::kCorrupt, "the stored chunks do not make up the tensors:");
   request_.items = plan_reads(reader_.metadata(), request_.wanted);
   check_files(reader_, request_.items);
   return std::move(request_);

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "configs/options.h"
+#include "dist_checkpointing/load/replicate.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/planning/load_plan.h"
@@ -17,6 +20,7 @@ struct TensorRequest {
   std::vector<WantedShard> wanted;   ///< `destination` is a position in `destinations`
   std::vector<Tensor> destinations;  ///< CPU tensors, laid out as `wanted` says
   std::vector<Tensor> to_zero;       ///< those of the destinations which what is stored may not fill
+  std::vector<Replication> to_pad;   ///< what is to be done after reading
   std::vector<ReadItem> items;       ///< plan_reads of `wanted`
 };
 
@@ -27,7 +31,7 @@ class TensorRequestBuilder {
   TensorRequestBuilder(const CheckpointReader& reader, const StoredKeys& keys, const LoadOptions& options) : reader_(reader), keys_(keys), options_(options) {}
 
   /// Returns the tensor that will be filled: the shard's own, or a new one if it has none. A shard that does not fit what is stored is noted, and nothing is
-  /// requested for it.
+  /// requested for it; then the tensor that is returned has no data.
   Tensor add(const ShardedTensor& shard);
 
   /// Throws CheckpointError: (mismatch) for what was noted; (corrupt) if the chunks of a wanted tensor do not make it up; (incomplete) if a file that has to
@@ -37,12 +41,17 @@ class TensorRequestBuilder {
  private:
   bool fits(const ShardedTensor& shard, const TensorMetadata& stored, bool clip);
   bool mismatch_allowed(const std::string& key) const;
+  bool is_covered(std::uint32_t stored);
+  void request(WantedShard wanted, const Tensor& data);
+  void request_padded(WantedShard wanted, const Tensor& data, const ShardedTensor& shard, ShapeView stored_shape);
 
   const CheckpointReader& reader_;
   const StoredKeys& keys_;
   const LoadOptions& options_;
   TensorRequest request_;
   ProblemList problems_;
+  ProblemList damaged_;
+  std::unordered_map<std::uint32_t, bool> covered_;
 };
 
 }  // namespace dckpt

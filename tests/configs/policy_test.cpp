@@ -53,6 +53,7 @@ load:
   allow_partial_load: true
   parallel: {enabled: true, exchange: broadcast}
   allow_shape_mismatch: ["*.word_embeddings.weight", head]
+  padding: replicate
   rename: [{from: "^module\\.(.*)$", to: "\\1"}, {from: x, to: ""}]
   threads: 9
   staging: 128 MiB
@@ -71,6 +72,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_TRUE(policy.load.allow_partial_load);
   EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
+  EXPECT_EQ(policy.load.padding, Padding::kReplicate);
   EXPECT_THAT(policy.load.rename, ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}, RenameRule{"x", ""}));
   EXPECT_EQ(policy.load.threads, 9);
   EXPECT_EQ(policy.load.staging, std::uint64_t{128} << 20);
@@ -114,6 +116,7 @@ load:
     enabled: false
     exchange: auto
   allow_shape_mismatch: []
+  padding: zero
   rename: []
   verify_integrity: false
   threads: 2
@@ -290,7 +293,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 34u);
+  ASSERT_EQ(leaves.size(), 35u);
   for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 

@@ -67,6 +67,14 @@ TEST_F(DcpLoader, AnotherSizeIsAnErrorUnlessItIsAllowed) {
   EXPECT_TRUE(equal(clipped["v"].as_tensor(), filled(2, 1)));
 }
 
+TEST_F(DcpLoader, AKeyThatEndsLikeAnotherKeepsItsOwnShape) {
+  const Tensor row = filled(2, 3).view({1, 2});
+  save_dcp(Value::dict({{"w", filled(2, 1)}, {"optimizer", Value::dict({{"w", row}})}}));  // Megatron would store a flattened (2,) as (1, 2)
+  StateDict state = Value::dict({{"optimizer", Value::dict({{"w", Tensor::zeros(DType::kFloat32, {1, 2})}})}});
+  load(state, path_);
+  EXPECT_TRUE(equal(state["optimizer"]["w"].as_tensor(), row));
+}
+
 TEST_F(DcpLoader, AnObjectIsNoTensorForAShard) {
   save_dcp(Value::dict({{"w", "text"}}));
   EXPECT_THAT(message_of_load(Value::dict({{"w", ShardedTensor::whole("w", filled(1, 0))}})), HasSubstr("there is no tensor 'w'; an object has this name"));
@@ -131,6 +139,29 @@ TEST_F(DcpLoader, EveryRankFailsIfOneAsksForWhatIsNotStored) {
     StateDict state = Value::dict({{comm.rank() == 1 ? "b" : "a", 0}});
     EXPECT_THAT(testing::error_of([&] { load(state, path_, {}, comm); }).message(), HasSubstr("on rank 1 of 3:\n  'b'"));
   });
+}
+
+TEST_F(DcpLoader, WithoutAStateDictAllComesBackNestedAsItWasSaved) {
+  const StateDict saved = Value::dict({{"model", Value::dict({{"layer.w", filled(2, 1)}})}, {"optimizer", Value::list({Value::dict({{"m", filled(1, 2)}}), 0.5})}, {"step", 3}});
+  save_dcp(saved);
+  EXPECT_EQ(load_state_dict(path_), saved);
+  EXPECT_EQ(load_state_dict(path_, {"model"}), Value::dict({{"model", saved.at("model")}}));
+  EXPECT_EQ(load_state_dict(path_, {"optimizer.1", "step"}), Value::dict({{"optimizer", Value::list({Value(), 0.5})}, {"step", 3}})) << "what is not taken of a list is none";
+}
+
+TEST_F(DcpLoader, WithoutAStateDictANameOfNothingIsAnError) {
+  save_dcp(Value::dict({{"model", 1}}));
+  const auto load_it = [&](const LoadOptions& options) { return load_state_dict(path_, {"modl"}, options); };
+  EXPECT_EQ(testing::error_of([&] { load_it({}); }).message(),
+            "Missing key in checkpoint state_dict (load.allow_partial_load goes on without such keys):\n  'modl': did you mean 'model'?");
+  EXPECT_EQ(load_it({.allow_partial_load = true}), Value::dict());
+  EXPECT_EQ(testing::error_of([&] { load_it({.rename = {{"a", "b"}}}); }).code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(DcpLoader, WithoutAStateDictAMegatronCheckpointIsFlat) {
+  save(Value::dict({{"elsewhere", ShardedTensor::whole("decoder.w", filled(2, 1))}, {"iteration", 7}}), path_);
+  EXPECT_EQ(load_state_dict(path_), Value::dict({{"decoder.w", filled(2, 1)}}));
+  EXPECT_EQ(load_state_dict(path_, {"decoder"}), Value::dict({{"decoder.w", filled(2, 1)}}));
 }
 
 }  // namespace

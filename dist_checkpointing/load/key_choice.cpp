@@ -1,0 +1,62 @@
+#include "dist_checkpointing/load/key_choice.h"
+
+#include <unordered_set>
+
+#include "mapping/state/flatten.h"
+
+namespace dckpt {
+namespace {
+
+class Choice {
+ public:
+  Choice(std::span<const std::string> wanted, std::set<std::string>& unused) : all_(wanted.empty()), wanted_(wanted.begin(), wanted.end()), unused_(unused) {
+    unused_.insert(wanted.begin(), wanted.end());
+  }
+
+  bool takes(const std::string& key, const KeyPath& path) {
+    bool named = is_wanted(key);
+    KeyPath prefix;
+    for (const PathElement& element : path) {
+      prefix.push_back(element);
+      named |= is_wanted(dotted_name(prefix));
+    }
+    return all_ || named;
+  }
+
+  bool takes(const std::string& key) {
+    bool named = is_wanted(key);
+    for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) named |= is_wanted(key.substr(0, dot));
+    return all_ || named;
+  }
+
+ private:
+  bool is_wanted(const std::string& name) {
+    if (!wanted_.contains(name)) return false;
+    unused_.erase(name);
+    return true;
+  }
+
+  bool all_;
+  std::unordered_set<std::string> wanted_;
+  std::set<std::string>& unused_;
+};
+
+}  // namespace
+
+std::vector<PlacedKey> choose_keys(const Metadata& metadata, std::span<const std::string> wanted, std::set<std::string>& unused) {
+  Choice choice(wanted, unused);
+  std::vector<std::string> keys;
+  for (const TensorMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
+  for (const ObjectMetadata& object : metadata.objects) keys.push_back(object.key);
+  std::unordered_set<std::string> left(keys.begin(), keys.end());
+  std::vector<PlacedKey> chosen;
+  for (const auto& [key, path] : metadata.paths) {
+    if (left.erase(key) != 0 && choice.takes(key, path)) chosen.push_back({key, path});
+  }
+  for (const std::string& key : keys) {
+    if (left.contains(key) && choice.takes(key)) chosen.push_back({key, {key}});
+  }
+  return chosen;
+}
+
+}  // namespace dckpt

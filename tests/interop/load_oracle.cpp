@@ -1,0 +1,77 @@
+// load_oracle: what the library loads of plain DCP directories, for the comparison with torch in test_loads_torch.py. One case of JSON per line of standard
+// input, one line of answer per case: {"state": rendered as extract does it}, or {"refused": message}.
+//
+//   {"path", "keys": [text, …]}                load_state_dict
+//   {"path", "into": TREE, "partial": bool}    load
+//
+// A TREE is {"dict": [[key, TREE], …]}, {"list": [TREE, …]}, {"tensor": [dtype, shape]} (of zeros) or a scalar.
+
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "dist_checkpointing/extract/render.h"
+#include "dist_checkpointing/load.h"
+#include "mapping/base/error.h"
+#include "strategies/formats/json/json.h"
+
+namespace {
+
+using namespace dckpt;
+using Json = nlohmann::json;
+
+Tensor tensor_of(const Json& json) {
+  Shape shape;
+  for (const Json& extent : json[1]) shape.push_back(extent.get<std::int64_t>());
+  return Tensor::zeros(parse_dtype(json[0].get<std::string>()).value(), shape);
+}
+
+Value tree_of(const Json& json) {
+  if (json.is_object() && json.contains("tensor")) return tensor_of(json["tensor"]);
+  if (json.is_object() && json.contains("list")) {
+    Value list = Value::list();
+    for (const Json& item : json["list"]) list.mutable_items().push_back(tree_of(item));
+    return list;
+  }
+  if (json.is_object()) {
+    Value dict = Value::dict();
+    for (const Json& item : json.at("dict")) dict[item[0].get<std::string>()] = tree_of(item[1]);
+    return dict;
+  }
+  if (json.is_null()) return {};
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_integer()) return json.get<std::int64_t>();
+  if (json.is_number()) return json.get<double>();
+  return json.get<std::string>();
+}
+
+std::string answer(const Json& job) {
+  const auto path = job.at("path").get<std::string>();
+  try {
+    StateDict state;
+    if (job.contains("into")) {
+      state = tree_of(job["into"]);
+      load(state, path, {.allow_partial_load = job.at("partial").get<bool>()});
+    } else {
+      state = load_state_dict(path, job.at("keys").get<std::vector<std::string>>(), {.allow_partial_load = true});
+    }
+    return to_json(render(Value::dict({{"state", state}})));
+  } catch (const CheckpointError& error) {
+    return Json{{"refused", error.message()}}.dump();
+  }
+}
+
+}  // namespace
+
+int main() {
+  try {
+    for (std::string line; std::getline(std::cin, line);) std::cout << answer(Json::parse(line)) << '\n';
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "load_oracle: %s\n", error.what());
+    return 1;
+  }
+}
