@@ -1,10 +1,12 @@
-// load_oracle: what the library loads of plain DCP directories, for the comparison with torch in test_loads_torch.py. One case of JSON per line of standard
+// load_oracle: what the library loads, for the comparison with torch in test_loads_torch.py and with Megatron-Core in test_pads_megatron.py. One case of JSON per line of standard
 // input, one line of answer per case: {"state": rendered as extract does it}, or {"refused": message}.
 //
 //   {"path", "keys": [text, …]}                load_state_dict
 //   {"path", "into": TREE, "partial": bool}    load
+//   {"path", "replicate": bool, "into": TREE}  load of tensors whose shapes may differ, padded with the last stored row or with zeros
 //
-// A TREE is {"dict": [[key, TREE], …]}, {"list": [TREE, …]}, {"tensor": [dtype, shape]} (of zeros) or a scalar.
+// A TREE is {"dict": [[key, TREE], …]}, {"list": [TREE, …]}, {"tensor": [dtype, shape]} (of zeros), {"shard": [key, dtype, local shape, global shape, offset]}
+// or a scalar.
 
 #include <cstdio>
 #include <exception>
@@ -23,14 +25,20 @@ namespace {
 using namespace dckpt;
 using Json = nlohmann::json;
 
-Tensor tensor_of(const Json& json) {
+Shape shape_of(const Json& json) {
   Shape shape;
-  for (const Json& extent : json[1]) shape.push_back(extent.get<std::int64_t>());
-  return Tensor::zeros(parse_dtype(json[0].get<std::string>()).value(), shape);
+  for (const Json& extent : json) shape.push_back(extent.get<std::int64_t>());
+  return shape;
 }
 
+Tensor tensor_of(const Json& dtype, const Json& shape) { return Tensor::zeros(parse_dtype(dtype.get<std::string>()).value(), shape_of(shape)); }
+
 Value tree_of(const Json& json) {
-  if (json.is_object() && json.contains("tensor")) return tensor_of(json["tensor"]);
+  if (json.is_object() && json.contains("tensor")) return tensor_of(json["tensor"][0], json["tensor"][1]);
+  if (json.is_object() && json.contains("shard")) {
+    const Json& shard = json["shard"];
+    return ShardedTensor::from_box(shard[0].get<std::string>(), tensor_of(shard[1], shard[2]), shape_of(shard[3]), shape_of(shard[4]), {.allow_shape_mismatch = true});
+  }
   if (json.is_object() && json.contains("list")) {
     Value list = Value::list();
     for (const Json& item : json["list"]) list.mutable_items().push_back(tree_of(item));
@@ -54,7 +62,7 @@ std::string answer(const Json& job) {
     StateDict state;
     if (job.contains("into")) {
       state = tree_of(job["into"]);
-      load(state, path, {.allow_partial_load = job.at("partial").get<bool>()});
+      load(state, path, {.allow_partial_load = job.value("partial", false), .padding = job.value("replicate", false) ? Padding::kReplicate : Padding::kZero});
     } else {
       state = load_state_dict(path, job.at("keys").get<std::vector<std::string>>(), {.allow_partial_load = true});
     }

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import pathlib
 import random
 import re
-import subprocess
 import tempfile
 import unittest
 
 import torch
 import torch.distributed.checkpoint as dcp
 import torch_peer  # noqa: F401  (quietens torch)
+from loads import our_answers
 from rendering import difference, render
 from torch.distributed.checkpoint import _version
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -26,13 +25,6 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from
 SEED = int(os.environ.get("DCKPT_TEST_SEED", "20240229"))
 SAVES = 60
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2]
-
-
-def our_answers(jobs: list[dict]) -> list[dict]:
-    done = subprocess.run([os.environ["DCKPT_LOAD_ORACLE"]], input="".join(json.dumps(job) + "\n" for job in jobs), capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        raise AssertionError(done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @contextlib.contextmanager
