@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "dist_checkpointing/same_on_all_ranks.h"
@@ -153,9 +154,8 @@ SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
   std::array<std::int64_t, 1> replace{0};
   agree(comm_, "preparing the save of iteration " + std::to_string(iteration), [&] {
     if (comm_.rank() != 0) return;
-    const bool first = !claimed_;
     take_root();
-    if (first) warn_if_behind(iteration);
+    if (!std::exchange(has_saved_, true)) warn_if_behind(iteration);
     replace[0] = must_replace(iteration) ? 1 : 0;
   });
   SaveOptions options = policy_.save;
@@ -177,8 +177,9 @@ void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
 void Checkpointer::take_root() {
   if (claimed_) return;
   posix_storage(root_)->make_directory("");
-  lock_ = lock_root();
-  if (lock_) remove_leftovers(root_);
+  std::unique_ptr<FileLock> lock = lock_root();
+  if (lock) remove_leftovers(root_);
+  lock_ = std::move(lock);
   claimed_ = true;
   log_info("saving to training root " + dckpt::quoted(root_.string()) + " with the policy\n" + policy_text_);
 }

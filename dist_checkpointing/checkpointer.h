@@ -16,7 +16,7 @@ namespace dckpt {
 
 /// What load_latest has loaded.
 struct ResumedFrom {
-  std::uint64_t iteration = 0;      ///< 0 for `release`
+  std::uint64_t iteration = 0;  ///< 0 for `release`
   std::filesystem::path directory;
   LoadReport report;
 };
@@ -24,8 +24,8 @@ struct ResumedFrom {
 /// The checkpoints of a training run: saves iterations under one root, keeps the tracker file, finds the newest complete checkpoint, and removes old ones as
 /// the policy's `retention` says. docs/checkpointer.md tells what happens to a root when.
 ///
-/// All functions are collective over the communicator, which must outlive the checkpointer: every rank calls them in the same order with the same iteration, and
-/// has the same root and policy (that is compared); all return or all throw the same CheckpointError. One thread at a time. Rank 0 alone writes and removes
+/// All functions are collective over the communicator, which must outlive the checkpointer: every rank calls them in the same order with the same iteration,
+/// and has the same root and policy (that is compared); all return or all throw the same CheckpointError. One thread at a time. Rank 0 alone writes and removes
 /// anything but data files.
 class Checkpointer {
  public:
@@ -36,18 +36,18 @@ class Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   /// Makes the root this job's own until the checkpointer is destroyed or rank 0's process ends: creates it, locks it, and removes what killed saves have left.
-  /// The first save does the same; calling it when training starts shows at once that the root cannot be written or that another job saves there. A job that only
-  /// loads does not need it. Throws (invalid argument) if another job has the root, (io).
+  /// The first save does the same; calling it when training starts shows at once that the root cannot be written or that another job saves there. A job that
+  /// only loads does not need it. Throws (invalid argument) if another job has the root, (io).
   void claim();
 
-  /// Saves `state` as the root's `iter_%07d`, then names it in the tracker, then removes what retention lets go (if that fails: a warning). Refuses an iteration that
-  /// is there and complete, unless this run has gone back: it has loaded an older iteration, so that the one that is there belongs to a history it has left.
-  /// What is there and incomplete is replaced. `save` in save.h says what a state is.
-  /// With the policy's `save.async.enabled` it returns as save_async does.
+  /// Saves `state` as the root's `iter_%07d`, then names it in the tracker, then removes what retention lets go (if that fails: a warning). Refuses an
+  /// iteration that is there and complete, unless this run has gone back: it has loaded an older iteration, so that the one that is there belongs to a history
+  /// it has left. What is there and incomplete is replaced. `save` in save.h says what a state is. With the policy's `save.async.enabled` it returns as
+  /// save_async does.
   void save(const StateDict& state, std::uint64_t iteration);
 
-  /// The same in the background: returns as soon as the state may change. The tracker and retention follow in the background, too. The next call of any function
-  /// waits for it; if it has failed and a rank has not asked for its outcome, that call throws its error and does nothing else.
+  /// The same in the background: returns as soon as the state may change. The tracker and retention follow in the background, too. The next call of any
+  /// function waits for it; if it has failed and a rank has not asked for its outcome, that call throws its error and does nothing else.
   PendingSave save_async(const StateDict& state, std::uint64_t iteration);
 
   /// Waits for the save in the background, if there is one, and throws its error unless every rank has asked for it.
@@ -85,10 +85,11 @@ class Checkpointer {
 
   // Rank 0.
   bool claimed_ = false;
-  std::unique_ptr<FileLock> lock_;              ///< none where the file system has no locks
+  bool has_saved_ = false;
+  std::unique_ptr<FileLock> lock_;  ///< none where the file system has no locks
   std::set<std::uint64_t> known_complete_;
 
-  std::unique_ptr<AsyncSaver> saver_;           ///< once there is something to save in the background; its thread uses what stands above
+  std::unique_ptr<AsyncSaver> saver_;  ///< once there is something to save in the background; its thread uses what stands above
 };
 
 }  // namespace dckpt

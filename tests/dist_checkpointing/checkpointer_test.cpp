@@ -227,7 +227,10 @@ TEST_F(CheckpointerTest, ARunThatWentBackReplacesTheHistoryItLeft) {
 TEST_F(CheckpointerTest, ARunThatForgetsToLoadIsWarned) {
   saved({100, 200});
   const Warnings warnings;
-  saved({50});
+  job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+    checkpointer.claim();
+    checkpointer.save(state_at(50, comm.rank(), 2), 50);
+  });
   EXPECT_THAT(warnings.text(), HasSubstr("has iterations 100 and 200, but this run has loaded none of them; it is about to save iteration 50"));
 }
 
