@@ -130,8 +130,10 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
   agree(comm_, "looking for the checkpoint", [&] {
     std::error_code unreachable;
     if (fs::is_directory(directory, unreachable)) return;
-    throw CheckpointError(ErrorCode::kIncomplete, "there is no iteration " + std::to_string(iteration) + " in the training root; there are " + describe_iterations(list_iterations(root_)),
-                          {.file = root_.string()});
+    throw CheckpointError(
+        ErrorCode::kIncomplete,
+        "there is no iteration " + std::to_string(iteration) + " in the training root; there are " + describe_iterations(list_iterations(root_)),
+        {.file = root_.string()});
   });
   LoadReport report = dckpt::load(state, directory, policy_.load, comm_);
   loaded_ = position_ = iteration;
@@ -189,11 +191,13 @@ std::unique_ptr<FileLock> Checkpointer::lock_root() const {
     return std::make_unique<FileLock>(root_ / kLockFile, "job " + staging_token());
   } catch (const CheckpointError& error) {
     if (error.code() == ErrorCode::kInvalidArgument) {
-      throw CheckpointError(error.code(), "another job saves to this training root (" + error.message() + "): wait until it has ended, or give this one a root of its own",
+      throw CheckpointError(error.code(),
+                            "another job saves to this training root (" + error.message() + "): wait until it has ended, or give this one a root of its own",
                             {.file = root_.string()});
     }
     if (error.code() != ErrorCode::kUnsupported) throw;
-    log_warning("training root " + dckpt::quoted(root_.string()) + ": see to it that no other job saves here; what killed saves left is not removed, because locking failed: " + error.what());
+    log_warning("training root " + dckpt::quoted(root_.string()) +
+                ": see to it that no other job saves here; what killed saves left is not removed, because locking failed: " + error.what());
     return nullptr;
   }
 }
@@ -221,8 +225,8 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
 void Checkpointer::warn_if_behind(std::uint64_t iteration) {
   const std::vector<std::uint64_t> iterations = list_iterations(root_);
   if (position_ || iterations.empty() || iterations.back() <= iteration) return;
-  log_warning("training root " + dckpt::quoted(root_.string()) + " has " + describe_iterations(iterations) + ", but this run has loaded none of them; it is about to save iteration " +
-              std::to_string(iteration) + ", from which the next start will go on");
+  log_warning("training root " + dckpt::quoted(root_.string()) + " has " + describe_iterations(iterations) +
+              ", but this run has loaded none of them; it is about to save iteration " + std::to_string(iteration) + ", from which the next start will go on");
 }
 
 /// A checkpoint that cannot be removed is no failure of the save.
@@ -233,7 +237,8 @@ void Checkpointer::remove_old(std::uint64_t saved) {
   try {
     const auto storage = posix_storage(root_);
     const std::vector<std::uint64_t> in_use = loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
-    for (const std::uint64_t old : iterations_to_delete(list_iterations(root_), saved, policy_.retention, in_use, [&](std::uint64_t iteration) { return is_complete(iteration); })) {
+    const auto complete = [&](std::uint64_t iteration) { return is_complete(iteration); };
+    for (const std::uint64_t old : iterations_to_delete(list_iterations(root_), saved, policy_.retention, in_use, complete)) {
       try {
         const std::string name = iteration_directory(old);
         const auto entry = storage->stat(name);

@@ -67,7 +67,8 @@ void require_same(Communicator& comm, const std::string& attempt, std::span<cons
     const std::vector<Bytes> texts = comm.all_gather(as_bytes(arguments[i].text));
     std::vector<std::string> values;
     for (const Bytes& text : texts) values.emplace_back(as_text(text));
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot " + attempt + ": the ranks were given different " + arguments[i].what + ": " + describe_values(values));
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot " + attempt + ": the ranks were given different " + arguments[i].what + ": " + describe_values(values));
   }
 }
 

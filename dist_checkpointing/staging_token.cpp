@@ -39,7 +39,9 @@ std::string start_of(const std::string& process) {
   return fields && !field.empty() ? field : "0";
 }
 
-std::string token_of(const std::string& process, const std::string& start) { return host_name() + "-" + process + "-" + start + "-"; }
+std::string token_of(const std::string& process, const std::string& start) {
+  return host_name() + "-" + process + "-" + start + "-";
+}
 
 }  // namespace
 

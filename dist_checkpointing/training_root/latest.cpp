@@ -33,7 +33,9 @@ std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) 
 }
 
 /// Megatron writes metadata.json last, and a directory without it could pass for a plain DCP one; but those have no common state.
-bool lacks_config(const CheckpointReader& reader) { return reader.info().format == "dcp" && (reader.info().common_place || reader.storage().stat(kCommonFile)); }
+bool lacks_config(const CheckpointReader& reader) {
+  return reader.info().format == "dcp" && (reader.info().common_place || reader.storage().stat(kCommonFile));
+}
 
 bool names_directory(const fs::path& path) {
   std::error_code nothing_there;
@@ -75,14 +77,17 @@ std::optional<LatestCheckpoint> choose(const fs::path& root, Search& search) {
   if (tracked && search.accepts(*tracked)) {
     const std::uint64_t iteration = parse_iteration_directory(*tracked).value_or(0);
     iterations.erase(iterations.begin(), std::ranges::upper_bound(iterations, iteration));
-    if (!iterations.empty()) search.pass_over(describe_iterations(iterations) + ": not used, because " + kTrackerFile + " names an older one, " + dckpt::quoted(*tracked));
+    if (!iterations.empty()) {
+      search.pass_over(describe_iterations(iterations) + ": not used, because " + kTrackerFile + " names an older one, " + dckpt::quoted(*tracked));
+    }
     return LatestCheckpoint{*tracked, iteration};
   }
   for (; !iterations.empty(); iterations.pop_back()) {
     const std::string directory = iteration_directory(iterations.back());
     if (directory != tracked && search.accepts(directory)) return LatestCheckpoint{directory, iterations.back()};
   }
-  if (tracked != kReleaseDirectory && names_directory(root / kReleaseDirectory) && search.accepts(kReleaseDirectory)) return LatestCheckpoint{kReleaseDirectory, 0};
+  const bool has_release = tracked != kReleaseDirectory && names_directory(root / kReleaseDirectory);
+  if (has_release && search.accepts(kReleaseDirectory)) return LatestCheckpoint{kReleaseDirectory, 0};
   return std::nullopt;
 }
 
@@ -108,8 +113,8 @@ std::optional<LatestCheckpoint> find_latest(const fs::path& root) {
     for (const std::string& why : search.passed_over()) message += "\n  " + why;
     throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.string()});
   }
+  if (found && !search.passed_over().empty()) search.pass_over("going on from " + dckpt::quoted(found->directory));
   for (const std::string& why : search.passed_over()) log_warning("training root " + dckpt::quoted(root.string()) + ": " + why);
-  if (found && !search.passed_over().empty()) log_warning("training root " + dckpt::quoted(root.string()) + ": going on from " + dckpt::quoted(found->directory));
   return found;
 }
 

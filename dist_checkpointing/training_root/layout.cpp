@@ -26,7 +26,8 @@ std::string_view stripped(std::string_view text) {
 
 std::string iteration_directory(std::uint64_t iteration) {
   if (iteration > kMaxIteration) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "iteration " + grouped(iteration) + " is beyond the largest that a training root can hold, " + grouped(kMaxIteration));
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "iteration " + grouped(iteration) + " is beyond the largest that a training root can hold, " + grouped(kMaxIteration));
   }
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "iter_%07llu", static_cast<unsigned long long>(iteration));
@@ -56,7 +57,9 @@ std::optional<std::string> read_tracker(const Storage& root) {
   return iteration_directory(*iteration);
 }
 
-void write_tracker(Storage& root, std::uint64_t iteration) { write_file_atomically(root, kTrackerFile, as_bytes(std::to_string(iteration))); }
+void write_tracker(Storage& root, std::uint64_t iteration) {
+  write_file_atomically(root, kTrackerFile, as_bytes(std::to_string(iteration)));
+}
 
 std::vector<std::uint64_t> list_iterations(const std::filesystem::path& root) {
   std::error_code nothing_there;

@@ -28,8 +28,8 @@ std::string iteration_directory(std::uint64_t iteration);
 /// The way back; empty for every other spelling.
 std::optional<std::uint64_t> parse_iteration_directory(std::string_view name);
 
-/// The directory of a training root that its tracker names; empty without a tracker. Throws CheckpointError: (corrupt) if the tracker holds neither an iteration nor
-/// "release", (io).
+/// The directory of a training root that its tracker names; empty without a tracker. Throws CheckpointError: (corrupt) if the tracker holds neither an
+/// iteration nor "release", (io).
 std::optional<std::string> read_tracker(const Storage& root);
 /// Atomic and durable.
 void write_tracker(Storage& root, std::uint64_t iteration);

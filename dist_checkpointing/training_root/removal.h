@@ -11,9 +11,9 @@ namespace dckpt {
 /// for remove_leftovers. Throws CheckpointError (io), or (invalid argument) if `name` is no directory.
 void delete_checkpoint(Storage& root, const std::string& name);
 
-/// Removes from a training root what saves and deletions that were killed have left in it, hidden names of its iterations and tracker only; a replaced checkpoint
-/// whose successor never came is brought back. The caller makes sure that no other Checkpointer works in the root. What saves outside of one (save(), convert) are doing there
-/// is safe as long as they run on this host. What cannot be removed is named in a warning.
+/// Removes from a training root what saves and deletions that were killed have left in it, hidden names of its iterations and tracker only; a replaced
+/// checkpoint whose successor never came is brought back. The caller makes sure that no other Checkpointer works in the root. What saves outside of one
+/// (save(), convert) are doing there is safe as long as they run on this host. What cannot be removed is named in a warning.
 void remove_leftovers(const std::filesystem::path& root);
 
 }  // namespace dckpt

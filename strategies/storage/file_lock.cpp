@@ -31,7 +31,8 @@ FileLock::FileLock(const std::filesystem::path& file, const std::string& owner) 
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw posix::system_error("cannot examine the lock file", errno, file.string());
   if (!S_ISREG(status.st_mode)) {
-    throw CheckpointError(ErrorCode::kCorrupt, std::string("refusing to lock: it is ") + posix::kind_of(status.st_mode) + ", not a regular file", {.file = file.string()});
+    throw CheckpointError(ErrorCode::kCorrupt, std::string("refusing to lock: it is ") + posix::kind_of(status.st_mode) + ", not a regular file",
+                          {.file = file.string()});
   }
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -40,10 +41,13 @@ FileLock::FileLock(const std::filesystem::path& file, const std::string& owner) 
   }
   // Only a help for people: that it could not be written does not make the lock worse.
   const std::string_view shown = std::string_view(owner).substr(0, kMaxOwnerBytes);
-  if (::ftruncate(fd.get(), 0) == 0) [[maybe_unused]] const ssize_t written = ::pwrite(fd.get(), shown.data(), shown.size(), 0);
+  if (::ftruncate(fd.get(), 0) == 0) [[maybe_unused]]
+    const ssize_t written = ::pwrite(fd.get(), shown.data(), shown.size(), 0);
   fd_ = fd.release();
 }
 
-FileLock::~FileLock() { ::close(fd_); }
+FileLock::~FileLock() {
+  ::close(fd_);
+}
 
 }  // namespace dckpt

@@ -3,10 +3,11 @@
 //   1  goes on from an iteration from OLDEST to NEWEST, or begins anew if OLDEST is 0
 //   2  fails to save a state in which the last rank has another global shape, then one that does not fit on the last rank's disk
 //   3  saves the next iteration, as every rank
-//   4  saves one more; rank VICTIM ends, as END says (kill, stop), before the save's OPERATION-th exchange between ranks, or after the save if it has no so many
+//   4  saves one more; rank VICTIM ends, as END says (kill, stop), before the save's OPERATION-th exchange between ranks, or after the save if it has
+//      no so many
 //
-// Exit code 0 if all of that went as it should and, in 4, this rank got an io error. The last rank that lives writes the iteration of 3 to FOLDER/saved; every rank
-// its error to FOLDER/error.RANK. The ranks find each other through FOLDER/store.
+// Exit code 0 if all of that went as it should and, in 4, this rank got an io error. The ranks that live write the iteration of 3 to FOLDER/saved, and each
+// its error to FOLDER/error.RANK. They find each other through FOLDER/store.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -31,6 +32,10 @@ constexpr std::chrono::seconds kToWait{4};
 
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error("expected: " + what);
+}
+
+bool contains(const CheckpointError& error, const std::string& text) {
+  return std::string(error.what()).find(text) != std::string::npos;
 }
 
 template <typename Body>
@@ -89,12 +94,13 @@ std::uint64_t go_on(Checkpointer& checkpointer, const Arguments& arguments, int 
 
 void fail_together(Checkpointer& checkpointer, std::uint64_t iteration, int rank, int size) {
   StateDict state = state_at(iteration, rank, size);
-  if (rank == size - 1) state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kInt64, {3, kColumns / size}), {{.axis = 1, .rank = rank, .count = size}});
+  const Tensor three_rows = Tensor::zeros(DType::kInt64, {3, kColumns / size});
+  if (rank == size - 1) state["w"] = ShardedTensor::from_rank_offsets("w", three_rows, {{.axis = 1, .rank = rank, .count = size}});
   const CheckpointError shapes = error_of([&] { checkpointer.save(state, iteration); });
-  require(shapes.code() != ErrorCode::kIo && std::string(shapes.what()).find("'w'") != std::string::npos, std::string("an error about the shape of w, not ") + shapes.what());
+  require(shapes.code() != ErrorCode::kIo && contains(shapes, "'w'"), std::string("an error about the shape of w, not ") + shapes.what());
   const FileSizeLimit full(rank == size - 1 ? 512 : std::uint64_t{1} << 30);
   const CheckpointError disk = error_of([&] { checkpointer.save(state_at(iteration, rank, size), iteration); });
-  require(std::string(disk.what()).find("failed on rank " + std::to_string(size - 1) + " of") != std::string::npos, std::string("an error that names the last rank, not ") + disk.what());
+  require(contains(disk, "failed on rank " + std::to_string(size - 1) + " of"), std::string("an error that names the last rank, not ") + disk.what());
 }
 
 [[noreturn]] void end_this_process(const std::string& how) {
@@ -115,6 +121,9 @@ void run(const Arguments& arguments, int rank, int size) {
   policy.save.io.fsync = false;  // no power fails here, and a slow disk is no silent rank
   Checkpointer checkpointer(arguments.folder / "run", policy, watched);
   checkpointer.claim();
+  for (const auto& entry : fs::directory_iterator(arguments.folder / "run")) {
+    require(!entry.path().filename().string().starts_with(".iter_"), "nothing left of the job before, not " + entry.path().string());
+  }
   const std::uint64_t next = go_on(checkpointer, arguments, rank, size) + 100;
   fail_together(checkpointer, next, rank, size);
   checkpointer.save(state_at(next, rank, size), next);
@@ -139,7 +148,8 @@ int main(int argc, char** argv) {
   if (argc == 7) {
     try {
       const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
-      dckpt::testing::run({argv[1], number(argv[2]), number(argv[3]), std::atoi(argv[4]), number(argv[5]), argv[6]}, std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE")));
+      dckpt::testing::run({argv[1], number(argv[2]), number(argv[3]), std::atoi(argv[4]), number(argv[5]), argv[6]}, std::atoi(std::getenv("RANK")),
+                          std::atoi(std::getenv("WORLD_SIZE")));
       code = 0;
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %s: %s\n", std::getenv("RANK"), error.what());

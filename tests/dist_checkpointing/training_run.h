@@ -75,9 +75,12 @@ class TrainingRun : public ::testing::Test {
 
   /// A job of two ranks that saves without having loaded.
   void saved(const std::vector<std::uint64_t>& iterations, const Policy& policy = {}) const {
-    job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
-      for (const std::uint64_t iteration : iterations) checkpointer.save(state_at(iteration, comm.rank(), 2), iteration);
-    }, policy);
+    job(
+        2,
+        [&](Checkpointer& checkpointer, Communicator& comm) {
+          for (const std::uint64_t iteration : iterations) checkpointer.save(state_at(iteration, comm.rank(), 2), iteration);
+        },
+        policy);
   }
 
   /// The iteration from which a job of two ranks goes on; its values are checked. -1: none.

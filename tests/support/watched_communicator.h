@@ -10,8 +10,8 @@
 
 namespace dckpt::testing {
 
-/// Passes everything through to `comm`, and calls `at` before and after each operation, which may throw or end the process. Moments are counted from 1: odd ones come before an
-/// operation, even ones after it.
+/// Passes everything through to `comm`, and calls `at` before and after each operation, which may throw or end the process. Moments are counted from 1: odd
+/// ones come before an operation, even ones after it.
 class WatchedCommunicator final : public Communicator {
   template <typename Operation>
   auto watch(Operation&& operation) {
@@ -25,6 +25,8 @@ class WatchedCommunicator final : public Communicator {
   WatchedCommunicator(Communicator& comm, std::function<void(std::uint64_t moment)> at) : comm_(comm), at_(std::move(at)) {}
 
   std::uint64_t moments() const noexcept { return moments_; }
+  /// Bytes of this rank's buffers in gathers, so far.
+  std::uint64_t gathered() const noexcept { return gathered_; }
 
   int rank() const noexcept override { return comm_.rank(); }
   int size() const noexcept override { return comm_.size(); }
@@ -34,6 +36,7 @@ class WatchedCommunicator final : public Communicator {
     watch([&] { return comm_.barrier(), 0; });
   }
   std::vector<Bytes> gather(ByteView mine, int root) override {
+    gathered_ += mine.size();
     return watch([&] { return comm_.gather(mine, root); });
   }
   std::vector<Bytes> all_gather(ByteView mine) override {
@@ -59,6 +62,7 @@ class WatchedCommunicator final : public Communicator {
   Communicator& comm_;
   std::function<void(std::uint64_t)> at_;
   std::uint64_t moments_ = 0;
+  std::uint64_t gathered_ = 0;
 };
 
 }  // namespace dckpt::testing

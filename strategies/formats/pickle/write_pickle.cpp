@@ -137,6 +137,7 @@ class ValueWriter {
 
   void object(const Value& shared_object) {
     const Opaque& object = shared_object.as_opaque();
+    if (!object.args.is(Kind::kTuple)) throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write an object whose arguments are no tuple; wrap them in Value::tuple()");
     if (object.form == Opaque::Form::kCall) {
       value(object.callable);
       value(object.args);

@@ -27,8 +27,8 @@ TEST(TrainingRoot, OnlyTheirExactSpellingIsAnIteration) {
   for (const std::uint64_t iteration : {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{12345678}, kMaxIteration}) {
     EXPECT_EQ(parse_iteration_directory(iteration_directory(iteration)), iteration);
   }
-  for (const char* name : {"", "iter_", "iter_100", "iter_00000100", "iter_0000100 ", "iter_+000100", "iter_0000100.bak", ".iter_0000100", "Iter_0000100", "iter_1000000000001",
-                           "iter_99999999999999999999999"}) {
+  for (const char* name : {"", "iter_", "iter_100", "iter_00000100", "iter_0000100 ", "iter_+000100", "iter_0000100.bak", ".iter_0000100", "Iter_0000100",
+                           "iter_1000000000001", "iter_99999999999999999999999"}) {
     EXPECT_EQ(parse_iteration_directory(name), std::nullopt) << name;
   }
 }
@@ -50,8 +50,8 @@ TEST_F(TrackerFile, NamesADirectory) {
 }
 
 TEST_F(TrackerFile, RubbishIsCorrupt) {
-  for (const std::string& content : {std::string(), std::string("latest"), std::string("-5"), std::string("../iter_0000100"), std::string("1e3"), std::string("1000000000001"),
-                                     std::string(5000, '1'), std::string("10\0", 3)}) {
+  const std::vector<std::string> rubbish = {"", "latest", "-5", "../iter_0000100", "1e3", "1000000000001", std::string(5000, '1'), std::string("10\0", 3)};
+  for (const std::string& content : rubbish) {
     EXPECT_EQ(code_of([&] { read(content); }), "corrupt") << content;
   }
   fs::remove(root_ / kTrackerFile);
@@ -71,7 +71,9 @@ TEST_F(TrackerFile, IsWrittenAsMegatronWritesIt) {
 TEST(TrainingRoot, ListsDirectoriesOfIterationsAndNothingElse) {
   const TempDir root;
   EXPECT_THAT(list_iterations(root / "nowhere"), IsEmpty());
-  for (const char* name : {"iter_0000300", "iter_0000020", "iter_12345678", "iter_20", ".iter_0000400.saving-x", "release", "elsewhere"}) fs::create_directory(root / name);
+  for (const char* name : {"iter_0000300", "iter_0000020", "iter_12345678", "iter_20", ".iter_0000400.saving-x", "release", "elsewhere"}) {
+    fs::create_directory(root / name);
+  }
   std::ofstream(root / "iter_0000500") << "a file";
   fs::create_directory_symlink("elsewhere", root / "iter_0000600");
   fs::create_directory_symlink("nowhere", root / "iter_0000700");

@@ -37,7 +37,9 @@ class Leftovers : public ::testing::Test {
     for (const FileInfo& entry : posix_storage(root_.path())->list("")) names.push_back(entry.name);
     return names;
   }
-  static std::string hidden(const std::string& name, const std::string& purpose, const std::string& token = kDead) { return "." + name + "." + purpose + "-" + token; }
+  static std::string hidden(const std::string& name, const std::string& purpose, const std::string& token = kDead) {
+    return "." + name + "." + purpose + "-" + token;
+  }
 
   TempDir root_;
 };
@@ -53,7 +55,8 @@ TEST_F(Leftovers, OfDeadProcessesAreRemoved) {
 }
 
 TEST_F(Leftovers, OfThisProcessAndForeignNamesStay) {
-  const std::vector<std::string> names = {".cache", ".iter_0000100", ".iter_100.saving-x", ".iter_0000100.backup-x", ".model.saving-x", hidden("iter_0000100", "saving", staging_token())};
+  const std::vector<std::string> names = {
+      ".cache", ".iter_0000100", ".iter_100.saving-x", ".iter_0000100.backup-x", ".model.saving-x", hidden("iter_0000100", "saving", staging_token())};
   for (const std::string& name : names) make(name);
   EXPECT_THAT(after_removal(), ::testing::UnorderedElementsAreArray(names));
 }

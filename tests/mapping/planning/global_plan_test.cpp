@@ -300,6 +300,31 @@ TEST(GlobalSavePlan, RefusesHolesAndOverlaps) {
   EXPECT_THAT(message_of({local({shard("twice", {4}, {{0}, {3}})}), local({shard("twice", {4}, {{2}, {2}})})}), HasSubstr("'twice'"));
 }
 
+TEST(GlobalSavePlan, RefusesFlattenedRangesThatDoNotCoverTheirShardOnce) {
+  const auto range = [](std::int64_t begin, std::int64_t end) {
+    TensorShard part = shard("m", {4, 6}, {{2, 0}, {2, 6}});
+    part.range = TensorShard::Range{begin, end};
+    part.fragmentation = Shape{2, 1};
+    return part;
+  };
+  TensorShard first = shard("m", {4, 6}, {{0, 0}, {2, 6}});
+  first.range = TensorShard::Range{0, 12};
+  first.fragmentation = Shape{2, 1};
+  for (const FlattenedForm form : {FlattenedForm::kBoxes, FlattenedForm::kMegatron}) {
+    const auto message = [&](const std::vector<TensorShard>& ranges) {
+      std::vector<SavePlan> plans{plan_local_save(std::vector<LocalShard>{first}, form)};
+      for (const TensorShard& part : ranges) plans.push_back(plan_local_save(std::vector<LocalShard>{part}, form));
+      return message_of(plans);
+    };
+    EXPECT_EQ(message({range(0, 5), range(5, 12)}), "");
+    EXPECT_EQ(message({range(5, 12), range(5, 5), range(0, 5)}), "");
+    EXPECT_THAT(message({range(0, 5), range(6, 12)}), HasSubstr("is in no chunk"));
+    EXPECT_THAT(message({range(0, 5), range(5, 11)}), HasSubstr("is in no chunk"));
+    EXPECT_THAT(message({range(0, 6), range(5, 12)}), HasSubstr("is in 2 chunks"));
+    EXPECT_THAT(message({}), HasSubstr("'m': element "));
+  }
+}
+
 TEST(GlobalSavePlan, GivesEveryItemItsPlace) {
   GlobalPlan global = plan_global_save(std::vector<SavePlan>{local({shard("w", {4}, {{0}, {2}})}), local({shard("w", {4}, {{2}, {2}}), whole_tensor("v", {1})})});
   const std::vector<std::vector<Place>> places = {{{0, 0, 10}}, {{1, 5, 20}, {0, 0, 30}}};

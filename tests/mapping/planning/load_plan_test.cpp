@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <tuple>
 
 #include "mapping/base/error.h"
 #include "mapping/planning/global_plan.h"
@@ -198,6 +199,18 @@ TEST(PlanReads, FillsAnyBoxAndRangeFromFlattenedShardsInMegatronsForm) {
     const Shape shape = random_shape(random);
     expect_any_part_can_be_read(random, store(shape, random_flattened(random, shape), FlattenedForm::kMegatron), shape);
   }
+}
+
+TEST(PlanReads, OffsetsAreRelativeToTheStoredAndToTheWantedBox) {
+  // Four stored columns of 30 elements, wanted as three of 40.
+  std::vector<Box> stored;
+  for (std::int64_t i = 0; i < 4; ++i) stored.push_back({{30 * i}, {30}});
+  const Metadata metadata = store({120}, plain_shards(stored, {120}), FlattenedForm::kBoxes).metadata;
+  const WantedShard second{.tensor = 0, .destination = 0, .box = {{40}, {40}}};
+  const std::vector<ReadItem> items = plan_reads(metadata, {&second, 1});
+  ASSERT_EQ(items.size(), 2U);
+  EXPECT_EQ(std::tuple(items[0].chunk, items[0].source.offset, items[0].target.offset, items[0].sizes), std::tuple(1U, 10, 0, Shape{20}));
+  EXPECT_EQ(std::tuple(items[1].chunk, items[1].source.offset, items[1].target.offset, items[1].sizes), std::tuple(2U, 0, 20, Shape{20}));
 }
 
 TEST(PlanReads, FillsAZeroDimensionalTensor) {

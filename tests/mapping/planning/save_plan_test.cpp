@@ -8,7 +8,6 @@
 namespace dckpt {
 namespace {
 
-
 TensorShard shard(std::string key, Shape shape, Box box) {
   TensorShard result;
   result.key = std::move(key);
@@ -21,6 +20,14 @@ TensorShard whole_tensor(std::string key, Shape shape) { return shard(std::move(
 
 SavePlan local(const std::vector<TensorShard>& tensors, FlattenedForm form = FlattenedForm::kBoxes) {
   return plan_local_save(std::vector<LocalShard>(tensors.begin(), tensors.end()), form);
+}
+
+TEST(LocalSavePlan, AWholeTensorIsOneChunkFromZeroAndAnObjectIsInNoGrid) {
+  const SavePlan plan = plan_local_save(std::vector<LocalShard>{whole_tensor("w", {4, 6}), ObjectShard{"step", 3, true, 0}}, FlattenedForm::kBoxes);
+  EXPECT_EQ(plan.at(0).chunk, (Box{{0, 0}, {4, 6}}));
+  EXPECT_EQ(plan.at(0).nbytes, 96U);
+  EXPECT_EQ(plan.at(1).chunk, Box{});
+  EXPECT_TRUE(plan.at(1).grid_key.empty());
 }
 
 TEST(LocalSavePlan, NamesReplicasAsSuch) {

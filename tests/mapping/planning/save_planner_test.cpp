@@ -78,6 +78,23 @@ TEST(SavePlanner, SendsOnlyAFingerprintWhenNothingHasChanged) {
   }
 }
 
+TEST(SavePlanner, ThreeSavesOfOneStructureGiveTheMetadataOfOne) {
+  const auto metadata_after = [](int saves) {
+    Job job(3);
+    for (int i = 0; i < saves; ++i) job.save(job.plan({"a", "b"}, 8));
+    return job.rank(0).global_plan().metadata;
+  };
+  const Metadata once = metadata_after(1);
+  const Metadata thrice = metadata_after(3);
+  ASSERT_EQ(thrice.tensors.size(), once.tensors.size());
+  for (std::size_t i = 0; i < once.tensors.size(); ++i) {
+    EXPECT_EQ(thrice.tensors[i].key, once.tensors[i].key);
+    EXPECT_EQ(thrice.tensors[i].size, once.tensors[i].size);
+    EXPECT_EQ(thrice.tensors[i].chunks, once.tensors[i].chunks);
+    EXPECT_EQ(thrice.tensors[i].places.size(), once.tensors[i].places.size());
+  }
+}
+
 TEST(SavePlanner, NeverTakesAChangedPlanForTheSame) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);

@@ -100,5 +100,11 @@ TEST(PickleWriter, WhatCannotBeWrittenIsRefused) {
   EXPECT_EQ(error_of([] { PickleWriter wrong(3); }).code(), ErrorCode::kInvalidArgument);
 }
 
+TEST(WritePickle, RefusesObjectsThatNoReaderWouldTake) {
+  const auto error = error_of([] { write_pickle(Opaque{.callable = Global{"m", "C"}, .args = Value::list({1})}); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), ::testing::HasSubstr("arguments are no tuple"));
+}
+
 }  // namespace
 }  // namespace dckpt::pickle
