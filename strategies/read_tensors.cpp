@@ -333,7 +333,7 @@ class Reading {
 
 }  // namespace
 
-ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, const ReadOptions& options) {
+void check_destinations(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations) {
   for (const ReadItem& item : items) {
     const Tensor& destination = destinations[item.destination];
     if (destination.dtype() != reader.metadata().tensors[item.tensor].properties.dtype || !destination.has_data() || destination.device().kind != Device::Kind::kCpu) {
@@ -343,6 +343,10 @@ ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem>
                             {.key = reader.metadata().tensors[item.tensor].key});
     }
   }
+}
+
+ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, const ReadOptions& options) {
+  check_destinations(reader, items, destinations);
   return Reading(reader, items, destinations, options).run();
 }
 

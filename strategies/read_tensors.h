@@ -28,6 +28,9 @@ struct ReadStats {
 /// straight into place where they are contiguous. Throws CheckpointError; then the destinations are partly filled.
 ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, const ReadOptions& options = {});
 
+/// Throws CheckpointError (invalid argument) unless all destinations of the items are CPU tensors of the stored dtype, with data.
+void check_destinations(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations);
+
 /// One box of a stored tensor, in its global shape, as a new tensor.
 Tensor read_box(const CheckpointReader& reader, std::size_t tensor, const Box& box, const ReadOptions& options = {});
 

@@ -45,9 +45,10 @@ class CheckpointReader {
   /// Throws CheckpointError (corrupt) if what is stored there is not what the metadata say.
   virtual ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const = 0;
 
-  /// The stored bytes of an object, and the value in them. Megatron stores a list with the object in it: `object` takes it out.
+  /// The stored bytes of an object, and the value in them. Megatron stores a list with the object in it: `decode_object` takes it out.
   virtual Bytes object_bytes(std::size_t object) const = 0;
-  virtual Value object(std::size_t object) const = 0;
+  virtual Value decode_object(std::size_t object, ByteView stored) const = 0;
+  Value object(std::size_t object) const { return decode_object(object, object_bytes(object)); }
 
   /// Checks everything that has a checksum in the tensor's chunk or object (zip CRCs). Returns false where none is recorded.
   virtual bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const = 0;

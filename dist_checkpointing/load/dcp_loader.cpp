@@ -73,6 +73,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   Value factories;
   std::vector<Wish> wishes;
   TensorRequest request;
+  std::vector<std::uint32_t> objects;
   agree(load.comm, "reading the request", [&] {
     factories = split_for_load(state).factories;
     built = apply_factories(state);
@@ -83,15 +84,17 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (Wish& wish : wishes) {
       if (wish.is_stored) request_tensor(load, builder, wish);
+      if (const auto object = load.keys.object(wish.name)) objects.push_back(*object);
     }
     request = builder.finish();
   });
   const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
-  agree(load.comm, "reading objects", [&] {
+  const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
+  agree(load.comm, "putting the state together", [&] {
     for (Wish& wish : wishes) {
-      if (const auto object = load.keys.object(wish.name)) wish.value = load.reader.object(*object);
+      if (const auto object = load.keys.object(wish.name)) wish.value = values.at(*object);
       set_element(built, wish.path, std::move(wish.value));
     }
     built = map_leaves(std::move(built), [](Value leaf) { return leaf.is(Value::Kind::kLocalNonpersistentObject) ? leaf.as_local_nonpersistent().value : leaf; });

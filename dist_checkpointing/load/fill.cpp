@@ -1,7 +1,10 @@
 #include "dist_checkpointing/load/fill.h"
 
+#include <algorithm>
+
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
+#include "strategies/parallel/parallel_read.h"
 
 namespace dckpt {
 namespace {
@@ -12,16 +15,30 @@ void fill_zero(const Tensor& tensor) {
   strided_copy(tensor.shape(), item_size(tensor.dtype()), zeros.data(), {0, zeros.strides()}, tensor.data(), {0, tensor.strides()});
 }
 
+bool shares(const LoadOptions& options, const Communicator& comm) { return options.parallel.enabled && comm.size() > 1; }
+
 }  // namespace
 
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request, const LoadOptions& options, Communicator& comm) {
+  const ReadOptions reading{.threads = options.threads, .staging = options.staging};
   ReadStats stats;
-  agree(comm, "reading tensors", [&] {
-    for (const Tensor& tensor : request.to_zero) fill_zero(tensor);
-    stats = read_tensors(reader, request.items, request.destinations, {.threads = options.threads, .staging = options.staging});
-  });
+  agree(comm, "preparing the tensors", [&] { std::for_each(request.to_zero.begin(), request.to_zero.end(), fill_zero); });
+  if (shares(options, comm)) {
+    stats = read_tensors_together(reader, request.items, request.destinations, options.parallel.exchange, comm, reading);
+  } else {
+    agree(comm, "reading tensors", [&] { stats = read_tensors(reader, request.items, request.destinations, reading); });
+  }
   for (const Replication& replication : request.to_pad) replicate(replication);
   return stats;
+}
+
+std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader, std::span<const std::uint32_t> objects, const LoadOptions& options, Communicator& comm) {
+  if (shares(options, comm)) return read_objects_together(reader, objects, options.parallel.exchange, comm, options.staging);
+  std::unordered_map<std::uint32_t, Value> values;
+  agree(comm, "reading objects", [&] {
+    for (const std::uint32_t object : objects) values[object] = reader.object(object);
+  });
+  return values;
 }
 
 }  // namespace dckpt

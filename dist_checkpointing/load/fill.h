@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+
 #include "configs/options.h"
 #include "dist_checkpointing/load/tensor_request.h"
 #include "strategies/comm/communicator.h"
@@ -11,5 +15,8 @@ namespace dckpt {
 /// Fills the destinations of a request: the one place where a load moves tensor bytes. Collective; throws the same CheckpointError on all ranks, and then
 /// destinations are partly filled.
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request, const LoadOptions& options, Communicator& comm);
+
+/// The values of objects by their positions in the metadata: the one place where a load reads objects. Collective like the above.
+std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader, std::span<const std::uint32_t> objects, const LoadOptions& options, Communicator& comm);
 
 }  // namespace dckpt

@@ -36,11 +36,10 @@ void require_all(const LoadContext& load, const Value& sharded) {
   require_stored(asked, load.keys.names(), "keys are asked for that the checkpoint does not have", load.comm);
 }
 
-Value read_object(const LoadContext& load, Value leaf) {
-  if (!leaf.is(Value::Kind::kShardedObject)) return leaf;
-  const auto object = load.keys.object(leaf.as_sharded_object().unique_key());
-  if (!object) throw CheckpointError(ErrorCode::kMismatch, "asked for as an object, but stored as a tensor", {.key = leaf.as_sharded_object().unique_key()});
-  return load.reader.object(*object);
+std::uint32_t position_of(const LoadContext& load, const ShardedObject& object) {
+  const auto position = load.keys.object(object.unique_key());
+  if (!position) throw CheckpointError(ErrorCode::kMismatch, "asked for as an object, but stored as a tensor", {.key = object.unique_key()});
+  return *position;
 }
 
 }  // namespace
@@ -48,10 +47,12 @@ Value read_object(const LoadContext& load, Value leaf) {
 void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   LoadRequest parts;
   TensorRequest request;
+  std::vector<std::uint32_t> objects;
   agree(load.comm, "reading the request", [&] { parts = split_for_load(state); });
   parts.sharded = drop_unexpected(load, std::move(parts.sharded));
   require_all(load, parts.sharded);
   agree(load.comm, "checking the request against the checkpoint", [&] {
+    for (const ShardedObject* const object : collect_sharded(parts.sharded).objects) objects.push_back(position_of(load, *object));
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     parts.sharded = map_leaves(std::move(parts.sharded), [&](Value leaf) { return leaf.is(Value::Kind::kShardedTensor) ? Value(builder.add(leaf.as_sharded_tensor())) : leaf; });
     request = builder.finish();
@@ -59,8 +60,9 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
-  agree(load.comm, "reading objects", [&] {
-    Value loaded = map_leaves(std::move(parts.sharded), [&](Value leaf) { return read_object(load, std::move(leaf)); });
+  const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
+  agree(load.comm, "putting the state together", [&] {
+    Value loaded = map_leaves(std::move(parts.sharded), [&](Value leaf) { return leaf.is(Value::Kind::kShardedObject) ? values.at(position_of(load, leaf.as_sharded_object())) : leaf; });
     Value base = common.is_none() ? Value::dict() : std::move(common);
     if (!parts.local.is_none()) base = merge(std::move(base), std::move(parts.local));
     if (!loaded.is_none()) base = merge(std::move(base), std::move(loaded));

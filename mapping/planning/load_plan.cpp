@@ -156,7 +156,7 @@ std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const Wante
       for (const Region& source : sources) {
         for (const Region& target : targets) {
           const auto common = intersect(source.box, target.box);
-          if (common) items.push_back({shard.tensor, chunk, shard.destination, common->sizes, shifted(source, *common), shifted(target, *common)});
+          if (common) items.push_back({shard.tensor, chunk, shard.destination, common->sizes, shifted(source, *common), shifted(target, *common), common->offsets});
         }
       }
     });

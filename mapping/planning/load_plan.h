@@ -20,6 +20,7 @@ struct ReadItem {
   Shape sizes;
   StridedView source;
   StridedView target;
+  Shape offsets;                   ///< where the box begins in the global tensor
 };
 
 /// A wanted part of a stored tensor: a box in its global shape, or the row-major elements [begin, end) of that box.

@@ -33,8 +33,8 @@ class Communicator {
   virtual Bytes scatter(std::span<const Bytes> parts, int root) = 0;
   /// What `root` passed; the argument of others is ignored.
   virtual Bytes broadcast(ByteView bytes, int root) = 0;
-  /// parts[r] goes to rank r; returns what every rank sent here, in rank order.
-  virtual std::vector<Bytes> all_to_all(std::span<const Bytes> parts) = 0;
+  /// parts[r] goes to rank r; returns what every rank sent here, in rank order. Move large buffers in: their memory is handed on or used again where it can be.
+  virtual std::vector<Bytes> all_to_all(std::vector<Bytes> parts) = 0;
   /// Element by element; all ranks pass the same number of values and get the same result.
   virtual std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp op) = 0;
   /// A communicator of the ranks that passed the same colour, in rank order. Collective over all ranks.

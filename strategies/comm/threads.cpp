@@ -124,8 +124,8 @@ class ThreadCommunicator final : public Communicator {
     return round->brought.at(root).front();
   }
 
-  std::vector<Bytes> all_to_all(std::span<const Bytes> parts) override {
-    const auto round = meet("all_to_all", {parts.begin(), parts.end()});
+  std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override {
+    const auto round = meet("all_to_all", std::move(parts));
     std::vector<Bytes> all;
     for (int sender = 0; sender < size(); ++sender) all.push_back(take_part(*round, sender));
     return all;

@@ -97,7 +97,7 @@ class LegacyReader final : public CheckpointReader {
   ChunkPayload locate(std::size_t tensor, std::size_t, const ReadableFile&) const override { return payloads_.at(tensor); }
 
   Bytes object_bytes(std::size_t) const override { throw no_objects(); }
-  Value object(std::size_t) const override { throw no_objects(); }
+  Value decode_object(std::size_t, ByteView) const override { throw no_objects(); }
   bool check_object(std::size_t) const override { throw no_objects(); }
 
   /// A CRC covers a whole storage, which tensors may share, and the pickle matters to all of them: the first question about a file checks all of it.

@@ -61,7 +61,7 @@ class TorchDistReader : public CheckpointReader {
       const auto file = storage_->open(*info_.common_file);
       return with_context({.file = file->name()}, [&] { return load_torch_file(*file); });
     }
-    if (common_object_) return unwrap(decode(*common_object_));
+    if (common_object_) return unwrap(decode(*common_object_, stored_bytes(*common_object_)));
     return {};
   }
 
@@ -77,9 +77,9 @@ class TorchDistReader : public CheckpointReader {
 
   Bytes object_bytes(std::size_t object) const override { return stored_bytes(metadata_.objects[object]); }
 
-  Value object(std::size_t object) const override {
+  Value decode_object(std::size_t object, ByteView stored) const override {
     const ObjectMetadata& entry = metadata_.objects[object];
-    const Value value = decode(entry);
+    const Value value = decode(entry, stored);
     return info_.format == "torch_dist" || ShardedObject::is_unique_key(entry.key) ? unwrap(value) : value;
   }
 
@@ -179,8 +179,7 @@ class TorchDistReader : public CheckpointReader {
     });
   }
 
-  Value decode(const ObjectMetadata& entry) const {
-    const Bytes bytes = stored_bytes(entry);
+  Value decode(const ObjectMetadata& entry, ByteView bytes) const {
     const std::string& file = metadata_.files[entry.place.file];
     return with_context({.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset}, [&] { return load_torch_bytes(bytes, storage_->describe(file)); });
   }

@@ -190,7 +190,10 @@ class ZarrReader final : public CheckpointReader {
     return read_file(*storage_->open(metadata_.files[place.file]), place.length);
   }
 
-  Value object(std::size_t object) const override { return load_torch_file(*open_object(object)); }
+  Value decode_object(std::size_t object, ByteView stored) const override {
+    const std::string file = storage_->describe(metadata_.files[metadata_.objects.at(object).place.file]);
+    return with_context({.file = file}, [&] { return load_torch_bytes(stored, file); });
+  }
 
   bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return false; }
 

@@ -79,7 +79,7 @@ class FakeReader final : public CheckpointReader {
   }
 
   Bytes object_bytes(std::size_t object) const override { return to_bytes("stored bytes of " + metadata_.objects[object].key); }
-  Value object(std::size_t object) const override { return objects_[object]; }
+  Value decode_object(std::size_t object, ByteView) const override { return objects_[object]; }
   bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return has_checksums_; }
   bool check_object(std::size_t) const override { return has_checksums_; }
 

@@ -48,8 +48,8 @@ class WatchedCommunicator final : public Communicator {
   Bytes broadcast(ByteView bytes, int root) override {
     return watch([&] { return comm_.broadcast(bytes, root); });
   }
-  std::vector<Bytes> all_to_all(std::span<const Bytes> parts) override {
-    return watch([&] { return comm_.all_to_all(parts); });
+  std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override {
+    return watch([&] { return comm_.all_to_all(std::move(parts)); });
   }
   std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp op) override {
     return watch([&] { return comm_.all_reduce(values, op); });

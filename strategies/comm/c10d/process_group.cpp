@@ -92,16 +92,22 @@ class GroupCommunicator final : public Communicator {
     return run(Operation::kBroadcast, [&] { return broadcast_from(rank_ == root ? Bytes(bytes.begin(), bytes.end()) : Bytes(), root); });
   }
 
-  std::vector<Bytes> all_to_all(std::span<const Bytes> parts) override {
+  /// In step k to the rank k after this one and from the rank k before: every rank sends and receives at once, and what has been sent makes room for the next.
+  std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override {
     check_count(Operation::kAllToAll, parts);
     return run(Operation::kAllToAll, [&] {
-      std::vector<Sending> sendings;
-      for (int to = 0; to < size(); ++to) {
-        if (to != rank_) sendings.push_back(send(parts[index(to)], to));
+      std::vector<Bytes> all(parts.size());
+      all[index(rank_)] = std::move(parts[index(rank_)]);
+      Bytes spare;
+      for (int step = 1; step < size(); ++step) {
+        const int to = (rank_ + step) % size();
+        const int from = (rank_ - step + size()) % size();
+        std::vector<Sending> sendings;
+        sendings.push_back(send(parts[index(to)], to));
+        all[index(from)] = receive(from, std::move(spare));
+        finish(sendings);
+        spare = std::move(parts[index(to)]);
       }
-      std::vector<Bytes> all;
-      for (int from = 0; from < size(); ++from) all.push_back(from == rank_ ? parts[index(from)] : receive(from));
-      finish(sendings);
       return all;
     });
   }
@@ -249,7 +255,8 @@ class GroupCommunicator final : public Communicator {
     }
   }
 
-  Bytes receive(int from) {
+  /// `bytes` is memory to use again.
+  Bytes receive(int from, Bytes bytes = {}) {
     Header header{};
     guarded(from, [&] { receive_into(std::as_writable_bytes(std::span(&header, 1)), from); });
     if (header.operation != operation_ || header.number != number_) {
@@ -257,7 +264,8 @@ class GroupCommunicator final : public Communicator {
                    std::to_string(members_[index(rank_)]) + " called " + name_of(operation_) + " (operation " + std::to_string(number_) +
                    "): all ranks must call the same operations in the same order");
     }
-    Bytes bytes(static_cast<std::size_t>(header.size));
+    if (bytes.capacity() < header.size) bytes = Bytes();
+    bytes.resize(static_cast<std::size_t>(header.size));
     guarded(from, [&] {
       const MutableByteView view = bytes;
       for (std::size_t at = 0; at < view.size(); at += kLongestMessage) receive_into(view.subspan(at, std::min(kLongestMessage, view.size() - at)), from);

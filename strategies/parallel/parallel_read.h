@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+
+#include "configs/options.h"
+#include "mapping/planning/load_plan.h"
+#include "mapping/state/tensor.h"
+#include "mapping/state/value.h"
+#include "strategies/comm/communicator.h"
+#include "strategies/read_tensors.h"
+#include "strategies/reader.h"
+
+namespace dckpt {
+
+/// Fully parallel load. `auto` exchanges what several ranks want with all_to_all, but lets every rank read all it wants if less than this many bytes would be
+/// saved over all ranks.
+inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
+
+/// As read_tensors, for all ranks of `comm` together: what several of them want is read from storage by one of them, straight into its destination, and handed
+/// to the others. Collective; every rank passes its own items and destinations, and the same `exchange`. Throws the same CheckpointError on all ranks.
+/// Besides options.staging for reading, each rank uses half of the smallest staging of all ranks for what it sends in a round, and as much for what it gets.
+ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, Exchange exchange, Communicator& comm,
+                                const ReadOptions& options = {});
+
+/// The values of objects by their positions in the metadata. Objects that several ranks want are read from storage by one of them. Collective like the above.
+std::unordered_map<std::uint32_t, Value> read_objects_together(const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange, Communicator& comm,
+                                                               std::uint64_t staging = ReadOptions{}.staging);
+
+}  // namespace dckpt

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "configs/options.h"
+
+namespace dckpt {
+
+/// What one rank packs and unpacks when ranks hand each other what they have read, in rounds.
+struct ExchangeSchedule {
+  struct Transfer {
+    std::uint32_t round = 0;
+    std::uint32_t shipment = 0;
+    std::uint32_t peer = 0;    ///< the receiver, or the sender of what is unpacked; what all ranks get has its sender here
+    std::uint64_t offset = 0;  ///< in the buffer
+    std::uint64_t bytes = 0;
+  };
+
+  std::uint32_t rounds = 0;
+  std::vector<Transfer> packed;    ///< by round; in a buffer one lies after the other
+  std::vector<Transfer> unpacked;  ///< by round
+  /// Who broadcasts in which round, as (round, rank), ascending. Empty for the other kinds.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> broadcasts;
+};
+
+/// Puts shipments into rounds so that no rank holds more than a budget of them at a time:
+///   all_to_all   each rank packs one buffer per receiver; it packs, and unpacks, at most `budget` bytes in a round
+///   gather       each rank packs one buffer, and all get all buffers: at most `budget` bytes together
+///   broadcast    each rank packs one buffer of at most `budget` bytes; the buffers of a round travel one after the other
+/// A shipment that is larger has a round for itself. Ranks that add the same shipments in the same order get schedules that fit together.
+class ScheduleBuilder {
+ public:
+  /// `how` is not `auto`.
+  ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchange how, std::uint64_t budget);
+
+  /// `from` has something of `bytes` bytes for the ranks `to`: other ranks, ascending.
+  void add(std::uint32_t shipment, std::uint32_t from, std::span<const std::uint32_t> to, std::uint64_t bytes);
+
+  ExchangeSchedule finish();
+
+ private:
+  /// How many bytes a rank sends, or receives, in each round so far.
+  struct Load {
+    std::vector<std::uint64_t> bytes;
+    std::uint32_t first_open = 0;  ///< rounds before it are full, or nearly
+  };
+
+  bool has_room(const Load& load, std::uint32_t round, std::uint64_t bytes) const;
+  std::uint64_t put(Load& load, std::uint32_t round, std::uint64_t bytes);
+  void add_for_one(std::uint32_t shipment, std::uint32_t from, std::uint32_t to, std::uint64_t bytes);
+  void add_for_all(std::uint32_t shipment, std::uint32_t from, std::span<const std::uint32_t> to, std::uint64_t bytes);
+  void lay_out(std::vector<ExchangeSchedule::Transfer>& transfers) const;
+
+  std::uint32_t rank_;
+  Exchange how_;
+  std::uint64_t budget_;
+  std::vector<Load> sent_;      // by rank, over all its buffers
+  std::vector<Load> received_;
+  ExchangeSchedule schedule_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,129 @@
+#include "strategies/parallel/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "tests/support/random.h"
+
+namespace dckpt {
+namespace {
+
+using Transfer = ExchangeSchedule::Transfer;
+
+struct Shipment {
+  std::uint32_t from;
+  std::vector<std::uint32_t> to;
+  std::uint64_t bytes;
+};
+
+std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::uint64_t budget, const std::vector<Shipment>& shipments) {
+  std::vector<ExchangeSchedule> all;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    ScheduleBuilder builder(ranks, rank, how, budget);
+    for (std::uint32_t i = 0; i < shipments.size(); ++i) builder.add(i, shipments[i].from, shipments[i].to, shipments[i].bytes);
+    all.push_back(builder.finish());
+  }
+  return all;
+}
+
+/// All ranks have one shipment of `bytes` bytes for every other rank.
+std::vector<Shipment> everyone_to_everyone(std::uint32_t ranks, std::uint64_t bytes) {
+  std::vector<Shipment> shipments;
+  for (std::uint32_t from = 0; from < ranks; ++from) {
+    shipments.push_back({from, {}, bytes});
+    for (std::uint32_t to = 0; to < ranks; ++to) {
+      if (to != from) shipments.back().to.push_back(to);
+    }
+  }
+  return shipments;
+}
+
+TEST(ExchangeSchedule, RanksWithTheSameLoadFillTheRounds) {
+  for (const ExchangeSchedule& schedule : schedules(8, Exchange::kAllToAll, 20, everyone_to_everyone(8, 10))) {
+    EXPECT_LE(schedule.rounds, 5U) << "each sends 7 shipments, two a round";
+    EXPECT_EQ(schedule.packed.size(), 7U);
+    EXPECT_EQ(schedule.unpacked.size(), 7U);
+  }
+}
+
+TEST(ExchangeSchedule, AShipmentAboveTheBudgetHasARoundForItself) {
+  const auto all = schedules(2, Exchange::kAllToAll, 5, {{0, {1}, 1}, {0, {1}, 100}, {0, {1}, 1}});
+  EXPECT_EQ(all[0].rounds, 2U) << "what is small goes together";
+}
+
+TEST(ExchangeSchedule, NothingToSendIsNoRound) {
+  for (const Exchange how : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) EXPECT_EQ(schedules(3, how, 10, {})[0].rounds, 0U);
+}
+
+class RandomSchedule : public ::testing::TestWithParam<Exchange> {};
+
+TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
+  testing::Random random;
+  for (int round = 0; round < 100; ++round) {
+    SCOPED_TRACE(random.trace(round));
+    const auto ranks = static_cast<std::uint32_t>(random.between(2, 6));
+    const auto budget = static_cast<std::uint64_t>(random.between(10, 60));
+    std::vector<Shipment> shipments;
+    for (std::int64_t count = random.between(0, 30); count > 0; --count) {
+      Shipment shipment{static_cast<std::uint32_t>(random.between(0, ranks - 1)), {}, static_cast<std::uint64_t>(random.between(0, 20))};
+      for (std::uint32_t to = 0; to < ranks; ++to) {
+        if (to != shipment.from && random.chance(60)) shipment.to.push_back(to);
+      }
+      if (!shipment.to.empty()) shipments.push_back(shipment);
+    }
+    const auto all = schedules(ranks, GetParam(), budget, shipments);
+    const bool for_all = GetParam() != Exchange::kAllToAll;
+    // What the senders packed: (round, sender, receiver, offset) → shipment, and how much of it there is at a time.
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint64_t> offsets;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Transfer>> sent, received;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(all[rank].rounds, all[0].rounds);
+      EXPECT_EQ(all[rank].broadcasts, all[0].broadcasts);
+      EXPECT_TRUE(std::is_sorted(all[rank].packed.begin(), all[rank].packed.end(), [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
+      EXPECT_TRUE(std::is_sorted(all[rank].unpacked.begin(), all[rank].unpacked.end(), [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
+      for (const Transfer& transfer : all[rank].packed) {
+        EXPECT_EQ(shipments[transfer.shipment].from, rank);
+        offsets[{transfer.round, rank, for_all ? 0 : transfer.peer, transfer.shipment}] = transfer.offset;
+        sent[{transfer.round, rank}].push_back(transfer);
+        if (GetParam() == Exchange::kBroadcast) {
+          EXPECT_TRUE(std::binary_search(all[0].broadcasts.begin(), all[0].broadcasts.end(), std::pair(transfer.round, rank)));
+        }
+      }
+    }
+    std::size_t deliveries = 0;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      for (const Transfer& transfer : all[rank].unpacked) {
+        const Shipment& shipment = shipments[transfer.shipment];
+        EXPECT_EQ(shipment.from, transfer.peer);
+        EXPECT_TRUE(std::binary_search(shipment.to.begin(), shipment.to.end(), rank));
+        const auto found = offsets.find({transfer.round, transfer.peer, for_all ? 0 : rank, transfer.shipment});
+        ASSERT_NE(found, offsets.end()) << "it is packed in the round in which it is unpacked";
+        EXPECT_EQ(found->second, transfer.offset);
+        received[{transfer.round, rank}].push_back(transfer);
+        ++deliveries;
+      }
+    }
+    std::size_t wanted = 0;
+    for (const Shipment& shipment : shipments) wanted += shipment.to.size();
+    EXPECT_EQ(deliveries, wanted);
+    const std::uint64_t limit = GetParam() == Exchange::kGather ? budget / ranks : budget;
+    for (const auto* const side : {&sent, &received}) {
+      if (for_all && side == &received) continue;
+      for (const auto& [key, transfers] : *side) {
+        std::uint64_t bytes = 0;
+        for (const Transfer& transfer : transfers) bytes += transfer.bytes;
+        const auto with_bytes = std::count_if(transfers.begin(), transfers.end(), [](const Transfer& transfer) { return transfer.bytes > 0; });
+        EXPECT_TRUE(bytes <= limit || with_bytes == 1) << bytes << " bytes in a round, limit " << limit;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RandomSchedule, ::testing::Values(Exchange::kBroadcast, Exchange::kGather, Exchange::kAllToAll),
+                         [](const auto& test) { return std::string(name_of(kExchangeNames, test.param)); });
+
+}  // namespace
+}  // namespace dckpt
