@@ -43,10 +43,11 @@ void check_names(const LoadContext& load, const std::vector<Wish>& wishes) {
   KeySet asked;
   for (const Wish& wish : wishes) asked.insert(wish.name);
   if (!load.options.allow_partial_load) {
-    const KeyDifference difference = check_keys(asked, load.keys.names(), load.options.strict, load.comm);
-    if (returns(load.options.strict)) load.report.missing.assign(difference.missing.begin(), difference.missing.end());
-    if (!checks_unexpected(load.options.strict)) {
-      require_stored(asked, load.keys.names(), "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys)", load.comm);
+    if (checks_unexpected(load.options.strict)) {
+      const KeyDifference difference = check_keys(asked, load.keys.names(), load.options.strict, load.comm);
+      if (returns(load.options.strict)) load.report.missing.assign(difference.missing.begin(), difference.missing.end());
+    } else {
+      require_stored(asked, load.keys, "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys)", load.comm);
     }
   }
   for (const Wish& wish : wishes) {

@@ -119,11 +119,12 @@ KeyDifference check_keys(const KeySet& asked, const KeySet& stored, Strict stric
   return found;
 }
 
-void require_stored(const KeySet& asked, const KeySet& stored, const std::string& headline, Communicator& comm) {
-  if (!any_rank(!difference(asked, stored).empty(), comm)) return;
-  const AllRanks ranks(gather_keys(asked, comm), stored);
+void require_stored(const KeySet& asked, const StoredKeys& stored, const std::string& headline, Communicator& comm) {
+  if (!any_rank(!std::all_of(asked.begin(), asked.end(), [&](const std::string& key) { return stored.contains(key); }), comm)) return;
+  const KeySet names = stored.names();
+  const AllRanks ranks(gather_keys(asked, comm), names);
   const std::string where = comm.size() == 1 ? "" : ", on " + ranks.which_ranks();
-  throw CheckpointError(ErrorCode::kMismatch, headline + where + ":" + table_of_unknown(ranks.unexpected, stored) + advice(ranks.asked, stored));
+  throw CheckpointError(ErrorCode::kMismatch, headline + where + ":" + table_of_unknown(ranks.unexpected, names) + advice(ranks.asked, names));
 }
 
 }  // namespace dckpt

@@ -4,6 +4,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/load/key_groups.h"
+#include "dist_checkpointing/load/stored_keys.h"
 #include "strategies/comm/communicator.h"
 
 namespace dckpt {
@@ -26,6 +27,6 @@ KeyDifference check_keys(const KeySet& asked, const KeySet& stored, Strict stric
 
 /// Throws CheckpointError (mismatch), the same on all ranks, if one of them asks for something that is not stored. The message begins with `headline`, which
 /// lacks its colon. Collective, with the same `stored` on all ranks.
-void require_stored(const KeySet& asked, const KeySet& stored, const std::string& headline, Communicator& comm);
+void require_stored(const KeySet& asked, const StoredKeys& stored, const std::string& headline, Communicator& comm);
 
 }  // namespace dckpt

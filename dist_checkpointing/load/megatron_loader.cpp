@@ -14,6 +14,7 @@ const std::string& key_of(const Value& leaf) { return leaf.is(Value::Kind::kShar
 
 /// The leaves without those that the strict mode drops because they are not stored.
 Value drop_unexpected(const LoadContext& load, Value sharded) {
+  if (!checks_unexpected(load.options.strict)) return sharded;
   const ShardedLeaves leaves = collect_sharded(sharded);
   KeySet asked;
   for (const ShardedTensor* const tensor : leaves.tensors) asked.insert(tensor->key);
@@ -33,7 +34,7 @@ void require_all(const LoadContext& load, const Value& sharded) {
   KeySet asked;
   for (const ShardedTensor* const tensor : leaves.tensors) asked.insert(tensor->key);
   for (const ShardedObject* const object : leaves.objects) asked.insert(object->unique_key());
-  require_stored(asked, load.keys.names(), "keys are asked for that the checkpoint does not have", load.comm);
+  require_stored(asked, load.keys, "keys are asked for that the checkpoint does not have", load.comm);
 }
 
 std::uint32_t position_of(const LoadContext& load, const ShardedObject& object) {

@@ -70,20 +70,26 @@ Unexpected keys (for all 3 ranks):
   'other')"));
 }
 
+StoredKeys tensors(const KeySet& keys) {
+  Metadata metadata;
+  for (const std::string& key : keys) metadata.tensors.emplace_back().key = key;
+  return StoredKeys(metadata, {});
+}
+
 TEST(RequireStored, IsOneErrorForTheWholeJob) {
   EXPECT_THAT(messages(3, [](Communicator& comm) {
                 KeySet asked = {"norm"};
                 if (comm.rank() != 1) asked.insert("norm" + std::to_string(comm.rank()));
-                require_stored(asked, kStored, "keys are asked for that are not there", comm);
+                require_stored(asked, tensors(kStored), "keys are asked for that are not there", comm);
               }),
               Each(R"(keys are asked for that are not there, on ranks 0, 2 of 3:
   'norm0': did you mean 'norm'?
   'norm2': did you mean 'norm'?)"));
-  EXPECT_THAT(messages(3, [](Communicator& comm) { require_stored({"norm"}, kStored, "keys are asked for", comm); }), Each(IsEmpty()));
+  EXPECT_THAT(messages(3, [](Communicator& comm) { require_stored({"norm"}, tensors(kStored), "keys are asked for", comm); }), Each(IsEmpty()));
 }
 
 TEST(RequireStored, SuggestsTheRuleThatExplainsAll) {
-  EXPECT_THAT(messages(1, [](Communicator& comm) { require_stored({"layers.0.w", "norm"}, {"module.layers.0.w", "module.norm"}, "keys are asked for", comm); }),
+  EXPECT_THAT(messages(1, [](Communicator& comm) { require_stored({"layers.0.w", "norm"}, tensors({"module.layers.0.w", "module.norm"}), "keys are asked for", comm); }),
               ElementsAre(R"(keys are asked for:
   'layers.0.w'
   'norm'
