@@ -69,6 +69,7 @@ Cost SaveMeasurement::save_once(bool fsync) {
   ::sync();
   SaveOptions options;
   options.io.fsync = fsync;
+  options.parallel.enabled = workload_.tensor_parallel > 0;
   const std::vector<StateDict> states = states_of(ranks_);
   return measure(workload_.writers, [&](int rank, Communicator& comm) { save(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
 }
@@ -85,15 +86,18 @@ double SaveMeasurement::run(bool fsync) {
 LoadMeasurement::LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results)
     : workload_(workload), directory_(directory), results_(results), ranks_(make_ranks(workload, workload.load_axis, workload.readers, RankState::Content::kZeros)) {}
 
-double LoadMeasurement::run(bool cold) {
+double LoadMeasurement::run(bool cold, bool parallel) {
   if (cold) {
     drop_cache(directory_);
   } else {
     warm_cache(directory_);
   }
+  LoadOptions options;
+  options.parallel.enabled = parallel;
   std::vector<StateDict> states = states_of(ranks_);
-  const Cost cost = measure(workload_.readers, [&](int rank, Communicator& comm) { load(states[static_cast<std::size_t>(rank)], directory_, {}, comm); });
-  const std::string metric = workload_.reshards() ? (cold ? "reshard_cold_s" : "reshard_s") : (cold ? "load_cold_s" : "load_warm_s");
+  const Cost cost = measure(workload_.readers, [&](int rank, Communicator& comm) { load(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
+  const std::string tail = parallel ? "_parallel" : "";
+  const std::string metric = workload_.reshards() ? (cold ? "reshard_cold_s" : "reshard_s") : "load" + tail + (cold ? "_cold_s" : "_warm_s");
   char device[64];
   std::snprintf(device, sizeof device, "%.2f GB from the device", static_cast<double>(cost.fetched) / 1e9);
   results_.add(workload_.name, metric, "s", cost.seconds, cold ? device : "");
@@ -101,9 +105,9 @@ double LoadMeasurement::run(bool cold) {
   if (!cold) {
     std::uint64_t wanted = 0;
     for (const auto& rank : ranks_) wanted += rank->nbytes();
-    results_.add(workload_.name, "load_extra_rss_bytes", "B", static_cast<double>(cost.extra_resident), workload_.readers > 1 ? "all ranks together" : "");
-    results_.add(workload_.name, "read_bytes", "B", static_cast<double>(cost.read));
-    results_.add(workload_.name, "read_amplification", "x", static_cast<double>(cost.read) / static_cast<double>(wanted));
+    results_.add(workload_.name, "load_extra_rss_bytes" + tail, "B", static_cast<double>(cost.extra_resident), workload_.readers > 1 ? "all ranks together" : "");
+    results_.add(workload_.name, "read_bytes" + tail, "B", static_cast<double>(cost.read));
+    results_.add(workload_.name, "read_amplification" + tail, "x", static_cast<double>(cost.read) / static_cast<double>(wanted));
   }
   return cost.seconds;
 }

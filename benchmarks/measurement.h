@@ -40,8 +40,9 @@ class SaveMeasurement {
 class LoadMeasurement {
  public:
   LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results);
-  /// Records load_warm_s or load_cold_s (reshard_s or reshard_cold_s), the CPU time, the bytes asked for and the memory.
-  double run(bool cold);
+  /// Records load_warm_s or load_cold_s (reshard_s or reshard_cold_s; load_parallel_… if replicas read once and exchange), the CPU time, and of warm ones
+  /// the bytes asked for and the memory.
+  double run(bool cold, bool parallel = false);
   /// Throws std::runtime_error if the last load delivered something else than was saved.
   void check() const;
 

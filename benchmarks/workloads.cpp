@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 
 #include "mapping/state/sharded_tensor.h"
 
@@ -15,52 +15,76 @@ constexpr std::int64_t kPeriod = 251;
 constexpr std::size_t kPatternLength = std::size_t{1} << 16;
 
 /// Consecutive elements of every tensor, starting with the value 0; longer than kPatternLength by a period, so that any phase can be copied from it.
-const std::vector<std::uint16_t>& pattern() {
-  static const std::vector<std::uint16_t> elements = [] {
-    std::vector<std::uint16_t> result;
-    for (std::size_t i = 0; i < kPatternLength + kPeriod; ++i) {
-      const auto value = static_cast<float>(i % kPeriod);
-      result.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16));  // exact: seven bits of mantissa are enough
-    }
-    return result;
-  }();
+std::vector<std::byte> make_pattern(std::size_t size) {
+  std::vector<std::byte> elements((kPatternLength + kPeriod) * size);
+  for (std::size_t i = 0; i < kPatternLength + kPeriod; ++i) {
+    const auto value = static_cast<float>(i % kPeriod);
+    // The upper half of a float is a bfloat16, here exactly: seven bits of mantissa are enough.
+    std::memcpy(elements.data() + i * size, reinterpret_cast<const std::byte*>(&value) + sizeof value - size, size);
+  }
   return elements;
+}
+
+const std::vector<std::byte>& pattern(DType dtype) {
+  static const std::vector<std::byte> narrow = make_pattern(2);
+  static const std::vector<std::byte> wide = make_pattern(4);
+  return dtype == DType::kBFloat16 ? narrow : wide;
 }
 
 /// Calls `visit(destination, source, bytes)` for the runs of `count` elements from row-major position `begin` of the tensor.
 template <typename Visit>
 void for_pattern(const TensorSpec& spec, std::int64_t begin, std::int64_t count, std::byte* destination, Visit&& visit) {
+  const std::size_t size = item_size(spec.dtype);
   while (count > 0) {
     const std::int64_t run = std::min<std::int64_t>(count, kPatternLength);
-    visit(destination, pattern().data() + (begin + spec.ordinal) % kPeriod, static_cast<std::size_t>(run) * 2);
-    destination += run * 2;
+    visit(destination, pattern(spec.dtype).data() + static_cast<std::size_t>((begin + spec.ordinal) % kPeriod) * size, static_cast<std::size_t>(run) * size);
+    destination += static_cast<std::size_t>(run) * size;
     begin += run;
     count -= run;
   }
 }
 
-/// The same for a box of whole rows or of a part of each row of a matrix.
+/// The same for a box of whole rows or of a part of each row of a matrix, or a whole vector.
 template <typename Visit>
 void for_box(const TensorSpec& spec, const Box& box, std::byte* data, Visit&& visit) {
-  const std::int64_t columns = spec.shape[1];
-  if (box.sizes[1] == columns) return for_pattern(spec, box.offsets[0] * columns, box.sizes[0] * columns, data, visit);
+  const std::int64_t columns = numel(ShapeView(spec.shape).subspan(1));
+  if (box.dims() == 1 || box.sizes[1] == columns) return for_pattern(spec, box.offsets[0] * columns, box.sizes[0] * columns, data, visit);
   for (std::int64_t row = 0; row < box.sizes[0]; ++row) {
-    for_pattern(spec, (box.offsets[0] + row) * columns + box.offsets[1], box.sizes[1], data + row * box.sizes[1] * 2, visit);
+    for_pattern(spec, (box.offsets[0] + row) * columns + box.offsets[1], box.sizes[1], data + static_cast<std::size_t>(row * box.sizes[1]) * item_size(spec.dtype), visit);
   }
 }
 
-Box part_of(const TensorSpec& spec, std::optional<std::size_t> axis, int rank, int ranks) {
-  Box box = whole(spec.shape);
-  if (axis) {
-    box.sizes[*axis] /= ranks;
-    box.offsets[*axis] = rank * box.sizes[*axis];
+/// What a rank holds of a tensor: piece `index` of `count` along `axis`.
+struct Piece {
+  std::optional<std::size_t> axis;
+  std::int64_t index;
+  std::int64_t count;
+  ReplicaId replica;
+
+  std::vector<RankOffset> offsets() const {
+    if (!axis) return {};
+    return {{.axis = static_cast<std::int64_t>(*axis), .rank = index, .count = count}};
   }
-  return box;
+  Box box(const TensorSpec& spec) const {
+    Box box = whole(spec.shape);
+    if (axis) {
+      box.sizes[*axis] /= count;
+      box.offsets[*axis] = index * box.sizes[*axis];
+    }
+    return box;
+  }
+};
+
+Piece piece_of(const Workload& workload, const TensorSpec& spec, std::optional<std::size_t> axis, int rank, int ranks) {
+  if (workload.tensor_parallel == 0) return {axis, rank, ranks, {}};
+  const std::int64_t piece = rank % workload.tensor_parallel;
+  const std::int64_t replica = rank / workload.tensor_parallel;
+  return {spec.tp_axis, piece, workload.tensor_parallel, {0, spec.tp_axis ? 0 : piece, replica}};
 }
 
 std::vector<TensorSpec> equal_tensors(int count, Shape shape) {
   std::vector<TensorSpec> tensors;
-  for (int i = 0; i < count; ++i) tensors.push_back({"layers." + std::to_string(i) + ".weight", shape, i});
+  for (int i = 0; i < count; ++i) tensors.push_back({.key = "layers." + std::to_string(i) + ".weight", .shape = shape, .ordinal = i});
   return tensors;
 }
 
@@ -69,7 +93,33 @@ std::vector<TensorSpec> small_tensors(int count) {
   std::vector<TensorSpec> tensors;
   for (int i = 0; i < count; ++i) {
     const std::int64_t kib = 4 + (37 * i) % 61;
-    tensors.push_back({"experts." + std::to_string(i) + ".weight", {8 * kib, 64}, i});
+    tensors.push_back({.key = "experts." + std::to_string(i) + ".weight", .shape = {8 * kib, 64}, .ordinal = i});
+  }
+  return tensors;
+}
+
+/// A small GPT in bfloat16 and its optimizer's state in float32, as Megatron cuts it.
+std::vector<TensorSpec> gpt_tensors(int layers) {
+  std::vector<TensorSpec> params;
+  const auto add = [&](const std::string& name, const Shape& shape, std::optional<std::size_t> axis) { params.push_back({.key = name, .shape = shape, .tp_axis = axis}); };
+  add("embedding.word_embeddings.weight", {16384, 1024}, 0);
+  const std::tuple<const char*, Shape, std::optional<std::size_t>> of_layers[] = {
+      {"self_attention.linear_qkv.weight", {3072, 1024}, 0}, {"self_attention.linear_proj.weight", {1024, 1024}, 1}, {"mlp.linear_fc1.weight", {4096, 1024}, 0},
+      {"mlp.linear_fc2.weight", {1024, 4096}, 1},            {"input_layernorm.weight", {1024}, std::nullopt},       {"pre_mlp_layernorm.weight", {1024}, std::nullopt}};
+  for (int layer = 0; layer < layers; ++layer) {
+    for (const auto& [name, shape, axis] : of_layers) add("decoder.layers." + std::to_string(layer) + "." + name, shape, axis);
+  }
+  add("decoder.final_layernorm.weight", {1024}, std::nullopt);
+  std::vector<TensorSpec> tensors;
+  const auto store = [&](TensorSpec spec, const std::string& prefix, DType dtype) {
+    spec.key = prefix + spec.key;
+    spec.dtype = dtype;
+    spec.ordinal = static_cast<std::int64_t>(tensors.size());
+    tensors.push_back(std::move(spec));
+  };
+  for (const TensorSpec& param : params) {
+    store(param, "model.", DType::kBFloat16);
+    for (const char* const state : {"fp32_param", "exp_avg", "exp_avg_sq"}) store(param, std::string("optimizer.state.") + state + ".", DType::kFloat32);
   }
   return tensors;
 }
@@ -93,21 +143,26 @@ std::vector<Workload> workloads() {
        .save_axis = 0,
        .load_axis = 1,
        .tensors = equal_tensors(32, {8192, 4096})},
+      {.name = "gpt-mini-optimizer",
+       .about = "a GPT-like model with its optimizer state, 2 tensor parallel ranks and 2 replicas of each, who share the work",
+       .writers = 4,
+       .readers = 4,
+       .tensor_parallel = 2,
+       .tensors = gpt_tensors(5)},
   };
 }
 
 RankState::RankState(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks, Content content) {
   for (const TensorSpec& spec : workload.tensors) {
-    const Box box = part_of(spec, axis, rank, ranks);
-    const Tensor data = Tensor::empty(DType::kBFloat16, box.sizes);
+    const Piece piece = piece_of(workload, spec, axis, rank, ranks);
+    const Box box = piece.box(spec);
+    const Tensor data = Tensor::empty(spec.dtype, box.sizes);
     if (content == Content::kValues) {
-      for_box(spec, box, data.data(), [](std::byte* to, const std::uint16_t* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
+      for_box(spec, box, data.data(), [](std::byte* to, const std::byte* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
     } else {
       std::memset(data.data(), 0, data.nbytes());
     }
-    std::vector<RankOffset> offsets;
-    if (axis) offsets.push_back({.axis = static_cast<std::int64_t>(*axis), .rank = rank, .count = ranks});
-    state_[spec.key.c_str()] = ShardedTensor::from_rank_offsets(spec.key, data, offsets, {});
+    state_[spec.key.c_str()] = ShardedTensor::from_rank_offsets(spec.key, data, piece.offsets(), {.replica_id = piece.replica});
     nbytes_ += data.nbytes();
     parts_.push_back({&spec, box, data});
   }
@@ -116,7 +171,7 @@ RankState::RankState(const Workload& workload, std::optional<std::size_t> axis, 
 void RankState::check() const {
   for (const std::size_t index : {std::size_t{0}, parts_.size() / 2, parts_.size() - 1}) {
     const Part& part = parts_[index];
-    for_box(*part.spec, part.box, part.data.data(), [&](const std::byte* got, const std::uint16_t* wanted, std::size_t bytes) {
+    for_box(*part.spec, part.box, part.data.data(), [&](const std::byte* got, const std::byte* wanted, std::size_t bytes) {
       if (std::memcmp(got, wanted, bytes) != 0) throw std::runtime_error("wrong content in " + part.spec->key + " after loading");
     });
   }

@@ -16,11 +16,13 @@ struct TensorSpec {
   std::string key;
   Shape shape;
   std::int64_t ordinal = 0;
+  DType dtype = DType::kBFloat16;         ///< or float32
+  std::optional<std::size_t> tp_axis{};   ///< of a workload with tensor parallel ranks: cut along it; whole on each of them without
 
-  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel(shape)) * 2; }
+  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel(shape)) * item_size(dtype); }
 };
 
-/// Tensors in bfloat16 that some ranks save and others load. The other systems run the same workloads by the same names, so sizes, keys and
+/// Tensors that some ranks save and others load. The other systems run the same workloads by the same names, so sizes, keys and
 /// values are fixed (README.md).
 struct Workload {
   std::string name;
@@ -29,6 +31,7 @@ struct Workload {
   int readers = 1;
   std::optional<std::size_t> save_axis{};  ///< cut into equal parts along it; whole tensors without
   std::optional<std::size_t> load_axis{};
+  int tensor_parallel = 0;                 ///< if not 0: rank = replica · tensor_parallel + piece, work shared among replicas; the axes above do not count
   std::vector<TensorSpec> tensors;
 
   bool reshards() const noexcept { return save_axis != load_axis; }

@@ -1,0 +1,118 @@
+#include "strategies/parallel/parallel_read.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "mapping/base/error.h"
+#include "strategies/comm/threads.h"
+#include "tests/dist_checkpointing/fake_reader.h"
+#include "tests/support/faulty_storage.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Values;
+using testing::counting;
+using testing::FakeReader;
+
+/// A checkpoint that a rank sees through a storage of its own.
+class ReaderOn final : public CheckpointReader {
+ public:
+  ReaderOn(const FakeReader& base, Fault fault) : base_(base), storage_(std::make_shared<FaultyStorage>(copy(base.storage()), fault)) {}
+
+  const CheckpointInfo& info() const noexcept override { return base_.info(); }
+  const Metadata& metadata() const noexcept override { return base_.metadata(); }
+  const FaultyStorage& storage() const noexcept override { return *storage_; }
+  Value common_state() const override { return base_.common_state(); }
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override { return base_.locate(tensor, chunk, file); }
+  Bytes object_bytes(std::size_t object) const override { return base_.object_bytes(object); }
+  Value decode_object(std::size_t object, ByteView stored) const override { return base_.decode_object(object, stored); }
+  bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return true; }
+  bool check_object(std::size_t) const override { return true; }
+
+ private:
+  static std::shared_ptr<Storage> copy(const Storage& from) {
+    const auto bytes = read_file(*from.open("data"), std::uint64_t{1} << 30);
+    auto storage = memory_storage("copy:");
+    const auto file = storage->create("data");
+    file->append(ByteView(bytes));
+    file->close();
+    return storage;
+  }
+
+  const FakeReader& base_;
+  std::shared_ptr<FaultyStorage> storage_;
+};
+
+class ParallelRead : public ::testing::TestWithParam<Exchange> {
+ protected:
+  static constexpr std::int64_t kRows = 600, kColumns = 1024;
+
+  ParallelRead() {
+    reader_.tensor("a", DType::kFloat32, {kRows, kColumns}, counting<float>(kRows * kColumns), {{{0, 0}, {kRows / 2, kColumns}}, {{kRows / 2, 0}, {kRows / 2, kColumns}}});
+    reader_.tensor("scalar", DType::kFloat32, {}, counting<float>(1));
+    reader_.write();
+  }
+
+  /// Three ranks want all of it. The rank `faulty` has a storage that fails as told. Returns how many operations its storage saw.
+  std::uint64_t load_all(int faulty, Fault fault) {
+    std::uint64_t operations = 0;
+    errors_.assign(3, {});
+    run_ranks(3, [&](Communicator& comm) {
+      const ReaderOn reader(reader_, comm.rank() == faulty ? fault : Fault{});
+      const std::vector<Tensor> destinations = {Tensor::zeros(DType::kFloat32, {kRows, kColumns}), Tensor::zeros(DType::kFloat32, {})};
+      const std::vector<WantedShard> wanted = {{.tensor = 0, .destination = 0, .box = whole(ShapeView(destinations[0].shape()))}, {.tensor = 1, .destination = 1, .box = {}}};
+      const auto items = plan_reads(reader.metadata(), wanted);
+      try {
+        read_tensors_together(reader, items, destinations, GetParam(), comm, {.threads = 1, .staging = std::uint64_t{512} << 10});
+        const auto expected = counting<float>(kRows * kColumns);
+        EXPECT_TRUE(std::ranges::equal(destinations[0].bytes(), std::as_bytes(std::span(expected))));
+      } catch (const CheckpointError& error) {
+        errors_[static_cast<std::size_t>(comm.rank())] = error.what();
+      }
+      if (comm.rank() == faulty) operations = reader.storage().operations();
+    });
+    return operations;
+  }
+
+  FakeReader reader_;
+  std::vector<std::string> errors_;
+};
+
+TEST_P(ParallelRead, AStorageThatFailsAtAnyPointOnOneRankIsTheSameErrorOnAll) {
+  const std::uint64_t operations = load_all(1, {});
+  EXPECT_EQ(errors_, std::vector<std::string>(3));
+  ASSERT_GT(operations, 2U);
+  for (std::uint64_t at = 1; at <= operations; ++at) {
+    load_all(1, {Fault::Kind::kError, at});
+    EXPECT_THAT(errors_[0], HasSubstr("injected")) << "operation " << at;
+    EXPECT_THAT(errors_[0], HasSubstr("rank 1"));
+    EXPECT_THAT(errors_, ::testing::Each(errors_[0]));
+  }
+}
+
+TEST_P(ParallelRead, ADestinationThatCannotBeFilledIsRefusedOnAllRanksBeforeAnythingIsRead) {
+  std::vector<std::string> errors(2);
+  run_ranks(2, [&](Communicator& comm) {
+    const std::vector<Tensor> destinations = {Tensor::zeros(comm.rank() == 1 ? DType::kFloat64 : DType::kFloat32, {kRows, kColumns})};
+    const WantedShard wanted{.tensor = 0, .destination = 0, .box = whole(ShapeView(destinations[0].shape()))};
+    const auto items = plan_reads(reader_.metadata(), {&wanted, 1});
+    try {
+      read_tensors_together(reader_, items, destinations, GetParam(), comm);
+    } catch (const CheckpointError& error) {
+      errors[static_cast<std::size_t>(comm.rank())] = error.what();
+    }
+  });
+  EXPECT_THAT(errors[0], HasSubstr("a destination must be a CPU tensor of the stored dtype"));
+  EXPECT_EQ(errors[0], errors[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Exchanges, ParallelRead, Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather, Exchange::kAllToAll),
+                         [](const auto& test) { return std::string(name_of(kExchangeNames, test.param)); });
+
+}  // namespace
+}  // namespace dckpt
