@@ -30,7 +30,6 @@ void check_saveable(const std::string& key, const Tensor& tensor) {
 
 void add_tensor(DescribedState& out, TensorShard shard, Tensor data) {
   shard.source = static_cast<std::uint32_t>(out.tensors.size());
-  shard.properties.requires_grad = data.requires_grad;
   out.shards.emplace_back(std::move(shard));
   out.tensors.push_back(std::move(data));
 }
@@ -64,7 +63,10 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
   DescribedState out;
   const Split split = split_for_save(state);
   const ShardedLeaves leaves = collect_sharded(split.sharded);
-  for (const ShardedTensor* const tensor : leaves.tensors) add_sharded_tensor(out, *tensor, writers);
+  for (const ShardedTensor* const tensor : leaves.tensors) {
+    add_sharded_tensor(out, *tensor, writers);
+    std::get<TensorShard>(out.shards.back()).properties.requires_grad = false;  // Megatron's metadata never say otherwise
+  }
   for (const ShardedObject* const object : leaves.objects) add_sharded_object(out, *object, writers);
   if (rank != 0) return out;
   Value common = split.common.is_none() ? Value::dict() : split.common;
@@ -115,6 +117,7 @@ DescribedState describe_dcp(const StateDict& state) {
         TensorShard shard;
         shard.key = leaf.name;
         shard.properties.dtype = tensor.dtype();
+        shard.properties.requires_grad = tensor.requires_grad;
         shard.global_shape = tensor.shape();
         shard.box = whole(tensor.shape());
         add_tensor(out, std::move(shard), tensor);

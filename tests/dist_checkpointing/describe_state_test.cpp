@@ -30,6 +30,16 @@ TEST(DescribeState, GivesEachKeyOfAPlainDcpDirectoryOnePlaceInTheTree) {
                                                     std::pair("cells/shard_0_1", KeyPath{"cells/shard_0_1"})));
 }
 
+TEST(DescribeState, OnlyPlainDcpDirectoriesSayWhichTensorsRequireGradients) {
+  ShardedTensor weight = half("weight", 0);
+  weight.data->requires_grad = true;
+  StateDict state;
+  state["weight"] = weight;
+  for (const Compat compat : {Compat::kDcp, Compat::kMegatron, Compat::kMegatron019}) {
+    EXPECT_EQ(std::get<TensorShard>(describe_state(state, {.compat = compat}, 0).shards.at(0)).properties.requires_grad, compat == Compat::kDcp);
+  }
+}
+
 TEST(DescribeState, KeysOfMegatronHaveNoPlaces) {
   StateDict state;
   state["model"]["weight"] = half("model.weight", 0);

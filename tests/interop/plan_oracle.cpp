@@ -6,7 +6,7 @@
 //   {"stored": [{"key", "dtype", "size", "chunks": [[offsets, sizes], …]}, …], "wanted": [[tensor, offsets, sizes], …]}
 //     → {"reads": [[wanted, chunk, offsets in the chunk, offsets in the wanted box, lengths], …]}
 //
-// A TREE is what a rank holds: {"dict": [[key, TREE], …]}, {"list": […]}, {"tuple": […]}, {"bytes": text}, {"tensor": [dtype, shape]}, {"shard": …}, {"object": …}
+// A TREE is what a rank holds: {"dict": [[key, TREE], …]}, {"list": […]}, {"tuple": […]}, {"bytes": text}, {"tensor": [dtype, shape, requires_grad]}, {"shard": …}, {"object": …}
 // or a scalar. The chunk of an object is null.
 
 #include <cstdio>
@@ -49,16 +49,18 @@ Json json_of(const KeyPath& path) {
 
 ReplicaId replica_of(const Json& json) { return json.is_array() ? ReplicaId(shape_of(json)) : ReplicaId(json.get<std::int64_t>()); }
 
-/// {"key", "dtype", "local", "replica"} and either {"global", "offset"} or {"pieces": [[axis, rank, count], …], "prepend"}, with {"range": [begin, end]}.
+/// {"key", "dtype", "local", "replica"} and either {"global", "offset"} or {"pieces": [[axis, rank, count], …], "prepend"}, with {"range": [begin, end]} or {"grad"}.
 ShardedTensor shard_of(const Json& json) {
   const auto key = json.at("key").get<std::string>();
   const DType dtype = parse_dtype(json.at("dtype").get<std::string>()).value();
   const Shape local = shape_of(json.at("local"));
   const ShardedTensorOptions options{.replica_id = replica_of(json.at("replica")), .prepend_axis_num = json.value("prepend", 0)};
-  if (!json.contains("pieces")) return ShardedTensor::from_box(key, Tensor::zeros(dtype, local), shape_of(json.at("global")), shape_of(json.at("offset")), options);
+  Tensor data = Tensor::zeros(dtype, local);
+  data.requires_grad = json.value("grad", false);
+  if (!json.contains("pieces")) return ShardedTensor::from_box(key, data, shape_of(json.at("global")), shape_of(json.at("offset")), options);
   std::vector<RankOffset> pieces;
   for (const Json& piece : json.at("pieces")) pieces.push_back({piece[0], piece[1], piece[2]});
-  if (!json.contains("range")) return ShardedTensor::from_rank_offsets(key, Tensor::zeros(dtype, local), pieces, options);
+  if (!json.contains("range")) return ShardedTensor::from_rank_offsets(key, data, pieces, options);
   const FlattenedRange range{json.at("range")[0], json.at("range")[1]};
   return ShardedTensor::from_rank_offsets_flat(key, Tensor::zeros(dtype, {range.end - range.begin}), local, pieces, range, options);
 }
@@ -85,7 +87,11 @@ Value value_of(const Json& json) {
   if (kind == "list") return Value::list(values_of(content));
   if (kind == "tuple") return Value::tuple(values_of(content));
   if (kind == "bytes") return Value::bytes(to_bytes(content.get<std::string>()));
-  if (kind == "tensor") return Tensor::zeros(parse_dtype(content[0].get<std::string>()).value(), shape_of(content[1]));
+  if (kind == "tensor") {
+    Tensor tensor = Tensor::zeros(parse_dtype(content[0].get<std::string>()).value(), shape_of(content[1]));
+    tensor.requires_grad = content[2].get<bool>();
+    return tensor;
+  }
   if (kind == "shard") return shard_of(content);
   if (kind == "object") {
     return ShardedObject{.key = content.at("key"), .data = "object", .global_shape = shape_of(content.at("global")), .global_offset = shape_of(content.at("offset")),
@@ -99,14 +105,14 @@ Value value_of(const Json& json) {
 
 Json json_of(const WriteItem& item) {
   if (item.kind == WriteItem::Kind::kObject) return {{"key", item.key}};
-  return {{"key", item.key}, {"dtype", to_string(item.properties.dtype)}, {"size", json_of(item.size)}, {"offsets", json_of(item.chunk.offsets)},
+  return {{"key", item.key}, {"dtype", to_string(item.properties.dtype)}, {"grad", item.properties.requires_grad}, {"size", json_of(item.size)}, {"offsets", json_of(item.chunk.offsets)},
           {"sizes", json_of(item.chunk.sizes)}};
 }
 
 Json json_of(const TensorMetadata& tensor) {
   Json chunks = Json::array();
   for (std::size_t i = 0; i < tensor.chunks.size(); ++i) chunks.push_back({json_of(tensor.chunks.offsets(i)), json_of(tensor.chunks.sizes(i))});
-  return {{"key", tensor.key}, {"dtype", to_string(tensor.properties.dtype)}, {"size", json_of(tensor.size)}, {"chunks", std::move(chunks)},
+  return {{"key", tensor.key}, {"dtype", to_string(tensor.properties.dtype)}, {"grad", tensor.properties.requires_grad}, {"size", json_of(tensor.size)}, {"chunks", std::move(chunks)},
           {"shape", json_of(tensor.global_shape())}};
 }
 

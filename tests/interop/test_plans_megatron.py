@@ -70,7 +70,7 @@ class Job:
     def add_regular(self, key: str) -> None:
         dtype, local = self.rng.choice(DTYPES), self.local_shape(self.rng.randint(0, 3))
         for pieces, prepended in self.cells(local):
-            self.hold("shard", key=key, dtype=dtype, local=local, pieces=pieces, prepend=prepended)
+            self.hold("shard", key=key, dtype=dtype, local=local, pieces=pieces, prepend=prepended, grad=dtype.startswith(("float", "bfloat")))
 
     def add_flattened(self, key: str) -> None:
         """Each cell in ranges of up to all ranks, one on each."""
@@ -180,7 +180,7 @@ def make(kind: str, leaf: dict) -> ShardedTensor | ShardedObject:
         return ShardedTensor(leaf["key"], torch.empty(local, dtype=dtype), dtype, local, tuple(leaf["global"]), tuple(leaf["offset"]), None, replica_id(leaf))
     how = {"replica_id": replica_id(leaf), "prepend_axis_num": leaf["prepend"]}
     if "range" not in leaf:
-        return ShardedTensor.from_rank_offsets(leaf["key"], torch.empty(local, dtype=dtype), *map(tuple, leaf["pieces"]), **how)
+        return ShardedTensor.from_rank_offsets(leaf["key"], torch.empty(local, dtype=dtype, requires_grad=leaf["grad"] and dtype.is_floating_point), *map(tuple, leaf["pieces"]), **how)
     begin, end = leaf["range"]
     return ShardedTensor.from_rank_offsets_flat(leaf["key"], torch.empty(end - begin, dtype=dtype), local, *map(tuple, leaf["pieces"]), flattened_range=slice(begin, end),
                                                 **how)
@@ -282,10 +282,10 @@ class Content:
     kept: list = dataclasses.field(default_factory=list)       # of each rank: what it writes, as (key, position of the chunk), None for an object
     positions: dict = dataclasses.field(default_factory=dict)  # of chunks with elements: (key, position with the others) → position without them
 
-    def add(self, key: str, dtype: str, size: list[int], shape: list[int], chunks: list[tuple]) -> None:
+    def add(self, key: str, dtype: str, grad: bool, size: list[int], shape: list[int], chunks: list[tuple]) -> None:
         with_elements = [number for number, (_, sizes) in enumerate(chunks) if 0 not in sizes]
         self.positions.update({(key, number): position for position, number in enumerate(with_elements)})
-        self.tensors[key] = {"dtype": dtype, "size": size, "shape": shape, "chunks": [chunks[number] for number in with_elements]}
+        self.tensors[key] = {"dtype": dtype, "grad": grad, "size": size, "shape": shape, "chunks": [chunks[number] for number in with_elements]}
 
     def keep(self, items: list[tuple[str, int | None]]) -> None:
         self.kept.append(Counter((key, number if number is None else self.positions[key, number]) for key, number in items
@@ -298,7 +298,7 @@ def their_content(final, metadata) -> Content:
     for key, entry in metadata.state_dict_metadata.items():
         if isinstance(entry, TensorStorageMetadata):
             shape = original.get(key, {}).get("nd_reformulated_orig_global_shape", entry.size)
-            content.add(key, str(entry.properties.dtype).removeprefix("torch."), list(entry.size), list(shape),
+            content.add(key, str(entry.properties.dtype).removeprefix("torch."), entry.properties.requires_grad, list(entry.size), list(shape),
                         [(list(chunk.offsets), list(chunk.sizes)) for chunk in entry.chunks])
     for plan in final:
         content.keep([(item.index.fqn, None if isinstance(metadata.state_dict_metadata[item.index.fqn], BytesStorageMetadata) else item.index.index)
@@ -309,7 +309,7 @@ def their_content(final, metadata) -> Content:
 def our_content(answer: dict) -> Content:
     content = Content()
     for tensor in answer["tensors"]:
-        content.add(tensor["key"], tensor["dtype"], tensor["size"], tensor["shape"], [tuple(chunk) for chunk in tensor["chunks"]])
+        content.add(tensor["key"], tensor["dtype"], tensor["grad"], tensor["size"], tensor["shape"], [tuple(chunk) for chunk in tensor["chunks"]])
     for rank in answer["ranks"]:
         content.keep([(rank["items"][position]["key"], chunk) for position, chunk in rank["kept"]])
     return content

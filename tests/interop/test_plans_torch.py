@@ -40,6 +40,7 @@ class Plain:
     """An ordinary tensor; torch's planner takes it for replicated."""
     dtype: str
     shape: tuple[int, ...]
+    grad: bool = False
 
 
 @dataclasses.dataclass
@@ -49,6 +50,7 @@ class Placed:
     shape: tuple[int, ...]
     mesh: tuple[int, ...]
     placements: list
+    grad: bool
 
 
 @dataclasses.dataclass
@@ -95,7 +97,8 @@ class Tree:
     def leaf(self):
         roll = self.rng.random()
         if roll < 0.3:
-            return Plain(self.rng.choice(DTYPES), plans.random_shape(self.rng))
+            dtype = self.rng.choice(DTYPES)
+            return Plain(dtype, plans.random_shape(self.rng), self.grad(dtype))
         if roll < 0.75:
             return self.placed()
         return self.rng.choice([7, -1, 2.5, "text", None, True, b"bytes", (1, "x"), [], [1, [2, 3]], {}, (Plain("int32", (2,)), 3), [None, []]])
@@ -103,7 +106,11 @@ class Tree:
     def placed(self) -> Placed:
         shape = plans.random_shape(self.rng, axes=self.rng.randint(1, 3))
         mesh = self.rng.choice(MESHES[self.world])
-        return Placed(self.rng.choice(DTYPES), shape, mesh, [self.rng.choice([Replicate(), *(Shard(axis) for axis in range(len(shape)))]) for _ in mesh])
+        dtype = self.rng.choice(DTYPES)
+        return Placed(dtype, shape, mesh, [self.rng.choice([Replicate(), *(Shard(axis) for axis in range(len(shape)))]) for _ in mesh], self.grad(dtype))
+
+    def grad(self, dtype: str) -> bool:
+        return getattr(torch, dtype).is_floating_point and self.rng.random() < 0.5
 
     def pieces(self) -> Pieces:
         shape = plans.random_shape(self.rng)
@@ -184,14 +191,14 @@ class Rank:
             return type(tree)(theirs for theirs, _ in items), {type(tree).__name__: [ours for _, ours in items]}
         name = ".".join(map(str, path))
         if isinstance(tree, Plain):
-            return torch.empty(tree.shape, dtype=getattr(torch, tree.dtype)), {"tensor": [tree.dtype, tree.shape]}
+            return torch.empty(tree.shape, dtype=getattr(torch, tree.dtype), requires_grad=tree.grad), {"tensor": [tree.dtype, tree.shape, tree.grad]}
         if isinstance(tree, Placed):
             mesh = self.meshes[tree.mesh]
             sizes, offsets = compute_local_shape_and_global_offset(torch.Size(tree.shape), mesh, tree.placements)
-            local = torch.empty(sizes, dtype=getattr(torch, tree.dtype))
+            local = torch.empty(sizes, dtype=getattr(torch, tree.dtype), requires_grad=tree.grad)
             stride = torch.empty(tree.shape, device="meta").stride()
             theirs = DTensor.from_local(local, mesh, tree.placements, run_check=False, shape=torch.Size(tree.shape), stride=stride)
-            return theirs, our_shard(name, tree.dtype, tree.shape, (offsets, sizes))
+            return theirs, our_shard(name, tree.dtype, tree.shape, (offsets, sizes), tree.grad)
         if isinstance(tree, Pieces):
             boxes = tree.boxes[self.rank]
             shards = [our_shard(name, tree.dtype, tree.shape, box) for box in boxes]
@@ -203,9 +210,9 @@ class Rank:
         return isinstance(tree, PerRank) and tree.leaves[self.rank] is None or isinstance(tree, Pieces) and not tree.boxes[self.rank]
 
 
-def our_shard(key: str, dtype: str, shape, box: Box) -> dict:
+def our_shard(key: str, dtype: str, shape, box: Box, grad: bool = False) -> dict:
     offsets, sizes = box
-    return {"shard": {"key": key, "dtype": dtype, "global": list(shape), "offset": list(offsets), "local": list(sizes), "replica": 0}}
+    return {"shard": {"key": key, "dtype": dtype, "global": list(shape), "offset": list(offsets), "local": list(sizes), "replica": 0, "grad": grad}}
 
 
 class SaveCase:
@@ -291,12 +298,12 @@ def their_item(item: WriteItem) -> dict:
         return {"key": item.index.fqn}
     data = item.tensor_data
     assert item.index.offset == data.chunk.offsets
-    return {"key": item.index.fqn, "dtype": str(data.properties.dtype).removeprefix("torch."), "size": list(data.size), "offsets": list(data.chunk.offsets),
+    return {"key": item.index.fqn, "dtype": str(data.properties.dtype).removeprefix("torch."), "grad": data.properties.requires_grad, "size": list(data.size), "offsets": list(data.chunk.offsets),
             "sizes": list(data.chunk.sizes)}
 
 
 def their_tensor(key: str, tensor: TensorStorageMetadata) -> dict:
-    return {"key": key, "dtype": str(tensor.properties.dtype).removeprefix("torch."), "size": list(tensor.size), "shape": list(tensor.size),
+    return {"key": key, "dtype": str(tensor.properties.dtype).removeprefix("torch."), "grad": tensor.properties.requires_grad, "size": list(tensor.size), "shape": list(tensor.size),
             "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in tensor.chunks]}
 
 
