@@ -16,7 +16,7 @@ set(_layers mapping configs strategies dist_checkpointing)
 install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
         PATTERN comm/c10d EXCLUDE)
 install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
-install(FILES include/dckpt/dist_checkpointing.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
+install(FILES include/dckpt/dist_checkpointing.h include/dckpt/strategy.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
 
 foreach(_layer core ${_layers})
   set_target_properties(dckpt_${_layer} PROPERTIES EXPORT_NAME ${_layer})

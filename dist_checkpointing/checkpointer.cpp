@@ -70,8 +70,8 @@ std::optional<LatestCheckpoint> find_together(const fs::path& root, Communicator
 
 }  // namespace
 
-Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm)
-    : root_(fs::absolute(root)), policy_(std::move(policy)), policy_text_(to_yaml(policy_)), comm_(comm), planner_(make_planner(policy_.save)) {}
+Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm, SaveHooks hooks)
+    : root_(fs::absolute(root)), policy_(std::move(policy)), hooks_(std::move(hooks)), policy_text_(to_yaml(policy_)), comm_(comm), planner_(make_planner(policy_.save)) {}
 
 Checkpointer::~Checkpointer() = default;
 
@@ -89,14 +89,14 @@ void Checkpointer::save(const StateDict& state, std::uint64_t iteration) {
   }
   require_same_on_all_ranks("save", iteration);
   const SaveOptions options = prepare(iteration);
-  dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_);
+  dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_, hooks_);
   record(iteration, comm_);
 }
 
 PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) {
   require_same_on_all_ranks("save", iteration);
   const SaveOptions options = prepare(iteration);
-  if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_);
+  if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_);
   return saver_->save(state, root_ / iteration_directory(iteration), options.overwrite, [this, iteration](Communicator& comm) { record(iteration, comm); });
 }
 

@@ -30,7 +30,7 @@ struct ResumedFrom {
 class Checkpointer {
  public:
   /// Touches nothing on disk. `policy.save.overwrite` allows a save to replace an iteration that is complete.
-  Checkpointer(std::filesystem::path root, Policy policy, Communicator& comm);
+  Checkpointer(std::filesystem::path root, Policy policy, Communicator& comm, SaveHooks hooks = {});
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -77,6 +77,7 @@ class Checkpointer {
 
   const std::filesystem::path root_;
   const Policy policy_;
+  const SaveHooks hooks_;
   const std::string policy_text_;
   Communicator& comm_;
   SavePlanner planner_;

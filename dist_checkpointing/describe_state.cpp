@@ -68,12 +68,12 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
     std::get<TensorShard>(out.shards.back()).properties.requires_grad = false;  // Megatron's metadata never say otherwise
   }
   for (const ShardedObject* const object : leaves.objects) add_sharded_object(out, *object, writers);
+  out.own_common = split.common.is_none() ? Value::dict() : split.common;
   if (rank != 0) return out;
-  Value common = split.common.is_none() ? Value::dict() : split.common;
   if (compat == Compat::kMegatron) {
-    out.common = std::move(common);
+    out.common = out.own_common;
   } else {
-    add_object(out, kCommonStateKey, save_torch_file(Value::list({common})), true);
+    add_object(out, kCommonStateKey, save_torch_file(Value::list({out.own_common})), true);
   }
   return out;
 }

@@ -19,6 +19,7 @@ struct DescribedState {
   std::vector<Tensor> tensors;         ///< by TensorShard::source
   std::vector<Bytes> object_bytes;     ///< by ObjectShard::source
   std::optional<Value> common;         ///< what is not sharded, on the rank that writes it, where it is not an object
+  Value own_common;                    ///< what is not sharded on this rank; none in DCP's way, which has no common state
   std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: where each key lies in the tree
 };
 

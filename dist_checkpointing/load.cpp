@@ -15,6 +15,7 @@
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/save_hooks.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
@@ -103,6 +104,13 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
 }
 
 StateDict load_common_state(const std::filesystem::path& path) { return open_checkpoint(path)->common_state(); }
+
+std::optional<Value> load_content_metadata(const std::filesystem::path& path) {
+  const Value common = load_common_state(path);
+  const Value* const found = common.is_dict() ? common.find(kContentMetadataKey) : nullptr;
+  if (found == nullptr || found->is_none()) return std::nullopt;
+  return *found;
+}
 
 StateDict load_sharded_metadata(const std::filesystem::path& path) {
   const auto reader = open_checkpoint(path);

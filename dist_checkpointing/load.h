@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
 
 /// The common state; none if the checkpoint has none.
 StateDict load_common_state(const std::filesystem::path& path);
+
+/// What the trainer that saved it said about its contents (SaveHooks::content_metadata); empty if it said nothing, which differs from an empty dict.
+std::optional<Value> load_content_metadata(const std::filesystem::path& path);
 
 /// Every tensor as a whole, key → tensor. Needs memory for all of them.
 StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options = {});

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "configs/options.h"
+#include "dist_checkpointing/save_hooks.h"
 #include "mapping/planning/save_planner.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -19,12 +20,13 @@ namespace dckpt {
 /// path (components joined by '.'), plain tensors as tensors, values as objects, each once.
 ///
 /// Tensors may be strided; they must be in CPU memory and must not change until the call returns.
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm);
+void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, const SaveHooks& hooks = {});
 void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options = {});
 
 /// The same for one save of several: `planner`, made by make_planner() with the same options and kept by each rank from save to save, remembers the plan. When nothing but
 /// values has changed, the ranks exchange a few bytes instead of plans. After a failed save it remembers nothing.
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner);
+void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner,
+          const SaveHooks& hooks = {});
 SavePlanner make_planner(const SaveOptions& options);
 
 }  // namespace dckpt

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "configs/options.h"
+#include "dist_checkpointing/save_hooks.h"
 #include "mapping/planning/save_planner.h"
 #include "mapping/state/value.h"
 #include "strategies/async/staging_pool.h"
@@ -39,7 +40,7 @@ class PendingSave {
 class AsyncSaver {
  public:
   /// Collective. `comm` is used for splitting only, but must stay alive as long as the saver.
-  AsyncSaver(SaveOptions options, Communicator& comm);
+  AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks = {});
   /// Waits for the save that is going on, however it ends.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
@@ -60,6 +61,7 @@ class AsyncSaver {
   void settle();
 
   SaveOptions options_;
+  SaveHooks hooks_;
   std::unique_ptr<Communicator> comm_;
   SavePlanner planner_;
   StagingPool pool_;

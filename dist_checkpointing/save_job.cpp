@@ -9,6 +9,9 @@
 
 #include "dist_checkpointing/save_job.h"
 
+#include <utility>
+
+#include "dist_checkpointing/common_comparison.h"
 #include "dist_checkpointing/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
@@ -92,10 +95,16 @@ void check_contents(const DescribedState& described, const SaveStrategyEntry& st
   }
 }
 
+StateDict prepared(StateDict state, const SaveHooks& hooks) {
+  if (hooks.preprocess) state = hooks.preprocess(std::move(state));
+  if (hooks.content_metadata) state[kContentMetadataKey] = *hooks.content_metadata;
+  return state;
+}
+
 }  // namespace
 
-SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner)
-    : options_(std::move(options)), comm_(comm), planner_(planner), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
+SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner, const SaveHooks& hooks)
+    : options_(std::move(options)), comm_(comm), planner_(planner), hooks_(hooks), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
 
 /// A plan is remembered only when the whole save has succeeded; what was written of a failed one is removed at once.
 template <typename Step>
@@ -112,6 +121,7 @@ void SaveJob::remembering(Step&& step) {
 void SaveJob::plan(const StateDict& state) {
   remembering([&] {
     agree(comm_, "describing the state dict", [&] { describe(state); });
+    if (options_.planner.validate) compare_common();
     const std::vector<Bytes> proposals = comm_.gather(proposal_, 0);
     std::vector<Bytes> assignments;
     agree(comm_, "planning the save", [&] {
@@ -136,9 +146,18 @@ void SaveJob::write(ItemSource& source) {
 
 void SaveJob::describe(const StateDict& state) {
   strategy_ = make_save_strategy(options_);
-  described_ = describe_state(state, options_, comm_.rank());
+  described_ = describe_state(prepared(state, hooks_), options_, comm_.rank());
   check_contents(described_, find_save_strategy(options_.strategy.name, options_.strategy.version));
   proposal_ = planner_.propose(plan_local_save(described_.shards, options_.flattened));
+}
+
+void SaveJob::compare_common() {
+  Value common = std::exchange(described_.own_common, Value());
+  if (planner_kind(options_) != PlannerKind::kMegatron) return;
+  agree(comm_, "preparing the common state for comparison", [&] {
+    if (hooks_.before_comparison) common = hooks_.before_comparison(std::move(common));
+  });
+  compare_common_states(common, comm_);
 }
 
 std::vector<Bytes> SaveJob::assign(const std::vector<Bytes>& proposals) {

@@ -8,6 +8,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/describe_state.h"
+#include "dist_checkpointing/save_hooks.h"
 #include "dist_checkpointing/target_path.h"
 #include "mapping/planning/save_planner.h"
 #include "strategies/comm/communicator.h"
@@ -21,7 +22,7 @@ namespace dckpt {
 class SaveJob {
  public:
   /// `planner`: what this rank remembers of plans; forgotten if the save fails.
-  SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner);
+  SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner, const SaveHooks& hooks);
 
   /// Describes the state and agrees on who writes what. Collective.
   void plan(const StateDict& state);
@@ -35,6 +36,7 @@ class SaveJob {
 
  private:
   void describe(const StateDict& state);
+  void compare_common();
   std::vector<Bytes> assign(const std::vector<Bytes>& proposals);
   void accept(ByteView assignment);
   void publish(const std::vector<Bytes>& results);
@@ -44,6 +46,7 @@ class SaveJob {
   SaveOptions options_;
   Communicator& comm_;
   SavePlanner& planner_;
+  const SaveHooks& hooks_;
   TargetPath target_;
   std::shared_ptr<Storage> storage_;
   std::unique_ptr<SaveStrategy> strategy_;

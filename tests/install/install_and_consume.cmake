@@ -17,6 +17,7 @@ run(${CMAKE_COMMAND} -S "${CONSUMER}" -B "${WORK}/build" -G "${GENERATOR}" "-DCM
 run(${CMAKE_COMMAND} --build "${WORK}/build")
 run("${WORK}/build/quickstart" "${WORK}/quickstart")
 run("${WORK}/prefix/bin/dckpt" verify "${WORK}/quickstart")
+run("${WORK}/build/raw_strategy" "${EXAMPLES}/raw_strategy/run.yaml" "${WORK}/raw_strategy")
 if(TORCH)
   run("${WORK}/build/with_torch" "${WORK}/with_torch")
 endif()

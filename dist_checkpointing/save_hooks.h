@@ -1,0 +1,23 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "mapping/state/value.h"
+
+namespace dckpt {
+
+/// What a trainer adds to its saves in code. Every rank passes the same.
+struct SaveHooks {
+  /// Applied to a copy of each rank's state (tensors are shared, not copied) before anything else: to leave things out, to rename, to wrap.
+  std::function<StateDict(StateDict state)> preprocess{};
+  /// Applied to a copy of each rank's common state before it is compared with rank 0's: takes out what may differ. Does not change what is saved.
+  std::function<StateDict(StateDict common)> before_comparison{};
+  /// Describes what the state is made of; kept in the common state, from where load_content_metadata() takes it. An empty dict is not the same as none.
+  std::optional<Value> content_metadata{};
+};
+
+/// Where the common state keeps it, as Megatron-Core from 0.13 on does.
+inline constexpr const char* kContentMetadataKey = "content_metadata";
+
+}  // namespace dckpt
