@@ -120,6 +120,18 @@ TEST_P(CommunicatorConformance, LargeBuffersArriveWhole) {
   });
 }
 
+TEST_P(CommunicatorConformance, LargeBuffersOfDifferentSizesGoEveryWayAgainAndAgain) {
+  on_ranks(3, [](Communicator& comm) {
+    const auto letter = [](int from, int to, int round) { return Bytes(static_cast<std::size_t>((from * 3 + to + round) % 5) << 18, static_cast<std::byte>(from * 16 + to)); };
+    std::vector<Bytes> buffers(3);
+    for (int round = 0; round < 4; ++round) {
+      for (int to = 0; to < 3; ++to) buffers[static_cast<std::size_t>(to)] = letter(comm.rank(), to, round);
+      buffers = comm.all_to_all(std::move(buffers));
+      for (int from = 0; from < 3; ++from) EXPECT_TRUE(buffers[static_cast<std::size_t>(from)] == letter(from, comm.rank(), round));
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, SplitGroupsByColourAndKeepsRankOrder) {
   on_ranks(5, [](Communicator& comm) {
     const auto group = comm.split(comm.rank() % 2 == 0 ? -7 : 3);
