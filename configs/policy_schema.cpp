@@ -30,6 +30,7 @@ Type<PlannerOptions> planner() {
       field("kind", &PlannerOptions::kind, choice(kPlannerKindNames)),
       field("dedup", &PlannerOptions::dedup, choice(kDedupNames)),
       field("cache", &PlannerOptions::cache, flag()),
+      field("keep_plans", &PlannerOptions::keep_plans, flag()),
       field("validate", &PlannerOptions::validate, flag()),
       field("split_replicas", &PlannerOptions::split_replicas, flag()),
   }});

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "dist_checkpointing/same_on_all_ranks.h"
+#include "dist_checkpointing/seed_planner.h"
 #include "dist_checkpointing/staging_token.h"
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/layout.h"
@@ -111,6 +112,11 @@ std::optional<std::uint64_t> Checkpointer::latest() {
   return found->iteration;
 }
 
+/// The first save after this one need not plan anew, if the structure is still that of the checkpoint.
+void Checkpointer::take_plans(const fs::path& directory) {
+  if (policy_.save.planner.keep_plans) seed_planner(planner_, directory, comm_);
+}
+
 std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) {
   require_same_on_all_ranks("load the latest checkpoint");
   const auto found = find_together(root_, comm_);
@@ -120,6 +126,7 @@ std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) {
   }
   ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
   resumed.report = dckpt::load(state, resumed.directory, policy_.load, comm_);
+  take_plans(resumed.directory);
   loaded_ = position_ = found->iteration;
   return resumed;
 }
@@ -136,6 +143,7 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
         {.file = root_.string()});
   });
   LoadReport report = dckpt::load(state, directory, policy_.load, comm_);
+  take_plans(directory);
   loaded_ = position_ = iteration;
   return report;
 }

@@ -66,6 +66,7 @@ class Checkpointer {
   void require_same_on_all_ranks(const std::string& attempt, std::optional<std::uint64_t> iteration = std::nullopt);
   SaveOptions prepare(std::uint64_t iteration);
   void record(std::uint64_t iteration, Communicator& comm);
+  void take_plans(const std::filesystem::path& directory);
 
   // Rank 0.
   void take_root();

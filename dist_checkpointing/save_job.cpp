@@ -185,6 +185,7 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   set_places(planner_.global_plan(), places, files);
   Metadata& metadata = planner_.global_plan().metadata;
   metadata.paths = std::move(described_.paths);
+  if (options_.planner.keep_plans) metadata.kept_plans = planner_.kept_plans();
   metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
   strategy_->write_metadata(*storage_, publication_->staging(), metadata, described_.common ? &*described_.common : nullptr);
   publication_->commit();

@@ -13,6 +13,7 @@
 #include "dist_checkpointing/remove_sharded_tensors.h"
 #include "dist_checkpointing/save.h"
 #include "dist_checkpointing/save_async.h"
+#include "dist_checkpointing/seed_planner.h"
 #include "dist_checkpointing/verify.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mapping/base/bytes.h"
 #include "mapping/base/key_path.h"
 #include "mapping/geometry/box.h"
 #include "mapping/geometry/dtype.h"
@@ -58,6 +59,12 @@ struct StorageMeta {
   std::optional<std::string> save_id{};
 };
 
+/// What a save keeps of one rank's plan in the checkpoint, so that the next job need not plan anew (PlannerOptions::keep_plans). Both are made by encode_plan.
+struct KeptPlan {
+  Bytes proposed;   ///< the rank's local plan: what SavePlanner::seed takes
+  Bytes written{};  ///< what the rank wrote, for the readers that Megatron has; not read back
+};
+
 /// What a checkpoint holds, apart from the common state. Tensors and objects keep the order of the file.
 struct Metadata {
   std::vector<TensorMetadata> tensors;
@@ -68,6 +75,8 @@ struct Metadata {
   std::optional<StorageMeta> storage_meta{};
   std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)
   bool has_mcore_data = false;           ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of some tensors may be set)
+
+  std::vector<KeptPlan> kept_plans{};    ///< by rank; empty: none
 
   const TensorMetadata* find_tensor(std::string_view key) const;  ///< linear; build an index for many look-ups
   const ObjectMetadata* find_object(std::string_view key) const;

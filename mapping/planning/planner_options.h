@@ -29,6 +29,7 @@ struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;
   Dedup dedup = Dedup::kBalanced;
   bool cache = true;             ///< a save whose structure is that of the one before reuses its plan
+  bool keep_plans = false;       ///< the plans of all ranks are kept in the checkpoint, for the first save of the next job; doubles its metadata
   bool validate = true;          ///< that the chunks of each tensor cover it exactly
   bool split_replicas = false;   ///< replicas of a large tensor write a part each, instead of one of them all of it
 

@@ -129,16 +129,19 @@ std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
       known_[rank].plan.assign(content.begin(), content.end());
     });
   }
-  if (!hit_) {
+  const bool as_last_time = hit_ && planned_;
+  if (!as_last_time) {
+    planned_ = false;
     GlobalPlanner planner({.kind = options_.kind, .dedup = options_.dedup, .use_replicas = use_replicas_, .split_replicas = options_.split_replicas, .validate = options_.validate});
     for (std::size_t rank = 0; rank < known_.size(); ++rank) {
       planner.add(with_context({.rank = static_cast<int>(rank)}, [&] { return decode_plan(known_[rank].plan); }));
     }
     global_ = std::move(planner).finish();
+    planned_ = true;
   }
   std::vector<Bytes> answers;
   for (std::size_t rank = 0; rank < known_.size(); ++rank) {
-    if (hit_ || (!changed[rank] && known_[rank].items == global_.items[rank])) {
+    if (as_last_time || (!changed[rank] && known_[rank].items == global_.items[rank])) {
       answers.push_back({std::byte{kAsLastTime}});
       continue;
     }
@@ -149,12 +152,29 @@ std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
 }
 
 const SavePlan& SavePlanner::accept(ByteView answer) {
-  if (answer.empty() || answer[0] > std::byte{kAsLastTime} || (answer[0] == std::byte{kAsLastTime} && (!committed_ || answer.size() != 1))) {
+  if (answer.empty() || answer[0] > std::byte{kAsLastTime} || (answer[0] == std::byte{kAsLastTime} && (!committed_ || !items_ || answer.size() != 1))) {
     throw CheckpointError(ErrorCode::kCorrupt, "the final plan from the coordinator is malformed");
   }
   if (answer[0] == std::byte{kAnew}) items_ = decode_answer(answer.subspan(1), plan_);
-  final_ = final_plan(plan_, items_);
+  final_ = final_plan(plan_, *items_);
   return final_;
+}
+
+std::vector<KeptPlan> SavePlanner::kept_plans() const {
+  std::vector<KeptPlan> kept;
+  for (std::size_t rank = 0; rank < known_.size(); ++rank) {
+    const Bytes& proposed = known_[rank].plan;
+    kept.push_back({proposed, encode_plan(final_plan(decode_plan(proposed), global_.items[rank]))});
+  }
+  return kept;
+}
+
+void SavePlanner::seed(Bytes own, std::vector<Bytes> all) {
+  forget();
+  if (!options_.cache) return;
+  encoded_ = std::move(own);
+  committed_ = true;
+  for (Bytes& plan : all) known_.push_back({std::move(plan)});
 }
 
 void SavePlanner::commit() {
@@ -165,8 +185,9 @@ void SavePlanner::commit() {
 void SavePlanner::forget() {
   committed_ = false;
   encoded_.clear();
-  items_.clear();
+  items_.reset();
   known_.clear();
+  planned_ = false;
 }
 
 }  // namespace dckpt

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,9 @@ namespace dckpt {
 /// A rank compares its plan with the accepted one byte by byte, so a changed key, dtype, shape, box, range, replica id or option is never taken for the same;
 /// the fingerprint lets the coordinator check that both remember the same plan. When all ranks propose the plan of last time, nothing is planned: the metadata
 /// are those of last time, without places. When some do, all is planned anew and only final plans that differ are sent.
+///
+/// A new job can begin with the plans that a checkpoint keeps (PlannerOptions::keep_plans, seed_planner() in seed_planner.h): they stand for those of last time, and the
+/// coordinator plans from them when all ranks propose the same, so that a plan is never taken over from a file but made from what every rank holds.
 ///
 /// One object per rank, used by one thread at a time. With PlannerOptions::cache off it remembers nothing.
 class SavePlanner {
@@ -40,6 +44,12 @@ class SavePlanner {
   /// Coordinator only: whether the last decide() found everything as last time.
   bool was_hit() const noexcept { return hit_; }
 
+  /// Coordinator only, after decide(): the plans of all ranks, to be kept in the checkpoint.
+  std::vector<KeptPlan> kept_plans() const;
+  /// Forgets everything and takes plans that a checkpoint keeps for those of last time: `own` of this rank, on the coordinator `all` of every rank, in a job of as many
+  /// ranks. All ranks or none must call it. The bytes need not be sound: they are only compared, until they have been found to be what a rank proposes.
+  void seed(Bytes own, std::vector<Bytes> all = {});
+
   void commit();
   /// Back to the beginning, as if nothing had been saved.
   void forget();
@@ -48,7 +58,7 @@ class SavePlanner {
   /// What the coordinator knows of a rank.
   struct Known {
     Bytes plan;                         ///< encoded
-    std::vector<AssignedItem> items;
+    std::optional<std::vector<AssignedItem>> items{};  ///< that it remembers too; empty if it does not
   };
 
   PlannerOptions options_;
@@ -57,11 +67,12 @@ class SavePlanner {
   SavePlan plan_;                       ///< proposed
   SavePlan final_;
   Bytes encoded_;                       ///< of plan_
-  std::vector<AssignedItem> items_;     ///< of final_
-  bool committed_ = false;              ///< encoded_ and items_ are those of a save that succeeded
+  std::optional<std::vector<AssignedItem>> items_{};  ///< of final_
+  bool committed_ = false;              ///< encoded_ and items_ are those of a save that succeeded, or of a seed
 
   std::vector<Known> known_;
   GlobalPlan global_;
+  bool planned_ = false;                ///< global_ is that of known_
   bool hit_ = false;
 };
 

@@ -41,7 +41,7 @@ save:
   backend: {name: torch_dist, version: 1}
   compat: megatron-0.19
   flattened: megatron
-  planner: {kind: mcore, dedup: lowest_rank, cache: false, validate: false}
+  planner: {kind: mcore, dedup: lowest_rank, cache: false, keep_plans: true, validate: false}
   parallel: {enabled: true, exchange: all_to_all}
   async: {enabled: false, snapshot: eager, staging_memory: 1.5GiB}
   separation_hint: "optimizer."
@@ -62,7 +62,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.strategy, (StrategyName{"torch_dist", 1}));
   EXPECT_EQ(policy.save.compat, Compat::kMegatron019);
   EXPECT_EQ(policy.save.flattened, FlattenedForm::kMegatron);
-  EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron, .dedup = Dedup::kLowestRank, .cache = false, .validate = false}));
+  EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron, .dedup = Dedup::kLowestRank, .cache = false, .keep_plans = true, .validate = false}));
   EXPECT_EQ(policy.save.parallel, (ParallelOptions{true, Exchange::kAllToAll}));
   EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false, .staging_memory = std::uint64_t{3} << 29}));
   EXPECT_EQ(policy.save.separation_hint, "optimizer.");
@@ -90,6 +90,7 @@ save:
     kind: mcore
     dedup: balanced
     cache: true
+    keep_plans: false
     validate: true
     split_replicas: false
   parallel:
@@ -293,7 +294,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 35u);
+  ASSERT_EQ(leaves.size(), 36u);
   for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 

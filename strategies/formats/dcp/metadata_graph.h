@@ -16,6 +16,10 @@ inline constexpr std::string_view kMetadataModule = "torch.distributed.checkpoin
 inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 inline constexpr std::string_view kMegatronModule = "megatron.core.dist_checkpointing.strategies.torch";
 
+inline constexpr std::string_view kPlannerModule = "torch.distributed.checkpoint.planner";
+/// The attribute that this library adds to each SavePlan of all_local_plans: KeptPlan::proposed. Python ignores it.
+inline constexpr std::string_view kKeptPlan = "dckpt_plan";
+
 struct GlobalName {
   std::string_view module;
   std::string_view name;

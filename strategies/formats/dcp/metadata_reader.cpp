@@ -21,6 +21,7 @@ namespace {
 using dcp::ChunkMatcher;
 using dcp::Fields;
 using dcp::GlobalName;
+using dcp::kKeptPlan;
 using dcp::KnownGlobal;
 using dcp::MetadataGraph;
 using dcp::throw_corrupt;
@@ -59,7 +60,7 @@ void check_bytes(ShapeView shape, DType dtype, std::string_view what) {
 
 class MetadataReader {
  public:
-  explicit MetadataReader(const pickle::Graph& nodes) : graph_(nodes) {}
+  MetadataReader(const pickle::Graph& nodes, std::uint64_t pickle_size) : graph_(nodes), pickle_size_(pickle_size) {}
 
   Metadata read() {
     refuse_persistent_ids();
@@ -74,6 +75,7 @@ class MetadataReader {
     read_records(graph_.dict(graph_.find(fields, "storage_data"), "storage_data"));
     read_paths(graph_.find(fields, "planner_data"));
     read_storage_meta(graph_.find(fields, "storage_meta"));
+    read_kept_plans(graph_.find(fields, "all_local_plans"));
     if (const Id version = graph_.find(fields, "version"); graph_.is_text(version)) metadata_.version = std::string(graph_.text(version, "version"));
     return std::move(metadata_);
   }
@@ -382,7 +384,25 @@ class MetadataReader {
     if (const Id save = graph_.find(fields, "save_id"); graph_.is_text(save)) meta.save_id = std::string(graph_.text(save, "save_id"));
   }
 
+  /// Of Megatron's plans only what this library has attached to each; nothing else depends on them, so that others are skipped.
+  void read_kept_plans(Id id) {
+    if (id == MetadataGraph::kAbsent || graph_.kind(id) != Kind::kList) return;
+    std::vector<KeptPlan> plans;
+    std::uint64_t bytes = 0;
+    for (const Id plan : graph_.nodes().children(id)) {
+      if (!graph_.class_of(plan)) return;
+      const Id kept = graph_.find(graph_.attributes(plan), kKeptPlan);
+      if (kept == MetadataGraph::kAbsent || graph_.kind(kept) != Kind::kBytes) return;
+      bytes += graph_.nodes().bytes(kept).size();
+      if (bytes > pickle_size_) return;  // the same bytes over and over
+      const ByteView content = graph_.nodes().bytes(kept);
+      plans.push_back({Bytes(content.begin(), content.end())});
+    }
+    metadata_.kept_plans = std::move(plans);
+  }
+
   MetadataGraph graph_;
+  std::uint64_t pickle_size_;
   KnownGlobal chunk_class_{dcp::kMetadataModule, "ChunkStorageMetadata"};
   KnownGlobal index_class_{dcp::kMetadataModule, "MetadataIndex"};
   KnownGlobal place_class_{dcp::kFilesystemModule, "_StorageInfo"};
@@ -405,7 +425,7 @@ class MetadataReader {
 Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name) {
   return with_context({.file = file_name}, [&] {
     const pickle::Graph graph = pickle::read_graph(pickle, file_name);
-    return MetadataReader(graph).read();
+    return MetadataReader(graph, pickle.size()).read();
   });
 }
 

@@ -8,7 +8,7 @@
 namespace dckpt {
 
 /// Reads the pickle of a DCP `.metadata` file: torch's Metadata and Megatron's MCoreMetadata of every generation. Nothing in it is imported or
-/// called; fields that are not known are skipped, all_local_plans is not looked at.
+/// called; fields that are not known are skipped, and so is what Megatron keeps in all_local_plans (not what SavePlanner does).
 ///
 /// What is returned has been checked against itself: every dtype is known, every number fits and is not negative, every chunk lies inside its
 /// tensor and has exactly one storage record, found by key and offset (the index in a record is only a hint), every object has one record

@@ -1,10 +1,14 @@
 #include "strategies/formats/dcp/metadata_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/planning/save_plan.h"
 #include "strategies/formats/dcp/metadata_graph.h"
 #include "strategies/formats/pickle/writer.h"
 
@@ -31,6 +35,7 @@ class MetadataWriter {
       attribute("storage_meta", [&] { storage_meta(); });
       if (metadata_.version) attribute("version", [&] { out_.text(*metadata_.version); });
       if (metadata_.has_mcore_data) attribute("mcore_data", [&] { mcore_data(); });
+      if (!metadata_.kept_plans.empty()) attribute("all_local_plans", [&] { all_local_plans(); });
     });
     return out_.finish();
   }
@@ -248,9 +253,103 @@ class MetadataWriter {
     dict([&] {
       for (const TensorMetadata& tensor : metadata_.tensors) {
         out_.text(tensor.key);
-        dict([&] {
-          if (tensor.flattened_shape) attribute("nd_reformulated_orig_global_shape", [&] { tuple(*tensor.flattened_shape); });
+        original_shape(tensor.flattened_shape);
+      }
+    });
+  }
+
+  void original_shape(const std::optional<Shape>& shape) {
+    dict([&] {
+      if (shape) attribute("nd_reformulated_orig_global_shape", [&] { tuple(*shape); });
+    });
+  }
+
+  /// Megatron compares each of its own plans with these field by field, except storage_data; mcore_data is a field of its plans up to 0.15.
+  void all_local_plans() {
+    out_.empty_list();
+    out_.mark();
+    for (const KeptPlan& kept : metadata_.kept_plans) {
+      const SavePlan plan = by_key(decode_plan(kept.written));
+      object(plan_class_);
+      attributes([&] {
+        attribute("items", [&] {
+          out_.empty_list();
+          out_.mark();
+          for (const WriteItem& item : plan) write_item(item);
+          out_.append_items();
         });
+        attribute("storage_data", [&] { out_.none(); });
+        attribute("planner_data", [&] { out_.empty_dict(); });
+        attribute("usable", [&] { out_.boolean(true); });
+        attribute("mcore_data", [&] { mcore_data(plan); });
+        attribute(dcp::kKeptPlan, [&] { out_.bytes(kept.proposed); });
+      });
+    }
+    out_.append_items();
+  }
+
+  /// Megatron plans key by key.
+  static SavePlan by_key(SavePlan plan) {
+    std::unordered_map<std::string, std::size_t> first;
+    for (std::size_t i = 0; i < plan.size(); ++i) first.try_emplace(plan[i].key, i);
+    std::ranges::stable_sort(plan, {}, [&](const WriteItem& item) { return first.at(item.key); });
+    return plan;
+  }
+
+  void write_item(const WriteItem& item) {
+    const bool is_tensor = item.kind == WriteItem::Kind::kTensor;
+    object(item_class_);
+    attributes([&] {
+      attribute("index", [&] {
+        object(index_class_);
+        attributes([&] {
+          attribute(fqn_name_, [&] { out_.text(item.key); });
+          attribute(offset_name_, [&] { is_tensor ? repeated_torch_size(item.chunk.offsets) : out_.none(); });
+          attribute(index_name_, [&] { out_.none(); });
+        });
+      });
+      attribute("type", [&] { item_type(is_tensor ? kShard : kByteIo); });
+      attribute("bytes_io_data", [&] { out_.none(); });
+      attribute("tensor_data", [&] { is_tensor ? tensor_data(item) : out_.none(); });
+    });
+  }
+
+  void tensor_data(const WriteItem& item) {
+    object(dcp::kPlannerModule, "TensorWriteData");
+    attributes([&] {
+      attribute("chunk", [&] {
+        object(chunk_class_);
+        attributes([&] {
+          attribute(offsets_name_, [&] { repeated_torch_size(item.chunk.offsets); });
+          attribute(sizes_name_, [&] { repeated_torch_size(item.chunk.sizes); });
+        });
+      });
+      attribute("properties", [&] { properties(item.properties); });
+      attribute("size", [&] { repeated_torch_size(item.size); });
+    });
+  }
+
+  // Members of WriteItemType.
+  static constexpr std::int64_t kShard = 2;
+  static constexpr std::int64_t kByteIo = 3;
+
+  void item_type(std::int64_t type) {
+    std::optional<Slot>& known = item_types_[static_cast<std::size_t>(type)];
+    if (known) return out_.get(*known);
+    out_.global(dcp::kPlannerModule, "WriteItemType");
+    out_.integer(type);
+    out_.tuple(1);
+    out_.reduce();
+    known = out_.put();
+  }
+
+  void mcore_data(const SavePlan& plan) {
+    std::unordered_set<std::string_view> seen;
+    dict([&] {
+      for (const WriteItem& item : plan) {
+        if (item.kind != WriteItem::Kind::kTensor || !seen.insert(item.key).second) continue;
+        out_.text(item.key);
+        original_shape(item.flattened_shape);
       }
     });
   }
@@ -265,6 +364,9 @@ class MetadataWriter {
   Global index_class_{dcp::kMetadataModule, "MetadataIndex"};
   Global place_class_{dcp::kFilesystemModule, "_StorageInfo"};
   Global torch_size_{"torch", "Size"};
+  Global plan_class_{dcp::kPlannerModule, "SavePlan"};
+  Global item_class_{dcp::kPlannerModule, "WriteItem"};
+  std::array<std::optional<Slot>, 4> item_types_{};
   Text offsets_name_{"offsets"}, sizes_name_{"sizes"};
   Text fqn_name_{"fqn"}, index_name_{"index"}, offset_name_{"offset"};
   Text path_name_{"relative_path"}, length_name_{"length"};

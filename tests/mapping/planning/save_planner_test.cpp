@@ -168,6 +168,92 @@ TEST(SavePlanner, RefusesAFingerprintOfAPlanThatTheCoordinatorDoesNotRemember) {
   EXPECT_THROW(job.save(plans), CheckpointError);
 }
 
+/// A job that begins with the plans that another one kept.
+Job resumed(Job& job, std::size_t ranks, PlannerOptions options = {}) {
+  std::vector<Bytes> plans;
+  for (const KeptPlan& kept : job.rank(0).kept_plans()) plans.push_back(kept.proposed);
+  Job next(ranks, options);
+  for (std::size_t rank = 1; rank < ranks; ++rank) next.rank(rank).seed(plans[rank]);
+  next.rank(0).seed(plans[0], plans);
+  return next;
+}
+
+TEST(SeededSavePlanner, SendsOnlyFingerprintsInItsFirstSave) {
+  Job job(3);
+  const auto plans = job.plan({"a", "b"}, 8);
+  job.save(plans);
+  Job next = resumed(job, 3);
+  for (int again = 0; again < 2; ++again) {
+    next.save(plans);
+    EXPECT_TRUE(next.rank(0).was_hit());
+    EXPECT_EQ(next.proposal_sizes, (std::vector<std::size_t>{18, 18, 18}));
+    EXPECT_EQ(next.finals, job.finals);
+    EXPECT_EQ(next.rank(0).global_plan().metadata.tensors.size(), 2U);
+    EXPECT_EQ(next.rank(0).global_plan().items, job.rank(0).global_plan().items);
+  }
+  EXPECT_EQ(next.answer_sizes, (std::vector<std::size_t>{1, 1, 1})) << "from the second save on";
+}
+
+TEST(SeededSavePlanner, NeverTakesAChangedPlanForTheSame) {
+  Job job(2);
+  const auto plans = job.plan({"a"}, 8);
+  job.save(plans);
+  const std::vector<std::function<void(WriteItem&)>> changes{
+      [](WriteItem& item) { item.key = "b"; },
+      [](WriteItem& item) { item.properties.dtype = DType::kInt32; },
+      [](WriteItem& item) { item.properties.requires_grad = true; },
+      [](WriteItem& item) { item.size = {2, 9}, item.chunk.sizes = {1, 9}; },
+      [](WriteItem& item) { item.chunk.offsets = {0, 0}; },
+      [](WriteItem& item) { item.main_replica = false; },
+      [](WriteItem& item) { item.flattened = true; },
+      [](WriteItem& item) { item.flattened_shape = Shape{4, 4}; },
+      [](WriteItem& item) { item.source = 5; },
+      [](WriteItem& item) { item.source_begin = 4; },
+  };
+  for (const auto& change : changes) {
+    Job next = resumed(job, 2, {.validate = false});
+    auto changed = plans;
+    change(changed[1][0]);
+    try {
+      next.save(changed);
+      EXPECT_EQ(next.finals[0], changed[0]);
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kMismatch) << "planned anew, and found not to fit together";
+    }
+    EXPECT_FALSE(next.rank(0).was_hit());
+  }
+}
+
+TEST(SeededSavePlanner, PlansAsTheOptionsOfTheNewJobSay) {
+  const TensorShard shard{.key = "a", .properties = {}, .global_shape = {8}, .box = whole(Shape{8})};
+  const LocalShard local(shard);
+  const std::vector<SavePlan> plans(2, plan_local_save({&local, 1}, FlattenedForm::kBoxes));
+  Job job(2, {.kind = PlannerKind::kDefault, .dedup = Dedup::kBalanced});
+  job.save(plans);
+  Job next = resumed(job, 2, {.kind = PlannerKind::kDefault, .dedup = Dedup::kOff});
+  EXPECT_THROW(next.save(plans), CheckpointError) << "both ranks would write it";
+}
+
+TEST(SeededSavePlanner, IgnoresBytesThatAreNoPlan) {
+  Job job(2);
+  const auto plans = job.plan({"a"}, 8);
+  job.rank(1).seed(to_bytes("rubbish"));
+  job.rank(0).seed(to_bytes("rubbish"), {to_bytes("rubbish"), to_bytes("more")});
+  job.save(plans);
+  EXPECT_FALSE(job.rank(0).was_hit());
+  EXPECT_EQ(job.finals, plans);
+}
+
+TEST(SeededSavePlanner, WithoutACacheRemembersNothing) {
+  Job job(2);
+  const auto plans = job.plan({"a"}, 8);
+  job.save(plans);
+  Job next = resumed(job, 2, {.cache = false});
+  next.save(plans);
+  EXPECT_FALSE(next.rank(0).was_hit());
+  EXPECT_EQ(next.finals, plans);
+}
+
 TEST(SavePlanner, NamesTheRankWithOtherOptions) {
   SavePlanner coordinator(PlannerOptions{});
   SavePlanner other(PlannerOptions{.dedup = Dedup::kLowestRank});

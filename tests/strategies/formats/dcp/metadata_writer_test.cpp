@@ -10,6 +10,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/save_plan.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/json/json.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
@@ -55,6 +56,20 @@ TEST(MetadataWriter, WritesAttributesOfMegatronOnlyWhenAsked) {
   EXPECT_FALSE(read_dcp_metadata(write_dcp_metadata(metadata)).has_mcore_data);
   metadata.has_mcore_data = true;
   EXPECT_TRUE(read_dcp_metadata(write_dcp_metadata(metadata)).has_mcore_data);
+}
+
+TEST(MetadataWriter, KeptPlansComeBackAsTheyWereProposed) {
+  Metadata metadata = small_metadata();
+  EXPECT_TRUE(read_dcp_metadata(write_dcp_metadata(metadata)).kept_plans.empty());
+  WriteItem item;
+  item.key = "w";
+  item.size = {2, 3};
+  item.chunk = {{0, 0}, {1, 3}};
+  metadata.kept_plans = {{to_bytes("a plan"), encode_plan({item})}, {to_bytes(std::string_view("\0another", 8)), encode_plan({})}};
+  const Metadata read = read_dcp_metadata(write_dcp_metadata(metadata));
+  ASSERT_EQ(read.kept_plans.size(), 2u);
+  EXPECT_EQ(as_text(read.kept_plans[0].proposed), "a plan");
+  EXPECT_EQ(as_text(read.kept_plans[1].proposed), std::string_view("\0another", 8));
 }
 
 TEST(MetadataWriter, IsAsTerseAsPython) {
