@@ -59,11 +59,10 @@ class BufferedFile {
 };
 
 void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source, const WriteOptions& io) {
-  TensorBlobOptions options;
+  TensorBlobOptions options;  // requires no gradient: like torch, which detaches what it saves, and leaves it to the metadata to say so
   options.alignment = io.page_aligned ? kPageSize : 64;
   options.file_offset = file.position();
   options.crc = io.checksums;
-  options.requires_grad = item.properties.requires_grad;
   const TensorBlobWriter blob(item.properties.dtype, item.chunk.sizes, options);
   file.append(blob.head());
   std::uint32_t crc = 0;
