@@ -1,9 +1,9 @@
 // How a save goes on in the background.
 //
-//   trainer's thread            every rank agrees on the plan as in save_job.cpp (steps 1 and 2); the background thread starts; the items are copied
+//   trainer's thread            every rank agrees on the plan as in save_job.cpp (steps 1 and 2), then that the background can start; the items are copied
 //   background thread           steps 3 and 4: writes the items from the copies, publishes; then `published`
 //
-// The communicator is used by the trainer's thread until the background thread starts, then only by that one, until it has ended.
+// The communicator is used by the trainer's thread until all ranks have agreed to start, then only by the background thread, until it has ended.
 
 #include "dist_checkpointing/save_async.h"
 
@@ -101,13 +101,22 @@ PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path
   options.overwrite = overwrite;
   auto job = std::make_unique<Job>(directory, options, *comm_, planner_, hooks_);
   job->save.plan(state);
-  agree(*comm_, "preparing the save in the background", [&] {
-    DescribedState& described = job->save.described();
-    if (described.common) described.common = snapshot(*described.common);
-    job->source.emplace(job->save.items(), std::move(described.tensors), std::move(described.object_bytes), pool_);
-    job_ = std::move(job);
-    job_->thread = std::jthread([this, running = job_.get(), published = std::move(published)] { running->run(*comm_, published); });
-  });
+  std::promise<bool> start;
+  try {
+    agree(*comm_, "preparing the save in the background", [&] {
+      DescribedState& described = job->save.described();
+      if (described.common) described.common = snapshot(*described.common);
+      job->source.emplace(job->save.items(), std::move(described.tensors), std::move(described.object_bytes), pool_);
+      job->thread = std::jthread([this, running = job.get(), published = std::move(published), started = start.get_future()]() mutable {
+        if (started.get()) running->run(*comm_, published);
+      });
+    });
+  } catch (...) {
+    start.set_value(false);
+    throw;
+  }
+  job_ = std::move(job);
+  start.set_value(true);
   job_->source->stage(options_.io.threads);
   return PendingSave(job_->outcome);
 }

@@ -5,7 +5,7 @@
 namespace gpt {
 namespace {
 
-/// The pieces that tensor and pipeline parallelism make of a parameter. Layers are stacked: they are the places along a leading axis that the local tensor lacks.
+/// Which piece of the whole tensor a rank has of a parameter. Layers are stacked: they are the places along a leading axis that the local tensor lacks.
 struct Sharding {
   std::vector<dckpt::RankOffset> offsets;
   dckpt::ShardedTensorOptions options;
@@ -51,10 +51,11 @@ dckpt::StateDict sharded_state(const Model& model, const ShardedAdam& adam, cons
     const Parameter& parameter = fragment.parameter;
     const Sharding place = sharding(parameter, model.config(), parallel, 0);
     const dckpt::Shape local_shape(parameter.tensor.sizes().begin(), parameter.tensor.sizes().end());
+    const dckpt::FlattenedRange range{fragment.begin, fragment.end};
     for (const auto& [kind, flat] : kinds) {
-      const at::Tensor elements = flat.narrow(0, fragment.offset, fragment.end - fragment.begin);
+      const at::Tensor elements = flat.narrow(0, fragment.offset, range.end - range.begin);
       state["optimizer"]["state"][kind][name_in_state(parameter)] = dckpt::ShardedTensor::from_rank_offsets_flat(
-          "optimizer.state." + kind + "." + parameter.key, dckpt::from_torch(elements), local_shape, place.offsets, {fragment.begin, fragment.end}, place.options);
+          "optimizer.state." + kind + "." + parameter.key, dckpt::from_torch(elements), local_shape, place.offsets, range, place.options);
     }
   }
   return state;

@@ -22,7 +22,9 @@ std::uint64_t scramble(std::uint64_t value) {
 Corpus::Corpus(const std::filesystem::path& file, std::int64_t sequence) : sequence_(sequence) {
   std::ifstream stream(file, std::ios::binary);
   text_.assign(std::istreambuf_iterator<char>(stream), {});
-  if (!stream || static_cast<std::int64_t>(text_.size()) <= sequence) throw std::runtime_error(file.string() + ": expected a text of more than " + std::to_string(sequence) + " bytes");
+  if (!stream || static_cast<std::int64_t>(text_.size()) <= sequence) {
+    throw std::runtime_error(file.string() + ": expected a text of more than " + std::to_string(sequence) + " bytes");
+  }
 }
 
 Batch Corpus::batch(std::int64_t first, std::int64_t count) const {

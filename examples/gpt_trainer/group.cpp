@@ -34,7 +34,8 @@ struct Group::Connection {
 Group::Group(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, int size) : rank_(rank), size_(size) {
   const auto options = c10d::ProcessGroupGloo::Options::create(kTimeout);
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  options->devices.push_back(interface == nullptr ? c10d::ProcessGroupGloo::createDefaultDevice() : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+  using Gloo = c10d::ProcessGroupGloo;
+  options->devices.push_back(interface == nullptr ? Gloo::createDefaultDevice() : Gloo::createDeviceForInterface(interface));
   options->threads = 1;
   connection_ = std::make_shared<Connection>();
   connection_->backend = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, options);

@@ -15,8 +15,8 @@ class Communicator;
 
 namespace gpt {
 
-/// Some of the processes, connected over Gloo; copies are the same connection. All call the same collectives in the same order. Tensors are contiguous, in CPU memory, and of the same shape on every
-/// rank; a group of one does nothing.
+/// Some of the processes, connected over Gloo; copies are the same connection. All call the same collectives in the same order. Tensors are contiguous, in CPU
+/// memory, and of the same shape on every rank.
 class Group {
  public:
   Group() = default;  ///< of no one

@@ -86,7 +86,8 @@ int main(int argc, char** argv) try {
       if (parallel.rank == parallel.world.size() - 1) std::raise(SIGKILL);
     }
   }
-  communicator->barrier();  // rank 0 may serve the others' rendezvous
+  if (checkpointer) checkpointer->wait();  // the last save may still be under way
+  communicator->barrier();                 // rank 0 may serve the others' rendezvous
   return 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << std::endl;

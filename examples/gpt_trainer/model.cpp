@@ -55,7 +55,8 @@ Model::Layer Model::add_layer(std::int64_t number) {
   layer.linear_proj = {add(prefix + "self_attention.linear_proj.weight", {hidden, hidden}, output_deviation, columns),
                        add_constant(prefix + "self_attention.linear_proj.bias", hidden, 0, whole)};
   layer.pre_mlp_layernorm = add_norm(prefix + "pre_mlp_layernorm", whole);
-  layer.linear_fc1 = {add(prefix + "mlp.linear_fc1.weight", {4 * hidden, hidden}, kDeviation, rows), add_constant(prefix + "mlp.linear_fc1.bias", 4 * hidden, 0, rows)};
+  layer.linear_fc1 = {add(prefix + "mlp.linear_fc1.weight", {4 * hidden, hidden}, kDeviation, rows),
+                      add_constant(prefix + "mlp.linear_fc1.bias", 4 * hidden, 0, rows)};
   layer.linear_fc2 = {add(prefix + "mlp.linear_fc2.weight", {hidden, 4 * hidden}, output_deviation, columns),
                       add_constant(prefix + "mlp.linear_fc2.bias", hidden, 0, whole)};
   return layer;

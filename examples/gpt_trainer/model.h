@@ -18,9 +18,9 @@ struct ModelConfig {
 
 /// A weight, or this rank's piece of it, and which piece that is.
 struct Parameter {
-  std::string key;                        ///< of the whole tensor, the same for all layers: "decoder.layers.mlp.linear_fc1.weight"
-  std::optional<std::int64_t> layer{};    ///< counted over all stages
-  std::optional<std::int64_t> cut_axis{}; ///< tensor parallel ranks have equal pieces along it; without, all have the same
+  std::string key;                         ///< of the whole tensor, the same for all layers: "decoder.layers.mlp.linear_fc1.weight"
+  std::optional<std::int64_t> layer{};     ///< counted over all stages
+  std::optional<std::int64_t> cut_axis{};  ///< tensor parallel ranks have equal pieces along it; without, all have the same
   at::Tensor tensor;
 };
 
@@ -31,8 +31,8 @@ class Model {
   /// Throws std::invalid_argument if layers, heads or vocabulary cannot be cut evenly. `parallel` must outlive the model.
   Model(const ModelConfig& config, const ParallelState& parallel);
 
-  /// From bytes [batch, sequence] on the first stage, activations [batch, sequence, hidden] on others, to activations, or on the last stage this rank's piece of
-  /// the logits [batch, sequence, vocabulary / TP].
+  /// From bytes [batch, sequence] on the first stage, activations [batch, sequence, hidden] on others, to activations, or on the last stage this rank's piece
+  /// of the logits [batch, sequence, vocabulary / TP].
   at::Tensor forward(const at::Tensor& input) const;
   /// Mean cross entropy of the last stage's output.
   at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) const;

@@ -37,7 +37,7 @@ std::string to_string(const Layout& layout) {
 ParallelState connect(int tp, int pp) {
   const int size = number("WORLD_SIZE");
   if (tp < 1 || pp < 1 || size % (tp * pp) != 0) {
-    throw std::invalid_argument(std::to_string(size) + " processes cannot be cut " + std::to_string(tp) + " ways by tensor and " + std::to_string(pp) + " ways by pipeline");
+    throw std::invalid_argument(std::to_string(size) + " processes cannot be cut into TP" + std::to_string(tp) + "·PP" + std::to_string(pp));
   }
   ParallelState state;
   state.layout = {tp, pp, size / (tp * pp)};

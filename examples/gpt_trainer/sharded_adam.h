@@ -10,8 +10,8 @@ struct AdamOptions {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
 };
 
-/// Adam whose state is shared out among data parallel ranks (ZeRO stage 1). The parameters lie one after the other in one flat buffer, their gradients in another; each rank
-/// owns an equal range of it, whose ends are anywhere inside parameters, and keeps the moments of those elements only.
+/// Adam whose state is shared out among data parallel ranks (ZeRO stage 1). The parameters lie one after the other in one flat buffer, their gradients in
+/// another; each rank owns an equal range of it, whose ends are anywhere inside parameters, and keeps the moments of those elements only.
 class ShardedAdam {
  public:
   /// Moves the parameters' elements and gradients into its buffers. `data` must outlive it.

@@ -87,5 +87,25 @@ TEST(Layouts, AnyLayoutIsLoadedUnderAnyOther) {
   }
 }
 
+TEST(Layouts, ARankOutsideTheMeshAsksForNothing) {
+  const MeshLayout layout = to_mesh_layout({{2}, {{-1}, {0}}, {3, 1}}, kShape);  // HyperParallel's rank_list names ranks 3 and 1 of four
+  const TempDir directory;
+  for (const Compat compat : {Compat::kMegatron, Compat::kDcp}) {
+    const std::filesystem::path checkpoint = directory.path() / to_string(compat);
+    run_ranks(4, [&](Communicator& comm) {
+      const Local saved(layout, comm.rank());
+      saved.fill();
+      save(saved.state(), checkpoint, {.compat = compat}, comm);
+      const Local loaded(layout, comm.rank());
+      StateDict state = loaded.state();
+      const LoadReport report = load(state, checkpoint, {}, comm);
+      const bool outside = comm.rank() % 2 == 0;
+      EXPECT_EQ(report.bytes_wanted, outside ? 0U : 9U * 5 * 8);
+      EXPECT_EQ(report.bytes_read == 0, outside);
+      EXPECT_TRUE(loaded.is_filled());
+    });
+  }
+}
+
 }  // namespace
 }  // namespace dckpt

@@ -200,6 +200,18 @@ TEST_F(SaveAsync, AnErrorBeforeTheBackgroundIsThrownAtOnce) {
   expect_holds("b", 2);
 }
 
+TEST_F(SaveAsync, WhatCannotBePreparedOnOneRankIsNotStartedOnTheOthers) {
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver({}, comm);
+    StateDict state = state_of(comm.rank(), 1);
+    if (comm.rank() == 0) state["unwritable"] = Opaque{.callable = Global{"collections", "Counter"}, .args = Value(1)};  // arguments are a tuple
+    EXPECT_THAT(error_of([&] { saver.save(state, path("a")); }).what(), HasSubstr("preparing the save in the background failed on rank 0 of 2"));
+    saver.save(state_of(comm.rank(), 2), path("b")).wait();
+  });
+  EXPECT_FALSE(std::filesystem::exists(path("a")));
+  expect_holds("b", 2);
+}
+
 TEST_F(SaveAsync, WhatFollowsThePublicationRunsInTheBackgroundToo) {
   run_ranks(2, [&](Communicator& comm) {
     AsyncSaver saver({}, comm);

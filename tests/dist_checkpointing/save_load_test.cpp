@@ -133,6 +133,26 @@ TEST_F(SaveLoad, FillsAStridedDestination) {
   EXPECT_TRUE(equal(transposed, arange(shape)));
 }
 
+TEST_F(SaveLoad, Float8GoesFromAndToStridedTensors) {
+  // Torch has no copy of such a tensor that is not contiguous; here their elements are bytes like any others.
+  const auto transposed = [](DType dtype, const Tensor& memory) { return Tensor(dtype, Shape{6, 4}, Shape{1, 6}, memory.data(), memory.owner()); };
+  for (const DType dtype : {DType::kFloat8E4M3FN, DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU}) {
+    for (const Compat compat : {Compat::kMegatron, Compat::kDcp}) {
+      const auto path = checkpoint(std::string(to_string(dtype)) + "-" + std::string(to_string(compat)));
+      Tensor memory = Tensor::empty(dtype, {4, 6});
+      for (int i = 0; i < 24; ++i) memory.data()[i] = static_cast<std::byte>(11 * i);  // NaNs among them
+      StateDict state;
+      state["w"] = ShardedTensor::whole("w", transposed(dtype, memory));
+      save(state, path, {.compat = compat});
+      const Tensor rows = Tensor::zeros(dtype, {4, 6});
+      StateDict wanted;
+      wanted["w"] = ShardedTensor::whole("w", transposed(dtype, rows));
+      load(wanted, path);
+      EXPECT_TRUE(equal(rows, memory)) << path;
+    }
+  }
+}
+
 TEST_F(SaveLoad, StoresAStridedTensorRowMajor) {
   const Tensor memory = arange({4, 6});
   StateDict state;
