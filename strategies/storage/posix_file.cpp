@@ -22,6 +22,9 @@ namespace {
 constexpr std::uint64_t kMaxTransfer = std::uint64_t{1} << 30;
 // Parts handed over in one system call.
 constexpr std::size_t kMaxBatch = std::min(IOV_MAX, 256);
+// What is written goes on its way to the disk by pieces of this size, beside the writing of the next one. Otherwise Linux waits until a tenth of the memory is dirty, and
+// all the waiting is left to fsync.
+constexpr std::uint64_t kWriteback = std::uint64_t{8} << 20;
 // Smaller files are not worth a reservation.
 constexpr std::uint64_t kReserveFrom = std::uint64_t{1} << 20;
 
@@ -105,9 +108,20 @@ class PosixWritableFile final : public WritableFile {
   }
 
  private:
+  /// Only asks for it: nothing is waited for, and what cannot be done (not every file system can) is left to sync().
+  void start_writeback() {
+    if (position_ - handed_over_ < kWriteback) return;
+    ::sync_file_range(fd_.get(), static_cast<off_t>(handed_over_), static_cast<off_t>(position_ - handed_over_), SYNC_FILE_RANGE_WRITE);
+    handed_over_ = position_;
+  }
+
   void write_all(std::span<iovec> batch) {
     while (!batch.empty()) {
-      const ssize_t put = ::pwritev(fd_.get(), batch.data(), static_cast<int>(batch.size()), static_cast<off_t>(position_));
+      // As many parts as make up a piece, or a piece of a large part.
+      std::size_t count = 0;
+      for (std::uint64_t bytes = 0; count < batch.size() && bytes + batch[count].iov_len <= kWriteback; ++count) bytes += batch[count].iov_len;
+      const iovec piece{batch.front().iov_base, static_cast<std::size_t>(kWriteback)};
+      const ssize_t put = ::pwritev(fd_.get(), count > 0 ? batch.data() : &piece, count > 0 ? static_cast<int>(count) : 1, static_cast<off_t>(position_));
       if (put < 0 && errno == EINTR) continue;
       if (put <= 0) {
         const int error = put < 0 ? errno : EIO;
@@ -122,6 +136,7 @@ class PosixWritableFile final : public WritableFile {
         batch = batch.subspan(1);
       }
       if (!batch.empty()) batch.front() = {static_cast<std::byte*>(batch.front().iov_base) + done, batch.front().iov_len - done};
+      start_writeback();
     }
   }
 
@@ -140,6 +155,7 @@ class PosixWritableFile final : public WritableFile {
   Fd fd_;
   std::string path_;
   std::uint64_t position_ = 0;
+  std::uint64_t handed_over_ = 0;  ///< up to here the disk was asked to write
   std::uint64_t reserved_ = 0;
 };
 

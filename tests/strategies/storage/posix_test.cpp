@@ -14,6 +14,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
@@ -203,6 +204,23 @@ class FileSizeLimit {
   rlimit before_{};
   void (*handler_)(int) = nullptr;
 };
+
+TEST_F(PosixStorageTest, PartsOfAllSizesLieOneAfterTheOther) {
+  constexpr std::size_t kSizes[] = {3, 20'000'001, 0, 5, 8 << 20, (8 << 20) + 1, 1};  // also more than is written at a time
+  Bytes all;
+  for (const std::size_t size : kSizes) {
+    for (std::size_t i = 0; i < size; ++i) all.push_back(static_cast<std::byte>((all.size() * 31) >> 5));
+  }
+  std::vector<ByteView> parts;
+  for (std::size_t at = 0; const std::size_t size : kSizes) parts.push_back(ByteView(all).subspan(std::exchange(at, at + size), size));
+  const auto file = storage_->create("a", all.size());
+  file->append(parts);
+  file->append(parts[0]);
+  file->sync();
+  file->close();
+  for (int i = 0; i < 3; ++i) all.push_back(all[static_cast<std::size_t>(i)]);
+  EXPECT_EQ(read_file(*storage_->open("a"), all.size()), all);
+}
 
 TEST_F(PosixStorageTest, AWriteThatIsCutShortIsReportedWithTheOffsetReached) {
   const FileSizeLimit limit(100000);
