@@ -202,7 +202,7 @@ TEST_F(SaveAsync, AnErrorBeforeTheBackgroundIsThrownAtOnce) {
 
 TEST_F(SaveAsync, WhatCannotBePreparedOnOneRankIsNotStartedOnTheOthers) {
   run_ranks(2, [&](Communicator& comm) {
-    AsyncSaver saver({}, comm);
+    AsyncSaver saver({.planner = {.validate = false}}, comm);  // else the comparison of common states finds it before
     StateDict state = state_of(comm.rank(), 1);
     if (comm.rank() == 0) state["unwritable"] = Opaque{.callable = Global{"collections", "Counter"}, .args = Value(1)};  // arguments are a tuple
     EXPECT_THAT(error_of([&] { saver.save(state, path("a")); }).what(), HasSubstr("preparing the save in the background failed on rank 0 of 2"));
