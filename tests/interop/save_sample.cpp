@@ -1,4 +1,5 @@
-// save_sample DIRECTORY COMPAT FLATTENED [SEPARATION_HINT]: writes a checkpoint of four ranks through the public save, for the peers to read.
+// save_sample DIRECTORY COMPAT FLATTENED [SEPARATION_HINT [COPIES]]: writes a checkpoint of four ranks through the public save, for the peers to read. With
+// copies, that many times four ranks hold it and share the writing.
 // test_save_api.py knows independently what it must hold. Byte j of the row-major global tensor number n is (j + n) mod 251.
 
 #include <cstdio>
@@ -8,6 +9,7 @@
 
 #include "dist_checkpointing/save.h"
 #include "mapping/geometry/strided_copy.h"
+#include "mapping/state/tree.h"
 #include "strategies/comm/threads.h"
 
 namespace {
@@ -122,19 +124,35 @@ class Sample {
   StateDict state_;
 };
 
+/// What a rank holds that is copy number `copy` of one of the four.
+StateDict copy_of(int rank, int copy) {
+  return map_leaves(Sample(rank).build(), [&](Value leaf) {
+    const auto mark = [&](ReplicaId& id) {
+      Shape parts = id.parts();
+      parts.insert(parts.begin(), copy);
+      id = ReplicaId(std::move(parts));
+    };
+    if (leaf.is(Value::Kind::kShardedTensor)) mark(leaf.mutable_sharded_tensor().replica_id);
+    if (leaf.is(Value::Kind::kShardedObject)) mark(leaf.mutable_sharded_object().replica_id);
+    return leaf;
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 5) {
-    std::fprintf(stderr, "usage: %s DIRECTORY COMPAT boxes|megatron [SEPARATION_HINT]\n", argv[0]);
+  if (argc < 4 || argc > 6) {
+    std::fprintf(stderr, "usage: %s DIRECTORY COMPAT boxes|megatron [SEPARATION_HINT [COPIES]]\n", argv[0]);
     return 2;
   }
   try {
     SaveOptions options;
     options.compat = parse_compat(argv[2]).value();
     options.flattened = std::string(argv[3]) == "megatron" ? FlattenedForm::kMegatron : FlattenedForm::kBoxes;
-    if (argc == 5) options.separation_hint = argv[4];
-    run_ranks(kRanks, [&](Communicator& comm) { save(Sample(comm.rank()).build(), argv[1], options, comm); });
+    if (argc > 4) options.separation_hint = argv[4];
+    const int copies = argc > 5 ? std::stoi(argv[5]) : 1;
+    options.parallel.enabled = copies > 1;
+    run_ranks(kRanks * copies, [&](Communicator& comm) { save(copy_of(comm.rank() % kRanks, comm.rank() / kRanks), argv[1], options, comm); });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -20,9 +20,9 @@ from ranks import run_ranks
 from rendering import difference, render
 
 
-def save_sample(folder: pathlib.Path, flattened: str, *separation_hint: str) -> pathlib.Path:
-    path = folder / "-".join(["sample", flattened, *separation_hint])
-    subprocess.run([os.environ["DCKPT_SAVE_SAMPLE"], path, "megatron", flattened, *separation_hint], check=True, timeout=120)
+def save_sample(folder: pathlib.Path, flattened: str, *more: str) -> pathlib.Path:
+    path = folder / "-".join(["sample", flattened, *more])
+    subprocess.run([os.environ["DCKPT_SAVE_SAMPLE"], path, "megatron", flattened, *more], check=True, timeout=120)
     return path
 
 
@@ -75,6 +75,12 @@ class MegatronReads(unittest.TestCase):
             with self.subTest(flattened):
                 self.check_all(save_sample(self.folder, flattened), torch_peer.digests(sample.tensors()), {key: render(value) for key, value in sample.objects().items()},
                                render(sample.common()))
+
+    def test_saved_by_eight_ranks_that_share_the_writing(self):
+        path = save_sample(self.folder, "boxes", "", "2")
+        writers = {file.name.split("_")[2] for file in path.glob("*.distcp")}
+        self.assertTrue(writers & set("4567"), "ranks with copies write, too")
+        self.check_all(path, torch_peer.digests(sample.tensors()), {key: render(value) for key, value in sample.objects().items()}, render(sample.common()))
 
     def test_keys_that_have_files_of_their_own(self):
         hint = "types."

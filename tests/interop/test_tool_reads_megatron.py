@@ -1,4 +1,4 @@
-"""What the Megatron-Core on PYTHONPATH saves here and now, on four ranks, is read by the tool."""
+"""What the Megatron-Core on PYTHONPATH saves here and now, on four and eight ranks, is read by the tool."""
 
 import argparse
 import pathlib
@@ -75,13 +75,23 @@ def state_of(rank: int) -> dict:
     return state
 
 
+def copy_of(rank: int, copy: int) -> dict:
+    """What a rank holds that is copy number `copy` of one of the four."""
+    state = state_of(rank)
+    for leaf in state.values():
+        if isinstance(leaf, (ShardedTensor, ShardedObject, ShardedTensorFactory)):
+            own = leaf.replica_id if isinstance(leaf.replica_id, tuple) else (leaf.replica_id,)
+            leaf.replica_id = (copy, *own)
+    return state
+
+
 class ToolReadsMegatron(unittest.TestCase):
-    def save(self, wrap) -> pathlib.Path:
+    def save(self, wrap, copies: int = 1) -> pathlib.Path:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         path = pathlib.Path(folder.name) / "checkpoint"
         path.mkdir()
-        run_ranks(RANKS, lambda rank: megatron.checkpointing.save(state_of(rank), str(path), wrap(megatron.strategy())))
+        run_ranks(RANKS * copies, lambda rank: megatron.checkpointing.save(copy_of(rank % RANKS, rank // RANKS), str(path), wrap(megatron.strategy())))
         return path
 
     def check(self, path: pathlib.Path):
@@ -96,3 +106,6 @@ class ToolReadsMegatron(unittest.TestCase):
 
     def test_fully_parallel_save(self):
         self.check(self.save(FullyParallelSaveStrategyWrapper))
+
+    def test_fully_parallel_save_of_eight_ranks(self):
+        self.check(self.save(FullyParallelSaveStrategyWrapper, copies=2))
