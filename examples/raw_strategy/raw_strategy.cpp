@@ -81,8 +81,8 @@ class Reader final : public dckpt::CheckpointReader {
     return bytes;
   }
 
-  dckpt::Value object(std::size_t object) const override {
-    const dckpt::Value stored = dckpt::load_torch_bytes(object_bytes(object), index_.metadata.objects[object].key);
+  dckpt::Value decode_object(std::size_t object, dckpt::ByteView bytes) const override {
+    const dckpt::Value stored = dckpt::load_torch_bytes(bytes, index_.metadata.objects[object].key);
     return stored.is_list() && stored.size() == 1 ? stored.items().front() : stored;
   }
 
