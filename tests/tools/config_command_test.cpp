@@ -48,7 +48,7 @@ TEST(ToolConfig, EveryProblemIsALineAndTheExitCodeIsOne) {
 }
 
 TEST(ToolConfig, ProblemsForProgramsHaveLineAndColumn) {
-  const PolicyFile policy("version: 1\nsave: {async: {enabled: true}}\n");
+  const PolicyFile policy("version: 1\nsave: {io: {engine: uring}}\n");
   const ToolRun run = run_tool({"config", "check", policy.text(), "--json"});
   EXPECT_EQ(run.exit_code, 6);  // nothing is wrong but that this version cannot do it
   const Value json = run.json();
@@ -56,9 +56,17 @@ TEST(ToolConfig, ProblemsForProgramsHaveLineAndColumn) {
   EXPECT_FALSE(json.at("ok").as_bool());
   const Value& problem = json.at("problems").items().front();
   EXPECT_EQ(problem.at("line").as_int(), 2);
-  EXPECT_EQ(problem.at("column").as_int(), 25);
+  EXPECT_EQ(problem.at("column").as_int(), 21);
   EXPECT_EQ(problem.at("code").as_str(), "unsupported");
-  EXPECT_THAT(problem.at("message").as_str(), StartsWith("save.async.enabled: not supported"));
+  EXPECT_THAT(problem.at("message").as_str(), StartsWith("save.io.engine: not supported"));
+}
+
+TEST(ToolConfig, AStrategyThatTheToolDoesNotKnowIsReportedWithThoseItKnows) {
+  const PolicyFile policy("version: 1\nsave: {strategy: torch_dits}\nload: {strategy: zar}\n");
+  const ToolRun run = run_tool({"config", "check", policy.text()});
+  EXPECT_EQ(run.exit_code, 6);
+  EXPECT_THAT(run.out, HasSubstr("save.strategy: no strategy saves with backend 'torch_dits'; there are: 'torch_dist version 1' (did you mean 'torch_dist'?)"));
+  EXPECT_THAT(run.out, HasSubstr("load.strategy: no strategy reads backend 'zar'"));
 }
 
 TEST(ToolConfig, ShowPrintsAPolicyThatSaysTheSame) {
