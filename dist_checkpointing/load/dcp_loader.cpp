@@ -96,7 +96,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   agree(load.comm, "putting the state together", [&] {
     for (Wish& wish : wishes) {
       if (const auto object = load.keys.object(wish.name)) wish.value = values.at(*object);
-      set_element(built, wish.path, std::move(wish.value));
+      replace_leaf(built, wish.path, std::move(wish.value));
     }
     built = map_leaves(std::move(built), [](Value leaf) { return leaf.is(Value::Kind::kLocalNonpersistentObject) ? leaf.as_local_nonpersistent().value : leaf; });
     state = merge_factories(std::move(built), factories);

@@ -78,6 +78,23 @@ class Flatten {
   std::unordered_set<std::string> names_;
 };
 
+/// The value of the key that flattening calls `text`; null if there is none.
+Value* find_key(Value& dict, const std::string& text) {
+  if (!dict.is_dict()) return nullptr;
+  Dict& items = dict.mutable_dict();
+  if (Value* const found = items.find(Value(text))) return found;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Value& key = items.items()[i].first;
+    if (!key.is_str() && key_text(key) == text) return &items.value_at(i);
+  }
+  return nullptr;
+}
+
+Value* find_item(Value& list, std::int64_t position) {
+  if (!list.is_list() || position < 0 || static_cast<std::size_t>(position) >= list.size()) return nullptr;
+  return &list.mutable_items()[static_cast<std::size_t>(position)];
+}
+
 }  // namespace
 
 std::string dotted_name(const KeyPath& path) {
@@ -91,6 +108,19 @@ std::string dotted_name(const KeyPath& path) {
 }
 
 std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule) { return Flatten(rule).run(state); }
+
+void replace_leaf(Value& tree, const KeyPath& path, Value value) {
+  Value* place = &tree;
+  for (const PathElement& step : path) {
+    const auto* const text = std::get_if<std::string>(&step);
+    place = text != nullptr ? find_key(*place, *text) : find_item(*place, std::get<std::int64_t>(step));
+    if (place == nullptr) {
+      set_element(tree, path, std::move(value));
+      return;
+    }
+  }
+  *place = std::move(value);
+}
 
 Value unflatten_state_dict(std::span<const std::pair<KeyPath, Value>> leaves) {
   std::size_t may_fill = (std::size_t{1} << 20) + leaves.size();  // positions named later are filled in first, too

@@ -29,6 +29,10 @@ std::string dotted_name(const KeyPath& path);
 /// pickle. Throws CheckpointError (invalid argument) if two leaves get the same name, or if a key is not text, an integer, a bool or none.
 std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule = FlattenRule::kCurrent);
 
+/// Puts a value where flatten_state_dict found a leaf of the tree. As set_element, but a key that is no text keeps its kind: the "0" of a path may be the 0 of
+/// a dict.
+void replace_leaf(Value& tree, const KeyPath& path, Value value);
+
 /// The nested state dict, from paths and values in any order. A later value replaces an earlier one at the same path; positions that no path names are
 /// none. Throws CheckpointError (corrupt) if paths contradict each other, or leave out more than 2^20 positions.
 Value unflatten_state_dict(std::span<const std::pair<KeyPath, Value>> leaves);

@@ -88,6 +88,14 @@ TEST_F(DcpLoader, WhatIsStoredDecidesTheKindOfALeaf) {
   EXPECT_EQ(state["b"], Value("text"));
 }
 
+TEST_F(DcpLoader, KeysOfDictsKeepTheirKind) {
+  const auto state_of = [](float value) { return Value::dict({{"state", Value::dict({{0, filled(2, value)}, {1, Value::dict({{"step", static_cast<int>(value)}})}, {true, "yes"}})}}); };
+  save_dcp(state_of(3));
+  StateDict state = state_of(0);
+  load(state, path_);
+  EXPECT_EQ(state, state_of(3)) << "no '0' beside 0";
+}
+
 TEST_F(DcpLoader, AContainerThatWasStoredAsOneObjectReplacesItsParts) {
   save_dcp(Value::dict({{"optimizer", Value::tuple({1, 2})}, {"model", Value::dict({{"w", filled(1, 1)}, {"hyper", 5}})}}));
   StateDict state = Value::dict({{"optimizer", Value::dict({{"lr", 0.1}, {"groups", Value::list({Value::dict({{"betas", 1}})})}})},
