@@ -88,10 +88,15 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
     request = builder.finish();
   });
   fill_destinations(*reader, request, options, comm);
+  std::vector<std::uint32_t> objects;
+  for (const PlacedKey& entry : chosen) {
+    if (const auto object = stored->object(entry.key)) objects.push_back(*object);
+  }
+  const auto values = fetch_objects(*reader, objects, options, comm);
   StateDict state;
-  agree(comm, "reading objects", [&] {
+  agree(comm, "putting the state together", [&] {
     for (std::size_t i = 0; i < chosen.size(); ++i) {
-      if (const auto object = stored->object(chosen[i].key)) leaves[i].second = reader->object(*object);
+      if (const auto object = stored->object(chosen[i].key)) leaves[i].second = values.at(*object);
     }
     state = unflatten_state_dict(leaves);
   });

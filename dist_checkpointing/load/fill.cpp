@@ -1,6 +1,7 @@
 #include "dist_checkpointing/load/fill.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
@@ -11,6 +12,10 @@ namespace {
 
 void fill_zero(const Tensor& tensor) {
   if (tensor.numel() == 0) return;
+  if (tensor.is_contiguous()) {
+    std::memset(tensor.data(), 0, tensor.nbytes());
+    return;
+  }
   const Tensor zeros = Tensor::zeros(tensor.dtype(), tensor.shape());
   strided_copy(tensor.shape(), item_size(tensor.dtype()), zeros.data(), {0, zeros.strides()}, tensor.data(), {0, tensor.strides()});
 }
@@ -28,7 +33,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   } else {
     agree(comm, "reading tensors", [&] { stats = read_tensors(reader, request.items, request.destinations, reading); });
   }
-  for (const Replication& replication : request.to_pad) replicate(replication);
+  agree(comm, "padding the tensors", [&] { std::for_each(request.to_pad.begin(), request.to_pad.end(), replicate); });
   return stats;
 }
 

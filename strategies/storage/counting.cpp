@@ -42,6 +42,11 @@ class CountingWritableFile final : public WritableFile {
     counters_->bytes_written += file_->position() - before;
   }
 
+  void start_writeback() override {
+    file_->start_writeback();
+    ++counters_->writebacks;
+  }
+
   void sync() override {
     file_->sync();
     ++counters_->syncs;

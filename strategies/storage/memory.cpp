@@ -67,6 +67,7 @@ class MemoryWritableFile final : public WritableFile {
     }
   }
 
+  void start_writeback() override {}
   void sync() override {}
   void close() override {}
 

@@ -22,8 +22,7 @@ namespace {
 constexpr std::uint64_t kMaxTransfer = std::uint64_t{1} << 30;
 // Parts handed over in one system call.
 constexpr std::size_t kMaxBatch = std::min(IOV_MAX, 256);
-// What is written goes on its way to the disk by pieces of this size, beside the writing of the next one. Otherwise Linux waits until a tenth of the memory is dirty, and
-// all the waiting is left to fsync.
+// Less is not worth a call. Without the calls Linux waits until a tenth of the memory is dirty, and all the waiting is left to fsync.
 constexpr std::uint64_t kWriteback = std::uint64_t{8} << 20;
 // Smaller files are not worth a reservation.
 constexpr std::uint64_t kReserveFrom = std::uint64_t{1} << 20;
@@ -95,6 +94,13 @@ class PosixWritableFile final : public WritableFile {
     }
   }
 
+  /// Only asks for it; what cannot be done (not every file system can) is left to sync().
+  void start_writeback() override {
+    if (position_ - handed_over_ < kWriteback) return;
+    ::sync_file_range(fd_.get(), static_cast<off_t>(handed_over_), static_cast<off_t>(position_ - handed_over_), SYNC_FILE_RANGE_WRITE);
+    handed_over_ = position_;
+  }
+
   void sync() override {
     if (::fsync(fd_.get()) != 0) throw system_error("cannot make the content durable (fsync)", errno, path_);
   }
@@ -108,20 +114,9 @@ class PosixWritableFile final : public WritableFile {
   }
 
  private:
-  /// Only asks for it: nothing is waited for, and what cannot be done (not every file system can) is left to sync().
-  void start_writeback() {
-    if (position_ - handed_over_ < kWriteback) return;
-    ::sync_file_range(fd_.get(), static_cast<off_t>(handed_over_), static_cast<off_t>(position_ - handed_over_), SYNC_FILE_RANGE_WRITE);
-    handed_over_ = position_;
-  }
-
   void write_all(std::span<iovec> batch) {
     while (!batch.empty()) {
-      // As many parts as make up a piece, or a piece of a large part.
-      std::size_t count = 0;
-      for (std::uint64_t bytes = 0; count < batch.size() && bytes + batch[count].iov_len <= kWriteback; ++count) bytes += batch[count].iov_len;
-      const iovec piece{batch.front().iov_base, static_cast<std::size_t>(kWriteback)};
-      const ssize_t put = ::pwritev(fd_.get(), count > 0 ? batch.data() : &piece, count > 0 ? static_cast<int>(count) : 1, static_cast<off_t>(position_));
+      const ssize_t put = ::pwritev(fd_.get(), batch.data(), static_cast<int>(batch.size()), static_cast<off_t>(position_));
       if (put < 0 && errno == EINTR) continue;
       if (put <= 0) {
         const int error = put < 0 ? errno : EIO;
@@ -136,7 +131,6 @@ class PosixWritableFile final : public WritableFile {
         batch = batch.subspan(1);
       }
       if (!batch.empty()) batch.front() = {static_cast<std::byte*>(batch.front().iov_base) + done, batch.front().iov_len - done};
-      start_writeback();
     }
   }
 

@@ -32,6 +32,8 @@ class WritableFile {
   virtual void append(std::span<const ByteView> parts) = 0;
   void append(ByteView part) { append({&part, 1}); }
   virtual std::uint64_t position() const noexcept = 0;
+  /// Hints that sync() will follow: what has been appended may go on its way to the disk meanwhile. Waits for nothing and may do nothing.
+  virtual void start_writeback() = 0;
   /// Makes the content durable.
   virtual void sync() = 0;
   virtual void close() = 0;

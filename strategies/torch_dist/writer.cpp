@@ -24,12 +24,13 @@ std::string in_directory(const std::string& directory, const std::string& name) 
 /// Gathers small parts, passes large ones through.
 class BufferedFile {
  public:
-  explicit BufferedFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) { buffer_.reserve(kBufferBytes); }
+  BufferedFile(std::unique_ptr<WritableFile> file, bool sync) : file_(std::move(file)), sync_(sync) { buffer_.reserve(kBufferBytes); }
 
   void append(ByteView part) {
     if (part.size() >= kBufferBytes / 4) {
       const ByteView parts[] = {buffer_, part};
       file_->append(std::span(buffer_.empty() ? parts + 1 : parts, buffer_.empty() ? 1 : 2));
+      if (sync_) file_->start_writeback();
       position_ += part.size();
       buffer_.clear();
       return;
@@ -41,19 +42,21 @@ class BufferedFile {
 
   std::uint64_t position() const noexcept { return position_; }
 
-  void finish(bool sync) {
+  void finish() {
     flush();
-    if (sync) file_->sync();
+    if (sync_) file_->sync();
     file_->close();
   }
 
  private:
   void flush() {
     if (!buffer_.empty()) file_->append(ByteView(buffer_));
+    if (sync_) file_->start_writeback();
     buffer_.clear();
   }
 
   std::unique_ptr<WritableFile> file_;
+  bool sync_;
   Bytes buffer_;
   std::uint64_t position_ = 0;
 };
@@ -152,7 +155,7 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
     const std::vector<std::size_t>& items = files[index].items;
     std::uint64_t expected = 0;
     for (const std::size_t i : items) expected += plan[i].nbytes + kBlobOverhead;
-    BufferedFile file(storage.create(in_directory(directory, files[index].name), expected));
+    BufferedFile file(storage.create(in_directory(directory, files[index].name), expected), io.fsync);
     for (const std::size_t i : items) {
       const WriteItem& item = plan[i];
       const std::uint64_t start = file.position();
@@ -165,7 +168,7 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
       });
       written.places[i] = {static_cast<std::uint32_t>(index), start, file.position() - start};
     }
-    file.finish(io.fsync);
+    file.finish();
   });
   return written;
 }

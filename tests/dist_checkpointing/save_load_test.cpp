@@ -12,6 +12,7 @@
 #include "dist_checkpointing/save.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
+#include "tests/support/arange.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -20,22 +21,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-/// Element i of the global tensor has the value i.
-Tensor part_of_arange(const Shape& shape, const Box& box) {
-  Tensor part = Tensor::empty(DType::kFloat32, box.sizes);
-  const Shape strides = row_major_strides(shape);
-  const Shape local = row_major_strides(box.sizes);
-  auto* const out = reinterpret_cast<float*>(part.data());
-  for (std::int64_t i = 0; i < part.numel(); ++i) {
-    std::int64_t global = 0;
-    for (std::size_t axis = 0; axis < shape.size(); ++axis) global += (box.offsets[axis] + i / local[axis] % box.sizes[axis]) * strides[axis];
-    out[i] = static_cast<float>(global);
-  }
-  return part;
-}
-
-Tensor arange(const Shape& shape) { return part_of_arange(shape, whole(shape)); }
 
 Tensor untouched(const Shape& shape) {
   Tensor tensor = Tensor::empty(DType::kFloat32, shape);

@@ -19,17 +19,12 @@
 #include "dist_checkpointing/load.h"
 #include "mapping/base/error.h"
 #include "strategies/formats/json/json.h"
+#include "tests/interop/json_shape.h"
 
 namespace {
 
 using namespace dckpt;
 using Json = nlohmann::json;
-
-Shape shape_of(const Json& json) {
-  Shape shape;
-  for (const Json& extent : json) shape.push_back(extent.get<std::int64_t>());
-  return shape;
-}
 
 Tensor tensor_of(const Json& dtype, const Json& shape) { return Tensor::zeros(parse_dtype(dtype.get<std::string>()).value(), shape_of(shape)); }
 

@@ -23,17 +23,12 @@
 #include "mapping/planning/load_plan.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
+#include "tests/interop/json_shape.h"
 
 namespace {
 
 using namespace dckpt;
 using Json = nlohmann::json;
-
-Shape shape_of(const Json& json) {
-  Shape shape;
-  for (const Json& extent : json) shape.push_back(extent.get<std::int64_t>());
-  return shape;
-}
 
 Json json_of(ShapeView shape) {
   Json json = Json::array();

@@ -106,6 +106,7 @@ class FaultyStorage final : public Storage {
     void append(std::span<const ByteView> parts) override {
       plan_->run("append", [&] { file_->append(parts); }, [&] { file_->append(parts.first(parts.size() / 2)); });
     }
+    void start_writeback() override { file_->start_writeback(); }
     void sync() override {
       plan_->run("sync", [&] { file_->sync(); });
     }

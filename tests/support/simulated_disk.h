@@ -111,6 +111,8 @@ class SimulatedDisk final : public Storage {
       for (const ByteView part : parts) node_->content.insert(node_->content.end(), part.begin(), part.end());
     }
 
+    void start_writeback() override { file_->start_writeback(); }
+
     void sync() override {
       const std::lock_guard lock(disk_.mutex_);
       file_->sync();

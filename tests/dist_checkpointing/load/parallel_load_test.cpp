@@ -15,6 +15,7 @@
 #include "dist_checkpointing/save.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
+#include "tests/support/arange.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
 
@@ -23,20 +24,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Values;
-
-/// Element i of the global tensor has the value i.
-Tensor part_of_arange(const Shape& shape, const Box& box) {
-  Tensor part = Tensor::empty(DType::kFloat32, box.sizes);
-  const Shape strides = row_major_strides(shape);
-  const Shape local = row_major_strides(box.sizes);
-  auto* const out = reinterpret_cast<float*>(part.data());
-  for (std::int64_t i = 0; i < part.numel(); ++i) {
-    std::int64_t global = 0;
-    for (std::size_t axis = 0; axis < shape.size(); ++axis) global += (box.offsets[axis] + i / local[axis] % box.sizes[axis]) * strides[axis];
-    out[i] = static_cast<float>(global);
-  }
-  return part;
-}
 
 Tensor range_of_arange(std::int64_t begin, std::int64_t end) {
   Tensor part = Tensor::empty(DType::kFloat32, {end - begin});
@@ -86,7 +73,7 @@ class ParallelLoad : public ::testing::TestWithParam<Exchange> {
       StateDict state;
       state["rows"] = ShardedTensor::from_rank_offsets("rows", part_of_arange(shape, {{rank * kRows / 4, 0}, {kRows / 4, kColumns}}), {{.axis = 0, .rank = rank, .count = 4}});
       state["columns"] = ShardedTensor::from_rank_offsets("columns", part_of_arange(shape, {{0, rank * kColumns / 4}, {kRows, kColumns / 4}}), {{.axis = 1, .rank = rank, .count = 4}});
-      state["replicated"] = ShardedTensor::whole("replicated", part_of_arange(shape, whole(shape)), {.replica_id = rank});
+      state["replicated"] = ShardedTensor::whole("replicated", arange(shape), {.replica_id = rank});
       const std::int64_t begin = rank == 0 ? 0 : rank * kRows * kColumns / 4 + 333;
       const std::int64_t end = rank == 3 ? kRows * kColumns : (rank + 1) * kRows * kColumns / 4 + 333;
       state["flat"] = ShardedTensor::from_flat_range("flat", range_of_arange(begin, end), shape, shape, {0, 0}, {begin, end}, {.replica_id = 0});
@@ -195,7 +182,7 @@ TEST_P(ParallelLoad, WhatAClippedShardLacksIsZeroOnEveryRank) {
     StateDict state;
     state["w"] = ShardedTensor::whole("rows", destination, {.allow_shape_mismatch = true});
     load(state, checkpoint(), options(), comm);
-    EXPECT_TRUE(equal(destination.narrow(0, 0, kRows).contiguous(), part_of_arange(shape, whole(shape))));
+    EXPECT_TRUE(equal(destination.narrow(0, 0, kRows).contiguous(), arange(shape)));
     EXPECT_TRUE(equal(destination.narrow(0, kRows, 2).contiguous(), Tensor::zeros(DType::kFloat32, {2, kColumns})));
   });
 }
@@ -219,7 +206,7 @@ TEST_P(ParallelLoad, RanksThatSeeDifferentCheckpointsAreTold) {
   save_all();
   const auto other = directory_.path() / "other";
   StateDict state;
-  state["rows"] = ShardedTensor::whole("rows", part_of_arange(shape, whole(shape)));
+  state["rows"] = ShardedTensor::whole("rows", arange(shape));
   save(state, other);
   std::vector<std::string> errors(3);
   run_ranks(3, [&](Communicator& comm) {
