@@ -1,0 +1,304 @@
+#include "strategies/comm/point_to_point.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/comm/reduce.h"
+
+namespace dckpt {
+namespace {
+
+// Longer ones would overflow the clock.
+constexpr std::chrono::hours kLongestTimeout{24 * 365};
+
+enum class Operation : std::uint32_t { kBarrier, kGather, kAllGather, kScatter, kBroadcast, kAllToAll, kAllReduce, kSplit };
+
+const char* name_of(Operation operation) {
+  constexpr const char* kNames[] = {"barrier", "gather", "all_gather", "scatter", "broadcast", "all_to_all", "all_reduce", "split"};
+  const auto index = static_cast<std::size_t>(operation);
+  return index < std::size(kNames) ? kNames[index] : "an unknown operation";
+}
+
+/// Goes ahead of every buffer: how long it is, and in which call it was sent.
+struct Header {
+  Operation operation;
+  std::uint32_t number;
+  std::uint64_t size;
+};
+
+std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+class PointToPoint final : public Communicator {
+ public:
+  /// `members`: the job's ranks of this group, in group rank order.
+  PointToPoint(std::shared_ptr<Transport> transport, std::vector<int> members, int rank, std::chrono::milliseconds timeout)
+      : transport_(std::move(transport)), members_(std::move(members)), rank_(rank), timeout_(timeout) {}
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return static_cast<int>(members_.size()); }
+  std::chrono::milliseconds timeout() const noexcept override { return timeout_; }
+
+  void barrier() override {
+    run(Operation::kBarrier, [&] {
+      gather_to({}, 0);
+      return broadcast_from({}, 0);
+    });
+  }
+
+  std::vector<Bytes> gather(ByteView mine, int root) override {
+    check_root(*this, root);
+    return run(Operation::kGather, [&] { return gather_to(mine, root); });
+  }
+
+  std::vector<Bytes> all_gather(ByteView mine) override { return all_gather_in(Operation::kAllGather, mine); }
+
+  Bytes scatter(std::span<const Bytes> parts, int root) override {
+    check_root(*this, root);
+    if (rank_ == root) check_count(Operation::kScatter, parts);
+    return run(Operation::kScatter, [&] {
+      if (rank_ != root) return receive(root);
+      std::vector<Sending> sendings;
+      for (int to = 0; to < size(); ++to) {
+        if (to != root) sendings.push_back({to, parts[index(to)]});
+      }
+      exchange(sendings, {});
+      return parts[index(root)];
+    });
+  }
+
+  Bytes broadcast(ByteView bytes, int root) override {
+    check_root(*this, root);
+    return run(Operation::kBroadcast, [&] { return broadcast_from(rank_ == root ? Bytes(bytes.begin(), bytes.end()) : Bytes(), root); });
+  }
+
+  /// In step k to the rank k after this one and from the rank k before: every rank sends and receives at once, and what has been sent makes room for the next.
+  std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override {
+    check_count(Operation::kAllToAll, parts);
+    return run(Operation::kAllToAll, [&] {
+      std::vector<Bytes> all(parts.size());
+      all[index(rank_)] = std::move(parts[index(rank_)]);
+      Bytes spare;
+      for (int step = 1; step < size(); ++step) {
+        const Sending sending{(rank_ + step) % size(), parts[index((rank_ + step) % size())]};
+        Receiving receiving{(rank_ - step + size()) % size(), std::move(spare)};
+        exchange({&sending, 1}, {&receiving, 1});
+        all[index(receiving.from)] = std::move(receiving.bytes);
+        spare = std::move(parts[index(sending.to)]);
+      }
+      return all;
+    });
+  }
+
+  std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp op) override {
+    std::vector<std::int64_t> result;
+    std::vector<std::int64_t> others;
+    const std::vector<Bytes> all = all_gather_in(Operation::kAllReduce, std::as_bytes(values));
+    for (std::size_t from = 0; from < all.size(); ++from) {
+      others.resize(all[from].size() / sizeof(std::int64_t));
+      if (!others.empty()) std::memcpy(others.data(), all[from].data(), others.size() * sizeof(std::int64_t));
+      if (from == 0) {
+        result = others;
+        continue;
+      }
+      if (others.size() != result.size()) {
+        throw misuse("all_reduce: rank " + std::to_string(members_[0]) + " passed " + std::to_string(result.size()) + " values, rank " + std::to_string(members_[from]) + " " +
+                     std::to_string(others.size()));
+      }
+      reduce_into(result, others, op);
+    }
+    return result;
+  }
+
+  std::unique_ptr<Communicator> split(int colour) override {
+    Bytes mine;
+    append_le(mine, colour);
+    const std::vector<Bytes> all = all_gather_in(Operation::kSplit, mine);
+    std::vector<int> members;
+    int new_rank = 0;
+    for (std::size_t from = 0; from < all.size(); ++from) {
+      if (all[from] != mine) continue;
+      if (from == index(rank_)) new_rank = static_cast<int>(members.size());
+      members.push_back(members_[from]);
+    }
+    auto group = std::make_unique<PointToPoint>(transport_, std::move(members), new_rank, timeout_);
+    if (group->size() == 1) return group;  // sends nothing
+    std::shared_ptr<Transport> transport = transport_->part(group->members_, *group);
+    return std::make_unique<PointToPoint>(std::move(transport), group->members_, new_rank, timeout_);
+  }
+
+ private:
+  struct Sending {
+    int to;
+    ByteView bytes;
+  };
+  struct Receiving {
+    int from;
+    Bytes bytes{};  ///< before: memory to use again
+  };
+
+  CheckpointError misuse(const std::string& message) const { return {ErrorCode::kInvalidArgument, message, {.rank = members_[index(rank_)]}}; }
+
+  void check_count(Operation operation, std::span<const Bytes> parts) const {
+    if (parts.size() == members_.size()) return;
+    throw misuse(std::string(name_of(operation)) + ": got " + std::to_string(parts.size()) + " buffers, expected one for each of the " + std::to_string(size()) + " ranks");
+  }
+
+  /// Starts the clock of one operation; after an error in it nobody knows which messages are still under way.
+  template <typename Body>
+  std::invoke_result_t<Body> run(Operation operation, Body&& body) {
+    if (!failure_.empty()) {
+      throw CheckpointError(ErrorCode::kIo, std::string(name_of(operation)) + " cannot be completed after an earlier failure: " + failure_, {.rank = members_[index(rank_)]});
+    }
+    operation_ = operation;
+    ++number_;
+    deadline_ = {std::chrono::steady_clock::now() + timeout_, timeout_};
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      const auto* known = dynamic_cast<const CheckpointError*>(&error);
+      failure_ = known != nullptr ? known->message() : error.what();
+      throw;
+    }
+  }
+
+  std::vector<Bytes> all_gather_in(Operation operation, ByteView mine) {
+    return run(operation, [&] {
+      Bytes packed;
+      for (const Bytes& one : gather_to(mine, 0)) {
+        append_le(packed, std::uint64_t{one.size()});
+        packed.insert(packed.end(), one.begin(), one.end());
+      }
+      packed = broadcast_from(std::move(packed), 0);
+      std::vector<Bytes> all;
+      for (ByteView rest = packed; !rest.empty();) {
+        const auto length = rest.size() < sizeof(std::uint64_t) ? rest.size() : load_le<std::uint64_t>(rest, 0);
+        if (!range_fits(sizeof(std::uint64_t), length, rest.size())) break;
+        rest = rest.subspan(sizeof(std::uint64_t));
+        all.emplace_back(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(length));
+        rest = rest.subspan(static_cast<std::size_t>(length));
+      }
+      if (all.size() != members_.size()) {
+        throw misuse(std::string(name_of(operation_)) + ": rank " + std::to_string(members_[0]) + " sent something else than one buffer for each of the " + std::to_string(size()) + " ranks");
+      }
+      return all;
+    });
+  }
+
+  std::vector<Bytes> gather_to(ByteView mine, int root) {
+    std::vector<Bytes> all;
+    if (rank_ != root) {
+      const Sending sending{root, mine};
+      exchange({&sending, 1}, {});
+      return all;
+    }
+    std::vector<Receiving> receivings;
+    for (int from = 0; from < size(); ++from) {
+      if (from != root) receivings.push_back({from});
+    }
+    exchange({}, receivings);
+    all.resize(members_.size());
+    all[index(root)] = Bytes(mine.begin(), mine.end());
+    for (Receiving& receiving : receivings) all[index(receiving.from)] = std::move(receiving.bytes);
+    return all;
+  }
+
+  /// Counted from the root, a rank gets the bytes from the one that lacks its lowest set bit, and passes them on to those that have one more below it.
+  Bytes broadcast_from(Bytes bytes, int root) {
+    const int place = (rank_ - root + size()) % size();
+    const auto rank_at = [&](int other) { return (other + root) % size(); };
+    int bit = 1;
+    while (bit < size() && (place & bit) == 0) bit <<= 1;
+    if (place != 0) bytes = receive(rank_at(place - bit));
+    std::vector<Sending> sendings;
+    for (bit >>= 1; bit > 0; bit >>= 1) {
+      if (place + bit < size()) sendings.push_back({rank_at(place + bit), bytes});
+    }
+    exchange(sendings, {});
+    return bytes;
+  }
+
+  Bytes receive(int from) {
+    Receiving receiving{from};
+    exchange({}, {&receiving, 1});
+    return std::move(receiving.bytes);
+  }
+
+  /// First the headers, then what they announce.
+  void exchange(std::span<const Sending> sendings, std::span<Receiving> receivings) {
+    std::vector<Header> mine(sendings.size());
+    std::vector<Header> theirs(receivings.size());
+    std::vector<Transport::Outgoing> outgoing;
+    std::vector<Transport::Incoming> incoming;
+    for (std::size_t i = 0; i < sendings.size(); ++i) {
+      mine[i] = {operation_, number_, sendings[i].bytes.size()};
+      outgoing.push_back({members_[index(sendings[i].to)], std::as_bytes(std::span(&mine[i], 1))});
+    }
+    for (std::size_t i = 0; i < receivings.size(); ++i) incoming.push_back({members_[index(receivings[i].from)], std::as_writable_bytes(std::span(&theirs[i], 1))});
+    move(outgoing, incoming);
+
+    outgoing.clear();
+    incoming.clear();
+    for (std::size_t i = 0; i < receivings.size(); ++i) {
+      make_room(receivings[i], theirs[i]);
+      if (theirs[i].size > 0) incoming.push_back({members_[index(receivings[i].from)], receivings[i].bytes});
+    }
+    for (const Sending& sending : sendings) {
+      if (!sending.bytes.empty()) outgoing.push_back({members_[index(sending.to)], sending.bytes});
+    }
+    move(outgoing, incoming);
+  }
+
+  void move(std::span<const Transport::Outgoing> outgoing, std::span<const Transport::Incoming> incoming) {
+    if (outgoing.empty() && incoming.empty()) return;
+    try {
+      transport_->exchange(outgoing, incoming, deadline_);
+    } catch (const CheckpointError& error) {
+      throw CheckpointError(error.code(), std::string(name_of(operation_)) + ": " + error.message(), {.rank = members_[index(rank_)]});
+    }
+  }
+
+  void make_room(Receiving& receiving, const Header& header) const {
+    const std::string from = "rank " + std::to_string(members_[index(receiving.from)]);
+    if (header.operation != operation_ || header.number != number_) {
+      throw misuse(from + " called " + name_of(header.operation) + " (operation " + std::to_string(header.number) + ") where rank " + std::to_string(members_[index(rank_)]) + " called " +
+                   name_of(operation_) + " (operation " + std::to_string(number_) + "): all ranks must call the same operations in the same order");
+    }
+    try {
+      if (receiving.bytes.capacity() < header.size) receiving.bytes = Bytes();
+      receiving.bytes.resize(static_cast<std::size_t>(header.size));
+    } catch (const std::exception&) {
+      throw CheckpointError(ErrorCode::kIo, std::string(name_of(operation_)) + ": no memory for the " + grouped(header.size) + " bytes that " + from + " sends",
+                            {.rank = members_[index(rank_)]});
+    }
+  }
+
+  std::shared_ptr<Transport> transport_;
+  std::vector<int> members_;
+  int rank_;
+  std::chrono::milliseconds timeout_;
+  Operation operation_{};
+  std::uint32_t number_ = 0;
+  Deadline deadline_{};
+  std::string failure_{};  ///< why it is unusable
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank, int size, std::chrono::milliseconds timeout) {
+  if (timeout <= timeout.zero()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the timeout of a communicator is " + std::to_string(timeout.count()) + " ms, expected a positive time");
+  }
+  if (rank < 0 || rank >= size) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " is none of the " + std::to_string(size) + " ranks of a communicator");
+  }
+  std::vector<int> members(index(size));
+  std::iota(members.begin(), members.end(), 0);
+  return std::make_unique<PointToPoint>(std::move(transport), std::move(members), rank, std::min<std::chrono::milliseconds>(timeout, kLongestTimeout));
+}
+
+}  // namespace dckpt

@@ -1,0 +1,192 @@
+#include "strategies/comm/point_to_point.h"
+
+#include <gmock/gmock.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "tests/strategies/comm/communicator_conformance.h"
+
+namespace dckpt {
+namespace {
+
+using testing::HasSubstr;
+
+/// Where ranks meet: a message goes from the sender's memory into the receiver's when both have called, and not before.
+class Meeting {
+ public:
+  struct Offer {
+    ByteView bytes;
+    bool taken = false;
+  };
+  using Pair = std::tuple<int, int, int>;  ///< channel, from, to
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<Pair, std::vector<Offer*>> offers;
+  int channels = 1;
+};
+
+class MeetingTransport final : public Transport {
+ public:
+  MeetingTransport(std::shared_ptr<Meeting> meeting, int rank, int channel) : meeting_(std::move(meeting)), rank_(rank), channel_(channel) {}
+
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
+    EXPECT_TRUE(outgoing.empty() || incoming.empty() || (outgoing.size() == 1 && incoming.size() == 1));
+    std::unique_lock lock(meeting_->mutex);
+    std::vector<Meeting::Offer> offers;
+    for (const Outgoing& one : outgoing) offers.push_back({one.bytes});
+    for (std::size_t i = 0; i < outgoing.size(); ++i) {
+      EXPECT_FALSE(outgoing[i].bytes.empty());
+      meeting_->offers[{channel_, rank_, outgoing[i].to}].push_back(&offers[i]);
+    }
+    meeting_->changed.notify_all();
+    for (const Incoming& one : incoming) {
+      auto& theirs = meeting_->offers[{channel_, one.from, rank_}];
+      if (!meeting_->changed.wait_until(lock, deadline.at, [&] { return !theirs.empty(); })) throw late(one.from, deadline);
+      EXPECT_EQ(theirs.front()->bytes.size(), one.bytes.size());
+      std::ranges::copy(theirs.front()->bytes, one.bytes.begin());
+      theirs.front()->taken = true;
+      theirs.erase(theirs.begin());
+      meeting_->changed.notify_all();
+    }
+    for (std::size_t i = 0; i < outgoing.size(); ++i) {
+      if (!meeting_->changed.wait_until(lock, deadline.at, [&] { return offers[i].taken; })) throw late(outgoing[i].to, deadline);
+    }
+  }
+
+  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override {
+    EXPECT_TRUE(std::ranges::is_sorted(members));
+    Bytes channel;
+    if (group.rank() == 0) {
+      const std::scoped_lock lock(meeting_->mutex);
+      append_le(channel, meeting_->channels++);
+    }
+    channel = group.broadcast(channel, 0);
+    return std::make_shared<MeetingTransport>(meeting_, rank_, load_le<int>(channel, 0));
+  }
+
+ private:
+  /// Takes back what nobody has taken.
+  CheckpointError late(int peer, const Deadline& deadline) const {
+    for (auto& [pair, list] : meeting_->offers) {
+      if (std::get<0>(pair) == channel_ && std::get<1>(pair) == rank_) list.clear();
+    }
+    return {ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " + std::to_string(peer)};
+  }
+
+  std::shared_ptr<Meeting> meeting_;
+  int rank_;
+  int channel_;
+};
+
+/// Runs one body on each rank, with the rank's transport; rethrows the first error in rank order.
+void run_transports(int size, const std::function<void(const std::shared_ptr<Transport>&, int)>& body) {
+  const auto meeting = std::make_shared<Meeting>();
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          body(std::make_shared<MeetingTransport>(meeting, rank, 0), rank);
+        } catch (...) {
+          errors[static_cast<std::size_t>(rank)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+void run_meeting_ranks(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout) {
+  run_transports(size, [&](const std::shared_ptr<Transport>& transport, int rank) { body(*point_to_point(transport, rank, size, timeout)); });
+}
+
+INSTANTIATE_TEST_SUITE_P(PointToPoint, CommunicatorConformance, testing::Values(CommunicatorWorld{"over_memory", run_meeting_ranks}), name_of_world);
+
+/// What rank 0 says of a rank 1 that sends it `messages` while it gathers.
+std::string error_after(const std::vector<Bytes>& messages) {
+  std::string text = "no error";
+  run_transports(2, [&](const std::shared_ptr<Transport>& transport, int rank) {
+    const Deadline deadline{std::chrono::steady_clock::now() + std::chrono::seconds(30), std::chrono::seconds(30)};
+    if (rank == 1) {
+      for (const Bytes& message : messages) {
+        const Transport::Outgoing outgoing{0, message};
+        transport->exchange({&outgoing, 1}, {}, deadline);
+      }
+      return;
+    }
+    try {
+      point_to_point(transport, 0, 2, std::chrono::seconds(30))->gather({}, 0);
+    } catch (const CheckpointError& error) {
+      text = error.what();
+    }
+  });
+  return text;
+}
+
+Bytes header(std::uint32_t operation, std::uint32_t number, std::uint64_t size) {
+  Bytes bytes;
+  append_le(bytes, operation);
+  append_le(bytes, number);
+  append_le(bytes, size);
+  return bytes;
+}
+
+TEST(PointToPoint, HeadersOfOtherOperationsAreTold) {
+  EXPECT_EQ(error_after({header(1, 1, 3), to_bytes("abc")}), "no error");
+  EXPECT_THAT(error_after({header(4, 1, 3)}), HasSubstr("rank 1 called broadcast (operation 1) where rank 0 called gather (operation 1)"));
+  EXPECT_THAT(error_after({header(1, 7, 3)}), HasSubstr("rank 1 called gather (operation 7) where rank 0 called gather (operation 1)"));
+  EXPECT_THAT(error_after({header(99, 1, 3)}), HasSubstr("rank 1 called an unknown operation"));
+}
+
+TEST(PointToPoint, ABufferThatNoMemoryCanHoldIsAnError) {
+  EXPECT_EQ(error_after({header(1, 1, ~std::uint64_t{0})}), "gather: no memory for the 18,446,744,073,709,551,615 bytes that rank 1 sends [rank 0]");
+}
+
+TEST(PointToPoint, ErrorsOfAPartNameTheRanksOfTheWholeJob) {
+  const auto run = [] {
+    run_meeting_ranks(
+        4,
+        [](Communicator& comm) {
+          const auto pair = comm.split(comm.rank() % 2);
+          if (comm.rank() == 1) pair->gather({}, 0);
+        },
+        std::chrono::milliseconds(300));
+  };
+  try {
+    run();
+    FAIL() << "no error";
+  } catch (const CheckpointError& error) {
+    EXPECT_STREQ(error.what(), "gather: waited 300 ms for rank 3 [rank 1]");
+  }
+}
+
+TEST(PointToPoint, AGroupCanBeUsedByAnotherThread) {
+  run_meeting_ranks(
+      3,
+      [](Communicator& comm) {
+        const auto copy = comm.split(0);
+        std::jthread background([&] {
+          for (int turn = 0; turn < 50; ++turn) EXPECT_EQ(copy->all_gather(to_bytes("b" + std::to_string(turn))).size(), 3u);
+        });
+        for (int turn = 0; turn < 50; ++turn) {
+          EXPECT_EQ(comm.broadcast(comm.rank() == 2 ? ByteView(as_bytes("f")) : ByteView(), 2), to_bytes("f"));
+        }
+      },
+      std::chrono::seconds(60));
+}
+
+TEST(PointToPoint, WhatMakesNoGroupIsRefused) {
+  EXPECT_THROW(point_to_point(nullptr, 0, 1, std::chrono::milliseconds(0)), CheckpointError);
+  EXPECT_THROW(point_to_point(nullptr, 1, 1, std::chrono::seconds(1)), CheckpointError);
+  EXPECT_THROW(point_to_point(nullptr, 0, 0, std::chrono::seconds(1)), CheckpointError);
+}
+
+}  // namespace
+}  // namespace dckpt
