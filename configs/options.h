@@ -67,9 +67,9 @@ struct AsyncOptions {
 
 /// How files are written.
 enum class IoEngine : std::uint8_t {
-  kAuto,      ///< the best that the file system and this build have
+  kAuto,      ///< direct for large files that are made durable on a local disk (ext4, XFS), else buffered
   kBuffered,  ///< through the page cache
-  kDirect,    ///< O_DIRECT
+  kDirect,    ///< O_DIRECT: fills no page cache; 8 MiB of memory per open file
   kUring,     ///< io_uring
 };
 inline constexpr EnumNames<IoEngine, 4> kIoEngineNames{

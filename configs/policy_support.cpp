@@ -15,8 +15,8 @@ struct Limitation {
 };
 
 constexpr std::array kLimitations{
-    Limitation{"save.io.engine", [](const Policy& policy) { return policy.save.io.engine == IoEngine::kDirect || policy.save.io.engine == IoEngine::kUring; },
-               "available: auto, buffered"},
+    Limitation{"save.io.engine", [](const Policy& policy) { return policy.save.io.engine == IoEngine::kUring; },
+               "available: auto, buffered, direct"},
 };
 
 /// Where a field stands in the file, or the nearest one above it that does.

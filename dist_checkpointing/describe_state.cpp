@@ -133,7 +133,7 @@ DescribedState describe_dcp(const StateDict& state) {
 /// The same that a policy file is refused for.
 void check_supported(const SaveOptions& options) {
   std::string what;
-  if (options.io.engine == IoEngine::kDirect || options.io.engine == IoEngine::kUring) what = "the input/output engine asked for; 'auto' and 'buffered' are available";
+  if (options.io.engine == IoEngine::kUring) what = "the input/output engine asked for; 'auto', 'buffered' and 'direct' are available";
   if (!what.empty()) throw CheckpointError(ErrorCode::kUnsupported, "this version does not support " + what);
 }
 

@@ -42,11 +42,6 @@ class CountingWritableFile final : public WritableFile {
     counters_->bytes_written += file_->position() - before;
   }
 
-  void start_writeback() override {
-    file_->start_writeback();
-    ++counters_->writebacks;
-  }
-
   void sync() override {
     file_->sync();
     ++counters_->syncs;
@@ -83,8 +78,8 @@ class CountingStorage final : public Storage {
     return file;
   }
 
-  std::unique_ptr<WritableFile> create(const std::string& name, std::uint64_t size_hint) override {
-    auto file = std::make_unique<CountingWritableFile>(storage_->create(name, size_hint), counters_);
+  std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options) override {
+    auto file = std::make_unique<CountingWritableFile>(storage_->create(name, options), counters_);
     ++counters_->files_created;
     return file;
   }

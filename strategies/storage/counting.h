@@ -16,7 +16,6 @@ struct StorageCounters {
   std::atomic<std::uint64_t> files_opened{0};
   std::atomic<std::uint64_t> bytes_written{0};
   std::atomic<std::uint64_t> appends{0};
-  std::atomic<std::uint64_t> writebacks{0};        ///< hints of them
   std::atomic<std::uint64_t> syncs{0};             ///< of files and of directories
   std::atomic<std::uint64_t> files_created{0};
   std::atomic<std::uint64_t> directory_changes{0};  ///< directories made, renames, exchanges, removals

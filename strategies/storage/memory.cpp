@@ -67,7 +67,6 @@ class MemoryWritableFile final : public WritableFile {
     }
   }
 
-  void start_writeback() override {}
   void sync() override {}
   void close() override {}
 
@@ -111,7 +110,7 @@ class MemoryStorage final : public Storage {
     return std::make_unique<MemoryReadableFile>(tree_, std::move(node), describe(name));
   }
 
-  std::unique_ptr<WritableFile> create(const std::string& name, std::uint64_t) override {
+  std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions&) override {
     const std::vector<std::string_view> components = name_components(name);
     const std::unique_lock lock(tree_->mutex);
     const auto [entry, created] = parent(components, "cannot create the file", name).entries.try_emplace(std::string(components.back()), std::make_shared<Node>());

@@ -44,7 +44,4 @@ const char* kind_of(unsigned mode) noexcept;
 /// Wraps an open descriptor for reading. Throws (corrupt) unless it is a regular file.
 std::unique_ptr<ReadableFile> readable_file(Fd fd, std::string path);
 
-/// Wraps a new, empty file; reserves `size_hint` bytes where the file system can. Throws (io) if they do not fit.
-std::unique_ptr<WritableFile> writable_file(Fd fd, std::string path, std::uint64_t size_hint);
-
 }  // namespace dckpt::posix

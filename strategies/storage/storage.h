@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "configs/options.h"
 #include "mapping/base/bytes.h"
 
 namespace dckpt {
@@ -32,11 +33,16 @@ class WritableFile {
   virtual void append(std::span<const ByteView> parts) = 0;
   void append(ByteView part) { append({&part, 1}); }
   virtual std::uint64_t position() const noexcept = 0;
-  /// Hints that sync() will follow: what has been appended may go on its way to the disk meanwhile. Waits for nothing and may do nothing.
-  virtual void start_writeback() = 0;
   /// Makes the content durable.
   virtual void sync() = 0;
   virtual void close() = 0;
+};
+
+/// What is known of a file when it is created.
+struct CreateOptions {
+  std::uint64_t size_hint = 0;  ///< space to reserve where that is possible, so that a full disk shows early
+  bool durable = false;         ///< sync() will follow: what is appended may go on its way to the disk meanwhile
+  IoEngine engine = IoEngine::kAuto;
 };
 
 struct FileInfo {
@@ -60,8 +66,8 @@ class Storage {
   /// Opens a regular file without following a symlink in any component; never blocks on a FIFO. Throws (incomplete) if it is missing,
   /// (corrupt) if it is not a regular file.
   virtual std::unique_ptr<ReadableFile> open(const std::string& name) const = 0;
-  /// Creates a new file; throws (io) if it exists. `size_hint` reserves space where that is possible and fails early on a full disk.
-  virtual std::unique_ptr<WritableFile> create(const std::string& name, std::uint64_t size_hint = 0) = 0;
+  /// Creates a new file; throws (io) if it exists or the reserved space is not there, (unsupported) for an engine that there is not.
+  virtual std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options = {}) = 0;
   virtual void make_directory(const std::string& name) = 0;          ///< with parents; fine if it exists
   /// Renames a file or directory. Files are replaced; a directory is not. Atomic.
   virtual void rename(const std::string& from, const std::string& to) = 0;

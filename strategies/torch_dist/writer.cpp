@@ -24,13 +24,12 @@ std::string in_directory(const std::string& directory, const std::string& name) 
 /// Gathers small parts, passes large ones through.
 class BufferedFile {
  public:
-  BufferedFile(std::unique_ptr<WritableFile> file, bool sync) : file_(std::move(file)), sync_(sync) { buffer_.reserve(kBufferBytes); }
+  explicit BufferedFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) { buffer_.reserve(kBufferBytes); }
 
   void append(ByteView part) {
     if (part.size() >= kBufferBytes / 4) {
       const ByteView parts[] = {buffer_, part};
       file_->append(std::span(buffer_.empty() ? parts + 1 : parts, buffer_.empty() ? 1 : 2));
-      if (sync_) file_->start_writeback();
       position_ += part.size();
       buffer_.clear();
       return;
@@ -42,21 +41,19 @@ class BufferedFile {
 
   std::uint64_t position() const noexcept { return position_; }
 
-  void finish() {
+  void finish(bool sync) {
     flush();
-    if (sync_) file_->sync();
+    if (sync) file_->sync();
     file_->close();
   }
 
  private:
   void flush() {
     if (!buffer_.empty()) file_->append(ByteView(buffer_));
-    if (sync_) file_->start_writeback();
     buffer_.clear();
   }
 
   std::unique_ptr<WritableFile> file_;
-  bool sync_;
   Bytes buffer_;
   std::uint64_t position_ = 0;
 };
@@ -135,7 +132,7 @@ std::vector<DataFile> plan_data_files(const SavePlan& plan, int rank, int files_
 }
 
 void write_small_file(Storage& storage, const std::string& name, ByteView content, bool sync) {
-  const auto file = storage.create(name, content.size());
+  const auto file = storage.create(name, {.size_hint = content.size(), .durable = sync});
   file->append(content);
   if (sync) file->sync();
   file->close();
@@ -155,7 +152,7 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
     const std::vector<std::size_t>& items = files[index].items;
     std::uint64_t expected = 0;
     for (const std::size_t i : items) expected += plan[i].nbytes + kBlobOverhead;
-    BufferedFile file(storage.create(in_directory(directory, files[index].name), expected), io.fsync);
+    BufferedFile file(storage.create(in_directory(directory, files[index].name), {.size_hint = expected, .durable = io.fsync, .engine = io.engine}));
     for (const std::size_t i : items) {
       const WriteItem& item = plan[i];
       const std::uint64_t start = file.position();
@@ -168,7 +165,7 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
       });
       written.places[i] = {static_cast<std::uint32_t>(index), start, file.position() - start};
     }
-    file.finish();
+    file.finish(io.fsync);
   });
   return written;
 }

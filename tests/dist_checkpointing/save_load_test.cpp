@@ -435,7 +435,7 @@ TEST_F(SaveLoad, RulesThatMakeTwoKeysOneAreRefused) {
 
 TEST_F(SaveLoad, WhatThisVersionCannotDoIsRefusedNotIgnored) {
   const auto state = [](int) { return StateDict(Value::dict()); };
-  EXPECT_THAT(error_of([&] { save_on(1, state, {.io = {.engine = IoEngine::kDirect}}); }), HasSubstr("engine"));
+  EXPECT_THAT(error_of([&] { save_on(1, state, {.io = {.engine = IoEngine::kUring}}); }), HasSubstr("engine"));
   EXPECT_FALSE(std::filesystem::exists(checkpoint()));
 }
 

@@ -44,8 +44,8 @@ class FaultyStorage final : public Storage {
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
     return plan_->run("open", [&] { return std::make_unique<FaultyReadableFile>(storage_->open(name), plan_); });
   }
-  std::unique_ptr<WritableFile> create(const std::string& name, std::uint64_t size_hint = 0) override {
-    return plan_->run("create", [&] { return std::make_unique<FaultyWritableFile>(storage_->create(name, size_hint), plan_); });
+  std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options = {}) override {
+    return plan_->run("create", [&] { return std::make_unique<FaultyWritableFile>(storage_->create(name, options), plan_); });
   }
   void make_directory(const std::string& name) override {
     plan_->run("make_directory", [&] { storage_->make_directory(name); });
@@ -106,7 +106,6 @@ class FaultyStorage final : public Storage {
     void append(std::span<const ByteView> parts) override {
       plan_->run("append", [&] { file_->append(parts); }, [&] { file_->append(parts.first(parts.size() / 2)); });
     }
-    void start_writeback() override { file_->start_writeback(); }
     void sync() override {
       plan_->run("sync", [&] { file_->sync(); });
     }

@@ -37,9 +37,9 @@ class SimulatedDisk final : public Storage {
   std::optional<FileInfo> stat(const std::string& name) const override { return current_->stat(name); }
   std::unique_ptr<ReadableFile> open(const std::string& name) const override { return current_->open(name); }
 
-  std::unique_ptr<WritableFile> create(const std::string& name, std::uint64_t size_hint = 0) override {
+  std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options = {}) override {
     const std::lock_guard lock(mutex_);
-    auto file = current_->create(name, size_hint);
+    auto file = current_->create(name, options);
     const auto node = std::make_shared<Node>();
     entry(name) = node;
     return std::make_unique<File>(*this, std::move(file), node);
@@ -110,8 +110,6 @@ class SimulatedDisk final : public Storage {
       file_->append(parts);
       for (const ByteView part : parts) node_->content.insert(node_->content.end(), part.begin(), part.end());
     }
-
-    void start_writeback() override { file_->start_writeback(); }
 
     void sync() override {
       const std::lock_guard lock(disk_.mutex_);

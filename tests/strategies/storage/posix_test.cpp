@@ -213,13 +213,50 @@ TEST_F(PosixStorageTest, PartsOfAllSizesLieOneAfterTheOther) {
   }
   std::vector<ByteView> parts;
   for (std::size_t at = 0; const std::size_t size : kSizes) parts.push_back(ByteView(all).subspan(std::exchange(at, at + size), size));
-  const auto file = storage_->create("a", all.size());
-  file->append(parts);
-  file->append(parts[0]);
-  file->sync();
-  file->close();
-  for (int i = 0; i < 3; ++i) all.push_back(all[static_cast<std::size_t>(i)]);
-  EXPECT_EQ(read_file(*storage_->open("a"), all.size()), all);
+  Bytes expected = all;
+  expected.insert(expected.end(), all.begin(), all.begin() + 3);
+  for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kBuffered, IoEngine::kDirect}) {
+    const std::string name = "a" + std::to_string(static_cast<int>(engine));
+    const auto file = storage_->create(name, {.size_hint = all.size(), .durable = true, .engine = engine});
+    file->append(parts);
+    file->sync();
+    file->append(parts[0]);
+    EXPECT_EQ(file->position(), expected.size());
+    file->close();
+    EXPECT_TRUE(read_file(*storage_->open(name), expected.size()) == expected) << name;
+  }
+}
+
+TEST_F(PosixStorageTest, DirectFilesGrowBetweenSyncsByAnyNumberOfBytes) {
+  Bytes expected;
+  const auto file = storage_->create("a", {.engine = IoEngine::kDirect});
+  for (const std::size_t size : {std::size_t{1}, std::size_t{4095}, std::size_t{1}, std::size_t{5000}, std::size_t{4} << 20, std::size_t{8191}}) {
+    const Bytes part(size, static_cast<std::byte>(size % 251));
+    expected.insert(expected.end(), part.begin(), part.end());
+    file->append(part);
+    file->sync();
+    EXPECT_TRUE(read_file(*storage_->open("a"), expected.size()) == expected) << expected.size();
+  }
+}
+
+TEST_F(PosixStorageTest, AFailureOfABlockWrittenInTheBackgroundIsReportedByWhateverFollows) {
+  const FileSizeLimit limit(4096);
+  const Bytes block(std::size_t{4} << 20);
+  for (const auto* const last : {"append", "sync", "close"}) {
+    const auto file = storage_->create(last, {.engine = IoEngine::kDirect});
+    file->append(block);
+    const auto finish = [&] {
+      if (last == std::string("append")) file->append(block);
+      last == std::string("sync") ? file->sync() : file->close();
+    };
+    EXPECT_THAT(error_of(finish), AllOf(HasSubstr("io: cannot write 4,190,208 bytes"), HasSubstr("File too large"), HasSubstr("offset 4096")));
+    EXPECT_THAT(error_of([&] { file->sync(); }), HasSubstr("File too large")) << "a file that failed never counts as durable";
+  }
+}
+
+TEST_F(PosixStorageTest, AnEngineThatThereIsNotIsSaid) {
+  EXPECT_THAT(error_of([&] { storage_->create("a", {.engine = IoEngine::kUring}); }), AllOf(HasSubstr("unsupported"), HasSubstr("available: auto, buffered, direct")));
+  EXPECT_FALSE(storage_->stat("a"));
 }
 
 TEST_F(PosixStorageTest, AWriteThatIsCutShortIsReportedWithTheOffsetReached) {
@@ -255,7 +292,7 @@ std::string on_small_disk(const fs::path& directory, const std::function<std::st
 
 TEST_F(PosixStorageTest, AFullDiskNamesWhatIsNeededAndWhatIsAvailable) {
   const std::string messages = on_small_disk(root_.path(), [this] {
-    std::string answer = error_of([&] { storage_->create("reserved", std::uint64_t{6} << 20); });
+    std::string answer = error_of([&] { storage_->create("reserved", {.size_hint = std::uint64_t{6} << 20}); });
     if (storage_->stat("reserved")) return std::string("a file that was not created is there");
     const auto file = storage_->create("written");
     const Bytes block(std::size_t{3} << 20);
@@ -269,7 +306,7 @@ TEST_F(PosixStorageTest, AFullDiskNamesWhatIsNeededAndWhatIsAvailable) {
 }
 
 TEST_F(PosixStorageTest, BlocksReservedAndNotUsedAreGivenBack) {
-  const auto file = storage_->create("a", std::uint64_t{16} << 20);
+  const auto file = storage_->create("a", {.size_hint = std::uint64_t{16} << 20});
   file->append(as_bytes("small"));
   file->close();
   struct stat status {};

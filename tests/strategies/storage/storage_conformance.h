@@ -67,7 +67,7 @@ TEST_P(StorageConformance, ThousandsOfPartsInOneAppendArriveInOrder) {
   for (int i = 0; i < 5000; ++i) expected += texts.emplace_back(i % 7 == 0 ? "" : std::to_string(i) + ";");
   std::vector<ByteView> parts;
   for (const std::string& text : texts) parts.push_back(as_bytes(text));
-  const auto file = storage_->create("a", expected.size());
+  const auto file = storage_->create("a", {.size_hint = expected.size()});
   file->append(parts);
   file->close();
   EXPECT_EQ(content("a"), expected);
@@ -76,7 +76,7 @@ TEST_P(StorageConformance, ThousandsOfPartsInOneAppendArriveInOrder) {
 TEST_P(StorageConformance, ASizeHintDoesNotChangeTheSize) {
   for (const std::uint64_t hint : {std::uint64_t{3}, std::uint64_t{8} << 20}) {
     const std::string name = "hint" + std::to_string(hint);
-    const auto file = storage_->create(name, hint);
+    const auto file = storage_->create(name, {.size_hint = hint});
     file->append(as_bytes("12345"));
     file->close();
     EXPECT_EQ(storage_->stat(name)->size, 5u);

@@ -5,7 +5,6 @@
 
 #include <map>
 
-#include "strategies/storage/counting.h"
 #include "strategies/storage/memory.h"
 #include "strategies/torch_dist/reader.h"
 #include "tests/support/expect_error.h"
@@ -88,17 +87,6 @@ TEST(DataFiles, TheCommonStateIsNeverKeptApart) {
 
 TEST(DataFiles, AHintIsCheckedBeforeAFileIsMade) {
   EXPECT_EQ(testing::error_of([] { files_of({tensor("a", 1)}, 1, "../a"); }).code(), ErrorCode::kInvalidArgument);
-}
-
-TEST(WriteDataFiles, OnlyFilesThatWillBeSyncedGoToTheDiskEarly) {
-  for (const bool fsync : {true, false}) {
-    const auto counters = std::make_shared<StorageCounters>();
-    const auto storage = counting_storage(memory_storage(), counters);
-    Zeros zeros;
-    write_data_files(*storage, "", 0, {tensor("w", 1 << 20)}, zeros, {.fsync = fsync});
-    EXPECT_EQ(counters->writebacks > 0, fsync);
-    EXPECT_EQ(counters->syncs, fsync ? 1U : 0U);
-  }
 }
 
 }  // namespace
