@@ -87,7 +87,7 @@ void run(const Workload& workload, const Options& options, Results& results) {
   LoadMeasurement loads(workload, directory, results);
   add(workload.name + "/load_warm", options.repeats, [&] { return loads.run(false); });
   add(workload.name + "/load_cold", options.repeats, [&] { return loads.run(true); });
-  if (workload.tensor_parallel > 0) {
+  if (workload.tensor_parallel > 0 || workload.reshards()) {
     add(workload.name + "/load_parallel_warm", options.repeats, [&] { return loads.run(false, true); });
     add(workload.name + "/load_parallel_cold", options.repeats, [&] { return loads.run(true, true); });
   }

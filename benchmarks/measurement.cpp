@@ -97,7 +97,7 @@ double LoadMeasurement::run(bool cold, bool parallel) {
   std::vector<StateDict> states = states_of(ranks_);
   const Cost cost = measure(workload_.readers, [&](int rank, Communicator& comm) { load(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
   const std::string tail = parallel ? "_parallel" : "";
-  const std::string metric = workload_.reshards() ? (cold ? "reshard_cold_s" : "reshard_s") : "load" + tail + (cold ? "_cold_s" : "_warm_s");
+  const std::string metric = workload_.reshards() ? "reshard" + tail + (cold ? "_cold_s" : "_s") : "load" + tail + (cold ? "_cold_s" : "_warm_s");
   char device[64];
   std::snprintf(device, sizeof device, "%.2f GB from the device", static_cast<double>(cost.fetched) / 1e9);
   results_.add(workload_.name, metric, "s", cost.seconds, cold ? device : "");

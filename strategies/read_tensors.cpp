@@ -14,6 +14,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <tuple>
 
@@ -30,6 +31,7 @@ constexpr std::uint64_t kTinyChunk = std::uint64_t{16} << 10;    // … even if 
 constexpr std::uint64_t kBatchBytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t kBatchGap = std::uint64_t{32} << 10;     // unwanted bytes between two chunks of a batch
 constexpr std::uint64_t kStagedGap = 2048;                       // reading over a gap up to this is cheaper than another request
+constexpr std::uint64_t kSharedGap = 20;                          // where others read, too: at most one unwanted byte for so many wanted ones
 constexpr std::uint64_t kDirectRun = std::uint64_t{64} << 10;    // runs from this length are read straight into place
 
 /// Adds its reads to a total when it is closed: one counter for all threads and reads would be the busiest cache line of the job.
@@ -141,12 +143,20 @@ class Reading {
   }
 
   bool worth_reading_whole(std::size_t first, std::size_t last) const {
-    const std::uint64_t length = place(items_[first]).length;
-    if (length <= kTinyChunk) return true;
+    const ReadItem& front = items_[first];
+    const std::uint64_t length = place(front).length;
     if (length > kSmallChunk) return false;
+    if (length <= kTinyChunk && !options_.shared) return true;
     std::uint64_t wanted = 0;
     for (std::size_t i = first; i < last; ++i) wanted += item_bytes(items_[i]);
-    return wanted * 2 >= length;
+    if (!options_.shared) return wanted * 2 >= length;
+    const std::uint64_t elements = static_cast<std::uint64_t>(numel(tensor(front).chunks.sizes(front.chunk))) * item_size(tensor(front).properties.dtype);
+    return elements <= wanted + wanted / kSharedGap;
+  }
+
+  /// Whether a batch of `span` bytes, `gaps` of them unwanted, goes on to a chunk that begins `gap` bytes later.
+  bool worth_reading_over(std::uint64_t gap, std::uint64_t gaps, std::uint64_t span) const {
+    return gap <= kBatchGap && (!options_.shared || gaps + gap <= (span - gaps) / kSharedGap);
   }
 
   void make_jobs() {
@@ -169,11 +179,13 @@ class Reading {
       }
       const Place start = place(items_[first]);
       std::uint64_t end = start.offset + start.length;
+      std::uint64_t gaps = 0;
       while (last < items_.size()) {
         const Place& next = place(items_[last]);
         const std::size_t next_last = end_of_chunk(last);
-        const bool near = next.file == start.file && next.offset >= end && next.offset - end <= kBatchGap;
-        if (!near || next.offset + next.length - start.offset > kBatchBytes || !worth_reading_whole(last, next_last)) break;
+        const bool fits = next.file == start.file && next.offset >= end && next.offset + next.length - start.offset <= kBatchBytes;
+        if (!fits || !worth_reading_whole(last, next_last) || !worth_reading_over(next.offset - end, gaps, end - start.offset)) break;
+        gaps += next.offset - end;
         end = next.offset + next.length;
         last = next_last;
       }
@@ -218,7 +230,7 @@ class Reading {
       if (payload.contiguous) {
         for (std::size_t i = first; i < next; ++i) copy(items_[i], window.data() + (payload.offset - begin));
       } else {
-        copy_from_strided(payload, windowed, first, next);
+        read_strided(payload, windowed, first);
       }
       first = next;
     }
@@ -231,7 +243,7 @@ class Reading {
       const ReadItem& front = items_[first];
       const ChunkPayload payload = locate(front, file);
       with_context({.key = tensor(front).key, .file = file.name()}, [&] {
-        if (!payload.contiguous) return copy_from_strided(payload, file, first, next);
+        if (!payload.contiguous) return read_strided(payload, file, first);
         for (std::size_t i = first; i < next; ++i) read_item(items_[i], file, payload.offset, staging);
       });
       first = next;
@@ -245,27 +257,51 @@ class Reading {
   void read_item(const ReadItem& item, const ReadableFile& file, std::uint64_t payload, Bytes& staging) {
     const std::size_t size = item_size(tensor(item).properties.dtype);
     const RunPlan plan = plan_runs(item.sizes, item.source, item.target);
-    std::byte* const destination = destinations_[item.destination].data();
+    const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
     const std::uint64_t run = static_cast<std::uint64_t>(plan.run) * size;
-    const std::uint64_t stride = plan.counts.empty() ? run : static_cast<std::uint64_t>(plan.source_strides.back()) * size;
-    if (run >= kDirectRun || stride > run + kStagedGap) {
-      for_each_run(plan, [&](std::int64_t source, std::int64_t target) {
-        file.read(payload + static_cast<std::uint64_t>(source) * size, {destination + static_cast<std::uint64_t>(target) * size, run});
-      });
-      deliver(item_bytes(item));
-      return;
-    }
-    read_staged(item, file, payload, staging);
+    // Runs that are broken up only in the destination come through the staging buffer, too.
+    if (run < kDirectRun && (plan.run < stored.run || worth_reading_gaps(stored, size))) return read_staged(item, file, payload, staging);
+    std::byte* const destination = destinations_[item.destination].data();
+    for_each_run(plan, [&](std::int64_t source, std::int64_t target) {
+      file.read(payload + static_cast<std::uint64_t>(source) * size, {destination + static_cast<std::uint64_t>(target) * size, run});
+    });
+    deliver(item_bytes(item));
   }
 
-  /// Reads blocks that span many short runs and copies the runs out: along the first axis that has to be cut to fit the staging buffer.
-  void read_staged(const ReadItem& item, const ReadableFile& file, std::uint64_t payload, Bytes& staging) {
-    const std::size_t size = item_size(tensor(item).properties.dtype);
+  /// From the first element of an item to its last, in bytes.
+  std::uint64_t span_of(const ReadItem& item) const {
     std::int64_t span = 1;
     for (std::size_t axis = 0; axis < item.sizes.size(); ++axis) span += (item.sizes[axis] - 1) * item.source.strides[axis];
-    const std::uint64_t bytes = static_cast<std::uint64_t>(span) * size;
+    return static_cast<std::uint64_t>(span) * item_size(tensor(item).properties.dtype);
+  }
+
+  /// Whether the gaps between runs that follow each other, on one axis, cost less than a request for each run.
+  bool worth_reading_gaps(std::int64_t run, std::int64_t stride, std::size_t size) const {
+    const auto gap = static_cast<std::uint64_t>(stride - run);
+    return options_.shared ? gap <= static_cast<std::uint64_t>(run) / kSharedGap : gap * size <= kStagedGap;
+  }
+  bool worth_reading_gaps(const RunPlan& stored, std::size_t size) const {
+    return stored.counts.empty() || worth_reading_gaps(stored.run, stored.source_strides.back(), size);
+  }
+
+  /// Whether all of an item's runs are worth reading together with the gaps between them.
+  bool is_dense(const ReadItem& item) const {
+    if (options_.shared) return span_of(item) <= item_bytes(item) + item_bytes(item) / kSharedGap;
+    const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
+    std::int64_t block = stored.run;  // from the first to the last element on the axes so far
+    for (std::size_t axis = stored.counts.size(); axis-- > 0;) {
+      if (!worth_reading_gaps(block, stored.source_strides[axis], item_size(tensor(item).properties.dtype))) return false;
+      block += stored.source_strides[axis] * (stored.counts[axis] - 1);
+    }
+    return true;
+  }
+
+  /// Reads blocks that span many short runs and copies the runs out: along the first axis that has to be cut to fit the staging buffer, or to leave out a gap.
+  void read_staged(const ReadItem& item, const ReadableFile& file, std::uint64_t payload, Bytes& staging) {
+    const std::size_t size = item_size(tensor(item).properties.dtype);
+    const std::uint64_t bytes = span_of(item);
     const auto axis = static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(), [](std::int64_t extent) { return extent > 1; }) - item.sizes.begin());
-    if (bytes <= std::min(staging_size_, kBatchBytes) || axis == item.sizes.size()) {
+    if ((bytes <= std::min(staging_size_, kBatchBytes) && is_dense(item)) || axis == item.sizes.size()) {
       reserve(staging, bytes);
       file.read(payload + static_cast<std::uint64_t>(item.source.offset) * size, {staging.data(), bytes});
       ReadItem local = item;
@@ -285,7 +321,15 @@ class Reading {
   }
 
   /// A chunk whose pickled tensor was a transposed or strided view: made row-major in memory first. Rare, and never larger than the chunk's blob.
-  void copy_from_strided(const ChunkPayload& payload, const ReadableFile& from, std::size_t first, std::size_t last) {
+  /// The first job that comes across it does all of the chunk's items.
+  void read_strided(const ChunkPayload& payload, const ReadableFile& from, std::size_t item) {
+    std::size_t first = item;
+    while (first > 0 && same_chunk(first - 1, item)) --first;
+    const std::size_t last = end_of_chunk(first);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!strided_.insert(first).second) return;
+    }
     const ReadItem& front = items_[first];
     const ShapeView sizes = tensor(front).chunks.sizes(front.chunk);
     std::int64_t span = 1;
@@ -328,6 +372,7 @@ class Reading {
   std::atomic<std::size_t> next_job_ = 0;
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;
+  std::set<std::size_t> strided_;  ///< first items of chunks that are read as a whole
   std::exception_ptr failure_;
 };
 

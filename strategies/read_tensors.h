@@ -14,6 +14,9 @@ struct ReadOptions {
   int threads = 2;
   /// Upper bound of temporary memory over all threads, in bytes.
   std::uint64_t staging = std::uint64_t{64} << 20;
+  /// Other ranks may want, and read, what lies between the wanted bytes: it is read over only as far as it makes up a twentieth of what is wanted. Otherwise it is
+  /// wherever that saves requests.
+  bool shared = false;
   /// Called now and then with the bytes delivered so far, from any thread, one call at a time.
   std::function<void(std::uint64_t bytes)> progress{};
 };

@@ -2,19 +2,25 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/geometry/join.h"
 #include "mapping/geometry/overlay.h"
+#include "mapping/planning/chunk_geometry.h"
 
 namespace dckpt {
 namespace {
 
-// Shared parts per rank that are enough for a good balance.
-constexpr std::uint64_t kPartsPerRank = 16;
+// Shared pieces per rank that are enough for a good balance.
+constexpr std::uint64_t kPiecesPerRank = 16;
 
 using Part = LoadDistribution::Part;
+using Slab = LoadDistribution::Slab;
 using Use = LoadDistribution::Use;
+using Ranks = std::vector<std::uint32_t>;
 
 /// An entry of a rank, findable by chunk.
 struct Reference {
@@ -26,122 +32,329 @@ struct Reference {
   bool same_chunk(const Reference& other) const noexcept { return tensor == other.tensor && chunk == other.chunk; }
 };
 
+/// Calls visit(references) for every chunk that is wanted, ordered by rank.
+template <typename Visit>
+void for_each_chunk(std::span<const WantedParts> wanted, Visit&& visit) {
+  std::vector<Reference> references;
+  for (std::uint32_t rank = 0; rank < wanted.size(); ++rank) {
+    for (std::uint32_t entry = 0; entry < wanted[rank].size(); ++entry) {
+      references.push_back({wanted[rank].tensor(entry), wanted[rank].chunk(entry), {rank, entry}});
+    }
+  }
+  std::sort(references.begin(), references.end(), [](const Reference& a, const Reference& b) { return a.order() < b.order(); });
+  for (auto first = references.begin(); first != references.end();) {
+    const auto last = std::find_if(first, references.end(), [&](const Reference& other) { return !other.same_chunk(*first); });
+    visit(std::span<const Reference>(first, last));
+    first = last;
+  }
+}
+
+/// The different ones of a sequence ordered by rank.
+Ranks ranks_of(std::span<const Use> uses) {
+  Ranks ranks;
+  for (const Use& use : uses) {
+    if (ranks.empty() || ranks.back() != use.rank) ranks.push_back(use.rank);
+  }
+  return ranks;
+}
+
+/// Cuts a box into slabs along its first long axis, and where one layer is still too large along the axes after it.
+void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>& out) {
+  const auto axis = static_cast<std::size_t>(std::find_if(box.sizes.begin(), box.sizes.end(), [](std::int64_t extent) { return extent > 1; }) - box.sizes.begin());
+  const std::uint64_t bytes = static_cast<std::uint64_t>(numel(box.sizes)) * item;
+  if (bytes <= limit || axis == box.dims()) {
+    out.push_back(std::move(box));
+    return;
+  }
+  const std::int64_t extent = box.sizes[axis];
+  const auto slabs = static_cast<std::int64_t>(std::min(static_cast<std::uint64_t>(extent), (bytes + limit - 1) / limit));
+  for (std::int64_t slab = 0; slab < slabs; ++slab) {
+    const auto at = [&](std::int64_t index) { return index * (extent / slabs) + std::min(index, extent % slabs); };
+    Box piece = box;
+    piece.offsets[axis] += at(slab);
+    piece.sizes[axis] = at(slab + 1) - at(slab);
+    if (slabs == extent) {
+      cut_box(std::move(piece), item, limit, out);
+    } else {
+      out.push_back(std::move(piece));
+    }
+  }
+}
+
 class Distribution {
  public:
-  Distribution(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits)
-      : metadata_(metadata), wanted_(wanted), rank_(rank), limits_(limits) {
+  Distribution(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits, std::span<const ChunkNumber> read_whole)
+      : metadata_(metadata), wanted_(wanted), rank_(rank), limits_(limits), read_whole_(read_whole) {
     result_.read_bytes.resize(wanted.size());
   }
 
   LoadDistribution run() {
-    const std::vector<Reference> references = sorted_references();
-    for (auto first = references.begin(); first != references.end();) {
-      const auto last = std::find_if(first, references.end(), [&](const Reference& other) { return !other.same_chunk(*first); });
-      add_chunk({first, last});
-      first = last;
-    }
+    for_each_chunk(wanted_, [&](std::span<const Reference> references) { add_chunk(references); });
     cut_shared();
     assign_readers();
+    assign_holders();
+    find_splits();
     return std::move(result_);
   }
 
  private:
-  std::vector<Reference> sorted_references() const {
-    std::vector<Reference> references;
-    for (std::uint32_t rank = 0; rank < wanted_.size(); ++rank) {
-      for (std::uint32_t entry = 0; entry < wanted_[rank].size(); ++entry) {
-        references.push_back({wanted_[rank].tensor(entry), wanted_[rank].chunk(entry), {rank, entry}});
-      }
-    }
-    std::sort(references.begin(), references.end(), [](const Reference& a, const Reference& b) { return a.order() < b.order(); });
-    return references;
-  }
+  /// What several ranks want of a chunk, before it is cut for the balance: a part, or a slab.
+  struct Whole {
+    Box box;
+    bool is_slab = false;
+    bool can_be_cut = true;
+    std::vector<Part> parts;
+  };
+  /// What is given to one rank: a part or a slab, or several small ones that lie beside each other in a file.
+  struct Unit {
+    Ranks ranks;  ///< that want it
+    std::uint64_t bytes = 0;
+    std::vector<std::uint32_t> parts, slabs;
+  };
+
+  /// A part or slab that is read at one go.
+  struct Piece {
+    ChunkNumber chunk;
+    std::uint32_t reader = 0;
+    bool own = false;
+  };
+
+  std::uint64_t item_of(std::uint32_t tensor) const { return item_size(metadata_.tensors[tensor].properties.dtype); }
+  std::uint64_t bytes_of(std::uint32_t tensor, const Box& box) const { return static_cast<std::uint64_t>(numel(box.sizes)) * item_of(tensor); }
 
   void add_chunk(std::span<const Reference> references) {
     const Reference& front = references.front();
+    const bool alone = front.use.rank == references.back().use.rank;
+    const bool read_whole = !alone && std::binary_search(read_whole_.begin(), read_whole_.end(), ChunkNumber{front.tensor, front.chunk});
+    std::vector<Part> parts = parts_of(references);
+    if (parts.size() < 2 || alone) {
+      for (Part& part : parts) add(std::move(part), !read_whole);
+      return;
+    }
+    const ChunkGeometry geometry(metadata_.tensors[front.tensor], front.chunk);
+    if (read_whole) {
+      Box box = parts.front().box;
+      for (const Part& part : parts) box = bounding_box(box, part.box);
+      if (geometry.find(box)) return add_slab(std::move(box), std::move(parts), false);
+    }
+    // Parts that are best read together with their neighbours.
+    const bool small = bytes_of(front.tensor, {{}, to_shape(metadata_.tensors[front.tensor].chunks.sizes(front.chunk))}) <= limits_.small_chunk;
+    const auto rest = std::stable_partition(parts.begin(), parts.end(), [&](const Part& part) { return small || has_short_runs(part, geometry); });
+    std::vector<Box> boxes;
+    for (auto part = parts.begin(); part != rest; ++part) boxes.push_back(part->box);
+    for (JoinedBox& joined : join_boxes(boxes, [&](const Box& box) { return geometry.find(box).has_value(); })) {
+      std::vector<Part> members;
+      for (const std::uint32_t member : joined.members) members.push_back(std::move(parts[member]));
+      add_slab(std::move(joined.box), std::move(members), true);
+    }
+    std::for_each(rest, parts.end(), [&](Part& part) { add(std::move(part), true); });
+  }
+
+  /// What the ranks want of a chunk, cut where they do not want the same. References are ordered by rank, so the uses are.
+  std::vector<Part> parts_of(std::span<const Reference> references) {
+    const Reference& front = references.front();
+    const auto box_of = [&](const Reference& reference) { return wanted_[reference.use.rank].box(reference.use.entry); };
+    std::vector<Part> parts;
+    const auto add_part = [&](Box box, auto&& members) {
+      if (numel(box.sizes) == 0) return;
+      Part part{.tensor = front.tensor, .chunk = front.chunk, .box = std::move(box), .first_use = static_cast<std::uint32_t>(result_.uses.size())};
+      part.bytes = bytes_of(part.tensor, part.box);
+      for (const std::uint32_t member : members) result_.uses.push_back(references[member].use);
+      if (result_.uses.size() > UINT32_MAX) throw CheckpointError(ErrorCode::kUnsupported, "the ranks together want more than 4 billion parts");
+      part.use_count = static_cast<std::uint32_t>(result_.uses.size()) - part.first_use;
+      parts.push_back(std::move(part));
+    };
     const ShapeView offsets = wanted_[front.use.rank].offsets(front.use.entry);
     const ShapeView sizes = wanted_[front.use.rank].sizes(front.use.entry);
     const bool all_equal = std::all_of(references.begin() + 1, references.end(), [&](const Reference& other) {
-      const WantedParts& parts = wanted_[other.use.rank];
-      return equal(parts.offsets(other.use.entry), offsets) && equal(parts.sizes(other.use.entry), sizes);
+      const WantedParts& others = wanted_[other.use.rank];
+      return equal(others.offsets(other.use.entry), offsets) && equal(others.sizes(other.use.entry), sizes);
     });
     if (all_equal) {
-      std::vector<Use> uses;
-      for (const Reference& reference : references) uses.push_back(reference.use);
-      add(front, {to_shape(offsets), to_shape(sizes)}, uses);
-      return;
+      std::vector<std::uint32_t> members(references.size());
+      std::iota(members.begin(), members.end(), 0U);
+      add_part(box_of(front), members);
+      return parts;
     }
     BoxList boxes(sizes.size());
-    for (const Reference& reference : references) boxes.push_back(wanted_[reference.use.rank].offsets(reference.use.entry), wanted_[reference.use.rank].sizes(reference.use.entry));
-    for (OverlayPart& part : overlay(boxes)) {
-      std::vector<Use> uses;
-      for (const std::uint32_t member : part.members) uses.push_back(references[member].use);
-      add(front, std::move(part.box), uses);
-    }
+    for (const Reference& reference : references) boxes.push_back(box_of(reference));
+    for (OverlayPart& part : overlay(boxes)) add_part(std::move(part.box), part.members);
+    return parts;
   }
 
-  /// References are ordered by rank, so the uses are.
-  void add(const Reference& chunk, Box box, std::span<const Use> uses) {
-    Part part;
-    part.tensor = chunk.tensor;
-    part.chunk = chunk.chunk;
-    part.bytes = static_cast<std::uint64_t>(numel(box.sizes)) * item_size(metadata_.tensors[chunk.tensor].properties.dtype);
-    part.box = std::move(box);
-    if (part.bytes == 0) return;
-    part.reader = uses.front().rank;
-    const bool alone = uses.front().rank == uses.back().rank;
-    if (alone) result_.read_bytes[part.reader] += part.bytes;
+  bool has_short_runs(const Part& part, const ChunkGeometry& geometry) const {
+    const auto view = geometry.find(part.box);
+    if (!view) return false;
+    const RunPlan runs = plan_runs(part.box.sizes, *view, *view);
+    return !runs.counts.empty() && static_cast<std::uint64_t>(runs.run) * item_of(part.tensor) < limits_.short_run;
+  }
+
+  bool is_own(const Part& part) const {
+    const auto uses = result_.uses_of(part);
+    return uses.front().rank == uses.back().rank;
+  }
+
+  /// A part that is read straight into its place.
+  void add(Part part, bool can_be_cut) {
+    const auto uses = result_.uses_of(part);
     result_.saved_bytes += part.bytes * (uses.size() - 1);
-    if (alone && part.reader != rank_) return;
-    part.first_use = static_cast<std::uint32_t>(result_.uses.size());
-    part.use_count = static_cast<std::uint32_t>(uses.size());
-    if (result_.uses.size() + uses.size() > UINT32_MAX) throw CheckpointError(ErrorCode::kUnsupported, "the ranks together want more than 4 billion parts");
-    result_.uses.insert(result_.uses.end(), uses.begin(), uses.end());
-    (alone ? result_.own : result_.shared).push_back(std::move(part));
+    if (!is_own(part)) {
+      Box box = part.box;
+      wholes_.push_back({std::move(box), false, can_be_cut, {std::move(part)}});
+      return;
+    }
+    add_own(std::move(part));
+  }
+
+  /// A part that one rank wants.
+  void add_own(Part part) {
+    part.reader = part.holder = result_.uses_of(part).front().rank;
+    result_.read_bytes[part.reader] += part.bytes;
+    pieces_.push_back({{part.tensor, part.chunk}, part.reader, true});
+    if (part.reader == rank_) result_.own.push_back(std::move(part));
+  }
+
+  void add_slab(Box box, std::vector<Part> parts, bool can_be_cut) {
+    const auto rank_of = [&](const Part& part) { return result_.uses_of(part).front().rank; };
+    const std::uint32_t rank = rank_of(parts.front());
+    const bool alone = std::all_of(parts.begin(), parts.end(), [&](const Part& part) { return rank_of(part) == rank && is_own(part); });
+    if (parts.size() == 1 || alone) {
+      for (Part& part : parts) add(std::move(part), can_be_cut);
+      return;
+    }
+    for (const Part& part : parts) result_.saved_bytes += part.bytes * part.use_count;
+    wholes_.push_back({std::move(box), true, can_be_cut, std::move(parts)});
   }
 
   void cut_shared() {
-    const std::uint64_t total = std::accumulate(result_.shared.begin(), result_.shared.end(), std::uint64_t{0}, [](std::uint64_t sum, const Part& part) { return sum + part.bytes; });
-    const std::uint64_t fair = total / (wanted_.size() * kPartsPerRank);
-    const std::uint64_t limit = std::min(std::max(fair, limits_.smallest), std::max<std::uint64_t>(limits_.largest, 1));
-    std::vector<Part> whole = std::exchange(result_.shared, {});
-    for (Part& part : whole) cut(std::move(part), 0, limit);
+    std::uint64_t total = 0;
+    for (const Whole& whole : wholes_) total += bytes_of(whole.parts.front().tensor, whole.box);
+    fair_ = total / (wanted_.size() * kPiecesPerRank);
+    const std::uint64_t limit = std::min(std::max(fair_, limits_.smallest), std::max<std::uint64_t>(limits_.largest, 1));
+    const std::uint64_t slab_limit = std::min(limit, std::max<std::uint64_t>(limits_.largest_slab, 1));
+    for (Whole& whole : std::exchange(wholes_, {})) {
+      const std::uint32_t tensor = whole.parts.front().tensor;
+      std::vector<Box> pieces;
+      if (whole.can_be_cut) {
+        cut_box(whole.box, item_of(tensor), whole.is_slab ? slab_limit : limit, pieces);
+      } else {
+        pieces.push_back(whole.box);
+      }
+      for (const Box& piece : pieces) add_piece(whole, piece);
+    }
   }
 
-  /// Cuts a part into slabs along `axis`, and where one layer is still too large along the axes after it.
-  void cut(Part part, std::size_t axis, std::uint64_t limit) {
-    while (axis < part.box.dims() && part.box.sizes[axis] == 1) ++axis;
-    if (part.bytes <= limit || axis == part.box.dims()) {
-      result_.shared.push_back(std::move(part));
+  /// What of a part or slab lies in a box.
+  void add_piece(const Whole& whole, const Box& piece) {
+    const auto first = static_cast<std::uint32_t>(result_.shared.size());
+    std::optional<Box> filled;
+    for (const Part& part : whole.parts) {
+      auto common = intersect(part.box, piece);
+      if (!common) continue;
+      filled = filled ? bounding_box(*filled, *common) : *common;
+      Part cut = part;
+      cut.box = std::move(*common);
+      cut.bytes = bytes_of(cut.tensor, cut.box);
+      result_.shared.push_back(std::move(cut));
+    }
+    const auto count = static_cast<std::uint32_t>(result_.shared.size()) - first;
+    if (count == 0) return;
+    if (count == 1) {  // needs no slab
+      if (!is_own(result_.shared.back())) return;
+      add_own(std::move(result_.shared.back()));
+      result_.shared.pop_back();
       return;
     }
-    const std::int64_t extent = part.box.sizes[axis];
-    const std::uint64_t layer = part.bytes / static_cast<std::uint64_t>(extent);
-    const auto slabs = static_cast<std::int64_t>(std::min(static_cast<std::uint64_t>(extent), (part.bytes + limit - 1) / limit));
-    for (std::int64_t slab = 0; slab < slabs; ++slab) {
-      const auto at = [&](std::int64_t index) { return index * (extent / slabs) + std::min(index, extent % slabs); };
-      Part piece = part;
-      piece.box.offsets[axis] += at(slab);
-      piece.box.sizes[axis] = at(slab + 1) - at(slab);
-      piece.bytes = layer * static_cast<std::uint64_t>(piece.box.sizes[axis]);
-      cut(std::move(piece), axis + 1, slabs == extent ? limit : UINT64_MAX);
-    }
+    const Part& front = result_.shared[first];
+    Box box = whole.can_be_cut ? *filled : piece;
+    const std::uint64_t bytes = bytes_of(front.tensor, box);
+    for (std::uint32_t part = first; part < first + count; ++part) result_.shared[part].slab = static_cast<std::uint32_t>(result_.slabs.size());
+    result_.slabs.push_back({.tensor = front.tensor, .chunk = front.chunk, .box = std::move(box), .bytes = bytes, .first_part = first, .part_count = count});
   }
 
   void assign_readers() {
-    std::vector<std::uint32_t> order(result_.shared.size());
-    std::iota(order.begin(), order.end(), 0U);
-    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-      const Part& left = result_.shared[a];
-      const Part& right = result_.shared[b];
-      return std::tuple(left.use_count, right.bytes, a) < std::tuple(right.use_count, left.bytes, b);
-    });
-    for (const std::uint32_t index : order) {
-      Part& part = result_.shared[index];
-      const auto uses = result_.uses_of(part);
-      const auto least = std::min_element(uses.begin(), uses.end(), [&](const Use& a, const Use& b) { return result_.read_bytes[a.rank] < result_.read_bytes[b.rank]; });
-      part.reader = least->rank;
-      result_.read_bytes[part.reader] += part.bytes;
+    std::vector<Unit> units = make_units();
+    std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) { return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes); });
+    for (const Unit& unit : units) {
+      const std::uint32_t reader = *std::min_element(unit.ranks.begin(), unit.ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return result_.read_bytes[a] < result_.read_bytes[b]; });
+      result_.read_bytes[reader] += unit.bytes;
+      for (const std::uint32_t part : unit.parts) result_.shared[part].reader = reader;
+      for (const std::uint32_t index : unit.slabs) {
+        Slab& slab = result_.slabs[index];
+        slab.reader = reader;
+        for (std::uint32_t part = slab.first_part; part < slab.first_part + slab.part_count; ++part) result_.shared[part].reader = reader;
+      }
+    }
+  }
+
+  /// Neighbours in a file that the same ranks want stay together as long as the balance permits, since one read fetches them.
+  std::vector<Unit> make_units() const {
+    struct Placed {
+      const Place* place;
+      Unit unit;
+    };
+    std::vector<Placed> pieces;
+    for (std::uint32_t i = 0; i < result_.shared.size(); ++i) {
+      const Part& part = result_.shared[i];
+      const Place* const place = &metadata_.tensors[part.tensor].places[part.chunk];
+      if (part.slab == LoadDistribution::kNoSlab) {
+        pieces.push_back({place, {ranks_of(result_.uses_of(part)), part.bytes, {i}, {}}});
+        continue;
+      }
+      const Slab& slab = result_.slabs[part.slab];
+      if (slab.first_part == i) {
+        pieces.push_back({place, {{}, slab.bytes, {}, {part.slab}}});
+      }
+      Ranks& all = pieces.back().unit.ranks;
+      const Ranks more = ranks_of(result_.uses_of(part));
+      Ranks both;
+      std::set_union(all.begin(), all.end(), more.begin(), more.end(), std::back_inserter(both));
+      all = std::move(both);
+    }
+    std::stable_sort(pieces.begin(), pieces.end(), [](const Placed& a, const Placed& b) { return std::pair(a.place->file, a.place->offset) < std::pair(b.place->file, b.place->offset); });
+    const std::uint64_t limit = std::min(fair_, limits_.largest);
+    std::vector<Unit> units;
+    std::uint32_t file = 0;
+    for (Placed& piece : pieces) {
+      Unit& unit = piece.unit;
+      if (!units.empty() && file == piece.place->file && units.back().bytes + unit.bytes <= limit && units.back().ranks == unit.ranks) {
+        Unit& last = units.back();
+        last.bytes += unit.bytes;
+        last.parts.insert(last.parts.end(), unit.parts.begin(), unit.parts.end());
+        last.slabs.insert(last.slabs.end(), unit.slabs.begin(), unit.slabs.end());
+      } else {
+        units.push_back(std::move(unit));
+      }
+      file = piece.place->file;
+    }
+    return units;
+  }
+
+  /// Whoever holds a part hands it to all others that want it.
+  void assign_holders() {
+    std::vector<std::uint64_t> handed(wanted_.size());
+    for (Part& part : result_.shared) {
+      const Ranks ranks = ranks_of(result_.uses_of(part));
+      part.holder = part.reader;
+      if (!std::binary_search(ranks.begin(), ranks.end(), part.reader)) {
+        part.holder = *std::min_element(ranks.begin(), ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return handed[a] < handed[b]; });
+      }
+      handed[part.holder] += part.bytes * (ranks.size() - 1);
+    }
+  }
+
+  void find_splits() {
+    for (const Part& part : result_.shared) {
+      if (part.slab == LoadDistribution::kNoSlab) pieces_.push_back({{part.tensor, part.chunk}, part.reader, false});
+    }
+    for (const Slab& slab : result_.slabs) pieces_.push_back({{slab.tensor, slab.chunk}, slab.reader, false});
+    std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) { return a.chunk < b.chunk; });
+    for (auto first = pieces_.begin(); first != pieces_.end();) {
+      const auto last = std::find_if(first, pieces_.end(), [&](const Piece& other) { return other.chunk != first->chunk; });
+      const auto count = static_cast<std::size_t>(last - first);
+      const bool by_one_for_itself = std::all_of(first, last, [&](const Piece& piece) { return piece.own && piece.reader == first->reader; });
+      if (count > 1 && !by_one_for_itself) result_.splits.push_back({first->chunk, first[static_cast<std::ptrdiff_t>(result_.splits.size() % count)].reader});
+      first = last;
     }
   }
 
@@ -149,13 +362,17 @@ class Distribution {
   std::span<const WantedParts> wanted_;
   std::uint32_t rank_;
   const PartLimits& limits_;
+  std::span<const ChunkNumber> read_whole_;
+  std::vector<Whole> wholes_;
+  std::vector<Piece> pieces_;
+  std::uint64_t fair_ = 0;
   LoadDistribution result_;
 };
 
 }  // namespace
 
-LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits) {
-  return Distribution(metadata, wanted, rank, limits).run();
+LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits, std::span<const ChunkNumber> read_whole) {
+  return Distribution(metadata, wanted, rank, limits, read_whole).run();
 }
 
 }  // namespace dckpt

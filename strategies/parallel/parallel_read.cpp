@@ -1,130 +1,82 @@
 // How ranks load together.
 //
 //   1 all_gather   every rank tells all others which parts of stored chunks it wants (a few bytes each)
-//   2 local        every rank shares out the reading by the same rules (distribute_load) and puts what has to travel into rounds
-//   3 rounds       each rank reads what it sends in the next round, straight into its own destination, while the parts of this round travel
-//                  (run_exchange); what it alone wants, it reads at the end
+//   2 local        every rank shares out the reading by the same rules (distribute_load)
+//   3 all_gather   a chunk that is read in pieces is looked up in its file by one of its readers, who tells where its elements lie. If they do not lie row-major,
+//                  so that the chunk can only be read as a whole, every rank repeats step 2 with that knowledge
+//   4 local        every rank puts what has to travel into rounds
+//   5 rounds       each rank reads what it sends in the next round while the parts of this round travel (run_exchange); what it alone wants, it reads at the end
 //
-// A rank thus holds its own destinations and the buffers of a round, never a tensor that it did not ask for. Local work lies between collectives in agree().
+// A part goes straight into the destination of the rank that reads it and is sent from there. Where ranks want short runs that lie between each other's, one of
+// them reads all of it, a slab, into memory of the round; in that round it copies its own parts out of the slab and packs the others, each for one rank that
+// wants it, the holder. With all_to_all the holder hands it on to the rest in later rounds; with the other kinds all get it at once.
+//
+// A rank thus holds its own destinations, the buffers of a round, and the slabs of the round that is packed and of the one that is read: for each of these rounds
+// at most half of what it may send in one, or one chunk that can only be read as a whole. Local work lies between collectives in agree().
 
 #include "strategies/parallel/parallel_read.h"
 
 #include <algorithm>
+#include <array>
 #include <future>
-#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "mapping/base/error.h"
-#include "mapping/base/wire.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/planning/load_distribution.h"
 #include "strategies/comm/agree.h"
 #include "strategies/parallel/exchange.h"
+#include "strategies/parallel/located_reader.h"
+#include "strategies/parallel/request.h"
 #include "strategies/parallel/schedule.h"
+#include "strategies/parallel/tensor_batch.h"
 
 namespace dckpt {
 namespace {
 
 using Part = LoadDistribution::Part;
+using Slab = LoadDistribution::Slab;
 using Transfer = ExchangeSchedule::Transfer;
 using Use = LoadDistribution::Use;
 
 constexpr const char* kReading = "reading tensors";
-
-/// A hash of what the ranks' numbers refer to: the ranks of a job may see different checkpoints under one path.
-std::uint64_t identity_of(const Metadata& metadata) {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  const auto number = [&](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15U;
-    hash ^= hash >> 32;
-  };
-  const auto text = [&](const std::string& value) {
-    number(value.size());
-    for (const char c : value) number(static_cast<unsigned char>(c));
-  };
-  const auto place = [&](const Place& value) {
-    number(value.file);
-    number(value.offset);
-    number(value.length);
-  };
-  for (const TensorMetadata& tensor : metadata.tensors) {
-    text(tensor.key);
-    number(static_cast<std::uint64_t>(tensor.properties.dtype));
-    for (const std::int64_t extent : tensor.size) number(static_cast<std::uint64_t>(extent));
-    std::for_each(tensor.places.begin(), tensor.places.end(), place);
-  }
-  for (const ObjectMetadata& object : metadata.objects) {
-    text(object.key);
-    place(object.place);
-  }
-  std::for_each(metadata.files.begin(), metadata.files.end(), text);
-  return hash;
-}
-
-/// What every rank sends first: the identity of its checkpoint, the bytes it can hold in a round, and its wish.
-struct Request {
-  std::uint64_t identity = 0;
-  std::uint64_t budget = 0;
-  ByteView wish;
-};
-
-Bytes encode(const Request& request) {
-  Bytes out;
-  append_le(out, request.identity);
-  append_le(out, request.budget);
-  out.insert(out.end(), request.wish.begin(), request.wish.end());
-  return out;
-}
-
-/// Throws CheckpointError: (corrupt) for a message that is none; (mismatch) if a rank sees another checkpoint than rank 0.
-std::vector<Request> decode(std::span<const Bytes> messages) {
-  std::vector<Request> requests;
-  for (const Bytes& message : messages) {
-    const auto rank = static_cast<int>(requests.size());
-    constexpr std::size_t kHead = 2 * sizeof(std::uint64_t);
-    if (message.size() < kHead) throw CheckpointError(ErrorCode::kCorrupt, "a rank's request to load together is too short: do all ranks run the same build?", {.rank = rank});
-    requests.push_back({load_le<std::uint64_t>(message, 0), load_le<std::uint64_t>(message, sizeof(std::uint64_t)), ByteView(message).subspan(kHead)});
-    if (requests.back().identity != requests.front().identity) {
-      throw CheckpointError(ErrorCode::kMismatch, "rank " + std::to_string(rank) + " sees another checkpoint under this path than rank 0: is it on a file system that all ranks "
-                                                  "share, and does a training root lead all of them to the same iteration?", {.rank = rank});
-    }
-  }
-  return requests;
-}
-
-std::uint64_t smallest_budget(std::span<const Request> requests) {
-  return std::min_element(requests.begin(), requests.end(), [](const Request& a, const Request& b) { return a.budget < b.budget; })->budget;
-}
-
-/// Staging is shared between what a rank sends and what it receives.
-std::uint64_t budget_of(std::uint64_t staging) { return std::max<std::uint64_t>(staging / 2, 1); }
 
 std::uint32_t number_of(int rank) { return static_cast<std::uint32_t>(rank); }
 
 class ParallelTensorRead {
  public:
   ParallelTensorRead(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, Exchange how, Communicator& comm, const ReadOptions& options)
-      : reader_(reader), items_(items), destinations_(destinations), how_(how), comm_(comm), options_(options), rank_(number_of(comm.rank())) {}
+      : reader_(reader), items_(items), destinations_(destinations), asked_(how), how_(how == Exchange::kAuto ? Exchange::kAllToAll : how), comm_(comm), options_(options), rank_(number_of(comm.rank())) {
+    options_.shared = true;
+  }
 
   ReadStats run() {
     Bytes message;
     agree(comm_, "listing the wanted parts", [&] {
       check_destinations(reader_, items_, destinations_);
-      message = encode({identity_of(reader_.metadata()), budget_of(options_.staging), WantedParts(items_).encode()});
+      message = encode_request({identity_of(reader_.metadata()), round_budget(options_.staging), WantedParts(items_).encode()});
     });
     const std::vector<Bytes> messages = comm_.all_gather(message);
+    Bytes found;
     agree(comm_, "sharing out the reading", [&] {
-      share_out(messages);
-      if (exchanges_) prepare_rounds();
+      take_wishes(messages);
+      share_out({});
+      found = LocatedReader::look_for(reader_, distribution_.splits, rank_);
     });
-    if (!exchanges_) {
-      agree(comm_, kReading, [&] { stats_ = read_tensors(reader_, items_, destinations_, options_); });
+    std::vector<Bytes> answers;
+    if (!distribution_.splits.empty()) answers = comm_.all_gather(found);
+    agree(comm_, "preparing the exchange", [&] {
+      if (const auto read_whole = located_.learn(distribution_.splits, answers); !read_whole.empty()) share_out(read_whole);
+      wanted_ = {};
+      if (worth_exchanging()) prepare_rounds();
+    });
+    if (!worth_exchanging()) {
+      agree(comm_, kReading, [&] { stats_ = read_tensors(located_, items_, destinations_, options_); });
       return stats_;
     }
     const ExchangeSteps steps{.what = kReading,
                               .prepare = [&](std::uint32_t round) { prepare(round); },
-                              .pack = [&](const Transfer& transfer, MutableByteView into) { pack(distribution_.shared[transfer.shipment], into); },
+                              .pack = [&](const Transfer& transfer, MutableByteView into) { pack(distribution_.shared[transfer.shipment], transfer.round, into); },
                               .unpack = [&](const Transfer& transfer, ByteView from) { unpack(distribution_.shared[transfer.shipment], from); }};
     run_exchange(schedule_, how_, steps, comm_);
     for (const ReadItem& item : items_) stats_.bytes_wanted += static_cast<std::uint64_t>(numel(item.sizes)) * size_of(item.tensor);
@@ -134,56 +86,112 @@ class ParallelTensorRead {
  private:
   std::size_t size_of(std::uint32_t tensor) const { return item_size(reader_.metadata().tensors[tensor].properties.dtype); }
 
-  void share_out(std::span<const Bytes> messages) {
-    const std::vector<Request> requests = decode(messages);
+  void take_wishes(std::span<const Bytes> messages) {
+    const std::vector<Request> requests = decode_requests(messages);
     budget_ = smallest_budget(requests);
-    std::vector<WantedParts> wanted;
     for (const Request& request : requests) {
-      wanted.push_back(with_context({.rank = static_cast<int>(wanted.size())}, [&] { return WantedParts::decode(request.wish, reader_.metadata()); }));
+      wanted_.push_back(with_context({.rank = static_cast<int>(wanted_.size())}, [&] { return WantedParts::decode(request.wish, reader_.metadata()); }));
     }
+  }
+
+  void share_out(std::span<const ChunkNumber> read_whole) {
     PartLimits limits;
-    limits.largest = std::max<std::uint64_t>(std::min(limits.largest, how_ == Exchange::kGather ? budget_ / wanted.size() : budget_), 1);
+    limits.largest = std::max<std::uint64_t>(std::min(limits.largest, asked_ == Exchange::kGather ? budget_ / wanted_.size() : budget_), 1);
+    limits.largest_slab = std::max<std::uint64_t>(std::min(limits.largest_slab, limits.largest / 2), 1);
     limits.smallest = std::min(limits.smallest, limits.largest);
-    distribution_ = distribute_load(reader_.metadata(), wanted, rank_, limits);
-    exchanges_ = how_ != Exchange::kAuto || distribution_.saved_bytes >= kWorthExchanging;
-    if (how_ == Exchange::kAuto) how_ = Exchange::kAllToAll;
+    distribution_ = distribute_load(reader_.metadata(), wanted_, rank_, limits, read_whole);
+  }
+
+  bool worth_exchanging() const { return asked_ != Exchange::kAuto || distribution_.saved_bytes >= kWorthExchanging || !distribution_.slabs.empty(); }
+
+  /// The ranks that want a part, but for two.
+  std::vector<std::uint32_t> others(const Part& part, std::uint32_t one, std::uint32_t another) const {
+    std::vector<std::uint32_t> ranks;
+    for (const Use& use : distribution_.uses_of(part)) {
+      if (use.rank != one && use.rank != another && (ranks.empty() || ranks.back() != use.rank)) ranks.push_back(use.rank);
+    }
+    return ranks;
   }
 
   /// batches_[r] is read before round r is packed, the last one at the end.
   void prepare_rounds() {
     ScheduleBuilder builder(number_of(comm_.size()), rank_, how_, budget_);
-    std::vector<std::uint32_t> receivers;
     for (std::uint32_t i = 0; i < distribution_.shared.size(); ++i) {
       const Part& part = distribution_.shared[i];
-      receivers.clear();
-      for (const Use& use : distribution_.uses_of(part)) {
-        if (use.rank != part.reader && (receivers.empty() || receivers.back() != use.rank)) receivers.push_back(use.rank);
+      if (part.slab == LoadDistribution::kNoSlab) {
+        builder.add(part.holder, {i, others(part, part.holder, part.holder), part.bytes});
+      } else if (distribution_.slabs[part.slab].first_part == i) {
+        add_slab(part.slab, builder);
       }
-      builder.add(i, part.reader, receivers, part.bytes);
     }
     schedule_ = builder.finish();
     batches_.resize(schedule_.rounds + 1);
-    std::vector<bool> has_batch(distribution_.shared.size());
+    for (const auto& [slab, round] : slab_rounds_) batches_[round].add_slab(slab, distribution_.slabs[slab], reader_.metadata());
+    std::vector<bool> is_read(distribution_.shared.size());
     for (const Transfer& transfer : schedule_.packed) {
-      if (has_batch[transfer.shipment]) continue;
-      has_batch[transfer.shipment] = true;
-      batches_[transfer.round].push_back(first_item(distribution_.shared[transfer.shipment]));
+      const Part& part = distribution_.shared[transfer.shipment];
+      if (part.slab != LoadDistribution::kNoSlab || is_read[transfer.shipment]) continue;
+      is_read[transfer.shipment] = true;
+      add_item(batches_[transfer.round], part);
     }
-    for (const Part& part : distribution_.own) batches_.back().push_back(first_item(part));
+    for (const Part& part : distribution_.own) add_item(batches_.back(), part);
     start_reading(0);
+  }
+
+  void add_slab(std::uint32_t index, ScheduleBuilder& builder) {
+    const Slab& slab = distribution_.slabs[index];
+    const bool to_holders = how_ == Exchange::kAllToAll;
+    std::vector<Shipment> shipments;
+    for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
+      const Part& part = distribution_.shared[i];
+      Shipment shipment{i, to_holders ? std::vector{part.holder} : others(part, slab.reader, slab.reader), part.bytes};
+      if (!shipment.to.empty() && shipment.to.front() != slab.reader) shipments.push_back(std::move(shipment));
+    }
+    const std::uint32_t round = builder.add_held(slab.reader, shipments, slab.bytes);
+    if (slab.reader == rank_) slab_rounds_.emplace_back(index, round);
+    if (!to_holders) return;
+    for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
+      const Part& part = distribution_.shared[i];
+      builder.add(part.holder, {i, others(part, part.holder, part.holder), part.bytes}, part.holder == slab.reader ? round : round + 1);
+    }
+  }
+
+  void add_item(TensorBatch& batch, const Part& part) const {
+    const ReadItem item = first_item(part);
+    batch.add_item(item, destinations_[item.destination]);
   }
 
   /// Reads one batch in the background while the round before travels.
   void start_reading(std::size_t batch) {
     if (batch == batches_.size()) return;
-    reading_ = std::async(std::launch::async, [this, batch] { return read_tensors(reader_, batches_[batch], destinations_, options_); });
+    reading_ = std::async(std::launch::async, [this, batch] { return batches_[batch].read(located_, slab_memory_[batch % 2], options_); });
   }
 
   void prepare(std::uint32_t round) {
     stats_.bytes_read += reading_.get().bytes_read;
-    batches_[round] = {};
+    if (round > 0) batches_[round - 1].clear();
     start_reading(round + 1);
+    for (const std::uint32_t slab : batches_[round].slabs()) take_own_parts(slab, round);
     if (round == schedule_.rounds) copy_repeated();
+  }
+
+  /// What this rank itself wants of a slab that it has read.
+  void take_own_parts(std::uint32_t index, std::uint32_t round) const {
+    const Slab& slab = distribution_.slabs[index];
+    for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
+      const Part& part = distribution_.shared[i];
+      const StridedView view = view_in_slab(part);
+      for_own_items(part, [&](const ReadItem& item) {
+        strided_copy(item.sizes, size_of(item.tensor), batches_[round].slab(index).data(), view, data_of(item), item.target);
+      });
+    }
+  }
+
+  StridedView view_in_slab(const Part& part) const {
+    const Box& box = distribution_.slabs[part.slab].box;
+    StridedView view{0, row_major_strides(box.sizes)};
+    for (std::size_t axis = 0; axis < box.dims(); ++axis) view.offset += (part.box.offsets[axis] - box.offsets[axis]) * view.strides[axis];
+    return view;
   }
 
   ReadItem item_of(const Part& part, const Use& use) const {
@@ -214,9 +222,14 @@ class ParallelTensorRead {
 
   std::byte* data_of(const ReadItem& item) const { return destinations_[item.destination].data(); }
 
-  void pack(const Part& part, MutableByteView into) const {
+  void pack(const Part& part, std::uint32_t round, MutableByteView into) const {
+    const StridedView packed{0, row_major_strides(part.box.sizes)};
+    if (part.holder != rank_) {
+      strided_copy(part.box.sizes, size_of(part.tensor), batches_[round].slab(part.slab).data(), view_in_slab(part), into.data(), packed);
+      return;
+    }
     const ReadItem item = first_item(part);
-    strided_copy(item.sizes, size_of(item.tensor), data_of(item), item.target, into.data(), {0, row_major_strides(item.sizes)});
+    strided_copy(item.sizes, size_of(item.tensor), data_of(item), item.target, into.data(), packed);
   }
 
   void unpack(const Part& part, ByteView from) const {
@@ -225,11 +238,11 @@ class ParallelTensorRead {
     });
   }
 
-  /// What this rank has read and wants in several places.
+  /// What this rank has read straight into one place and wants in several.
   void copy_repeated() const {
     for (const std::vector<Part>* const parts : {&distribution_.shared, &distribution_.own}) {
       for (const Part& part : *parts) {
-        if (part.reader != rank_) continue;
+        if (part.reader != rank_ || part.slab != LoadDistribution::kNoSlab) continue;
         const ReadItem read = first_item(part);
         for_own_items(part, [&](const ReadItem& item) {
           if (data_of(item) == data_of(read) && item.target == read.target) return;
@@ -240,113 +253,23 @@ class ParallelTensorRead {
   }
 
   const CheckpointReader& reader_;
+  LocatedReader located_{reader_};
   std::span<const ReadItem> items_;
   std::span<const Tensor> destinations_;
-  Exchange how_;
+  Exchange asked_;
+  Exchange how_;  ///< not `auto`
   Communicator& comm_;
-  const ReadOptions& options_;
+  ReadOptions options_;
   std::uint32_t rank_;
   std::uint64_t budget_ = 0;
-  bool exchanges_ = false;
+  std::vector<WantedParts> wanted_;
   LoadDistribution distribution_;
   ExchangeSchedule schedule_;
-  std::vector<std::vector<ReadItem>> batches_;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> slab_rounds_;  ///< slabs that this rank reads, and when
+  std::vector<TensorBatch> batches_;
+  std::array<Bytes, 2> slab_memory_;
   ReadStats stats_;
   std::future<ReadStats> reading_;  ///< last: its destructor waits for the thread that uses the others
-};
-
-class ParallelObjectRead {
- public:
-  ParallelObjectRead(const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange how, Communicator& comm, std::uint64_t staging)
-      : reader_(reader), objects_(objects.begin(), objects.end()), how_(how == Exchange::kAuto ? Exchange::kAllToAll : how), comm_(comm), staging_(staging), rank_(number_of(comm.rank())) {}
-
-  std::unordered_map<std::uint32_t, Value> run() {
-    Bytes message;
-    agree(comm_, "listing the wanted objects", [&] { message = encode_request(); });
-    const std::vector<Bytes> messages = comm_.all_gather(message);
-    agree(comm_, "sharing out the reading of objects", [&] { share_out(messages); });
-    const ExchangeSteps steps{.what = "reading objects",
-                              .prepare = [&](std::uint32_t round) { read(round); },
-                              .pack = [&](const Transfer& transfer, MutableByteView into) { std::copy(read_.at(transfer.shipment).begin(), read_.at(transfer.shipment).end(), into.begin()); },
-                              .unpack = [&](const Transfer& transfer, ByteView from) { values_[transfer.shipment] = reader_.decode_object(transfer.shipment, from); }};
-    run_exchange(schedule_, how_, steps, comm_);
-    return std::move(values_);
-  }
-
- private:
-  Bytes encode_request() {
-    std::sort(objects_.begin(), objects_.end());
-    objects_.erase(std::unique(objects_.begin(), objects_.end()), objects_.end());
-    Bytes wish;
-    WireWriter writer(wish);
-    writer.number(objects_.size());
-    for (const std::uint32_t object : objects_) writer.number(object);
-    return encode({identity_of(reader_.metadata()), budget_of(staging_), wish});
-  }
-
-  /// Every object to the one with the fewest bytes of those that want it.
-  void share_out(std::span<const Bytes> messages) {
-    const std::vector<Request> requests = decode(messages);
-    const std::vector<ObjectMetadata>& stored = reader_.metadata().objects;
-    std::vector<std::vector<std::uint32_t>> wanting(stored.size());
-    for (std::uint32_t rank = 0; rank < requests.size(); ++rank) {
-      WireReader wish(requests[rank].wish, "another rank's list of wanted objects");
-      for (std::size_t count = wish.count(); count > 0; --count) {
-        const std::uint64_t object = wish.number();
-        if (object >= stored.size() || (!wanting[object].empty() && wanting[object].back() == rank)) wish.malformed("an object's number is out of range, or there twice");
-        wanting[object].push_back(rank);
-      }
-      wish.finish();
-    }
-    ScheduleBuilder builder(number_of(comm_.size()), rank_, how_, smallest_budget(requests));
-    std::vector<std::uint64_t> load(requests.size());
-    for (std::uint32_t object = 0; object < stored.size(); ++object) {
-      std::vector<std::uint32_t>& ranks = wanting[object];
-      if (ranks.empty()) continue;
-      const auto least = std::min_element(ranks.begin(), ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return load[a] < load[b]; });
-      const std::uint32_t from = *least;
-      load[from] += stored[object].place.length + 1;
-      ranks.erase(least);
-      if (!ranks.empty()) {
-        builder.add(object, from, ranks, stored[object].place.length);
-      } else if (from == rank_) {
-        own_.push_back(object);
-      }
-    }
-    schedule_ = builder.finish();
-    for (const Transfer& transfer : schedule_.packed) last_round_[transfer.shipment] = transfer.round;
-  }
-
-  /// Reads what is first packed in this round; at the end what no other rank wants.
-  void read(std::uint32_t round) {
-    std::erase_if(read_, [&](const auto& entry) { return last_round_.at(entry.first) < round; });
-    for (; next_packed_ < schedule_.packed.size() && schedule_.packed[next_packed_].round == round; ++next_packed_) {
-      const Transfer& transfer = schedule_.packed[next_packed_];
-      if (read_.contains(transfer.shipment)) continue;
-      Bytes bytes = reader_.object_bytes(transfer.shipment);
-      if (bytes.size() != transfer.bytes) {
-        throw CheckpointError(ErrorCode::kCorrupt, "the object has " + std::to_string(bytes.size()) + " bytes, expected " + std::to_string(transfer.bytes) + "; did its file change?",
-                              {.key = reader_.metadata().objects[transfer.shipment].key});
-      }
-      values_[transfer.shipment] = reader_.decode_object(transfer.shipment, bytes);
-      read_.emplace(transfer.shipment, std::move(bytes));
-    }
-    if (round < schedule_.rounds) return;
-    for (const std::uint32_t object : own_) values_[object] = reader_.object(object);
-  }
-
-  const CheckpointReader& reader_;
-  std::vector<std::uint32_t> objects_;
-  Exchange how_;
-  Communicator& comm_;
-  std::uint64_t staging_;
-  std::uint32_t rank_;
-  std::vector<std::uint32_t> own_;  ///< that no other rank wants
-  ExchangeSchedule schedule_;
-  std::size_t next_packed_ = 0;
-  std::unordered_map<std::uint32_t, std::uint32_t> last_round_;  ///< in which an object is packed
-  std::unordered_map<std::uint32_t, Bytes> read_;                ///< until then
-  std::unordered_map<std::uint32_t, Value> values_;
 };
 
 }  // namespace
@@ -354,11 +277,6 @@ class ParallelObjectRead {
 ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, Exchange exchange, Communicator& comm,
                                 const ReadOptions& options) {
   return ParallelTensorRead(reader, items, destinations, exchange, comm, options).run();
-}
-
-std::unordered_map<std::uint32_t, Value> read_objects_together(const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange, Communicator& comm,
-                                                               std::uint64_t staging) {
-  return ParallelObjectRead(reader, objects, exchange, comm, staging).run();
 }
 
 }  // namespace dckpt

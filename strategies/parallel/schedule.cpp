@@ -1,38 +1,75 @@
 #include "strategies/parallel/schedule.h"
 
 #include <algorithm>
+#include <map>
 
 namespace dckpt {
 
 using Transfer = ExchangeSchedule::Transfer;
 
 ScheduleBuilder::ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchange how, std::uint64_t budget)
-    : rank_(rank), how_(how), budget_(how == Exchange::kGather ? budget / ranks : budget), sent_(ranks), received_(ranks) {}
+    : rank_(rank), how_(how), budget_(how == Exchange::kGather ? budget / ranks : budget), sent_(ranks), received_(ranks), held_(ranks) {}
 
-void ScheduleBuilder::add(std::uint32_t shipment, std::uint32_t from, std::span<const std::uint32_t> to, std::uint64_t bytes) {
-  if (how_ != Exchange::kAllToAll) return add_for_all(shipment, from, to, bytes);
+std::uint32_t ScheduleBuilder::add(std::uint32_t from, const Shipment& shipment, std::uint32_t not_before) {
+  std::uint32_t last = not_before;
+  if (how_ != Exchange::kAllToAll) {
+    last = std::max(last, sent_[from].first_open);
+    while (!has_room(sent_[from], last, shipment.bytes, budget_)) ++last;
+    place_for_all(from, shipment, last);
+    return last;
+  }
   // Every sender begins with the ranks after its own: if all ranks have much the same to send, they fill each round evenly.
-  const auto after = std::upper_bound(to.begin(), to.end(), from);
-  for (auto it = after; it != to.end(); ++it) add_for_one(shipment, from, *it, bytes);
-  for (auto it = to.begin(); it != after; ++it) add_for_one(shipment, from, *it, bytes);
+  const auto after = std::upper_bound(shipment.to.begin(), shipment.to.end(), from);
+  for (auto it = after; it != shipment.to.end(); ++it) last = std::max(last, add_for_one(from, *it, shipment, not_before));
+  for (auto it = shipment.to.begin(); it != after; ++it) last = std::max(last, add_for_one(from, *it, shipment, not_before));
+  return last;
 }
 
-void ScheduleBuilder::add_for_one(std::uint32_t shipment, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) {
-  std::uint32_t round = std::max(sent_[from].first_open, received_[to].first_open);
-  while (!has_room(sent_[from], round, bytes) || !has_room(received_[to], round, bytes)) ++round;
-  put(sent_[from], round, bytes);
-  put(received_[to], round, bytes);
-  if (from == rank_) schedule_.packed.push_back({round, shipment, to, 0, bytes});
-  if (to == rank_) schedule_.unpacked.push_back({round, shipment, from, 0, bytes});
+std::uint32_t ScheduleBuilder::add_held(std::uint32_t from, std::span<const Shipment> shipments, std::uint64_t held) {
+  const bool for_all = how_ != Exchange::kAllToAll;
+  std::uint64_t sent = 0;
+  std::map<std::uint32_t, std::uint64_t> received;
+  for (const Shipment& shipment : shipments) {
+    sent += shipment.bytes * (for_all ? 1 : shipment.to.size());
+    if (for_all) continue;
+    for (const std::uint32_t to : shipment.to) received[to] += shipment.bytes;
+  }
+  std::uint32_t round = held_[from].first_open;
+  const auto fits = [&] {
+    return has_room(held_[from], round, held, budget_ / 2) && has_room(sent_[from], round, sent, budget_) &&
+           std::all_of(received.begin(), received.end(), [&](const auto& entry) { return has_room(received_[entry.first], round, entry.second, budget_); });
+  };
+  while (!fits()) ++round;
+  put(held_[from], round, held, budget_ / 2);
+  for (const Shipment& shipment : shipments) {
+    if (for_all) {
+      place_for_all(from, shipment, round);
+    } else {
+      for (const std::uint32_t to : shipment.to) place_for_one(from, to, shipment, round);
+    }
+  }
+  return round;
 }
 
-void ScheduleBuilder::add_for_all(std::uint32_t shipment, std::uint32_t from, std::span<const std::uint32_t> to, std::uint64_t bytes) {
-  std::uint32_t round = sent_[from].first_open;
-  while (!has_room(sent_[from], round, bytes)) ++round;
-  const Transfer transfer{round, shipment, from, put(sent_[from], round, bytes), bytes};
+std::uint32_t ScheduleBuilder::add_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment, std::uint32_t not_before) {
+  std::uint32_t round = std::max({sent_[from].first_open, received_[to].first_open, not_before});
+  while (!has_room(sent_[from], round, shipment.bytes, budget_) || !has_room(received_[to], round, shipment.bytes, budget_)) ++round;
+  place_for_one(from, to, shipment, round);
+  return round;
+}
+
+void ScheduleBuilder::place_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment, std::uint32_t round) {
+  put(sent_[from], round, shipment.bytes, budget_);
+  put(received_[to], round, shipment.bytes, budget_);
+  if (from == rank_) schedule_.packed.push_back({round, shipment.id, to, 0, shipment.bytes});
+  if (to == rank_) schedule_.unpacked.push_back({round, shipment.id, from, 0, shipment.bytes});
+}
+
+void ScheduleBuilder::place_for_all(std::uint32_t from, const Shipment& shipment, std::uint32_t round) {
+  const Transfer transfer{round, shipment.id, from, put(sent_[from], round, shipment.bytes, budget_), shipment.bytes};
   if (how_ == Exchange::kBroadcast && transfer.offset == 0) schedule_.broadcasts.emplace_back(round, from);
   if (from == rank_) schedule_.packed.push_back(transfer);
-  if (std::binary_search(to.begin(), to.end(), rank_)) schedule_.unpacked.push_back(transfer);
+  if (std::binary_search(shipment.to.begin(), shipment.to.end(), rank_)) schedule_.unpacked.push_back(transfer);
 }
 
 ExchangeSchedule ScheduleBuilder::finish() {
@@ -57,17 +94,17 @@ void ScheduleBuilder::lay_out(std::vector<Transfer>& transfers) const {
   }
 }
 
-bool ScheduleBuilder::has_room(const Load& load, std::uint32_t round, std::uint64_t bytes) const {
+bool ScheduleBuilder::has_room(const Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget) {
   if (round >= load.bytes.size() || load.bytes[round] == 0) return true;
-  return load.bytes[round] <= budget_ && bytes <= budget_ - load.bytes[round];
+  return load.bytes[round] <= budget && bytes <= budget - load.bytes[round];
 }
 
 /// Returns how much was there.
-std::uint64_t ScheduleBuilder::put(Load& load, std::uint32_t round, std::uint64_t bytes) {
+std::uint64_t ScheduleBuilder::put(Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget) {
   if (load.bytes.size() <= round) load.bytes.resize(round + 1);
   const std::uint64_t before = load.bytes[round];
   load.bytes[round] += bytes;
-  while (load.first_open < load.bytes.size() && load.bytes[load.first_open] >= budget_ - budget_ / 8) ++load.first_open;
+  while (load.first_open < load.bytes.size() && load.bytes[load.first_open] >= budget - budget / 8) ++load.first_open;
   schedule_.rounds = std::max(schedule_.rounds, round + 1);
   return before;
 }

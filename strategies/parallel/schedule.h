@@ -26,6 +26,13 @@ struct ExchangeSchedule {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> broadcasts;
 };
 
+/// Something that one rank hands to others.
+struct Shipment {
+  std::uint32_t id = 0;
+  std::vector<std::uint32_t> to;  ///< other ranks, ascending
+  std::uint64_t bytes = 0;
+};
+
 /// Puts shipments into rounds so that no rank holds more than a budget of them at a time:
 ///   all_to_all   each rank packs one buffer per receiver; it packs, and unpacks, at most `budget` bytes in a round
 ///   gather       each rank packs one buffer, and all get all buffers: at most `budget` bytes together
@@ -36,8 +43,12 @@ class ScheduleBuilder {
   /// `how` is not `auto`.
   ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchange how, std::uint64_t budget);
 
-  /// `from` has something of `bytes` bytes for the ranks `to`: other ranks, ascending.
-  void add(std::uint32_t shipment, std::uint32_t from, std::span<const std::uint32_t> to, std::uint64_t bytes);
+  /// `from` can pack it from the round `not_before` on. Returns the last round in which it does.
+  std::uint32_t add(std::uint32_t from, const Shipment& shipment, std::uint32_t not_before = 0);
+
+  /// `from` packs all shipments in one round, the one that is returned; it is the only one in which it holds what they are made of, `held` bytes. Of that a rank
+  /// holds at most half a budget in a round, or one that is larger.
+  std::uint32_t add_held(std::uint32_t from, std::span<const Shipment> shipments, std::uint64_t held);
 
   ExchangeSchedule finish();
 
@@ -48,10 +59,11 @@ class ScheduleBuilder {
     std::uint32_t first_open = 0;  ///< rounds before it are full, or nearly
   };
 
-  bool has_room(const Load& load, std::uint32_t round, std::uint64_t bytes) const;
-  std::uint64_t put(Load& load, std::uint32_t round, std::uint64_t bytes);
-  void add_for_one(std::uint32_t shipment, std::uint32_t from, std::uint32_t to, std::uint64_t bytes);
-  void add_for_all(std::uint32_t shipment, std::uint32_t from, std::span<const std::uint32_t> to, std::uint64_t bytes);
+  static bool has_room(const Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget);
+  std::uint64_t put(Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget);
+  std::uint32_t add_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment, std::uint32_t not_before);
+  void place_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment, std::uint32_t round);
+  void place_for_all(std::uint32_t from, const Shipment& shipment, std::uint32_t round);
   void lay_out(std::vector<ExchangeSchedule::Transfer>& transfers) const;
 
   std::uint32_t rank_;
@@ -59,6 +71,7 @@ class ScheduleBuilder {
   std::uint64_t budget_;
   std::vector<Load> sent_;      // by rank, over all its buffers
   std::vector<Load> received_;
+  std::vector<Load> held_;
   ExchangeSchedule schedule_;
 };
 

@@ -136,6 +136,31 @@ TEST_P(ParallelLoad, TensorAndDataParallelRanksUnderAnotherLayoutReadEachByteOnc
   }
 }
 
+TEST_P(ParallelLoad, ColumnsOfChunksThatHoldRowsAreReadOnce) {
+  const Shape narrow{1536, 512};
+  run_ranks(2, [&](Communicator& comm) {
+    const std::int64_t rank = comm.rank();
+    StateDict state;
+    state["narrow"] = ShardedTensor::from_rank_offsets("narrow", part_of_arange(narrow, {{rank * 768, 0}, {768, 512}}), {{.axis = 0, .rank = rank, .count = 2}});
+    save(state, checkpoint(), {.io = {.fsync = false}}, comm);
+  });
+  const Outcome outcome = load_wishes(4, [&](std::int64_t rank) { return std::vector<Wish>{wish_box("narrow", narrow, {{0, rank * 128}, {1536, 128}})}; });
+  expect_read_once(outcome.bytes_read, static_cast<std::uint64_t>(numel(narrow)) * 4);
+}
+
+TEST_P(ParallelLoad, HalvesOfSmallTensorsAreReadOnce) {
+  const Shape small{64, 256};  // 64 KiB
+  StateDict state;
+  for (int i = 0; i < 50; ++i) state[std::to_string(i)] = ShardedTensor::whole(std::to_string(i), part_of_arange(small, whole(small)));
+  save(state, checkpoint(), {.io = {.fsync = false}});
+  const Outcome outcome = load_wishes(2, [&](std::int64_t rank) {
+    std::vector<Wish> wishes;
+    for (int i = 0; i < 50; ++i) wishes.push_back(wish_box(std::to_string(i), small, i % 2 == 0 ? Box{{rank * 32, 0}, {32, 256}} : Box{{0, rank * 128}, {64, 128}}));
+    return wishes;
+  });
+  expect_read_once(outcome.bytes_read, 50U * static_cast<std::uint64_t>(numel(small)) * 4);
+}
+
 TEST_P(ParallelLoad, UnevenAndOverlappingPartsAreReadOnce) {
   save_all();
   const std::int64_t count = kRows * kColumns;

@@ -42,7 +42,7 @@ WantedParts parts_of(const Metadata& metadata, const std::vector<std::pair<std::
 
 std::uint64_t bytes_of(std::int64_t elements) { return static_cast<std::uint64_t>(elements) * 4; }
 
-constexpr PartLimits kAnySize{.smallest = 1, .largest = std::uint64_t{1} << 20};
+constexpr PartLimits kAnySize{.smallest = 1, .largest = std::uint64_t{1} << 20, .short_run = 0, .small_chunk = 0};
 
 TEST(LoadDistribution, WhatOnlyOneRankWantsItReads) {
   const Metadata metadata = stored(1, 8);
@@ -107,9 +107,12 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
     std::vector<int> readers(wishes[0].size());
     auto got = std::vector(ranks, std::vector<int>(wishes[0].size()));
     const auto count = [&](const LoadDistribution& plan, const LoadDistribution::Part& part) {
-      read[part.reader] += part.bytes;
       const auto uses = plan.uses_of(part);
-      EXPECT_TRUE(std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.rank == part.reader; })) << "the reader wants it itself";
+      EXPECT_TRUE(std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.rank == part.holder; })) << "the holder wants it itself";
+      if (part.slab == LoadDistribution::kNoSlab) {
+        EXPECT_EQ(part.holder, part.reader);
+        read[part.reader] += part.bytes;
+      }
       for_each_element(part.tensor, part.box, [&](std::size_t i) {
         ++readers[i];
         for (const auto& use : uses) ++got[use.rank][i];
@@ -119,12 +122,31 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
         EXPECT_EQ(intersect(wanted[use.rank].box(use.entry), part.box), part.box);
       }
     };
-    const PartLimits limits{.smallest = 1, .largest = static_cast<std::uint64_t>(random.between(1, 800))};
+    const bool slabs = random.chance(60);
+    const auto largest = static_cast<std::uint64_t>(random.between(1, 800));
+    const PartLimits limits{.smallest = 1, .largest = largest, .largest_slab = largest, .short_run = slabs ? 64U : 0U, .small_chunk = slabs && random.chance(50) ? 400U : 0U};
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       const LoadDistribution plan = distribute_load(metadata, wanted, rank, limits);
       for (const auto& part : plan.own) count(plan, part);
       if (rank > 0) continue;
       for (const auto& part : plan.shared) count(plan, part);
+      std::uint64_t in_slabs = 0, of_parts = 0;
+      for (std::uint32_t index = 0; index < plan.slabs.size(); ++index) {
+        const auto& slab = plan.slabs[index];
+        read[slab.reader] += slab.bytes;
+        in_slabs += slab.bytes;
+        bool reader_wants_some = false;
+        for (const auto& part : std::span(plan.shared).subspan(slab.first_part, slab.part_count)) {
+          of_parts += part.bytes;
+          EXPECT_EQ(part.slab, index);
+          EXPECT_EQ(part.reader, slab.reader);
+          EXPECT_EQ(intersect(slab.box, part.box), part.box);
+          const auto uses = plan.uses_of(part);
+          reader_wants_some |= std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.rank == slab.reader; });
+        }
+        EXPECT_TRUE(reader_wants_some);
+      }
+      EXPECT_LE(in_slabs, of_parts + of_parts / 20);
     }
     EXPECT_EQ(read, distribute_load(metadata, wanted, 0, limits).read_bytes);
     EXPECT_EQ(got, wishes);
@@ -133,6 +155,54 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
       EXPECT_EQ(readers[i], is_wanted ? 1 : 0);
     }
   }
+}
+
+TEST(LoadDistribution, ColumnsOfSeveralRanksAreReadAsRowsByThoseWhoWantSomeOfThem) {
+  const Metadata metadata = stored(1, 1024);
+  std::vector<WantedParts> wanted;
+  for (std::int64_t rank = 0; rank < 4; ++rank) wanted.push_back(parts_of(metadata, {{0, {{0, rank * 4}, {1024, 4}}}}));
+  const LoadDistribution plan = distribute_load(metadata, wanted, 0, {.smallest = 1});
+  EXPECT_THAT(plan.own, IsEmpty());
+  EXPECT_THAT(plan.read_bytes, ::testing::Each(bytes_of(1024 * 4)));
+  for (const auto& slab : plan.slabs) EXPECT_EQ(slab.box.sizes[1], 16) << "whole rows";
+}
+
+TEST(LoadDistribution, LongRunsBesideShortOnesAreReadStraightIntoTheirPlace) {
+  const Metadata metadata = stored(1, 4096);
+  const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, {{0, 0}, {2048, 16}}}, {0, {{2048, 0}, {2048, 8}}}}), parts_of(metadata, {{0, {{2048, 8}, {2048, 8}}}})};
+  const LoadDistribution plan = distribute_load(metadata, wanted, 0, {.small_chunk = 0});
+  ASSERT_EQ(plan.own.size(), 1U);
+  EXPECT_EQ(plan.own[0].box, (Box{{0, 0}, {2048, 16}}));
+  ASSERT_EQ(plan.slabs.size(), 1U);
+  EXPECT_EQ(plan.slabs[0].box, (Box{{2048, 0}, {2048, 16}}));
+}
+
+TEST(LoadDistribution, AChunkThatCanOnlyBeReadAsAWholeIsGivenToOneRank) {
+  const Metadata metadata = stored(2, 4096);
+  std::vector<WantedParts> wanted;
+  for (std::int64_t rank = 0; rank < 4; ++rank) wanted.push_back(parts_of(metadata, {{0, {{rank * 1024, 0}, {1024, 16}}}, {1, {{0, 0}, {4096, 16}}}}));
+  const auto splits = distribute_load(metadata, wanted, 0, kAnySize).splits;
+  ASSERT_EQ(splits.size(), 2U);
+  const LoadDistribution plan = distribute_load(metadata, wanted, 0, kAnySize, std::vector{splits[0].chunk, splits[1].chunk});
+  EXPECT_THAT(plan.splits, IsEmpty());
+  ASSERT_EQ(plan.slabs.size(), 1U) << "of the first tensor";
+  EXPECT_EQ(plan.slabs[0].box, (Box{{0, 0}, {4096, 16}}));
+  EXPECT_EQ(plan.shared.size(), 5U) << "four parts of the slab, and the second tensor, which all want";
+}
+
+TEST(LoadDistribution, SmallNeighboursInAFileAreReadByTheSameRank) {
+  Metadata metadata = stored(256, 8);
+  std::uint64_t offset = 0;
+  std::vector<std::pair<std::uint32_t, Box>> boxes;
+  for (std::uint32_t tensor = 0; tensor < 256; ++tensor) {
+    metadata.tensors[tensor].places[0] = {0, std::exchange(offset, offset + 512), 512};
+    boxes.push_back({tensor, {{0, 0}, {8, 16}}});
+  }
+  const LoadDistribution plan = distribute_load(metadata, std::vector(2, parts_of(metadata, boxes)), 0);
+  EXPECT_THAT(plan.read_bytes, ::testing::Each(128 * 512));
+  int changes = 0;
+  for (std::size_t i = 1; i < plan.shared.size(); ++i) changes += plan.shared[i].reader != plan.shared[i - 1].reader;
+  EXPECT_LE(changes, 32) << "of 255: sixteen shares for each rank";
 }
 
 TEST(LoadDistribution, ThousandsOfReplicasArePlannedAndBalanced) {

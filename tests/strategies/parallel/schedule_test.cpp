@@ -13,25 +13,26 @@ namespace {
 
 using Transfer = ExchangeSchedule::Transfer;
 
-struct Shipment {
+/// What one rank has for others.
+struct Sent {
   std::uint32_t from;
   std::vector<std::uint32_t> to;
   std::uint64_t bytes;
 };
 
-std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::uint64_t budget, const std::vector<Shipment>& shipments) {
+std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::uint64_t budget, const std::vector<Sent>& shipments) {
   std::vector<ExchangeSchedule> all;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     ScheduleBuilder builder(ranks, rank, how, budget);
-    for (std::uint32_t i = 0; i < shipments.size(); ++i) builder.add(i, shipments[i].from, shipments[i].to, shipments[i].bytes);
+    for (std::uint32_t i = 0; i < shipments.size(); ++i) builder.add(shipments[i].from, {i, shipments[i].to, shipments[i].bytes});
     all.push_back(builder.finish());
   }
   return all;
 }
 
 /// All ranks have one shipment of `bytes` bytes for every other rank.
-std::vector<Shipment> everyone_to_everyone(std::uint32_t ranks, std::uint64_t bytes) {
-  std::vector<Shipment> shipments;
+std::vector<Sent> everyone_to_everyone(std::uint32_t ranks, std::uint64_t bytes) {
+  std::vector<Sent> shipments;
   for (std::uint32_t from = 0; from < ranks; ++from) {
     shipments.push_back({from, {}, bytes});
     for (std::uint32_t to = 0; to < ranks; ++to) {
@@ -58,6 +59,44 @@ TEST(ExchangeSchedule, NothingToSendIsNoRound) {
   for (const Exchange how : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) EXPECT_EQ(schedules(3, how, 10, {})[0].rounds, 0U);
 }
 
+TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget) {
+  testing::Random random;
+  for (int round = 0; round < 100; ++round) {
+    SCOPED_TRACE(random.trace(round));
+    const auto ranks = static_cast<std::uint32_t>(random.between(2, 5));
+    for (const Exchange how : {Exchange::kAllToAll, Exchange::kBroadcast, Exchange::kGather}) {
+      const std::uint64_t budget = 200, limit = (how == Exchange::kGather ? budget / ranks : budget) / 2;
+      ScheduleBuilder builder(ranks, 0, how, budget);
+      std::map<std::uint32_t, std::pair<std::uint64_t, int>> held;  // by round, by rank 0: bytes, and how many things
+      std::map<std::uint32_t, std::uint32_t> expected;               // shipments of rank 0 → round
+      std::uint32_t id = 0;
+      for (std::int64_t count = random.between(1, 30); count > 0; --count) {
+        const auto from = static_cast<std::uint32_t>(random.between(0, ranks - 1));
+        std::vector<Shipment> shipments;
+        std::uint64_t bytes = 0;
+        for (std::uint32_t to = 0; to < ranks; ++to) {
+          if (to == from || random.chance(30)) continue;
+          shipments.push_back({id++, {to}, static_cast<std::uint64_t>(random.between(1, 20))});
+          bytes += shipments.back().bytes;
+        }
+        const std::uint64_t all = bytes + static_cast<std::uint64_t>(random.between(1, 20));
+        const std::uint32_t packed = builder.add_held(from, shipments, all);
+        EXPECT_GT(builder.add(1, {id++, {0}, 5}, packed + 1), packed) << "what came in a round is handed on later";
+        if (from != 0) continue;
+        held[packed].first += all;
+        ++held[packed].second;
+        for (const Shipment& shipment : shipments) expected[shipment.id] = packed;
+      }
+      for (const auto& [at, load] : held) EXPECT_TRUE(load.first <= limit || load.second == 1) << load.first << " bytes in a round, limit " << limit;
+      for (const Transfer& transfer : builder.finish().packed) {
+        if (expected.contains(transfer.shipment)) {
+          EXPECT_EQ(transfer.round, expected.at(transfer.shipment));
+        }
+      }
+    }
+  }
+}
+
 class RandomSchedule : public ::testing::TestWithParam<Exchange> {};
 
 TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
@@ -66,9 +105,9 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     SCOPED_TRACE(random.trace(round));
     const auto ranks = static_cast<std::uint32_t>(random.between(2, 6));
     const auto budget = static_cast<std::uint64_t>(random.between(10, 60));
-    std::vector<Shipment> shipments;
+    std::vector<Sent> shipments;
     for (std::int64_t count = random.between(0, 30); count > 0; --count) {
-      Shipment shipment{static_cast<std::uint32_t>(random.between(0, ranks - 1)), {}, static_cast<std::uint64_t>(random.between(0, 20))};
+      Sent shipment{static_cast<std::uint32_t>(random.between(0, ranks - 1)), {}, static_cast<std::uint64_t>(random.between(0, 20))};
       for (std::uint32_t to = 0; to < ranks; ++to) {
         if (to != shipment.from && random.chance(60)) shipment.to.push_back(to);
       }
@@ -96,7 +135,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     std::size_t deliveries = 0;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       for (const Transfer& transfer : all[rank].unpacked) {
-        const Shipment& shipment = shipments[transfer.shipment];
+        const Sent& shipment = shipments[transfer.shipment];
         EXPECT_EQ(shipment.from, transfer.peer);
         EXPECT_TRUE(std::binary_search(shipment.to.begin(), shipment.to.end(), rank));
         const auto found = offsets.find({transfer.round, transfer.peer, for_all ? 0 : rank, transfer.shipment});
@@ -107,7 +146,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
       }
     }
     std::size_t wanted = 0;
-    for (const Shipment& shipment : shipments) wanted += shipment.to.size();
+    for (const Sent& shipment : shipments) wanted += shipment.to.size();
     EXPECT_EQ(deliveries, wanted);
     const std::uint64_t limit = GetParam() == Exchange::kGather ? budget / ranks : budget;
     for (const auto* const side : {&sent, &received}) {

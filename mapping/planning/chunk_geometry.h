@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "mapping/geometry/box.h"
+#include "mapping/geometry/strided_copy.h"
+#include "mapping/planning/metadata.h"
+
+namespace dckpt {
+
+/// Where elements of a tensor, in its global shape, lie among the row-major elements of one stored chunk. Borrows the tensor.
+class ChunkGeometry {
+ public:
+  /// Throws CheckpointError (corrupt) for reformulated metadata that contradict themselves.
+  ChunkGeometry(const TensorMetadata& tensor, std::size_t chunk);
+
+  /// Empty unless the chunk holds all of the box, which must have elements. A box that reaches over several pieces of a reformulated tensor is not found.
+  std::optional<StridedView> find(const Box& box) const;
+
+ private:
+  std::optional<StridedView> find_reformulated(const Box& box) const;
+
+  const TensorMetadata& tensor_;
+  Box chunk_;      ///< in the stored size
+  Shape strides_;  ///< of the chunk; of a reformulated tensor, of one piece
+  Shape cell_;     ///< the shape of a piece of a reformulated tensor
+};
+
+}  // namespace dckpt

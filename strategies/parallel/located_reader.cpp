@@ -1,0 +1,79 @@
+#include "strategies/parallel/located_reader.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/wire.h"
+
+namespace dckpt {
+namespace {
+
+// In an answer: the elements do not lie row-major, or at 1 + so many bytes after the beginning of the chunk's place.
+constexpr std::uint64_t kStrided = 0;
+
+const Place& place_of(const Metadata& metadata, const ChunkNumber& chunk) { return metadata.tensors[chunk.tensor].places[chunk.chunk]; }
+
+}  // namespace
+
+Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Split> chunks, std::uint32_t rank) {
+  std::vector<std::uint32_t> mine;
+  for (std::uint32_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].reader == rank) mine.push_back(i);
+  }
+  // File by file, each opened once.
+  const Metadata& metadata = base.metadata();
+  std::vector<std::uint32_t> order = mine;
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return place_of(metadata, chunks[a].chunk).file < place_of(metadata, chunks[b].chunk).file; });
+  std::vector<std::uint64_t> found(chunks.size());
+  std::unique_ptr<ReadableFile> file;
+  std::uint32_t open = 0;
+  for (const std::uint32_t i : order) {
+    const ChunkNumber& chunk = chunks[i].chunk;
+    const Place& place = place_of(metadata, chunk);
+    with_context({.key = metadata.tensors[chunk.tensor].key}, [&] {
+      if (!file || open != place.file) file = base.storage().open(metadata.files[place.file]);
+      open = place.file;
+      const ChunkPayload payload = with_context({.file = file->name(), .offset = place.offset}, [&] { return base.locate(chunk.tensor, chunk.chunk, *file); });
+      found[i] = payload.contiguous && payload.offset >= place.offset ? payload.offset - place.offset + 1 : kStrided;
+    });
+  }
+  Bytes answer;
+  WireWriter writer(answer);
+  for (const std::uint32_t i : mine) writer.number(found[i]);
+  return answer;
+}
+
+std::vector<ChunkNumber> LocatedReader::learn(std::span<const Split> chunks, std::span<const Bytes> answers) {
+  std::vector<WireReader> readers;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) readers.emplace_back(answers[rank], "rank " + std::to_string(rank) + "'s places of chunks");
+  std::vector<ChunkNumber> strided;
+  for (const auto& [chunk, rank] : chunks) {
+    WireReader& reader = readers[rank];
+    const std::uint64_t answer = reader.number();
+    if (answer == kStrided) {
+      strided.push_back(chunk);
+      continue;
+    }
+    const TensorMetadata& tensor = metadata().tensors[chunk.tensor];
+    const Place& place = place_of(metadata(), chunk);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(numel(tensor.chunks.sizes(chunk.chunk))) * item_size(tensor.properties.dtype);
+    if (!range_fits(answer - 1, bytes, place.length) || !checked_add(place.offset, answer)) reader.malformed("a chunk's elements lie outside the chunk");
+    known_.push_back(chunk);
+    offsets_.push_back(place.offset + answer - 1);
+  }
+  for (const WireReader& reader : readers) reader.finish();
+  return strided;
+}
+
+ChunkPayload LocatedReader::locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const {
+  const ChunkNumber wanted{static_cast<std::uint32_t>(tensor), static_cast<std::uint32_t>(chunk)};
+  const auto found = std::lower_bound(known_.begin(), known_.end(), wanted);
+  if (found == known_.end() || *found != wanted) return base_.locate(tensor, chunk, file);
+  const TensorMetadata& stored = metadata().tensors[tensor];
+  return {offsets_[static_cast<std::size_t>(found - known_.begin())], stored.properties.dtype, row_major_strides(stored.chunks.sizes(chunk)), true};
+}
+
+}  // namespace dckpt

@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/wire.h"
+#include "strategies/comm/agree.h"
+#include "strategies/parallel/exchange.h"
+#include "strategies/parallel/parallel_read.h"
+#include "strategies/parallel/request.h"
+#include "strategies/parallel/schedule.h"
+
+namespace dckpt {
+namespace {
+
+using Transfer = ExchangeSchedule::Transfer;
+
+class ParallelObjectRead {
+ public:
+  ParallelObjectRead(const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange how, Communicator& comm, std::uint64_t staging)
+      : reader_(reader), objects_(objects.begin(), objects.end()), how_(how == Exchange::kAuto ? Exchange::kAllToAll : how), comm_(comm), staging_(staging), rank_(static_cast<std::uint32_t>(comm.rank())) {}
+
+  std::unordered_map<std::uint32_t, Value> run() {
+    Bytes message;
+    agree(comm_, "listing the wanted objects", [&] { message = list_objects(); });
+    const std::vector<Bytes> messages = comm_.all_gather(message);
+    agree(comm_, "sharing out the reading of objects", [&] { share_out(messages); });
+    const ExchangeSteps steps{.what = "reading objects",
+                              .prepare = [&](std::uint32_t round) { read(round); },
+                              .pack = [&](const Transfer& transfer, MutableByteView into) { std::copy(read_.at(transfer.shipment).begin(), read_.at(transfer.shipment).end(), into.begin()); },
+                              .unpack = [&](const Transfer& transfer, ByteView from) { values_[transfer.shipment] = reader_.decode_object(transfer.shipment, from); }};
+    run_exchange(schedule_, how_, steps, comm_);
+    return std::move(values_);
+  }
+
+ private:
+  Bytes list_objects() {
+    std::sort(objects_.begin(), objects_.end());
+    objects_.erase(std::unique(objects_.begin(), objects_.end()), objects_.end());
+    Bytes wish;
+    WireWriter writer(wish);
+    writer.number(objects_.size());
+    for (const std::uint32_t object : objects_) writer.number(object);
+    return encode_request({identity_of(reader_.metadata()), round_budget(staging_), wish});
+  }
+
+  /// Every object to the one with the fewest bytes of those that want it.
+  void share_out(std::span<const Bytes> messages) {
+    const std::vector<Request> requests = decode_requests(messages);
+    const std::vector<ObjectMetadata>& stored = reader_.metadata().objects;
+    std::vector<std::vector<std::uint32_t>> wanting(stored.size());
+    for (std::uint32_t rank = 0; rank < requests.size(); ++rank) {
+      WireReader wish(requests[rank].wish, "another rank's list of wanted objects");
+      for (std::size_t count = wish.count(); count > 0; --count) {
+        const std::uint64_t object = wish.number();
+        if (object >= stored.size() || (!wanting[object].empty() && wanting[object].back() == rank)) wish.malformed("an object's number is out of range, or there twice");
+        wanting[object].push_back(rank);
+      }
+      wish.finish();
+    }
+    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, how_, smallest_budget(requests));
+    std::vector<std::uint64_t> load(requests.size());
+    for (std::uint32_t object = 0; object < stored.size(); ++object) {
+      std::vector<std::uint32_t>& ranks = wanting[object];
+      if (ranks.empty()) continue;
+      const auto least = std::min_element(ranks.begin(), ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return load[a] < load[b]; });
+      const std::uint32_t from = *least;
+      load[from] += stored[object].place.length + 1;
+      ranks.erase(least);
+      if (!ranks.empty()) {
+        builder.add(from, {object, std::move(ranks), stored[object].place.length});
+      } else if (from == rank_) {
+        own_.push_back(object);
+      }
+    }
+    schedule_ = builder.finish();
+    for (const Transfer& transfer : schedule_.packed) last_round_[transfer.shipment] = transfer.round;
+  }
+
+  /// Reads what is first packed in this round; at the end what no other rank wants.
+  void read(std::uint32_t round) {
+    std::erase_if(read_, [&](const auto& entry) { return last_round_.at(entry.first) < round; });
+    for (; next_packed_ < schedule_.packed.size() && schedule_.packed[next_packed_].round == round; ++next_packed_) {
+      const Transfer& transfer = schedule_.packed[next_packed_];
+      if (read_.contains(transfer.shipment)) continue;
+      Bytes bytes = reader_.object_bytes(transfer.shipment);
+      if (bytes.size() != transfer.bytes) {
+        throw CheckpointError(ErrorCode::kCorrupt, "the object has " + std::to_string(bytes.size()) + " bytes, expected " + std::to_string(transfer.bytes) + "; did its file change?",
+                              {.key = reader_.metadata().objects[transfer.shipment].key});
+      }
+      values_[transfer.shipment] = reader_.decode_object(transfer.shipment, bytes);
+      read_.emplace(transfer.shipment, std::move(bytes));
+    }
+    if (round < schedule_.rounds) return;
+    for (const std::uint32_t object : own_) values_[object] = reader_.object(object);
+  }
+
+  const CheckpointReader& reader_;
+  std::vector<std::uint32_t> objects_;
+  Exchange how_;
+  Communicator& comm_;
+  std::uint64_t staging_;
+  std::uint32_t rank_;
+  std::vector<std::uint32_t> own_;  ///< that no other rank wants
+  ExchangeSchedule schedule_;
+  std::size_t next_packed_ = 0;
+  std::unordered_map<std::uint32_t, std::uint32_t> last_round_;  ///< in which an object is packed
+  std::unordered_map<std::uint32_t, Bytes> read_;                ///< until then
+  std::unordered_map<std::uint32_t, Value> values_;
+};
+
+}  // namespace
+
+std::unordered_map<std::uint32_t, Value> read_objects_together(const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange, Communicator& comm,
+                                                               std::uint64_t staging) {
+  return ParallelObjectRead(reader, objects, exchange, comm, staging).run();
+}
+
+}  // namespace dckpt
