@@ -2,6 +2,7 @@
 #
 #   dckpt::core    the library, without libtorch:  #include <dckpt/dist_checkpointing.h>
 #   dckpt::torch   the same with torch tensors:    #include <dckpt/torch.h>   (where libtorch was found)
+#   dckpt::nccl    ranks that talk over NCCL:      #include <dckpt/nccl.h>    (where NCCL was found)
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -14,7 +15,7 @@ set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/dckpt")
 # Headers keep their places in the tree, below include/dckpt: there they find each other by the paths they have here.
 set(_layers mapping configs strategies dist_checkpointing)
 install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
-        PATTERN comm/c10d EXCLUDE)
+        PATTERN comm/c10d EXCLUDE PATTERN comm/nccl EXCLUDE)
 install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
 install(FILES include/dckpt/dist_checkpointing.h include/dckpt/strategy.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
 
@@ -40,6 +41,19 @@ if(DckptTorch_FOUND)
   install(DIRECTORY strategies/comm/c10d DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/strategies/comm" FILES_MATCHING PATTERN "*.h")
   install(FILES include/dckpt/torch.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
   install(FILES cmake/FindDckptTorch.cmake DESTINATION "${_package}")
+endif()
+
+if(DckptNccl_FOUND)
+  add_library(dckpt_nccl INTERFACE)
+  target_link_libraries(dckpt_nccl INTERFACE dckpt_core dckpt_comm_nccl)
+  add_library(dckpt::nccl ALIAS dckpt_nccl)
+  set_target_properties(dckpt_nccl PROPERTIES EXPORT_NAME nccl)
+  set_target_properties(dckpt_comm_nccl PROPERTIES EXPORT_NAME comm_nccl)
+  install(TARGETS dckpt_nccl dckpt_comm_nccl EXPORT dckptNcclTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(EXPORT dckptNcclTargets NAMESPACE dckpt:: DESTINATION "${_package}")
+  install(FILES strategies/comm/nccl/communicator.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/strategies/comm/nccl")
+  install(FILES include/dckpt/nccl.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
+  install(FILES cmake/FindDckptNccl.cmake DESTINATION "${_package}")
 endif()
 
 configure_package_config_file(cmake/dckptConfig.cmake.in "${PROJECT_BINARY_DIR}/dckptConfig.cmake" INSTALL_DESTINATION "${_package}")

@@ -2,7 +2,7 @@ find_package(GTest REQUIRED)
 include(GoogleTest)
 
 # dckpt_test(NAME SOURCES files… [LIBRARIES targets…] [LABELS labels…]): one test program, its cases registered one by one.
-# Labels: `oracle` needs Python and Megatron-Core (see scripts/bootstrap); `threads` is run under ThreadSanitizer too.
+# Labels: `oracle` needs Python and Megatron-Core (see scripts/bootstrap); `threads` is run under ThreadSanitizer too; `gpu` skips where there is none.
 # The target tests_labelled_LABEL builds all programs with that label.
 # Programs run in the source tree, so that the path of the test data is the same in every checkout and a compiler cache can serve them all.
 function(dckpt_test name)

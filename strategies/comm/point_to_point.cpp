@@ -13,9 +13,6 @@
 namespace dckpt {
 namespace {
 
-// Longer ones would overflow the clock.
-constexpr std::chrono::hours kLongestTimeout{24 * 365};
-
 enum class Operation : std::uint32_t { kBarrier, kGather, kAllGather, kScatter, kBroadcast, kAllToAll, kAllReduce, kSplit };
 
 const char* name_of(Operation operation) {
@@ -156,7 +153,7 @@ class PointToPoint final : public Communicator {
     }
     operation_ = operation;
     ++number_;
-    deadline_ = {std::chrono::steady_clock::now() + timeout_, timeout_};
+    deadline_ = Deadline::after(timeout_);
     try {
       return body();
     } catch (const std::exception& error) {
@@ -289,6 +286,11 @@ class PointToPoint final : public Communicator {
 
 }  // namespace
 
+Deadline Deadline::after(std::chrono::milliseconds timeout) noexcept {
+  constexpr std::chrono::hours kLongest{24 * 365};
+  return {std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, kLongest), timeout};
+}
+
 std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank, int size, std::chrono::milliseconds timeout) {
   if (timeout <= timeout.zero()) {
     throw CheckpointError(ErrorCode::kInvalidArgument, "the timeout of a communicator is " + std::to_string(timeout.count()) + " ms, expected a positive time");
@@ -298,7 +300,7 @@ std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transpor
   }
   std::vector<int> members(index(size));
   std::iota(members.begin(), members.end(), 0);
-  return std::make_unique<PointToPoint>(std::move(transport), std::move(members), rank, std::min<std::chrono::milliseconds>(timeout, kLongestTimeout));
+  return std::make_unique<PointToPoint>(std::move(transport), std::move(members), rank, timeout);
 }
 
 }  // namespace dckpt

@@ -14,6 +14,8 @@ struct Deadline {
   std::chrono::steady_clock::time_point at{};
   std::chrono::milliseconds timeout{};
 
+  /// From now; at most a year, so that the clock does not overflow.
+  static Deadline after(std::chrono::milliseconds timeout) noexcept;
   bool passed() const noexcept { return std::chrono::steady_clock::now() >= at; }
 };
 
@@ -44,7 +46,7 @@ class Transport {
 
 /// Collectives from messages between two ranks each: exact for buffers of different lengths, the same for a part of the ranks as for all. Gathering is direct,
 /// broadcasting goes along a binomial tree. Ranks that are out of step are told, since every buffer is announced by a header with its operation.
-/// `timeout`: for each operation; positive, capped at a year. `rank` and `size` are those of the whole job. Throws CheckpointError (invalid argument).
+/// `timeout`: for each operation; positive. `rank` and `size` are those of the whole job. Throws CheckpointError (invalid argument).
 std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank, int size, std::chrono::milliseconds timeout);
 
 }  // namespace dckpt

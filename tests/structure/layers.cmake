@@ -1,4 +1,4 @@
-# cmake -DROOT=<source> -P layers.cmake: every #include "…" points to the same layer or to one below, and libtorch is named at the edge only.
+# cmake -DROOT=<source> -P layers.cmake: every #include "…" points to the same layer or to one below, and libtorch, CUDA and NCCL are named at the edge only.
 cmake_minimum_required(VERSION 3.22)
 
 # A folder may include itself and what is listed; the longest folder that contains a file counts.
@@ -15,6 +15,7 @@ set(layer_tools ${core} configs strategies dist_checkpointing)
 set(layer_include ${core} configs strategies dist_checkpointing mapping/torch dckpt)
 set(layers mapping/base mapping/geometry mapping/planning mapping/state mapping/torch configs strategies dist_checkpointing tools include)
 set(libtorch_allowed "^(mapping/torch|strategies/comm/c10d)/")
+set(cuda_allowed "^strategies/comm/nccl/.*[.]cpp$")
 
 set(problems "")
 set(count 0)
@@ -36,6 +37,9 @@ foreach(top mapping configs strategies dist_checkpointing tools include)
     foreach(line IN LISTS includes)
       if(line MATCHES "[<\"](ATen|torch|c10)/" AND NOT file MATCHES "${libtorch_allowed}")
         list(APPEND problems "${file} includes libtorch: ${line}")
+      endif()
+      if(line MATCHES "[<\"](nccl|cuda[a-z_]*)[.]h" AND NOT file MATCHES "${cuda_allowed}")
+        list(APPEND problems "${file} includes CUDA or NCCL: ${line}")
       endif()
       if(NOT line MATCHES "include[ \t]*\"([^\"]+)\"")
         continue()

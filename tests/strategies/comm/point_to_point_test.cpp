@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(PointToPoint, CommunicatorConformance, testing::Values(
 std::string error_after(const std::vector<Bytes>& messages) {
   std::string text = "no error";
   run_transports(2, [&](const std::shared_ptr<Transport>& transport, int rank) {
-    const Deadline deadline{std::chrono::steady_clock::now() + std::chrono::seconds(30), std::chrono::seconds(30)};
+    const Deadline deadline = Deadline::after(std::chrono::seconds(30));
     if (rank == 1) {
       for (const Bytes& message : messages) {
         const Transport::Outgoing outgoing{0, message};
@@ -180,6 +180,10 @@ TEST(PointToPoint, AGroupCanBeUsedByAnotherThread) {
         }
       },
       std::chrono::seconds(60));
+}
+
+TEST(PointToPoint, TheLongestTimeoutDoesNotOverflow) {
+  run_meeting_ranks(2, [](Communicator& comm) { comm.barrier(); }, std::chrono::milliseconds::max());
 }
 
 TEST(PointToPoint, WhatMakesNoGroupIsRefused) {

@@ -1,0 +1,382 @@
+#include "strategies/comm/nccl/communicator.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/comm/agree.h"
+#include "strategies/comm/nccl/rounds.h"
+#include "strategies/comm/point_to_point.h"
+
+namespace dckpt {
+namespace {
+
+static_assert(std::tuple_size_v<NcclId> == NCCL_UNIQUE_ID_BYTES);
+
+// Bytes of one ncclSend. The same on all ranks, whatever their staging.
+constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
+
+// Ranks named in a message.
+constexpr std::size_t kMaxRanksNamed = 16;
+
+std::string ranks_text(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxRanksNamed); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return ranks.size() <= kMaxRanksNamed ? text : text + " and " + std::to_string(ranks.size() - kMaxRanksNamed) + " more";
+}
+
+void check_cuda(cudaError_t result, const std::string& what) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // told here; the trainer's next check must not find it
+  throw CheckpointError(ErrorCode::kIo, what + ": " + cudaGetErrorString(result) + " (" + cudaGetErrorName(result) + ")");
+}
+
+std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
+  const char* last = ncclGetLastError(comm);
+  return std::string(ncclGetErrorString(result)) + (last == nullptr || *last == '\0' ? "" : " (" + printable(last) + ")");
+}
+
+/// Non-blocking communicators also say that they have begun.
+void check_nccl(ncclResult_t result, ncclComm_t comm, const char* what) {
+  if (result != ncclSuccess && result != ncclInProgress) throw CheckpointError(ErrorCode::kIo, std::string(what) + ": " + nccl_text(result, comm));
+}
+
+template <auto kDestroy>
+struct Destroy {
+  void operator()(auto* object) const noexcept {
+    if (kDestroy(object) != cudaSuccess) cudaGetLastError();
+  }
+};
+using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destroy<cudaStreamDestroy>>;
+using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy<cudaEventDestroy>>;
+using DeviceMemory = std::unique_ptr<std::byte, Destroy<cudaFree>>;
+using PinnedMemory = std::unique_ptr<std::byte, Destroy<cudaFreeHost>>;
+
+/// Whether a device is used by this process at all.
+bool has_context(int device) {
+#if CUDART_VERSION >= 12050
+  using GetState = int (*)(int device, unsigned int* flags, int* active);
+  void* get_state = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &get_state, 7000, cudaEnableDefault, &found) == cudaSuccess && get_state != nullptr) {
+    unsigned int flags = 0;
+    int active = 1;
+    reinterpret_cast<GetState>(get_state)(device, &flags, &active);
+    return active != 0;
+  }
+  cudaGetLastError();
+#endif
+  return true;
+}
+
+/// Makes a device current in this thread, and keeps calls here from breaking a graph that another thread captures. The device before is not made current again if that
+/// would be its first use: a background thread that never chose one has device 0, and a context there would cost every process memory of the first GPU.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
+    check_cuda(cudaSetDevice(device), "cudaSetDevice(" + std::to_string(device) + ")");
+    cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    cudaThreadExchangeStreamCaptureMode(&mode_);
+    if (has_context(before_) && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
+  }
+
+ private:
+  int before_ = 0;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+void check_options(const NcclOptions& options) {
+  if (options.staging < 2 * kLongestPiece) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the staging of a communicator over NCCL is " + human_bytes(options.staging) + ", expected at least " + human_bytes(2 * kLongestPiece));
+  }
+  if (options.timeout <= options.timeout.zero()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the timeout of a communicator over NCCL is " + std::to_string(options.timeout.count()) + " ms, expected a positive time");
+  }
+}
+
+/// Where the bytes of one round are while they travel: what goes out in the first half, what comes in in the second.
+struct Stage {
+  PinnedMemory host;
+  DeviceMemory device;
+  Event arrived;
+};
+
+/// Two stages: while one round is on its way, the next is copied in and the one before copied out.
+struct Staging {
+  Staging(int device, const NcclOptions& options) : room(options.staging / 2 / kPieceAlignment * kPieceAlignment) {
+    check_options(options);
+    const OnDevice current(device);
+    cudaStream_t made = nullptr;
+    check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    stream.reset(made);
+    const std::string size = human_bytes(2 * room);
+    for (Stage& stage : stages) {
+      void* memory = nullptr;
+      check_cuda(cudaHostAlloc(&memory, 2 * room, cudaHostAllocDefault), "cudaHostAlloc of " + size);
+      stage.host.reset(static_cast<std::byte*>(memory));
+      check_cuda(cudaMalloc(&memory, 2 * room), "cudaMalloc of " + size + " on device " + std::to_string(device));
+      stage.device.reset(static_cast<std::byte*>(memory));
+      cudaEvent_t event = nullptr;
+      check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      stage.arrived.reset(event);
+    }
+  }
+
+  std::size_t room;  ///< bytes of a stage for each direction
+  Stream stream;
+  Stage stages[2];
+};
+
+/// Messages of one NCCL communicator.
+class NcclTransport final : public Transport {
+ public:
+  /// `members`: the job's ranks in NCCL's order, ascending.
+  NcclTransport(std::vector<int> members, int rank, int device, const NcclOptions& options)
+      : members_(std::move(members)), rank_(rank), device_(device), options_(options), staging_(device, options) {}
+
+  ~NcclTransport() override {
+    try {
+      const OnDevice current(device_);
+      close();
+    } catch (const std::exception&) {
+      abort();
+    }
+  }
+
+  /// Collective: rendezvous with all other members.
+  void connect(const NcclId& id) {
+    const OnDevice current(device_);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclUniqueId nccl_id;
+    std::memcpy(nccl_id.internal, id.data(), id.size());
+    std::vector<int> others = members_;
+    std::erase(others, rank_);
+    try {
+      check_nccl(ncclCommInitRankConfig(&comm_, static_cast<int>(members_.size()), nccl_id, static_cast<int>(std::ranges::find(members_, rank_) - members_.begin()), &config), nullptr,
+                 "ncclCommInitRankConfig");
+      wait_ready(Deadline::after(options_.timeout), others);
+    } catch (const CheckpointError& error) {
+      abort();
+      throw CheckpointError(error.code(), "cannot connect " + std::to_string(members_.size()) + " ranks over NCCL: " + error.message(), {.rank = rank_});
+    }
+  }
+
+  void take_over(ncclComm_t comm) noexcept { comm_ = comm; }
+
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
+    if (comm_ == nullptr) throw CheckpointError(ErrorCode::kIo, "the NCCL communicator was aborted: " + failure_);
+    try {
+      const OnDevice current(device_);
+      exchange_in_rounds(outgoing, incoming, deadline);
+    } catch (const std::exception& error) {
+      const auto* known = dynamic_cast<const CheckpointError*>(&error);
+      failure_ = known != nullptr ? known->message() : error.what();
+      abort();
+      throw;
+    }
+  }
+
+  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override {
+    return connected(group, {members.begin(), members.end()}, rank_, device_, options_);
+  }
+
+  /// Over an id that the first rank of `bootstrap` makes. Nobody begins to wait for a rank that lacks memory.
+  static std::shared_ptr<NcclTransport> connected(Communicator& bootstrap, std::vector<int> members, int rank, int device, const NcclOptions& options) {
+    std::shared_ptr<NcclTransport> transport;
+    NcclId id{};
+    agree(bootstrap, "preparing a communicator over NCCL", [&] {
+      transport = std::make_shared<NcclTransport>(std::move(members), rank, device, options);
+      if (bootstrap.rank() == 0) id = nccl_unique_id();
+    });
+    const Bytes received = bootstrap.broadcast(id, 0);
+    if (received.size() != id.size()) throw CheckpointError(ErrorCode::kInvalidArgument, "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?", {.rank = rank});
+    std::ranges::copy(received, id.begin());
+    transport->connect(id);
+    return transport;
+  }
+
+ private:
+  /// What of the two lists of messages travels at once.
+  struct Round {
+    std::span<const Piece> outgoing;
+    std::span<const Piece> incoming;
+  };
+
+  void exchange_in_rounds(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) {
+    const auto rounds_of = [&](const auto& messages) {
+      std::vector<std::size_t> lengths;
+      for (const auto& message : messages) lengths.push_back(message.bytes.size());
+      return plan_rounds(lengths, kLongestPiece, staging_.room);
+    };
+    const std::vector<std::vector<Piece>> out = rounds_of(outgoing);
+    const std::vector<std::vector<Piece>> in = rounds_of(incoming);
+    const auto round_at = [&](std::size_t i) { return Round{i < out.size() ? out[i] : std::span<const Piece>(), i < in.size() ? in[i] : std::span<const Piece>()}; };
+    const auto finish = [&](std::size_t i) {
+      const Stage& stage = staging_.stages[i % 2];
+      const Round round = round_at(i);
+      wait_arrived(stage, deadline, peers_of(round, outgoing, incoming));
+      for (const Piece& piece : round.incoming) {
+        std::ranges::copy(std::span(stage.host.get() + staging_.room + piece.place, piece.length), incoming[piece.message].bytes.begin() + static_cast<std::ptrdiff_t>(piece.offset));
+      }
+    };
+    const std::size_t rounds = std::max(out.size(), in.size());
+    for (std::size_t i = 0; i < rounds; ++i) {
+      start(staging_.stages[i % 2], round_at(i), outgoing, incoming, deadline);
+      if (i > 0) finish(i - 1);
+    }
+    if (rounds > 0) finish(rounds - 1);
+  }
+
+  /// In stream order: host to device, all messages of the round at once, device to host.
+  void start(const Stage& stage, const Round& round, std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) {
+    cudaStream_t stream = staging_.stream.get();
+    std::byte* const device_in = stage.device.get() + staging_.room;
+    for (const Piece& piece : round.outgoing) {
+      std::memcpy(stage.host.get() + piece.place, outgoing[piece.message].bytes.data() + piece.offset, piece.length);
+    }
+    if (!round.outgoing.empty()) {
+      check_cuda(cudaMemcpyAsync(stage.device.get(), stage.host.get(), end_of(round.outgoing), cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync to the device");
+    }
+
+    check_nccl(ncclGroupStart(), comm_, "ncclGroupStart");
+    ncclResult_t posted = ncclSuccess;
+    const auto post = [&](ncclResult_t result) { posted = posted == ncclSuccess || posted == ncclInProgress ? result : posted; };
+    for (const Piece& piece : round.outgoing) {
+      post(ncclSend(stage.device.get() + piece.place, piece.length, ncclUint8, nccl_rank(outgoing[piece.message].to), comm_, stream));
+    }
+    for (const Piece& piece : round.incoming) post(ncclRecv(device_in + piece.place, piece.length, ncclUint8, nccl_rank(incoming[piece.message].from), comm_, stream));
+    const ncclResult_t ended = ncclGroupEnd();  // also after an error: the group belongs to the thread
+    check_nccl(posted, comm_, "ncclSend and ncclRecv");
+    check_nccl(ended, comm_, "ncclGroupEnd");
+    wait_ready(deadline, peers_of(round, outgoing, incoming));  // not on the stream before
+
+    if (!round.incoming.empty()) {
+      check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room, device_in, end_of(round.incoming), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync from the device");
+    }
+    check_cuda(cudaEventRecord(stage.arrived.get(), stream), "cudaEventRecord");
+  }
+
+  static std::size_t end_of(std::span<const Piece> pieces) { return pieces.back().place + pieces.back().length; }
+
+  /// NCCL's number of a rank of the job.
+  int nccl_rank(int rank) const noexcept { return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin()); }
+
+  static std::vector<int> peers_of(const Round& round, std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) {
+    std::vector<int> peers;
+    for (const Piece& piece : round.outgoing) peers.push_back(outgoing[piece.message].to);
+    for (const Piece& piece : round.incoming) peers.push_back(incoming[piece.message].from);
+    std::ranges::sort(peers);
+    const auto again = std::ranges::unique(peers);
+    peers.erase(again.begin(), again.end());
+    return peers;
+  }
+
+  /// Until `arrived` says so and NCCL has nothing under way. Meanwhile NCCL may report that a connection broke, and then nothing has arrived.
+  template <typename Arrived>
+  void poll(const Deadline& deadline, std::span<const int> peers, Arrived&& arrived) {
+    constexpr int kBusyTurns = 1000;
+    for (int turn = 0;; ++turn) {
+      const bool all = arrived();
+      ncclResult_t state = ncclSuccess;
+      check_nccl(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
+      if (state != ncclSuccess && state != ncclInProgress) {
+        throw CheckpointError(ErrorCode::kIo, "lost the connection to " + ranks_text(peers) + ": " + nccl_text(state, comm_));
+      }
+      if (all && state == ncclSuccess) return;
+      if (deadline.passed()) throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for " + ranks_text(peers));
+      if (turn < kBusyTurns) std::this_thread::yield();
+      else std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+
+  void wait_ready(const Deadline& deadline, std::span<const int> peers) {
+    poll(deadline, peers, [] { return true; });
+  }
+
+  void wait_arrived(const Stage& stage, const Deadline& deadline, std::span<const int> peers) {
+    poll(deadline, peers, [&] {
+      const cudaError_t state = cudaEventQuery(stage.arrived.get());
+      if (state != cudaErrorNotReady) check_cuda(state, "cudaEventQuery");
+      else cudaGetLastError();  // no error, but kept like one
+      return state == cudaSuccess;
+    });
+  }
+
+  /// Others may still take what was sent last.
+  void close() {
+    if (comm_ == nullptr) return;
+    check_nccl(ncclCommFinalize(comm_), comm_, "ncclCommFinalize");
+    wait_ready(Deadline::after(options_.timeout), members_);
+    ncclCommDestroy(std::exchange(comm_, nullptr));
+  }
+
+  /// Ends what is under way, so that memory can be freed; NCCL may tell the others.
+  void abort() noexcept {
+    if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
+  }
+
+  std::vector<int> members_;
+  int rank_;
+  int device_;
+  NcclOptions options_;
+  Staging staging_;
+  ncclComm_t comm_ = nullptr;
+  std::string failure_;
+};
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+NcclId nccl_unique_id() {
+  ncclUniqueId made;
+  check_nccl(ncclGetUniqueId(&made), nullptr, "ncclGetUniqueId");
+  NcclId id;
+  std::memcpy(id.data(), made.internal, id.size());
+  return id;
+}
+
+std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int size, int device, const NcclOptions& options) {
+  if (rank < 0 || rank >= size) throw CheckpointError(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " is none of the " + std::to_string(size) + " ranks of a communicator");
+  const auto transport = std::make_shared<NcclTransport>(all_ranks(size), rank, device, options);
+  transport->connect(id);
+  return point_to_point(transport, rank, size, options.timeout);
+}
+
+std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int device, const NcclOptions& options) {
+  return point_to_point(NcclTransport::connected(bootstrap, all_ranks(bootstrap.size()), bootstrap.rank(), device, options), bootstrap.rank(), bootstrap.size(), options.timeout);
+}
+
+std::unique_ptr<Communicator> nccl_communicator(ncclComm* comm, const NcclOptions& options) {
+  if (comm == nullptr) throw CheckpointError(ErrorCode::kInvalidArgument, "a communicator over NCCL needs one of NCCL's; the one that was passed is null");
+  int size = 0;
+  int rank = 0;
+  int device = 0;
+  check_nccl(ncclCommCount(comm, &size), comm, "ncclCommCount");
+  check_nccl(ncclCommUserRank(comm, &rank), comm, "ncclCommUserRank");
+  check_nccl(ncclCommCuDevice(comm, &device), comm, "ncclCommCuDevice");
+  const auto transport = std::make_shared<NcclTransport>(all_ranks(size), rank, device, options);
+  std::unique_ptr<Communicator> made = point_to_point(transport, rank, size, options.timeout);
+  transport->take_over(comm);
+  return made;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,9 @@
+// Links; a machine without a GPU can do no more.
+#include <dckpt/nccl.h>
+
+int main() try {
+  dckpt::nccl_communicator(static_cast<ncclComm*>(nullptr));
+  return 1;
+} catch (const dckpt::CheckpointError& error) {
+  return error.code() == dckpt::ErrorCode::kInvalidArgument ? 0 : 1;
+}
