@@ -28,7 +28,9 @@ struct Header {
   std::uint64_t size;
 };
 
-std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+std::size_t index(int rank) noexcept {
+  return static_cast<std::size_t>(rank);
+}
 
 class PointToPoint final : public Communicator {
  public:
@@ -103,8 +105,8 @@ class PointToPoint final : public Communicator {
         continue;
       }
       if (others.size() != result.size()) {
-        throw misuse("all_reduce: rank " + std::to_string(members_[0]) + " passed " + std::to_string(result.size()) + " values, rank " + std::to_string(members_[from]) + " " +
-                     std::to_string(others.size()));
+        throw misuse("all_reduce: rank " + std::to_string(members_[0]) + " passed " + std::to_string(result.size()) + " values, rank " +
+                     std::to_string(members_[from]) + " " + std::to_string(others.size()));
       }
       reduce_into(result, others, op);
     }
@@ -142,14 +144,16 @@ class PointToPoint final : public Communicator {
 
   void check_count(Operation operation, std::span<const Bytes> parts) const {
     if (parts.size() == members_.size()) return;
-    throw misuse(std::string(name_of(operation)) + ": got " + std::to_string(parts.size()) + " buffers, expected one for each of the " + std::to_string(size()) + " ranks");
+    throw misuse(std::string(name_of(operation)) + ": got " + std::to_string(parts.size()) + " buffers, expected one for each of the " +
+                 std::to_string(size()) + " ranks");
   }
 
   /// Starts the clock of one operation; after an error in it nobody knows which messages are still under way.
   template <typename Body>
   std::invoke_result_t<Body> run(Operation operation, Body&& body) {
     if (!failure_.empty()) {
-      throw CheckpointError(ErrorCode::kIo, std::string(name_of(operation)) + " cannot be completed after an earlier failure: " + failure_, {.rank = members_[index(rank_)]});
+      throw CheckpointError(ErrorCode::kIo, std::string(name_of(operation)) + " cannot be completed after an earlier failure: " + failure_,
+                            {.rank = members_[index(rank_)]});
     }
     operation_ = operation;
     ++number_;
@@ -180,7 +184,8 @@ class PointToPoint final : public Communicator {
         rest = rest.subspan(static_cast<std::size_t>(length));
       }
       if (all.size() != members_.size()) {
-        throw misuse(std::string(name_of(operation_)) + ": rank " + std::to_string(members_[0]) + " sent something else than one buffer for each of the " + std::to_string(size()) + " ranks");
+        throw misuse(std::string(name_of(operation_)) + ": rank " + std::to_string(members_[0]) + " sent something else than one buffer for each of the " +
+                     std::to_string(size()) + " ranks");
       }
       return all;
     });
@@ -235,7 +240,8 @@ class PointToPoint final : public Communicator {
       mine[i] = {operation_, number_, sendings[i].bytes.size()};
       outgoing.push_back({members_[index(sendings[i].to)], std::as_bytes(std::span(&mine[i], 1))});
     }
-    for (std::size_t i = 0; i < receivings.size(); ++i) incoming.push_back({members_[index(receivings[i].from)], std::as_writable_bytes(std::span(&theirs[i], 1))});
+    for (std::size_t i = 0; i < receivings.size(); ++i)
+      incoming.push_back({members_[index(receivings[i].from)], std::as_writable_bytes(std::span(&theirs[i], 1))});
     move(outgoing, incoming);
 
     outgoing.clear();
@@ -262,8 +268,9 @@ class PointToPoint final : public Communicator {
   void make_room(Receiving& receiving, const Header& header) const {
     const std::string from = "rank " + std::to_string(members_[index(receiving.from)]);
     if (header.operation != operation_ || header.number != number_) {
-      throw misuse(from + " called " + name_of(header.operation) + " (operation " + std::to_string(header.number) + ") where rank " + std::to_string(members_[index(rank_)]) + " called " +
-                   name_of(operation_) + " (operation " + std::to_string(number_) + "): all ranks must call the same operations in the same order");
+      throw misuse(from + " called " + name_of(header.operation) + " (operation " + std::to_string(header.number) + ") where rank " +
+                   std::to_string(members_[index(rank_)]) + " called " + name_of(operation_) + " (operation " + std::to_string(number_) +
+                   "): all ranks must call the same operations in the same order");
     }
     try {
       if (receiving.bytes.capacity() < header.size) receiving.bytes = Bytes();

@@ -77,8 +77,8 @@ bool has_context(int device) {
   return true;
 }
 
-/// Makes a device current in this thread, and keeps calls here from breaking a graph that another thread captures. The device before is not made current again if that
-/// would be its first use: a background thread that never chose one has device 0, and a context there would cost every process memory of the first GPU.
+/// Makes a device current in this thread, and keeps calls here from breaking a graph that another thread captures. The device before is not made current again
+/// if that would be its first use: a background thread that never chose one has device 0, and a context there would cost every process memory of the first GPU.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -100,10 +100,12 @@ class OnDevice {
 
 void check_options(const NcclOptions& options) {
   if (options.staging < 2 * kLongestPiece) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the staging of a communicator over NCCL is " + human_bytes(options.staging) + ", expected at least " + human_bytes(2 * kLongestPiece));
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the staging of a communicator over NCCL is " + human_bytes(options.staging) + ", expected at least " +
+                                                           human_bytes(2 * kLongestPiece));
   }
   if (options.timeout <= options.timeout.zero()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the timeout of a communicator over NCCL is " + std::to_string(options.timeout.count()) + " ms, expected a positive time");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the timeout of a communicator over NCCL is " + std::to_string(options.timeout.count()) + " ms, expected a positive time");
   }
 }
 
@@ -166,8 +168,7 @@ class NcclTransport final : public Transport {
     std::vector<int> others = members_;
     std::erase(others, rank_);
     try {
-      check_nccl(ncclCommInitRankConfig(&comm_, static_cast<int>(members_.size()), nccl_id, static_cast<int>(std::ranges::find(members_, rank_) - members_.begin()), &config), nullptr,
-                 "ncclCommInitRankConfig");
+      check_nccl(ncclCommInitRankConfig(&comm_, static_cast<int>(members_.size()), nccl_id, nccl_rank(rank_), &config), nullptr, "ncclCommInitRankConfig");
       wait_ready(Deadline::after(options_.timeout), others);
     } catch (const CheckpointError& error) {
       abort();
@@ -203,7 +204,9 @@ class NcclTransport final : public Transport {
       if (bootstrap.rank() == 0) id = nccl_unique_id();
     });
     const Bytes received = bootstrap.broadcast(id, 0);
-    if (received.size() != id.size()) throw CheckpointError(ErrorCode::kInvalidArgument, "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?", {.rank = rank});
+    if (received.size() != id.size()) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?", {.rank = rank});
+    }
     std::ranges::copy(received, id.begin());
     transport->connect(id);
     return transport;
@@ -224,13 +227,16 @@ class NcclTransport final : public Transport {
     };
     const std::vector<std::vector<Piece>> out = rounds_of(outgoing);
     const std::vector<std::vector<Piece>> in = rounds_of(incoming);
-    const auto round_at = [&](std::size_t i) { return Round{i < out.size() ? out[i] : std::span<const Piece>(), i < in.size() ? in[i] : std::span<const Piece>()}; };
+    const auto round_at = [&](std::size_t i) {
+      return Round{i < out.size() ? out[i] : std::span<const Piece>(), i < in.size() ? in[i] : std::span<const Piece>()};
+    };
     const auto finish = [&](std::size_t i) {
       const Stage& stage = staging_.stages[i % 2];
       const Round round = round_at(i);
       wait_arrived(stage, deadline, peers_of(round, outgoing, incoming));
       for (const Piece& piece : round.incoming) {
-        std::ranges::copy(std::span(stage.host.get() + staging_.room + piece.place, piece.length), incoming[piece.message].bytes.begin() + static_cast<std::ptrdiff_t>(piece.offset));
+        std::ranges::copy(std::span(stage.host.get() + staging_.room + piece.place, piece.length),
+                          incoming[piece.message].bytes.begin() + static_cast<std::ptrdiff_t>(piece.offset));
       }
     };
     const std::size_t rounds = std::max(out.size(), in.size());
@@ -249,7 +255,8 @@ class NcclTransport final : public Transport {
       std::memcpy(stage.host.get() + piece.place, outgoing[piece.message].bytes.data() + piece.offset, piece.length);
     }
     if (!round.outgoing.empty()) {
-      check_cuda(cudaMemcpyAsync(stage.device.get(), stage.host.get(), end_of(round.outgoing), cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync to the device");
+      check_cuda(cudaMemcpyAsync(stage.device.get(), stage.host.get(), end_of(round.outgoing), cudaMemcpyHostToDevice, stream),
+                 "cudaMemcpyAsync to the device");
     }
 
     check_nccl(ncclGroupStart(), comm_, "ncclGroupStart");
@@ -258,14 +265,17 @@ class NcclTransport final : public Transport {
     for (const Piece& piece : round.outgoing) {
       post(ncclSend(stage.device.get() + piece.place, piece.length, ncclUint8, nccl_rank(outgoing[piece.message].to), comm_, stream));
     }
-    for (const Piece& piece : round.incoming) post(ncclRecv(device_in + piece.place, piece.length, ncclUint8, nccl_rank(incoming[piece.message].from), comm_, stream));
+    for (const Piece& piece : round.incoming) {
+      post(ncclRecv(device_in + piece.place, piece.length, ncclUint8, nccl_rank(incoming[piece.message].from), comm_, stream));
+    }
     const ncclResult_t ended = ncclGroupEnd();  // also after an error: the group belongs to the thread
     check_nccl(posted, comm_, "ncclSend and ncclRecv");
     check_nccl(ended, comm_, "ncclGroupEnd");
     wait_ready(deadline, peers_of(round, outgoing, incoming));  // not on the stream before
 
     if (!round.incoming.empty()) {
-      check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room, device_in, end_of(round.incoming), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync from the device");
+      check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room, device_in, end_of(round.incoming), cudaMemcpyDeviceToHost, stream),
+                 "cudaMemcpyAsync from the device");
     }
     check_cuda(cudaEventRecord(stage.arrived.get(), stream), "cudaEventRecord");
   }
@@ -280,8 +290,7 @@ class NcclTransport final : public Transport {
     for (const Piece& piece : round.outgoing) peers.push_back(outgoing[piece.message].to);
     for (const Piece& piece : round.incoming) peers.push_back(incoming[piece.message].from);
     std::ranges::sort(peers);
-    const auto again = std::ranges::unique(peers);
-    peers.erase(again.begin(), again.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
     return peers;
   }
 
@@ -298,8 +307,11 @@ class NcclTransport final : public Transport {
       }
       if (all && state == ncclSuccess) return;
       if (deadline.passed()) throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for " + ranks_text(peers));
-      if (turn < kBusyTurns) std::this_thread::yield();
-      else std::this_thread::sleep_for(std::chrono::microseconds(100));
+      if (turn < kBusyTurns) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
     }
   }
 
@@ -310,8 +322,11 @@ class NcclTransport final : public Transport {
   void wait_arrived(const Stage& stage, const Deadline& deadline, std::span<const int> peers) {
     poll(deadline, peers, [&] {
       const cudaError_t state = cudaEventQuery(stage.arrived.get());
-      if (state != cudaErrorNotReady) check_cuda(state, "cudaEventQuery");
-      else cudaGetLastError();  // no error, but kept like one
+      if (state == cudaErrorNotReady) {
+        cudaGetLastError();  // no error, but kept like one
+      } else {
+        check_cuda(state, "cudaEventQuery");
+      }
       return state == cudaSuccess;
     });
   }
@@ -355,14 +370,17 @@ NcclId nccl_unique_id() {
 }
 
 std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int size, int device, const NcclOptions& options) {
-  if (rank < 0 || rank >= size) throw CheckpointError(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " is none of the " + std::to_string(size) + " ranks of a communicator");
+  if (rank < 0 || rank >= size) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " is none of the " + std::to_string(size) + " ranks of a communicator");
+  }
   const auto transport = std::make_shared<NcclTransport>(all_ranks(size), rank, device, options);
   transport->connect(id);
   return point_to_point(transport, rank, size, options.timeout);
 }
 
 std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int device, const NcclOptions& options) {
-  return point_to_point(NcclTransport::connected(bootstrap, all_ranks(bootstrap.size()), bootstrap.rank(), device, options), bootstrap.rank(), bootstrap.size(), options.timeout);
+  return point_to_point(NcclTransport::connected(bootstrap, all_ranks(bootstrap.size()), bootstrap.rank(), device, options), bootstrap.rank(), bootstrap.size(),
+                        options.timeout);
 }
 
 std::unique_ptr<Communicator> nccl_communicator(ncclComm* comm, const NcclOptions& options) {

@@ -18,12 +18,13 @@ struct NcclOptions {
   std::size_t staging = std::size_t{16} << 20;
 };
 
-// Communicators over NCCL: for jobs that have no other network between ranks than that of their GPUs. Buffers are staged through the memory of `device`, the CUDA number of
-// the GPU that this rank has to itself. Operations go over a stream of their own and wait for no other work; they may run beside training.
-// A communicator can be used from any thread, one at a time; the thread's current device and capture mode are left as they are.
+// Communicators over NCCL: for jobs that have no other network between ranks than that of their GPUs. Buffers are staged through the memory of `device`, the
+// CUDA number of the GPU that this rank has to itself. Operations go over a stream of their own and wait for no other work; they may run beside training. A
+// communicator can be used from any thread, one at a time; the thread's current device and capture mode are left as they are.
 //
-// No call blocks longer than the timeout: NCCL's communicator is made non-blocking and polled. After the timeout, or when NCCL or CUDA reports an error, it is aborted,
-// and CheckpointError (io) names the ranks that were waited for; of those in one message NCCL does not say which one is missing. The same error comes from every later call.
+// No call blocks longer than the timeout: NCCL's communicator is made non-blocking and polled. After the timeout, or when NCCL or CUDA reports an error, it is
+// aborted, and CheckpointError (io) names the ranks that were waited for; of those in one message NCCL does not say which one is missing. The same error comes
+// from every later call.
 //
 // NCCL's messages carry no tags, so split() connects each group of two and more ranks anew, with staging of its own; groups can be used by other threads than
 // this communicator. All ranks destroy what they made together: that waits, within the timeout, until the others need nothing more from this one.
@@ -40,9 +41,9 @@ std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int 
 /// Connects the ranks of another communicator, which hands the id round and is not needed afterwards. A rank without memory for staging is an error on all.
 std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int device, const NcclOptions& options = {});
 
-/// Takes over a communicator that the trainer has made for this purpose, for instance by ncclCommSplit: it is used for nothing else any more, and is destroyed, or aborted
-/// after a failure, with what is returned. If this throws, it stays the caller's. It should be non-blocking (ncclConfig_t): a blocking one connects two ranks at
-/// their first message without a deadline. Not collective.
+/// Takes over a communicator that the trainer has made for this purpose, for instance by ncclCommSplit: it is used for nothing else any more, and is destroyed,
+/// or aborted after a failure, with what is returned. If this throws, it stays the caller's. It should be non-blocking (ncclConfig_t): a blocking one connects
+/// two ranks at their first message without a deadline. Not collective.
 std::unique_ptr<Communicator> nccl_communicator(ncclComm* comm, const NcclOptions& options = {});
 
 }  // namespace dckpt

@@ -183,7 +183,8 @@ TEST(PointToPoint, AGroupCanBeUsedByAnotherThread) {
 }
 
 TEST(PointToPoint, TheLongestTimeoutDoesNotOverflow) {
-  run_meeting_ranks(2, [](Communicator& comm) { comm.barrier(); }, std::chrono::milliseconds::max());
+  run_meeting_ranks(
+      2, [](Communicator& comm) { comm.barrier(); }, std::chrono::milliseconds::max());
 }
 
 TEST(PointToPoint, WhatMakesNoGroupIsRefused) {

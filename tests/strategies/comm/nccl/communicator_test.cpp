@@ -13,15 +13,17 @@
 namespace dckpt {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 using testing::AnyOf;
 using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
 using testing::StartsWith;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 
-constexpr NcclOptions options_with(milliseconds timeout) { return {.timeout = timeout, .staging = std::size_t{8} << 20}; }
+constexpr NcclOptions options_with(milliseconds timeout) {
+  return {.timeout = timeout, .staging = std::size_t{8} << 20};
+}
 
 /// Ranks are threads, each with a device of its own; device 0 belongs to none. Gives what each rank threw, empty if nothing.
 std::vector<std::string> errors_of(int size, const std::function<void(int rank)>& body) {
@@ -86,7 +88,9 @@ Bytes pattern(std::size_t size, int seed) {
 
 TEST_F(Nccl, BuffersLongerThanTheStagingArriveWhole) {
   expect_well(errors_on(4, [](Communicator& comm) {
-    const auto size = [](int from, int to) { return (std::size_t{4} << 20) * static_cast<std::size_t>((from + to) % 3) + static_cast<std::size_t>(from + 5 * to); };
+    const auto size = [](int from, int to) {
+      return (std::size_t{4} << 20) * static_cast<std::size_t>((from + to) % 3) + static_cast<std::size_t>(from + 5 * to);
+    };
     std::vector<Bytes> mine;
     for (int to = 0; to < 4; ++to) mine.push_back(pattern(size(comm.rank(), to), comm.rank()));
     const std::vector<Bytes> gathered = comm.gather(mine[2], 2);
@@ -125,7 +129,8 @@ TEST_F(Nccl, ARankThatIsNotThereWhenOthersConnectIsAnErrorWithinTheTimeout) {
     if (rank != 1) nccl_communicator(id, rank, 3, rank + 1, options_with(milliseconds(200)));
   });
   for (const int rank : {0, 2}) {  // the second one may hear of the first
-    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], AnyOf(HasSubstr("waited 200 ms for ranks " + std::string(rank == 0 ? "1, 2" : "0, 1")), HasSubstr("lost the connection")));
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                AnyOf(HasSubstr("waited 200 ms for ranks " + std::string(rank == 0 ? "1, 2" : "0, 1")), HasSubstr("lost the connection")));
   }
   EXPECT_THAT(errors, Contains(StartsWith("cannot connect 3 ranks over NCCL: waited 200 ms for ranks ")));
 }
@@ -164,7 +169,10 @@ TEST_F(Nccl, ARankWithoutMemoryIsAnErrorOnAllAtOnce) {
       errors[static_cast<std::size_t>(bootstrap.rank())] = error.message();
     }
   });
-  EXPECT_EQ(errors, std::vector<std::string>(3, "preparing a communicator over NCCL failed on rank 1 of 3; rank 1: cudaMalloc of 8.0 MiB on device 2: out of memory (cudaErrorMemoryAllocation)"));
+  EXPECT_EQ(
+      errors,
+      std::vector<std::string>(
+          3, "preparing a communicator over NCCL failed on rank 1 of 3; rank 1: cudaMalloc of 8.0 MiB on device 2: out of memory (cudaErrorMemoryAllocation)"));
   EXPECT_EQ(fake_nccl::left_over() + fake_nccl::misuse(), "");
 }
 
@@ -281,11 +289,12 @@ TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
   EXPECT_THAT(errors, Contains(StartsWith("cannot connect 2 ranks over NCCL: ncclCommInitRankConfig: invalid usage")));
 }
 
-/// Fails each call that rank 1 makes to CUDA and NCCL, one after the other: whatever fails, there is an error on rank 1 that says so, nobody waits longer than the timeout, and
-/// nothing is left over.
+/// Fails each call that rank 1 makes to CUDA and NCCL, one after the other: whatever fails, there is an error on rank 1 that says so, nobody waits longer than
+/// the timeout, and nothing is left over.
 TEST_F(Nccl, WhateverFailsIsAnErrorAndEverythingIsFreed) {
-  for (const std::string function : {"cudaGetDevice", "cudaSetDevice", "cudaStreamCreateWithFlags", "cudaHostAlloc", "cudaMalloc", "cudaEventCreateWithFlags", "cudaMemcpyAsync", "cudaEventRecord",
-                                     "cudaEventQuery", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd"}) {
+  for (const std::string function :
+       {"cudaGetDevice", "cudaSetDevice", "cudaStreamCreateWithFlags", "cudaHostAlloc", "cudaMalloc", "cudaEventCreateWithFlags", "cudaMemcpyAsync",
+        "cudaEventRecord", "cudaEventQuery", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd"}) {
     for (int call = 1;; ++call) {
       fake_nccl::reset(kDevices);
       fake_nccl::fail(1, function, call);

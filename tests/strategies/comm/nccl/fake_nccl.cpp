@@ -1,285 +1,20 @@
-#include "tests/strategies/comm/nccl/fake_nccl.h"
-
-#include <cuda_runtime.h>
 #include <nccl.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
-// ---- the machine
+#include "tests/strategies/comm/nccl/fake_machine.h"
 
-namespace {
-
-struct Allocation {
-  std::size_t size;
-  int device;  ///< -1: page-locked memory of the host
-};
-
-struct Fault {
-  std::string function;
-  int rank = -1;
-  int calls_left = 0;
-  bool fired = false;
-};
-
-struct Machine {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int devices = 0;
-  std::set<int> contexts;
-  std::map<const std::byte*, Allocation> memory;
-  std::set<cudaStream_t> streams;
-  int events = 0;
-  int comms = 0;
-  Fault fault;
-  std::map<int, std::string> broken;
-  std::string misuse;
-  int ids = 0;
-};
-
-Machine machine;
-thread_local int this_rank = -1;
-thread_local int this_device = 0;
-thread_local cudaError_t last_error = cudaSuccess;
-thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-
-void note_misuse(const std::string& text) {
-  const std::scoped_lock lock(machine.mutex);
-  if (machine.misuse.empty()) machine.misuse = text;
-}
-
-bool fails(const char* function) {
-  const std::scoped_lock lock(machine.mutex);
-  Fault& fault = machine.fault;
-  if (fault.rank != this_rank || fault.function != function || --fault.calls_left != 0) return false;
-  return fault.fired = true;
-}
-
-cudaError_t report(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
-  return error;
-}
-
-/// Runs the body unless the fault of the function is due.
-template <typename Body>
-cudaError_t cuda_call(const char* function, cudaError_t fault, Body&& body) {
-  if (capture_mode != cudaStreamCaptureModeRelaxed) note_misuse(std::string(function) + " would break a graph that another thread captures");
-  if (fails(function)) return report(fault);
-  return report(body());
-}
-
-cudaError_t allocate(void** memory, std::size_t size, int device) {
-  auto* bytes = new (std::nothrow) std::byte[size];
-  if (bytes == nullptr) return cudaErrorMemoryAllocation;
-  *memory = bytes;
-  const std::scoped_lock lock(machine.mutex);
-  machine.memory[bytes] = {size, device};
-  return cudaSuccess;
-}
-
-}  // namespace
-
-struct CUstream_st {
-  int device;
-  std::deque<std::function<void()>> work;  ///< guarded by the machine's mutex, as `busy`
-  bool busy = false;
-  std::jthread worker{[this](const std::stop_token& stop) { run(stop); }};
-
-  void run(const std::stop_token& stop) {
-    std::unique_lock lock(machine.mutex);
-    while (true) {
-      machine.changed.wait(lock, [&] { return stop.stop_requested() || !work.empty(); });
-      if (work.empty()) return;
-      const std::function<void()> next = std::move(work.front());
-      work.pop_front();
-      busy = true;
-      lock.unlock();
-      next();
-      lock.lock();
-      busy = false;
-      machine.changed.notify_all();
-    }
-  }
-
-  void enqueue(std::function<void()> next) {
-    const std::scoped_lock lock(machine.mutex);
-    work.push_back(std::move(next));
-    machine.changed.notify_all();
-  }
-};
-
-struct CUevent_st {
-  std::shared_ptr<bool> done = std::make_shared<bool>(true);  ///< guarded by the machine's mutex
-};
-
-namespace {
-
-void wait_idle(int device) {
-  std::unique_lock lock(machine.mutex);
-  machine.changed.wait(lock, [device] { return std::ranges::none_of(machine.streams, [&](cudaStream_t stream) { return stream->device == device && (stream->busy || !stream->work.empty()); }); });
-}
-
-cudaError_t release(void* memory) {
-  wait_idle(this_device);
-  const auto* bytes = static_cast<const std::byte*>(memory);
-  {
-    const std::scoped_lock lock(machine.mutex);
-    if (machine.memory.erase(bytes) == 0) return cudaErrorInvalidValue;
-  }
-  delete[] bytes;
-  return cudaSuccess;
-}
-
-/// The device that holds all of these bytes, -1 for page-locked memory, -2 for anything else.
-int place_of(const void* memory, std::size_t size) {
-  const std::scoped_lock lock(machine.mutex);
-  const auto* bytes = static_cast<const std::byte*>(memory);
-  auto found = machine.memory.upper_bound(bytes);
-  if (found == machine.memory.begin()) return -2;
-  --found;
-  return bytes + size <= found->first + found->second.size ? found->second.device : -2;
-}
-
-int primary_context_state(int device, unsigned int* flags, int* active) {
-  *flags = 0;
-  *active = dckpt::fake_nccl::contexts().contains(device) ? 1 : 0;
-  return 0;
-}
-
-}  // namespace
-
-// ---- CUDA runtime
-
-extern "C" {
-
-cudaError_t cudaGetDevice(int* device) {
-  if (fails("cudaGetDevice")) return report(cudaErrorUnknown);
-  *device = this_device;
-  return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int device) {
-  if (fails("cudaSetDevice")) return report(cudaErrorUnknown);
-  const std::scoped_lock lock(machine.mutex);
-  if (device < 0 || device >= machine.devices) return report(cudaErrorInvalidDevice);
-  machine.contexts.insert(device);
-  this_device = device;
-  return cudaSuccess;
-}
-
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  std::swap(capture_mode, *mode);
-  return cudaSuccess;
-}
-
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int, unsigned long long, cudaDriverEntryPointQueryResult* found) {
-  if (fails("cudaGetDriverEntryPointByVersion")) return report(cudaErrorUnknown);
-  if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") != 0) return report(cudaErrorInvalidValue);
-  *function = reinterpret_cast<void*>(&primary_context_state);
-  if (found != nullptr) *found = cudaDriverEntryPointSuccess;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return last_error; }
-const char* cudaGetErrorString(cudaError_t error) { return error == cudaErrorMemoryAllocation ? "out of memory" : error == cudaErrorInvalidDevice ? "invalid device ordinal" : "unknown error"; }
-const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : error == cudaErrorInvalidDevice ? "cudaErrorInvalidDevice" : "cudaErrorUnknown";
-}
-
-cudaError_t cudaMalloc(void** memory, std::size_t size) {
-  return cuda_call("cudaMalloc", cudaErrorMemoryAllocation, [&] { return allocate(memory, size, this_device); });
-}
-
-cudaError_t cudaHostAlloc(void** memory, std::size_t size, unsigned int) {
-  return cuda_call("cudaHostAlloc", cudaErrorMemoryAllocation, [&] { return allocate(memory, size, -1); });
-}
-
-cudaError_t cudaFree(void* memory) { return release(memory); }
-cudaError_t cudaFreeHost(void* memory) { return release(memory); }
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {
-  return cuda_call("cudaStreamCreateWithFlags", cudaErrorUnknown, [&] {
-    *stream = new CUstream_st{.device = this_device};
-    const std::scoped_lock lock(machine.mutex);
-    machine.streams.insert(*stream);
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  wait_idle(stream->device);
-  {
-    const std::scoped_lock lock(machine.mutex);
-    machine.streams.erase(stream);
-    stream->worker.request_stop();
-    machine.changed.notify_all();
-  }
-  stream->worker.join();
-  delete stream;
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
-  return cuda_call("cudaEventCreateWithFlags", cudaErrorUnknown, [&] {
-    *event = new CUevent_st;
-    const std::scoped_lock lock(machine.mutex);
-    ++machine.events;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  const std::scoped_lock lock(machine.mutex);
-  --machine.events;
-  delete event;
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return cuda_call("cudaEventRecord", cudaErrorUnknown, [&] {
-    {
-      const std::scoped_lock lock(machine.mutex);
-      event->done = std::make_shared<bool>(false);
-    }
-    stream->enqueue([done = event->done] {
-      const std::scoped_lock lock(machine.mutex);
-      *done = true;
-    });
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return cuda_call("cudaEventQuery", cudaErrorUnknown, [&] {
-    const std::scoped_lock lock(machine.mutex);
-    return *event->done ? cudaSuccess : cudaErrorNotReady;
-  });
-}
-
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
-  return cuda_call("cudaMemcpyAsync", cudaErrorUnknown, [&] {
-    const int source = place_of(from, size);
-    const int destination = place_of(to, size);
-    const bool right = kind == cudaMemcpyHostToDevice ? source == -1 && destination == this_device : kind == cudaMemcpyDeviceToHost && source == this_device && destination == -1;
-    if (!right) note_misuse("cudaMemcpyAsync between the wrong kinds of memory");
-    stream->enqueue([=] { std::memcpy(to, from, size); });
-    return cudaSuccess;
-  });
-}
-
-}  // extern "C"
-
-// ---- NCCL
+using namespace dckpt::fake_nccl;
 
 namespace {
 
@@ -295,7 +30,7 @@ struct Clique {
   std::mutex mutex;
   std::condition_variable changed;
   std::size_t size = 0;
-  std::map<int, int> devices;                                 ///< of the ranks that came
+  std::map<int, int> devices;  ///< of the ranks that came
   std::set<int> aborted;
   std::map<std::pair<int, int>, std::deque<Message*>> sends;  ///< from, to
 };
@@ -346,7 +81,8 @@ void move_messages(const std::shared_ptr<State>& state, std::vector<Message> sen
         if (clique.aborted.contains(message.peer)) set_error(*state, ncclRemoteError, "");
         continue;
       }
-      if (offered.front()->size != message.size) note_misuse("a message of " + std::to_string(offered.front()->size) + " bytes meets a receive of " + std::to_string(message.size));
+      if (offered.front()->size != message.size)
+        note_misuse("a message of " + std::to_string(offered.front()->size) + " bytes meets a receive of " + std::to_string(message.size));
       std::memcpy(message.bytes, offered.front()->bytes, std::min(message.size, offered.front()->size));
       message.done = offered.front()->done = moved = true;
       offered.pop_front();
@@ -357,8 +93,10 @@ void move_messages(const std::shared_ptr<State>& state, std::vector<Message> sen
       if (clique.aborted.contains(message.peer)) set_error(*state, ncclRemoteError, "");
     }
     if (all) break;
-    if (moved) clique.changed.notify_all();
-    else if (state->error == ncclSuccess) clique.changed.wait(lock);
+    if (moved)
+      clique.changed.notify_all();
+    else if (state->error == ncclSuccess)
+      clique.changed.wait(lock);
   }
   clique.changed.wait(lock, [&] { return state->aborted || state->error == ncclSuccess; });
   for (Message& message : sends) std::erase(clique.sends[{state->rank, message.peer}], &message);
@@ -372,7 +110,7 @@ struct ncclComm {
   std::shared_ptr<State> state;
   bool joined = false;
   bool finalized = false;
-  std::vector<Message> sends;     ///< of the open group
+  std::vector<Message> sends;  ///< of the open group
   std::vector<Message> receives;
   cudaStream_t stream = nullptr;
   int polls_before_launch = 0;
@@ -394,7 +132,8 @@ namespace {
 thread_local bool in_group = false;
 thread_local std::vector<ncclComm_t> group_comms;
 
-ncclResult_t post(const char* function, ncclComm_t comm, cudaStream_t stream, std::vector<Message> ncclComm::* list, const void* bytes, std::size_t size, int peer) {
+ncclResult_t post(const char* function, ncclComm_t comm, cudaStream_t stream, std::vector<Message> ncclComm::*list, const void* bytes, std::size_t size,
+                  int peer) {
   if (!in_group) note_misuse(std::string(function) + " outside a group");
   if (comm->in_progress()) note_misuse(std::string(function) + " with a communicator that is in progress");
   if (comm->finalized || (comm->stream != nullptr && comm->stream != stream)) note_misuse(std::string(function) + " after the end, or on two streams");
@@ -454,7 +193,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int size, ncclUniqueId id,
     clique = known.lock();
     if (!clique) known = clique = std::make_shared<Clique>();
   }
-  const auto state = std::make_shared<State>(State{.clique = clique, .rank = rank, .job_rank = this_rank, .device = this_device, .blocking = config->blocking != 0});
+  const auto state =
+      std::make_shared<State>(State{.clique = clique, .rank = rank, .job_rank = this_rank, .device = this_device, .blocking = config->blocking != 0});
   std::unique_lock lock(clique->mutex);
   clique->size = static_cast<std::size_t>(size);
   for (const auto& [other, device] : clique->devices) {
@@ -497,7 +237,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   const std::scoped_lock lock(comm->state->clique->mutex);
   comm->joined = comm->joined || comm->state->clique->devices.size() == comm->state->clique->size;
   if (!comm->joined && !comm->state->clique->aborted.empty()) set_error(*comm->state, ncclRemoteError, "");
-  *result = comm->state->error != ncclSuccess ? comm->state->error : comm->in_progress() || (comm->finalized && comm->state->running > 0) ? ncclInProgress : ncclSuccess;
+  *result = comm->state->error != ncclSuccess                                      ? comm->state->error
+            : comm->in_progress() || (comm->finalized && comm->state->running > 0) ? ncclInProgress
+                                                                                   : ncclSuccess;
   return ncclSuccess;
 }
 
@@ -571,56 +313,3 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 }  // extern "C"
-
-// ---- for tests
-
-namespace dckpt::fake_nccl {
-
-void reset(int devices) {
-  const std::scoped_lock lock(machine.mutex);
-  machine.devices = devices;
-  machine.contexts.clear();
-  machine.fault = {};
-  machine.broken.clear();
-  machine.misuse.clear();
-}
-
-void bind_thread(int rank) { this_rank = rank; }
-
-void fail(int rank, const std::string& function, int call) {
-  const std::scoped_lock lock(machine.mutex);
-  machine.fault = {function, rank, call};
-}
-
-bool has_failed() {
-  const std::scoped_lock lock(machine.mutex);
-  return machine.fault.fired;
-}
-
-void break_link(int rank, const std::string& text) {
-  const std::scoped_lock lock(machine.mutex);
-  machine.broken[rank] = text;
-}
-
-std::string left_over() {
-  const std::scoped_lock lock(machine.mutex);
-  std::string text;
-  const auto add = [&](std::size_t count, const char* what) { text += count == 0 ? "" : std::to_string(count) + " " + what + "; "; };
-  add(machine.memory.size(), "pieces of memory");
-  add(machine.streams.size(), "streams");
-  add(static_cast<std::size_t>(machine.events), "events");
-  add(static_cast<std::size_t>(machine.comms), "communicators");
-  return text;
-}
-
-std::string misuse() {
-  const std::scoped_lock lock(machine.mutex);
-  return machine.misuse;
-}
-
-std::set<int> contexts() {
-  const std::scoped_lock lock(machine.mutex);
-  return machine.contexts;
-}
-
-}  // namespace dckpt::fake_nccl

@@ -56,7 +56,8 @@ TEST_F(NcclGpu, EveryGpuIsARank) {
       std::vector<Bytes> parts;
       for (int to = 0; to < size; ++to) parts.push_back(letter(comm.rank(), to, bytes + static_cast<std::size_t>(to)));
       const std::vector<Bytes> all = comm.all_to_all(std::move(parts));
-      for (int from = 0; from < size; ++from) EXPECT_TRUE(all[static_cast<std::size_t>(from)] == letter(from, comm.rank(), bytes + static_cast<std::size_t>(comm.rank())));
+      for (int from = 0; from < size; ++from)
+        EXPECT_TRUE(all[static_cast<std::size_t>(from)] == letter(from, comm.rank(), bytes + static_cast<std::size_t>(comm.rank())));
     }
   });
 }
@@ -77,7 +78,9 @@ TEST_F(NcclGpu, ARankThatIsNotThereIsAnErrorWithinTheTimeout) {
 }
 
 /// The suite has up to five ranks, and NCCL wants a GPU for each.
-std::vector<CommunicatorWorld> worlds() { return gpu_count() < 5 ? std::vector<CommunicatorWorld>() : std::vector<CommunicatorWorld>{{"gpus", run_gpu_ranks}}; }
+std::vector<CommunicatorWorld> worlds() {
+  return gpu_count() < 5 ? std::vector<CommunicatorWorld>() : std::vector<CommunicatorWorld>{{"gpus", run_gpu_ranks}};
+}
 INSTANTIATE_TEST_SUITE_P(NcclGpu, CommunicatorConformance, testing::ValuesIn(worlds()), name_of_world);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorConformance);
 

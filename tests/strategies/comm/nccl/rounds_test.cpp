@@ -17,17 +17,24 @@ std::vector<std::string> rounds(std::vector<std::size_t> lengths) {
   for (const std::vector<Piece>& round : plan_rounds(lengths, 512, 1024)) {
     std::string& line = lines.emplace_back();
     for (const Piece& piece : round) {
-      line += (line.empty() ? "" : " ") + std::to_string(piece.message) + "[" + std::to_string(piece.offset) + "+" + std::to_string(piece.length) + "]@" + std::to_string(piece.place);
+      line += (line.empty() ? "" : " ") + std::to_string(piece.message) + "[" + std::to_string(piece.offset) + "+" + std::to_string(piece.length) + "]@" +
+              std::to_string(piece.place);
     }
   }
   return lines;
 }
 
-TEST(Rounds, NothingTakesNone) { EXPECT_THAT(rounds({}), ElementsAre()); }
+TEST(Rounds, NothingTakesNone) {
+  EXPECT_THAT(rounds({}), ElementsAre());
+}
 
-TEST(Rounds, ShortMessagesShareARound) { EXPECT_THAT(rounds({16, 300, 1}), ElementsAre("0[0+16]@0 1[0+300]@256 2[0+1]@768")); }
+TEST(Rounds, ShortMessagesShareARound) {
+  EXPECT_THAT(rounds({16, 300, 1}), ElementsAre("0[0+16]@0 1[0+300]@256 2[0+1]@768"));
+}
 
-TEST(Rounds, ALongMessageHasOnePieceInEach) { EXPECT_THAT(rounds({1025}), ElementsAre("0[0+512]@0", "0[512+512]@0", "0[1024+1]@0")); }
+TEST(Rounds, ALongMessageHasOnePieceInEach) {
+  EXPECT_THAT(rounds({1025}), ElementsAre("0[0+512]@0", "0[512+512]@0", "0[1024+1]@0"));
+}
 
 TEST(Rounds, SecondPiecesFollowAllFirstOnes) {
   EXPECT_THAT(rounds({513, 512, 700}), ElementsAre("0[0+512]@0 1[0+512]@512", "2[0+512]@0", "0[512+1]@0 2[512+188]@256"));

@@ -1,0 +1,81 @@
+#include "tests/strategies/comm/nccl/fake_machine.h"
+
+#include "tests/strategies/comm/nccl/fake_nccl.h"
+
+namespace dckpt::fake_nccl {
+
+Machine machine;
+thread_local int this_rank = -1;
+thread_local int this_device = 0;
+
+void note_misuse(const std::string& text) {
+  const std::scoped_lock lock(machine.mutex);
+  if (machine.misuse.empty()) machine.misuse = text;
+}
+
+bool fails(const char* function) {
+  const std::scoped_lock lock(machine.mutex);
+  Fault& fault = machine.fault;
+  if (fault.rank != this_rank || fault.function != function || --fault.calls_left != 0) return false;
+  return fault.fired = true;
+}
+
+int place_of(const void* memory, std::size_t size) {
+  const std::scoped_lock lock(machine.mutex);
+  const auto* bytes = static_cast<const std::byte*>(memory);
+  auto found = machine.memory.upper_bound(bytes);
+  if (found == machine.memory.begin()) return -2;
+  --found;
+  return bytes + size <= found->first + found->second.size ? found->second.device : -2;
+}
+
+void reset(int devices) {
+  const std::scoped_lock lock(machine.mutex);
+  machine.devices = devices;
+  machine.contexts.clear();
+  machine.fault = {};
+  machine.broken.clear();
+  machine.misuse.clear();
+}
+
+void bind_thread(int rank) {
+  this_rank = rank;
+}
+
+void fail(int rank, const std::string& function, int call) {
+  const std::scoped_lock lock(machine.mutex);
+  machine.fault = {function, rank, call};
+}
+
+bool has_failed() {
+  const std::scoped_lock lock(machine.mutex);
+  return machine.fault.fired;
+}
+
+void break_link(int rank, const std::string& text) {
+  const std::scoped_lock lock(machine.mutex);
+  machine.broken[rank] = text;
+}
+
+std::string left_over() {
+  const std::scoped_lock lock(machine.mutex);
+  std::string text;
+  const auto add = [&](std::size_t count, const char* what) { text += count == 0 ? "" : std::to_string(count) + " " + what + "; "; };
+  add(machine.memory.size(), "pieces of memory");
+  add(machine.streams.size(), "streams");
+  add(static_cast<std::size_t>(machine.events), "events");
+  add(static_cast<std::size_t>(machine.comms), "communicators");
+  return text;
+}
+
+std::string misuse() {
+  const std::scoped_lock lock(machine.mutex);
+  return machine.misuse;
+}
+
+std::set<int> contexts() {
+  const std::scoped_lock lock(machine.mutex);
+  return machine.contexts;
+}
+
+}  // namespace dckpt::fake_nccl
