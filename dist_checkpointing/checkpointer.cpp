@@ -125,7 +125,7 @@ std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) {
     return std::nullopt;
   }
   ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
-  resumed.report = dckpt::load(state, resumed.directory, policy_.load, comm_);
+  resumed.report = dckpt::load(state, resumed.directory, policy_.load, comm_, load_planner_);
   take_plans(resumed.directory);
   loaded_ = position_ = found->iteration;
   return resumed;
@@ -142,7 +142,7 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
         "there is no iteration " + std::to_string(iteration) + " in the training root; there are " + describe_iterations(list_iterations(root_)),
         {.file = root_.string()});
   });
-  LoadReport report = dckpt::load(state, directory, policy_.load, comm_);
+  LoadReport report = dckpt::load(state, directory, policy_.load, comm_, load_planner_);
   take_plans(directory);
   loaded_ = position_ = iteration;
   return report;

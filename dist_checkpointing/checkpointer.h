@@ -82,6 +82,7 @@ class Checkpointer {
   const std::string policy_text_;
   Communicator& comm_;
   SavePlanner planner_;
+  LoadPlanner load_planner_;
   std::optional<std::uint64_t> loaded_;    ///< by this checkpointer, last
   std::optional<std::uint64_t> position_;  ///< of the run, once it has loaded something: the iteration that was loaded or saved last
 

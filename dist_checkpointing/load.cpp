@@ -39,6 +39,11 @@ ShardedTensor whole_tensor(const TensorMetadata& tensor) { return ShardedTensor:
 }  // namespace
 
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm) {
+  LoadPlanner once;
+  return load(state, path, options, comm, once);
+}
+
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm, LoadPlanner& planner) {
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> keys;
   Value common;
@@ -49,7 +54,7 @@ LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadO
     common = reader->common_state();
   });
   LoadReport report;
-  const LoadContext context{*reader, *keys, options, comm, report};
+  const LoadContext context{*reader, *keys, options, comm, report, &planner};
   if (reader->info().format == "dcp" && common.is_none()) {
     load_dcp(context, state);
   } else {

@@ -11,6 +11,7 @@
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/parallel/load_planner.h"
 
 namespace dckpt {
 
@@ -29,6 +30,10 @@ struct LoadReport {
 /// Keys, shapes and files are checked for all leaves before the first tensor byte moves; keys that are not stored are reported once for all ranks.
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm);
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options = {});
+
+/// The same for one load of several: `planner`, kept by each rank from load to load, remembers who reads what where ranks share the reading. When all ask for the same
+/// parts as last time, of a checkpoint that is cut into the same chunks, they exchange a few bytes instead of lists of parts.
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm, LoadPlanner& planner);
 
 /// What a checkpoint holds, without a state dict to put it into: whole tensors in new memory and objects, nested as they were saved (a plain DCP directory
 /// records the path of every value; list positions that are not taken become none), else under their keys. The common state is not among them.

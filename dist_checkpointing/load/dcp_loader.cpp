@@ -89,7 +89,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     }
     request = builder.finish();
   });
-  const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm);
+  const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm, load.planner);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   const auto values = fetch_objects(load.reader, objects, load.options, load.comm);

@@ -24,12 +24,12 @@ bool shares(const LoadOptions& options, const Communicator& comm) { return optio
 
 }  // namespace
 
-ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request, const LoadOptions& options, Communicator& comm) {
+ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request, const LoadOptions& options, Communicator& comm, LoadPlanner* planner) {
   const ReadOptions reading{.threads = options.threads, .staging = options.staging};
   ReadStats stats;
   agree(comm, "preparing the tensors", [&] { std::for_each(request.to_zero.begin(), request.to_zero.end(), fill_zero); });
   if (shares(options, comm)) {
-    stats = read_tensors_together(reader, request.items, request.destinations, options.parallel.exchange, comm, reading);
+    stats = read_tensors_together(reader, request.items, request.destinations, options.parallel.exchange, comm, reading, planner);
   } else {
     agree(comm, "reading tensors", [&] { stats = read_tensors(reader, request.items, request.destinations, reading); });
   }

@@ -5,6 +5,7 @@
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/parallel/load_planner.h"
 #include "strategies/reader.h"
 
 namespace dckpt {
@@ -16,6 +17,7 @@ struct LoadContext {
   const LoadOptions& options;
   Communicator& comm;
   LoadReport& report;
+  LoadPlanner* planner = nullptr;  ///< may be null
 };
 
 /// Loads as Megatron does: sharded leaves under their own keys, wherever they stand in the state; what is neither sharded nor local comes from `common`.

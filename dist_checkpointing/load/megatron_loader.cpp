@@ -58,7 +58,7 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
     parts.sharded = map_leaves(std::move(parts.sharded), [&](Value leaf) { return leaf.is(Value::Kind::kShardedTensor) ? Value(builder.add(leaf.as_sharded_tensor())) : leaf; });
     request = builder.finish();
   });
-  const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm);
+  const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm, load.planner);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   const auto values = fetch_objects(load.reader, objects, load.options, load.comm);

@@ -7,39 +7,79 @@
 
 namespace dckpt {
 
+namespace {
+
+class Hash {
+ public:
+  void number(std::uint64_t value) {
+    value_ = (value_ ^ value) * 0x9E3779B97F4A7C15U;
+    value_ ^= value_ >> 32;
+  }
+  void bytes(ByteView content) {
+    number(content.size());
+    for (; content.size() >= sizeof(std::uint64_t); content = content.subspan(sizeof(std::uint64_t))) number(load_le<std::uint64_t>(content, 0));
+    for (const std::byte byte : content) number(std::to_integer<std::uint64_t>(byte));
+  }
+  void text(std::string_view content) { bytes(as_bytes(content)); }
+  void shape(ShapeView shape) {
+    number(shape.size());
+    for (const std::int64_t extent : shape) number(static_cast<std::uint64_t>(extent));
+  }
+  void place(const Place& place) {
+    number(place.file);
+    number(place.offset);
+    number(place.length);
+  }
+  std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xCBF29CE484222325U;
+};
+
+}  // namespace
+
 std::uint64_t identity_of(const Metadata& metadata) {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  const auto number = [&](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15U;
-    hash ^= hash >> 32;
-  };
-  const auto text = [&](const std::string& value) {
-    number(value.size());
-    for (const char c : value) number(static_cast<unsigned char>(c));
-  };
-  const auto place = [&](const Place& value) {
-    number(value.file);
-    number(value.offset);
-    number(value.length);
-  };
+  Hash hash;
   for (const TensorMetadata& tensor : metadata.tensors) {
-    text(tensor.key);
-    number(static_cast<std::uint64_t>(tensor.properties.dtype));
-    for (const std::int64_t extent : tensor.size) number(static_cast<std::uint64_t>(extent));
-    std::for_each(tensor.places.begin(), tensor.places.end(), place);
+    hash.text(tensor.key);
+    hash.number(static_cast<std::uint64_t>(tensor.properties.dtype));
+    hash.shape(tensor.size);
+    for (const Place& place : tensor.places) hash.place(place);
   }
   for (const ObjectMetadata& object : metadata.objects) {
-    text(object.key);
-    place(object.place);
+    hash.text(object.key);
+    hash.place(object.place);
   }
-  std::for_each(metadata.files.begin(), metadata.files.end(), text);
-  return hash;
+  for (const std::string& file : metadata.files) hash.text(file);
+  return hash.value();
+}
+
+std::uint64_t layout_of(const Metadata& metadata) {
+  Hash hash;
+  for (const TensorMetadata& tensor : metadata.tensors) {
+    hash.number(static_cast<std::uint64_t>(tensor.properties.dtype));
+    hash.shape(tensor.size);
+    hash.shape(tensor.global_shape());
+    for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
+      hash.shape(tensor.chunks.offsets(chunk));
+      hash.shape(tensor.chunks.sizes(chunk));
+    }
+  }
+  return hash.value();
+}
+
+std::uint64_t number_of_wishes(std::uint64_t layout, std::span<const ByteView> wishes) {
+  Hash hash;
+  hash.number(layout);
+  for (const ByteView wish : wishes) hash.bytes(wish);
+  return hash.value() | 1;
 }
 
 Bytes encode_request(const Request& request) {
   Bytes out;
   append_le(out, request.identity);
   append_le(out, request.budget);
+  append_le(out, request.known);
   out.insert(out.end(), request.wish.begin(), request.wish.end());
   return out;
 }
@@ -48,9 +88,9 @@ std::vector<Request> decode_requests(std::span<const Bytes> messages) {
   std::vector<Request> requests;
   for (const Bytes& message : messages) {
     const auto rank = static_cast<int>(requests.size());
-    constexpr std::size_t kHead = 2 * sizeof(std::uint64_t);
+    constexpr std::size_t kNumber = sizeof(std::uint64_t), kHead = 3 * kNumber;
     if (message.size() < kHead) throw CheckpointError(ErrorCode::kCorrupt, "a rank's request to load together is too short: do all ranks run the same build?", {.rank = rank});
-    requests.push_back({load_le<std::uint64_t>(message, 0), load_le<std::uint64_t>(message, sizeof(std::uint64_t)), ByteView(message).subspan(kHead)});
+    requests.push_back({load_le<std::uint64_t>(message, 0), load_le<std::uint64_t>(message, kNumber), load_le<std::uint64_t>(message, 2 * kNumber), ByteView(message).subspan(kHead)});
     if (requests.back().identity != requests.front().identity) {
       throw CheckpointError(ErrorCode::kMismatch, "rank " + std::to_string(rank) + " sees another checkpoint under this path than rank 0: is it on a file system that all ranks "
                                                   "share, and does a training root lead all of them to the same iteration?", {.rank = rank});

@@ -13,11 +13,18 @@ namespace dckpt {
 struct Request {
   std::uint64_t identity = 0;
   std::uint64_t budget = 0;
-  ByteView wish;
+  std::uint64_t known = 0;  ///< instead of a wish: the number of the joint plan that the rank remembers and that begins with the same wish; 0 if there is none
+  ByteView wish{};
 };
 
 /// A hash of what the ranks' numbers refer to: the ranks of a job may see different checkpoints under one path.
 std::uint64_t identity_of(const Metadata& metadata);
+
+/// A hash of what a plan depends on: data types, shapes and chunks, but not where these lie.
+std::uint64_t layout_of(const Metadata& metadata);
+
+/// A hash of all ranks' wishes, never 0.
+std::uint64_t number_of_wishes(std::uint64_t layout, std::span<const ByteView> wishes);
 
 /// Staging is shared between what a rank sends and what it receives.
 std::uint64_t round_budget(std::uint64_t staging);

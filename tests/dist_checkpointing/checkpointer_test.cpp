@@ -295,6 +295,35 @@ TEST_F(CheckpointerTest, TheSecondSaveExchangesFingerprintsInsteadOfPlans) {
   });
 }
 
+TEST_F(CheckpointerTest, TheSecondLoadExchangesAFewBytesInsteadOfListsOfParts) {
+  Policy policy;
+  policy.load.parallel.enabled = true;
+  run_ranks(2, [&](Communicator& comm) {
+    WatchedCommunicator watched(comm, [](std::uint64_t) {});
+    Checkpointer checkpointer(root_, policy, watched);
+    const auto state_of_layers = [&](std::int64_t value) {
+      StateDict state = Value::dict();
+      for (int layer = 0; layer < 200; ++layer) {
+        const std::string key = "model.decoder.layers." + std::to_string(layer) + ".self_attention.linear_qkv.weight";
+        const Tensor data = Tensor::empty(DType::kInt64, {1, 1});
+        std::memcpy(data.data(), &value, sizeof value);
+        state[key] = ShardedTensor::from_rank_offsets(key, data, {{.axis = 0, .rank = comm.rank(), .count = 2}});
+      }
+      return state;
+    };
+    std::vector<std::uint64_t> sent;
+    for (const std::uint64_t iteration : {100U, 200U}) checkpointer.save(state_of_layers(static_cast<std::int64_t>(iteration)), iteration);
+    for (const std::uint64_t iteration : {100U, 200U}) {
+      const std::uint64_t before = watched.gathered();
+      StateDict state = state_of_layers(0);
+      checkpointer.load(state, iteration);
+      sent.push_back(watched.gathered() - before);
+      for (const auto& [key, value] : state.as_dict()) EXPECT_EQ(load_le<std::int64_t>(value.as_tensor().bytes(), 0), static_cast<std::int64_t>(iteration));
+    }
+    EXPECT_LT(3 * sent[1], sent[0]);
+  });
+}
+
 /// How many of the ranks fail if one of them throws at a moment of its save (see WatchedCommunicator).
 int failed_ranks(const fs::path& root, const Policy& policy, int ranks, std::uint64_t iteration, int leaver, std::uint64_t moment) {
   std::atomic<int> failed = 0;

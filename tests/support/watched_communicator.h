@@ -40,6 +40,7 @@ class WatchedCommunicator final : public Communicator {
     return watch([&] { return comm_.gather(mine, root); });
   }
   std::vector<Bytes> all_gather(ByteView mine) override {
+    gathered_ += mine.size();
     return watch([&] { return comm_.all_gather(mine); });
   }
   Bytes scatter(std::span<const Bytes> parts, int root) override {

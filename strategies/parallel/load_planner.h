@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "configs/options.h"
+#include "mapping/base/bytes.h"
+
+namespace dckpt {
+
+struct JointPlan;
+
+/// A rank's memory between loads in which ranks share the reading (LoadOptions::parallel), as SavePlanner is between saves. Each rank keeps one and passes it to
+/// every load. When all ranks want the same parts of tensors as last time, of a checkpoint in which these are cut into the same chunks, they exchange a few bytes
+/// instead of lists, and who reads what is as it was; otherwise all is planned anew. A rank compares what it wants byte by byte.
+///
+/// One thread at a time. It costs the memory of the lists of the last load, and is never wrong for being kept: a load of something else replaces it.
+class LoadPlanner {
+ public:
+  /// Whether the last load was like the one before.
+  bool was_hit() const noexcept { return hit_; }
+  void forget() { *this = {}; }
+
+  /// What must be the same for a plan to be used again.
+  struct Circumstances {
+    Bytes wish;                ///< of this rank
+    std::uint64_t layout = 0;  ///< layout_of the checkpoint
+    Exchange exchange = Exchange::kAuto;
+    std::uint64_t budget = 0;
+    int rank = 0;
+    int ranks = 0;
+
+    friend bool operator==(const Circumstances&, const Circumstances&) = default;
+  };
+
+  /// The number that all ranks have given to the plan that is remembered; 0 if none is, or not for these circumstances.
+  std::uint64_t known(const Circumstances& circumstances) const { return plan_ && circumstances == circumstances_ ? number_ : 0; }
+  const std::shared_ptr<const JointPlan>& plan() const noexcept { return plan_; }
+  void hit() noexcept { hit_ = true; }
+  void remember(Circumstances circumstances, std::uint64_t number, std::shared_ptr<const JointPlan> plan) {
+    *this = {};
+    circumstances_ = std::move(circumstances);
+    number_ = number;
+    plan_ = std::move(plan);
+  }
+
+ private:
+  Circumstances circumstances_;
+  std::uint64_t number_ = 0;
+  std::shared_ptr<const JointPlan> plan_;
+  bool hit_ = false;
+};
+
+}  // namespace dckpt
