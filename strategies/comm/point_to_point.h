@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "mapping/base/bytes.h"
 #include "strategies/comm/communicator.h"
@@ -43,6 +44,9 @@ class Transport {
   /// made from it, also when different threads use them. All members call this; `group` connects them over this transport until it returns.
   virtual std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) = 0;
 };
+
+/// "rank 3"; "ranks 1, 2 and 7 more".
+std::string ranks_text(std::span<const int> ranks);
 
 /// Collectives from messages between two ranks each: exact for buffers of different lengths, the same for a part of the ranks as for all. Gathering is direct,
 /// broadcasting goes along a binomial tree. Ranks that are out of step are told, since every buffer is announced by a header with its operation.

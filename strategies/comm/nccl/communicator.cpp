@@ -13,8 +13,8 @@
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/agree.h"
-#include "strategies/comm/nccl/rounds.h"
 #include "strategies/comm/point_to_point.h"
+#include "strategies/comm/rounds.h"
 
 namespace dckpt {
 namespace {
@@ -23,15 +23,6 @@ static_assert(std::tuple_size_v<NcclId> == NCCL_UNIQUE_ID_BYTES);
 
 // Bytes of one ncclSend. The same on all ranks, whatever their staging.
 constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
-
-// Ranks named in a message.
-constexpr std::size_t kMaxRanksNamed = 16;
-
-std::string ranks_text(std::span<const int> ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxRanksNamed); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return ranks.size() <= kMaxRanksNamed ? text : text + " and " + std::to_string(ranks.size() - kMaxRanksNamed) + " more";
-}
 
 void check_cuda(cudaError_t result, const std::string& what) {
   if (result == cudaSuccess) return;
@@ -213,38 +204,13 @@ class NcclTransport final : public Transport {
   }
 
  private:
-  /// What of the two lists of messages travels at once.
-  struct Round {
-    std::span<const Piece> outgoing;
-    std::span<const Piece> incoming;
-  };
-
   void exchange_in_rounds(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) {
-    const auto rounds_of = [&](const auto& messages) {
-      std::vector<std::size_t> lengths;
-      for (const auto& message : messages) lengths.push_back(message.bytes.size());
-      return plan_rounds(lengths, kLongestPiece, staging_.room);
-    };
-    const std::vector<std::vector<Piece>> out = rounds_of(outgoing);
-    const std::vector<std::vector<Piece>> in = rounds_of(incoming);
-    const auto round_at = [&](std::size_t i) {
-      return Round{i < out.size() ? out[i] : std::span<const Piece>(), i < in.size() ? in[i] : std::span<const Piece>()};
-    };
-    const auto finish = [&](std::size_t i) {
-      const Stage& stage = staging_.stages[i % 2];
-      const Round round = round_at(i);
-      wait_arrived(stage, deadline, peers_of(round, outgoing, incoming));
-      for (const Piece& piece : round.incoming) {
-        std::ranges::copy(std::span(stage.host.get() + staging_.room + piece.place, piece.length),
-                          incoming[piece.message].bytes.begin() + static_cast<std::ptrdiff_t>(piece.offset));
-      }
-    };
-    const std::size_t rounds = std::max(out.size(), in.size());
-    for (std::size_t i = 0; i < rounds; ++i) {
-      start(staging_.stages[i % 2], round_at(i), outgoing, incoming, deadline);
-      if (i > 0) finish(i - 1);
+    const std::vector<Round> rounds = plan_exchange(outgoing, incoming, kLongestPiece, staging_.room);
+    for (std::size_t i = 0; i < rounds.size(); ++i) {
+      start(staging_.stages[i % 2], rounds[i], outgoing, incoming, deadline);
+      if (i > 0) finish(staging_.stages[(i - 1) % 2], rounds[i - 1], incoming, deadline);
     }
-    if (rounds > 0) finish(rounds - 1);
+    if (!rounds.empty()) finish(staging_.stages[(rounds.size() - 1) % 2], rounds.back(), incoming, deadline);
   }
 
   /// In stream order: host to device, all messages of the round at once, device to host.
@@ -271,7 +237,7 @@ class NcclTransport final : public Transport {
     const ncclResult_t ended = ncclGroupEnd();  // also after an error: the group belongs to the thread
     check_nccl(posted, comm_, "ncclSend and ncclRecv");
     check_nccl(ended, comm_, "ncclGroupEnd");
-    wait_ready(deadline, peers_of(round, outgoing, incoming));  // not on the stream before
+    wait_ready(deadline, round.peers);  // not on the stream before
 
     if (!round.incoming.empty()) {
       check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room, device_in, end_of(round.incoming), cudaMemcpyDeviceToHost, stream),
@@ -280,19 +246,17 @@ class NcclTransport final : public Transport {
     check_cuda(cudaEventRecord(stage.arrived.get(), stream), "cudaEventRecord");
   }
 
+  void finish(const Stage& stage, const Round& round, std::span<const Incoming> incoming, const Deadline& deadline) {
+    wait_arrived(stage, deadline, round.peers);
+    for (const Piece& piece : round.incoming) {
+      std::memcpy(incoming[piece.message].bytes.data() + piece.offset, stage.host.get() + staging_.room + piece.place, piece.length);
+    }
+  }
+
   static std::size_t end_of(std::span<const Piece> pieces) { return pieces.back().place + pieces.back().length; }
 
   /// NCCL's number of a rank of the job.
   int nccl_rank(int rank) const noexcept { return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin()); }
-
-  static std::vector<int> peers_of(const Round& round, std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) {
-    std::vector<int> peers;
-    for (const Piece& piece : round.outgoing) peers.push_back(outgoing[piece.message].to);
-    for (const Piece& piece : round.incoming) peers.push_back(incoming[piece.message].from);
-    std::ranges::sort(peers);
-    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-    return peers;
-  }
 
   /// Until `arrived` says so and NCCL has nothing under way. Meanwhile NCCL may report that a connection broke, and then nothing has arrived.
   template <typename Arrived>

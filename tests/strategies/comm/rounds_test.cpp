@@ -1,4 +1,4 @@
-#include "strategies/comm/nccl/rounds.h"
+#include "strategies/comm/rounds.h"
 
 #include <gmock/gmock.h>
 

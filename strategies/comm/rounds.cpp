@@ -1,0 +1,50 @@
+#include "strategies/comm/rounds.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dckpt {
+
+std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths, std::size_t longest, std::size_t room) {
+  std::vector<std::vector<Piece>> rounds;
+  bool more = true;
+  for (std::size_t offset = 0; more; offset += longest) {
+    more = false;
+    std::size_t place = room;  // full: what follows goes into a new round
+    for (std::size_t message = 0; message < lengths.size(); ++message) {
+      if (lengths[message] <= offset) continue;
+      const std::size_t length = std::min(longest, lengths[message] - offset);
+      if (length > room - place) {
+        rounds.emplace_back();
+        place = 0;
+      }
+      rounds.back().push_back({message, offset, length, place});
+      place += (length + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+      more = more || lengths[message] - offset > longest;
+    }
+  }
+  return rounds;
+}
+
+std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing, std::span<const Transport::Incoming> incoming, std::size_t longest, std::size_t room) {
+  const auto plan = [&](const auto& messages) {
+    std::vector<std::size_t> lengths;
+    for (const auto& message : messages) lengths.push_back(message.bytes.size());
+    return plan_rounds(lengths, longest, room);
+  };
+  std::vector<std::vector<Piece>> out = plan(outgoing);
+  std::vector<std::vector<Piece>> in = plan(incoming);
+  std::vector<Round> rounds(std::max(out.size(), in.size()));
+  for (std::size_t i = 0; i < rounds.size(); ++i) {
+    Round& round = rounds[i];
+    if (i < out.size()) round.outgoing = std::move(out[i]);
+    if (i < in.size()) round.incoming = std::move(in[i]);
+    for (const Piece& piece : round.outgoing) round.peers.push_back(outgoing[piece.message].to);
+    for (const Piece& piece : round.incoming) round.peers.push_back(incoming[piece.message].from);
+    std::ranges::sort(round.peers);
+    round.peers.erase(std::unique(round.peers.begin(), round.peers.end()), round.peers.end());
+  }
+  return rounds;
+}
+
+}  // namespace dckpt
