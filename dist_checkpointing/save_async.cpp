@@ -81,11 +81,10 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks)
 AsyncSaver::~AsyncSaver() = default;
 
 void AsyncSaver::wait() {
-  agree(*comm_, "finishing the save before", [&] { settle(); });
+  if (job_) agree(*comm_, "finishing the save before", [&] { settle(); });
 }
 
 void AsyncSaver::settle() {
-  if (!job_) return;
   const PendingSave before(job_->outcome);
   job_.reset();  // joins
   if (!before.outcome_->asked) before.wait();

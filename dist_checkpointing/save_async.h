@@ -53,7 +53,7 @@ class AsyncSaver {
   /// The same with another `overwrite` than the options have.
   PendingSave save(const StateDict& state, const std::filesystem::path& directory, bool overwrite, std::function<void(Communicator&)> published);
 
-  /// Waits for the save that is going on, if any. Throws its error, on all ranks, unless every rank has asked for it. Collective.
+  /// Waits for the save that is going on, if any: collective then, else it returns at once. Throws its error, on all ranks, unless every rank has asked for it.
   void wait();
 
  private:

@@ -190,6 +190,20 @@ TEST_F(SaveAsync, AnErrorThatARankHasNotAskedForIsThrownByTheNextSaveOnAll) {
   expect_holds("b", 2);
 }
 
+TEST_F(SaveAsync, ARankMayWaitWhereAnotherJustSavesAgain) {
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver({}, comm);
+    saver.save(state_of(comm.rank(), 1), path("a"));
+    if (comm.rank() == 0) saver.wait();
+    saver.save(state_of(comm.rank(), 2), path("b"));
+    saver.wait();
+    if (comm.rank() == 1) saver.wait();
+    comm.barrier();
+  });
+  expect_holds("a", 1);
+  expect_holds("b", 2);
+}
+
 TEST_F(SaveAsync, AnErrorBeforeTheBackgroundIsThrownAtOnce) {
   std::filesystem::create_directories(path("a") / "something");
   run_ranks(2, [&](Communicator& comm) {
