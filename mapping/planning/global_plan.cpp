@@ -80,7 +80,7 @@ class GlobalPlanner::Work {
     collect();
     if (options_.validate) check_coverage();
     if (!problems_.empty()) {
-      std::string message = "the ranks' shards do not make a checkpoint: ";
+      std::string message = "Invalid access pattern: the ranks' shards do not make a checkpoint:";
       for (std::size_t i = 0; i < std::min(problems_.size(), kShownProblems); ++i) message += "\n  " + problems_[i];
       if (problems_.size() > kShownProblems) message += "\n  … and " + grouped(problems_.size() - kShownProblems) + " more";
       throw CheckpointError(ErrorCode::kMismatch, message);

@@ -166,7 +166,7 @@ TEST(GlobalSavePlan, PlacesPartsWithFewWritersFirst) {
 TEST(GlobalSavePlan, DoesNotStoreAPartThatHasNoMainReplica) {
   const std::string message = message_of({local({shard("w", {4}, {{0}, {2}})}), local({replica(shard("w", {4}, {{2}, {2}}))})});
   EXPECT_EQ(message,
-            "the ranks' shards do not make a checkpoint: \n"
+            "Invalid access pattern: the ranks' shards do not make a checkpoint:\n"
             "  'w': element (2,) is in no chunk; the chunks hold 2 of 4 elements\n"
             "      hole [2:4], probably cut wrongly along axis 0; only replicas hold it; one of them needs a replica id of zeros\n"
             "      rank  holds\n"
