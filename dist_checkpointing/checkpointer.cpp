@@ -151,7 +151,8 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
 /// First thing in every function: the background thread has ended then, and nobody else uses what this object knows.
 void Checkpointer::require_same_on_all_ranks(const std::string& attempt, std::optional<std::uint64_t> iteration) {
   wait();
-  const std::array<SharedArgument, 3> arguments{{
+  const std::array<SharedArgument, 4> arguments{{
+      {"tasks", attempt},
       {"iterations", iteration ? std::to_string(*iteration) : ""},
       {"training roots", root_.string()},
       {"policies", policy_text_ + (policy_.save.overwrite ? "overwrite: true" : "overwrite: false")},

@@ -3,11 +3,13 @@
 
 #include "dist_checkpointing/load.h"
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "configs/policy.h"
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_choice.h"
@@ -15,6 +17,7 @@
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save_hooks.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
@@ -31,6 +34,21 @@ std::unique_ptr<CheckpointReader> open_for_load(const std::filesystem::path& pat
                                                     "; 'auto' takes what is there", {.file = path.string()});
   }
   return reader;
+}
+
+/// Which save has made the checkpoint: the same for copies of it on several disks, another one if the latest has changed while the ranks looked for it.
+std::string origin_of(const CheckpointReader& reader) {
+  const Metadata& metadata = reader.metadata();
+  const StorageMeta made = metadata.storage_meta.value_or(StorageMeta{});
+  return "saved as " + made.checkpoint_id.value_or("unknown") + ", id " + made.save_id.value_or("unknown") + ", tensors " + grouped(metadata.tensors.size()) + ", objects " +
+         grouped(metadata.objects.size());
+}
+
+/// Options decide what the ranks exchange: with different ones they would wait for each other.
+void require_same_call(const CheckpointReader& reader, const LoadOptions& options, Communicator& comm) {
+  if (comm.size() == 1) return;
+  const std::array<SharedArgument, 2> arguments{{{"options", to_yaml(Policy{.load = options})}, {"checkpoints", origin_of(reader)}}};
+  require_same(comm, "load", arguments);
 }
 
 /// All of a stored tensor, without data.
@@ -53,6 +71,7 @@ LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadO
     keys.emplace(reader->metadata(), options.rename);
     common = reader->common_state();
   });
+  require_same_call(*reader, options, comm);
   LoadReport report;
   const LoadContext context{*reader, *keys, options, comm, report, &planner};
   if (reader->info().format == "dcp" && common.is_none()) {
@@ -92,6 +111,7 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
     }
     request = builder.finish();
   });
+  require_same_call(*reader, options, comm);
   fill_destinations(*reader, request, options, comm);
   std::vector<std::uint32_t> objects;
   for (const PlacedKey& entry : chosen) {

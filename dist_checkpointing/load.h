@@ -22,7 +22,8 @@ struct LoadReport {
   std::uint64_t bytes_read = 0;          ///< bytes asked from files for them
 };
 
-/// Loads a checkpoint into a sharded state dict. Collective like `save`. `path` may be a training root (the latest iteration is taken).
+/// Loads a checkpoint into a sharded state dict. Collective like `save`: options and checkpoint are compared, but each rank may have a copy of its own. `path` may
+/// be a training root (the latest iteration is taken).
 ///
 /// Each ShardedTensor leaf becomes a plain tensor leaf: its `data` filled in place where it is a contiguous CPU tensor, a new tensor
 /// otherwise; a ShardedObject becomes its value; the common state is merged in; factories merge what they built. Of a DCP directory, plain tensors are filled and

@@ -13,7 +13,7 @@
 namespace dckpt {
 
 /// Saves a sharded state dict as the checkpoint `directory`: complete or not visible at all, whatever happens. Collective: every rank of `comm`
-/// passes its own state and the same directory and options; all return or all throw the same CheckpointError.
+/// passes its own state and the same directory and options (these are compared); all return or all throw the same CheckpointError.
 ///
 /// ShardedTensor and ShardedObject leaves are stored under their keys (main replicas only); factories are expanded, non-persistent
 /// leaves left out. With `options.parallel` the replicas of a shard share the work of writing it. What remains is the common state, of which rank 0's is stored. With Compat::kDcp there is no common state: every other leaf is stored under its

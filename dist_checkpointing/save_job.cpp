@@ -9,9 +9,12 @@
 
 #include "dist_checkpointing/save_job.h"
 
+#include <array>
 #include <utility>
 
+#include "configs/policy.h"
 #include "dist_checkpointing/common_comparison.h"
+#include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
@@ -120,6 +123,7 @@ void SaveJob::remembering(Step&& step) {
 
 void SaveJob::plan(const StateDict& state) {
   remembering([&] {
+    require_same_call();
     agree(comm_, "describing the state dict", [&] { describe(state); });
     if (options_.planner.validate) compare_common();
     const std::vector<Bytes> proposals = comm_.gather(proposal_, 0);
@@ -142,6 +146,16 @@ void SaveJob::write(ItemSource& source) {
     });
     planner_.commit();
   });
+}
+
+/// Options decide what the ranks exchange: with different ones they would wait for each other.
+void SaveJob::require_same_call() {
+  if (comm_.size() == 1) return;
+  const std::array<SharedArgument, 2> arguments{{
+      {"directories", (target_.parent / target_.name).string()},
+      {"options", to_yaml(Policy{.save = options_}) + (options_.overwrite ? "overwrite: true" : "overwrite: false")},
+  }};
+  require_same(comm_, "save", arguments);
 }
 
 void SaveJob::describe(const StateDict& state) {

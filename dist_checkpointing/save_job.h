@@ -35,6 +35,7 @@ class SaveJob {
   void write(ItemSource& source);
 
  private:
+  void require_same_call();
   void describe(const StateDict& state);
   void compare_common();
   std::vector<Bytes> assign(const std::vector<Bytes>& proposals);

@@ -251,6 +251,10 @@ TEST_F(CheckpointerTest, RanksThatDisagreeAreNamedOnAllRanks) {
     EXPECT_THAT(error.what(), HasSubstr("cannot save: the ranks were given different iterations: '200' on ranks 0, 1, 3; '201' on rank 2"));
     checkpointer.save(state_at(200, comm.rank(), 4), 200);
   });
+  job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+    const CheckpointError error = error_of([&] { comm.rank() == 0 ? checkpointer.save(state_at(300, 0, 2), 300) : checkpointer.claim(); });
+    EXPECT_THAT(error.what(), HasSubstr("the ranks were given different tasks: 'save' on rank 0; 'claim the training root' on rank 1"));
+  });
   run_ranks(2, [&](Communicator& comm) {
     Policy policy;
     if (comm.rank() == 1) policy.save.compat = Compat::kDcp;

@@ -452,6 +452,41 @@ TEST_F(SaveLoad, AFailingRankFailsAllAndLeavesNothing) {
   EXPECT_THAT(std::vector<std::filesystem::path>(std::filesystem::directory_iterator(directory_.path()), {}), IsEmpty());
 }
 
+TEST_F(SaveLoad, RanksThatWereGivenDifferentThingsAreNamedOnAllRanks) {
+  const auto state_of = [](int rank) {
+    StateDict state;
+    state["w"] = ShardedTensor::from_rank_offsets("w", arange({4}), {{.axis = 0, .rank = rank, .count = 3}});
+    return state;
+  };
+  const auto expect_on_all = [&](const std::string& text, const std::function<void(Communicator&)>& action) {
+    run_ranks(3, [&](Communicator& comm) { EXPECT_THAT(error_of([&] { action(comm); }), HasSubstr(text)) << "on rank " << comm.rank(); });
+  };
+  expect_on_all("cannot save: the ranks were given different options: 'validate: true' on ranks 0, 2; 'validate: false' on rank 1", [&](Communicator& comm) {
+    save(state_of(comm.rank()), checkpoint(), {.planner = {.validate = comm.rank() != 1}}, comm);
+  });
+  expect_on_all("different options: 'overwrite: false' on ranks 0, 2; 'overwrite: true' on rank 1",
+                [&](Communicator& comm) { save(state_of(comm.rank()), checkpoint(), {.overwrite = comm.rank() == 1}, comm); });
+  expect_on_all("cannot save: the ranks were given different directories",
+                [&](Communicator& comm) { save(state_of(comm.rank()), checkpoint(comm.rank() == 2 ? "other" : "checkpoint"), {}, comm); });
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
+
+  save_on(3, state_of);
+  expect_on_all("cannot load: the ranks were given different options: 'strict: raise_all' on rank 0; 'strict: assume_ok_unexpected' on ranks 1, 2", [&](Communicator& comm) {
+    StateDict wanted = state_of(comm.rank());
+    load(wanted, checkpoint(), {.strict = comm.rank() == 0 ? Strict::kRaiseAll : Strict::kAssumeOkUnexpected}, comm);
+  });
+  std::filesystem::copy(checkpoint(), checkpoint("copy"));
+  run_ranks(3, [&](Communicator& comm) {
+    StateDict wanted = state_of(comm.rank());
+    load(wanted, checkpoint(comm.rank() == 1 ? "copy" : "checkpoint"), {}, comm);
+  });
+  save(state_of(0), checkpoint("later"), {.planner = {.validate = false}});
+  expect_on_all("cannot load: the ranks were given different checkpoints", [&](Communicator& comm) {
+    StateDict wanted = state_of(0);
+    load(wanted, checkpoint(comm.rank() == 1 ? "later" : "checkpoint"), {}, comm);
+  });
+}
+
 TEST_F(SaveLoad, AHoleBetweenRanksIsReportedBeforeAnythingIsWritten) {
   const std::string message = error_of([&] {
     save_on(2, [](int rank) {
