@@ -19,10 +19,11 @@ constexpr std::array kLimitations{
                "available: auto, buffered, direct"},
 };
 
-/// Where a field stands in the file, or the nearest one above it that does.
-TextPlace place_of(const YamlNode& root, std::string_view path) {
+}  // namespace
+
+TextPlace place_of(const YamlNode& root, std::string_view field) {
   const YamlNode* node = &root;
-  for (const std::string& name : split(path, '.')) {
+  for (const std::string& name : split(field, '.')) {
     const YamlNode* next = node->find(name);
     if (next == nullptr && name == "strategy") next = node->find("backend");  // its long form
     if (next == nullptr) break;
@@ -30,8 +31,6 @@ TextPlace place_of(const YamlNode& root, std::string_view path) {
   }
   return node->place;
 }
-
-}  // namespace
 
 void check_supported(const Policy& policy, const YamlNode& root, ConfigProblems& problems) {
   for (const Limitation& limitation : kLimitations) {

@@ -72,16 +72,19 @@ std::string escaped(std::string_view text, std::size_t limit, bool escape_quotes
   return out;
 }
 
+/// Insertions, deletions, replacements and swaps of neighbours that lead from one to the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1);  // of the prefixes of b, to a's without its last two bytes, without its last, and to all of it
+  std::vector<std::size_t> above(b.size() + 1);
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    before.swap(above);
+    above.swap(row);
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];
@@ -223,7 +226,7 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
     const std::size_t power = kPrefixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(unit.front()))));
     if (power == std::string_view::npos) return std::nullopt;
     unit.remove_prefix(1);
-    if (!(unit.empty() || unit == "iB" || unit == "ib" || unit == "B" || unit == "b")) return std::nullopt;
+    if (!(unit.empty() || unit == "iB" || unit == "ib")) return std::nullopt;
     scale = std::ldexp(1.0, 10 * static_cast<int>(power + 1));
   }
   const double bytes = std::round(value * scale);

@@ -61,22 +61,26 @@ void report_problems(const Options& options, const ConfigProblems& problems) {
 }
 
 /// That there are strategies of the names given, and that they take the options: the file itself cannot tell.
-void check_strategies(const Policy& policy, ConfigProblems& problems) {
+void check_strategies(const std::string& text, const Policy& policy, ConfigProblems& problems) {
+  ConfigProblems known;
+  const YamlNode root = parse_yaml(text, known).value_or(YamlNode{});
   const auto check = [&](const std::string& field, const auto& look_up) {
     try {
       look_up();
     } catch (const CheckpointError& error) {
-      problems.push_back({{}, field + ": " + error.message(), error.code()});
+      problems.push_back({place_of(root, field), field + ": " + error.message(), error.code()});
     }
   };
   check("save.strategy", [&] { make_save_strategy(policy.save); });
   if (policy.load.strategy != "auto") check("load.strategy", [&] { find_load_strategy(policy.load.strategy); });
+  sort_by_place(problems);
 }
 
 int run_check(const Options& options) {
-  CheckedPolicy checked = check_policy(options.policy.text());
+  const std::string text = options.policy.text();
+  CheckedPolicy checked = check_policy(text);
   ConfigProblems& problems = checked.problems;
-  check_strategies(checked.policy, problems);
+  check_strategies(text, checked.policy, problems);
   if (options.json) {
     print_json(Value::dict({{"file", options.policy.name}, {"ok", problems.empty()}, {"problems", to_json_value(problems)}}));
   } else if (problems.empty()) {

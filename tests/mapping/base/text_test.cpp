@@ -49,6 +49,7 @@ TEST(Nearest, FindsSlipsOnly) {
   const std::vector<std::string> names = {"threads", "engine", "fsync"};
   EXPECT_EQ(nearest("thread", names), "threads");
   EXPECT_EQ(nearest("fsnc", names), "fsync");
+  EXPECT_EQ(nearest("fsycn", names), "fsync");
   EXPECT_EQ(nearest("retention", names), std::nullopt);
 }
 
@@ -101,7 +102,7 @@ TEST(Sizes, AreReadWithUnits) {
   EXPECT_EQ(parse_size("8GiB"), std::uint64_t{8} << 30);
   EXPECT_EQ(parse_size("64 MiB"), std::uint64_t{64} << 20);
   EXPECT_EQ(parse_size("1.5k"), 1536u);
-  for (const char* const wrong : {"", "GiB", "-1", "1 XB", "1GiBs", "nan", "inf", "1e30", "12 12"}) EXPECT_EQ(parse_size(wrong), std::nullopt) << wrong;
+  for (const char* const wrong : {"", "GiB", "-1", "1 XB", "1GB", "1Gb", "1GiBs", "nan", "inf", "1e30", "12 12"}) EXPECT_EQ(parse_size(wrong), std::nullopt) << wrong;
 }
 
 TEST(Numbers, AreDigitsOnly) {
