@@ -60,14 +60,17 @@ Ranks ranks_of(std::span<const Use> uses) {
 
 /// Cuts a box into slabs along its first long axis, and where one layer is still too large along the axes after it.
 void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>& out) {
-  const auto axis = static_cast<std::size_t>(std::find_if(box.sizes.begin(), box.sizes.end(), [](std::int64_t extent) { return extent > 1; }) - box.sizes.begin());
+  std::size_t axis = 0;
+  while (axis < box.dims() && box.sizes[axis] == 1) ++axis;
   const std::uint64_t bytes = static_cast<std::uint64_t>(numel(box.sizes)) * item;
   if (bytes <= limit || axis == box.dims()) {
     out.push_back(std::move(box));
     return;
   }
   const std::int64_t extent = box.sizes[axis];
-  const auto slabs = static_cast<std::int64_t>(std::min(static_cast<std::uint64_t>(extent), (bytes + limit - 1) / limit));
+  const std::uint64_t layer = bytes / static_cast<std::uint64_t>(extent);
+  const auto layers = static_cast<std::int64_t>(std::max<std::uint64_t>(limit / layer, 1));
+  const std::int64_t slabs = (extent + layers - 1) / layers;
   for (std::int64_t slab = 0; slab < slabs; ++slab) {
     const auto at = [&](std::int64_t index) { return index * (extent / slabs) + std::min(index, extent % slabs); };
     Box piece = box;
@@ -83,7 +86,8 @@ void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>&
 
 class Distribution {
  public:
-  Distribution(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits, std::span<const ChunkNumber> read_whole)
+  Distribution(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits,
+               std::span<const ChunkNumber> read_whole)
       : metadata_(metadata), wanted_(wanted), rank_(rank), limits_(limits), read_whole_(read_whole) {
     result_.read_bytes.resize(wanted.size());
   }
@@ -274,9 +278,11 @@ class Distribution {
 
   void assign_readers() {
     std::vector<Unit> units = make_units();
-    std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) { return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes); });
+    std::stable_sort(units.begin(), units.end(),
+                     [](const Unit& a, const Unit& b) { return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes); });
+    const auto reads_less = [&](std::uint32_t a, std::uint32_t b) { return result_.read_bytes[a] < result_.read_bytes[b]; };
     for (const Unit& unit : units) {
-      const std::uint32_t reader = *std::min_element(unit.ranks.begin(), unit.ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return result_.read_bytes[a] < result_.read_bytes[b]; });
+      const std::uint32_t reader = *std::min_element(unit.ranks.begin(), unit.ranks.end(), reads_less);
       result_.read_bytes[reader] += unit.bytes;
       for (const std::uint32_t part : unit.parts) result_.shared[part].reader = reader;
       for (const std::uint32_t index : unit.slabs) {
@@ -311,7 +317,8 @@ class Distribution {
       std::set_union(all.begin(), all.end(), more.begin(), more.end(), std::back_inserter(both));
       all = std::move(both);
     }
-    std::stable_sort(pieces.begin(), pieces.end(), [](const Placed& a, const Placed& b) { return std::pair(a.place->file, a.place->offset) < std::pair(b.place->file, b.place->offset); });
+    const auto position = [](const Placed& piece) { return std::pair(piece.place->file, piece.place->offset); };
+    std::stable_sort(pieces.begin(), pieces.end(), [&](const Placed& a, const Placed& b) { return position(a) < position(b); });
     const std::uint64_t limit = std::min(fair_, limits_.largest);
     std::vector<Unit> units;
     std::uint32_t file = 0;
@@ -371,7 +378,8 @@ class Distribution {
 
 }  // namespace
 
-LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits, std::span<const ChunkNumber> read_whole) {
+LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits,
+                                 std::span<const ChunkNumber> read_whole) {
   return Distribution(metadata, wanted, rank, limits, read_whole).run();
 }
 

@@ -78,7 +78,8 @@ struct PartLimits {
 /// Shares out the parts that the ranks want: wanted[r] is rank r's. The answer is the same on every rank but for `own`, which is that of `rank`.
 /// Boxes that overlap without being equal are cut, so each stored element that anyone wants is in exactly one part; parts of short runs are put together to
 /// slabs. Parts and slabs that few ranks want are given out first, large ones before small ones, each to the one of them with the fewest bytes so far; large
-/// ones are cut so that the balance works out, and small neighbours stay together. Chunks in `read_whole` (ascending) can only be read as a whole: they are not split.
+/// ones are cut so that the balance works out, and small neighbours stay together. Chunks in `read_whole` (ascending) can only be read as a whole: they are not
+/// split.
 LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits = {},
                                  std::span<const ChunkNumber> read_whole = {});
 

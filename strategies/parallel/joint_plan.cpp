@@ -18,7 +18,13 @@ using Use = LoadDistribution::Use;
 class JointPlanning {
  public:
   JointPlanning(LocatedReader& located, Exchange asked, std::uint64_t staging, Communicator& comm, LoadPlanner* planner)
-      : located_(located), metadata_(located.metadata()), asked_(asked), staging_(staging), comm_(comm), planner_(planner), rank_(static_cast<std::uint32_t>(comm.rank())) {
+      : located_(located),
+        metadata_(located.metadata()),
+        asked_(asked),
+        staging_(staging),
+        comm_(comm),
+        planner_(planner),
+        rank_(static_cast<std::uint32_t>(comm.rank())) {
     plan_->how = asked == Exchange::kAuto ? Exchange::kAllToAll : asked;
   }
 
@@ -67,8 +73,7 @@ class JointPlanning {
       return piece.chunk < tensor.chunks.size() && dckpt::fits(piece.box, tensor.global_shape()) &&
              piece.bytes == static_cast<std::uint64_t>(numel(piece.box.sizes)) * item_size(tensor.properties.dtype);
     };
-    return std::all_of(distribution.shared.begin(), distribution.shared.end(), is_sound) && std::all_of(distribution.own.begin(), distribution.own.end(), is_sound) &&
-           std::all_of(distribution.slabs.begin(), distribution.slabs.end(), is_sound);
+    return std::ranges::all_of(distribution.shared, is_sound) && std::ranges::all_of(distribution.own, is_sound) && std::ranges::all_of(distribution.slabs, is_sound);
   }
 
   void plan(std::span<const Request> requests) {

@@ -26,7 +26,8 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
   // File by file, each opened once.
   const Metadata& metadata = base.metadata();
   std::vector<std::uint32_t> order = mine;
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return place_of(metadata, chunks[a].chunk).file < place_of(metadata, chunks[b].chunk).file; });
+  const auto file_of = [&](std::uint32_t i) { return place_of(metadata, chunks[i].chunk).file; };
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return file_of(a) < file_of(b); });
   std::vector<std::uint64_t> found(chunks.size());
   std::unique_ptr<ReadableFile> file;
   std::uint32_t open = 0;

@@ -44,7 +44,8 @@ constexpr const char* kReading = "reading tensors";
 
 class ParallelTensorRead {
  public:
-  ParallelTensorRead(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, Communicator& comm, const ReadOptions& options)
+  ParallelTensorRead(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, Communicator& comm,
+                     const ReadOptions& options)
       : located_(reader), items_(items), destinations_(destinations), comm_(comm), options_(options), rank_(static_cast<std::uint32_t>(comm.rank())) {
     options_.shared = true;
   }

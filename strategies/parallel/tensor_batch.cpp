@@ -22,7 +22,9 @@ void TensorBatch::add_item(const ReadItem& item, const Tensor& destination) {
 void TensorBatch::add_slab(std::uint32_t number, const LoadDistribution::Slab& slab, const Metadata& metadata) {
   const TensorMetadata& tensor = metadata.tensors[slab.tensor];
   auto source = ChunkGeometry(tensor, slab.chunk).find(slab.box);
-  if (!source) throw CheckpointError(ErrorCode::kCorrupt, "ranks want a part of a chunk that the chunk does not hold: do all ranks run the same build?", {.key = tensor.key});
+  if (!source) {
+    throw CheckpointError(ErrorCode::kCorrupt, "ranks want a part of a chunk that the chunk does not hold: do all ranks run the same build?", {.key = tensor.key});
+  }
   slabs_.push_back(number);
   slab_at_.emplace(number, destinations_.size());
   items_.push_back({.tensor = slab.tensor,
