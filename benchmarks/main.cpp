@@ -1,4 +1,4 @@
-// dckpt_bench [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N]: runs the workloads and prints a table; with --json also one JSON line per
+// dckpt_bench [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N] [--ranks threads|processes]: runs the workloads and prints a table; with --json also one JSON line per
 // metric, appended to the file, "-" meaning standard output. README.md says what is measured and how.
 
 #include <benchmark/benchmark.h>
@@ -27,6 +27,7 @@ struct Options {
   std::string json;
   std::filesystem::path directory = std::filesystem::temp_directory_path() / "dckpt_bench";
   int repeats = 5;
+  RankKind ranks = RankKind::kThreads;
 };
 
 std::optional<Options> parse(int argc, char** argv) {
@@ -41,6 +42,8 @@ std::optional<Options> parse(int argc, char** argv) {
       options.directory = value;
     } else if (const auto number = dckpt::parse_u64(value); name == "--repeats" && number && *number > 0 && *number <= 1000) {
       options.repeats = static_cast<int>(*number);
+    } else if (name == "--ranks" && (value == "threads" || value == "processes")) {
+      options.ranks = value == "threads" ? RankKind::kThreads : RankKind::kProcesses;
     } else {
       return std::nullopt;
     }
@@ -79,12 +82,12 @@ void run_registered() {
 void run(const Workload& workload, const Options& options, Results& results) {
   const std::filesystem::path directory = options.directory / workload.name;
   {
-    SaveMeasurement saves(workload, directory, results);
+    SaveMeasurement saves(workload, directory, options.ranks, results);
     add(workload.name + "/save_fsync", options.repeats, [&] { return saves.run(true); });
     add(workload.name + "/save", options.repeats, [&] { return saves.run(false); });
     run_registered();
   }
-  LoadMeasurement loads(workload, directory, results);
+  LoadMeasurement loads(workload, directory, options.ranks, results);
   add(workload.name + "/load_warm", options.repeats, [&] { return loads.run(false); });
   add(workload.name + "/load_cold", options.repeats, [&] { return loads.run(true); });
   if (workload.tensor_parallel > 0 || workload.reshards()) {
@@ -110,7 +113,11 @@ void run_planning(const Options& options, Results& results) {
 int main(int argc, char** argv) {
   const std::optional<Options> options = parse(argc, argv);
   if (!options) {
-    std::cerr << "usage: " << argv[0] << " [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N]\n";
+    std::cerr << "usage: " << argv[0] << " [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N] [--ranks threads|processes]\n";
+    return 2;
+  }
+  if (options->ranks == RankKind::kProcesses && !can_run_processes()) {
+    std::cerr << "--ranks processes: dckpt was built without libtorch or without Gloo's headers; --ranks threads works\n";
     return 2;
   }
   // The repeats of the two benchmarks of a run alternate in random order, so that a slow minute hits both.

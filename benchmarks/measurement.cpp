@@ -2,44 +2,56 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <functional>
+#include <stdexcept>
 
 #include "benchmarks/process_stats.h"
 #include "dist_checkpointing/load.h"
 #include "dist_checkpointing/save.h"
-#include "strategies/comm/threads.h"
 
 namespace dckpt::bench {
 namespace {
 
+/// What this process has used so far; a rank that is no process of its own and not the first one counts nothing.
+struct Counts {
+  std::int64_t resident = 0, read = 0, fetched = 0, cpu_microseconds = 0;
+
+  static Counts now(bool counts) {
+    if (!counts) return {};
+    return {static_cast<std::int64_t>(resident_bytes()), static_cast<std::int64_t>(bytes_read()), static_cast<std::int64_t>(bytes_fetched()), std::llround(cpu_seconds() * 1e6)};
+  }
+};
+
 /// Runs `call` on all ranks at once; rank 0's clock counts, from a barrier to a barrier.
-Cost measure(int ranks, const std::function<void(int rank, Communicator& comm)>& call) {
-  Cost cost;
-  run_ranks(ranks, [&](Communicator& comm) {
-    std::uint64_t resident = 0, read = 0, fetched = 0;
-    double cpu = 0;
+Cost measure(RankKind kind, const std::vector<std::unique_ptr<RankState>>& ranks, const std::function<void(int rank, Communicator& comm)>& call) {
+  const Bytes result = run_ranks_as(kind, static_cast<int>(ranks.size()), [&](Communicator& comm) {
+    const bool counts = kind == RankKind::kProcesses || comm.rank() == 0;
+    if (kind == RankKind::kProcesses) ranks[static_cast<std::size_t>(comm.rank())]->touch();
     comm.barrier();
-    if (comm.rank() == 0) {
-      resident = resident_bytes();
-      read = bytes_read();
-      fetched = bytes_fetched();
-      cpu = cpu_seconds();
-      reset_peak();
-    }
+    const Counts before = Counts::now(counts);
+    if (counts) reset_peak();
     comm.barrier();
     const auto start = std::chrono::steady_clock::now();
     call(comm.rank(), comm);
     comm.barrier();
-    if (comm.rank() != 0) return;
-    cost.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    cost.cpu_seconds = cpu_seconds() - cpu;
-    const std::uint64_t peak = peak_resident_bytes();
-    cost.extra_resident = peak > resident ? peak - resident : 0;
-    cost.read = bytes_read() - read;
-    cost.fetched = bytes_fetched() - fetched;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const Counts after = Counts::now(counts);
+    const std::int64_t peak = counts ? static_cast<std::int64_t>(peak_resident_bytes()) : 0;
+    const std::int64_t used[] = {after.cpu_microseconds - before.cpu_microseconds, std::max<std::int64_t>(peak - before.resident, 0), after.read - before.read,
+                                 after.fetched - before.fetched};
+    const std::vector<std::int64_t> total = comm.all_reduce(used, ReduceOp::kSum);
+    const Cost cost{seconds, static_cast<double>(total[0]) / 1e6, static_cast<std::uint64_t>(total[1]), static_cast<std::uint64_t>(total[2]), static_cast<std::uint64_t>(total[3])};
+    const auto bytes = std::as_bytes(std::span(&cost, 1));
+    return Bytes(bytes.begin(), bytes.end());
   });
+  Cost cost;
+  if (result.size() != sizeof cost) throw std::runtime_error("rank 0 has no result");
+  std::memcpy(&cost, result.data(), sizeof cost);
   return cost;
 }
 
@@ -59,8 +71,8 @@ std::string cpu_metric(const std::string& metric) { return metric.substr(0, metr
 
 }  // namespace
 
-SaveMeasurement::SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results)
-    : workload_(workload), directory_(directory), results_(results), ranks_(make_ranks(workload, workload.save_axis, workload.writers, RankState::Content::kValues)) {
+SaveMeasurement::SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind, Results& results)
+    : workload_(workload), directory_(directory), kind_(kind), results_(results), ranks_(make_ranks(workload, workload.save_axis, workload.writers, RankState::Content::kValues)) {
   results_.add(workload_.name, "save_first_s", "s", save_once(true).seconds, "with fsync");
 }
 
@@ -71,7 +83,7 @@ Cost SaveMeasurement::save_once(bool fsync) {
   options.io.fsync = fsync;
   options.parallel.enabled = workload_.tensor_parallel > 0;
   const std::vector<StateDict> states = states_of(ranks_);
-  return measure(workload_.writers, [&](int rank, Communicator& comm) { save(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
+  return measure(kind_, ranks_, [&](int rank, Communicator& comm) { save(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
 }
 
 double SaveMeasurement::run(bool fsync) {
@@ -83,8 +95,8 @@ double SaveMeasurement::run(bool fsync) {
   return cost.seconds;
 }
 
-LoadMeasurement::LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results)
-    : workload_(workload), directory_(directory), results_(results), ranks_(make_ranks(workload, workload.load_axis, workload.readers, RankState::Content::kZeros)) {}
+LoadMeasurement::LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind, Results& results)
+    : workload_(workload), directory_(directory), kind_(kind), results_(results), ranks_(make_ranks(workload, workload.load_axis, workload.readers, RankState::Content::kZeros)) {}
 
 double LoadMeasurement::run(bool cold, bool parallel) {
   if (cold) {
@@ -95,7 +107,7 @@ double LoadMeasurement::run(bool cold, bool parallel) {
   LoadOptions options;
   options.parallel.enabled = parallel;
   std::vector<StateDict> states = states_of(ranks_);
-  const Cost cost = measure(workload_.readers, [&](int rank, Communicator& comm) { load(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
+  const Cost cost = measure(kind_, ranks_, [&](int rank, Communicator& comm) { load(states[static_cast<std::size_t>(rank)], directory_, options, comm); });
   const std::string tail = parallel ? "_parallel" : "";
   const std::string metric = workload_.reshards() ? "reshard" + tail + (cold ? "_cold_s" : "_s") : "load" + tail + (cold ? "_cold_s" : "_warm_s");
   char device[64];

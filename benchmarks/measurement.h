@@ -5,12 +5,13 @@
 #include <memory>
 #include <vector>
 
+#include "benchmarks/ranks.h"
 #include "benchmarks/results.h"
 #include "benchmarks/workloads.h"
 
 namespace dckpt::bench {
 
-/// What one collective call cost the process.
+/// What one collective call cost, all ranks together.
 struct Cost {
   double seconds = 0;  ///< from a barrier of all ranks to the next
   double cpu_seconds = 0;
@@ -23,7 +24,7 @@ struct Cost {
 class SaveMeasurement {
  public:
   /// Makes the state and saves it once, with fsync, which is recorded apart as save_first_s: the page cache of a virtual machine gets its memory then.
-  SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results);
+  SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind, Results& results);
   /// Returns the seconds; records save_s or save_fsync_s, the CPU time and the memory.
   double run(bool fsync);
 
@@ -32,6 +33,7 @@ class SaveMeasurement {
 
   const Workload& workload_;
   const std::filesystem::path& directory_;
+  RankKind kind_;
   Results& results_;
   std::vector<std::unique_ptr<RankState>> ranks_;
 };
@@ -39,7 +41,7 @@ class SaveMeasurement {
 /// Loads of the checkpoint that the last save left, into tensors whose memory has been written to before.
 class LoadMeasurement {
  public:
-  LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, Results& results);
+  LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind, Results& results);
   /// Records load_warm_s or load_cold_s (reshard_s or reshard_cold_s; load_parallel_… if replicas read once and exchange), the CPU time, and of warm ones
   /// the bytes asked for and the memory.
   double run(bool cold, bool parallel = false);
@@ -49,6 +51,7 @@ class LoadMeasurement {
  private:
   const Workload& workload_;
   const std::filesystem::path& directory_;
+  RankKind kind_;
   Results& results_;
   std::vector<std::unique_ptr<RankState>> ranks_;
 };

@@ -1,8 +1,11 @@
 #include "benchmarks/workloads.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <tuple>
 
@@ -124,6 +127,14 @@ std::vector<TensorSpec> gpt_tensors(int layers) {
   return tensors;
 }
 
+/// A tensor in memory that this process and those that it forks share.
+Tensor shared_tensor(DType dtype, const Shape& shape) {
+  const std::size_t bytes = std::max<std::size_t>(static_cast<std::size_t>(numel(shape)) * item_size(dtype), 1);
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error("not enough memory for the benchmark's tensors");
+  return {dtype, shape, row_major_strides(shape), memory, std::shared_ptr<const void>(memory, [bytes](const void* start) { ::munmap(const_cast<void*>(start), bytes); })};
+}
+
 }  // namespace
 
 std::uint64_t Workload::nbytes() const noexcept {
@@ -156,7 +167,7 @@ RankState::RankState(const Workload& workload, std::optional<std::size_t> axis, 
   for (const TensorSpec& spec : workload.tensors) {
     const Piece piece = piece_of(workload, spec, axis, rank, ranks);
     const Box box = piece.box(spec);
-    const Tensor data = Tensor::empty(spec.dtype, box.sizes);
+    const Tensor data = shared_tensor(spec.dtype, box.sizes);
     if (content == Content::kValues) {
       for_box(spec, box, data.data(), [](std::byte* to, const std::byte* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
     } else {
@@ -165,6 +176,16 @@ RankState::RankState(const Workload& workload, std::optional<std::size_t> axis, 
     state_[spec.key.c_str()] = ShardedTensor::from_rank_offsets(spec.key, data, piece.offsets(), {.replica_id = piece.replica});
     nbytes_ += data.nbytes();
     parts_.push_back({&spec, box, data});
+  }
+}
+
+void RankState::touch() const {
+  constexpr std::uint64_t kPage = 4096;
+  for (const Part& part : parts_) {
+    for (std::uint64_t at = 0; at < part.data.nbytes(); at += kPage) {
+      volatile std::byte* const byte = part.data.data() + at;
+      *byte = *byte;
+    }
   }
 }
 

@@ -50,6 +50,8 @@ class RankState {
   /// Shares the memory; a load turns the leaves of its argument into plain tensors, so each one takes a new copy.
   StateDict state() const { return state_; }
   std::uint64_t nbytes() const noexcept { return nbytes_; }
+  /// Makes this process map all pages of the memory, which processes share.
+  void touch() const;
   /// Throws std::runtime_error unless the first, the middle and the last tensor hold the workload's values.
   void check() const;
 

@@ -8,6 +8,7 @@
 
 #include "strategies/comm/c10d/backend_call.h"
 #include "strategies/comm/point_to_point.h"
+#include "strategies/comm/shared_memory.h"
 
 namespace dckpt {
 namespace {
@@ -73,8 +74,8 @@ class BackendTransport final : public Transport {
 
 std::unique_ptr<Communicator> c10d_communicator(const c10::intrusive_ptr<c10d::Backend>& backend, std::chrono::milliseconds timeout) {
   check_backend(backend);
-  return point_to_point(std::make_shared<BackendTransport>(backend, kFirstTag, std::make_shared<std::atomic<int>>(kFirstTag + 1)), backend->getRank(),
-                        backend->getSize(), timeout);
+  auto network = std::make_shared<BackendTransport>(backend, kFirstTag, std::make_shared<std::atomic<int>>(kFirstTag + 1));
+  return point_to_point(with_shared_memory(std::move(network)), backend->getRank(), backend->getSize(), timeout);
 }
 
 }  // namespace dckpt

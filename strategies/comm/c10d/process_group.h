@@ -22,6 +22,7 @@ namespace dckpt {
 /// c10d::ProcessGroup pass `group.getBackend(at::kCPU)`. It is kept alive. Messages have tags of their own, from 0x0dc00000 up, and do not mix with the trainer's
 /// under other tags; make one Communicator per backend, on all its ranks.
 ///
+/// Ranks of one host that may share memory do so after their first message (shared_memory.h); the backend then carries nothing between them.
 /// split() makes no new process group: the ranks of a colour keep talking over this one, under a new tag.
 /// A failure of the backend is CheckpointError (io) and names the first rank that was waited for in vain. Gloo closes its connections
 /// when a wait times out: the process group itself is unusable then, too.

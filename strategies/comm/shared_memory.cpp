@@ -1,0 +1,311 @@
+// Messages through shared memory.
+//
+// Each direction between two ranks has a channel: a ring of bytes in a memory file that the sender makes. Before the first message the sender tells over the network where
+// the memory file is to be found, the receiver maps it and answers whether that worked; if not, this direction stays on the network for good.
+//
+//   written   bytes put into the ring so far; only the sender changes it
+//   read      bytes taken out so far; only the receiver changes it
+//
+// Each side keeps its own counter by itself as well, and checks the other's: it is another process's memory. The file is sealed against shrinking before it is
+// offered, so that reading it cannot fail. Nobody blocks in the system while waiting: both sides look again, at growing intervals, until the deadline, and now and then
+// whether the other process is alive.
+
+#include "strategies/comm/shared_memory.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/error.h"
+
+namespace dckpt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Small enough to stay in the processor's cache between the two copies.
+constexpr std::uint64_t kRing = std::uint64_t{256} << 10;
+// Looking again costs less than sleeping while the other side is at work.
+constexpr int kYields = 64;
+constexpr std::chrono::microseconds kShortestNap{20};
+constexpr std::chrono::microseconds kLongestNap{1000};
+constexpr std::chrono::milliseconds kLifeSign{100};
+
+using Token = std::array<std::uint64_t, 2>;
+
+struct alignas(64) Counter {
+  std::atomic<std::uint64_t> value;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+struct SharedRing {
+  Token token;  ///< says that this is the memory that was offered
+  Counter written;
+  Counter read;
+  alignas(4096) std::array<std::byte, kRing> bytes;
+};
+
+/// Where a sender's memory is to be found. All zero: it has none.
+struct Offer {
+  std::array<char, 40> host{};  ///< of this start of this machine
+  std::int64_t process = 0;
+  std::int64_t descriptor = -1;
+  Token token{};
+};
+
+struct Reply {
+  enum class Answer : std::uint64_t { kRefused, kAccepted };
+  Answer answer = Answer::kRefused;
+  std::int64_t process = 0;
+};
+using Answer = Reply::Answer;
+
+std::array<char, 40> this_host() {
+  std::array<char, 40> host{};
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(host.data(), host.size() - 1);
+  return host;
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// One side of a channel.
+class Channel {
+ public:
+  Channel() = default;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  ~Channel() {
+    if (ring_ != nullptr) ::munmap(ring_, sizeof(SharedRing));
+  }
+
+  /// The sender's side; what it offers says if that did not work.
+  Offer make() {
+    Offer offer;
+    offer.host = this_host();
+    memory_ = Descriptor(::memfd_create("dckpt", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (memory_.get() < 0 || ::ftruncate(memory_.get(), sizeof(SharedRing)) != 0 || ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0 || !map()) return offer;
+    std::random_device random;
+    for (std::uint64_t& word : offer.token) word = (std::uint64_t{random()} << 32) | random() | 1U;
+    ring_->token = offer.token;
+    offer.process = ::getpid();
+    offer.descriptor = memory_.get();
+    return offer;
+  }
+
+  /// The receiver's side.
+  Answer take(const Offer& offer) {
+    if (offer.descriptor < 0 || offer.host.front() == '\0' || offer.host != this_host()) return Answer::kRefused;
+    const std::string path = "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.descriptor);
+    memory_ = Descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    const int seals = memory_.get() < 0 ? -1 : ::fcntl(memory_.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::lseek(memory_.get(), 0, SEEK_END) != sizeof(SharedRing) || !map() || ring_->token != offer.token) return Answer::kRefused;
+    watch(offer.process);
+    return Answer::kAccepted;
+  }
+
+  /// The other side's process, to notice its end.
+  void watch(std::int64_t process) { process_ = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0))); }
+
+  bool other_has_ended() const {
+    pollfd ended{process_.get(), POLLIN, 0};
+    return process_.get() >= 0 && ::poll(&ended, 1, 0) == 1;
+  }
+
+  /// Puts in as much as there is room for. Returns how much.
+  std::size_t send(ByteView bytes) {
+    const std::uint64_t used = position_ - ring_->read.value.load(std::memory_order_acquire);
+    check(used);
+    const std::size_t count = std::min<std::size_t>(bytes.size(), kRing - used);
+    const std::size_t at = position_ % kRing;
+    const std::size_t first = std::min<std::size_t>(count, kRing - at);
+    std::memcpy(ring_->bytes.data() + at, bytes.data(), first);
+    std::memcpy(ring_->bytes.data(), bytes.data() + first, count - first);
+    position_ += count;
+    ring_->written.value.store(position_, std::memory_order_release);
+    return count;
+  }
+
+  std::size_t receive(MutableByteView bytes) {
+    const std::uint64_t available = ring_->written.value.load(std::memory_order_acquire) - position_;
+    check(available);
+    const std::size_t count = std::min<std::size_t>(bytes.size(), available);
+    const std::size_t at = position_ % kRing;
+    const std::size_t first = std::min<std::size_t>(count, kRing - at);
+    std::memcpy(bytes.data(), ring_->bytes.data() + at, first);
+    std::memcpy(bytes.data() + first, ring_->bytes.data(), count - first);
+    position_ += count;
+    ring_->read.value.store(position_, std::memory_order_release);
+    return count;
+  }
+
+ private:
+  bool map() {
+    void* const memory = ::mmap(nullptr, sizeof(SharedRing), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
+    if (memory != MAP_FAILED) ring_ = static_cast<SharedRing*>(memory);
+    return ring_ != nullptr;
+  }
+
+  static void check(std::uint64_t used) {
+    if (used > kRing) throw CheckpointError(ErrorCode::kIo, "the counters in the memory shared with another rank are impossible: something has written over it");
+  }
+
+  Descriptor memory_;
+  Descriptor process_;
+  SharedRing* ring_ = nullptr;
+  std::uint64_t position_ = 0;
+};
+
+class SharedMemoryTransport final : public Transport {
+ public:
+  explicit SharedMemoryTransport(std::shared_ptr<Transport> network) : network_(std::move(network)) {}
+
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
+    open_channels(outgoing, incoming, deadline);
+    std::vector<Outgoing> network_out;
+    std::vector<Incoming> network_in;
+    std::vector<Moving> moving;
+    for (const Outgoing& one : outgoing) {
+      Channel* const channel = to_.at(one.to).get();
+      channel != nullptr ? moving.push_back({one.to, channel, one.bytes, {}}) : network_out.push_back(one);
+    }
+    for (const Incoming& one : incoming) {
+      Channel* const channel = from_.at(one.from).get();
+      channel != nullptr ? moving.push_back({one.from, channel, {}, one.bytes}) : network_in.push_back(one);
+    }
+    if (!network_out.empty() || !network_in.empty()) network_->exchange(network_out, network_in, deadline);
+    move(std::move(moving), deadline);
+  }
+
+  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override { return with_shared_memory(network_->part(members, group)); }
+
+ private:
+  /// A null channel: messages in this direction use the network.
+  using Channels = std::map<int, std::unique_ptr<Channel>>;
+
+  struct Moving {
+    int peer;
+    Channel* channel;
+    ByteView to_send;
+    MutableByteView to_receive;
+  };
+
+  /// For the messages of a call between ranks that had none before.
+  void open_channels(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) {
+    std::map<int, Offer> made;
+    std::map<int, Offer> received;
+    for (const Outgoing& one : outgoing) {
+      if (!to_.contains(one.to)) made[one.to] = (to_[one.to] = std::make_unique<Channel>())->make();
+    }
+    for (const Incoming& one : incoming) {
+      if (!from_.contains(one.from)) received[one.from];
+    }
+    if (made.empty() && received.empty()) return;
+    swap_messages(made, received, deadline);
+
+    std::map<int, Reply> replies;
+    std::map<int, Reply> answers;
+    for (const auto& [peer, offer] : received) {
+      auto channel = std::make_unique<Channel>();
+      replies[peer] = {channel->take(offer), ::getpid()};
+      if (replies[peer].answer == Answer::kRefused) channel.reset();
+      from_[peer] = std::move(channel);
+    }
+    for (const auto& [peer, offer] : made) answers[peer];
+    swap_messages(replies, answers, deadline);
+    for (const auto& [peer, reply] : answers) {
+      reply.answer == Answer::kAccepted ? to_[peer]->watch(reply.process) : to_[peer].reset();
+    }
+  }
+
+  template <typename Message>
+  void swap_messages(const std::map<int, Message>& mine, std::map<int, Message>& theirs, const Deadline& deadline) {
+    std::vector<Outgoing> outgoing;
+    std::vector<Incoming> incoming;
+    for (const auto& [peer, message] : mine) outgoing.push_back({peer, std::as_bytes(std::span(&message, 1))});
+    for (auto& [peer, message] : theirs) incoming.push_back({peer, std::as_writable_bytes(std::span(&message, 1))});
+    network_->exchange(outgoing, incoming, deadline);
+  }
+
+  static void move(std::vector<Moving> moving, const Deadline& deadline) {
+    int idle = 0;
+    std::chrono::microseconds nap = kShortestNap;
+    auto next_life_sign = Clock::now() + kLifeSign;
+    std::optional<int> ended;  // a peer without a process; what it sent before is still there
+    while (!moving.empty()) {
+      std::size_t moved = 0;
+      for (Moving& one : moving) {
+        const std::size_t sent = one.to_send.empty() ? 0 : one.channel->send(one.to_send);
+        const std::size_t received = one.to_receive.empty() ? 0 : one.channel->receive(one.to_receive);
+        one.to_send = one.to_send.subspan(sent);
+        one.to_receive = one.to_receive.subspan(received);
+        moved += sent + received;
+      }
+      std::erase_if(moving, [](const Moving& one) { return one.to_send.empty() && one.to_receive.empty(); });
+      if (moved > 0) {
+        idle = 0;
+        nap = kShortestNap;
+        ended.reset();
+        continue;
+      }
+      if (ended) throw CheckpointError(ErrorCode::kIo, "lost the connection to rank " + std::to_string(*ended) + ": its process has ended");
+      if (++idle < kYields) {
+        ::sched_yield();
+        continue;
+      }
+      if (deadline.passed()) {
+        // Who does not send is named before who does not receive.
+        const auto silent = std::find_if(moving.begin(), moving.end(), [](const Moving& one) { return !one.to_receive.empty(); });
+        const int peer = (silent != moving.end() ? *silent : moving.front()).peer;
+        throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " + std::to_string(peer));
+      }
+      if (const auto now = Clock::now(); now >= next_life_sign) {
+        next_life_sign = now + kLifeSign;
+        const auto found = std::find_if(moving.begin(), moving.end(), [](const Moving& one) { return one.channel->other_has_ended(); });
+        if (found != moving.end()) ended = found->peer;
+      }
+      std::this_thread::sleep_for(nap);
+      nap = std::min(nap * 2, kLongestNap);
+    }
+  }
+
+  std::shared_ptr<Transport> network_;
+  Channels to_;
+  Channels from_;
+};
+
+}  // namespace
+
+std::shared_ptr<Transport> with_shared_memory(std::shared_ptr<Transport> network) { return std::make_shared<SharedMemoryTransport>(std::move(network)); }
+
+}  // namespace dckpt
