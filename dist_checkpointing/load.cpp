@@ -23,11 +23,13 @@
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
+#include "strategies/registry.h"
 
 namespace dckpt {
 namespace {
 
 std::unique_ptr<CheckpointReader> open_for_load(const std::filesystem::path& path, const LoadOptions& options) {
+  if (options.strategy != "auto") find_load_strategy(options.strategy);
   auto reader = open_checkpoint(path);
   if (options.strategy != "auto" && options.strategy != reader->info().format) {
     throw CheckpointError(ErrorCode::kMismatch, "the checkpoint has the format '" + reader->info().format + "', but load.strategy asks for " + dckpt::quoted(options.strategy) +

@@ -1,6 +1,7 @@
 #include "strategies/registry.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
@@ -62,15 +63,27 @@ void check_entry(const std::string& name, bool complete) {
   if (name.empty() || !complete) throw CheckpointError(ErrorCode::kInvalidArgument, "a strategy that is registered needs a name and a factory, but " + quoted(name) + " lacks one of them");
 }
 
+/// The factory, but an error in place of a null pointer, which nobody who calls it expects.
+template <typename Factory>
+Factory never_null(Factory factory, const std::string& name) {
+  return [factory = std::move(factory), name](auto&&... arguments) {
+    auto made = factory(std::forward<decltype(arguments)>(arguments)...);
+    if (made == nullptr) throw CheckpointError(ErrorCode::kInvalidArgument, "the factory of strategy " + quoted(name) + " has made nothing (a null pointer)");
+    return made;
+  };
+}
+
 }  // namespace
 
 void register_strategy(SaveStrategyEntry entry) {
   check_entry(entry.name, static_cast<bool>(entry.make));
+  entry.make = never_null(std::move(entry.make), entry.name);
   add(registry().save, std::move(entry));
 }
 
 void register_strategy(LoadStrategyEntry entry) {
   check_entry(entry.name, static_cast<bool>(entry.open));
+  entry.open = never_null(std::move(entry.open), entry.name);
   add(registry().load, std::move(entry));
 }
 

@@ -98,7 +98,8 @@ CheckpointError common_error(const std::string& what, const std::vector<Bytes>& 
     const CheckpointError error = decode(reports[rank], static_cast<int>(rank));
     const std::string number = std::to_string(rank);
     if (failed < kMaxRanksNamed) ranks += (failed == 0 ? "" : ", ") + number;
-    if (failed < kMaxRanksQuoted && (!first || error.message() != first->message())) quotes += (failed == 0 ? "rank " : "; rank ") + number + ": " + error.message();
+    const std::string about = error.context().rank == static_cast<int>(rank) ? "" : ", about rank " + std::to_string(*error.context().rank);
+    if (failed < kMaxRanksQuoted && (!first || error.message() != first->message())) quotes += (failed == 0 ? "rank " : "; rank ") + number + about + ": " + error.message();
     if (!first) first = error;
     ++failed;
   }

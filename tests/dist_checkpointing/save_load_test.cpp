@@ -452,6 +452,13 @@ TEST_F(SaveLoad, AFailingRankFailsAllAndLeavesNothing) {
   EXPECT_THAT(std::vector<std::filesystem::path>(std::filesystem::directory_iterator(directory_.path()), {}), IsEmpty());
 }
 
+TEST_F(SaveLoad, TheStrategyToLoadWithMustExistAndFit) {
+  save_on(1, [](int) { return Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}}); });
+  StateDict wanted;
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "torch_dst"}); }), HasSubstr("no strategy reads backend 'torch_dst'; there are"));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "zarr"}); }), HasSubstr("load.strategy asks for 'zarr'"));
+}
+
 TEST_F(SaveLoad, RanksThatWereGivenDifferentThingsAreNamedOnAllRanks) {
   const auto state_of = [](int rank) {
     StateDict state;

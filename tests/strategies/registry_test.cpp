@@ -104,6 +104,15 @@ TEST_F(StrategyRegistry, WhatAStrategyCannotDoIsRefused) {
   EXPECT_THAT(refusal({.integrity = true}), HasSubstr("it writes no integrity manifest"));
 }
 
+TEST_F(StrategyRegistry, AFactoryThatMakesNothingIsAnError) {
+  register_strategy(SaveStrategyEntry{.name = "empty", .make = [](const SaveOptions&) { return std::unique_ptr<SaveStrategy>(); }});
+  register_strategy(LoadStrategyEntry{.name = "empty", .open = [](std::shared_ptr<Storage>, const OpenHints&) { return std::unique_ptr<CheckpointReader>(); }});
+  SaveOptions options;
+  options.strategy.name = "empty";
+  EXPECT_THAT(error_of([&] { make_save_strategy(options); }).what(), HasSubstr("'empty' has made nothing"));
+  EXPECT_THAT(error_of([&] { find_load_strategy("empty").open(nullptr, {}); }).what(), HasSubstr("'empty' has made nothing"));
+}
+
 TEST_F(StrategyRegistry, EntriesNeedANameAndAFactory) {
   EXPECT_EQ(error_of([] { register_strategy(SaveStrategyEntry{.name = "x"}); }).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of([] { register_strategy(LoadStrategyEntry{.open = [](std::shared_ptr<Storage>, const OpenHints&) { return std::unique_ptr<CheckpointReader>(); }}); }).code(),

@@ -185,6 +185,20 @@ TEST_P(CommunicatorConformance, ARootOutsideTheGroupIsRefused) {
   });
 }
 
+TEST_P(CommunicatorConformance, AgreeSaysWhichRankAnErrorIsAboutIfItIsNotTheOneThatFoundIt) {
+  on_ranks(3, [](Communicator& comm) {
+    try {
+      agree(comm, "reading the plans", [&] {
+        if (comm.rank() == 0) throw CheckpointError(ErrorCode::kCorrupt, "the plan ends too early", {.rank = 2});
+      });
+      ADD_FAILURE() << "no error on rank " << comm.rank();
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.message(), "reading the plans failed on rank 0 of 3; rank 0, about rank 2: the plan ends too early");
+      EXPECT_EQ(error.context().rank, 2);
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, AgreeThrowsTheSameErrorEverywhere) {
   std::vector<std::string> messages(4);
   on_ranks(4, [&](Communicator& comm) {
