@@ -148,6 +148,26 @@ TEST_P(ParallelLoad, ColumnsOfChunksThatHoldRowsAreReadOnce) {
   expect_read_once(outcome.bytes_read, static_cast<std::uint64_t>(numel(narrow)) * 4);
 }
 
+TEST_P(ParallelLoad, ALoadLikeTheOneBeforeReadsOnceToo) {
+  save_all();
+  std::vector<LoadPlanner> planners(4);
+  for (const bool again : {false, true}) {
+    std::atomic<std::uint64_t> bytes_read = 0;
+    run_ranks(4, [&](Communicator& comm) {
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      const Wish columns = wish_box("rows", shape, {{0, comm.rank() * kColumns / 4}, {kRows, kColumns / 4}}), all = wish_box("replicated", shape, whole(shape));
+      StateDict state;
+      state["columns"] = columns.shard;
+      state["all"] = all.shard;
+      bytes_read += load(state, checkpoint(), options(), comm, planners[rank]).bytes_read;
+      EXPECT_EQ(planners[rank].was_hit(), again);
+      EXPECT_TRUE(equal(*columns.shard.data, columns.expected));
+      EXPECT_TRUE(equal(*all.shard.data, all.expected));
+    });
+    expect_read_once(bytes_read, 2 * tensor_bytes());
+  }
+}
+
 TEST_P(ParallelLoad, HalvesOfSmallTensorsAreReadOnce) {
   const Shape small{64, 256};  // 64 KiB
   StateDict state;
