@@ -150,7 +150,10 @@ StateDict load_sharded_metadata(const std::filesystem::path& path) {
   for (const TensorMetadata& tensor : reader->metadata().tensors) {
     state[tensor.key] = whole_tensor(tensor);
   }
-  for (const ObjectMetadata& object : reader->metadata().objects) state[object.key] = ShardedObject::from_unique_key(object.key);
+  for (const ObjectMetadata& object : reader->metadata().objects) {
+    const auto cell = ShardedObject::parse_unique_key(object.key);
+    state[object.key] = cell ? Value(*cell) : Value();  // a plain DCP directory has values under their paths
+  }
   return state;
 }
 

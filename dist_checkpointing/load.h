@@ -53,7 +53,8 @@ std::optional<Value> load_content_metadata(const std::filesystem::path& path);
 /// Every tensor as a whole, key → tensor. Needs memory for all of them.
 StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options = {});
 
-/// Key → ShardedTensor of the whole tensor without data, and unique key → ShardedObject without data: what `load` takes to load all.
+/// Key → ShardedTensor of the whole tensor without data, and unique key → ShardedObject without data (of a plain DCP directory: key → none): what `load` takes to
+/// load all.
 StateDict load_sharded_metadata(const std::filesystem::path& path);
 
 }  // namespace dckpt

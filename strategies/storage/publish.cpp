@@ -139,7 +139,7 @@ Publication Publication::begin(std::shared_ptr<Storage> storage, std::string nam
   }
   must_replace(*storage, name, options.overwrite);  // 1
   const std::string staging = hidden_sibling(name, "saving", token);
-  storage->remove_all(staging);  // 2
+  if (storage->stat(staging)) storage->remove_all(staging);  // 2
   storage->make_directory(staging);
   return Publication(std::move(storage), std::move(name), staging, hidden_sibling(name, "replaced", token), options);
 }

@@ -543,5 +543,13 @@ TEST_F(SaveLoad, MetadataLoadAsARequestForEverything) {
   EXPECT_EQ(request["o/shard_0_1"], Value("text"));
 }
 
+TEST_F(SaveLoad, MetadataOfAPlainDcpDirectoryDoSoToo) {
+  save(Value::dict({{"model", Value::dict({{"w", arange({4, 4})}})}, {"step", 12}}), checkpoint(), {.compat = Compat::kDcp});
+  StateDict request = load_sharded_metadata(checkpoint());
+  load(request, checkpoint());
+  EXPECT_TRUE(equal(request["model.w"].as_tensor(), arange({4, 4})));
+  EXPECT_EQ(request["step"], Value(12));
+}
+
 }  // namespace
 }  // namespace dckpt
