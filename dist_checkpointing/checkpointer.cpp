@@ -69,10 +69,15 @@ std::optional<LatestCheckpoint> find_together(const fs::path& root, Communicator
   return decode(comm.broadcast(found, 0));
 }
 
+fs::path checked_root(const fs::path& root) {
+  if (root.empty()) throw CheckpointError(ErrorCode::kInvalidArgument, "the training root has no name: '' was given");
+  return fs::absolute(root);
+}
+
 }  // namespace
 
 Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm, SaveHooks hooks)
-    : root_(fs::absolute(root)), policy_(std::move(policy)), hooks_(std::move(hooks)), policy_text_(to_yaml(policy_)), comm_(comm), planner_(make_planner(policy_.save)) {}
+    : root_(checked_root(root)), policy_(std::move(policy)), hooks_(std::move(hooks)), policy_text_(to_yaml(policy_)), comm_(comm), planner_(make_planner(policy_.save)) {}
 
 Checkpointer::~Checkpointer() = default;
 

@@ -334,11 +334,12 @@ class GlobalPlanner::Work {
     for (const std::uint32_t writer : writers) {
       if (any_holder_ || !entry.is_replica(writer)) ranks.push_back(std::to_string(rank_of(entry.records[writer])));
     }
-    std::string names;
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    std::string names = ranks.size() == 1 ? "rank " : "ranks ";
     for (std::size_t i = 0; i < std::min(ranks.size(), kShownProblems); ++i) names += (i == 0 ? "" : ", ") + ranks[i];
     if (ranks.size() > kShownProblems) names += " and " + grouped(ranks.size() - kShownProblems) + " more";
     problems_.push_back(quoted(entry.key) + ": " + (entry.kind == WriteItem::Kind::kObject ? "the object" : "the part " + to_string(entry.boxes[writers.front()])) +
-                        " is a main replica more than once (on ranks " + names + "); give all but one of them another replica id");
+                        " is a main replica more than once (on " + names + "); give all but one of them another replica id");
   }
 
   void collect() {

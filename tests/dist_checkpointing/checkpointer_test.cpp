@@ -243,6 +243,10 @@ TEST_F(CheckpointerTest, ARunThatForgetsToLoadIsWarned) {
 
 // Ranks that disagree
 
+TEST_F(CheckpointerTest, ARootNeedsAName) {
+  EXPECT_EQ(error_of([] { Checkpointer("", {}, *single_rank()); }).code(), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(CheckpointerTest, RanksThatDisagreeAreNamedOnAllRanks) {
   saved({100});
   job(4, [&](Checkpointer& checkpointer, Communicator& comm) {

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 
 #include "dist_checkpointing/load.h"
@@ -518,6 +519,21 @@ TEST_F(SaveLoad, AnExistingCheckpointIsReplacedOnlyWhenAsked) {
   EXPECT_EQ(load_common_state(checkpoint())["value"], Value(1));
   save(state(3), checkpoint(), {.overwrite = true});
   EXPECT_EQ(load_common_state(checkpoint())["value"], Value(3));
+}
+
+TEST_F(SaveLoad, ATrainingRootIsNeverReplacedByACheckpoint) {
+  const StateDict state = Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}});
+  save(state, checkpoint("root") / "iter_0000100");
+  const auto replace_root = [&] { save(state, checkpoint("root"), {.overwrite = true}); };
+  EXPECT_THAT(error_of(replace_root), HasSubstr("refusing to replace a training root (it has iteration 100)"));
+  std::filesystem::rename(checkpoint("root") / "iter_0000100", checkpoint("elsewhere"));
+  std::ofstream(checkpoint("root") / "latest_checkpointed_iteration.txt") << 100;
+  EXPECT_THAT(error_of(replace_root), HasSubstr("refusing to replace a training root"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint("root") / "latest_checkpointed_iteration.txt"));
+}
+
+TEST_F(SaveLoad, ADirectoryWithoutANameIsRefused) {
+  for (const char* const nowhere : {"", "/"}) EXPECT_THAT(error_of([&] { save(Value::dict(), nowhere); }), ::testing::Not(HasSubstr("no error"))) << nowhere;
 }
 
 TEST_F(SaveLoad, ATruncatedDataFileIsNamedBeforeTheFirstByteMoves) {

@@ -124,7 +124,7 @@ TEST(GlobalSavePlan, RefusesATensorHereAndAnObjectThere) {
 }
 
 TEST(GlobalSavePlan, RefusesTheSameShardTwiceOnOneRank) {
-  EXPECT_THAT(message_of({local({whole_tensor("a", {4}), whole_tensor("a", {4})})}, kDcp), HasSubstr("(on ranks 0, 0)"));
+  EXPECT_THAT(message_of({local({whole_tensor("a", {4}), whole_tensor("a", {4})})}, kDcp), HasSubstr("(on rank 0)"));
 }
 
 TEST(GlobalSavePlan, TakesPartsWithoutElementsAnyNumberOfTimes) {
@@ -193,6 +193,7 @@ TEST(GlobalSavePlan, MissesObjectsOfAGrid) {
   copy.main_replica = false;
   EXPECT_THAT(message_of({local({copy})}), HasSubstr("'rng': 1 of 1 objects are missing"));
   EXPECT_THAT(message_of({local({cell(0, 2)}), local({cell(0, 2), cell(1, 2)})}), HasSubstr("'rng/shard_0_2': the object is a main replica more than once (on ranks 0, 1)"));
+  EXPECT_THAT(message_of({local({cell(0, 2), cell(0, 2), cell(1, 2)})}), HasSubstr("'rng/shard_0_2': the object is a main replica more than once (on rank 0)"));
 }
 
 TEST(GlobalSavePlan, SplitsALargeTensorOverItsReplicas) {
