@@ -11,9 +11,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <stdexcept>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "strategies/comm/point_to_point.h"
 
 namespace dckpt {
 namespace {
@@ -42,6 +46,27 @@ std::string optional_variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
+std::string text_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return printable(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
+}
+
+std::string sign_of(int rank) { return "here/" + std::to_string(rank); }
+
+/// Ranks that have left no sign in the store, as far as it can still be asked.
+std::vector<int> missing_ranks(c10d::Store& store, int size) {
+  constexpr int kMostAsked = 4096;  // one after the other
+  std::vector<int> missing;
+  try {
+    for (int rank = 0; rank < std::min(size, kMostAsked); ++rank) {
+      if (!store.check({sign_of(rank)})) missing.push_back(rank);
+    }
+  } catch (const std::exception&) {
+    missing.clear();  // it was served by one that has given up meanwhile
+  }
+  return missing;
+}
+
 c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string& host, int port, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
@@ -61,7 +86,14 @@ c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string&
   const std::string interface = optional_variable("GLOO_SOCKET_IFNAME");
   gloo->devices.push_back(interface.empty() ? c10d::ProcessGroupGloo::createDefaultDevice() : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
   gloo->threads = 1;  // they serve collectives; messages need none
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, gloo);
+  store->set(sign_of(rank), std::vector<std::uint8_t>{1});
+  try {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, gloo);
+  } catch (const std::exception& error) {
+    const std::vector<int> missing = missing_ranks(*store, size);
+    if (missing.empty()) throw;
+    throw std::runtime_error(ranks_text(missing) + " did not come: " + text_of(error));
+  }
 }
 
 }  // namespace
@@ -76,10 +108,8 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
   try {
     backend = connect(rank, size, host, port, std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(1), std::chrono::hours(24)));
   } catch (const std::exception& error) {
-    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
     throw CheckpointError(ErrorCode::kIo,
-                          "cannot connect the " + std::to_string(size) + " processes of the job over " + dckpt::quoted(host) + " port " + std::to_string(port) + ": " +
-                              printable(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what()),
+                          "cannot connect the " + std::to_string(size) + " processes of the job over " + dckpt::quoted(host) + " port " + std::to_string(port) + ": " + text_of(error),
                           {.rank = rank});
   }
   std::unique_ptr<Communicator> comm = c10d_communicator(backend, timeout);

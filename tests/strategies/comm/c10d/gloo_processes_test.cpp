@@ -109,5 +109,9 @@ TEST(GlooEnvironment, AStoreThatNobodyServesIsAnErrorWithinTheTimeout) {
   EXPECT_THAT(error_in({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), HasSubstr("io: cannot connect the 1 processes of the job over '127.0.0.1' port 1: "));
 }
 
+TEST_F(GlooProcesses, ARankThatDoesNotComeIsNamed) {
+  EXPECT_THAT(error_in({{"WORLD_SIZE", "3"}, {"MASTER_PORT", std::to_string(free_port())}, {"GLOO_SOCKET_IFNAME", "lo"}}), HasSubstr("ranks 1, 2 did not come: "));
+}
+
 }  // namespace
 }  // namespace dckpt
