@@ -397,6 +397,11 @@ class GlobalPlanner::Work {
         grid.chunks.push_back(entry.boxes.offsets(0), entry.boxes.sizes(0));
       }
     }
+    for (const Entry& entry : entries_) {
+      if (entry.kind == WriteItem::Kind::kTensor && number.contains(entry.key)) {
+        problems_.push_back(quoted(entry.key) + ": is the key of a tensor and of objects; give one of them another key");
+      }
+    }
     for (const TensorMetadata& grid : grids) {
       const auto cells = static_cast<std::uint64_t>(numel(grid.size));
       if (grid.chunks.size() >= cells) continue;

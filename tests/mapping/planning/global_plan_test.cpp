@@ -188,6 +188,7 @@ ObjectShard cell(std::int64_t number, std::int64_t grid) {
 TEST(GlobalSavePlan, MissesObjectsOfAGrid) {
   EXPECT_EQ(message_of({local({cell(0, 2)}), local({cell(1, 2)})}), "");
   EXPECT_THAT(message_of({local({cell(0, 4)}), local({cell(3, 4)})}), HasSubstr("'rng': 2 of 4 objects are missing, from offset (1,) of the grid (4,)"));
+  EXPECT_THAT(message_of({local({cell(0, 1)}), local({whole_tensor("rng", {4})})}), HasSubstr("'rng': is the key of a tensor and of objects"));
   EXPECT_THAT(message_of({local({cell(0, 2)}), local({cell(1, 3)})}), HasSubstr("its grid is (3,)"));
   ObjectShard copy = cell(0, 1);
   copy.main_replica = false;
