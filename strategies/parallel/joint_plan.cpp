@@ -56,7 +56,7 @@ class JointPlanning {
  private:
   /// The wish, or the number of the plan that is remembered for it.
   Bytes ask(std::span<const ReadItem> items) {
-    now_ = {.wish = WantedParts(items).encode(), .exchange = asked_, .budget = round_budget(staging_), .rank = comm_.rank(), .ranks = comm_.size()};
+    now_ = {.wish = WantedParts(items).encode(), .exchange = asked_, .budget = round_budget(staging_, comm_.size()), .rank = comm_.rank(), .ranks = comm_.size()};
     if (planner_ != nullptr) {
       now_.layout = layout_of(metadata_);
       known_ = planner_->known(now_);

@@ -41,7 +41,7 @@ class ParallelObjectRead {
     WireWriter writer(wish);
     writer.number(objects_.size());
     for (const std::uint32_t object : objects_) writer.number(object);
-    return encode_request({.identity = identity_of(reader_.metadata()), .budget = round_budget(staging_), .wish = wish});
+    return encode_request({.identity = identity_of(reader_.metadata()), .budget = round_budget(staging_, comm_.size()), .wish = wish});
   }
 
   /// Every object to the one with the fewest bytes of those that want it.

@@ -103,6 +103,10 @@ std::uint64_t smallest_budget(std::span<const Request> requests) {
   return std::min_element(requests.begin(), requests.end(), [](const Request& a, const Request& b) { return a.budget < b.budget; })->budget;
 }
 
-std::uint64_t round_budget(std::uint64_t staging) { return std::max<std::uint64_t>(staging / 2, 1); }
+std::uint64_t round_budget(std::uint64_t staging, int ranks) {
+  constexpr std::uint64_t kPerRank = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kLeast = std::uint64_t{4} << 20;
+  return std::max<std::uint64_t>(std::min(staging / 2, std::max(kLeast, static_cast<std::uint64_t>(ranks) * kPerRank)), 1);
+}
 
 }  // namespace dckpt

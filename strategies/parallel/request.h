@@ -26,8 +26,9 @@ std::uint64_t layout_of(const Metadata& metadata);
 /// A hash of all ranks' wishes, never 0.
 std::uint64_t number_of_wishes(std::uint64_t layout, std::span<const ByteView> wishes);
 
-/// Staging is shared between what a rank sends and what it receives.
-std::uint64_t round_budget(std::uint64_t staging);
+/// What a rank may send in a round, in bytes; it receives as much. Half of the staging at most, and less where that is large: a few MiB stay in the processor's cache
+/// between packing and unpacking, and need little fresh memory, which is slower than the copies.
+std::uint64_t round_budget(std::uint64_t staging, int ranks);
 
 Bytes encode_request(const Request& request);
 
