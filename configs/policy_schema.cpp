@@ -165,6 +165,7 @@ Type<LoadOptions> load() {
             list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
       field("padding", &LoadOptions::padding, choice(kPaddingNames)),
       field("rename", &LoadOptions::rename, list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
+      field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
       field("verify_integrity", &LoadOptions::verify_integrity, flag()),
       field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
       field("staging", &LoadOptions::staging, size(kMiB, kTiB)),

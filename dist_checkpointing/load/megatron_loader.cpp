@@ -1,5 +1,6 @@
 #include <string>
 
+#include "dist_checkpointing/load/access_check.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
@@ -50,6 +51,7 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   TensorRequest request;
   std::vector<std::uint32_t> objects;
   agree(load.comm, "reading the request", [&] { parts = split_for_load(state); });
+  if (load.options.validate_access_integrity) check_access(parts.sharded, load.comm);
   parts.sharded = drop_unexpected(load, std::move(parts.sharded));
   require_all(load, parts.sharded);
   agree(load.comm, "checking the request against the checkpoint", [&] {

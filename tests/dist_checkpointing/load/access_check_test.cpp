@@ -1,0 +1,67 @@
+#include "dist_checkpointing/load/access_check.h"
+
+#include <gmock/gmock.h>
+
+#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/save.h"
+#include "mapping/base/error.h"
+#include "strategies/comm/threads.h"
+#include "tests/support/arange.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+class AccessCheck : public ::testing::Test {
+ protected:
+  AccessCheck() {
+    StateDict state;
+    state["w"] = ShardedTensor::whole("w", arange({4, 3}));
+    for (int cell = 0; cell < 2; ++cell) state["rng"][std::to_string(cell)] = ShardedObject("rng", Value(cell), {2}, {cell});
+    save(state, path());
+  }
+
+  std::filesystem::path path() const { return directory_.path() / "checkpoint"; }
+
+  /// What two ranks get that ask for these rows of the tensor, as replicas of these numbers, and for these cells of the objects.
+  struct Asked {
+    std::int64_t rows_from = 0;
+    int replica = 0;
+    int cell = 0;
+  };
+  std::vector<std::string> errors_of(const std::array<Asked, 2>& asked, bool validate) {
+    std::vector<std::string> errors(2);
+    run_ranks(2, [&](Communicator& comm) {
+      const Asked& mine = asked[static_cast<std::size_t>(comm.rank())];
+      StateDict state;
+      state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, {2, 3}), {{.axis = 0, .rank = mine.rows_from / 2, .count = 2}}, {.replica_id = mine.replica});
+      state["rng"] = ShardedObject("rng", Value(), {2}, {mine.cell});
+      try {
+        load(state, path(), {.validate_access_integrity = validate}, comm);
+      } catch (const CheckpointError& error) {
+        errors[static_cast<std::size_t>(comm.rank())] = error.what();
+      }
+    });
+    return errors;
+  }
+
+ private:
+  TempDir directory_;
+};
+
+TEST_F(AccessCheck, RanksThatShareEveryKeyAmongThemLoad) { EXPECT_THAT(errors_of({{{0, 0, 0}, {2, 0, 1}}}, true), Each("")); }
+
+TEST_F(AccessCheck, PartsThatTwoRanksOrNobodyAsksForAreAnErrorOnAllRanks) {
+  EXPECT_THAT(errors_of({{{0, 0, 0}, {0, 0, 1}}}, true), Each(AllOf(HasSubstr("Invalid access pattern"), HasSubstr("'w'"))));
+  EXPECT_THAT(errors_of({{{0, 0, 0}, {2, 1, 1}}}, true), Each(AllOf(HasSubstr("Invalid access pattern"), HasSubstr("'w'")))) << "no main replica of the second half";
+  EXPECT_THAT(errors_of({{{0, 0, 0}, {2, 0, 0}}}, true), Each(HasSubstr("rng"))) << "one object twice, the other one not at all";
+}
+
+TEST_F(AccessCheck, WithoutItRanksAskForWhateverTheyLike) { EXPECT_THAT(errors_of({{{0, 0, 0}, {0, 0, 0}}}, false), Each("")); }
+
+}  // namespace
+}  // namespace dckpt
