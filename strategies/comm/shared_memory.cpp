@@ -5,6 +5,7 @@
 //
 //   written   bytes put into the ring so far; only the sender changes it
 //   read      bytes taken out so far; only the receiver changes it
+//   state     of each side: for which rank it waits, and why it has given up. Who waits for a rank that waits itself says for whom, so all ranks name the one at fault.
 //
 // Each side keeps its own counter by itself as well, and checks the other's: it is another process's memory. The file is sealed against shrinking before it is
 // offered, so that reading it cannot fail. Nobody blocks in the system while waiting: both sides look again, at growing intervals, until the deadline, and now and then
@@ -33,6 +34,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -54,10 +56,18 @@ struct alignas(64) Counter {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
+/// What a side says of itself.
+struct State {
+  std::atomic<std::int64_t> waits_for;  ///< a rank + 1; 0: nobody
+  std::array<char, 500> farewell;       ///< written once
+  std::atomic<std::uint32_t> length;    ///< of the farewell; 0: it has not given up
+};
+
 struct SharedRing {
   Token token;  ///< says that this is the memory that was offered
   Counter written;
   Counter read;
+  std::array<State, 2> states;  ///< of the sender and of the receiver
   alignas(4096) std::array<std::byte, kRing> bytes;
 };
 
@@ -111,6 +121,7 @@ class Channel {
 
   /// The sender's side; what it offers says if that did not work.
   Offer make() {
+    sends_ = true;
     Offer offer;
     offer.host = this_host();
     memory_ = Descriptor(::memfd_create("dckpt", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -142,6 +153,23 @@ class Channel {
     return process_.get() >= 0 && ::poll(&ended, 1, 0) == 1;
   }
 
+  void say_waiting(std::optional<int> peer) noexcept { mine().waits_for.store(peer ? *peer + 1 : 0, std::memory_order_relaxed); }
+
+  void say_farewell(const std::string& why) noexcept {
+    const std::size_t count = std::min(why.size(), mine().farewell.size());
+    std::memcpy(mine().farewell.data(), why.data(), count);
+    mine().length.store(static_cast<std::uint32_t>(count), std::memory_order_release);
+  }
+
+  /// For whom the other side waits.
+  std::optional<int> waits_for() const noexcept {
+    const std::int64_t peer = theirs().waits_for.load(std::memory_order_relaxed);
+    return peer > 0 && peer <= INT32_MAX ? std::optional(static_cast<int>(peer - 1)) : std::nullopt;
+  }
+
+  /// Why the other side has given up; empty as long as it has not.
+  std::string farewell() const { return {theirs().farewell.data(), std::min<std::size_t>(theirs().length.load(std::memory_order_acquire), theirs().farewell.size())}; }
+
   /// Puts in as much as there is room for. Returns how much.
   std::size_t send(ByteView bytes) {
     const std::uint64_t used = position_ - ring_->read.value.load(std::memory_order_acquire);
@@ -170,6 +198,9 @@ class Channel {
   }
 
  private:
+  State& mine() const noexcept { return ring_->states[sends_ ? 0 : 1]; }
+  State& theirs() const noexcept { return ring_->states[sends_ ? 1 : 0]; }
+
   bool map() {
     void* const memory = ::mmap(nullptr, sizeof(SharedRing), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
     if (memory != MAP_FAILED) ring_ = static_cast<SharedRing*>(memory);
@@ -183,12 +214,13 @@ class Channel {
   Descriptor memory_;
   Descriptor process_;
   SharedRing* ring_ = nullptr;
+  bool sends_ = false;
   std::uint64_t position_ = 0;
 };
 
 class SharedMemoryTransport final : public Transport {
  public:
-  explicit SharedMemoryTransport(std::shared_ptr<Transport> network) : network_(std::move(network)) {}
+  SharedMemoryTransport(std::shared_ptr<Transport> network, int rank) : network_(std::move(network)), rank_(rank) {}
 
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
     open_channels(outgoing, incoming, deadline);
@@ -203,11 +235,16 @@ class SharedMemoryTransport final : public Transport {
       Channel* const channel = from_.at(one.from).get();
       channel != nullptr ? moving.push_back({one.from, channel, {}, one.bytes}) : network_in.push_back(one);
     }
-    if (!network_out.empty() || !network_in.empty()) network_->exchange(network_out, network_in, deadline);
-    move(std::move(moving), deadline);
+    try {
+      if (!network_out.empty() || !network_in.empty()) network_->exchange(network_out, network_in, deadline);
+      move(std::move(moving), deadline);
+    } catch (const CheckpointError& error) {
+      for_all_channels([&](Channel& channel) { channel.say_farewell(error.message()); });
+      throw;
+    }
   }
 
-  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override { return with_shared_memory(network_->part(members, group)); }
+  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override { return with_shared_memory(network_->part(members, group), rank_); }
 
  private:
   /// A null channel: messages in this direction use the network.
@@ -257,7 +294,28 @@ class SharedMemoryTransport final : public Transport {
     network_->exchange(outgoing, incoming, deadline);
   }
 
-  static void move(std::vector<Moving> moving, const Deadline& deadline) {
+  template <typename Visit>
+  void for_all_channels(Visit&& visit) {
+    for (const Channels* const channels : {&to_, &from_}) {
+      for (const auto& [peer, channel] : *channels) {
+        if (channel) visit(*channel);
+      }
+    }
+  }
+
+  /// Who does not send comes before who does not receive.
+  static const Moving& awaited(const std::vector<Moving>& moving) {
+    const auto silent = std::find_if(moving.begin(), moving.end(), [](const Moving& one) { return !one.to_receive.empty(); });
+    return silent != moving.end() ? *silent : moving.front();
+  }
+
+  /// The rank that the awaited one waits for, which need not be its neighbour.
+  std::optional<int> culprit(const Moving& awaited) const {
+    const auto rank = awaited.channel->waits_for();
+    return rank == rank_ ? std::nullopt : rank;
+  }
+
+  void move(std::vector<Moving> moving, const Deadline& deadline) {
     int idle = 0;
     std::chrono::microseconds nap = kShortestNap;
     auto next_life_sign = Clock::now() + kLifeSign;
@@ -273,22 +331,28 @@ class SharedMemoryTransport final : public Transport {
       }
       std::erase_if(moving, [](const Moving& one) { return one.to_send.empty() && one.to_receive.empty(); });
       if (moved > 0) {
+        if (idle >= kYields) for_all_channels([](Channel& channel) { channel.say_waiting({}); });
         idle = 0;
         nap = kShortestNap;
         ended.reset();
         continue;
       }
-      if (ended) throw CheckpointError(ErrorCode::kIo, "lost the connection to rank " + std::to_string(*ended) + ": its process has ended");
       if (++idle < kYields) {
         ::sched_yield();
         continue;
       }
-      if (deadline.passed()) {
-        // Who does not send is named before who does not receive.
-        const auto silent = std::find_if(moving.begin(), moving.end(), [](const Moving& one) { return !one.to_receive.empty(); });
-        const int peer = (silent != moving.end() ? *silent : moving.front()).peer;
-        throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " + std::to_string(peer));
+      for (const Moving& one : moving) {
+        const std::string why = one.channel->farewell();
+        if (!why.empty()) throw CheckpointError(ErrorCode::kIo, "rank " + std::to_string(one.peer) + " has given up: " + printable(why));
       }
+      if (ended) throw CheckpointError(ErrorCode::kIo, "lost the connection to rank " + std::to_string(*ended) + ": its process has ended");
+      const Moving& silent = awaited(moving);
+      const std::optional<int> other = culprit(silent);
+      if (deadline.passed()) {
+        throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " + std::to_string(silent.peer) +
+                                                  (other ? ", which waits for rank " + std::to_string(*other) : ""));
+      }
+      for_all_channels([&](Channel& channel) { channel.say_waiting(other.value_or(silent.peer)); });
       if (const auto now = Clock::now(); now >= next_life_sign) {
         next_life_sign = now + kLifeSign;
         const auto found = std::find_if(moving.begin(), moving.end(), [](const Moving& one) { return one.channel->other_has_ended(); });
@@ -300,12 +364,13 @@ class SharedMemoryTransport final : public Transport {
   }
 
   std::shared_ptr<Transport> network_;
+  int rank_;
   Channels to_;
   Channels from_;
 };
 
 }  // namespace
 
-std::shared_ptr<Transport> with_shared_memory(std::shared_ptr<Transport> network) { return std::make_shared<SharedMemoryTransport>(std::move(network)); }
+std::shared_ptr<Transport> with_shared_memory(std::shared_ptr<Transport> network, int rank) { return std::make_shared<SharedMemoryTransport>(std::move(network), rank); }
 
 }  // namespace dckpt

@@ -39,7 +39,7 @@ class WatchedNetwork final : public Transport {
 };
 
 void run_sharing_ranks(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout) {
-  run_transports(size, [&](const std::shared_ptr<Transport>& network, int rank) { body(*point_to_point(with_shared_memory(network), rank, size, timeout)); });
+  run_transports(size, [&](const std::shared_ptr<Transport>& network, int rank) { body(*point_to_point(with_shared_memory(network, rank), rank, size, timeout)); });
 }
 
 INSTANTIATE_TEST_SUITE_P(SharedMemory, CommunicatorConformance, testing::Values(CommunicatorWorld{"shared_memory", run_sharing_ranks}), name_of_world);
@@ -65,7 +65,7 @@ void swap_long_messages(Communicator& comm) {
 TEST(SharedMemory, AfterTheFirstMessageTheNetworkCarriesNothing) {
   std::atomic<std::uint64_t> bytes = 0;
   run_transports(2, [&](const std::shared_ptr<Transport>& network, int rank) {
-    const auto comm = point_to_point(with_shared_memory(std::make_shared<WatchedNetwork>(network, bytes)), rank, 2, std::chrono::seconds(60));
+    const auto comm = point_to_point(with_shared_memory(std::make_shared<WatchedNetwork>(network, bytes), rank), rank, 2, std::chrono::seconds(60));
     comm->barrier();
     comm->barrier();
     const std::uint64_t before = bytes;
@@ -81,7 +81,7 @@ TEST(SharedMemory, WhereMemoryCannotBeSharedTheNetworkCarriesAll) {
   std::atomic<std::uint64_t> bytes = 0;
   run_transports(2, [&](const std::shared_ptr<Transport>& network, int rank) {
     const Deadline deadline = Deadline::after(std::chrono::seconds(60));
-    const auto transport = with_shared_memory(std::make_shared<WatchedNetwork>(network, bytes, true));
+    const auto transport = with_shared_memory(std::make_shared<WatchedNetwork>(network, bytes, true), rank);
     const Bytes sent = pattern(kLong, 1);
     Bytes got(kLong);
     for (int turn = 0; turn < 2; ++turn) {
@@ -96,19 +96,48 @@ TEST(SharedMemory, WhereMemoryCannotBeSharedTheNetworkCarriesAll) {
   EXPECT_GE(bytes, 2 * kLong);
 }
 
-TEST(SharedMemory, ARankThatDoesNotComeIsNamedAtTheDeadline) {
-  std::string text;
-  run_transports(3, [&](const std::shared_ptr<Transport>& network, int rank) {
-    const auto comm = point_to_point(with_shared_memory(network), rank, 3, std::chrono::milliseconds(300));
-    comm->barrier();
-    if (rank == 2) return;
+/// What each of `size` ranks is told of a barrier to which rank `absent` does not come, after one that it came to.
+std::vector<std::string> errors_without(int absent, int size, std::chrono::milliseconds timeout) {
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  run_transports(size, [&](const std::shared_ptr<Transport>& network, int rank) {
+    const auto comm = point_to_point(with_shared_memory(network, rank), rank, size, timeout);
+    comm->all_to_all(std::vector<Bytes>(static_cast<std::size_t>(size)));
+    if (rank == absent) return;
     try {
       comm->barrier();
     } catch (const CheckpointError& error) {
-      if (rank == 0) text = error.what();
+      errors[static_cast<std::size_t>(rank)] = error.what();
     }
   });
-  EXPECT_EQ(text, "barrier: waited 300 ms for rank 2 [rank 0]");
+  return errors;
+}
+
+TEST(SharedMemory, ARankThatDoesNotComeIsNamedByAllThatWait) {
+  const std::vector<std::string> errors = errors_without(3, 5, std::chrono::milliseconds(500));
+  EXPECT_EQ(errors[0], "barrier: waited 500 ms for rank 3 [rank 0]");
+  for (const int rank : {1, 2, 4}) EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("for rank 3")) << rank;
+}
+
+TEST(SharedMemory, ARankThatGivesUpTellsWhyAtOnce) {
+  std::vector<std::string> errors(2);
+  run_transports(2, [&](const std::shared_ptr<Transport>& network, int rank) {
+    const auto transport = with_shared_memory(network, rank);
+    Bytes message(100);
+    const Transport::Outgoing outgoing{1 - rank, message};
+    const Transport::Incoming incoming{1 - rank, message};
+    const auto receive = [&](std::chrono::milliseconds timeout) {
+      try {
+        transport->exchange({}, {&incoming, 1}, Deadline::after(timeout));
+      } catch (const CheckpointError& error) {
+        errors[static_cast<std::size_t>(rank)] = error.message();
+      }
+    };
+    rank == 0 ? transport->exchange({&outgoing, 1}, {}, Deadline::after(std::chrono::seconds(60))) : receive(std::chrono::seconds(60));
+    rank == 1 ? transport->exchange({&outgoing, 1}, {}, Deadline::after(std::chrono::seconds(60))) : receive(std::chrono::seconds(60));
+    receive(rank == 0 ? std::chrono::milliseconds(100) : std::chrono::minutes(10));
+  });
+  EXPECT_EQ(errors[0], "waited 100 ms for rank 1");
+  EXPECT_EQ(errors[1], "rank 0 has given up: waited 100 ms for rank 1");
 }
 
 /// Overwrites the counters of all memory files that this process shares.
@@ -127,7 +156,7 @@ TEST(SharedMemory, CountersThatCannotBeAreAnError) {
   std::barrier both(2);
   run_transports(2, [&](const std::shared_ptr<Transport>& network, int rank) {
     const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-    const auto transport = with_shared_memory(network);
+    const auto transport = with_shared_memory(network, rank);
     Bytes message(100);
     const auto move = [&] {
       const Transport::Outgoing outgoing{1, message};
