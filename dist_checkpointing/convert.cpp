@@ -305,7 +305,7 @@ class Conversion {
   void write() {
     const TargetPath target = split_target(report_.destination);
     const std::shared_ptr<Storage> storage = posix_storage(target.parent);
-    if (options_.overwrite) refuse_training_root(target);
+    if (options_.overwrite) check_replaceable(target);
     Publication publication = Publication::begin(storage, target.name, staging_token(), {.overwrite = options_.overwrite, .sync = options_.io.fsync});
     std::uint64_t total = report_.bytes;
     for (const ObjectMetadata& object : contents_.metadata.objects) total += object.place.length;

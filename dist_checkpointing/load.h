@@ -54,7 +54,7 @@ std::optional<Value> load_content_metadata(const std::filesystem::path& path);
 StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options = {});
 
 /// Key → ShardedTensor of the whole tensor without data, and unique key → ShardedObject without data (of a plain DCP directory: key → none): what `load` takes to
-/// load all.
+/// load all. The common state is not among them, also where it is stored as an object (Megatron 0.19 and newer): load_common_state() has it.
 StateDict load_sharded_metadata(const std::filesystem::path& path);
 
 }  // namespace dckpt

@@ -176,7 +176,7 @@ void SaveJob::compare_common() {
 
 std::vector<Bytes> SaveJob::assign(const std::vector<Bytes>& proposals) {
   const std::vector<Bytes> answers = planner_.decide(proposals);
-  if (options_.overwrite) refuse_training_root(target_);
+  if (options_.overwrite) check_replaceable(target_);
   publication_.emplace(Publication::begin(storage_, target_.name, staging_token(), {.overwrite = options_.overwrite, .sync = options_.io.fsync}));
   std::vector<Bytes> assignments;
   for (const Bytes& answer : answers) assignments.push_back(encode_assignment(publication_->staging(), answer));

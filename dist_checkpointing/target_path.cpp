@@ -1,11 +1,16 @@
 #include "dist_checkpointing/target_path.h"
 
+#include <algorithm>
+#include <span>
 #include <system_error>
 #include <vector>
 
 #include "dist_checkpointing/training_root/layout.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/registry.h"
+#include "strategies/storage/posix.h"
 
 namespace dckpt {
 
@@ -19,12 +24,31 @@ TargetPath split_target(const std::filesystem::path& directory) {
   return {path.parent_path(), path.filename().string()};
 }
 
-void refuse_training_root(const TargetPath& target) {
+namespace {
+
+bool looks_like_checkpoint(std::span<const FileInfo> entries) {
+  const auto is_part = [](const FileInfo& entry) { return entry.name == kConfigFile || entry.name.ends_with(".distcp"); };
+  const std::span<const LoadStrategyEntry> strategies = load_strategies();
+  return std::any_of(entries.begin(), entries.end(), is_part) ||
+         std::any_of(strategies.begin(), strategies.end(), [&](const LoadStrategyEntry& strategy) { return strategy.recognises && strategy.recognises(entries); });
+}
+
+}  // namespace
+
+void check_replaceable(const TargetPath& target) {
   const std::filesystem::path path = target.parent / target.name;
   std::error_code nothing_there;
   if (!std::filesystem::is_directory(path, nothing_there)) return;
   const std::vector<std::uint64_t> iterations = list_iterations(path);
-  if (iterations.empty() && !std::filesystem::exists(path / kTrackerFile, nothing_there)) return;
+  if (iterations.empty() && !std::filesystem::exists(path / kTrackerFile, nothing_there)) {
+    if (parse_iteration_directory(target.name)) return;  // whatever a save has left of it
+    const std::vector<FileInfo> entries = posix_storage(path)->list("");
+    if (entries.empty() || looks_like_checkpoint(entries)) return;
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "refusing to replace a directory that is no checkpoint (it holds " + dckpt::quoted(entries.front().name) +
+                              (entries.size() > 1 ? " and " + grouped(entries.size() - 1) + " more" : "") + "): remove it first if it is not needed, or choose another name",
+                          {.file = path.string()});
+  }
   throw CheckpointError(ErrorCode::kInvalidArgument,
                         "refusing to replace a training root (it has " + describe_iterations(iterations) + "): a checkpoint goes into a directory in it, for example " +
                             dckpt::quoted(iteration_directory(iterations.empty() ? 0 : iterations.back())),

@@ -14,7 +14,8 @@ struct TargetPath {
 /// Throws CheckpointError (invalid argument) if the path names no directory that could be made anew ("/", "..").
 TargetPath split_target(const std::filesystem::path& directory);
 
-/// Throws CheckpointError (invalid argument) if a training root is there: to put one checkpoint in its place would remove all of them.
-void refuse_training_root(const TargetPath& target);
+/// Throws CheckpointError (invalid argument) if a directory is there that is neither empty nor a checkpoint, whole or interrupted, nor named like an iteration: what is
+/// replaced is removed with all that it holds. A training root is refused, too: to put one checkpoint in its place would remove all of them.
+void check_replaceable(const TargetPath& target);
 
 }  // namespace dckpt

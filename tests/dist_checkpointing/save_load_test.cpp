@@ -19,6 +19,7 @@
 namespace dckpt {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -530,6 +531,22 @@ TEST_F(SaveLoad, ATrainingRootIsNeverReplacedByACheckpoint) {
   std::ofstream(checkpoint("root") / "latest_checkpointed_iteration.txt") << 100;
   EXPECT_THAT(error_of(replace_root), HasSubstr("refusing to replace a training root"));
   EXPECT_TRUE(std::filesystem::exists(checkpoint("root") / "latest_checkpointed_iteration.txt"));
+}
+
+TEST_F(SaveLoad, OnlyCheckpointsAndEmptyDirectoriesAreReplaced) {
+  const StateDict state = Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}});
+  const auto replace = [&] { save(state, checkpoint(), {.overwrite = true}); };
+  std::filesystem::create_directory(checkpoint());
+  replace();
+  std::filesystem::remove(checkpoint() / "metadata.json");  // as an interrupted save of Megatron leaves it
+  std::filesystem::remove(checkpoint() / ".metadata");
+  replace();
+  replace();
+  std::filesystem::remove_all(checkpoint());
+  std::filesystem::create_directory(checkpoint());
+  std::ofstream(checkpoint() / "thesis.tex") << "chapter 1";
+  EXPECT_THAT(error_of(replace), AllOf(HasSubstr("refusing to replace a directory that is no checkpoint (it holds 'thesis.tex')"), HasSubstr("choose another name")));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint() / "thesis.tex"));
 }
 
 TEST_F(SaveLoad, ADirectoryWithoutANameIsRefused) {
