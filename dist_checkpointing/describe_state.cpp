@@ -34,8 +34,10 @@ void add_tensor(DescribedState& out, TensorShard shard, Tensor data) {
   out.tensors.push_back(std::move(data));
 }
 
-void add_object(DescribedState& out, std::string key, Bytes bytes, bool main_replica) {
-  out.shards.emplace_back(ObjectShard{std::move(key), bytes.size(), main_replica, static_cast<std::uint32_t>(out.object_bytes.size())});
+void add_object(DescribedState& out, ObjectShard shard, Bytes bytes) {
+  shard.nbytes = bytes.size();
+  shard.source = static_cast<std::uint32_t>(out.object_bytes.size());
+  out.shards.emplace_back(std::move(shard));
   out.object_bytes.push_back(std::move(bytes));
 }
 
@@ -49,13 +51,9 @@ void add_sharded_tensor(DescribedState& out, const ShardedTensor& tensor, Writer
 }
 
 void add_sharded_object(DescribedState& out, const ShardedObject& object, Writers writers) {
-  object.validate();
-  const bool main_replica = object.replica_id.is_main();
-  add_object(out, object.unique_key(), writers.may_write(main_replica) ? save_torch_file(Value::list({object.data})) : Bytes(), main_replica);
-  auto& shard = std::get<ObjectShard>(out.shards.back());
-  shard.grid_key = object.key;
-  shard.grid = object.global_shape;
-  shard.cell = object.global_offset;
+  ObjectShard shard = describe_object(object);
+  const bool writes = writers.may_write(shard.main_replica);
+  add_object(out, std::move(shard), writes ? save_torch_file(Value::list({object.data})) : Bytes());
 }
 
 /// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that the plan can be checked as a whole.
@@ -73,7 +71,7 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
   if (compat == Compat::kMegatron) {
     out.common = out.own_common;
   } else {
-    add_object(out, kCommonStateKey, save_torch_file(Value::list({out.own_common})), true);
+    add_object(out, {.key = kCommonStateKey}, save_torch_file(Value::list({out.own_common})));
   }
   return out;
 }
@@ -123,7 +121,7 @@ DescribedState describe_dcp(const StateDict& state) {
         add_tensor(out, std::move(shard), tensor);
         break;
       }
-      default: add_object(out, leaf.name, save_torch_file(leaf.value), true);
+      default: add_object(out, {.key = leaf.name}, save_torch_file(leaf.value));
     }
     add_path(leaf.name, leaf.path);
   }

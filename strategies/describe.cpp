@@ -29,6 +29,15 @@ TensorShard describe_tensor(const ShardedTensor& tensor) {
   return shard;
 }
 
+ObjectShard describe_object(const ShardedObject& object) {
+  object.validate();
+  ObjectShard shard{.key = object.unique_key(), .main_replica = object.replica_id.is_main()};
+  shard.grid_key = object.key;
+  shard.grid = object.global_shape;
+  shard.cell = object.global_offset;
+  return shard;
+}
+
 WantedShard describe_wanted(const ShardedTensor& shard) {
   WantedShard wanted;
   wanted.box = shard.global_box();

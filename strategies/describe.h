@@ -20,6 +20,9 @@ ShardedLeaves collect_sharded(const StateDict& state);
 /// What planning needs to know of a tensor; `source` is left to the caller. Validates it (Megatron's messages).
 TensorShard describe_tensor(const ShardedTensor& tensor);
 
+/// The same of an object; `nbytes` and `source` are left to the caller.
+ObjectShard describe_object(const ShardedObject& object);
+
 /// The part of a stored tensor that a shard asks for. `tensor` and `destination` are left to the caller.
 WantedShard describe_wanted(const ShardedTensor& shard);
 

@@ -4,22 +4,11 @@
 
 #include "mapping/planning/global_plan.h"
 #include "mapping/planning/save_plan.h"
-#include "mapping/state/sharded_object.h"
-#include "mapping/state/sharded_tensor.h"
 #include "strategies/comm/agree.h"
 #include "strategies/describe.h"
 
 namespace dckpt {
 namespace {
-
-ObjectShard describe_object(const ShardedObject& object) {
-  object.validate();
-  ObjectShard shard{.key = object.unique_key(), .main_replica = object.replica_id.is_main()};
-  shard.grid_key = object.key;
-  shard.grid = object.global_shape;
-  shard.cell = object.global_offset;
-  return shard;
-}
 
 /// What a save of the same shards would plan.
 Bytes plan_of(const Value& sharded) {

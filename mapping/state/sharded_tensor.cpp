@@ -237,6 +237,7 @@ std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t
     if (data) part.data = data->narrow(at, start, length);
     return {std::move(part)};
   }
+  // Megatron's own words.
   if (axis != 0) refuse("Narrowing along the first axis is supported for now only, got dim=" + std::to_string(axis), key);
   // The entries kept are the elements [first, first + kept) of the flattened local tensor.
   const std::int64_t row = dckpt::numel(local_shape) / local;

@@ -35,6 +35,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/posix_fd.h"
 
 namespace dckpt {
 namespace {
@@ -92,23 +93,6 @@ std::array<char, 40> this_host() {
   return host;
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const noexcept { return fd_; }
-
- private:
-  int fd_;
-};
-
 /// One side of a channel.
 class Channel {
  public:
@@ -124,8 +108,8 @@ class Channel {
     sends_ = true;
     Offer offer;
     offer.host = this_host();
-    memory_ = Descriptor(::memfd_create("dckpt", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (memory_.get() < 0 || ::ftruncate(memory_.get(), sizeof(SharedRing)) != 0 || ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0 || !map()) return offer;
+    memory_ = posix::Fd(::memfd_create("dckpt", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memory_ || ::ftruncate(memory_.get(), sizeof(SharedRing)) != 0 || ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0 || !map()) return offer;
     std::random_device random;
     for (std::uint64_t& word : offer.token) word = (std::uint64_t{random()} << 32) | random() | 1U;
     ring_->token = offer.token;
@@ -138,19 +122,19 @@ class Channel {
   Answer take(const Offer& offer) {
     if (offer.descriptor < 0 || offer.host.front() == '\0' || offer.host != this_host()) return Answer::kRefused;
     const std::string path = "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.descriptor);
-    memory_ = Descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-    const int seals = memory_.get() < 0 ? -1 : ::fcntl(memory_.get(), F_GET_SEALS);
+    memory_ = posix::Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    const int seals = !memory_ ? -1 : ::fcntl(memory_.get(), F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::lseek(memory_.get(), 0, SEEK_END) != sizeof(SharedRing) || !map() || ring_->token != offer.token) return Answer::kRefused;
     watch(offer.process);
     return Answer::kAccepted;
   }
 
   /// The other side's process, to notice its end.
-  void watch(std::int64_t process) { process_ = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0))); }
+  void watch(std::int64_t process) { process_ = posix::Fd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0))); }
 
   bool other_has_ended() const {
     pollfd ended{process_.get(), POLLIN, 0};
-    return process_.get() >= 0 && ::poll(&ended, 1, 0) == 1;
+    return process_ && ::poll(&ended, 1, 0) == 1;
   }
 
   void say_waiting(std::optional<int> peer) noexcept { mine().waits_for.store(peer ? *peer + 1 : 0, std::memory_order_relaxed); }
@@ -211,8 +195,8 @@ class Channel {
     if (used > kRing) throw CheckpointError(ErrorCode::kIo, "the counters in the memory shared with another rank are impossible: something has written over it");
   }
 
-  Descriptor memory_;
-  Descriptor process_;
+  posix::Fd memory_;
+  posix::Fd process_;
   SharedRing* ring_ = nullptr;
   bool sends_ = false;
   std::uint64_t position_ = 0;

@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -252,6 +254,31 @@ TEST_F(PosixStorageTest, AFailureOfABlockWrittenInTheBackgroundIsReportedByWhate
     EXPECT_THAT(error_of(finish), AllOf(HasSubstr("io: cannot write 4,190,208 bytes"), HasSubstr("File too large"), HasSubstr("offset 4096")));
     EXPECT_THAT(error_of([&] { file->sync(); }), HasSubstr("File too large")) << "a file that failed never counts as durable";
   }
+}
+
+/// Whether the open file of this path is written past the page cache.
+bool is_direct(const fs::path& path) {
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (fs::read_symlink(entry.path(), ignored) == fs::canonical(path)) return (::fcntl(std::stoi(entry.path().filename()), F_GETFL) & O_DIRECT) != 0;
+  }
+  throw std::runtime_error("the file is not open");
+}
+
+TEST_F(PosixStorageTest, TheEngineIsTheOneAskedForAndAutoTakesDirectForLargeDurableFilesOnLocalDisks) {
+  struct statfs system {};
+  ASSERT_EQ(::statfs(root_.path().c_str(), &system), 0);
+  const bool local_disk = system.f_type == 0xEF53 || system.f_type == 0x58465342;  // ext4, XFS
+  constexpr std::uint64_t kLarge = std::uint64_t{8} << 20;
+  const auto direct = [&](const std::string& name, const CreateOptions& options) {
+    const auto file = storage_->create(name, options);
+    return is_direct(root_.path() / name);
+  };
+  EXPECT_TRUE(direct("asked", {.engine = IoEngine::kDirect}));
+  EXPECT_FALSE(direct("not_asked", {.size_hint = kLarge, .durable = true, .engine = IoEngine::kBuffered}));
+  EXPECT_EQ(direct("large", {.size_hint = kLarge, .durable = true}), local_disk);
+  EXPECT_FALSE(direct("small", {.size_hint = kLarge - 1, .durable = true}));
+  EXPECT_FALSE(direct("not_durable", {.size_hint = kLarge}));
 }
 
 TEST_F(PosixStorageTest, AnEngineThatThereIsNotIsSaid) {
