@@ -1,0 +1,72 @@
+// The trainer of docs/tutorial.md: `trainer RANKS ITERATIONS` fits a matrix that is cut by rows, and goes on from where the last run stopped.
+#include <dckpt/dist_checkpointing.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace {
+
+constexpr std::int64_t kRows = 12, kColumns = 4;
+
+/// What one rank holds: some rows of the weight and of its momentum, and a bias that every rank has.
+struct Model {
+  Model(int rank, int size) : first_row(rank * kRows / size), rows(kRows / size), weight(rows * kColumns), momentum(rows * kColumns), bias(kColumns) {}
+
+  void train_step() {
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const float target = static_cast<float>(first_row * kColumns) + static_cast<float>(i);
+      momentum[i] = 0.9F * momentum[i] + (weight[i] - target);
+      weight[i] -= 0.05F * momentum[i];
+    }
+    for (float& value : bias) value += 0.1F * (1.0F - value);
+  }
+
+  std::int64_t first_row, rows;
+  std::vector<float> weight, momentum, bias;
+};
+
+dckpt::Tensor tensor(std::vector<float>& values, const dckpt::Shape& shape) {  // no copy: `values` must outlive it
+  return {dckpt::DType::kFloat32, shape, dckpt::row_major_strides(shape), values.data(), nullptr};
+}
+
+dckpt::StateDict sharded_state(Model& model, const dckpt::Communicator& comm) {
+  const dckpt::Tensor weight = tensor(model.weight, {model.rows, kColumns});
+  const dckpt::Tensor momentum = tensor(model.momentum, {model.rows, kColumns});
+  const dckpt::Tensor bias = tensor(model.bias, {kColumns});
+  const auto my_rows = {dckpt::RankOffset{.axis = 0, .rank = comm.rank(), .count = comm.size()}};
+
+  dckpt::StateDict state;
+  state["weight"] = dckpt::ShardedTensor::from_rank_offsets("model.weight", weight, my_rows);
+  state["momentum"] = dckpt::ShardedTensor::from_rank_offsets("optimizer.state.momentum.weight", momentum, my_rows);
+  state["bias"] = dckpt::ShardedTensor::whole("model.bias", bias, {.replica_id = comm.rank()});
+  return state;
+}
+
+void train(dckpt::Communicator& comm, std::uint64_t iterations) {
+  Model model(comm.rank(), comm.size());
+  dckpt::Checkpointer checkpointer("run/checkpoints", dckpt::Policy::from_file("run.yaml"), comm);
+
+  std::uint64_t iteration = 0;
+  dckpt::StateDict loaded = sharded_state(model, comm);
+  if (const auto resumed = checkpointer.load_latest(loaded)) {
+    iteration = resumed->iteration;
+    if (comm.rank() == 0) std::printf("resumed at iteration %llu\n", static_cast<unsigned long long>(iteration));
+  }
+  while (iteration < iterations) {
+    model.train_step();
+    if (++iteration % 10 != 0) continue;
+    dckpt::StateDict state = sharded_state(model, comm);
+    state["learning_rate"] = 0.05;
+    checkpointer.save(state, iteration);
+    if (comm.rank() == 0) std::printf("iteration %llu: weight[0][1] = %.6f\n", static_cast<unsigned long long>(iteration), model.weight[1]);
+  }
+  checkpointer.wait();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return std::fprintf(stderr, "usage: trainer RANKS ITERATIONS\n"), 2;
+  dckpt::run_ranks(std::atoi(argv[1]), [&](dckpt::Communicator& comm) { train(comm, std::strtoull(argv[2], nullptr, 10)); });
+}

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""check_page.py --bin FOLDER PAGE: checks every block and link of a page of the documentation. README.md says how; --update writes changed output into the page."""
+import argparse
+import difflib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+from page import ROOT, blocks, needs_torch, snippet
+
+PREAMBLE = """golden() { mkdir -p "$2"; cp -rT "$DCKPT_SOURCE/tests/data/checkpoints/$1/ckpt" "$2"; chmod -R u+w "$2"; }
+"""
+TIMES_AND_RATES = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B/s|[mµ]?s\b|min\b)")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+class Failure(Exception):
+    pass
+
+
+def shell(text, folder, environment, options="-c"):
+    done = subprocess.run(["bash", *options.split(), PREAMBLE + text], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", timeout=300)
+    if done.returncode:
+        raise Failure(f"exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def pattern(expected):
+    """What output must look like: a line `…` is any lines, `…` in a line any text of it."""
+    parts = []
+    for line in expected:
+        masked = TIMES_AND_RATES.sub("\0", line)
+        parts.append(r"(?:.*\n)*?" if line.strip() == "…" else ".*?".join(re.escape(part) for part in masked.split("…")) + r"[ ]*\n")
+    return re.compile("".join(parts))
+
+
+def sessions(block):
+    """(command, first line of its output, end of it) for each `$ ` line; a command that ends in a backslash goes on."""
+    starts = [number for number, line in enumerate(block.lines) if line.startswith("$ ")]
+    if not starts or starts[0] != 0:
+        raise Failure("a console block begins with a command, `$ …`")
+    for start, end in zip(starts, [*starts[1:], len(block.lines)]):
+        output = start + 1
+        while block.lines[output - 1].endswith("\\"):
+            output += 1
+        yield "\n".join(block.lines[start:output])[2:], output, end
+
+
+def check_console(block, folder, environment, update):
+    replaced = []
+    for command, start, end in sessions(block):
+        printed = shell(command, folder, environment)
+        expected = block.lines[start:end]
+        if pattern(expected).fullmatch(TIMES_AND_RATES.sub("\0", printed)):
+            continue
+        actual = [line.rstrip() for line in printed.splitlines()]
+        if update and not any("…" in line for line in expected):
+            replaced.append((start, end, actual))
+            continue
+        difference = "\n".join(difflib.unified_diff(expected, actual, "the page", "the output", lineterm=""))
+        raise Failure(f"$ {command}\n{difference}")
+    for start, end, actual in reversed(replaced):
+        block.lines[start:end] = actual
+    return bool(replaced)
+
+
+def check_quotation(block):
+    file = ROOT / block.how["from"]
+    if "\n" + block.text not in "\n" + file.read_text(encoding="utf-8"):
+        raise Failure(f"these lines do not stand in {block.how['from']}")
+
+
+def check(block, folder, environment, update):
+    """What was done, for the counts. True in place of it: the block has changed."""
+    if "not checked" in block.how:
+        return f"not checked: {block.how['not checked']}"
+    if "file" in block.how:
+        file = folder / block.how["file"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(block.text, encoding="utf-8")
+    if "from" in block.how:
+        check_quotation(block)
+    elif block.language in ("sh", "setup"):
+        shell(block.text, folder, environment, "-eo pipefail -c")
+    elif block.language == "console":
+        return True if check_console(block, folder, environment, update) else "console"
+    elif block.language == "yaml":
+        file = folder / block.how.get("file", ".policy.yaml")
+        file.write_text(block.text, encoding="utf-8")
+        shell(f"dckpt config check '{file}'", folder, environment)
+    elif block.language == "json":
+        json.loads(block.text)
+    elif block.language == "cpp" and "in" in block.how:
+        done = subprocess.run(["docs_snippets", snippet(block)], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=300)
+        if done.returncode == 77 and needs_torch(block):
+            return "not checked: needs libtorch"
+        if done.returncode == 77:
+            raise Failure("docs_snippets does not have this block: build it")
+        if done.returncode:
+            raise Failure(f"exit code {done.returncode}\n{done.stdout}")
+    elif "file" not in block.how:
+        raise Failure("nothing checks this block: tests/docs/README.md says what can be done")
+    return block.language
+
+
+def anchors(text):
+    without_blocks = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(without_blocks)}
+
+
+def broken_links(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in LINK.findall(re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        if not target.exists() or anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+            yield link
+
+
+def missing_options():
+    named = (ROOT / "docs/building.md").read_text(encoding="utf-8")
+    for file in (ROOT / "cmake").glob("*.cmake"):
+        for option in re.findall(r"^\s*(?:option\(|set\()(DCKPT_\w+)(?= .*CACHE| \")", file.read_text(encoding="utf-8"), re.MULTILINE):
+            if f"`{option}`" not in named:
+                yield option
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--bin", required=True, type=pathlib.Path)
+    arguments.add_argument("--update", action="store_true")
+    arguments.add_argument("page")
+    options = arguments.parse_args()
+    page = options.page
+    problems, done, changed = [], [], []
+    problems += [f"{page}: the link {link} leads nowhere" for link in broken_links(page)]
+    if page == "docs/building.md":
+        problems += [f"{page}: the option {option} is not there" for option in missing_options()]
+    with tempfile.TemporaryDirectory(prefix="dckpt-docs-") as scratch:
+        folder = pathlib.Path(scratch)
+        environment = {**os.environ, "PATH": f"{options.bin.resolve()}:{os.environ['PATH']}", "DCKPT_SOURCE": str(ROOT), "LC_ALL": "C.UTF-8"}
+        for block in blocks(page):
+            length = len(block.lines)
+            try:
+                outcome = check(block, folder, environment, options.update)
+                if outcome is True:
+                    changed.append((block.line, length, block.lines))
+                else:
+                    done.append((outcome, block.line))
+            except (Failure, OSError, ValueError, subprocess.TimeoutExpired) as error:
+                problems.append(f"{page}:{block.line}: {error}")
+    if changed:
+        lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+        for line, length, new in reversed(changed):
+            lines[line - 1:line - 1 + length] = new
+        (ROOT / page).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for outcome, line in done:
+        if outcome.startswith("not checked"):
+            print(f"{page}:{line}: {outcome}")
+    unchecked = sum(outcome.startswith("not checked") for outcome, _ in done)
+    print(f"{page}: {len(done) - unchecked} blocks checked, {unchecked} not checked, {len(changed)} updated, {len(problems)} problems")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
