@@ -1,4 +1,5 @@
-// The trainer of docs/tutorial.md: `trainer RANKS ITERATIONS` fits a matrix that is cut by rows, and goes on from where the last run stopped.
+// The trainer of docs/tutorial.md: `trainer RANKS ITERATIONS` fits a matrix that is cut by rows;
+// resumes where the last run stopped.
 #include <dckpt/dist_checkpointing.h>
 
 #include <cstdio>
@@ -9,9 +10,11 @@ namespace {
 
 constexpr std::int64_t kRows = 12, kColumns = 4;
 
-/// What one rank holds: some rows of the weight and of its momentum, and a bias that every rank has.
+/// What one rank holds: some rows of the weight and of its momentum, and the bias, as every rank does.
 struct Model {
-  Model(int rank, int size) : first_row(rank * kRows / size), rows(kRows / size), weight(rows * kColumns), momentum(rows * kColumns), bias(kColumns) {}
+  Model(int rank, int size)
+      : first_row(rank * kRows / size), rows(kRows / size), weight(rows * kColumns),
+        momentum(rows * kColumns), bias(kColumns) {}
 
   void train_step() {
     for (std::size_t i = 0; i < weight.size(); ++i) {
@@ -26,7 +29,8 @@ struct Model {
   std::vector<float> weight, momentum, bias;
 };
 
-dckpt::Tensor tensor(std::vector<float>& values, const dckpt::Shape& shape) {  // no copy: `values` must outlive it
+// No copy: `values` must outlive the tensor.
+dckpt::Tensor tensor(std::vector<float>& values, const dckpt::Shape& shape) {
   return {dckpt::DType::kFloat32, shape, dckpt::row_major_strides(shape), values.data(), nullptr};
 }
 
@@ -38,7 +42,7 @@ dckpt::StateDict sharded_state(Model& model, const dckpt::Communicator& comm) {
 
   dckpt::StateDict state;
   state["weight"] = dckpt::ShardedTensor::from_rank_offsets("model.weight", weight, my_rows);
-  state["momentum"] = dckpt::ShardedTensor::from_rank_offsets("optimizer.state.momentum.weight", momentum, my_rows);
+  state["momentum"] = dckpt::ShardedTensor::from_rank_offsets("optimizer.momentum", momentum, my_rows);
   state["bias"] = dckpt::ShardedTensor::whole("model.bias", bias, {.replica_id = comm.rank()});
   return state;
 }
@@ -51,7 +55,7 @@ void train(dckpt::Communicator& comm, std::uint64_t iterations) {
   dckpt::StateDict loaded = sharded_state(model, comm);
   if (const auto resumed = checkpointer.load_latest(loaded)) {
     iteration = resumed->iteration;
-    if (comm.rank() == 0) std::printf("resumed at iteration %llu\n", static_cast<unsigned long long>(iteration));
+    if (comm.rank() == 0) std::printf("resumed at iteration %d\n", static_cast<int>(iteration));
   }
   while (iteration < iterations) {
     model.train_step();
@@ -59,7 +63,9 @@ void train(dckpt::Communicator& comm, std::uint64_t iterations) {
     dckpt::StateDict state = sharded_state(model, comm);
     state["learning_rate"] = 0.05;
     checkpointer.save(state, iteration);
-    if (comm.rank() == 0) std::printf("iteration %llu: weight[0][1] = %.6f\n", static_cast<unsigned long long>(iteration), model.weight[1]);
+    if (comm.rank() == 0) {
+      std::printf("iteration %d: weight[0][1] = %.6f\n", static_cast<int>(iteration), model.weight[1]);
+    }
   }
   checkpointer.wait();
 }
@@ -68,5 +74,7 @@ void train(dckpt::Communicator& comm, std::uint64_t iterations) {
 
 int main(int argc, char** argv) {
   if (argc != 3) return std::fprintf(stderr, "usage: trainer RANKS ITERATIONS\n"), 2;
-  dckpt::run_ranks(std::atoi(argv[1]), [&](dckpt::Communicator& comm) { train(comm, std::strtoull(argv[2], nullptr, 10)); });
+  const int ranks = std::atoi(argv[1]);
+  const std::uint64_t iterations = std::strtoull(argv[2], nullptr, 10);
+  dckpt::run_ranks(ranks, [&](dckpt::Communicator& comm) { train(comm, iterations); });
 }

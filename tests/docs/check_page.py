@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""check_page.py --bin FOLDER PAGE: checks every block and link of a page of the documentation. README.md says how; --update writes changed output into the page."""
+"""check_page.py --bin FOLDER PAGE: checks every block and link of a page, as README.md says.
+
+--update writes changed output into the page.
+"""
 import argparse
 import difflib
 import json
@@ -13,36 +16,51 @@ import tempfile
 sys.dont_write_bytecode = True
 from page import ROOT, blocks, needs_torch, snippet
 
-PREAMBLE = """golden() { mkdir -p "$2"; cp -rT "$DCKPT_SOURCE/tests/data/checkpoints/$1/ckpt" "$2"; chmod -R u+w "$2"; }
+PREAMBLE = """golden() {
+  mkdir -p "$2" && cp -rT "$DCKPT_SOURCE/tests/data/checkpoints/$1/ckpt" "$2" && chmod -R u+w "$2"
+}
 """
 TIMES_AND_RATES = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B/s|[mµ]?s\b|min\b)")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]*`")
+OPTION = re.compile(r"^(?:option\(|set\()(DCKPT_\w+) \".*$", re.MULTILINE)
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 class Failure(Exception):
-    pass
+    """Its text, and the exit code of a program that has failed."""
+
+    def __str__(self):
+        return self.args[0]
+
+
+def run(command, folder, environment):
+    done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, text=True,
+                          errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    if done.returncode:
+        raise Failure(f"exit code {done.returncode}\n{done.stdout}", done.returncode)
+    return done.stdout
 
 
 def shell(text, folder, environment, options="-c"):
-    done = subprocess.run(["bash", *options.split(), PREAMBLE + text], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, errors="replace", timeout=300)
-    if done.returncode:
-        raise Failure(f"exit code {done.returncode}\n{done.stdout}")
-    return done.stdout
+    return run(["bash", *options.split(), PREAMBLE + text], folder, environment)
 
 
 def pattern(expected):
     """What output must look like: a line `…` is any lines, `…` in a line any text of it."""
     parts = []
     for line in expected:
-        masked = TIMES_AND_RATES.sub("\0", line)
-        parts.append(r"(?:.*\n)*?" if line.strip() == "…" else ".*?".join(re.escape(part) for part in masked.split("…")) + r"[ ]*\n")
+        if line.strip() == "…":
+            parts.append(r"(?:.*\n)*?")
+        else:
+            texts = TIMES_AND_RATES.sub("\0", line).split("…")
+            parts.append(".*?".join(re.escape(text) for text in texts) + r"[ ]*\n")
     return re.compile("".join(parts))
 
 
 def sessions(block):
-    """(command, first line of its output, end of it) for each `$ ` line; a command that ends in a backslash goes on."""
+    """(command, first line of its output, end of it) for each `$ `; a backslash continues a command."""
     starts = [number for number, line in enumerate(block.lines) if line.startswith("$ ")]
     if not starts or starts[0] != 0:
         raise Failure("a console block begins with a command, `$ …`")
@@ -64,8 +82,8 @@ def check_console(block, folder, environment, update):
         if update and not any("…" in line for line in expected):
             replaced.append((start, end, actual))
             continue
-        difference = "\n".join(difflib.unified_diff(expected, actual, "the page", "the output", lineterm=""))
-        raise Failure(f"$ {command}\n{difference}")
+        difference = difflib.unified_diff(expected, actual, "the page", "the output", lineterm="")
+        raise Failure("\n".join([f"$ {command}", *difference]))
     for start, end, actual in reversed(replaced):
         block.lines[start:end] = actual
     return bool(replaced)
@@ -98,39 +116,36 @@ def check(block, folder, environment, update):
     elif block.language == "json":
         json.loads(block.text)
     elif block.language == "cpp" and "in" in block.how:
-        done = subprocess.run(["docs_snippets", snippet(block)], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=300)
-        if done.returncode == 77 and needs_torch(block):
+        try:
+            run(["docs_snippets", snippet(block)], folder, environment)
+        except Failure as failure:
+            if failure.args[1] != 77 or not needs_torch(block):
+                raise
             return "not checked: needs libtorch"
-        if done.returncode == 77:
-            raise Failure("docs_snippets does not have this block: build it")
-        if done.returncode:
-            raise Failure(f"exit code {done.returncode}\n{done.stdout}")
     elif "file" not in block.how:
         raise Failure("nothing checks this block: tests/docs/README.md says what can be done")
     return block.language
 
 
-def anchors(text):
-    without_blocks = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(without_blocks)}
+def anchors(file):
+    headings = HEADING.findall(BLOCK.sub("", file.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
 
 
 def broken_links(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for link in LINK.findall(re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)):
+    for link in LINK.findall(CODE.sub("", BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8")))):
         if "://" in link:
             continue
         path, _, anchor = link.partition("#")
         target = (ROOT / page).parent / path if path else ROOT / page
-        if not target.exists() or anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+        if not target.exists() or anchor and anchor not in anchors(target):
             yield link
 
 
 def missing_options():
     named = (ROOT / "docs/building.md").read_text(encoding="utf-8")
     for file in (ROOT / "cmake").glob("*.cmake"):
-        for option in re.findall(r"^\s*(?:option\(|set\()(DCKPT_\w+)(?= .*CACHE| \")", file.read_text(encoding="utf-8"), re.MULTILINE):
+        for option in OPTION.findall(file.read_text(encoding="utf-8")):
             if f"`{option}`" not in named:
                 yield option
 
@@ -148,7 +163,8 @@ def main():
         problems += [f"{page}: the option {option} is not there" for option in missing_options()]
     with tempfile.TemporaryDirectory(prefix="dckpt-docs-") as scratch:
         folder = pathlib.Path(scratch)
-        environment = {**os.environ, "PATH": f"{options.bin.resolve()}:{os.environ['PATH']}", "DCKPT_SOURCE": str(ROOT), "LC_ALL": "C.UTF-8"}
+        path = f"{options.bin.resolve()}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "DCKPT_SOURCE": str(ROOT), "LC_ALL": "C.UTF-8"}
         for block in blocks(page):
             length = len(block.lines)
             try:
@@ -168,7 +184,8 @@ def main():
         if outcome.startswith("not checked"):
             print(f"{page}:{line}: {outcome}")
     unchecked = sum(outcome.startswith("not checked") for outcome, _ in done)
-    print(f"{page}: {len(done) - unchecked} blocks checked, {unchecked} not checked, {len(changed)} updated, {len(problems)} problems")
+    print(f"{page}: {len(done) - unchecked} blocks checked, {unchecked} not checked, "
+          f"{len(changed)} updated, {len(problems)} problems")
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -1,4 +1,4 @@
-"""A Markdown page as a list of steps: its fenced blocks, and the comments that say how to check them. README.md lists these."""
+"""The fenced blocks of a Markdown page, and the comments that say how to check them (README.md)."""
 import hashlib
 import pathlib
 import re
@@ -37,8 +37,9 @@ def snippet(block):
 
 
 def pages():
-    found = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md"), ROOT / "benchmarks/README.md"]
-    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+    patterns = ["README.md", "docs/**/*.md", "examples/*/README.md", "benchmarks/README.md"]
+    files = [file for pattern in patterns for file in ROOT.glob(pattern)]
+    return sorted(file.relative_to(ROOT).as_posix() for file in files)
 
 
 def blocks(page):
@@ -58,9 +59,9 @@ def blocks(page):
         elif match := COMMENT.match(line):
             how[match[1]] = match[2]
         elif line.startswith("<!--"):
-            raise SystemExit(f"{page}:{number}: a comment that tests/docs/README.md does not know: {line}")
+            raise SystemExit(f"{page}:{number}: tests/docs/README.md does not know this comment")
         elif line.strip() and how:
-            raise SystemExit(f"{page}:{number}: the comment above belongs to a block, but no block follows")
+            raise SystemExit(f"{page}:{number}: a block must follow the comment above")
     if block is not None:
         raise SystemExit(f"{page}:{block.line}: the block does not end")
     return result

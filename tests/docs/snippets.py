@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""snippets.py FOLDER: writes core.cpp and torch.cpp, the C++ blocks of all pages in their surroundings, each a function that snippets_main.cpp calls."""
+"""snippets.py FOLDER: writes the C++ blocks of all pages, in their surroundings, as functions that
+snippets_main.cpp calls: core.cpp, and torch.cpp where torch tensors are in them."""
 import pathlib
 import re
 import sys
@@ -15,16 +16,17 @@ def main(folder):
     for page in pages():
         for block in blocks(page):
             if block.language == "cpp" and "in" in block.how:
-                code = f'#line {block.line} "{page}"\n{block.text}#line 1 "surroundings of {page}:{block.line}"\n'
-                function = surroundings(block).replace("SNIPPET", snippet(block)).replace("BLOCK\n", code)
-                found["torch" if needs_torch(block) else "core"][snippet(block)] = function
+                name, place = snippet(block), f"{page}:{block.line}"
+                code = f'#line {block.line} "{page}"\n{block.text}#line 1 "around {place}"\n'
+                function = surroundings(block).replace("SNIPPET", name).replace("BLOCK\n", code)
+                found["torch" if needs_torch(block) else "core"][name] = function
     for unit, functions in found.items():
-        includes = dict.fromkeys(line for function in functions.values() for line in INCLUDE.findall(function))
+        includes = dict.fromkeys(INCLUDE.findall("".join(functions.values())))
         entries = "".join(f'    {{"{name}", {name}}},\n' for name in functions)
         text = f"""{"".join(includes)}
 #include "snippets_main.h"
 
-{"".join(INCLUDE.sub("", function) for function in functions.values())}
+{INCLUDE.sub("", "".join(functions.values()))}
 std::map<std::string, void (*)()> {unit}_snippets() {{
   return {{
 {entries}  }};

@@ -1,4 +1,5 @@
-// docs_snippets NAME: runs a C++ block of the documentation. Exit code 77 if this program does not have it (blocks with torch tensors, where there is no libtorch).
+// docs_snippets NAME: runs a C++ block of the documentation. Exit code 77 if it needs the libtorch
+// that this program is built without.
 
 #include "snippets_main.h"
 
@@ -10,9 +11,12 @@ int main(int argc, char** argv) {
   std::map<std::string, void (*)()> all = core_snippets();
 #ifdef DCKPT_DOCS_TORCH
   all.merge(torch_snippets());
+  constexpr int kNotFound = 1;
+#else
+  constexpr int kNotFound = 77;
 #endif
   const auto found = all.find(argv[1]);
-  if (found == all.end()) return 77;
+  if (found == all.end()) return std::fprintf(stderr, "not in docs_snippets; build it anew\n"), kNotFound;
   try {
     found->second();
   } catch (const std::exception& error) {
