@@ -6,6 +6,8 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)   # SHA-256
 find_package(fmt REQUIRED)                         # header-only use, in .cpp files
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)                    # configs/yaml.cpp
+find_library(DCKPT_RE2_LIBRARY re2 REQUIRED)      # configs/rename.cpp
+find_path(DCKPT_RE2_INCLUDE re2/re2.h REQUIRED)
 find_library(DCKPT_ISAL_LIBRARY isal)
 find_path(DCKPT_ISAL_INCLUDE isa-l/crc.h)
 if(DCKPT_TORCH STREQUAL "ON")                      # mapping/torch and strategies/comm/c10d only

@@ -1,6 +1,7 @@
 #include "configs/rename.h"
 
-#include <regex>
+#include <re2/re2.h>
+
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,7 @@ struct Piece {
 };
 
 struct CompiledRule {
-  std::regex from;
+  std::shared_ptr<const RE2> from;
   std::vector<Piece> to;
 };
 
@@ -56,28 +57,42 @@ CompiledRule compile(const RenameRule& rule) {
   if (rule.from.size() > kMaxRenamePattern || rule.to.size() > kMaxRenamePattern) {
     throw BadRule{"'from' and 'to' may have " + std::to_string(kMaxRenamePattern) + " bytes"};
   }
-  CompiledRule compiled;
-  try {
-    compiled.from = std::regex(rule.from);
-  } catch (const std::regex_error& error) {
-    throw BadRule{"'from' is no regular expression: " + printable(error.what())};
+  RE2::Options options;
+  options.set_log_errors(false);
+  auto from = std::make_shared<const RE2>(rule.from, options);
+  if (!from->ok()) {
+    throw BadRule{"'from' is no regular expression: " + printable(from->error()) +
+                  " (the syntax is RE2's: no back-references, no look-ahead or look-behind)"};
   }
-  compiled.to = pieces_of(rule.to, compiled.from.mark_count());
-  return compiled;
+  const auto groups = static_cast<std::size_t>(from->NumberOfCapturingGroups());
+  return {.from = std::move(from), .to = pieces_of(rule.to, groups)};
+}
+
+/// Bytes of the UTF-8 character that starts here.
+std::size_t character_size(std::string_view text) {
+  std::size_t size = 1;
+  while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0U) == 0x80U) ++size;
+  return size;
 }
 
 std::string replace_all(const CompiledRule& rule, const std::string& key) {
+  std::vector<re2::StringPiece> groups(1 + static_cast<std::size_t>(rule.from->NumberOfCapturingGroups()));
   std::string out;
-  auto rest = key.cbegin();
-  for (std::sregex_iterator match(key.begin(), key.end(), rule.from), end; match != end; ++match) {
-    out.append(rest, (*match)[0].first);
+  std::size_t copied = 0;  // the key up to here is in `out`
+  std::size_t begin = 0;   // where the next match may start
+  while (begin <= key.size() &&
+         rule.from->Match(key, begin, key.size(), RE2::UNANCHORED, groups.data(), static_cast<int>(groups.size()))) {
+    const auto start = static_cast<std::size_t>(groups[0].data() - key.data());
+    const std::size_t end = start + groups[0].size();
+    out.append(key, copied, start - copied);
     for (const Piece& piece : rule.to) {
       out += piece.text;
-      if (piece.group) out += match->str(*piece.group);
+      if (piece.group) out.append(groups[*piece.group].data(), groups[*piece.group].size());
     }
-    rest = (*match)[0].second;
+    copied = end;
+    begin = end > start ? end : end + character_size(std::string_view(key).substr(end));
   }
-  return out.append(rest, key.cend());
+  return out.append(key, copied);
 }
 
 void check_length(std::string_view key) {

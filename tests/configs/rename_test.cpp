@@ -28,6 +28,23 @@ TEST(Rename, EachRuleSeesWhatTheOnesBeforeHaveMade) { EXPECT_EQ(renamed({{"a", "
 
 TEST(Rename, OnlyBackslashesAreSpecialInTheReplacement) { EXPECT_EQ(renamed({{"a", "$1 $& \\\\ \\0"}}, "a"), "$1 $& \\ a"); }
 
+TEST(Rename, EmptyMatchesAreReplacedBetweenCharacters) {
+  EXPECT_EQ(renamed({{"x*", "-"}}, "aé"), "-a-é-");
+  EXPECT_EQ(renamed({{"$", ".weight"}}, "decoder"), "decoder.weight");
+  EXPECT_EQ(renamed({{"^", "module."}}, "decoder"), "module.decoder");
+}
+
+TEST(Rename, NoExpressionBacktracks) {
+  EXPECT_EQ(renamed({{"^(a+)+$", "x"}}, std::string(kMaxRenamedKey - 1, 'a') + "!").size(), kMaxRenamedKey);
+  EXPECT_EQ(renamed({{"^((a|b)*)*$", "x"}}, std::string(kMaxRenamedKey, 'a')), "x");
+}
+
+TEST(Rename, WhatOnlyBacktrackingCanMatchIsRefused) {
+  for (const char* from : {"(a)\\1", "a(?=b)", "a(?!b)", "(?<=a)b"}) {
+    EXPECT_THAT(problem_of({from, ""}), Optional(HasSubstr("no back-references, no look-ahead"))) << from;
+  }
+}
+
 TEST(Rename, WithoutRulesEveryKeyIsAccepted) {
   const KeyRenamer none{std::vector<RenameRule>{}};
   EXPECT_TRUE(none.empty());
