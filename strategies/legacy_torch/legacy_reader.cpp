@@ -1,7 +1,6 @@
 #include "strategies/legacy_torch/legacy_reader.h"
 
 #include <algorithm>
-#include <cctype>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -12,28 +11,26 @@
 #include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/legacy_torch/nested_state.h"
+#include "strategies/legacy_torch/rank_grid.h"
 
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kFolderPrefix = "mp_rank_";
 constexpr std::string_view kSuffix = ".pt";
-constexpr std::string_view kMainStems[] = {"model_optim_rng", "model_rng"};  // the second with the distributed optimizer before May 2023
 
 /// A file of the checkpoint and what its tensors' names start with.
 struct SourceFile {
   std::string name;
   std::string key_prefix;
+  std::optional<RankFile> of_rank{};  ///< without its state yet
 };
 
 [[noreturn]] void fail(const Storage& storage, ErrorCode code, const std::string& message, const std::string& file) {
   throw CheckpointError(code, message, {.file = storage.describe(file)});
 }
 
-std::string key_prefix(const std::string& folder, std::string_view stem, bool several) {
-  std::string prefix = several ? folder + "/" : "";
-  if (std::find(std::begin(kMainStems), std::end(kMainStems), stem) == std::end(kMainStems)) prefix += std::string(stem) + ".";
-  return prefix;
+std::string key_prefix(const RankFile& file, bool several) {
+  return (several ? file.folder + "/" : "") + (file.is_main() ? "" : file.stem + ".");
 }
 
 std::vector<SourceFile> find_files(const Storage& storage) {
@@ -50,8 +47,8 @@ std::vector<SourceFile> find_files(const Storage& storage) {
     const std::size_t before = files.size();
     for (const FileInfo& entry : storage.list(folder)) {
       if (!entry.name.ends_with(kSuffix)) continue;
-      const std::string_view stem = std::string_view(entry.name).substr(0, entry.name.size() - kSuffix.size());
-      files.push_back({folder + "/" + entry.name, key_prefix(folder, stem, folders.size() > 1)});
+      const RankFile file{.folder = folder, .stem = entry.name.substr(0, entry.name.size() - kSuffix.size()), .state = nullptr};
+      files.push_back({file.name(), key_prefix(file, folders.size() > 1), file});
     }
     if (files.size() == before) fail(storage, ErrorCode::kIncomplete, "the rank's folder holds no .pt file", folder);
   }
@@ -81,6 +78,7 @@ class LegacyReader final : public CheckpointReader {
       : storage_(std::move(storage)), info_{.format = "torch", .producer = std::move(producer)}, checked_(files.size()) {
     std::set<std::string> keys;
     for (const SourceFile& file : files) add(file, keys);
+    check_ranks(files);
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }
@@ -143,6 +141,19 @@ class LegacyReader final : public CheckpointReader {
     rests_.push_back(std::move(state.rest));
   }
 
+  void check_ranks(const std::vector<SourceFile>& sources) const {
+    std::vector<RankFile> files;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (!sources[i].of_rank) continue;
+      files.push_back(*sources[i].of_rank);
+      files.back().state = &rests_[i];
+      files.back().has_elements = std::ranges::any_of(metadata_.tensors, [&](const TensorMetadata& tensor) {
+        return tensor.places.front().file == i && tensor.places.front().length > 0;
+      });
+    }
+    check_rank_grid(*storage_, files);
+  }
+
   /// What is not a tensor of the checkpoint, with the tensors inside tuples and objects read.
   Value with_tensors(std::size_t index) const {
     const auto file = storage_->open(metadata_.files[index]);
@@ -159,12 +170,7 @@ class LegacyReader final : public CheckpointReader {
 
 }  // namespace
 
-bool is_rank_folder(const std::string& name) {
-  if (!name.starts_with(kFolderPrefix)) return false;
-  const std::vector<std::string> numbers = split(std::string_view(name).substr(kFolderPrefix.size()), '_');
-  const auto is_number = [](const std::string& part) { return part.size() >= 2 && std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; }); };
-  return numbers.size() <= 3 && std::all_of(numbers.begin(), numbers.end(), is_number);
-}
+bool is_rank_folder(const std::string& name) { return rank_folder_numbers(name).has_value(); }
 
 std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage, const std::optional<std::string>& file) {
   if (file) return std::make_unique<LegacyReader>(std::move(storage), std::vector{SourceFile{*file, ""}}, "");

@@ -112,7 +112,9 @@ TEST(LegacyReader, ChecksTheCrcsOfTheWholeFile) {
 TEST(LegacyReader, OneRankNeedsNoPrefixSeveralDo) {
   const Value state = Value::dict({{"model", Value::dict({{"weight", small_tensor()}})}, {"iteration", 3}});
   EXPECT_THAT(keys(*open_legacy_torch(storage_with({{"mp_rank_00/model_optim_rng.pt", state}}))), ElementsAre("model.weight"));
-  EXPECT_THAT(keys(*open_legacy_torch(storage_with({{"mp_rank_00_000/model_optim_rng.pt", state}, {"mp_rank_00_001/model_optim_rng.pt", state}}))),
+  Value other = state;
+  other["model"]["weight"] = Tensor::from_bytes(DType::kUInt8, {2}, as_bytes("cd"));
+  EXPECT_THAT(keys(*open_legacy_torch(storage_with({{"mp_rank_00_000/model_optim_rng.pt", state}, {"mp_rank_00_001/model_optim_rng.pt", other}}))),
               ElementsAre("mp_rank_00_000/model.weight", "mp_rank_00_001/model.weight"));
 }
 

@@ -1,0 +1,318 @@
+#include "strategies/legacy_torch/rank_grid.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/torch_archive/checksum.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kFolderPrefix = "mp_rank_";
+constexpr const char* kAdvice = "; a single file can be opened by its own path";
+constexpr std::int64_t kMaxFolders = std::int64_t{1} << 20;
+
+/// args of a run: a Namespace, or a dict. Empty if it is neither.
+const Value* attributes(const Value& state) {
+  const Value* const args = state.is_dict() ? state.find("args") : nullptr;
+  if (args == nullptr || args->is_dict()) return args;
+  if (!args->is(Value::Kind::kOpaque) || args->as_opaque().states.empty()) return nullptr;
+  const Value& attributes = args->as_opaque().states.front();
+  return attributes.is_dict() ? &attributes : nullptr;
+}
+
+std::optional<std::int64_t> number(const Value* dict, const char* name) {
+  const Value* const found = dict == nullptr || !dict->is_dict() ? nullptr : dict->find(name);
+  if (found == nullptr || !found->is_int()) return std::nullopt;
+  return found->as_int();
+}
+
+bool flag(const Value& args, const char* name) {
+  const Value* const found = args.find(name);
+  return found != nullptr && found->is(Value::Kind::kBool) && found->as_bool();
+}
+
+/// What `args` say of a parallel layout.
+struct Layout {
+  std::optional<std::int64_t> tensor, pipeline, expert, world;
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+Layout layout_of(const Value* args) {
+  Layout layout;
+  layout.tensor = number(args, "tensor_model_parallel_size");
+  if (!layout.tensor) layout.tensor = number(args, "model_parallel_size");  // before checkpoint_version 3
+  layout.pipeline = number(args, "pipeline_model_parallel_size");
+  layout.expert = number(args, "expert_model_parallel_size");
+  layout.world = number(args, "world_size");
+  return layout;
+}
+
+std::string describe(const Layout& layout) {
+  const auto size = [](std::optional<std::int64_t> value) { return std::to_string(value.value_or(1)); };
+  return "tensor " + size(layout.tensor) + ", pipeline " + size(layout.pipeline) + ", expert " + size(layout.expert) +
+         " (world size " + (layout.world ? std::to_string(*layout.world) : "unknown") + ")";
+}
+
+std::string folder_name(const std::vector<int>& numbers) {
+  std::string name(kFolderPrefix);
+  for (std::size_t axis = 0; axis < numbers.size(); ++axis) {
+    std::array<char, 16> text{};
+    std::snprintf(text.data(), text.size(), axis == 0 ? "%02d" : "_%03d", numbers[axis]);
+    name += text.data();
+  }
+  return name;
+}
+
+class Grid {
+ public:
+  Grid(const Storage& storage, std::span<const RankFile> files) : storage_(storage), files_(files) {}
+
+  void check() {
+    find_main_files();
+    check_same_save();
+    find_axes();
+    check_complete();
+    check_writers();
+    check_optimizer();
+    check_copies();
+  }
+
+ private:
+  [[noreturn]] void fail(ErrorCode code, const std::string& message, const std::string& file) const {
+    throw CheckpointError(code, message, {.file = storage_.describe(file)});
+  }
+
+  void find_main_files() {
+    std::set<std::string> without;  // folders
+    for (const RankFile& file : files_) without.insert(file.folder);
+    for (const RankFile& file : files_) {
+      // The distributed optimizer before May 2023 has folders of its own, one per data-parallel rank.
+      if (file.is_main() || file.stem == "optim") without.erase(file.folder);
+      if (!file.is_main()) continue;
+      const auto [other, inserted] = folders_.emplace(*rank_folder_numbers(file.folder), &file);
+      if (!inserted) {
+        fail(ErrorCode::kCorrupt, "there are two main files for one rank: this and " + quoted(other->second->name()), file.name());
+      }
+    }
+    if (without.empty() && !folders_.empty()) return;
+    fail(ErrorCode::kIncomplete, std::string("the rank's folder has no model_optim_rng.pt") + kAdvice,
+         without.empty() ? files_.front().folder : *without.begin());
+  }
+
+  void check_same_save() {
+    const RankFile& first = *folders_.begin()->second;
+    layout_ = layout_of(attributes(*first.state));
+    for (const auto& [coordinate, of_rank] : folders_) {
+      const RankFile& file = *of_rank;
+      const auto iteration = number(file.state, "iteration");
+      if (iteration != number(first.state, "iteration")) {
+        const auto text = [](const RankFile& of) {
+          const auto value = number(of.state, "iteration");
+          return value ? std::to_string(*value) : std::string("none");
+        };
+        fail(ErrorCode::kCorrupt,
+             "the ranks' files are of different saves: this one has iteration " + text(file) + ", that in " +
+                 quoted(first.folder) + " has " + text(first) + kAdvice,
+             file.name());
+      }
+      const Layout layout = layout_of(attributes(*file.state));
+      if (layout == layout_) continue;
+      fail(ErrorCode::kCorrupt,
+           "the ranks' files are of different runs: parallel sizes in this one are " + describe(layout) + ", in " +
+               quoted(first.folder) + " " + describe(layout_) + kAdvice,
+           file.name());
+    }
+  }
+
+  /// Which numbers a folder's name must have, and how many of each. Without `args`, what the names themselves imply.
+  void find_axes() {
+    const std::size_t numbers = folders_.begin()->first.size();
+    for (const auto& [coordinate, file] : folders_) {
+      if (coordinate.size() == numbers) continue;
+      fail(ErrorCode::kCorrupt,
+           "folders of different layouts lie side by side: " + quoted(folders_.begin()->second->folder) + " and " +
+               quoted(file->folder),
+           file->folder);
+    }
+    const std::int64_t pipeline = layout_.pipeline.value_or(1);
+    const std::int64_t expert = layout_.expert.value_or(1);
+    sizes_ = {layout_.tensor.value_or(1)};
+    if (pipeline > 1) {
+      pipeline_axis_ = sizes_.size();
+      sizes_.push_back(pipeline);
+    }
+    if (expert > 1) {
+      expert_axis_ = sizes_.size();
+      sizes_.push_back(expert);
+    }
+    const Value* const args = attributes(*folders_.begin()->second->state);
+    const bool encoder = number(args, "encoder_pipeline_model_parallel_size").value_or(0) > 0 ||
+                         number(args, "encoder_tensor_model_parallel_size").value_or(0) > 0;
+    known_ = layout_.tensor.has_value() && !encoder && std::ranges::all_of(sizes_, [](std::int64_t size) { return size > 0; });
+    if (known_ && sizes_.size() == numbers) return;
+    if (known_) {
+      fail(ErrorCode::kCorrupt,
+           "the folder's name has " + std::to_string(numbers) + " numbers, but the run had parallel sizes " +
+               describe(layout_) + ", whose folders have " + std::to_string(sizes_.size()) + kAdvice,
+           folders_.begin()->second->folder);
+    }
+    sizes_.assign(numbers, 1);
+    for (const auto& [coordinate, file] : folders_) {
+      for (std::size_t axis = 0; axis < numbers; ++axis) sizes_[axis] = std::max<std::int64_t>(sizes_[axis], coordinate[axis] + 1);
+    }
+  }
+
+  void check_complete() const {
+    for (const auto& [coordinate, file] : folders_) {
+      for (std::size_t axis = 0; axis < coordinate.size(); ++axis) {
+        if (coordinate[axis] < sizes_[axis]) continue;
+        fail(ErrorCode::kCorrupt,
+             "there is a folder " + quoted(file->folder) + ", but the run had parallel sizes " + describe(layout_) +
+                 "; it is left over from another save" + kAdvice,
+             file->folder);
+      }
+    }
+    std::int64_t expected = 1;
+    for (const std::int64_t size : sizes_) expected = std::min(kMaxFolders, size) * expected > kMaxFolders ? kMaxFolders : size * expected;
+    if (static_cast<std::int64_t>(folders_.size()) == expected) return;
+    std::vector<std::string> missing;
+    std::vector<int> coordinate(sizes_.size(), 0);
+    for (std::int64_t i = 0; i < expected && missing.size() < 16; ++i) {
+      if (!folders_.contains(coordinate)) missing.push_back(folder_name(coordinate));
+      for (std::size_t axis = coordinate.size(); axis-- > 0;) {
+        if (++coordinate[axis] < sizes_[axis]) break;
+        coordinate[axis] = 0;
+      }
+    }
+    const std::string why = known_ ? "the run had parallel sizes " + describe(layout_) : "the other folders' names imply them";
+    fail(ErrorCode::kIncomplete,
+         "there are " + grouped(folders_.size()) + " of " + grouped(static_cast<std::uint64_t>(expected)) +
+             " ranks' folders (" + why + "); missing: " + quoted_list(missing) + kAdvice,
+         "");
+  }
+
+  /// Ranks are numbered tensor-parallel first; pipeline stages are the slowest, unless the run asked for another order.
+  void check_writers() const {
+    std::map<std::int64_t, const RankFile*> writers;
+    for (const auto& [coordinate, file] : folders_) {
+      const auto rank = number(attributes(*file->state), "rank");
+      if (!rank) return;
+      writers.emplace(*rank, file);
+    }
+    if (!known_ || writers.size() == 1) return;  // a converter writes all files as one rank
+    for (const auto& [coordinate, file] : folders_) {
+      const Value& args = *attributes(*file->state);
+      const std::int64_t rank = *number(&args, "rank");
+      if (const RankFile* const other = writers.at(rank); other != file) {
+        fail(ErrorCode::kCorrupt,
+             "rank " + std::to_string(rank) + " wrote the files of " + quoted(other->folder) + " and of " +
+                 quoted(file->folder) + ": one is a copy" + kAdvice,
+             file->name());
+      }
+      const std::vector<int> home = home_of(coordinate, args, rank);
+      if (home == coordinate) continue;
+      fail(ErrorCode::kCorrupt,
+           "the file is of rank " + std::to_string(rank) + ", which belongs to " + quoted(folder_name(home)) +
+               ": folders were exchanged or renamed (parallel sizes " + describe(layout_) + ")" + kAdvice,
+           file->name());
+    }
+  }
+
+  /// The folder of a rank; axes that `args` do not determine stay as they are.
+  std::vector<int> home_of(std::vector<int> coordinate, const Value& args, std::int64_t rank) const {
+    if (rank < 0 || (layout_.world && rank >= *layout_.world)) return coordinate;
+    const std::int64_t tensor = sizes_[0];
+    coordinate[0] = static_cast<int>(rank % tensor);
+    if (pipeline_axis_ && layout_.world && *layout_.world % sizes_[*pipeline_axis_] == 0 && !flag(args, "use_tp_pp_dp_mapping")) {
+      coordinate[*pipeline_axis_] = static_cast<int>(rank / (*layout_.world / sizes_[*pipeline_axis_]));
+    }
+    const bool plain = number(&args, "context_parallel_size").value_or(1) == 1 &&
+                       number(&args, "expert_tensor_parallel_size").value_or(tensor) == tensor &&
+                       !flag(args, "use_tp_pp_dp_mapping");
+    if (expert_axis_ && plain) coordinate[*expert_axis_] = static_cast<int>(rank / tensor % sizes_[*expert_axis_]);
+    return coordinate;
+  }
+
+  void check_optimizer() const {
+    constexpr std::string_view kStem = "distrib_optim";
+    std::set<std::string> with;  // folders
+    for (const RankFile& file : files_) {
+      if (file.stem == kStem) with.insert(file.folder);
+    }
+    for (const auto& [coordinate, file] : folders_) {
+      if (with.empty() || with.contains(file->folder)) continue;
+      fail(ErrorCode::kIncomplete, "the rank's folder has no distrib_optim.pt, others have" + std::string(kAdvice), file->folder);
+    }
+  }
+
+  /// Files that `args.rank` does not tell apart must not be the same byte for byte: ranks hold different parts.
+  void check_copies() const {
+    std::map<std::tuple<std::string, std::uint64_t, std::optional<std::int64_t>>, std::vector<const RankFile*>> alike;
+    for (const RankFile& file : files_) {
+      if (!file.has_elements) continue;
+      const std::uint64_t size = storage_.open(file.name())->size();
+      alike[{file.stem, size, number(attributes(*file.state), "rank")}].push_back(&file);
+    }
+    for (auto& [key, candidates] : alike) compare(std::move(candidates), std::get<std::uint64_t>(key), 0);
+  }
+
+  /// Files of one size that are the same up to `at`: reads on only in those that still are.
+  void compare(std::vector<const RankFile*> files, std::uint64_t size, std::uint64_t at) const {
+    constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
+    for (; files.size() > 1; at += kStep) {
+      if (at >= size) {
+        fail(ErrorCode::kCorrupt,
+             "the file is a copy of " + quoted(files[0]->name()) + ", byte for byte, but ranks hold different parts" + kAdvice,
+             files[1]->name());
+      }
+      std::map<std::string, std::vector<const RankFile*>> by_content;
+      Bytes bytes(std::min(kStep, size - at));
+      for (const RankFile* file : files) {
+        storage_.open(file->name())->read(at, bytes);
+        by_content[sha256_hex(bytes)].push_back(file);
+      }
+      if (by_content.size() == 1) continue;
+      for (auto& [digest, same] : by_content) compare(std::move(same), size, at + kStep);
+      return;
+    }
+  }
+
+  const Storage& storage_;
+  std::span<const RankFile> files_;
+  std::map<std::vector<int>, const RankFile*> folders_;  // the main files
+  Layout layout_;
+  std::vector<std::int64_t> sizes_;  // one per number in a folder's name
+  std::optional<std::size_t> pipeline_axis_, expert_axis_;
+  bool known_ = false;  // sizes_ are those of `args`
+};
+
+}  // namespace
+
+std::optional<std::vector<int>> rank_folder_numbers(const std::string& name) {
+  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
+  std::vector<int> numbers;
+  for (const std::string& part : split(std::string_view(name).substr(kFolderPrefix.size()), '_')) {
+    const bool digits = std::ranges::all_of(part, [](unsigned char c) { return std::isdigit(c) != 0; });
+    if (!digits || part.size() < 2 || part.size() > 6) return std::nullopt;
+    numbers.push_back(static_cast<int>(*parse_u64(part)));
+  }
+  if (numbers.size() > 3) return std::nullopt;
+  return numbers;
+}
+
+void check_rank_grid(const Storage& storage, std::span<const RankFile> files) {
+  if (!files.empty()) Grid(storage, files).check();
+}
+
+}  // namespace dckpt
