@@ -152,8 +152,9 @@ struct LoadOptions {
   std::vector<std::string> allow_shape_mismatch{};
   Padding padding = Padding::kZero;
   std::vector<RenameRule> rename{};
-  /// Megatron's way: what the ranks ask for must cover each key exactly once, replicas apart, as a save would demand. Off: ranks may ask for whatever parts they like.
-  bool validate_access_integrity = false;
+  /// What the ranks ask for must cover each key exactly once, replicas apart, as a save would demand: a shard that was forgotten, or asked for twice, is an error.
+  /// Off: ranks may ask for whatever parts they like.
+  bool validate_access_integrity = true;
   bool verify_integrity = false;  ///< first compare all files with integrity.json, which must be there; any difference is an error
   int threads = 2;
   std::uint64_t staging = std::uint64_t{64} << 20;  ///< temporary memory while reading, in bytes

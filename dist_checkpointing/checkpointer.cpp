@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/seed_planner.h"
 #include "dist_checkpointing/staging_token.h"
@@ -74,6 +75,19 @@ fs::path checked_root(const fs::path& root) {
   return fs::absolute(root);
 }
 
+/// "training root 'run/chekpoints' does not exist; did you mean 'run/checkpoints'?"
+std::string nothing_in(const fs::path& root) {
+  const std::string text = "training root " + dckpt::quoted(root.string());
+  std::error_code unreachable;
+  if (fs::exists(root, unreachable)) return text + " holds no checkpoint";
+  std::vector<std::string> siblings;
+  for (fs::directory_iterator entry(root.parent_path(), unreachable), end; !unreachable && entry != end; entry.increment(unreachable)) {
+    if (entry->is_directory(unreachable)) siblings.push_back(entry->path().filename().string());
+  }
+  const auto close = nearest(root.filename().string(), siblings);
+  return text + " does not exist" + (close ? "; did you mean " + dckpt::quoted((root.parent_path() / *close).string()) + "?" : "");
+}
+
 }  // namespace
 
 Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm, SaveHooks hooks)
@@ -94,6 +108,7 @@ void Checkpointer::save(const StateDict& state, std::uint64_t iteration) {
     return;
   }
   require_same_on_all_ranks("save", iteration);
+  require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_, hooks_);
   record(iteration, comm_);
@@ -101,6 +116,7 @@ void Checkpointer::save(const StateDict& state, std::uint64_t iteration) {
 
 PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) {
   require_same_on_all_ranks("save", iteration);
+  require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_);
   return saver_->save(state, root_ / iteration_directory(iteration), options.overwrite, [this, iteration](Communicator& comm) { record(iteration, comm); });
@@ -117,23 +133,56 @@ std::optional<std::uint64_t> Checkpointer::latest() {
   return found->iteration;
 }
 
-/// The first save after this one need not plan anew, if the structure is still that of the checkpoint.
-void Checkpointer::take_plans(const fs::path& directory) {
+/// Loads, and remembers what the next save needs: where sharded leaves are, and the plans.
+LoadReport Checkpointer::load_from(const fs::path& directory, StateDict& state) {
+  LoadReport report = dckpt::load(state, directory, policy_.load, comm_, load_planner_);
+  agree(comm_, "remembering what was loaded", [&] { sharded_paths_ = ShardedPaths(state); });
   if (policy_.save.planner.keep_plans) seed_planner(planner_, directory, comm_);
+  return report;
+}
+
+/// A state whose tensors have lost their descriptions would be saved as rank 0's common state, and no load would find its keys again.
+void Checkpointer::require_descriptions(const StateDict& state) {
+  TensorKinds mine;
+  agree(comm_, "checking the state", [&] {
+    sharded_paths_.require_still_sharded(state);
+    mine = tensor_kinds(state);
+  });
+  const std::array<std::int64_t, 2> flags{mine.sharded, mine.plain};
+  const std::vector<std::int64_t> any = comm_.all_reduce(flags, ReduceOp::kMax);
+  if (any[0] != 0 || any[1] == 0 || policy_.save.compat == Compat::kDcp) return;
+  agree(comm_, "comparing the state with the latest checkpoint", [&] {
+    if (comm_.rank() != 0) return;
+    const auto latest = find_latest(root_);
+    if (!latest || open_checkpoint(root_ / latest->directory)->metadata().tensors.empty()) return;
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the state has plain tensors only, but " + dckpt::quoted(latest->directory) +
+                              " of this training root has sharded ones; describe what each rank holds with ShardedTensor "
+                              "(a state that load_plain() returned has lost its descriptions; load() keeps them)",
+                          {.file = root_.string()});
+  });
+}
+
+std::optional<ResumedFrom> Checkpointer::load_if_any(StateDict& state) {
+  require_same_on_all_ranks("load the latest checkpoint");
+  const auto found = find_together(root_, comm_);
+  if (!found) return std::nullopt;
+  ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
+  resumed.report = load_from(resumed.directory, state);
+  loaded_ = position_ = found->iteration;
+  return resumed;
 }
 
 std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) {
-  require_same_on_all_ranks("load the latest checkpoint");
-  const auto found = find_together(root_, comm_);
-  if (!found) {
-    if (comm_.rank() == 0) log_info("training root " + dckpt::quoted(root_.string()) + " holds no checkpoint: the run begins anew");
-    return std::nullopt;
-  }
-  ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
-  resumed.report = dckpt::load(state, resumed.directory, policy_.load, comm_, load_planner_);
-  take_plans(resumed.directory);
-  loaded_ = position_ = found->iteration;
+  std::optional<ResumedFrom> resumed = load_if_any(state);
+  if (!resumed && comm_.rank() == 0) log_warning(nothing_in(root_) + ": the run begins anew");
   return resumed;
+}
+
+ResumedFrom Checkpointer::resume(StateDict& state) {
+  std::optional<ResumedFrom> resumed = load_if_any(state);
+  if (!resumed) throw CheckpointError(ErrorCode::kIncomplete, "cannot resume: " + nothing_in(root_), {.file = root_.string()});
+  return *std::move(resumed);
 }
 
 LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
@@ -147,8 +196,7 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
         "there is no iteration " + std::to_string(iteration) + " in the training root; there are " + describe_iterations(list_iterations(root_)),
         {.file = root_.string()});
   });
-  LoadReport report = dckpt::load(state, directory, policy_.load, comm_, load_planner_);
-  take_plans(directory);
+  LoadReport report = load_from(directory, state);
   loaded_ = position_ = iteration;
   return report;
 }

@@ -10,11 +10,12 @@
 #include "dist_checkpointing/load.h"
 #include "dist_checkpointing/save.h"
 #include "dist_checkpointing/save_async.h"
+#include "dist_checkpointing/sharded_paths.h"
 #include "strategies/storage/file_lock.h"
 
 namespace dckpt {
 
-/// What load_latest has loaded.
+/// What resume or load_latest has loaded.
 struct ResumedFrom {
   std::uint64_t iteration = 0;  ///< 0 for `release`
   std::filesystem::path directory;
@@ -56,8 +57,12 @@ class Checkpointer {
   /// From where load_latest would go on (0 for `release`); empty if the root holds nothing. Throws (incomplete) if it holds only unfinished checkpoints.
   std::optional<std::uint64_t> latest();
 
-  /// Loads the latest complete checkpoint, as find_latest chooses it. Empty if the root holds nothing: the run begins anew, and `state` is as it was.
+  /// Loads the latest complete checkpoint, as find_latest chooses it. Empty, with a warning, if the root holds nothing: the run begins anew, and `state` is as
+  /// it was. `state` keeps its descriptions (load.h): the same tree can be saved next.
   [[nodiscard]] std::optional<ResumedFrom> load_latest(StateDict& state);
+
+  /// The same for a run that must go on: throws (incomplete) where there is nothing to go on from, for example because the root is mistyped.
+  ResumedFrom resume(StateDict& state);
 
   /// Loads one iteration; the run goes on from there. Throws (incomplete) if it is not there.
   LoadReport load(StateDict& state, std::uint64_t iteration);
@@ -66,7 +71,9 @@ class Checkpointer {
   void require_same_on_all_ranks(const std::string& attempt, std::optional<std::uint64_t> iteration = std::nullopt);
   SaveOptions prepare(std::uint64_t iteration);
   void record(std::uint64_t iteration, Communicator& comm);
-  void take_plans(const std::filesystem::path& directory);
+  std::optional<ResumedFrom> load_if_any(StateDict& state);
+  void require_descriptions(const StateDict& state);
+  LoadReport load_from(const std::filesystem::path& directory, StateDict& state);
 
   // Rank 0.
   void take_root();
@@ -83,6 +90,7 @@ class Checkpointer {
   Communicator& comm_;
   SavePlanner planner_;
   LoadPlanner load_planner_;
+  ShardedPaths sharded_paths_;             ///< of the state that was loaded last
   std::optional<std::uint64_t> loaded_;    ///< by this checkpointer, last
   std::optional<std::uint64_t> position_;  ///< of the run, once it has loaded something: the iteration that was loaded or saved last
 

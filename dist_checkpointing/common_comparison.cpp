@@ -1,8 +1,10 @@
 #include "dist_checkpointing/common_comparison.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
+#include "mapping/base/error.h"
 #include "mapping/base/key_path.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
@@ -30,19 +32,35 @@ class Found {
   std::size_t count_ = 0;
 };
 
+/// Bounded in depth: what is nested deeper than a state dict may be has no tensors to save.
+bool holds_tensor(const Value& value, std::size_t depth = 0) {
+  if (value.is_tensor()) return true;
+  if (depth > kMaxTreeDepth) return false;
+  const auto holds = [&](const Value& item) { return holds_tensor(item, depth + 1); };
+  if (value.is_sequence()) return std::ranges::any_of(value.items(), holds);
+  return value.is_dict() && std::ranges::any_of(value.as_dict(), [&](const auto& item) { return holds(item.second); });
+}
+
 class Comparison {
  public:
   void compare(const Value& a, const Value& b) {
     if (a.is_dict() && b.is_dict()) return compare_dicts(a.as_dict(), b.as_dict());
     if (a.is_sequence() && a.kind() == b.kind()) return compare_lists(a.items(), b.items());
-    if (!(a == b)) mismatched.add("(" + to_string(path_) + ", " + to_string(a.kind()) + ", " + to_string(b.kind()) + ")");
+    if (a == b) return;
+    mismatched.add("(" + to_string(path_) + ", " + to_string(a.kind()) + ", " + to_string(b.kind()) + ")");
+    note_lost(b);
   }
 
   Found only_first;
   Found only_second;
   Found mismatched;
+  std::vector<std::string> lost;
 
  private:
+  void note_lost(const Value& of_second) {
+    if (holds_tensor(of_second)) lost.push_back(to_string(path_));
+  }
+
   static PathElement element(const Value& key) {
     if (key.is_int()) return key.as_int();
     return key.is_str() ? key.as_str() : std::string(to_string(key.kind()));
@@ -61,7 +79,7 @@ class Comparison {
       below(element(key), [&, &mine = value] { other != nullptr ? compare(mine, *other) : only_first.add(to_string(path_)); });
     }
     for (const auto& [key, value] : b) {
-      if (a.find(key) == nullptr) below(element(key), [&] { only_second.add(to_string(path_)); });
+      if (a.find(key) == nullptr) below(element(key), [&, &mine = value] { add_second(mine); });
     }
   }
 
@@ -69,10 +87,15 @@ class Comparison {
     for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
       below(static_cast<std::int64_t>(i), [&] {
         if (i >= b.size()) only_first.add(to_string(path_));
-        else if (i >= a.size()) only_second.add(to_string(path_));
+        else if (i >= a.size()) add_second(b[i]);
         else compare(a[i], b[i]);
       });
     }
+  }
+
+  void add_second(const Value& value) {
+    only_second.add(to_string(path_));
+    note_lost(value);
   }
 
   KeyPath path_;
@@ -95,13 +118,14 @@ bool same_everywhere(const Sha256::Digest& digest, Communicator& comm) {
 
 }  // namespace
 
-std::string describe_difference(const Value& of_rank_0, const Value& mine, int rank) {
+CommonDifference compare_common(const Value& of_rank_0, const Value& mine, int rank) {
   Comparison comparison;
   comparison.compare(of_rank_0, mine);
   if (comparison.only_first.empty() && comparison.only_second.empty() && comparison.mismatched.empty()) return {};
   const std::string number = std::to_string(rank);
-  return "Rank " + number + " common state dict differs from rank 0 common state dict. Keys only on rank 0: " + comparison.only_first.text() + ", Keys only on " + number + ": " +
-         comparison.only_second.text() + ", Mismatched keys: " + comparison.mismatched.text();
+  return {"Rank " + number + " common state dict differs from rank 0 common state dict. Keys only on rank 0: " + comparison.only_first.text() + ", Keys only on " + number + ": " +
+              comparison.only_second.text() + ", Mismatched keys: " + comparison.mismatched.text(),
+          std::move(comparison.lost)};
 }
 
 void compare_common_states(const Value& mine, Communicator& comm) {
@@ -118,8 +142,14 @@ void compare_common_states(const Value& mine, Communicator& comm) {
   const Bytes of_rank_0 = comm.broadcast(bytes, 0);
   agree(comm, "comparing the common state", [&] {
     if (comm.rank() == 0) return;
-    const std::string difference = describe_difference(load_torch_bytes(of_rank_0, "the common state of rank 0"), mine, comm.rank());
-    if (!difference.empty()) log_warning(difference + "; rank 0's is saved");
+    const CommonDifference difference = compare_common(load_torch_bytes(of_rank_0, "the common state of rank 0"), mine, comm.rank());
+    if (!difference.lost.empty()) {
+      throw CheckpointError(ErrorCode::kMismatch,
+                            "the common state is saved from rank 0 alone, and these tensors of rank " + std::to_string(comm.rank()) + " are not the same there: " +
+                                quoted_list(difference.lost, kShown) + "; describe what ranks hold parts of with ShardedTensor",
+                            {.rank = comm.rank()});
+    }
+    if (!difference.text.empty()) log_warning(difference.text + "; rank 0's is saved");
   });
 }
 

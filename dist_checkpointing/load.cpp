@@ -20,6 +20,7 @@
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save_hooks.h"
 #include "mapping/base/error.h"
+#include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
@@ -27,6 +28,8 @@
 
 namespace dckpt {
 namespace {
+
+constexpr std::size_t kShownPaths = 10;
 
 std::unique_ptr<CheckpointReader> open_for_load(const std::filesystem::path& path, const LoadOptions& options) {
   if (options.strategy != "auto") find_load_strategy(options.strategy);
@@ -53,6 +56,12 @@ void require_same_call(const CheckpointReader& reader, const LoadOptions& option
   require_same(comm, "load", arguments);
 }
 
+/// Values that a load leaves as they were are no silent matter.
+void tell(const LoadReport& report, const Communicator& comm) {
+  if (comm.rank() != 0 || report.kept.empty()) return;
+  log_warning("the checkpoint's common state does not have " + quoted_list(report.kept, kShownPaths) + "; the state keeps its values");
+}
+
 /// All of a stored tensor, without data.
 ShardedTensor whole_tensor(const TensorMetadata& tensor) { return ShardedTensor::whole(tensor.key, Tensor::described(tensor.properties.dtype, tensor.global_shape())); }
 
@@ -63,7 +72,10 @@ LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadO
   return load(state, path, options, comm, once);
 }
 
-LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm, LoadPlanner& planner) {
+namespace {
+
+LoadReport load_into(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm,
+                     LoadPlanner& planner, Leaves leaves) {
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> keys;
   Value common;
@@ -75,13 +87,30 @@ LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadO
   });
   require_same_call(*reader, options, comm);
   LoadReport report;
-  const LoadContext context{*reader, *keys, options, comm, report, &planner};
+  const LoadContext context{*reader, *keys, options, comm, report, &planner, leaves};
   if (reader->info().format == "dcp" && common.is_none()) {
     load_dcp(context, state);
   } else {
     load_megatron(context, std::move(common), state);
   }
+  tell(report, comm);
   return report;
+}
+
+}  // namespace
+
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm, LoadPlanner& planner) {
+  return load_into(state, path, options, comm, planner, Leaves::kDescribed);
+}
+
+LoadReport load_plain(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm) {
+  LoadPlanner once;
+  return load_into(state, path, options, comm, once, Leaves::kPlain);
+}
+
+LoadReport load_plain(StateDict& state, const std::filesystem::path& path, const LoadOptions& options) {
+  const auto alone = single_rank();
+  return load_plain(state, path, options, *alone);
 }
 
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options) {

@@ -17,7 +17,8 @@ namespace dckpt {
 
 struct LoadReport {
   std::vector<std::string> missing;      ///< stored, but asked for by no rank (when the strict mode reports them)
-  std::vector<std::string> unexpected;   ///< asked for by this rank, but not stored: dropped from the state; of a DCP directory left as it was
+  std::vector<std::string> unexpected;   ///< asked for by this rank, but not stored (when the strict mode reports them): left as it was
+  std::vector<std::string> kept;         ///< paths of plain values of this rank's state for which the common state has none: left as they were
   std::uint64_t bytes_wanted = 0;        ///< tensor bytes delivered on this rank
   std::uint64_t bytes_read = 0;          ///< bytes asked from files for them
 };
@@ -25,9 +26,12 @@ struct LoadReport {
 /// Loads a checkpoint into a sharded state dict. Collective like `save`: options and checkpoint are compared, but each rank may have a copy of its own. `path` may
 /// be a training root (the latest iteration is taken).
 ///
-/// Each ShardedTensor leaf becomes a plain tensor leaf: its `data` filled in place where it is a contiguous CPU tensor, a new tensor
-/// otherwise; a ShardedObject becomes its value; the common state is merged in; factories merge what they built. Of a DCP directory, plain tensors are filled and
+/// The tree keeps its descriptions, so that it can be saved and loaded again: `data` of each ShardedTensor is filled in place where it has CPU memory and is a
+/// new tensor otherwise, a ShardedObject gets the stored value, a factory's data is what it merges, local non-persistent objects stay. The common state replaces
+/// the plain values of the tree; those that it does not have are kept and reported. Of a plain DCP directory, plain tensors are filled and
 /// other leaves replaced by what is stored under their path; a dict or list without tensors that torch 2.3 or older stored as one object is replaced as a whole.
+///
+/// What the ranks ask for must cover each key exactly once, replicas apart; options.validate_access_integrity = false loads parts.
 /// Keys, shapes and files are checked for all leaves before the first tensor byte moves; keys that are not stored are reported once for all ranks.
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm);
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options = {});
@@ -35,6 +39,11 @@ LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadO
 /// The same for one load of several: `planner`, kept by each rank from load to load, remembers who reads what where ranks share the reading. When all ask for the same
 /// parts as last time, of a checkpoint that is cut into the same chunks, they exchange a few bytes instead of lists of parts.
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm, LoadPlanner& planner);
+
+/// As load(), but the result has Megatron's shape: a plain tensor in place of each ShardedTensor and factory, the value of each ShardedObject and local object,
+/// and the common state; nothing else of the caller's tree. Such a tree cannot be saved again: its tensors have no descriptions.
+LoadReport load_plain(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm);
+LoadReport load_plain(StateDict& state, const std::filesystem::path& path, const LoadOptions& options = {});
 
 /// What a checkpoint holds, without a state dict to put it into: whole tensors in new memory and objects, nested as they were saved (a plain DCP directory
 /// records the path of every value; list positions that are not taken become none), else under their keys. The common state is not among them.

@@ -205,7 +205,7 @@ class Conformance {
     run_ranks(3, [&](Communicator& comm) { save(state_of(comm.rank(), 3, true), path("flat"), overwriting(), comm); });
     for (int rank = 0; rank < 4; ++rank) {
       StateDict state = state_of(rank, 4, false);
-      load(state, path("flat"));
+      load(state, path("flat"), {.validate_access_integrity = false});
       if (const auto expected = state_of(rank, 4, true).at("flat").as_sharded_tensor(); expected.numel() > 0) expect_equal("flat", state.at("flat").as_tensor(), *expected.data);
     }
     StateDict whole_tensor;
@@ -254,8 +254,8 @@ class Conformance {
     for (int rank = 0; rank < 3; ++rank) state["rng" + std::to_string(rank)] = ShardedObject{.key = "rng", .global_shape = {3}, .global_offset = {rank}, .has_data = false};
     state["shared"] = ShardedObject{.key = "shared", .has_data = false};
     load(state, path("objects"));
-    for (int rank = 0; rank < 3; ++rank) expect(state.at("rng" + std::to_string(rank)) == value(rank), "object 'rng' of rank " + std::to_string(rank) + " is another one than was saved");
-    expect(state.at("shared") == Value("the same"), "object 'shared' is another one than was saved");
+    for (int rank = 0; rank < 3; ++rank) expect(state.at("rng" + std::to_string(rank)).as_sharded_object().data == value(rank), "object 'rng' of rank " + std::to_string(rank) + " is another one than was saved");
+    expect(state.at("shared").as_sharded_object().data == Value("the same"), "object 'shared' is another one than was saved");
   }
 
   void common_state() {

@@ -1,7 +1,9 @@
 #include "dist_checkpointing/load/access_check.h"
 
+#include <array>
 #include <vector>
 
+#include "mapping/base/error.h"
 #include "mapping/planning/global_plan.h"
 #include "mapping/planning/save_plan.h"
 #include "strategies/comm/agree.h"
@@ -21,16 +23,25 @@ Bytes plan_of(const Value& sharded) {
 
 }  // namespace
 
-void check_access(const Value& sharded, Communicator& comm) {
-  Bytes mine;
-  agree(comm, "describing what is asked for", [&] { mine = plan_of(sharded); });
-  const std::vector<Bytes> all = comm.gather(mine, 0);
-  agree(comm, "checking who asks for what (load.validate_access_integrity)", [&] {
+void check_access(const Value& sharded, PlannerKind kind, Communicator& comm, LoadPlanner* planner) {
+  LoadPlanner::Access mine{.kind = kind, .rank = comm.rank(), .ranks = comm.size()};
+  agree(comm, "describing what is asked for", [&] { mine.request = plan_of(sharded); });
+  const std::array<std::int64_t, 1> is_known{planner != nullptr && planner->is_checked(mine)};
+  if (comm.all_reduce(is_known, ReduceOp::kMin).front() != 0) return;
+  const std::vector<Bytes> all = comm.gather(mine.request, 0);
+  agree(comm, "checking who asks for what", [&] {
     if (comm.rank() != 0) return;
-    GlobalPlanner planner({.kind = PlannerKind::kMegatron, .validate = true});
-    for (const Bytes& plan : all) planner.add(decode_plan(plan));
-    std::move(planner).finish();
+    GlobalPlanner global({.kind = kind, .validate = true});
+    for (const Bytes& plan : all) global.add(decode_plan(plan));
+    try {
+      std::move(global).finish();
+    } catch (const CheckpointError& error) {
+      throw CheckpointError(error.code(),
+                            error.message() + "\nTo load parts of what is stored, set load.validate_access_integrity to false.",
+                            error.context());
+    }
   });
+  if (planner != nullptr) planner->remember_checked(std::move(mine));
 }
 
 }  // namespace dckpt

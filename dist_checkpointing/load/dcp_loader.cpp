@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/load/access_check.h"
 #include "dist_checkpointing/load/dcp_leaves.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_check.h"
@@ -55,10 +56,11 @@ void check_names(const LoadContext& load, const std::vector<Wish>& wishes) {
   }
 }
 
-/// Replaces what a leaf says it wants by the tensor that will be filled. What is stored decides what a leaf becomes: a tensor also where a plain value stood.
+/// Gives a leaf the tensor that will be filled. What is stored decides what a leaf becomes: a tensor also where a plain value stood.
 void request_tensor(const LoadContext& load, TensorRequestBuilder& builder, Wish& wish) {
   if (wish.value.is(Value::Kind::kShardedTensor)) {
-    wish.value = builder.add(wish.value.as_sharded_tensor());
+    Tensor destination = builder.add(wish.value.as_sharded_tensor());
+    wish.value.mutable_sharded_tensor().data = std::move(destination);
     return;
   }
   const auto stored = load.keys.tensor(wish.name);
@@ -67,20 +69,39 @@ void request_tensor(const LoadContext& load, TensorRequestBuilder& builder, Wish
   wish.value = builder.add(ShardedTensor::whole(wish.name, wish.value.is_tensor() ? wish.value.as_tensor() : Tensor::described(tensor.properties.dtype, tensor.global_shape())));
 }
 
+/// Gives a leaf the value that was loaded.
+void set_object(Value& leaf, const Value& loaded) {
+  if (!leaf.is(Value::Kind::kShardedObject)) {
+    leaf = loaded;
+    return;
+  }
+  ShardedObject& object = leaf.mutable_sharded_object();
+  object.data = loaded;
+  object.has_data = true;
+}
+
+/// The sharded leaves among those that are asked for.
+Value sharded_of(const std::vector<Wish>& wishes) {
+  ValueList leaves;
+  for (const Wish& wish : wishes) {
+    if (wish.value.is_sharded() && wish.is_stored) leaves.push_back(wish.value);
+  }
+  return Value::list(std::move(leaves));
+}
+
 }  // namespace
 
 void load_dcp(const LoadContext& load, StateDict& state) {
-  Value built;
-  Value factories;
+  LoadRequest parts;
   std::vector<Wish> wishes;
   TensorRequest request;
   std::vector<std::uint32_t> objects;
   agree(load.comm, "reading the request", [&] {
-    factories = split_for_load(state).factories;
-    built = apply_factories(state);
-    wishes = wishes_of(load, built);
+    parts = split_for_load(state);
+    wishes = wishes_of(load, parts.expanded);
   });
   check_names(load, wishes);
+  if (load.options.validate_access_integrity) check_access(sharded_of(wishes), PlannerKind::kDefault, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (Wish& wish : wishes) {
@@ -95,11 +116,11 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
   agree(load.comm, "putting the state together", [&] {
     for (Wish& wish : wishes) {
-      if (const auto object = load.keys.object(wish.name)) wish.value = values.at(*object);
-      replace_leaf(built, wish.path, std::move(wish.value));
+      if (const auto object = load.keys.object(wish.name)) set_object(wish.value, values.at(*object));
+      replace_leaf(parts.expanded, wish.path, std::move(wish.value));
     }
-    built = map_leaves(std::move(built), [](Value leaf) { return leaf.is(Value::Kind::kLocalNonpersistentObject) ? leaf.as_local_nonpersistent().value : leaf; });
-    state = merge_factories(std::move(built), factories);
+    state = load.leaves == Leaves::kPlain ? merge_factories(plain_state(std::move(parts.expanded)), parts.factories)
+                                          : merge_into_factories(std::move(parts.expanded), state);
   });
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "configs/options.h"
 #include "dist_checkpointing/load.h"
 #include "dist_checkpointing/load/stored_keys.h"
@@ -10,6 +12,12 @@
 
 namespace dckpt {
 
+/// What sharded and local leaves are after a load.
+enum class Leaves : std::uint8_t {
+  kDescribed,  ///< what they were, with data: the tree can be saved and loaded again
+  kPlain,      ///< tensors and values, as Megatron returns them
+};
+
 /// A load under way: what both kinds of loaders work with.
 struct LoadContext {
   const CheckpointReader& reader;
@@ -18,6 +26,7 @@ struct LoadContext {
   Communicator& comm;
   LoadReport& report;
   LoadPlanner* planner = nullptr;  ///< may be null
+  Leaves leaves = Leaves::kDescribed;
 };
 
 /// Loads as Megatron does: sharded leaves under their own keys, wherever they stand in the state; what is neither sharded nor local comes from `common`.

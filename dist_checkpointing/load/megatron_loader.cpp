@@ -4,6 +4,7 @@
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/merge_common.h"
 #include "mapping/state/sharded_tree.h"
 #include "strategies/comm/agree.h"
 #include "strategies/describe.h"
@@ -13,20 +14,19 @@ namespace {
 
 const std::string& key_of(const Value& leaf) { return leaf.is(Value::Kind::kShardedTensor) ? leaf.as_sharded_tensor().key : leaf.as_sharded_object().key; }
 
-/// The leaves without those that the strict mode drops because they are not stored.
-Value drop_unexpected(const LoadContext& load, Value sharded) {
-  if (!checks_unexpected(load.options.strict)) return sharded;
+/// The keys that are asked for, not stored, and tolerated by the strict mode.
+KeySet find_unexpected(const LoadContext& load, const Value& sharded) {
+  if (!checks_unexpected(load.options.strict)) return {};
   const ShardedLeaves leaves = collect_sharded(sharded);
   KeySet asked;
   for (const ShardedTensor* const tensor : leaves.tensors) asked.insert(tensor->key);
   for (const ShardedObject* const object : leaves.objects) asked.insert(object->key);
-  const KeyDifference difference = check_keys(asked, load.keys.keys(), load.options.strict, load.comm);
+  KeyDifference difference = check_keys(asked, load.keys.keys(), load.options.strict, load.comm);
   if (returns(load.options.strict)) {
     load.report.missing.assign(difference.missing.begin(), difference.missing.end());
     load.report.unexpected.assign(difference.unexpected.begin(), difference.unexpected.end());
   }
-  if (difference.unexpected.empty()) return sharded;
-  return extract_matching(sharded, [&](const Value& leaf) { return !difference.unexpected.contains(key_of(leaf)); }).matching;
+  return difference.unexpected;
 }
 
 /// That everything is stored, each object at its place in the grid, too.
@@ -44,20 +44,73 @@ std::uint32_t position_of(const LoadContext& load, const ShardedObject& object) 
   return *position;
 }
 
+/// What was read for the sharded leaves, in the order of the tree: tensors, then values of objects.
+struct LoadedLeaves {
+  std::vector<Tensor> tensors;
+  std::vector<Value> objects;
+};
+
+/// The tree with what was loaded in its sharded leaves; those that were not asked for stay.
+Value filled(Value state, const LoadedLeaves& loaded, const KeySet& unexpected) {
+  std::size_t tensors = 0;
+  std::size_t objects = 0;
+  return map_leaves(std::move(state), [&](Value leaf) {
+    if (!leaf.is_sharded() || unexpected.contains(key_of(leaf))) return leaf;
+    if (is_empty_range(leaf)) {
+      ShardedTensor& shard = leaf.mutable_sharded_tensor();
+      if (!shard.data) shard.data = Tensor::empty(shard.dtype, shard.data_shape());
+    } else if (leaf.is(Value::Kind::kShardedTensor)) {
+      leaf.mutable_sharded_tensor().data = loaded.tensors[tensors++];
+    } else {
+      ShardedObject& object = leaf.mutable_sharded_object();
+      object.data = loaded.objects[objects++];
+      object.has_data = true;
+    }
+    return leaf;
+  });
+}
+
+/// Megatron's result: the common state, local values, and what was loaded in place of sharded leaves.
+Value plain_result(Value common, const LoadRequest& parts, Value sharded) {
+  const Value leaves = plain_state(std::move(sharded));
+  Value base = common.is_none() ? Value::dict() : std::move(common);
+  if (!parts.local.is_none()) base = merge(std::move(base), parts.local);
+  if (!leaves.is_none()) base = merge(std::move(base), leaves);
+  return merge_factories(std::move(base), parts.factories);
+}
+
+/// The caller's tree: sharded leaves with what was loaded, the others from the common state.
+Value described_result(const LoadContext& load, const Value& common, const Value& state, Value expanded) {
+  MergedCommon merged = merge_common(merge_into_factories(std::move(expanded), state), common);
+  for (const KeyPath& path : merged.kept) load.report.kept.push_back(to_string(path));
+  return std::move(merged.state);
+}
+
 }  // namespace
 
 void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   LoadRequest parts;
+  Value asked;  // the sharded leaves that will be read
   TensorRequest request;
+  LoadedLeaves loaded;
   std::vector<std::uint32_t> objects;
-  agree(load.comm, "reading the request", [&] { parts = split_for_load(state); });
-  if (load.options.validate_access_integrity) check_access(parts.sharded, load.comm);
-  parts.sharded = drop_unexpected(load, std::move(parts.sharded));
-  require_all(load, parts.sharded);
+  agree(load.comm, "reading the request", [&] {
+    parts = split_for_load(load.leaves == Leaves::kPlain ? without_empty_ranges(state) : state);
+    if (!parts.sharded.is_none()) asked = without_empty_ranges(parts.sharded);
+  });
+  const KeySet unexpected = find_unexpected(load, asked);
+  if (!unexpected.empty()) {
+    const auto is_stored = [&](const Value& leaf) { return !unexpected.contains(key_of(leaf)); };
+    asked = extract_matching(asked, is_stored).matching;
+    if (load.leaves == Leaves::kPlain) parts.sharded = extract_matching(parts.sharded, is_stored).matching;
+  }
+  require_all(load, asked);
+  if (load.options.validate_access_integrity) check_access(asked, PlannerKind::kMegatron, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
-    for (const ShardedObject* const object : collect_sharded(parts.sharded).objects) objects.push_back(position_of(load, *object));
+    const ShardedLeaves leaves = collect_sharded(asked);
+    for (const ShardedObject* const object : leaves.objects) objects.push_back(position_of(load, *object));
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
-    parts.sharded = map_leaves(std::move(parts.sharded), [&](Value leaf) { return leaf.is(Value::Kind::kShardedTensor) ? Value(builder.add(leaf.as_sharded_tensor())) : leaf; });
+    for (const ShardedTensor* const tensor : leaves.tensors) loaded.tensors.push_back(builder.add(*tensor));
     request = builder.finish();
   });
   const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm, load.planner);
@@ -65,11 +118,12 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   load.report.bytes_read = stats.bytes_read;
   const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
   agree(load.comm, "putting the state together", [&] {
-    Value loaded = map_leaves(std::move(parts.sharded), [&](Value leaf) { return leaf.is(Value::Kind::kShardedObject) ? values.at(position_of(load, leaf.as_sharded_object())) : leaf; });
-    Value base = common.is_none() ? Value::dict() : std::move(common);
-    if (!parts.local.is_none()) base = merge(std::move(base), std::move(parts.local));
-    if (!loaded.is_none()) base = merge(std::move(base), std::move(loaded));
-    state = merge_factories(std::move(base), parts.factories);
+    for (const std::uint32_t object : objects) loaded.objects.push_back(values.at(object));
+    if (load.leaves == Leaves::kPlain) {
+      state = plain_result(std::move(common), parts, filled(parts.sharded, loaded, unexpected));
+    } else {
+      state = described_result(load, common, state, filled(parts.expanded, loaded, unexpected));
+    }
   });
 }
 

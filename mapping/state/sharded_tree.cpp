@@ -2,21 +2,13 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "mapping/geometry/strided_copy.h"
 
 namespace dckpt {
 namespace {
 
 bool is_factory(const Value& leaf) { return leaf.is(Value::Kind::kShardedTensorFactory); }
 bool is_local(const Value& leaf) { return leaf.is(Value::Kind::kLocalNonpersistentObject); }
-
-/// Ranges without elements, as some ranks of an unevenly cut optimizer have them: nothing to store, nothing to load.
-bool is_empty_range(const Value& leaf) {
-  if (!leaf.is(Value::Kind::kShardedTensor)) return false;
-  const auto& range = leaf.as_sharded_tensor().flattened_range;
-  return range && range->begin == range->end;
-}
-
-Value without_empty_ranges(const Value& state) { return extract_matching(state, is_empty_range).rest; }
 
 /// A sharded leaf under another key.
 template <typename Rename>
@@ -43,6 +35,14 @@ void rename_all(Value& state, const Rename& rename) {
 
 }  // namespace
 
+bool is_empty_range(const Value& leaf) {
+  if (!leaf.is(Value::Kind::kShardedTensor)) return false;
+  const auto& range = leaf.as_sharded_tensor().flattened_range;
+  return range && range->begin == range->end;
+}
+
+Value without_empty_ranges(const Value& state) { return extract_matching(state, is_empty_range).rest; }
+
 Value apply_factories(Value state) {
   return map_leaves(std::move(state), [](Value leaf) {
     if (!is_factory(leaf)) return leaf;
@@ -62,6 +62,58 @@ Value merge_factories(Value loaded, const Value& factories) {
   return merge(std::move(loaded), factories, {.take = apply, .add_keys = false, .positions = true});
 }
 
+namespace {
+
+/// Puts a merged tensor where the factory's is.
+Value refilled(ShardedTensorFactory factory, const Value& merged) {
+  if (!merged.is_tensor()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          std::string("the factory merged what was loaded into a ") + to_string(merged.kind()) +
+                              ", which it cannot hold; return one tensor, or use load_plain()",
+                          {.key = factory.key});
+  }
+  const Tensor& from = merged.as_tensor();
+  const Tensor& into = factory.data;
+  const bool fits = into.has_data() && into.device().kind == Device::Kind::kCpu && into.dtype() == from.dtype() &&
+                    equal(into.shape(), from.shape());
+  if (!fits) {
+    factory.data = from;
+  } else if (into.data() != from.data()) {
+    strided_copy(into.shape(), item_size(into.dtype()), from.data(), {0, from.strides()}, into.data(), {0, into.strides()});
+  }
+  return factory;
+}
+
+}  // namespace
+
+Value plain_state(Value state) {
+  return map_leaves(std::move(state), [](Value leaf) -> Value {
+    switch (leaf.kind()) {
+      case Value::Kind::kShardedTensor: {
+        const std::optional<Tensor>& data = leaf.as_sharded_tensor().data;
+        return data ? Value(*data) : Value();
+      }
+      case Value::Kind::kShardedObject: return leaf.as_sharded_object().data;
+      case Value::Kind::kShardedTensorFactory: return leaf.as_factory().data;
+      case Value::Kind::kLocalNonpersistentObject: return leaf.as_local_nonpersistent().value;
+      default: return leaf;
+    }
+  });
+}
+
+Value merge_into_factories(Value loaded, const Value& state) {
+  Value factories = extract_matching(state, is_factory, ListForm::kDict).matching;
+  factories = map_leaves(std::move(factories), [](const Value& leaf) {
+    ShardedTensorFactory keeping = leaf.as_factory();
+    keeping.merge = [factory = leaf.as_factory()](const Value& built) {
+      if (!factory.merge) throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no merge function", {.key = factory.key});
+      return refilled(factory, factory.merge(plain_state(built)));
+    };
+    return Value(std::move(keeping));
+  });
+  return merge_factories(std::move(loaded), factories);
+}
+
 Split split_for_save(Value state) {
   Extracted parts = extract_matching(apply_factories(std::move(state)), is_local);
   parts = extract_matching(parts.rest, [](const Value& leaf) { return leaf.is_sharded(); });
@@ -69,16 +121,17 @@ Split split_for_save(Value state) {
 }
 
 LoadRequest split_for_load(const Value& state) {
-  const Value wanted = without_empty_ranges(state);
-  Value factories = extract_matching(wanted, is_factory, ListForm::kDict).matching;
+  Value factories = extract_matching(state, is_factory, ListForm::kDict).matching;
   factories = map_leaves(std::move(factories), [](const Value& leaf) {
     ShardedTensorFactory factory = leaf.as_factory();
     factory.data = Tensor();
     return Value(std::move(factory));
   });
-  const Extracted parts = extract_matching(apply_factories(wanted), is_local);
+  Value expanded = apply_factories(state);
+  const Extracted parts = extract_matching(expanded, is_local);
   Value local = map_leaves(parts.matching, [](const Value& leaf) { return leaf.as_local_nonpersistent().value; });
-  return {extract_matching(parts.rest, [](const Value& leaf) { return leaf.is_sharded(); }).matching, std::move(local), std::move(factories)};
+  Value sharded = extract_matching(parts.rest, [](const Value& leaf) { return leaf.is_sharded(); }).matching;
+  return {std::move(expanded), std::move(sharded), std::move(local), std::move(factories)};
 }
 
 void add_prefix_for_sharding(Value& state, std::string_view prefix) {

@@ -20,6 +20,16 @@ Value apply_factories(Value state);
 /// positions for lists. Throws CheckpointError (mismatch) where the trees differ.
 Value merge_factories(Value loaded, const Value& factories);
 
+/// As merge_factories, but the factories stay where `state` has them: what each merges becomes its
+/// data, in the memory that its tensor has if dtype and shape are the same. `loaded` has sharded
+/// leaves with data where they were built. Throws CheckpointError (invalid argument) for a factory
+/// that merges into anything but a tensor.
+Value merge_into_factories(Value loaded, const Value& state);
+
+/// The tree without descriptions, as Megatron's load returns it: of a ShardedTensor or factory the
+/// tensor, of a ShardedObject or LocalNonpersistentObject the value.
+Value plain_state(Value state);
+
 struct Split {
   Value sharded;  ///< ShardedTensors and ShardedObjects
   Value common;   ///< everything else
@@ -29,14 +39,21 @@ struct Split {
 Split split_for_save(Value state);
 
 struct LoadRequest {
-  Value sharded;    ///< ShardedTensors and ShardedObjects, of factories what they build
-  Value local;      ///< what the local non-persistent objects held
+  Value expanded;   ///< the state, every factory replaced by what it builds
+  Value sharded;    ///< ShardedTensors and ShardedObjects of it
+  Value local;      ///< what its local non-persistent objects hold
   Value factories;  ///< for merge_factories, without their data; lists are dicts of positions
 };
 
-/// Parts a state dict for loading; what is neither sharded nor local is left out, it comes from the checkpoint. The loaded state is
+/// Parts a state dict for loading; what is neither sharded nor local comes from the checkpoint.
+/// Megatron's loaded state, in which empty flattened ranges have no place, is
 /// merge_factories(merge(merge(common, local), loaded), factories).
 LoadRequest split_for_load(const Value& state);
+
+/// Flattened ranges without elements, as some ranks of an unevenly cut optimizer have them: nothing
+/// to store, nothing to load.
+bool is_empty_range(const Value& leaf);
+Value without_empty_ranges(const Value& state);
 
 /// Prepends `prefix` to the keys of all sharded leaves.
 void add_prefix_for_sharding(Value& state, std::string_view prefix);

@@ -225,7 +225,13 @@ Dict& Value::mutable_dict() {
   return get_mutable<Dict>("dict");
 }
 
-const Tensor& Value::as_tensor() const { return get<Tensor>("tensor"); }
+const Tensor& Value::as_tensor() const {
+  if (is(Kind::kShardedTensorFactory)) return as_factory().data;
+  if (!is(Kind::kShardedTensor)) return get<Tensor>("tensor");
+  const ShardedTensor& shard = as_sharded_tensor();
+  if (shard.data) return *shard.data;
+  throw CheckpointError(ErrorCode::kInvalidArgument, "the ShardedTensor is only described, it has no data", {.key = shard.key});
+}
 Tensor& Value::mutable_tensor() { return get_mutable<Tensor>("tensor"); }
 const TorchStorage& Value::as_storage() const { return get<TorchStorage>("storage"); }
 const Global& Value::as_global() const { return get<Global>("global"); }

@@ -111,7 +111,7 @@ class Value {
   ValueList& mutable_items();             ///< detaches from other copies
   const Dict& as_dict() const;
   Dict& mutable_dict();                   ///< detaches; turns none into an empty dict
-  const Tensor& as_tensor() const;
+  const Tensor& as_tensor() const;        ///< a tensor, or the data of a ShardedTensor or factory
   Tensor& mutable_tensor();
   const TorchStorage& as_storage() const;
   const Global& as_global() const;

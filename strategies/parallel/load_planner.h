@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "configs/options.h"
 #include "mapping/base/bytes.h"
+#include "mapping/planning/planner_options.h"
 
 namespace dckpt {
 
@@ -34,18 +36,31 @@ class LoadPlanner {
     friend bool operator==(const Circumstances&, const Circumstances&) = default;
   };
 
+  /// What this rank has asked for, as a plan, when the ranks' shares were last found to cover each key.
+  struct Access {
+    Bytes request{};
+    PlannerKind kind = PlannerKind::kMegatron;
+    int rank = 0;
+    int ranks = 0;
+
+    friend bool operator==(const Access&, const Access&) = default;
+  };
+  bool is_checked(const Access& access) const { return checked_ && access == *checked_; }
+  void remember_checked(Access access) { checked_ = std::move(access); }
+
   /// The number that all ranks have given to the plan that is remembered; 0 if none is, or not for these circumstances.
   std::uint64_t known(const Circumstances& circumstances) const { return plan_ && circumstances == circumstances_ ? number_ : 0; }
   const std::shared_ptr<const JointPlan>& plan() const noexcept { return plan_; }
   void hit() noexcept { hit_ = true; }
   void remember(Circumstances circumstances, std::uint64_t number, std::shared_ptr<const JointPlan> plan) {
-    *this = {};
+    hit_ = false;
     circumstances_ = std::move(circumstances);
     number_ = number;
     plan_ = std::move(plan);
   }
 
  private:
+  std::optional<Access> checked_;
   Circumstances circumstances_;
   std::uint64_t number_ = 0;
   std::shared_ptr<const JointPlan> plan_;

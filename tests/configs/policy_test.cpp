@@ -119,7 +119,7 @@ load:
   allow_shape_mismatch: []
   padding: zero
   rename: []
-  validate_access_integrity: false
+  validate_access_integrity: true
   verify_integrity: false
   threads: 2
   staging: 64MiB

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/watched_communicator.h"
@@ -44,6 +46,95 @@ TEST_F(CheckpointerTest, SavesAndResumesWithAnyNumberOfRanks) {
     });
     EXPECT_EQ(tracker(), std::to_string(iteration + 10));
   }
+}
+
+/// A state with one leaf of every kind that a load fills, everything of iteration `value`.
+StateDict state_of_all_kinds(std::int64_t value, int rank, int ranks) {
+  const auto of_value = [&](std::int64_t rows) {
+    Tensor tensor = Tensor::empty(DType::kInt64, {rows, 3});
+    std::fill_n(reinterpret_cast<std::int64_t*>(tensor.data()), tensor.numel(), value);
+    return tensor;
+  };
+  ShardedTensorFactory halves{.key = "fc1", .data = of_value(4), .replica_id = rank};
+  halves.build = [](const std::string& key, const Tensor& data, const ReplicaId& replica, std::optional<FlattenedRange>) {
+    return Value::list({ShardedTensor::whole(key + ".w", data.narrow(0, 0, 2).contiguous(), {.replica_id = replica}),
+                        ShardedTensor::whole(key + ".v", data.narrow(0, 2, 2).contiguous(), {.replica_id = replica})});
+  };
+  halves.merge = [](const Value& parts) {
+    const Tensor merged = Tensor::empty(DType::kInt64, {4, 3});
+    for (std::size_t i = 0; i < 2; ++i) std::memcpy(merged.data() + i * 48, parts.items()[i].as_tensor().data(), 48);
+    return Value(merged);
+  };
+  const FlattenedRange range = rank == 0 ? FlattenedRange{0, 6} : FlattenedRange{6, 6};
+  const Tensor flat = of_value(2).view({6}).narrow(0, 0, range.end - range.begin);
+  return Value::dict(
+      {{"w", ShardedTensor::from_rank_offsets("w", of_value(1), {{.axis = 0, .rank = rank, .count = ranks}})},
+       {"layers", Value::list({Value::dict({{"fc1", halves}}), Value::dict({{"lr", value}})})},
+       {"m", ShardedTensor::from_rank_offsets_flat("m", flat, {2, 3}, {}, range)},
+       {"rng", ShardedObject{.key = "rng", .data = Value(value), .global_shape = {ranks}, .global_offset = {rank}}},
+       {"local", LocalNonpersistentObject{Value("of rank " + std::to_string(rank))}},
+       {"iteration", value}});
+}
+
+TEST_F(CheckpointerTest, OneTreeIsLoadedAndSavedForEver) {
+  job(2, [](Checkpointer& checkpointer, Communicator& comm) { checkpointer.save(state_of_all_kinds(1, comm.rank(), 2), 1); });
+  StateDict trees[2];
+  for (int rank = 0; rank < 2; ++rank) trees[rank] = state_of_all_kinds(0, rank, 2);
+  for (std::int64_t iteration = 1; iteration <= 3; ++iteration) {
+    job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+      StateDict& state = trees[comm.rank()];
+      const std::byte* const memory = state.at("w").as_tensor().data();
+      const std::byte* const factory_memory = state.at("layers").items()[0].at("fc1").as_factory().data.data();
+      EXPECT_EQ(checkpointer.resume(state).iteration, static_cast<std::uint64_t>(iteration));
+      const StateDict expected = plain_state(state_of_all_kinds(iteration, comm.rank(), 2));
+      EXPECT_EQ(plain_state(state), expected);
+      EXPECT_EQ(state.at("w").as_tensor().data(), memory) << "filled in place";
+      EXPECT_EQ(state.at("layers").items()[0].at("fc1").as_factory().data.data(), factory_memory);
+      // Trained, then saved: in the trainer's memory, as the same tree.
+      for (const Value& leaf : {state.at("w"), state.at("layers").items()[0].at("fc1"), state.at("m")}) {
+        const Tensor& tensor = leaf.as_tensor();
+        std::fill_n(reinterpret_cast<std::int64_t*>(tensor.data()), tensor.numel(), iteration + 1);
+      }
+      state["rng"] = ShardedObject{.key = "rng", .data = Value(iteration + 1), .global_shape = {2}, .global_offset = {comm.rank()}};
+      state["layers"].mutable_items()[1]["lr"] = state["iteration"] = iteration + 1;
+      checkpointer.save(state, static_cast<std::uint64_t>(iteration + 1));
+    });
+  }
+  EXPECT_EQ(load_sharded_metadata(root_ / "iter_0000004").size(), load_sharded_metadata(root_ / "iter_0000001").size());
+}
+
+TEST_F(CheckpointerTest, AStateThatHasLostItsDescriptionsIsNotSaved) {
+  saved({100});
+  job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+    StateDict state = empty_state(comm.rank(), 2);
+    checkpointer.resume(state);
+    state["w"] = state["w"].as_tensor();
+    EXPECT_THAT(error_of([&] { checkpointer.save(state, 200); }).what(), AllOf(HasSubstr("plain tensors in place of the ShardedTensors"), HasSubstr("'w'")));
+  });
+  job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
+    StateDict state = empty_state(comm.rank(), 2);
+    load_plain(state, root_, {}, comm);
+    EXPECT_TRUE(state.at("w").is_tensor());
+    EXPECT_THAT(error_of([&] { checkpointer.save(state, 200); }).what(), HasSubstr("has sharded ones; describe"));
+  });
+  EXPECT_EQ(tracker(), "100");
+}
+
+TEST_F(CheckpointerTest, AMistypedRootIsAWarningOrAnErrorOfResume) {
+  saved({100});
+  const fs::path mistyped = root_.string() + "s";
+  run_ranks(2, [&](Communicator& comm) {
+    Checkpointer checkpointer(mistyped, {}, comm);
+    StateDict state = empty_state(comm.rank(), 2);
+    Warnings warnings;
+    comm.barrier();
+    EXPECT_FALSE(checkpointer.load_latest(state));
+    comm.barrier();
+    if (comm.rank() == 1) {
+      EXPECT_THAT(warnings.text(), AllOf(HasSubstr("does not exist; did you mean '" + root_.string() + "'?"), HasSubstr("begins anew")));
+    }
+    EXPECT_THAT(error_of([&] { checkpointer.resume(state); }).what(), AllOf(HasSubstr("cannot resume"), HasSubstr("did you mean")));
+  });
 }
 
 TEST_F(CheckpointerTest, AnEmptyRootHoldsNothingAndStaysAsItIs) {

@@ -68,6 +68,31 @@ TEST_F(SaveHooksTest, WhatMayDifferIsTakenOutBeforeTheComparisonButSaved) {
   EXPECT_THAT(warnings_of(state, {.planner = {.validate = false}, .overwrite = true}), IsEmpty()) << "whole-job checks are off";
 }
 
+TEST_F(SaveHooksTest, ATensorThatDiffersFromRank0sIsAnErrorOnAllRanks) {
+  const auto number = [](float value) {
+    const Tensor tensor = Tensor::empty(DType::kFloat32, {1});
+    *reinterpret_cast<float*>(tensor.data()) = value;
+    return tensor;
+  };
+  const auto error_of_rank_1 = [&](const std::function<StateDict(int)>& state) {
+    std::string errors[2];
+    run_ranks(2, [&](Communicator& comm) {
+      try {
+        save(state(comm.rank()), path_, {.overwrite = true}, comm);
+      } catch (const CheckpointError& error) {
+        errors[comm.rank()] = error.what();
+      }
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    return errors[1];
+  };
+  const auto weights = [&](float value) { return Value::dict({{"model", Value::tuple({number(value), 1})}}); };
+  EXPECT_THAT(error_of_rank_1([&](int rank) { return weights(static_cast<float>(rank)); }), HasSubstr("these tensors of rank 1 are not the same there"));
+  EXPECT_THAT(error_of_rank_1([&](int rank) { return rank == 0 ? Value::dict({{"a", 1}}) : weights(1); }), HasSubstr("model"));
+  EXPECT_THAT(error_of_rank_1([&](int rank) { return rank == 1 ? Value::dict({{"a", 1}}) : weights(1); }), IsEmpty()) << "rank 0's is saved";
+  EXPECT_THAT(error_of_rank_1([&](int) { return weights(1); }), IsEmpty());
+}
+
 TEST_F(SaveHooksTest, TheStateMayBeChangedBeforeItIsSavedWithoutChangingTheTrainers) {
   const SaveHooks hooks{.preprocess = [](StateDict state) {
     state.mutable_dict().erase("scratch");

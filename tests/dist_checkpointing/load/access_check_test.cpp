@@ -25,7 +25,7 @@ class AccessCheck : public ::testing::Test {
     save(state, path());
   }
 
-  std::filesystem::path path() const { return directory_.path() / "checkpoint"; }
+  std::filesystem::path path(const std::string& name = "checkpoint") const { return directory_.path() / name; }
 
   /// What two ranks get that ask for these rows of the tensor, as replicas of these numbers, and for these cells of the objects.
   struct Asked {
@@ -59,6 +59,29 @@ TEST_F(AccessCheck, PartsThatTwoRanksOrNobodyAsksForAreAnErrorOnAllRanks) {
   EXPECT_THAT(errors_of({{{0, 0, 0}, {0, 0, 1}}}, true), Each(AllOf(HasSubstr("Invalid access pattern"), HasSubstr("'w'"))));
   EXPECT_THAT(errors_of({{{0, 0, 0}, {2, 1, 1}}}, true), Each(AllOf(HasSubstr("Invalid access pattern"), HasSubstr("'w'")))) << "no main replica of the second half";
   EXPECT_THAT(errors_of({{{0, 0, 0}, {2, 0, 0}}}, true), Each(HasSubstr("rng"))) << "one object twice, the other one not at all";
+}
+
+TEST_F(AccessCheck, AShardThatIsForgottenIsAnErrorByDefaultThatNamesTheOption) {
+  StateDict half = Value::dict({{"w", ShardedTensor::from_box("w", Tensor::zeros(DType::kFloat32, {2, 3}), {4, 3}, {0, 0})}});
+  try {
+    load(half, path());
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("'w'"), HasSubstr("set load.validate_access_integrity to false")));
+  }
+}
+
+TEST_F(AccessCheck, ShardsOfAPlainDcpDirectoryMustCoverTheirTensorsReplicasOrNot) {
+  save(Value::dict({{"w", arange({4, 3})}}), path("dcp"), {.compat = Compat::kDcp});
+  run_ranks(4, [&](Communicator& comm) {
+    const auto load_rows = [&](std::int64_t from) {
+      StateDict state = Value::dict({{"w", ShardedTensor::from_box("w", Tensor::zeros(DType::kFloat32, {2, 3}), {4, 3}, {from, 0})}});
+      load(state, path("dcp"), {}, comm);
+    };
+    EXPECT_NO_THROW(load_rows(comm.rank() % 2 * 2)) << "two ranks hold each half";
+    EXPECT_THROW(load_rows(0), CheckpointError) << "nobody asks for the second half";
+  });
 }
 
 TEST_F(AccessCheck, WithoutItRanksAskForWhateverTheyLike) { EXPECT_THAT(errors_of({{{0, 0, 0}, {0, 0, 0}}}, false), Each("")); }

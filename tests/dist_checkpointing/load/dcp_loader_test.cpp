@@ -126,7 +126,7 @@ TEST_F(DcpLoader, FactoriesObjectsAndLocalValuesAreTreatedAsInMegatronsLoads) {
   };
   save_dcp(state(1, "stored"));
   StateDict loaded = state(0, "old");
-  load(loaded, path_);
+  load_plain(loaded, path_);
   EXPECT_TRUE(equal(loaded["fc1"].items()[1].as_tensor(), filled(2, 1)));
   EXPECT_EQ(loaded["rng"], Value("stored"));
   EXPECT_EQ(loaded["local"], Value("here"));

@@ -64,7 +64,7 @@ class ParallelLoad : public ::testing::TestWithParam<Exchange> {
 
   std::filesystem::path checkpoint() const { return directory_.path() / "checkpoint"; }
 
-  LoadOptions options() const { return {.parallel = {.enabled = true, .exchange = GetParam()}, .staging = std::uint64_t{2} << 20}; }
+  LoadOptions options() const { return {.parallel = {.enabled = true, .exchange = GetParam()}, .validate_access_integrity = false, .staging = std::uint64_t{2} << 20}; }
 
   /// Four ranks save rows of "rows", columns of "columns", and fragments of "flat" in the form of Megatron; all of them hold "replicated".
   void save_all() {
@@ -212,10 +212,10 @@ TEST_P(ParallelLoad, ObjectsComeToEveryRankThatWantsThem) {
     state["of rank"] = ShardedObject{.key = "of_rank", .global_shape = {4}, .global_offset = {rank}, .has_data = false};
     if (rank > 0) state["of another"] = ShardedObject{.key = "of_rank", .global_shape = {4}, .global_offset = {3}, .has_data = false};
     load(state, checkpoint(), options(), comm);
-    EXPECT_EQ(state["object"], Value(std::string(5000, 'o')));
-    EXPECT_EQ(state["of rank"], Value(rank));
+    EXPECT_EQ(state["object"].as_sharded_object().data, Value(std::string(5000, 'o')));
+    EXPECT_EQ(state["of rank"].as_sharded_object().data, Value(rank));
     if (rank > 0) {
-      EXPECT_EQ(state["of another"], Value(std::int64_t{3}));
+      EXPECT_EQ(state["of another"].as_sharded_object().data, Value(std::int64_t{3}));
     }
   });
 }

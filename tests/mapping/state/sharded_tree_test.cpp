@@ -20,7 +20,7 @@ TEST(ShardedTree, SplitsAgreeWithMegatron) {
     const Value tree = decode(expected["tree"]);
     const Split save = split_for_save(tree);
     EXPECT_EQ(Json::array({encode(save.sharded), encode(save.common)}), expected["save"]);
-    const LoadRequest load = split_for_load(tree);
+    const LoadRequest load = split_for_load(without_empty_ranges(tree));
     EXPECT_EQ(Json::array({encode(load.sharded), encode(load.local), encode(load.factories)}), expected["load"]);
     EXPECT_EQ(encode(tree), expected["tree"]) << "the tree itself has changed";
   }

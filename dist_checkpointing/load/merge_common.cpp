@@ -1,0 +1,117 @@
+#include "dist_checkpointing/load/merge_common.h"
+
+#include <string>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/state/tree.h"
+
+namespace dckpt {
+namespace {
+
+bool stays(const Value& leaf) {
+  return leaf.is_sharded() || leaf.is(Value::Kind::kLocalNonpersistentObject);
+}
+
+/// How many leaves of a tree stay, and whether there are others.
+struct Leaves {
+  bool staying = false;
+  bool plain = false;
+};
+
+Leaves leaves_of(const Value& tree) {
+  Leaves found;
+  visit_leaves(tree, [&](const KeyPath&, const Value& leaf) {
+    (stays(leaf) ? found.staying : found.plain) = true;
+  });
+  return found;
+}
+
+PathElement element_of(const Value& key) {
+  if (key.is_int()) return key.as_int();
+  return key.is_str() ? key.as_str() : std::string(to_string(key.kind()));
+}
+
+class CommonMerge {
+ public:
+  explicit CommonMerge(std::vector<KeyPath>& kept) : kept_(kept) {}
+
+  void merge(Value& into, const Value& stored) {
+    if (into.is_dict() && stored.is_dict()) return merge_dicts(into.mutable_dict(), stored.as_dict());
+    if (!leaves_of(into).staying) {
+      into = stored;
+    } else if (into.is_list() && stored.is_list()) {
+      merge_lists(into.mutable_items(), stored.items());
+    } else {
+      refuse(std::string("the checkpoint's common state has a ") + to_string(stored.kind()) +
+             " here, the state a " + (stays(into) ? "sharded or local leaf" : "container of sharded leaves") +
+             "; was it saved with plain tensors in place of ShardedTensors?");
+    }
+  }
+
+ private:
+  void merge_dicts(Dict& into, const Dict& stored) {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      const Value& key = into.items()[i].first;
+      const Value* const found = stored.find(key);
+      below(element_of(key), [&] {
+        found != nullptr ? merge(into.value_at(i), *found) : keep(into.value_at(i));
+      });
+    }
+    for (const auto& [key, value] : stored) {
+      if (into.find(key) == nullptr) into.set(key, value);
+    }
+  }
+
+  /// Items of nothing but sharded or local leaves are not in the stored list.
+  void merge_lists(ValueList& into, const ValueList& stored) {
+    std::vector<std::size_t> others;
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      const Leaves leaves = leaves_of(into[i]);
+      if (leaves.plain || !leaves.staying) others.push_back(i);
+    }
+    if (others.size() != stored.size()) {
+      refuse("the list has " + grouped(others.size()) + " items that are not sharded, but " +
+             grouped(stored.size()) + " are stored");
+    }
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      below(static_cast<std::int64_t>(others[i]), [&] { merge(into[others[i]], stored[i]); });
+    }
+  }
+
+  /// Notes the plain values below.
+  void keep(const Value& tree) {
+    visit_leaves(tree, [&](const KeyPath& path, const Value& leaf) {
+      if (stays(leaf)) return;
+      kept_.push_back(path_);
+      kept_.back().insert(kept_.back().end(), path.begin(), path.end());
+    });
+  }
+
+  template <typename Work>
+  void below(PathElement element, Work&& work) {
+    path_.push_back(std::move(element));
+    if (path_.size() > kMaxTreeDepth) refuse("nested too deep");
+    work();
+    path_.pop_back();
+  }
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw CheckpointError(ErrorCode::kMismatch, "cannot merge the common state at " + to_string(path_) + ": " + why);
+  }
+
+  std::vector<KeyPath>& kept_;
+  KeyPath path_;
+};
+
+}  // namespace
+
+MergedCommon merge_common(Value state, const Value& common) {
+  MergedCommon merged{std::move(state), {}};
+  if (merged.state.is_none()) merged.state = Value::dict();
+  CommonMerge(merged.kept).merge(merged.state, common.is_none() ? Value::dict() : common);
+  return merged;
+}
+
+}  // namespace dckpt

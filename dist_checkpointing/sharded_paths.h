@@ -1,0 +1,31 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "mapping/state/value.h"
+
+namespace dckpt {
+
+/// Where a state dict that was loaded has sharded leaves. A save that finds a plain tensor at such a
+/// place would store rank 0's part of it as common state and lose the others'.
+class ShardedPaths {
+ public:
+  ShardedPaths() = default;
+  explicit ShardedPaths(const StateDict& loaded);
+
+  /// Throws CheckpointError (invalid argument) naming the tensors of `state` that are plain now.
+  void require_still_sharded(const StateDict& state) const;
+
+ private:
+  std::map<std::string, std::string> key_at_;  // path → key
+};
+
+/// The kinds of tensors in a state dict.
+struct TensorKinds {
+  bool sharded = false;
+  bool plain = false;
+};
+TensorKinds tensor_kinds(const StateDict& state);
+
+}  // namespace dckpt

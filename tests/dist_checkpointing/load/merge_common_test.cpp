@@ -1,0 +1,49 @@
+#include "dist_checkpointing/load/merge_common.h"
+
+#include <gmock/gmock.h>
+
+#include "mapping/base/error.h"
+#include "mapping/state/sharded_tensor.h"
+#include "mapping/state/tree.h"
+#include "tests/support/arange.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Value shard() { return ShardedTensor::whole("w", arange({2})); }
+
+TEST(MergeCommon, StoredValuesReplaceTheCallersAndAddToThem) {
+  const Value w = shard();
+  const MergedCommon merged = merge_common(Value::dict({{"w", w}, {"step", 0}, {"groups", Value::list({1, 2, 3})}}),
+                                           Value::dict({{"step", 7}, {"groups", Value::list({4})}, {"args", "new"}}));
+  EXPECT_EQ(merged.state, Value::dict({{"w", w}, {"step", 7}, {"groups", Value::list({4})}, {"args", "new"}}));
+  EXPECT_THAT(merged.kept, IsEmpty());
+}
+
+TEST(MergeCommon, PlainValuesThatAreNotStoredAreKeptAndReported) {
+  const MergedCommon merged = merge_common(Value::dict({{"w", shard()}, {"new", Value::dict({{"rate", 0.5}})}}), Value::dict());
+  EXPECT_EQ(merged.state.at("new").at("rate"), Value(0.5));
+  EXPECT_THAT(merged.kept, ElementsAre(KeyPath{"new", "rate"}));
+}
+
+TEST(MergeCommon, StoredItemsOfAListTakeThePlacesBetweenShardedOnes) {
+  const Value w = shard();
+  const Value list = Value::list({w, Value::dict({{"w", w}, {"lr", 0}}), 0});
+  const MergedCommon merged = merge_common(Value::dict({{"l", list}}), Value::dict({{"l", Value::list({Value::dict({{"lr", 1}}), 2})}}));
+  EXPECT_EQ(merged.state.at("l"), Value::list({w, Value::dict({{"w", w}, {"lr", 1}}), 2}));
+  const auto too_few = [&] { merge_common(Value::dict({{"l", list}}), Value::dict({{"l", Value::list({1})}})); };
+  EXPECT_THAT(testing::error_of(too_few).what(), HasSubstr("but 1 are stored"));
+}
+
+TEST(MergeCommon, AShardedLeafIsNeverReplacedByAStoredValue) {
+  const auto of_w = [](const Value& w) { return Value::dict({{"a", Value::dict({{"w", w}})}}); };
+  EXPECT_THAT(testing::error_of([&] { merge_common(of_w(shard()), of_w(arange({2}))); }).what(), HasSubstr("('a', 'w')"));
+}
+
+}  // namespace
+}  // namespace dckpt
