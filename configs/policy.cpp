@@ -1,12 +1,17 @@
 #include "configs/policy.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
-#include <cstdio>
 #include <memory>
 #include <system_error>
 #include <vector>
 
 #include "configs/policy_schema.h"
+#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -51,11 +56,31 @@ std::string read_policy_file(const std::filesystem::path& file) {
     const std::string reason = std::generic_category().message(errno);
     return CheckpointError(ErrorCode::kIo, "cannot read the policy: " + reason, {.file = file.string()});
   };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(file.c_str(), "rb"), [](std::FILE* opened) { return std::fclose(opened); });
-  if (stream == nullptr) throw fail();
+  // Not blocking, so that a FIFO without a writer is at its end instead of waiting for one.
+  const int fd = ::open(local_path(file).c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd < 0) throw fail();
+  const std::unique_ptr<const int, void (*)(const int*)> closing(
+      &fd, [](const int* opened) { ::close(*opened); });
   std::string text(kMaxYamlBytes + 1, '\0');  // one more than is accepted, so that more is noticed
-  text.resize(std::fread(text.data(), 1, text.size(), stream.get()));
-  if (std::ferror(stream.get()) != 0) throw fail();
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t count = ::read(fd, text.data() + size, text.size() - size);
+    if (count == 0) break;
+    if (count > 0) size += static_cast<std::size_t>(count);
+    if (count < 0 && errno == EAGAIN) {  // a pipe whose writer is slower
+      pollfd waiting{fd, POLLIN, 0};
+      ::poll(&waiting, 1, -1);
+    } else if (count < 0 && errno != EINTR) {
+      throw fail();
+    }
+  }
+  struct stat status {};
+  if (size == 0 && ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode)) {
+    throw CheckpointError(ErrorCode::kIo,
+                          "cannot read the policy: nothing is written into this pipe",
+                          {.file = file.string()});
+  }
+  text.resize(size);
   return text;
 }
 

@@ -25,6 +25,7 @@
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/retention.h"
 #include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
@@ -72,7 +73,7 @@ std::optional<LatestCheckpoint> find_together(const fs::path& root, Communicator
 
 fs::path checked_root(const fs::path& root) {
   if (root.empty()) throw CheckpointError(ErrorCode::kInvalidArgument, "the training root has no name: '' was given");
-  return fs::absolute(root);
+  return fs::absolute(local_path(root));
 }
 
 /// "training root 'run/chekpoints' does not exist; did you mean 'run/checkpoints'?"

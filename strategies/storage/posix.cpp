@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/names.h"
 #include "strategies/storage/posix_write.h"
@@ -58,7 +59,9 @@ std::vector<std::string> entry_names(Fd directory, const std::string& path) {
 
 class PosixStorage final : public Storage {
  public:
-  explicit PosixStorage(const std::filesystem::path& root) : root_(root.empty() ? "." : root), absolute_root_(std::filesystem::absolute(root_)) {}
+  explicit PosixStorage(const std::filesystem::path& root)
+      : root_(root.empty() ? "." : local_path(root)),
+        absolute_root_(std::filesystem::absolute(root_)) {}
 
   std::string describe(const std::string& name) const override { return name.empty() ? root_.string() : root_.string() + "/" + name; }
 

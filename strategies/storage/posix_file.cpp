@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/posix.h"
 #include "strategies/storage/posix_fd.h"
@@ -81,7 +82,8 @@ std::unique_ptr<ReadableFile> readable_file(Fd fd, std::string path) {
 
 }  // namespace posix
 
-std::unique_ptr<ReadableFile> open_posix_file(const std::filesystem::path& path) {
+std::unique_ptr<ReadableFile> open_posix_file(const std::filesystem::path& given) {
+  const std::filesystem::path path = local_path(given);
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
     throw posix::system_error("cannot open the file", errno, path.string(), errno == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);

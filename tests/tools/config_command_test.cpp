@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -29,6 +31,14 @@ struct PolicyFile {
   std::string text() const { return path().string(); }
   TempDir directory;
 };
+
+TEST(ToolConfig, APipeThatNobodyWritesToIsNoPolicyAndNoWait) {
+  const TempDir scratch;
+  ASSERT_EQ(::mkfifo((scratch / "fifo").c_str(), 0600), 0);
+  const ToolRun run = run_tool({"config", "check", (scratch / "fifo").string()});
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_THAT(run.err, HasSubstr("nothing is written into this pipe"));
+}
 
 TEST(ToolConfig, ASoundPolicyIsOk) {
   const PolicyFile policy("version: 1\nsave: {integrity: sha256}\n");
