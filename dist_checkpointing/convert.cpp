@@ -42,8 +42,11 @@ struct Contents {
 
 class Conversion {
  public:
-  Conversion(const std::filesystem::path& source, const std::filesystem::path& destination, const ConvertOptions& options)
-      : options_(options), reader_(open_checkpoint(source, {.iteration = options.iteration})) {
+  Conversion(const std::filesystem::path& source, const std::filesystem::path& destination,
+             const ConvertOptions& options)
+      : options_(options),
+        target_(split_target(destination)),
+        reader_(open_checkpoint(source, {.iteration = options.iteration})) {
     report_.source = resolve_checkpoint(source, {.iteration = options.iteration});
     report_.destination = destination;
     report_.from = reader_->info().format;
@@ -87,17 +90,11 @@ class Conversion {
 
   bool kept(const std::string& key) const { return options_.keys(key); }
 
-  bool kept_object(const std::string& unique_key) const {
-    const std::string key = unique_key.substr(0, unique_key.rfind("/shard_"));
-    KeyFilter include = options_.keys;
-    KeyFilter exclude = options_.keys;
-    include.exclude.clear();
-    exclude.include.clear();
-    return (include(unique_key) || include(key)) && exclude(unique_key) && exclude(key);
-  }
+  bool kept_object(const std::string& unique_key) const { return options_.keys.object(unique_key); }
 
   void select() {
     const Metadata& source = reader_->metadata();
+    options_.keys.check({&source});
     Metadata& metadata = contents_.metadata;
     metadata.files = source.files;
     metadata.storage_meta = source.storage_meta;
@@ -113,10 +110,8 @@ class Conversion {
       metadata.objects.push_back(source.objects[i]);
       contents_.object_of.push_back(i);
     }
-    report_.left_out = source.tensors.size() + source.objects.size() - metadata.tensors.size() - metadata.objects.size();
-    if (metadata.tensors.empty() && metadata.objects.empty() && report_.left_out > 0) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "no tensor and no object of the checkpoint matches what is to be included", {.file = report_.source.string()});
-    }
+    report_.left_out = source.tensors.size() + source.objects.size() - metadata.tensors.size() -
+                       metadata.objects.size();
     if (report_.from == report_.to) keep_paths(source);
   }
 
@@ -303,10 +298,11 @@ class Conversion {
   };
 
   void write() {
-    const TargetPath target = split_target(report_.destination);
-    const std::shared_ptr<Storage> storage = posix_storage(target.parent);
-    if (options_.overwrite) check_replaceable(target);
-    Publication publication = Publication::begin(storage, target.name, staging_token(), {.overwrite = options_.overwrite, .sync = options_.io.fsync});
+    const std::shared_ptr<Storage> storage = posix_storage(target_.parent);
+    if (options_.overwrite) check_replaceable(target_);
+    Publication publication =
+        Publication::begin(storage, target_.name, staging_token(),
+                           {.overwrite = options_.overwrite, .sync = options_.io.fsync});
     std::uint64_t total = report_.bytes;
     for (const ObjectMetadata& object : contents_.metadata.objects) total += object.place.length;
     Source source(*this, total);
@@ -355,6 +351,7 @@ class Conversion {
   static constexpr std::uint64_t kMaxCommonBytes = std::uint64_t{16} << 30;
 
   const ConvertOptions& options_;
+  TargetPath target_;
   std::unique_ptr<CheckpointReader> reader_;
   Compat compat_ = Compat::kMegatron;
   Contents contents_;

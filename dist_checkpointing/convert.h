@@ -9,6 +9,7 @@
 #include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/progress.h"
+#include "dist_checkpointing/training_root/layout.h"
 
 namespace dckpt {
 
@@ -29,7 +30,8 @@ struct ConvertOptions {
   std::uint64_t max_memory = std::uint64_t{256} << 20;  ///< for tensor bytes in flight
   std::string separation_hint{};         ///< see SaveOptions
   bool integrity = false;                ///< write integrity.json; also done when the source has one
-  std::optional<std::uint64_t> iteration{};
+  std::optional<IterationName>
+      iteration{};  ///< of a source that is a training root, instead of the latest
   WriteOptions io{};
   Progress progress{};                   ///< of tensor and object bytes written
 };

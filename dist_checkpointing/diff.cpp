@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 
 #include "dist_checkpointing/compare_elements.h"
@@ -10,6 +11,7 @@
 #include "dist_checkpointing/element.h"
 #include "dist_checkpointing/extract/render.h"
 #include "mapping/base/parallel_for.h"
+#include "mapping/base/text.h"
 #include "dist_checkpointing/stream.h"
 #include "mapping/base/error.h"
 
@@ -34,7 +36,10 @@ struct Matching {
 };
 
 template <typename Entry>
-Matching match(const std::vector<Entry>& a, const std::vector<Entry>& b, const KeyFilter& keys) {
+Matching match(const std::vector<Entry>& a, const std::vector<Entry>& b, const KeyFilter& filter) {
+  const auto keys = [&](const std::string& key) {
+    return std::is_same_v<Entry, ObjectMetadata> ? filter.object(key) : filter(key);
+  };
   std::unordered_map<std::string_view, std::size_t> positions;
   for (std::size_t i = 0; i < b.size(); ++i) positions.emplace(b[i].key, i);
   Matching matching;
@@ -65,6 +70,7 @@ class Differ {
   }
 
   DiffReport run() {
+    options_.keys.check({&a_.metadata(), &b_.metadata()});
     compare_tensors();
     compare_objects();
     if (options_.common) compare_common();

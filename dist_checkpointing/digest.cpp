@@ -11,6 +11,7 @@ namespace dckpt {
 
 Digests digest(const CheckpointReader& reader, const DigestOptions& options) {
   const Metadata& metadata = reader.metadata();
+  options.keys.check({&metadata});
   std::vector<std::size_t> tensors;
   std::vector<std::size_t> objects;
   std::uint64_t total = 0;
@@ -20,7 +21,7 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options) {
     total += metadata.tensors[i].nbytes();
   }
   for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
-    if (!options.keys(metadata.objects[i].key)) continue;
+    if (!options.keys.object(metadata.objects[i].key)) continue;
     objects.push_back(i);
     total += metadata.objects[i].place.length;
   }

@@ -77,6 +77,7 @@ bool is_optimizer_key(std::string_view key) {
 
 CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options) {
   const Metadata& metadata = reader.metadata();
+  options.keys.check({&metadata});
   CheckpointSummary summary{.info = reader.info(), .common = reader.common_state()};
   for (const TensorMetadata& tensor : metadata.tensors) {
     if (!options.keys(tensor.key)) continue;
@@ -84,7 +85,7 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
     count_tensor(is_optimizer_key(tensor.key) ? summary.optimizer : summary.weights, added);
   }
   for (const ObjectMetadata& object : metadata.objects) {
-    if (!options.keys(object.key)) continue;
+    if (!options.keys.object(object.key)) continue;
     summary.objects.push_back({object.key, object.place.length});
     ++summary.object_total.count;
     summary.object_total.bytes += object.place.length;

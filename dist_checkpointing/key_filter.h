@@ -1,23 +1,33 @@
 #pragma once
 
-#include <algorithm>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "mapping/base/text.h"
+#include "mapping/planning/metadata.h"
 
 namespace dckpt {
 
-/// Chooses keys by shell-style globs (glob_match): those that match some `include` (all of them if it is empty) and no `exclude`.
+/// Chooses keys by shell-style globs (glob_match): those that match some `include` (all of them if
+/// it is empty) and no `exclude`. An object is matched by its unique key ("rng_state/shard_0_1")
+/// and by the key in it ("rng_state").
 struct KeyFilter {
   std::vector<std::string> include{};
   std::vector<std::string> exclude{};
 
-  bool operator()(std::string_view key) const {
-    const auto matches = [&](const std::string& pattern) { return glob_match(pattern, key); };
-    return (include.empty() || std::ranges::any_of(include, matches)) && std::ranges::none_of(exclude, matches);
-  }
+  bool operator()(std::string_view key) const;
+  bool object(std::string_view unique_key) const;
+
+  /// Throws CheckpointError (invalid argument) for a pattern that matches no key of any of these
+  /// checkpoints, naming near ones, and for patterns that together leave nothing: what was asked
+  /// for is never an empty selection. Without patterns, any checkpoint is fine.
+  void check(std::initializer_list<const Metadata*> checkpoints) const;
 };
+
+/// For messages about a key or pattern that is not there: " (did you mean …?)", or the keys that
+/// begin most like it.
+std::string suggest_keys(std::string_view wanted, std::span<const std::string> keys);
 
 }  // namespace dckpt

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/training_root/layout.h"
 #include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/registry.h"
@@ -22,7 +22,8 @@ bool names_directory(const fs::path& path) {
 }
 
 fs::path resolve_root(const fs::path& root, const OpenOptions& options) {
-  const std::optional<std::string> name = options.iteration ? iteration_directory(*options.iteration) : read_tracker(*posix_storage(root));
+  const std::optional<std::string> name =
+      options.iteration ? options.iteration->directory() : read_tracker(*posix_storage(root));
   if (!name) return root;
   if (names_directory(root / *name)) return root / *name;
   std::string message = options.iteration ? "there is no " + dckpt::quoted(*name) + " in this directory"
@@ -55,7 +56,8 @@ bool is_part_of_directory(const fs::path& file) {
 
 }  // namespace
 
-fs::path resolve_checkpoint(const fs::path& path, const OpenOptions& options) {
+fs::path resolve_checkpoint(const fs::path& given, const OpenOptions& options) {
+  const fs::path path = local_path(given);
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) {
@@ -67,6 +69,12 @@ fs::path resolve_checkpoint(const fs::path& path, const OpenOptions& options) {
     throw CheckpointError(ErrorCode::kCorrupt, "neither a directory nor a regular file", {.file = path.string()});
   }
   if (is_part_of_directory(path)) return resolve_root(path.has_parent_path() ? path.parent_path() : fs::path("."), options);
+  if (options.iteration) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          dckpt::quoted(options.iteration->directory()) +
+                              " cannot be chosen in a single file; name a training root",
+                          {.file = path.string()});
+  }
   return path;
 }
 

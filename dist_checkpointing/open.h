@@ -4,19 +4,23 @@
 #include <memory>
 #include <optional>
 
+#include "dist_checkpointing/training_root/layout.h"
 #include "strategies/reader.h"
 
 namespace dckpt {
 
 struct OpenOptions {
-  /// Under a training root: the iteration wanted instead of the one in the tracker file.
-  std::optional<std::uint64_t> iteration{};
+  /// Under a training root: what is wanted instead of what the tracker file names.
+  std::optional<IterationName> iteration{};
   /// Original shapes of flattened tensors whose metadata have lost them are taken from the model tensors of the same checkpoint where possible.
   bool recover_flattened_shapes = true;
 };
 
-/// Where a path given by a user leads: a checkpoint directory as it is, the latest (or wanted) iteration of a training root, or the directory of a
-/// file inside a checkpoint. Throws CheckpointError: (io) nothing there, (incomplete) not a finished checkpoint, (corrupt) tracker rubbish.
+/// Where a path given by a user leads: a checkpoint directory as it is, the latest (or wanted)
+/// iteration of a training root, or the directory of a file inside a checkpoint. Throws
+/// CheckpointError: (unsupported) no path of the local file system, (invalid argument) an iteration
+/// of what is no root, (io) nothing there, (incomplete) not a finished checkpoint, (corrupt)
+/// tracker rubbish.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path, const OpenOptions& options = {});
 
 /// Detects the format and opens the checkpoint for reading. Throws CheckpointError: (unsupported) for a backend or version that no registered

@@ -8,13 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "dist_checkpointing/training_root/layout.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
 
 struct RemoveOptions {
   bool dry_run = false;                        ///< report, change nothing
-  std::optional<std::uint64_t> iteration{};    ///< under a training root, instead of the latest
+  std::optional<IterationName> iteration{};    ///< under a training root, instead of the latest
 };
 
 /// What was removed, or would be.

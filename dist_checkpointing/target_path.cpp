@@ -7,6 +7,7 @@
 
 #include "dist_checkpointing/training_root/layout.h"
 #include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/registry.h"
@@ -14,14 +15,23 @@
 
 namespace dckpt {
 
-TargetPath split_target(const std::filesystem::path& directory) {
+TargetPath split_target(const std::filesystem::path& given) {
+  const std::filesystem::path directory = local_path(given);
   std::error_code no_such_path;  // of the empty one
   std::filesystem::path path = std::filesystem::absolute(directory, no_such_path).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // a slash at the end
   if (directory.empty() || !path.has_filename()) {
     throw CheckpointError(ErrorCode::kInvalidArgument, dckpt::quoted(directory.string()) + " is no name for a new checkpoint directory");
   }
-  return {path.parent_path(), path.filename().string()};
+  std::string name = path.filename().string();
+  if (name.size() > kMaxTargetNameBytes) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the name of the checkpoint to write has " + grouped(name.size()) +
+                              " bytes; at most " + grouped(kMaxTargetNameBytes) +
+                              " leave room for the hidden directory that it is written in",
+                          {.file = directory.string()});
+  }
+  return {path.parent_path(), std::move(name)};
 }
 
 namespace {

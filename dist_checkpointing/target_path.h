@@ -11,7 +11,13 @@ struct TargetPath {
   std::string name;
 };
 
-/// Throws CheckpointError (invalid argument) if the path names no directory that could be made anew ("/", "..").
+/// Longest name of a directory to be published: the hidden sibling that it is written in must be a
+/// name, too, whatever the host is called.
+inline constexpr std::size_t kMaxTargetNameBytes = 140;
+
+/// Throws CheckpointError: (invalid argument) if the path names no directory that could be made
+/// anew ("/", ".."), or a name that is too long; (unsupported) for a path that is not of the local
+/// file system.
 TargetPath split_target(const std::filesystem::path& directory);
 
 /// Throws CheckpointError (invalid argument) if a directory is there that is neither empty nor a checkpoint, whole or interrupted, nor named like an iteration: what is

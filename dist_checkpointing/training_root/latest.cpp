@@ -6,6 +6,7 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/training_root/layout.h"
 #include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/posix.h"
@@ -45,7 +46,41 @@ bool names_directory(const fs::path& path) {
 /// Goes through candidates, and remembers why each was passed over.
 class Search {
  public:
-  explicit Search(const fs::path& root) : root_(root) {}
+  explicit Search(fs::path root) : root_(std::move(root)) {}
+
+  LatestChoice run() {
+    choose();
+    return std::move(choice_);
+  }
+
+ private:
+  void choose() {
+    const std::optional<std::string> tracked = tracked_directory();
+    std::vector<std::uint64_t> iterations = list_iterations(root_);
+    if (tracked && accepts(*tracked)) {
+      const std::uint64_t iteration = parse_iteration_directory(*tracked).value_or(0);
+      iterations.erase(iterations.begin(), std::ranges::upper_bound(iterations, iteration));
+      if (!iterations.empty()) {
+        pass_over(describe_iterations(iterations) + ": not used, because " + kTrackerFile +
+                  " names an older one, " + dckpt::quoted(*tracked));
+      }
+      return take({*tracked, iteration}, std::string(kTrackerFile) + " names it");
+    }
+    for (; !iterations.empty(); iterations.pop_back()) {
+      const std::string directory = iteration_directory(iterations.back());
+      if (directory != tracked && accepts(directory))
+        return take({directory, iterations.back()}, "it is the newest complete iteration");
+    }
+    const bool has_release =
+        tracked != kReleaseDirectory && names_directory(root_ / kReleaseDirectory);
+    if (has_release && accepts(kReleaseDirectory))
+      take({kReleaseDirectory, 0}, "no iteration is complete");
+  }
+
+  void take(LatestCheckpoint checkpoint, std::string why) {
+    choice_.checkpoint = std::move(checkpoint);
+    choice_.why = std::move(why);
+  }
 
   bool accepts(const std::string& directory) {
     const auto reason = names_directory(root_ / directory) ? why_incomplete(root_ / directory) : "it does not exist";
@@ -53,43 +88,21 @@ class Search {
     return !reason;
   }
 
-  void pass_over(std::string why) { passed_over_.push_back(std::move(why)); }
-  const std::vector<std::string>& passed_over() const { return passed_over_; }
+  void pass_over(std::string why) { choice_.passed_over.push_back(std::move(why)); }
 
- private:
-  const fs::path& root_;
-  std::vector<std::string> passed_over_;
-};
-
-std::optional<std::string> tracked_directory(const fs::path& root, Search& search) {
-  try {
-    return read_tracker(*posix_storage(root));
-  } catch (const CheckpointError& error) {
-    if (error.code() == ErrorCode::kIo) throw;
-    search.pass_over(error.what());
-    return std::nullopt;
-  }
-}
-
-std::optional<LatestCheckpoint> choose(const fs::path& root, Search& search) {
-  const std::optional<std::string> tracked = tracked_directory(root, search);
-  std::vector<std::uint64_t> iterations = list_iterations(root);
-  if (tracked && search.accepts(*tracked)) {
-    const std::uint64_t iteration = parse_iteration_directory(*tracked).value_or(0);
-    iterations.erase(iterations.begin(), std::ranges::upper_bound(iterations, iteration));
-    if (!iterations.empty()) {
-      search.pass_over(describe_iterations(iterations) + ": not used, because " + kTrackerFile + " names an older one, " + dckpt::quoted(*tracked));
+  std::optional<std::string> tracked_directory() {
+    try {
+      return read_tracker(*posix_storage(root_));
+    } catch (const CheckpointError& error) {
+      if (error.code() == ErrorCode::kIo) throw;
+      pass_over(error.what());
+      return std::nullopt;
     }
-    return LatestCheckpoint{*tracked, iteration};
   }
-  for (; !iterations.empty(); iterations.pop_back()) {
-    const std::string directory = iteration_directory(iterations.back());
-    if (directory != tracked && search.accepts(directory)) return LatestCheckpoint{directory, iterations.back()};
-  }
-  const bool has_release = tracked != kReleaseDirectory && names_directory(root / kReleaseDirectory);
-  if (has_release && search.accepts(kReleaseDirectory)) return LatestCheckpoint{kReleaseDirectory, 0};
-  return std::nullopt;
-}
+
+  const fs::path root_;
+  LatestChoice choice_;
+};
 
 }  // namespace
 
@@ -105,17 +118,22 @@ std::optional<std::string> why_incomplete(const fs::path& checkpoint) {
   }
 }
 
+LatestChoice choose_latest(const fs::path& root) {
+  return Search(local_path(root)).run();
+}
+
 std::optional<LatestCheckpoint> find_latest(const fs::path& root) {
-  Search search(root);
-  const std::optional<LatestCheckpoint> found = choose(root, search);
-  if (!found && !search.passed_over().empty()) {
+  LatestChoice choice = choose_latest(root);
+  if (!choice.checkpoint && !choice.passed_over.empty()) {
     std::string message = "there is no complete checkpoint to go on from (to begin anew, choose another root):";
-    for (const std::string& why : search.passed_over()) message += "\n  " + why;
+    for (const std::string& why : choice.passed_over) message += "\n  " + why;
     throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.string()});
   }
-  if (found && !search.passed_over().empty()) search.pass_over("going on from " + dckpt::quoted(found->directory));
-  for (const std::string& why : search.passed_over()) log_warning("training root " + dckpt::quoted(root.string()) + ": " + why);
-  return found;
+  if (choice.checkpoint && !choice.passed_over.empty())
+    choice.passed_over.push_back("going on from " + dckpt::quoted(choice.checkpoint->directory));
+  for (const std::string& why : choice.passed_over)
+    log_warning("training root " + dckpt::quoted(root.string()) + ": " + why);
+  return choice.checkpoint;
 }
 
 }  // namespace dckpt

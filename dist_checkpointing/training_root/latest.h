@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace dckpt {
 
@@ -16,10 +17,21 @@ struct LatestCheckpoint {
   std::uint64_t iteration = 0;  ///< 0 for `release`
 };
 
-/// From where a run goes on: the checkpoint that the tracker names if it is complete, else the newest complete iteration, else a complete `release`. That the
-/// tracker wins over newer iterations is Megatron's rule: people who go back edit it. Every checkpoint that is passed over is named in a warning. Empty for a
-/// root that is not there or holds no checkpoint and no tracker. Throws CheckpointError: (incomplete) if there is something, but nothing complete; what
-/// why_incomplete throws.
+struct LatestChoice {
+  std::optional<LatestCheckpoint> checkpoint;
+  std::string why;                       ///< for people: "the tracker names it"
+  std::vector<std::string> passed_over;  ///< for people: what was not chosen, and why not
+};
+
+/// The checkpoint that a run resumes from: the one that the tracker names if it is complete, else
+/// the newest complete iteration, else a complete `release`. That the tracker wins over newer
+/// iterations is Megatron's rule: people who go back edit it. Throws what why_incomplete throws,
+/// and (unsupported) for a root that is no local path.
+LatestChoice choose_latest(const std::filesystem::path& root);
+
+/// The same for a run that resumes: everything that is passed over is named in a warning. Empty for
+/// a root that is not there or holds no checkpoint and no tracker. Throws CheckpointError
+/// (incomplete) if there is something, but nothing complete.
 std::optional<LatestCheckpoint> find_latest(const std::filesystem::path& root);
 
 }  // namespace dckpt

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/posix.h"
 #include "strategies/storage/publish.h"
@@ -41,27 +42,39 @@ std::optional<std::uint64_t> parse_iteration_directory(std::string_view name) {
   return iteration;
 }
 
+std::string IterationName::directory() const {
+  return iteration_ ? iteration_directory(*iteration_) : kReleaseDirectory;
+}
+
+std::optional<IterationName> parse_iteration_name(std::string_view text) {
+  if (text == kReleaseDirectory) return IterationName::release();
+  if (text.starts_with(kPrefix)) text.remove_prefix(kPrefix.size());
+  const auto iteration = parse_u64(text);
+  if (!iteration || *iteration > kMaxIteration) return std::nullopt;
+  return *iteration;
+}
+
 std::optional<std::string> read_tracker(const Storage& root) {
   if (!root.stat(kTrackerFile)) return std::nullopt;
   const auto file = root.open(kTrackerFile);
   const Bytes content = read_file(*file, kMaxTrackerBytes);
   const std::string_view text = stripped(as_text(content));
-  if (text == kReleaseDirectory) return kReleaseDirectory;
-  const auto iteration = parse_u64(text);
-  if (!iteration || *iteration > kMaxIteration) {
+  const auto named = text.starts_with(kPrefix) ? std::nullopt : parse_iteration_name(text);
+  if (!named) {
     throw CheckpointError(ErrorCode::kCorrupt,
                           "Invalid metadata file: the tracker holds " + dckpt::quoted(text, 60) +
                               " instead of an iteration or 'release'; name the checkpoint's own directory, or mend the file",
                           {.file = file->name()});
   }
-  return iteration_directory(*iteration);
+  return named->directory();
 }
 
 void write_tracker(Storage& root, std::uint64_t iteration) {
   write_file_atomically(root, kTrackerFile, as_bytes(std::to_string(iteration)));
 }
 
-std::vector<std::uint64_t> list_iterations(const std::filesystem::path& root) {
+std::vector<std::uint64_t> list_iterations(const std::filesystem::path& given) {
+  const std::filesystem::path root = local_path(given);
   std::error_code nothing_there;
   if (!std::filesystem::exists(root, nothing_there) && !nothing_there) return {};
   std::vector<std::uint64_t> iterations;

@@ -28,6 +28,24 @@ std::string iteration_directory(std::uint64_t iteration);
 /// The way back; empty for every other spelling.
 std::optional<std::uint64_t> parse_iteration_directory(std::string_view name);
 
+/// Names a checkpoint of a training root, as its tracker does: an iteration, or `release`.
+class IterationName {
+ public:
+  IterationName(std::uint64_t iteration) : iteration_(iteration) {}
+  static IterationName release() { return IterationName(); }
+
+  /// "iter_0001000" or "release". Throws as iteration_directory().
+  std::string directory() const;
+
+  friend bool operator==(const IterationName&, const IterationName&) = default;
+
+ private:
+  IterationName() = default;
+  std::optional<std::uint64_t> iteration_{};  // empty for `release`
+};
+/// "1000", "0001000" and "iter_0001000", in decimal digits, and "release"; empty for anything else.
+std::optional<IterationName> parse_iteration_name(std::string_view text);
+
 /// The directory of a training root that its tracker names; empty without a tracker. Throws CheckpointError: (corrupt) if the tracker holds neither an
 /// iteration nor "release", (io).
 std::optional<std::string> read_tracker(const Storage& root);

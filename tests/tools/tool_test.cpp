@@ -216,6 +216,42 @@ TEST(Tool, ConvertedCheckpointIsEqual) {
   EXPECT_EQ(run_tool({"convert", path_of(kModel), (scratch / "x").string(), "--to", "nonsense"}).exit_code, 6);
 }
 
+TEST(Tool, NumbersAreDecimal) {
+  const TempDir scratch;
+  const auto ranks = [&](const char* number) {
+    return run_tool({"convert", path_of(kSynthetic), (scratch / "x").string(), "--dry-run",
+                     "--json", "--ranks", number});
+  };
+  EXPECT_EQ(ranks("010").json().at("ranks").as_int(), 10);
+  for (const char* const wrong : {"0x10", "0", "1000001", "2.5", "-1"})
+    EXPECT_EQ(ranks(wrong).exit_code, 2) << wrong;
+}
+
+TEST(Tool, APatternWithoutAMatchIsWrongUsage) {
+  const std::string model = path_of(kModel);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"diff", model, model, "--no-common"},
+        {"digest", model},
+        {"inspect", model, "--json"}}) {
+    std::vector<std::string> with_pattern = words;
+    with_pattern.insert(with_pattern.end(), {"--keys", "nothing*"});
+    const ToolRun run = run_tool(with_pattern);
+    EXPECT_EQ(run.exit_code, 2) << words.front();
+    EXPECT_THAT(run.err, HasSubstr("no key matches the pattern 'nothing*'"));
+    EXPECT_THAT(run.out, IsEmpty());
+  }
+}
+
+TEST(Tool, PathsWithASchemeAreUnsupported) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"inspect", "s3://b/x"},
+        {"convert", path_of(kSynthetic), "s3://b/x"},
+        {"extract", path_of(kSynthetic), "dtype.float32", "-o", "s3://b/x.npy"},
+        {"config", "check", "s3://b/x.yaml"}}) {
+    EXPECT_EQ(run_tool(words).exit_code, 6) << words.front();
+  }
+}
+
 TEST(Tool, FormatsAreListed) {
   EXPECT_THAT(run_tool({"formats"}).out, AllOf(HasSubstr("torch_dist"), HasSubstr("dcp")));
   const Value json = run_tool({"formats", "--json"}).json();
@@ -235,6 +271,20 @@ TEST(Tool, TrainingRootsAndFilesLeadToTheCheckpoint) {
   EXPECT_EQ(tensors({"inspect", root.path().string(), "--json", "--iteration", "10"}), first);
   EXPECT_EQ(tensors({"inspect", (root / "iter_0000010" / ".metadata").string(), "--json"}), first);
   EXPECT_EQ(run_tool({"inspect", root.path().string(), "--iteration", "11"}).exit_code, 5);
+  EXPECT_EQ(tensors({"inspect", root.path().string(), "--json", "--iteration", "latest"}), latest);
+  for (const char* const spelling : {"0000010", "iter_0000010"})
+    EXPECT_EQ(tensors({"inspect", root.path().string(), "--json", "--iteration", spelling}), first);
+  for (const char* const wrong : {"0xa", "newest", "-10"})
+    EXPECT_EQ(run_tool({"inspect", root.path().string(), "--iteration", wrong}).exit_code, 2)
+        << wrong;
+  EXPECT_EQ(run_tool({"diff", root.path().string(), root.path().string(), "--iteration-a",
+                      "0000010", "--iteration-b", "10"})
+                .exit_code,
+            0);
+  EXPECT_EQ(
+      run_tool({"diff", root.path().string(), root.path().string(), "--iteration-a", "0000010"})
+          .exit_code,
+      1);
 }
 
 TEST(Tool, ClosedPipeIsNoFailureButAFullDiskIs) {

@@ -4,6 +4,7 @@
 
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
+#include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 #include "tools/dckpt/terminal.h"
 
@@ -15,9 +16,25 @@ std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
 
 std::string CheckpointArgument::resolved() const { return resolve_checkpoint(path, {.iteration = iteration}).string(); }
 
+void add_iteration(CLI::App& command, const std::string& option,
+                   std::optional<IterationName>& iteration) {
+  const auto take = [option, &iteration](const std::string& text) {
+    iteration = text == "latest" ? std::nullopt : parse_iteration_name(text);
+    if (!iteration && text != "latest") {
+      throw CLI::ValidationError(
+          option, "found " + dckpt::quoted(text) +
+                      ", expected an iteration (1000 or iter_0001000), release or latest");
+    }
+  };
+  command
+      .add_option_function<std::string>(
+          option, take, "Of a training root: this iteration, 'release', or the 'latest'")
+      ->type_name("N");
+}
+
 void add_checkpoint(CLI::App& command, CheckpointArgument& argument) {
   command.add_option("PATH", argument.path, "Checkpoint directory, training root, or a file of a checkpoint")->required()->type_name("");
-  command.add_option("--iteration", argument.iteration, "Of a training root: this iteration, not the latest")->type_name("N");
+  add_iteration(command, "--iteration", argument.iteration);
 }
 
 void add_json(CLI::App& command, bool& json) { command.add_flag("--json", json, "Print JSON for programs"); }
@@ -27,10 +44,25 @@ void add_key_filter(CLI::App& command, KeyFilter& filter) {
   command.add_option("--exclude", filter.exclude, "No keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
 }
 
+void add_number(CLI::App& command, const std::string& option, const std::string& about, int largest,
+                std::function<void(int)> take) {
+  const auto parse = [option, largest, take = std::move(take)](const std::string& text) {
+    const std::optional<std::uint64_t> number = parse_u64(text);
+    if (!number || *number < 1 || *number > static_cast<std::uint64_t>(largest)) {
+      throw CLI::ValidationError(option, "found " + dckpt::quoted(text) +
+                                             ", expected a number from 1 to " +
+                                             grouped(static_cast<std::uint64_t>(largest)));
+    }
+    take(static_cast<int>(*number));
+  };
+  command.add_option_function<std::string>(option, parse, about)->type_name("N");
+}
+
 void add_threads(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "Threads that read and compute [" + std::to_string(threads) + "]")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024).description(""));
+  constexpr int kMaxThreads = 1024;
+  add_number(command, "--threads",
+             "Threads that read and compute [" + std::to_string(threads) + "]", kMaxThreads,
+             [&threads](int number) { threads = number; });
 }
 
 void print_json(const Value& value) { print(to_json(value, 2) + "\n"); }

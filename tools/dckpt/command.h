@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dist_checkpointing/key_filter.h"
+#include "dist_checkpointing/training_root/layout.h"
 #include "mapping/state/value.h"
 #include "strategies/reader.h"
 
@@ -37,7 +38,7 @@ Command add_formats(CLI::App& program);
 /// A checkpoint named on the command line: its directory, a training root, or a file in it.
 struct CheckpointArgument {
   std::string path;
-  std::optional<std::uint64_t> iteration{};
+  std::optional<IterationName> iteration{};
 
   /// Errors name the path unless they name a file already.
   std::unique_ptr<CheckpointReader> open() const;
@@ -45,12 +46,18 @@ struct CheckpointArgument {
   std::string resolved() const;
 };
 
+/// --iteration N, or another name of the option: which checkpoint of a training root.
+void add_iteration(CLI::App& command, const std::string& option,
+                   std::optional<IterationName>& iteration);
 /// PATH and --iteration.
 void add_checkpoint(CLI::App& command, CheckpointArgument& argument);
 /// --json
 void add_json(CLI::App& command, bool& json);
 /// --keys GLOB and --exclude GLOB, both repeatable.
 void add_key_filter(CLI::App& command, KeyFilter& filter);
+/// An option with a whole number, in decimal digits whatever it begins with.
+void add_number(CLI::App& command, const std::string& option, const std::string& about, int largest,
+                std::function<void(int)> take);
 /// --threads N
 void add_threads(CLI::App& command, int& threads);
 

@@ -121,12 +121,13 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
   command.add_option("SRC", options->source, "Checkpoint directory, training root, or a file of a checkpoint")->required()->type_name("");
   command.add_option("DST", options->destination, "Directory to write")->required()->type_name("");
-  command.add_option("--iteration", convert.iteration, "Of a training root: this iteration, not the latest")->type_name("N");
+  add_iteration(command, "--iteration", convert.iteration);
   command.add_option("--to", convert.to, "Format to write (see dckpt formats); by default the same")->type_name("FORMAT");
   command.add_option("--policy", options->policy.name, "Take from this policy what no other option says (see dckpt config)")->type_name("FILE");
   command.add_option("--compat", options->compat, "Readers that must accept it: megatron (all), megatron-0.19, dcp")->type_name("NAME");
   command.add_option("--flattened", options->flattened, "Form of flattened tensors: megatron (0.8 to 0.15) or boxes (everyone)")->type_name("FORM");
-  command.add_option("--ranks", convert.ranks, "Cut every tensor anew for this many ranks")->type_name("N")->check(CLI::Range(1, kMaxRanks).description(""));
+  add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
+             [&convert](int ranks) { convert.ranks = ranks; });
   command.add_option("--include", convert.keys.include, "Only keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
   command.add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")->type_name("SIZE");

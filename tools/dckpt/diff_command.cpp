@@ -110,15 +110,20 @@ Command add_diff(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand("diff", "Compare two checkpoints of any formats and shardings");
   command.footer(
-      "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if anything\n"
-      "differs. Without --rtol and --atol tensors are compared bit by bit; with them numbers are equal if\n"
+      "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if "
+      "anything\n"
+      "differs. Without --rtol and --atol tensors are compared bit by bit; with them numbers are "
+      "equal if\n"
       "|a - b| <= atol + rtol * |b|, and NaN equals NaN.\n\n"
       "Examples:\n"
       "  dckpt diff before/iter_0001000 after/iter_0001000\n"
+      "  dckpt diff run/checkpoints run/checkpoints --iteration-a 1000 --iteration-b 2000\n"
       "  dckpt diff a b --keys 'decoder.*' --rtol 1e-5 --atol 1e-8\n"
       "  dckpt diff a b --no-common --json | jq '.differences'");
   command.add_option("A", options->a.path, "One checkpoint")->required()->type_name("");
   command.add_option("B", options->b.path, "The other")->required()->type_name("");
+  add_iteration(command, "--iteration-a", options->a.iteration);
+  add_iteration(command, "--iteration-b", options->b.iteration);
   command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")
       ->type_name("X")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));

@@ -36,9 +36,8 @@ std::optional<std::size_t> position_of(const std::vector<Entry>& entries, const 
   std::vector<std::string> keys;
   for (const TensorMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
   for (const ObjectMetadata& object : metadata.objects) keys.push_back(object.key);
-  const std::optional<std::string> close = nearest(key, keys);
-  throw CheckpointError(ErrorCode::kMismatch, "the checkpoint has no tensor and no object " + dckpt::quoted(key) +
-                                                  (close ? "; did you mean " + dckpt::quoted(*close) + "?" : "; 'dckpt inspect' lists its keys"));
+  throw CheckpointError(ErrorCode::kMismatch, "the checkpoint has no tensor and no object " +
+                                                  dckpt::quoted(key) + suggest_keys(key, keys));
 }
 
 void write_json(const Options& options, const Value& value) {

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -24,10 +25,11 @@ bool is_special(const fs::path& path) {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& name) : target_(name) {
+OutputFile::OutputFile(const std::string& name) : target_(local_path(name)) {
   if (name == "-") return;
   const bool special = is_special(target_);
-  written_ = special ? target_ : fs::path(name + ".partial-" + std::to_string(getpid()));
+  written_ =
+      special ? target_ : fs::path(target_.string() + ".partial-" + std::to_string(getpid()));
   const int descriptor = open(written_.c_str(), special ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   file_ = descriptor < 0 ? nullptr : fdopen(descriptor, "wb");
   if (file_ == nullptr) fail("cannot create the output file");

@@ -33,6 +33,17 @@ TEST(TrainingRoot, OnlyTheirExactSpellingIsAnIteration) {
   }
 }
 
+TEST(TrainingRoot, AnIterationIsNamedInDecimalDigitsAsADirectoryOrAsRelease) {
+  for (const char* text : {"100", "0000100", "iter_0000100", "iter_100"})
+    EXPECT_EQ(parse_iteration_name(text), IterationName(100)) << text;
+  EXPECT_EQ(parse_iteration_name("release"), IterationName::release());
+  EXPECT_EQ(IterationName(100).directory(), "iter_0000100");
+  EXPECT_EQ(IterationName::release().directory(), "release");
+  for (const char* text :
+       {"", "iter_", "0x10", "-1", "+1", " 1", "1e3", "latest", "iter_release", "1000000000001"})
+    EXPECT_EQ(parse_iteration_name(text), std::nullopt) << text;
+}
+
 class TrackerFile : public testing::Test {
  protected:
   std::optional<std::string> read(const std::string& content) {
@@ -50,7 +61,15 @@ TEST_F(TrackerFile, NamesADirectory) {
 }
 
 TEST_F(TrackerFile, RubbishIsCorrupt) {
-  const std::vector<std::string> rubbish = {"", "latest", "-5", "../iter_0000100", "1e3", "1000000000001", std::string(5000, '1'), std::string("10\0", 3)};
+  const std::vector<std::string> rubbish = {"",
+                                            "latest",
+                                            "-5",
+                                            "../iter_0000100",
+                                            "1e3",
+                                            "iter_0000100",
+                                            "1000000000001",
+                                            std::string(5000, '1'),
+                                            std::string("10\0", 3)};
   for (const std::string& content : rubbish) {
     EXPECT_EQ(code_of([&] { read(content); }), "corrupt") << content;
   }
