@@ -15,12 +15,13 @@ class CheckPage(unittest.TestCase):
             page = pathlib.Path(folder) / "page.md"
             page.write_text(text, encoding="utf-8")
             command = [sys.executable, HERE / "check_page.py", "--bin", programs, page]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run(command, capture_output=True, text=True)
             return done.stderr if done.returncode else ""
 
     def test_a_sound_page_has_no_problems(self):
         self.assertEqual(self.problems(
-            "# Title\n[here](#title)\n```sh\ntrue\n```\n```console\n$ echo took 2.5 s; seq 3\ntook 1 s\n…\n3\n```\n"
+            "# Title\n[here](#title)\n```sh\ntrue\n```\n"
+            "```console\n$ echo took 2.5 s; seq 3\ntook 1 s\n…\n3\n```\n"
             "<!-- not checked: a grammar -->\n```\na := b\n```\n```yaml\nversion: 1\n```\n"), "")
 
     def test_a_command_that_fails(self):
@@ -36,7 +37,8 @@ class CheckPage(unittest.TestCase):
         self.assertIn("sav", self.problems("```yaml\nversion: 1\nsav: {}\n```\n"))
 
     def test_a_quotation_that_is_none(self):
-        self.assertIn("do not stand", self.problems("<!-- from: README.md -->\n```cpp\nint nowhere;\n```\n"))
+        text = "<!-- from: README.md -->\n```cpp\nint nowhere;\n```\n"
+        self.assertIn("do not stand", self.problems(text))
 
     def test_cpp_that_is_not_built(self):
         self.assertNotEqual("", self.problems("<!-- in: training -->\n```cpp\nthrow 3;\n```\n"))
