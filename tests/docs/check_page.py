@@ -36,8 +36,9 @@ class Failure(Exception):
 
 
 def run(command, folder, environment):
-    done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, text=True,
-                          errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    done = subprocess.run(command, cwd=folder, env=environment, timeout=300, text=True,
+                          errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
     if done.returncode:
         raise Failure(f"exit code {done.returncode}\n{done.stdout}", done.returncode)
     return done.stdout
@@ -60,7 +61,7 @@ def pattern(expected):
 
 
 def sessions(block):
-    """(command, first line of its output, end of it) for each `$ `; a backslash continues a command."""
+    """(command, first line of its output, end of it) for each `$ `; a backslash continues it."""
     starts = [number for number, line in enumerate(block.lines) if line.startswith("$ ")]
     if not starts or starts[0] != 0:
         raise Failure("a console block begins with a command, `$ …`")
@@ -133,7 +134,8 @@ def anchors(file):
 
 
 def broken_links(page):
-    for link in LINK.findall(CODE.sub("", BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8")))):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in LINK.findall(CODE.sub("", BLOCK.sub("", text))):
         if "://" in link:
             continue
         path, _, anchor = link.partition("#")
@@ -142,12 +144,17 @@ def broken_links(page):
             yield link
 
 
-def missing_options():
+def missing_names():
+    """CMake options and Debian packages."""
     named = (ROOT / "docs/building.md").read_text(encoding="utf-8")
+    bootstrap = (ROOT / "scripts/bootstrap").read_text(encoding="utf-8")
     for file in (ROOT / "cmake").glob("*.cmake"):
         for option in OPTION.findall(file.read_text(encoding="utf-8")):
             if f"`{option}`" not in named:
                 yield option
+    for package in re.findall(r"\blib[\w-]+-dev\b", bootstrap):
+        if f"`{package}`" not in named:
+            yield package
 
 
 def main():
@@ -160,7 +167,7 @@ def main():
     problems, done, changed = [], [], []
     problems += [f"{page}: the link {link} leads nowhere" for link in broken_links(page)]
     if page == "docs/building.md":
-        problems += [f"{page}: the option {option} is not there" for option in missing_options()]
+        problems += [f"{page}: {name} is not there" for name in missing_names()]
     with tempfile.TemporaryDirectory(prefix="dckpt-docs-") as scratch:
         folder = pathlib.Path(scratch)
         path = f"{options.bin.resolve()}:{os.environ['PATH']}"
