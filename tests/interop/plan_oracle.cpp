@@ -78,7 +78,9 @@ Value scalar_of(const Json& json) {
 
 Value value_of(const Json& json) {
   if (!json.is_object()) return scalar_of(json);
-  const auto& [kind, content] = *json.items().begin();
+  const auto first = json.begin();
+  const std::string& kind = first.key();
+  const Json& content = first.value();
   if (kind == "list") return Value::list(values_of(content));
   if (kind == "tuple") return Value::tuple(values_of(content));
   if (kind == "bytes") return Value::bytes(to_bytes(content.get<std::string>()));
