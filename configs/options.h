@@ -143,6 +143,28 @@ struct RenameRule {
   friend bool operator==(const RenameRule&, const RenameRule&) = default;
 };
 
+/// What a load does with an object that is stored in another grid, that is by other ranks, than it is asked for.
+enum class WhenResharded : std::uint8_t {
+  kError,
+  kKeep,    ///< the leaf keeps the caller's value
+  kReinit,  ///< the leaf becomes none: the trainer makes the value anew
+  kDrop,    ///< the leaf is taken out of the state
+};
+inline constexpr EnumNames<WhenResharded, 4> kWhenReshardedNames{{
+    {WhenResharded::kError, "error"},
+    {WhenResharded::kKeep, "keep"},
+    {WhenResharded::kReinit, "reinit"},
+    {WhenResharded::kDrop, "drop"},
+}};
+
+/// What becomes of the objects whose keys match a glob.
+struct ObjectRule {
+  std::string keys{};
+  WhenResharded when_resharded = WhenResharded::kError;
+
+  friend bool operator==(const ObjectRule&, const ObjectRule&) = default;
+};
+
 struct LoadOptions {
   std::string strategy = "auto";  ///< of the registry; "auto" is the one that recognises the checkpoint
   Strict strict = Strict::kAssumeOkUnexpected;
@@ -152,6 +174,10 @@ struct LoadOptions {
   std::vector<std::string> allow_shape_mismatch{};
   Padding padding = Padding::kZero;
   std::vector<RenameRule> rename{};
+  /// For objects whose grid has changed, the first rule that matches; without one it is an error. The defaults are Megatron's state of a rank, which has no
+  /// meaning under another layout: Megatron does not load it then, either.
+  std::vector<ObjectRule> objects{
+      {"rng_state", WhenResharded::kKeep}, {"rerun_state_machine_state", WhenResharded::kKeep}, {"*._extra_state", WhenResharded::kKeep}};
   /// What the ranks ask for must cover each key exactly once, replicas apart, as a save would demand: a shard that was forgotten, or asked for twice, is an error.
   /// Off: ranks may ask for whatever parts they like.
   bool validate_access_integrity = true;

@@ -155,6 +155,18 @@ Type<RenameRule> rename_rule() {
       }});
 }
 
+Type<ObjectRule> object_rule() {
+  return section(Schema<ObjectRule>{
+      {field("keys", &ObjectRule::keys, text("a pattern of keys")),
+       field("when_resharded", &ObjectRule::when_resharded, choice(kWhenReshardedNames))},
+      [](const YamlNode& node, const std::string& path, const ObjectRule&, ConfigProblems& problems) {
+        for (const char* const name : {"keys", "when_resharded"}) {
+          if (node.find(name) != nullptr) continue;
+          problems.push_back({node.place, path + ": '" + name + "' is missing; a rule is {keys: PATTERN, when_resharded: error, keep, reinit or drop}"});
+        }
+      }});
+}
+
 Type<LoadOptions> load() {
   return section(Schema<LoadOptions>{{
       field("strategy", &LoadOptions::strategy, text("the name of a strategy, or auto")),
@@ -165,6 +177,8 @@ Type<LoadOptions> load() {
             list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
       field("padding", &LoadOptions::padding, choice(kPaddingNames)),
       field("rename", &LoadOptions::rename, list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
+      field("objects", &LoadOptions::objects,
+            list_of(object_rule(), "a list of rules {keys: PATTERN, when_resharded: error, keep, reinit or drop}")),
       field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
       field("verify_integrity", &LoadOptions::verify_integrity, flag()),
       field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),

@@ -15,10 +15,17 @@
 
 namespace dckpt {
 
+/// An object that this rank asks for in another grid than the stored one, and what load.objects did with it.
+struct ReshardedObject {
+  std::string key;  ///< unique: with the place in the grid that is asked for
+  WhenResharded done = WhenResharded::kKeep;
+};
+
 struct LoadReport {
   std::vector<std::string> missing;      ///< stored, but asked for by no rank (when the strict mode reports them)
   std::vector<std::string> unexpected;   ///< asked for by this rank, but not stored (when the strict mode reports them): left as it was
   std::vector<std::string> kept;         ///< paths of plain values of this rank's state for which the common state has none: left as they were
+  std::vector<ReshardedObject> resharded_objects;  ///< not loaded
   std::uint64_t bytes_wanted = 0;        ///< tensor bytes delivered on this rank
   std::uint64_t bytes_read = 0;          ///< bytes asked from files for them
 };

@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +8,8 @@
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/misfit.h"
+#include "dist_checkpointing/load/object_choice.h"
 #include "mapping/state/sharded_tree.h"
 #include "strategies/comm/agree.h"
 
@@ -19,6 +22,7 @@ struct Wish {
   Value value;              ///< the leaf, then what was loaded
   std::string name;         ///< under which it is stored
   bool is_stored = false;
+  bool is_excused = false;  ///< by load.objects
 };
 
 /// The name under which a leaf is stored: sharded ones have keys of their own.
@@ -34,25 +38,43 @@ std::vector<Wish> wishes_of(const LoadContext& load, const Value& state) {
     if (leaf.value.is(Value::Kind::kLocalNonpersistentObject)) continue;
     std::string name = stored_name(leaf);
     const bool is_stored = load.keys.contains(name);
-    wishes.push_back({std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored});
+    const bool excused = is_excused(leaf.value, load);
+    wishes.push_back({std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored, excused});
   }
   return wishes;
 }
 
+/// What of the request is stored otherwise.
+std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<Wish>& wishes) {
+  std::vector<Misfit> misfits;
+  for (const Wish& wish : wishes) {
+    std::optional<Misfit> misfit;
+    const auto stored = load.keys.tensor(wish.name);
+    if (!wish.is_stored && !load.options.allow_partial_load && wish.value.is(Value::Kind::kShardedObject)) misfit = misfit_of(wish.value.as_sharded_object(), load.keys, load.options);
+    else if (stored && wish.value.is(Value::Kind::kShardedTensor)) misfit = misfit_of(wish.value.as_sharded_tensor(), load.reader.metadata().tensors[*stored], load.options, true);
+    else if (stored && wish.value.is_tensor()) misfit = misfit_of(ShardedTensor::whole(wish.name, wish.value.as_tensor()), load.reader.metadata().tensors[*stored], load.options, true);
+    if (misfit) misfits.push_back(std::move(*misfit));
+  }
+  return misfits;
+}
+
 /// Leaves that are not stored keep their values if the load is partial, or the strict mode one that goes on without them; else they are an error.
 void check_names(const LoadContext& load, const std::vector<Wish>& wishes) {
-  KeySet asked;
-  for (const Wish& wish : wishes) asked.insert(wish.name);
-  if (!load.options.allow_partial_load) {
-    if (checks_unexpected(load.options.strict)) {
-      const KeyDifference difference = check_keys(asked, load.keys.names(), load.options.strict, load.comm);
-      if (returns(load.options.strict)) load.report.missing.assign(difference.missing.begin(), difference.missing.end());
-    } else {
-      require_stored(asked, load.keys, "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys)", load.comm);
-    }
-  }
+  Asked asked{{}, misfits_of(load, wishes)};
+  KeySet misfitting;
+  for (const Misfit& misfit : asked.misfits) misfitting.insert(misfit.key);
   for (const Wish& wish : wishes) {
-    if (!wish.is_stored) load.report.unexpected.push_back(wish.name);
+    const bool is_misfit = wish.value.is(Value::Kind::kShardedObject) && misfitting.contains(wish.value.as_sharded_object().key);
+    if (!wish.is_excused && !is_misfit) asked.keys.insert(wish.name);
+  }
+  if (!load.options.allow_partial_load && checks_unexpected(load.options.strict)) {
+    const KeyDifference difference = check_keys(asked, load.keys.names(), load.options.strict, load.comm);
+    if (returns(load.options.strict)) load.report.missing.assign(difference.missing.begin(), difference.missing.end());
+  }
+  if (load.options.allow_partial_load || checks_unexpected(load.options.strict)) asked.keys.clear();
+  require_stored(asked, load.keys, "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys)", load.comm);
+  for (const Wish& wish : wishes) {
+    if (!wish.is_stored && !wish.is_excused) load.report.unexpected.push_back(wish.name);
   }
 }
 
@@ -80,11 +102,11 @@ void set_object(Value& leaf, const Value& loaded) {
   object.has_data = true;
 }
 
-/// The sharded leaves among those that are asked for.
-Value sharded_of(const std::vector<Wish>& wishes) {
+/// The sharded leaves among those that `is_meant` chooses.
+Value sharded_of(const std::vector<Wish>& wishes, bool (*is_meant)(const Wish&)) {
   ValueList leaves;
   for (const Wish& wish : wishes) {
-    if (wish.value.is_sharded() && wish.is_stored) leaves.push_back(wish.value);
+    if (wish.value.is_sharded() && is_meant(wish)) leaves.push_back(wish.value);
   }
   return Value::list(std::move(leaves));
 }
@@ -100,8 +122,9 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     parts = split_for_load(state);
     wishes = wishes_of(load, parts.expanded);
   });
+  report_resharded(load, sharded_of(wishes, [](const Wish& wish) { return wish.is_excused; }));
   check_names(load, wishes);
-  if (load.options.validate_access_integrity) check_access(sharded_of(wishes), PlannerKind::kDefault, load.comm, load.planner);
+  if (load.options.validate_access_integrity) check_access(sharded_of(wishes, [](const Wish& wish) { return wish.is_stored; }), PlannerKind::kDefault, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (Wish& wish : wishes) {
@@ -119,6 +142,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
       if (const auto object = load.keys.object(wish.name)) set_object(wish.value, values.at(*object));
       replace_leaf(parts.expanded, wish.path, std::move(wish.value));
     }
+    parts.expanded = apply_object_rules(std::move(parts.expanded), load);
     state = load.leaves == Leaves::kPlain ? merge_factories(plain_state(std::move(parts.expanded)), parts.factories)
                                           : merge_into_factories(std::move(parts.expanded), state);
   });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "configs/rename.h"
+#include "dist_checkpointing/load/key_layout.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
@@ -23,18 +24,25 @@ KeySet difference(const KeySet& keys, const KeySet& without) {
   return rest;
 }
 
-std::vector<KeySet> gather_keys(const KeySet& mine, Communicator& comm) {
+std::vector<Asked> gather(const Asked& mine, Communicator& comm) {
   Bytes bytes;
   WireWriter writer(bytes);
-  writer.number(mine.size());
-  for (const std::string& key : mine) writer.text(key);
-  std::vector<KeySet> all;
+  writer.number(mine.keys.size());
+  for (const std::string& key : mine.keys) writer.text(key);
+  writer.number(mine.misfits.size());
+  for (const Misfit& misfit : mine.misfits) {
+    for (const std::string* const text : {&misfit.what, &misfit.key, &misfit.advice}) writer.text(*text);
+  }
+  std::vector<Asked> all;
   for (const Bytes& sent : comm.all_gather(bytes)) {
     WireReader reader(sent, "a rank's list of keys");
-    KeySet keys;
-    for (std::size_t count = reader.count(); count > 0; --count) keys.insert(keys.end(), reader.text());
+    Asked& asked = all.emplace_back();
+    for (std::size_t count = reader.count(); count > 0; --count) asked.keys.insert(asked.keys.end(), reader.text());
+    for (std::size_t count = reader.count(); count > 0; --count) {
+      Misfit& misfit = asked.misfits.emplace_back();
+      for (std::string* const text : {&misfit.what, &misfit.key, &misfit.advice}) *text = reader.text();
+    }
     reader.finish();
-    all.push_back(std::move(keys));
   }
   return all;
 }
@@ -46,18 +54,21 @@ bool any_rank(bool mine, Communicator& comm) {
 
 /// What all ranks ask for, and what of it is not stored.
 struct AllRanks {
-  AllRanks(const std::vector<KeySet>& asked_by_rank, const KeySet& stored) {
+  AllRanks(const std::vector<Asked>& asked_by_rank, const KeySet& stored) {
     for (std::size_t rank = 0; rank < asked_by_rank.size(); ++rank) {
-      const KeySet unknown = difference(asked_by_rank[rank], stored);
-      asked.insert(asked_by_rank[rank].begin(), asked_by_rank[rank].end());
+      const Asked& each = asked_by_rank[rank];
+      const KeySet unknown = difference(each.keys, stored);
+      asked.insert(each.keys.begin(), each.keys.end());
       unexpected.insert(unknown.begin(), unknown.end());
-      if (!unknown.empty()) ranks.push_back(rank);
+      misfits.insert(misfits.end(), each.misfits.begin(), each.misfits.end());
+      if (!unknown.empty()) unexpected_on.push_back(rank);
+      if (!each.misfits.empty()) misfits_on.push_back(rank);
     }
     size = asked_by_rank.size();
   }
 
   /// "this rank", "all 8 ranks", "rank 3 of 8", "ranks 1, 2, 5 and 3 more of 8"
-  std::string which_ranks() const {
+  std::string which(const std::vector<std::size_t>& ranks) const {
     constexpr std::size_t kShownRanks = 8;
     if (size == 1) return "this rank";
     if (ranks.size() == size) return "all " + grouped(size) + " ranks";
@@ -69,13 +80,15 @@ struct AllRanks {
 
   KeySet asked;
   KeySet unexpected;
-  std::vector<std::size_t> ranks;  // that ask for something unexpected
+  std::vector<Misfit> misfits;
+  std::vector<std::size_t> unexpected_on;  // these ranks
+  std::vector<std::size_t> misfits_on;
   std::size_t size = 0;
 };
 
 std::string advice(const KeySet& asked, const KeySet& stored) {
   const auto rule = suggest_rename(asked, stored);
-  if (!rule) return "";
+  if (!rule) return explain_by_layout(asked, stored);
   const auto yaml = [](const std::string& text) {  // escapes mean in YAML's double quotes what they mean everywhere
     std::string out;
     for (const char c : printable(text, kMaxRenamePattern * 4)) out += c == '"' ? std::string("\\\"") : std::string(1, c);
@@ -84,13 +97,24 @@ std::string advice(const KeySet& asked, const KeySet& stored) {
   return "\nAll of them are stored under another prefix. This in the policy gives them the names asked for:\n  load: {rename: [{from: " + yaml(rule->from) + ", to: " + yaml(rule->to) + "}]}";
 }
 
+/// A paragraph about what is stored otherwise than it is asked for; empty if nothing is.
+std::string misfits_as_text(const AllRanks& ranks) {
+  if (ranks.misfits.empty()) return "";
+  return "the request does not fit what is stored" + (ranks.size == 1 ? "" : ", on " + ranks.which(ranks.misfits_on)) + ":" + table_of(ranks.misfits);
+}
+
+/// Two paragraphs, each of which may be empty.
+std::string joined(const std::string& first, const std::string& second) {
+  return first + (first.empty() || second.empty() ? "" : "\n") + second;
+}
+
 /// Megatron's sentences, then the keys.
 std::string describe(const KeySet& missing, const AllRanks& ranks, const KeySet& stored) {
   std::string message;
   if (!missing.empty()) message += "Some keys found in the checkpoint are missing in the provided sharded state dict. ";
   if (!ranks.unexpected.empty()) message += "Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. ";
   if (!missing.empty()) message += "\nMissing keys (for all ranks):" + table_of(missing);
-  if (!ranks.unexpected.empty()) message += "\nUnexpected keys (for " + ranks.which_ranks() + "):" + table_of_unknown(ranks.unexpected, stored) + advice(ranks.asked, stored);
+  if (!ranks.unexpected.empty()) message += "\nUnexpected keys (for " + ranks.which(ranks.unexpected_on) + "):" + table_of_unknown(ranks.unexpected, stored) + advice(ranks.asked, stored);
   return message;
 }
 
@@ -102,29 +126,41 @@ bool returns(Strict strict) noexcept { return strict == Strict::kReturnUnexpecte
 bool checks_unexpected(Strict strict) noexcept { return strict != Strict::kAssumeOkUnexpected; }
 bool checks_missing(Strict strict) noexcept { return strict == Strict::kLogAll || strict == Strict::kRaiseAll || strict == Strict::kReturnAll; }
 
-KeyDifference check_keys(const KeySet& asked, const KeySet& stored, Strict strict, Communicator& comm) {
-  if (!checks_unexpected(strict)) return {};
-  KeyDifference found{{}, difference(asked, stored)};
-  const bool tells = raises(strict) || logs(strict);
-  if (!checks_missing(strict) && (!tells || !any_rank(!found.unexpected.empty(), comm))) return found;
+KeySet united(const KeySet& mine, Communicator& comm) {
+  if (!any_rank(!mine.empty(), comm)) return {};
+  return AllRanks(gather({mine, {}}, comm), {}).asked;
+}
 
-  const AllRanks ranks(gather_keys(asked, comm), stored);
+KeyDifference check_keys(const Asked& asked, const KeySet& stored, Strict strict, Communicator& comm) {
+  if (!checks_unexpected(strict)) return {};
+  KeyDifference found{{}, difference(asked.keys, stored)};
+  const bool tells = raises(strict) || logs(strict);
+  const bool differs = !found.unexpected.empty() || (raises(strict) && !asked.misfits.empty());
+  if (!checks_missing(strict) && (!tells || !any_rank(differs, comm))) return found;
+
+  const AllRanks ranks(gather(asked, comm), stored);
   if (checks_missing(strict)) {
     found.missing = difference(stored, ranks.asked);
     found.missing.erase(kCommonState);
   }
-  if (!tells || (found.missing.empty() && ranks.unexpected.empty())) return found;
-  if (raises(strict)) throw CheckpointError(ErrorCode::kMismatch, describe(found.missing, ranks, stored));
+  const bool misfits = raises(strict) && !ranks.misfits.empty();
+  if (!tells || (found.missing.empty() && ranks.unexpected.empty() && !misfits)) return found;
+  if (raises(strict)) {
+    throw CheckpointError(ErrorCode::kMismatch, joined(describe(found.missing, ranks, stored), misfits_as_text(ranks)));
+  }
   if (comm.rank() == 0) log_warning(describe(found.missing, ranks, stored));
   return found;
 }
 
-void require_stored(const KeySet& asked, const StoredKeys& stored, const std::string& headline, Communicator& comm) {
-  if (!any_rank(!std::all_of(asked.begin(), asked.end(), [&](const std::string& key) { return stored.contains(key); }), comm)) return;
+void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline, Communicator& comm) {
+  const bool fits = asked.misfits.empty() && std::all_of(asked.keys.begin(), asked.keys.end(), [&](const std::string& key) { return stored.contains(key); });
+  if (!any_rank(!fits, comm)) return;
   const KeySet names = stored.names();
-  const AllRanks ranks(gather_keys(asked, comm), names);
-  const std::string where = comm.size() == 1 ? "" : ", on " + ranks.which_ranks();
-  throw CheckpointError(ErrorCode::kMismatch, headline + where + ":" + table_of_unknown(ranks.unexpected, names) + advice(ranks.asked, names));
+  const AllRanks ranks(gather(asked, comm), names);
+  const std::string where = comm.size() == 1 ? "" : ", on " + ranks.which(ranks.unexpected_on);
+  std::string message;
+  if (!ranks.unexpected.empty()) message = headline + where + ":" + table_of_unknown(ranks.unexpected, names) + advice(ranks.asked, names);
+  throw CheckpointError(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
 }
 
 }  // namespace dckpt

@@ -41,12 +41,6 @@ std::string with_numbers(std::string_view pattern, const std::vector<std::string
   return key;
 }
 
-std::string describe(const KeyGroup& group) {
-  std::string text = quoted(group.pattern);
-  if (group.count > 1) text += " (" + grouped(group.count) + " keys, e.g. " + quoted(group.first) + ")";
-  return text;
-}
-
 template <typename Line>
 std::string table(const KeySet& keys, const Line& line_of) {
   const std::vector<KeyGroup> groups = group_keys(keys);
@@ -106,6 +100,12 @@ std::string escaped_for_replacement(std::string_view text) {
 
 }  // namespace
 
+std::string to_string(const KeyGroup& group) {
+  std::string text = quoted(group.pattern);
+  if (group.count > 1) text += " (" + grouped(group.count) + " keys, e.g. " + quoted(group.first) + ")";
+  return text;
+}
+
 std::string without_numbers(std::string_view key) {
   std::string pattern;
   const std::size_t grid = key.rfind(kGridMark);
@@ -138,11 +138,11 @@ std::vector<KeyGroup> group_keys(const KeySet& keys) {
   return groups;
 }
 
-std::string table_of(const KeySet& keys) { return table(keys, describe); }
+std::string table_of(const KeySet& keys) { return table(keys, [](const KeyGroup& group) { return to_string(group); }); }
 
 std::string table_of_unknown(const KeySet& unknown, const KeySet& stored) {
   const Suggestions suggestions(stored);
-  return table(unknown, [&](const KeyGroup& group) { return describe(group) + suggestions.for_group(group); });
+  return table(unknown, [&](const KeyGroup& group) { return to_string(group) + suggestions.for_group(group); });
 }
 
 std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored) {

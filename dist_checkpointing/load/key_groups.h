@@ -24,6 +24,9 @@ struct KeyGroup {
   std::size_t count = 0;
 };
 
+/// "'layers.*.w' (24 keys, e.g. 'layers.0.w')"
+std::string to_string(const KeyGroup& group);
+
 /// In order of their least keys.
 std::vector<KeyGroup> group_keys(const KeySet& keys);
 

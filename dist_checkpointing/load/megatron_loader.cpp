@@ -1,10 +1,14 @@
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "dist_checkpointing/load/access_check.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/merge_common.h"
+#include "dist_checkpointing/load/misfit.h"
+#include "dist_checkpointing/load/object_choice.h"
 #include "mapping/state/sharded_tree.h"
 #include "strategies/comm/agree.h"
 #include "strategies/describe.h"
@@ -12,15 +16,31 @@
 namespace dckpt {
 namespace {
 
+/// What of the request is stored otherwise.
+std::vector<Misfit> misfits_of(const LoadContext& load, const Value& sharded) {
+  std::vector<Misfit> misfits;
+  const auto note = [&](std::optional<Misfit> misfit) {
+    if (misfit) misfits.push_back(std::move(*misfit));
+  };
+  const ShardedLeaves leaves = collect_sharded(sharded);
+  for (const ShardedTensor* const tensor : leaves.tensors) {
+    const auto stored = load.keys.tensor(tensor->key);
+    if (stored) note(misfit_of(*tensor, load.reader.metadata().tensors[*stored], load.options, load.reader.info().format == "dcp"));
+    else if (load.keys.grids(tensor->key) != nullptr) note(Misfit{"asked for as a tensor, but stored as an object:", tensor->key});
+  }
+  for (const ShardedObject* const object : leaves.objects) note(misfit_of(*object, load.keys, load.options));
+  return misfits;
+}
+
 const std::string& key_of(const Value& leaf) { return leaf.is(Value::Kind::kShardedTensor) ? leaf.as_sharded_tensor().key : leaf.as_sharded_object().key; }
 
 /// The keys that are asked for, not stored, and tolerated by the strict mode.
-KeySet find_unexpected(const LoadContext& load, const Value& sharded) {
+KeySet find_unexpected(const LoadContext& load, const Value& sharded, const std::vector<Misfit>& misfits) {
   if (!checks_unexpected(load.options.strict)) return {};
   const ShardedLeaves leaves = collect_sharded(sharded);
-  KeySet asked;
-  for (const ShardedTensor* const tensor : leaves.tensors) asked.insert(tensor->key);
-  for (const ShardedObject* const object : leaves.objects) asked.insert(object->key);
+  Asked asked{{}, misfits};
+  for (const ShardedTensor* const tensor : leaves.tensors) asked.keys.insert(tensor->key);
+  for (const ShardedObject* const object : leaves.objects) asked.keys.insert(object->key);
   KeyDifference difference = check_keys(asked, load.keys.keys(), load.options.strict, load.comm);
   if (returns(load.options.strict)) {
     load.report.missing.assign(difference.missing.begin(), difference.missing.end());
@@ -29,19 +49,19 @@ KeySet find_unexpected(const LoadContext& load, const Value& sharded) {
   return difference.unexpected;
 }
 
-/// That everything is stored, each object at its place in the grid, too.
-void require_all(const LoadContext& load, const Value& sharded) {
+/// That everything is stored as it is asked for, each object at its place in the grid, too.
+void require_all(const LoadContext& load, const Value& sharded, std::vector<Misfit> misfits) {
   const ShardedLeaves leaves = collect_sharded(sharded);
-  KeySet asked;
-  for (const ShardedTensor* const tensor : leaves.tensors) asked.insert(tensor->key);
-  for (const ShardedObject* const object : leaves.objects) asked.insert(object->unique_key());
+  KeySet misfitting;
+  for (const Misfit& misfit : misfits) misfitting.insert(misfit.key);
+  Asked asked{{}, std::move(misfits)};
+  for (const ShardedTensor* const tensor : leaves.tensors) {
+    if (!misfitting.contains(tensor->key)) asked.keys.insert(tensor->key);
+  }
+  for (const ShardedObject* const object : leaves.objects) {
+    if (!misfitting.contains(object->key) && !is_excused(*object, load)) asked.keys.insert(object->unique_key());
+  }
   require_stored(asked, load.keys, "keys are asked for that the checkpoint does not have", load.comm);
-}
-
-std::uint32_t position_of(const LoadContext& load, const ShardedObject& object) {
-  const auto position = load.keys.object(object.unique_key());
-  if (!position) throw CheckpointError(ErrorCode::kMismatch, "asked for as an object, but stored as a tensor", {.key = object.unique_key()});
-  return *position;
 }
 
 /// What was read for the sharded leaves, in the order of the tree: tensors, then values of objects.
@@ -51,7 +71,7 @@ struct LoadedLeaves {
 };
 
 /// The tree with what was loaded in its sharded leaves; those that were not asked for stay.
-Value filled(Value state, const LoadedLeaves& loaded, const KeySet& unexpected) {
+Value filled(const LoadContext& load, Value state, const LoadedLeaves& loaded, const KeySet& unexpected) {
   std::size_t tensors = 0;
   std::size_t objects = 0;
   return map_leaves(std::move(state), [&](Value leaf) {
@@ -61,7 +81,7 @@ Value filled(Value state, const LoadedLeaves& loaded, const KeySet& unexpected) 
       if (!shard.data) shard.data = Tensor::empty(shard.dtype, shard.data_shape());
     } else if (leaf.is(Value::Kind::kShardedTensor)) {
       leaf.mutable_sharded_tensor().data = loaded.tensors[tensors++];
-    } else {
+    } else if (!is_excused(leaf, load)) {
       ShardedObject& object = leaf.mutable_sharded_object();
       object.data = loaded.objects[objects++];
       object.has_data = true;
@@ -90,6 +110,7 @@ Value described_result(const LoadContext& load, const Value& common, const Value
 
 void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   LoadRequest parts;
+  std::vector<Misfit> misfits;
   Value asked;  // the sharded leaves that will be read
   TensorRequest request;
   LoadedLeaves loaded;
@@ -97,18 +118,22 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(load.leaves == Leaves::kPlain ? without_empty_ranges(state) : state);
     if (!parts.sharded.is_none()) asked = without_empty_ranges(parts.sharded);
+    misfits = misfits_of(load, asked);
   });
-  const KeySet unexpected = find_unexpected(load, asked);
+  const KeySet unexpected = find_unexpected(load, asked, misfits);
   if (!unexpected.empty()) {
     const auto is_stored = [&](const Value& leaf) { return !unexpected.contains(key_of(leaf)); };
     asked = extract_matching(asked, is_stored).matching;
     if (load.leaves == Leaves::kPlain) parts.sharded = extract_matching(parts.sharded, is_stored).matching;
   }
-  require_all(load, asked);
+  report_resharded(load, asked);
+  require_all(load, asked, std::move(misfits));
   if (load.options.validate_access_integrity) check_access(asked, PlannerKind::kMegatron, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     const ShardedLeaves leaves = collect_sharded(asked);
-    for (const ShardedObject* const object : leaves.objects) objects.push_back(position_of(load, *object));
+    for (const ShardedObject* const object : leaves.objects) {
+      if (const auto position = load.keys.object(object->unique_key())) objects.push_back(*position);
+    }
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (const ShardedTensor* const tensor : leaves.tensors) loaded.tensors.push_back(builder.add(*tensor));
     request = builder.finish();
@@ -120,9 +145,9 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   agree(load.comm, "putting the state together", [&] {
     for (const std::uint32_t object : objects) loaded.objects.push_back(values.at(object));
     if (load.leaves == Leaves::kPlain) {
-      state = plain_result(std::move(common), parts, filled(parts.sharded, loaded, unexpected));
+      state = plain_result(std::move(common), parts, filled(load, apply_object_rules(std::move(parts.sharded), load), loaded, unexpected));
     } else {
-      state = described_result(load, common, state, filled(parts.expanded, loaded, unexpected));
+      state = described_result(load, common, state, filled(load, apply_object_rules(std::move(parts.expanded), load), loaded, unexpected));
     }
   });
 }

@@ -5,6 +5,7 @@
 #include "configs/rename.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
+#include "mapping/state/sharded_object.h"
 
 namespace dckpt {
 
@@ -23,9 +24,15 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
     const std::size_t suffix = std::min(stored.rfind("/shard_"), stored.size());
     const std::string key = renamed(stored.substr(0, suffix));
     add(objects_, key + stored.substr(suffix), i, metadata.objects);
-    object_keys_.insert(key);
+    auto& grids = grids_[key];
+    if (const auto cell = ShardedObject::parse_unique_key(stored)) grids.insert(cell->global_shape);
   }
   ambiguous.raise_if_any(ErrorCode::kMismatch, "the rules of load.rename give several stored keys the same name:");
+}
+
+const std::set<Shape>* StoredKeys::grids(const std::string& key) const {
+  const auto found = grids_.find(key);
+  return found == grids_.end() ? nullptr : &found->second;
 }
 
 std::set<std::string> StoredKeys::names() const {
@@ -36,7 +43,8 @@ std::set<std::string> StoredKeys::names() const {
 }
 
 std::set<std::string> StoredKeys::keys() const {
-  std::set<std::string> keys = object_keys_;
+  std::set<std::string> keys;
+  for (const auto& [key, grids] : grids_) keys.insert(key);
   for (const auto& [key, index] : tensors_) keys.insert(key);
   return keys;
 }

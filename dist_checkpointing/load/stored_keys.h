@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -8,6 +9,7 @@
 #include <unordered_map>
 
 #include "configs/options.h"
+#include "mapping/geometry/shape.h"
 #include "mapping/planning/metadata.h"
 
 namespace dckpt {
@@ -25,6 +27,9 @@ class StoredKeys {
   bool contains(const std::string& key) const { return tensors_.contains(key) || objects_.contains(key); }
   std::size_t size() const noexcept { return tensors_.size() + objects_.size(); }
 
+  /// The grids in which objects of this key, without its place, are stored; null if there is none. An extent of -1 is unknown.
+  const std::set<Shape>* grids(const std::string& key) const;
+
   /// All of these names.
   std::set<std::string> names() const;
 
@@ -38,7 +43,7 @@ class StoredKeys {
 
   Index tensors_;
   Index objects_;
-  std::set<std::string> object_keys_;
+  std::map<std::string, std::set<Shape>> grids_;  // by key without the place
 };
 
 }  // namespace dckpt

@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 
+#include "dist_checkpointing/load/misfit.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
@@ -52,8 +53,12 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
     return nothing;
   }
   const TensorMetadata& tensor = reader_.metadata().tensors[*stored];
-  const bool clip = shard.allow_shape_mismatch || mismatch_allowed(shard.key);
-  if (!fits(shard, tensor, clip) || !is_covered(*stored)) return nothing;
+  const bool clip = shape_mismatch_allowed(shard, options_);
+  if (const auto misfit = misfit_of(shard, tensor, options_, reader_.info().format == "dcp")) {
+    problems_.add(to_string(*misfit));
+    return nothing;
+  }
+  if (!is_covered(*stored)) return nothing;
   Tensor data = shard.data && shard.data->has_data() ? *shard.data : Tensor::empty(shard.dtype, shard.data_shape());
   if (data.device().kind != Device::Kind::kCpu) {
     problems_.add("the destination of " + quoted(shard.key) + " is not in CPU memory; load into CPU memory and copy from there");
@@ -107,28 +112,6 @@ bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
     known->second = false;
   }
   return known->second;
-}
-
-bool TensorRequestBuilder::mismatch_allowed(const std::string& key) const {
-  return std::any_of(options_.allow_shape_mismatch.begin(), options_.allow_shape_mismatch.end(), [&](const std::string& pattern) { return glob_match(pattern, key); });
-}
-
-/// Whether what is stored is of the wanted kind; notes why not, about shapes in the words of those who save such checkpoints.
-bool TensorRequestBuilder::fits(const ShardedTensor& shard, const TensorMetadata& stored, bool clip) {
-  const Shape& shape = stored.global_shape();
-  const DType dtype = stored.properties.dtype;
-  if (dtype != shard.dtype) {
-    problems_.add("dtype mismatch for loaded (" + std::string(to_string(dtype)) + ") and expected (" + std::string(to_string(shard.dtype)) + ") tensor for key " + quoted(shard.key) +
-                  "; convert the destination, nothing is cast silently");
-    return false;
-  }
-  if (equal(shape, shard.global_shape) || (clip && shape.size() == shard.global_shape.size())) return true;
-  if (reader_.info().format == "dcp") {
-    problems_.add("Size mismatch between saved " + to_string(shape) + " and current: " + to_string(shard.global_shape) + " for " + quoted(shard.key));
-  } else {
-    problems_.add("Global shape mismatch for loaded (" + to_string(shape) + ") and expected (" + to_string(shard.global_shape) + ") tensor for key " + quoted(shard.key));
-  }
-  return false;
 }
 
 TensorRequest TensorRequestBuilder::finish() {

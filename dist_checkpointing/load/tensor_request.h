@@ -39,8 +39,6 @@ class TensorRequestBuilder {
   TensorRequest finish();
 
  private:
-  bool fits(const ShardedTensor& shard, const TensorMetadata& stored, bool clip);
-  bool mismatch_allowed(const std::string& key) const;
   bool is_covered(std::uint32_t stored);
   void request(WantedShard wanted, const Tensor& data);
   void request_padded(WantedShard wanted, const Tensor& data, const ShardedTensor& shard, ShapeView stored_shape);

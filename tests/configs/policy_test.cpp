@@ -55,6 +55,7 @@ load:
   allow_shape_mismatch: ["*.word_embeddings.weight", head]
   padding: replicate
   rename: [{from: "^module\\.(.*)$", to: "\\1"}, {from: x, to: ""}]
+  objects: [{keys: "data*", when_resharded: drop}]
   threads: 9
   staging: 128 MiB
 retention: {keep_last: 3, keep_every: 1000}
@@ -74,6 +75,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
   EXPECT_EQ(policy.load.padding, Padding::kReplicate);
   EXPECT_THAT(policy.load.rename, ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}, RenameRule{"x", ""}));
+  EXPECT_THAT(policy.load.objects, ElementsAre(ObjectRule{"data*", WhenResharded::kDrop}));
   EXPECT_EQ(policy.load.threads, 9);
   EXPECT_EQ(policy.load.staging, std::uint64_t{128} << 20);
   EXPECT_EQ(policy.retention, (Retention{3, 1000}));
@@ -119,6 +121,7 @@ load:
   allow_shape_mismatch: []
   padding: zero
   rename: []
+  objects: [{keys: rng_state, when_resharded: keep}, {keys: rerun_state_machine_state, when_resharded: keep}, {keys: "*._extra_state", when_resharded: keep}]
   validate_access_integrity: true
   verify_integrity: false
   threads: 2
@@ -236,6 +239,12 @@ TEST(PolicyMessages, RulesThatCannotRename) {
                           "p.yaml:6:5: load.rename[2]: 'to' is missing; a rule is {from: REGEX, to: REPLACEMENT}"));
 }
 
+TEST(PolicyProblems, RulesForObjectsNameKeysAndWhatToDo) {
+  EXPECT_THAT(problems_of("load:\n  objects:\n  - {keys: rng}\n  - {keys: rng, when_resharded: kep}\n"),
+              ElementsAre("p.yaml:4:5: load.objects[0]: 'when_resharded' is missing; a rule is {keys: PATTERN, when_resharded: error, keep, reinit or drop}",
+                          HasSubstr("(did you mean 'keep'?)")));
+}
+
 TEST(PolicyMessages, WhatThisVersionCannotDoIsRefusedWithWhatItCan) {
   EXPECT_THAT(problems_of("save: {io: {engine: uring}}\n"), ElementsAre("p.yaml:2:21: save.io.engine: not supported; available: auto, buffered, direct"));
   EXPECT_EQ(error_of([] { policy_of("save: {io: {engine: uring}}"); }).code(), ErrorCode::kUnsupported);
@@ -277,10 +286,21 @@ TEST(Policy, FilesNameThemselvesInErrors) {
   EXPECT_THAT(error_of([&] { Policy::from_file(file); }).message(), HasSubstr("more than 256.0 KiB"));
 }
 
+/// A list as it is printed: on one line.
+std::string shown_list(const YamlNode& node) {
+  YamlNode map;
+  map.kind = YamlNode::Kind::kMap;
+  map.keys.push_back(YamlNode::plain("x"));
+  map.values.push_back(node);
+  std::string text = to_yaml_text(map);
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(3);
+}
+
 /// Leaves of a policy as "save.io.threads", with the value as it is shown.
 void collect_leaves(const YamlNode& node, const std::string& path, std::vector<std::pair<std::string, std::string>>& leaves) {
   if (node.kind != YamlNode::Kind::kMap) {
-    leaves.emplace_back(path, node.kind == YamlNode::Kind::kList ? "[]" : node.kind == YamlNode::Kind::kNull ? "null" : node.text);
+    leaves.emplace_back(path, node.kind == YamlNode::Kind::kList ? shown_list(node) : node.kind == YamlNode::Kind::kNull ? "null" : node.text);
     return;
   }
   for (std::size_t i = 0; i < node.keys.size(); ++i) collect_leaves(node.values[i], path.empty() ? node.keys[i].text : path + "." + node.keys[i].text, leaves);
@@ -292,7 +312,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 37u);
+  ASSERT_EQ(leaves.size(), 38u);
   for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 

@@ -14,6 +14,7 @@
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/arange.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -290,6 +291,32 @@ TEST_F(SaveLoad, ADtypeIsNeverCastSilently) {
   StateDict wanted;
   wanted["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {2}));
   EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }), HasSubstr("dtype mismatch for loaded (float32) and expected (bfloat16)"));
+}
+
+TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
+  StateDict state;
+  state["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", arange({8, 2}));
+  state["w"] = ShardedTensor::whole("w", arange({2}));
+  for (const char* const layer : {"layers.0.w", "layers.1.w"}) state[layer] = ShardedTensor::whole(layer, arange({3}));
+  save(state, checkpoint());
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict wanted;
+    wanted["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", untouched({12, 2}), {.replica_id = comm.rank()});
+    if (comm.rank() == 1) {
+      wanted["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {2}));
+      wanted["x"] = ShardedTensor::whole("ww", untouched({2}));
+      for (const char* const layer : {"layers.0.w", "layers.1.w"}) wanted[layer] = ShardedTensor::whole(layer, untouched({4}));
+    }
+    EXPECT_EQ(testing::error_of([&] { load(wanted, checkpoint(), {}, comm); }).message(),
+              "keys are asked for that the checkpoint does not have, on rank 1 of 2:\n"
+              "  'ww': did you mean 'w'?\n"
+              "the request does not fit what is stored, on all 2 ranks:\n"
+              "  Global shape mismatch for loaded ((3,)) and expected ((4,)) tensor for key 'layers.*.w' (2 keys, e.g. 'layers.0.w'): axis 0 has 3 in the checkpoint, not 4; "
+              "load.allow_shape_mismatch for this key reads the common part and pads the rest\n"
+              "  Global shape mismatch for loaded ((8, 2)) and expected ((12, 2)) tensor for key 'embedding.word_embeddings.weight': axis 0 has 8 in the checkpoint, not 12, likely since "
+              "the vocabulary is padded for another tensor-parallel size; load.allow_shape_mismatch for this key reads the common part and pads the rest\n"
+              "  dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key 'w': convert the destination, nothing is cast silently");
+  });
 }
 
 struct StrictCase {
