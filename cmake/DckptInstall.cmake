@@ -1,6 +1,7 @@
 # What users link, under the same names in this build and after installation, and the package that find_package(dckpt) finds.
 #
 #   dckpt::core    the library, without libtorch:  #include <dckpt/dist_checkpointing.h>
+#   dckpt::cli     the tool as a function:        #include <dckpt/cli.h>
 #   dckpt::torch   the same with torch tensors:    #include <dckpt/torch.h>   (where libtorch was found)
 #   dckpt::nccl    ranks that talk over NCCL:      #include <dckpt/nccl.h>    (where NCCL was found)
 include(GNUInstallDirs)
@@ -17,9 +18,9 @@ set(_layers mapping configs strategies dist_checkpointing)
 install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
         PATTERN comm/c10d EXCLUDE PATTERN comm/nccl EXCLUDE)
 install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
-install(FILES include/dckpt/dist_checkpointing.h include/dckpt/strategy.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
+install(FILES include/dckpt/cli.h include/dckpt/dist_checkpointing.h include/dckpt/strategy.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
 
-foreach(_layer core ${_layers})
+foreach(_layer core ${_layers} cli)
   set_target_properties(dckpt_${_layer} PROPERTIES EXPORT_NAME ${_layer})
   install(TARGETS dckpt_${_layer} EXPORT dckptTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 endforeach()

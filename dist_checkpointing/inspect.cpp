@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cctype>
+#include <unordered_map>
 
 #include "mapping/base/error.h"
 
@@ -31,6 +32,25 @@ TensorSummary summarize(const Metadata& metadata, const TensorMetadata& tensor, 
     summary.chunks.push_back({tensor.chunks[i], metadata.files[place.file], place.offset, place.length});
   }
   return summary;
+}
+
+void count_unused(const CheckpointReader& reader, std::vector<FileSummary>& files) {
+  const CheckpointInfo& info = reader.info();
+  if (info.format != "torch_dist" && info.format != "dcp") return;
+  const Metadata& metadata = reader.metadata();
+  std::vector<std::uint64_t> used(metadata.files.size());
+  const auto use = [&](const auto& place) { used[place.file] += place.length; };
+  for (const auto& tensor : metadata.tensors) std::ranges::for_each(tensor.places, use);
+  for (const auto& object : metadata.objects) use(object.place);
+  if (info.common_place) use(*info.common_place);
+  std::unordered_map<std::string_view, std::uint64_t> used_of;
+  for (std::size_t i = 0; i < used.size(); ++i) used_of[metadata.files[i]] += used[i];
+  for (FileSummary& file : files) {
+    const auto found = used_of.find(file.name);
+    if (found == used_of.end() && !file.name.ends_with(".distcp")) continue;
+    const std::uint64_t taken = found == used_of.end() ? 0 : found->second;
+    file.unused = file.bytes - std::min(file.bytes, taken);
+  }
 }
 
 void count_tensor(GroupTotal& total, const TensorSummary& tensor) {
@@ -90,7 +110,11 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
     ++summary.object_total.count;
     summary.object_total.bytes += object.place.length;
   }
+  const auto of_optimizer = [](const auto& entry) { return is_optimizer_key(entry.key); };
+  summary.has_optimizer = std::ranges::any_of(metadata.tensors, of_optimizer) ||
+                          std::ranges::any_of(metadata.objects, of_optimizer);
   list_files(reader.storage(), "", 0, summary.files);
+  count_unused(reader, summary.files);
   return summary;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct ObjectSummary {
 struct FileSummary {
   std::string name;            ///< relative to the checkpoint
   std::uint64_t bytes = 0;
+  /// Bytes of a data file that no record takes: removed keys, padding. For formats whose data files
+  /// are records one after the other (torch_dist, dcp).
+  std::optional<std::uint64_t> unused{};
 };
 
 /// Count and bytes of one kind of content.
@@ -54,6 +58,7 @@ struct CheckpointSummary {
   GroupTotal weights;                ///< tensors that are not optimizer state
   GroupTotal optimizer;              ///< tensors whose key says that they are (is_optimizer_key)
   GroupTotal object_total;
+  bool has_optimizer = false;  ///< any key says that it is optimizer state, chosen or not
 };
 
 struct InspectOptions {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+
+#include "mapping/base/bytes.h"
 #include "mapping/state/value.h"
 
 namespace dckpt {
@@ -25,6 +28,11 @@ namespace dckpt {
 /// Digests are over little-endian elements in C order. Nothing is imported or executed. Throws CheckpointError: (unsupported) for values nested
 /// deeper than kMaxRenderDepth, (invalid argument) for tensors that are not in CPU memory.
 Value render(const Value& value);
+
+/// The bytes that a value stands for, as Transformer Engine's `_extra_state` does: those of a
+/// bytes, bytearray, io.BytesIO or a tensor of bytes (uint8); empty for any other value. Throws
+/// CheckpointError (invalid argument) for a tensor that is not in CPU memory.
+std::optional<Bytes> content_bytes(const Value& value);
 
 /// Levels of the result, tags included. Fewer than the JSON readers of the world accept.
 inline constexpr int kMaxRenderDepth = 900;

@@ -5,6 +5,7 @@
 #include "dist_checkpointing/element.h"
 #include "dist_checkpointing/extract/known_enums.h"
 #include "dist_checkpointing/extract/numpy_value.h"
+#include "dist_checkpointing/extract/render.h"
 #include "dist_checkpointing/extract/renderer.h"
 #include "strategies/formats/torch_archive/checksum.h"
 
@@ -45,14 +46,22 @@ std::optional<Value> render_namespace(Renderer& renderer, const Opaque& object) 
   return tagged("__namespace__", renderer.value(*instance->state));
 }
 
-std::optional<Value> render_bytes_io(Renderer&, const Opaque& object) {
+const Bytes* bytes_io_content(const Opaque& object) {
   const std::optional<Instance> instance = as_instance(object);
-  if (!instance || (instance->class_path != "_io.BytesIO" && instance->class_path != "io.BytesIO")) return std::nullopt;
+  if (!instance || (instance->class_path != "_io.BytesIO" && instance->class_path != "io.BytesIO"))
+    return nullptr;
   // State: (content, position, attributes).
-  if (instance->state == nullptr || !instance->state->is(Kind::kTuple) || instance->state->size() != 3) return std::nullopt;
+  if (instance->state == nullptr || !instance->state->is(Kind::kTuple) ||
+      instance->state->size() != 3)
+    return nullptr;
   const Value& content = instance->state->items().front();
-  if (!content.is(Kind::kBytes)) return std::nullopt;
-  return tagged("__BytesIO__", render_bytes(content.as_bytes()));
+  return content.is(Kind::kBytes) ? &content.as_bytes() : nullptr;
+}
+
+std::optional<Value> render_bytes_io(Renderer&, const Opaque& object) {
+  const Bytes* const content = bytes_io_content(object);
+  if (content == nullptr) return std::nullopt;
+  return tagged("__BytesIO__", render_bytes(*content));
 }
 
 std::optional<Value> render_mapping(Renderer& renderer, const Opaque& object) {
@@ -179,6 +188,18 @@ std::optional<Value> render_known_object(Renderer& renderer, const Opaque& objec
   if (is_known_enum(class_path)) return render_enum(object, class_path);
   const auto known = std::ranges::find(kKnown, class_path, &Known::callable);
   return known == kKnown.end() ? std::nullopt : known->render(renderer, object);
+}
+
+std::optional<Bytes> content_bytes(const Value& value) {
+  if (value.is(Kind::kBytes) || value.is(Kind::kByteArray)) return value.as_bytes();
+  if (value.is(Kind::kTensor) && value.as_tensor().dtype() == DType::kUInt8 &&
+      value.as_tensor().has_data()) {
+    const Tensor whole = value.as_tensor().contiguous();
+    return Bytes(whole.bytes().begin(), whole.bytes().end());
+  }
+  if (!value.is(Kind::kOpaque)) return std::nullopt;
+  const Bytes* const content = bytes_io_content(value.as_opaque());
+  return content == nullptr ? std::nullopt : std::optional<Bytes>(*content);
 }
 
 }  // namespace dckpt

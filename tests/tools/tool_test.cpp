@@ -5,6 +5,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "dckpt/cli.h"
+#include "dist_checkpointing/save.h"
+#include "mapping/state/sharded_tensor.h"
+#include "examples/raw_strategy/raw_strategy.h"
 #include "tests/support/golden.h"
 #include "tests/tools/run_tool.h"
 
@@ -285,6 +289,160 @@ TEST(Tool, TrainingRootsAndFilesLeadToTheCheckpoint) {
       run_tool({"diff", root.path().string(), root.path().string(), "--iteration-a", "0000010"})
           .exit_code,
       1);
+}
+
+/// A training root: iteration 10 complete, 20 without a data file, the tracker naming 20.
+struct Root {
+  Root() {
+    for (const char* const name : {"iter_0000010", "iter_0000020"}) {
+      fs::copy(golden(kModel), directory / name, fs::copy_options::recursive);
+    }
+    fs::remove(directory / "iter_0000020" / "__2_0.distcp");
+    track(20);
+  }
+  void track(int iteration) {
+    std::ofstream(directory / "latest_checkpointed_iteration.txt") << iteration;
+  }
+  std::string text() const { return directory.path().string(); }
+  TempDir directory;
+};
+
+TEST(Tool, InspectOfARootSaysWhatARunTakes) {
+  Root root;
+  const ToolRun damaged = run_tool({"inspect", root.text()});
+  EXPECT_THAT(damaged.out,
+              AllOf(HasSubstr("resume     iter_0000010 (it is the newest complete iteration)"),
+                    HasSubstr("'iter_0000020' is not used: '__2_0.distcp' is missing")));
+  const Value json = run_tool({"inspect", root.text(), "--json"}).json();
+  EXPECT_EQ(json.at("resume").at("directory").as_str(), "iter_0000010");
+  EXPECT_EQ(json.at("resume").at("passed_over").size(), 1u);
+  root.track(10);
+  EXPECT_THAT(run_tool({"inspect", root.text()}).out,
+              HasSubstr("resume     iter_0000010 (latest_checkpointed_iteration.txt names it)"));
+  fs::remove(root.directory / "latest_checkpointed_iteration.txt");
+  const ToolRun untracked = run_tool({"inspect", root.text()});
+  EXPECT_EQ(untracked.exit_code, 5);
+  EXPECT_THAT(untracked.err, HasSubstr("a run that starts here takes: iter_0000010"));
+  EXPECT_THAT(run_tool({"inspect", path_of(kModel)}).out, Not(HasSubstr("resume")));
+}
+
+TEST(Tool, VerifyAllLooksAtEveryIterationOfARoot) {
+  const Root root;
+  const ToolRun run = run_tool({"verify", root.text(), "--all"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("OK  " + root.text() + "/iter_0000010"), HasSubstr("__2_0.distcp"),
+                    HasSubstr("takes  iter_0000010 (it is the newest complete iteration)")));
+  const Value json = run_tool({"verify", root.text(), "--all", "--json"}).json();
+  EXPECT_FALSE(json.at("ok").as_bool());
+  ASSERT_EQ(json.at("checkpoints").size(), 2u);
+  EXPECT_TRUE(json.at("checkpoints").items()[0].at("ok").as_bool());
+  EXPECT_FALSE(json.at("checkpoints").items()[1].at("ok").as_bool());
+  EXPECT_EQ(run_tool({"verify", path_of(kModel), "--all"}).exit_code, 2);
+  EXPECT_EQ(run_tool({"verify", root.text(), "--all", "--iteration", "10"}).exit_code, 2);
+}
+
+TEST(Tool, DamageIsShownOncePerFile) {
+  Copy broken(kModel);
+  fs::resize_file(broken.path() / "__2_0.distcp", 5000);
+  const ToolRun run = run_tool({"verify", broken.text()});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, HasSubstr(" more problems in this file\n"));
+  std::size_t mentions = 0;
+  for (std::size_t at = run.out.find("__2_0.distcp"); at != std::string::npos;
+       at = run.out.find("__2_0.distcp", at + 1))
+    ++mentions;
+  EXPECT_EQ(mentions, 1u) << run.out;
+  EXPECT_GT(run_tool({"verify", broken.text(), "--json"}).json().at("problems").size(), 2u);
+}
+
+TEST(Tool, InspectFoldsKeysThatDifferInNumbersOnly) {
+  const std::string row =
+      "decoder.layers.mlp.experts.experts.linear_fc2._extra_state/shard_{0,1}.{0…3}_2.4 ×8";
+  const std::string one = "linear_fc2._extra_state/shard_1.3_2.4";
+  EXPECT_THAT(run_tool({"inspect", path_of("mcore-0.14-moe-ep2")}).out,
+              AllOf(HasSubstr(row), Not(HasSubstr(one))));
+  EXPECT_THAT(run_tool({"inspect", path_of("mcore-0.14-moe-ep2"), "--unfold"}).out,
+              AllOf(HasSubstr(one), Not(HasSubstr("×"))));
+  EXPECT_EQ(run_tool({"inspect", path_of(kModel), "--sort", "colour"}).exit_code, 2);
+}
+
+TEST(Tool, VeryManyKeysAreSummedUp) {
+  const TempDir scratch;
+  StateDict state;
+  for (int i = 0; i < 300; ++i) {
+    const std::string name = "block" + std::to_string(i);
+    state[name] =
+        ShardedTensor::whole("model." + name + ".weight", Tensor::zeros(DType::kFloat32, {1}));
+  }
+  save(state, scratch / "many");
+  const std::string many = (scratch / "many").string();
+  const ToolRun summary = run_tool({"inspect", many});
+  EXPECT_THAT(summary.out, AllOf(HasSubstr("300 tensors  model\n"),
+                                 HasSubstr("A summary of 300 tensors"), Not(HasSubstr("block7"))));
+  EXPECT_THAT(run_tool({"inspect", many, "--unfold"}).out, HasSubstr("model.block299.weight\n"));
+  EXPECT_THAT(run_tool({"inspect", many, "--sort", "size"}).out, HasSubstr("… and 100 more rows"));
+  EXPECT_EQ(run_tool({"inspect", many, "--json"}).json().at("tensors").size(), 300u);
+}
+
+TEST(Tool, InspectShowsWhatARemovalHasLeft) {
+  const Copy model(kModel);
+  EXPECT_THAT(run_tool({"inspect", model.text()}).out,
+              AllOf(HasSubstr("optimizer  fully_sharded_model_space\n"), Not(HasSubstr("unused"))));
+  ASSERT_EQ(run_tool({"remove", model.text(), "--prefix", "optimizer"}).exit_code, 0);
+  EXPECT_THAT(
+      run_tool({"inspect", model.text()}).out,
+      AllOf(HasSubstr("optimizer  not stored (the common state names fully_sharded_model_space)\n"),
+            HasSubstr("of the data files, which no record takes\n")));
+  const Value json = run_tool({"inspect", model.text(), "--json"}).json();
+  std::int64_t unused = 0;
+  for (const Value& file : json.at("files").items()) {
+    if (const Value* bytes = file.find("unused")) unused += bytes->as_int();
+  }
+  EXPECT_GT(unused, 100'000);
+}
+
+TEST(Tool, AnEmptyCheckpointSaysSo) {
+  const Copy model(kSynthetic);
+  ASSERT_EQ(run_tool({"remove", model.text(), "--prefix", "d"}).exit_code, 0);
+  const Value left = run_tool({"inspect", model.text(), "--json"}).json();
+  for (const char* const list : {"tensors", "objects"}) {
+    for (const Value& entry : left.at(list).items())
+      run_tool({"remove", model.text(), "--prefix", entry.at("key").as_str()});
+  }
+  EXPECT_THAT(run_tool({"inspect", model.text()}).out, HasSubstr("no tensors and no objects"));
+  const ToolRun verified = run_tool({"verify", model.text()});
+  EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr("no tensors and no objects"));
+}
+
+TEST(Tool, ExtraStateIsExtractedAsItsBytes) {
+  const TempDir scratch;
+  const std::string file = (scratch / "state.bin").string();
+  const Value expected = golden_expected("mcore-0.14-moe-ep2").at("objects");
+  const auto sha256 = [&](const std::string& key) {
+    EXPECT_EQ(run_tool({"extract", path_of("mcore-0.14-moe-ep2"), key, "-o", file}).exit_code, 0);
+    return sha256_hex(as_bytes(testing::slurp(file)));
+  };
+  const std::string bytes_io = "decoder.layers.self_attention.linear_proj._extra_state/shard_0_2";
+  const std::string tensor = "decoder.layers.self_attention.linear_qkv._extra_state/shard_0_2";
+  EXPECT_EQ(sha256(bytes_io), expected.at(bytes_io).at("__BytesIO__").at("sha256").as_str());
+  EXPECT_EQ(sha256(tensor), expected.at(tensor).at("__tensor__").at("sha256").as_str());
+  const std::string json = (scratch / "state.json").string();
+  EXPECT_EQ(run_tool({"extract", path_of("mcore-0.14-moe-ep2"), tensor, "-o", json}).exit_code, 0);
+  EXPECT_THAT(testing::slurp(json), HasSubstr("__tensor__"));
+}
+
+TEST(Tool, AsAFunctionKnowsTheStrategiesOfItsProgram) {
+  raw::register_strategy();
+  std::vector<std::string> words = {"dckpt", "config", "check", "examples/raw_strategy/run.yaml"};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(cli_main(static_cast<int>(arguments.size()), arguments.data()), 0);
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), StartsWith("OK"));
+  EXPECT_EQ(run_tool({"config", "check", "examples/raw_strategy/run.yaml"}).exit_code, 6)
+      << "the tool itself has no such strategy";
 }
 
 TEST(Tool, ClosedPipeIsNoFailureButAFullDiskIs) {

@@ -74,6 +74,18 @@ void extract_tensor(const Options& options, const CheckpointReader& reader, std:
   file->commit();
 }
 
+/// An object that stands for bytes (Transformer Engine's _extra_state) goes into a file as they
+/// are.
+void extract_object(const Options& options, const Value& object) {
+  const bool as_json = options.json || options.output.empty() || options.output == "-" ||
+                       options.output.ends_with(".json");
+  const std::optional<Bytes> bytes = as_json ? std::nullopt : content_bytes(object);
+  if (!bytes) return write_json(options, render(object));
+  OutputFile file(options.output);
+  file.write(*bytes);
+  file.commit();
+}
+
 /// A format without a common state has an empty one here: what reads the JSON need not tell the two apart.
 Value common_or_empty(const CheckpointReader& reader) {
   Value common = reader.common_state();
@@ -98,7 +110,8 @@ int run_extract(const Options& options) {
     if (options.common) return write_json(options, render(common_or_empty(*reader)));
     if (options.objects) return write_json(options, all_objects(*reader));
     if (const auto tensor = position_of(reader->metadata().tensors, options.key)) return extract_tensor(options, *reader, *tensor);
-    if (const auto object = position_of(reader->metadata().objects, options.key)) return write_json(options, render(reader->object(*object)));
+    if (const auto object = position_of(reader->metadata().objects, options.key))
+      return extract_object(options, reader->object(*object));
     throw_no_key(reader->metadata(), options.key);
   });
   return kOk;
@@ -110,13 +123,19 @@ Command add_extract(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand("extract", "Take out one tensor, an object, or the common state");
   command.footer(
-      "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 and\n"
-      "no float8, safetensors has. Everything else becomes JSON; what JSON lacks is tagged:\n"
+      "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 "
+      "and\n"
+      "no float8, safetensors has. An object that stands for bytes (an _extra_state) goes into "
+      "FILE as\n"
+      "they are, unless it is called .json. Everything else becomes JSON; what JSON lacks is "
+      "tagged:\n"
       "{\"__tuple__\": [...]}, {\"__tensor__\": {dtype, shape, sha256, first}}, ...\n\n"
       "Examples:\n"
       "  dckpt extract iter_0001000 decoder.final_layernorm.weight -o norm.safetensors\n"
       "  dckpt extract iter_0001000 --common | jq .args\n"
       "  dckpt extract iter_0001000 rng_state/shard_0.0_1.1\n"
+      "  dckpt extract iter_0001000 decoder.layers.self_attention._extra_state/shard_0_4 -o "
+      "state.bin\n"
       "  dckpt extract iter_0001000 --objects -o objects.json");
   add_checkpoint(command, options->checkpoint);
   command.add_option("KEY", options->key, "Key of a tensor or object")->type_name("");

@@ -1,11 +1,18 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <span>
+
 #include "dist_checkpointing/extract/render.h"
 #include "dist_checkpointing/inspect.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/key_rows.h"
+#include "tools/dckpt/resume_report.h"
 #include "tools/dckpt/table.h"
 #include "tools/dckpt/terminal.h"
 
@@ -15,7 +22,9 @@ namespace {
 struct Options {
   CheckpointArgument checkpoint;
   InspectOptions inspect;
+  std::string sort = "key";
   bool tree = false;
+  bool unfold = false;
   bool json = false;
 };
 
@@ -27,7 +36,15 @@ Value chunk_to_json(const ChunkSummary& chunk) {
                       {"length", chunk.length}});
 }
 
-Value to_json_value(const CheckpointSummary& summary, bool with_chunks) {
+using Resume = std::optional<LatestChoice>;
+
+Value to_json_value(const FileSummary& file) {
+  Value entry = Value::dict({{"name", file.name}, {"bytes", file.bytes}});
+  if (file.unused) entry["unused"] = *file.unused;
+  return entry;
+}
+
+Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool with_chunks) {
   ValueList tensors;
   for (const TensorSummary& tensor : summary.tensors) {
     Value entry = Value::dict({{"key", tensor.key},
@@ -47,14 +64,17 @@ Value to_json_value(const CheckpointSummary& summary, bool with_chunks) {
   ValueList objects;
   for (const ObjectSummary& object : summary.objects) objects.push_back(Value::dict({{"key", object.key}, {"bytes", object.bytes}}));
   ValueList files;
-  for (const FileSummary& file : summary.files) files.push_back(Value::dict({{"name", file.name}, {"bytes", file.bytes}}));
-  return Value::dict({{"format", summary.info.format},
-                      {"version", or_none(summary.info.version)},
-                      {"producer", summary.info.producer},
-                      {"tensors", Value::list(std::move(tensors))},
-                      {"objects", Value::list(std::move(objects))},
-                      {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
-                      {"files", Value::list(std::move(files))}});
+  for (const FileSummary& file : summary.files) files.push_back(to_json_value(file));
+  Value json =
+      Value::dict({{"format", summary.info.format},
+                   {"version", or_none(summary.info.version)},
+                   {"producer", summary.info.producer},
+                   {"tensors", Value::list(std::move(tensors))},
+                   {"objects", Value::list(std::move(objects))},
+                   {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
+                   {"files", Value::list(std::move(files))}});
+  if (resume) json["resume"] = resume_json(*resume);
+  return json;
 }
 
 /// "Namespace, 42 entries" rather than all of them.
@@ -77,7 +97,18 @@ const Value* at_path(const Value& common, const char* first, const char* second)
   return outer == nullptr ? nullptr : outer->find(second);
 }
 
-void print_head(const Options& options, const CheckpointSummary& summary) {
+/// What the common state says of the optimizer, as far as it is there.
+std::string optimizer_text(const CheckpointSummary& summary) {
+  const Value* sharding =
+      at_path(summary.common, "content_metadata", "distrib_optim_sharding_type");
+  if (sharding == nullptr || !sharding->is_str())
+    sharding = at_path(summary.common, "optimizer", "param_state_sharding_type");
+  if (sharding == nullptr || !sharding->is_str()) return "";
+  const std::string kind = shown(sharding->as_str());
+  return summary.has_optimizer ? kind : "not stored (the common state names " + kind + ")";
+}
+
+void print_head(const Options& options, const CheckpointSummary& summary, const Resume& resume) {
   print(styled(Style::kBold, shown(options.checkpoint.resolved())) + "\n");
   std::uint64_t bytes = 0;
   for (const FileSummary& file : summary.files) bytes += file.bytes;
@@ -89,9 +120,16 @@ void print_head(const Options& options, const CheckpointSummary& summary) {
   head.add({"on disk", human_bytes(bytes) + " in " + grouped(summary.files.size()) + (summary.files.size() == 1 ? " file" : " files")});
   if (const Value* iteration = summary.common.find("iteration"); iteration != nullptr && iteration->is_int())
     head.add({"iteration", std::to_string(iteration->as_int())});
-  const Value* sharding = at_path(summary.common, "content_metadata", "distrib_optim_sharding_type");
-  if (sharding == nullptr || !sharding->is_str()) sharding = at_path(summary.common, "optimizer", "param_state_sharding_type");
-  if (sharding != nullptr && sharding->is_str()) head.add({"optimizer", shown(sharding->as_str())});
+  if (const std::string optimizer = optimizer_text(summary); !optimizer.empty())
+    head.add({"optimizer", optimizer});
+  std::uint64_t unused = 0;
+  for (const FileSummary& file : summary.files) unused += file.unused.value_or(0);
+  if (unused > 0)
+    head.add({"unused", human_bytes(unused) + " of the data files, which no record takes"});
+  if (resume) {
+    head.add({"resume", resume_text(*resume)});
+    for (const std::string& why : resume->passed_over) head.add({"skipped", safe_message(why)});
+  }
   head.print();
 
   print("\n");
@@ -107,43 +145,149 @@ void print_head(const Options& options, const CheckpointSummary& summary) {
   totals.print();
 }
 
-void print_tensors(const CheckpointSummary& summary, bool with_chunks) {
-  if (summary.tensors.empty()) return;
-  using Align = Table::Align;
-  print("\n" + styled(Style::kBold, "Tensors") + "\n");
-  Table table({{"SIZE", Align::kRight}, {"DTYPE"}, {"SHAPE"}, {"CHUNKS", Align::kRight}, {"KEY"}});
-  for (const TensorSummary& tensor : summary.tensors) {
-    table.add({human_bytes(tensor.bytes), std::string(to_string(tensor.dtype)), to_string(tensor.shape), grouped(tensor.chunk_count),
-               shown(tensor.key) + (tensor.flattened ? "  (flattened)" : "")});
-    for (const ChunkSummary& chunk : tensor.chunks) {
-      table.add({human_bytes(chunk.length), "", to_string(chunk.box), "", "  " + shown(chunk.file) + " at " + grouped(chunk.offset)});
-    }
-  }
-  table.print();
-  if (with_chunks) print("  A chunk's size is that of its record in the file. Boxes of flattened tensors are in the space they are stored in.\n");
+/// How deep a tree of the keys may be to stay short.
+std::size_t summary_depth(const CheckpointSummary& summary) {
+  constexpr std::size_t kRows = 60;
+  std::vector<std::size_t> rows_at(kMaxTreeDepth + 1);
+  for (const KeyTreeRow& row : key_tree(summary.tensors))
+    ++rows_at[std::min(row.depth, kMaxTreeDepth)];
+  std::size_t depth = 1;
+  std::size_t rows = rows_at[0];
+  while (depth <= kMaxTreeDepth && rows + rows_at[depth] <= kRows) rows += rows_at[depth++];
+  return depth;
 }
 
-void print_tree(const CheckpointSummary& summary) {
+/// The tree of the keys, above `depth`.
+void print_tree(const CheckpointSummary& summary, std::size_t depth) {
   if (summary.tensors.empty()) return;
   using Align = Table::Align;
   print("\n" + styled(Style::kBold, "Tensors") + "\n");
   Table table({{"SIZE", Align::kRight}, {"HOLDS"}, {"KEY"}});
   for (const KeyTreeRow& row : key_tree(summary.tensors)) {
+    if (row.depth >= depth) continue;
     std::string holds = grouped(row.total.count) + (row.total.count == 1 ? " tensor" : " tensors");
-    if (row.leaf != KeyTreeRow::kNoLeaf) holds = std::string(to_string(summary.tensors[row.leaf].dtype)) + " " + to_string(summary.tensors[row.leaf].shape);
-    table.add({human_bytes(row.total.bytes), holds, std::string(row.depth * 2, ' ') + (row.name.empty() ? "(empty)" : shown(row.name))});
+    if (row.leaf != KeyTreeRow::kNoLeaf)
+      holds = std::string(to_string(summary.tensors[row.leaf].dtype)) + " " +
+              to_string(summary.tensors[row.leaf].shape);
+    table.add({human_bytes(row.total.bytes), holds,
+               std::string(row.depth * 2, ' ') + (row.name.empty() ? "(empty)" : shown(row.name))});
   }
   table.print();
 }
 
+/// Rows that a terminal shows without --unfold.
+constexpr std::size_t kMostRows = 200;
+
+std::vector<std::size_t> sorted(const CheckpointSummary& summary, const std::string& by) {
+  const std::vector<TensorSummary>& tensors = summary.tensors;
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (by == "stored") return order;
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+    if (by == "size" && tensors[a].bytes != tensors[b].bytes)
+      return tensors[a].bytes > tensors[b].bytes;
+    if (by == "chunks" && tensors[a].chunk_count != tensors[b].chunk_count)
+      return tensors[a].chunk_count > tensors[b].chunk_count;
+    return natural_less(tensors[a].key, tensors[b].key);
+  });
+  return order;
+}
+
+/// The tensors of one row of the table, in order.
+struct TensorRow {
+  std::string key;
+  std::vector<std::size_t> tensors;
+  std::uint64_t bytes = 0;
+  std::uint64_t chunks = 0;
+};
+
+std::vector<TensorRow> tensor_rows(const Options& options, const CheckpointSummary& summary) {
+  const std::vector<std::size_t> order = sorted(summary, options.sort);
+  std::vector<std::string> keys;
+  std::vector<std::string> kinds;  // what a row shows of all its tensors
+  for (const std::size_t i : order) {
+    const TensorSummary& tensor = summary.tensors[i];
+    const bool alone = options.unfold || options.inspect.chunks;
+    keys.push_back(tensor.key);
+    kinds.push_back(std::string(to_string(tensor.dtype)) + to_string(tensor.shape) +
+                    (tensor.flattened ? "flattened" : "") + (alone ? tensor.key : ""));
+  }
+  std::vector<TensorRow> rows;
+  for (KeyRow& folded : fold_keys(keys, kinds)) {
+    TensorRow row{.key = std::move(folded.key), .tensors = {}};
+    for (const std::size_t member : folded.members) {
+      const TensorSummary& tensor = summary.tensors[order[member]];
+      row.tensors.push_back(order[member]);
+      row.bytes += tensor.bytes;
+      row.chunks += tensor.chunk_count;
+    }
+    rows.push_back(std::move(row));
+  }
+  if (options.sort == "size") std::ranges::stable_sort(rows, std::greater{}, &TensorRow::bytes);
+  if (options.sort == "chunks") std::ranges::stable_sort(rows, std::greater{}, &TensorRow::chunks);
+  return rows;
+}
+
+void print_tensors(const Options& options, const CheckpointSummary& summary) {
+  if (summary.tensors.empty()) return;
+  const std::vector<TensorRow> rows = tensor_rows(options, summary);
+  if (rows.size() > kMostRows && options.sort == "key" && !options.unfold &&
+      !options.inspect.chunks) {
+    print_tree(summary, summary_depth(summary));
+    print("  A summary of " + grouped(summary.tensors.size()) + " tensors in " +
+          grouped(rows.size()) +
+          " rows: --unfold lists them, --keys GLOB chooses, --sort size shows the largest.\n");
+    return;
+  }
+  using Align = Table::Align;
+  print("\n" + styled(Style::kBold, "Tensors") + "\n");
+  Table table({{"SIZE", Align::kRight}, {"DTYPE"}, {"SHAPE"}, {"CHUNKS", Align::kRight}, {"KEY"}});
+  const std::size_t shown_rows =
+      options.unfold || options.inspect.chunks ? rows.size() : std::min(rows.size(), kMostRows);
+  for (const TensorRow& row : std::span(rows).first(shown_rows)) {
+    const TensorSummary& tensor = summary.tensors[row.tensors.front()];
+    table.add({human_bytes(row.bytes), std::string(to_string(tensor.dtype)),
+               to_string(tensor.shape), grouped(row.chunks),
+               shown(row.key) + (tensor.flattened ? "  (flattened)" : "")});
+    for (const ChunkSummary& chunk : tensor.chunks) {
+      table.add({human_bytes(chunk.length), "", to_string(chunk.box), "", "  " + shown(chunk.file) + " at " + grouped(chunk.offset)});
+    }
+  }
+  table.print();
+  if (shown_rows < rows.size())
+    print("  … and " + grouped(rows.size() - shown_rows) + " more rows (--unfold lists all)\n");
+  if (options.inspect.chunks)
+    print(
+        "  A chunk's size is that of its record in the file. Boxes of flattened tensors are in the "
+        "space they are stored in.\n");
+}
+
+void print_objects(const Options& options, const CheckpointSummary& summary) {
+  if (summary.objects.empty()) return;
+  std::vector<ObjectSummary> objects = summary.objects;
+  if (options.sort != "stored") std::ranges::sort(objects, natural_less, &ObjectSummary::key);
+  if (options.sort == "size")
+    std::ranges::stable_sort(objects, std::greater{}, &ObjectSummary::bytes);
+  std::vector<std::string> keys;
+  for (const ObjectSummary& object : objects) keys.push_back(object.key);
+  const std::vector<KeyRow> rows =
+      fold_keys(keys, options.unfold ? keys : std::vector<std::string>(keys.size()));
+  using Align = Table::Align;
+  print("\n" + styled(Style::kBold, "Objects") + "\n");
+  Table table({{"SIZE", Align::kRight}, {"KEY"}});
+  const std::size_t shown_rows = options.unfold ? rows.size() : std::min(rows.size(), kMostRows);
+  for (const KeyRow& row : std::span(rows).first(shown_rows)) {
+    std::uint64_t bytes = 0;
+    for (const std::size_t member : row.members) bytes += objects[member].bytes;
+    table.add({human_bytes(bytes), shown(row.key)});
+  }
+  table.print();
+  if (shown_rows < rows.size())
+    print("  … and " + grouped(rows.size() - shown_rows) + " more rows (--unfold lists all)\n");
+}
+
 void print_rest(const CheckpointSummary& summary) {
   using Align = Table::Align;
-  if (!summary.objects.empty()) {
-    print("\n" + styled(Style::kBold, "Objects") + "\n");
-    Table table({{"SIZE", Align::kRight}, {"KEY"}});
-    for (const ObjectSummary& object : summary.objects) table.add({human_bytes(object.bytes), shown(object.key)});
-    table.print();
-  }
   if (summary.common.is_dict() && summary.common.size() > 0) {
     print("\n" + styled(Style::kBold, "Common state") + "\n");
     for (const auto& [key, value] : summary.common.as_dict())
@@ -151,20 +295,42 @@ void print_rest(const CheckpointSummary& summary) {
   }
   print("\n" + styled(Style::kBold, "Files") + "\n");
   Table files({{"SIZE", Align::kRight}, {"NAME"}});
-  for (const FileSummary& file : summary.files) files.add({human_bytes(file.bytes), shown(file.name)});
+  for (const FileSummary& file : summary.files) {
+    const std::uint64_t unused = file.unused.value_or(0);
+    files.add({human_bytes(file.bytes),
+               shown(file.name) + (unused == 0 ? "" : "  (" + human_bytes(unused) + " unused)")});
+  }
   files.print();
 }
 
+/// What cannot be opened may be what the tracker names; then people want to know what a run would
+/// do.
+std::unique_ptr<CheckpointReader> open(const Options& options, const Resume& resume) {
+  try {
+    return options.checkpoint.open();
+  } catch (const CheckpointError&) {
+    if (resume) print_note("a run that starts here takes: " + resume_text(*resume));
+    throw;
+  }
+}
+
 int run_inspect(const Options& options) {
-  const auto reader = options.checkpoint.open();
+  const bool of_root = !options.checkpoint.iteration && is_training_root(options.checkpoint.path);
+  const Resume resume = of_root ? Resume(resume_choice(options.checkpoint.path)) : std::nullopt;
+  const auto reader = open(options, resume);
   const CheckpointSummary summary = with_context({.file = options.checkpoint.path}, [&] { return inspect(*reader, options.inspect); });
   if (options.json) {
-    print_json(to_json_value(summary, options.inspect.chunks));
+    print_json(to_json_value(summary, resume, options.inspect.chunks));
     return kOk;
   }
-  print_head(options, summary);
-  if (options.tree) print_tree(summary);
-  else print_tensors(summary, options.inspect.chunks);
+  print_head(options, summary, resume);
+  if (summary.tensors.empty() && summary.objects.empty())
+    print("  The checkpoint holds no tensors and no objects.\n");
+  if (options.tree)
+    print_tree(summary, kMaxTreeDepth);
+  else
+    print_tensors(options, summary);
+  print_objects(options, summary);
   print_rest(summary);
   return kOk;
 }
@@ -184,6 +350,12 @@ Command add_inspect(CLI::App& program) {
   add_key_filter(command, options->inspect.keys);
   command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");
   command.add_flag("--tree", options->tree, "Show keys as a tree, cut at dots, with sums");
+  command
+      .add_option("--sort", options->sort, "Order of the rows: key, size, chunks or stored [key]")
+      ->type_name("BY")
+      ->check(CLI::IsMember({"key", "size", "chunks", "stored"}).description(""));
+  command.add_flag("--unfold", options->unfold,
+                   "A row for each key, also where keys differ in numbers only");
   add_json(command, options->json);
   return {&command, [options] { return run_inspect(*options); }};
 }

@@ -45,7 +45,9 @@ std::string styled(Style style, std::string_view text) {
   return "\x1b[" + std::string(kCodes[static_cast<int>(style)]) + "m" + std::string(text) + "\x1b[0m";
 }
 
-std::string shown(std::string_view text) { return printable(text, 1000); }
+std::string shown(std::string_view text) {
+  return printable(text, text.size());
+}
 
 std::string safe_message(std::string_view text) {
   // printable escapes backslashes and line breaks, which the message already uses for what it quotes and for its layout; so it gets the text between them.

@@ -14,7 +14,7 @@ bool wants_colour(std::FILE* stream);
 enum class Style { kBold, kDim, kRed, kGreen, kYellow };
 std::string styled(Style style, std::string_view text);
 
-/// Keys, file names and the like, with nothing in them that a terminal obeys, and never cut short of a thousand bytes.
+/// Keys, file names and the like, with nothing in them that a terminal obeys. Never cut.
 std::string shown(std::string_view text);
 
 /// A finished message (already escaped where it quotes): control bytes and broken UTF-8 that are left are replaced.

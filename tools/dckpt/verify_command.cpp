@@ -1,12 +1,18 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <filesystem>
+#include <unordered_map>
 
 #include "dist_checkpointing/verify.h"
+#include "dist_checkpointing/training_root/layout.h"
+#include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/progress_line.h"
+#include "tools/dckpt/resume_report.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -17,49 +23,74 @@ constexpr std::size_t kShownProblems = 100;
 struct Options {
   CheckpointArgument checkpoint;
   VerifyOptions verify;
+  bool all = false;
   bool json = false;
 };
 
-Value to_json_value(const CheckpointReader& reader, const VerifyReport& report) {
+/// A checkpoint and what was found; one that cannot be opened has that as its only problem.
+struct Verified {
+  std::string path;
+  std::string format;
+  VerifyReport report;
+};
+
+Value to_json_value(const Verified& verified) {
+  const VerifyReport& report = verified.report;
   ValueList problems;
   for (const CheckpointError& problem : report.problems) {
     problems.push_back(Value::dict({{"code", to_string(problem.code())}, {"message", problem.message()}, {"key", or_none(problem.context().key)},
                                     {"file", or_none(problem.context().file)}, {"offset", or_none(problem.context().offset)}}));
   }
-  return Value::dict({{"ok", report.ok()},
-                      {"deep", report.deep},
-                      {"format", reader.info().format},
-                      {"files", report.files},
-                      {"tensors", report.tensors},
-                      {"chunks", report.chunks},
-                      {"objects", report.objects},
-                      {"bytes", report.bytes},
-                      {"chunks_without_checksum", report.deep ? Value(report.chunks_without_checksum) : Value()},
-                      {"objects_without_checksum", report.deep ? Value(report.objects_without_checksum) : Value()},
-                      {"manifest_files", report.manifest_files},
-                      {"problems", Value::list(std::move(problems))}});
+  return Value::dict(
+      {{"ok", report.ok()},
+       {"deep", report.deep},
+       {"format", verified.format},
+       {"files", report.files},
+       {"tensors", report.tensors},
+       {"chunks", report.chunks},
+       {"objects", report.objects},
+       {"bytes", report.bytes},
+       {"chunks_without_checksum", report.deep ? Value(report.chunks_without_checksum) : Value()},
+       {"objects_without_checksum", report.deep ? Value(report.objects_without_checksum) : Value()},
+       {"manifest_files", report.manifest_files},
+       {"problems", Value::list(std::move(problems))}});
 }
 
 std::string count(std::size_t number, const std::string& noun) { return grouped(number) + " " + noun + (number == 1 ? "" : "s"); }
 
-/// One damage that several tensors of a file share.
-bool same_but_for_the_key(const CheckpointError& a, const CheckpointError& b) {
-  return a.code() == b.code() && a.message() == b.message() && a.context().file == b.context().file && a.context().offset == b.context().offset;
+/// The problems of each file together, so that one damage is one entry; a problem without a file
+/// stands alone.
+std::vector<std::vector<const CheckpointError*>> by_file(
+    const std::vector<CheckpointError>& problems) {
+  std::vector<std::vector<const CheckpointError*>> groups;
+  std::unordered_map<std::string, std::size_t> group_of;
+  for (const CheckpointError& problem : problems) {
+    const std::optional<std::string>& file = problem.context().file;
+    const auto [group, added] =
+        file ? group_of.emplace(*file, groups.size()) : std::pair(group_of.end(), true);
+    if (added) groups.emplace_back();
+    groups[file ? group->second : groups.size() - 1].push_back(&problem);
+  }
+  return groups;
 }
 
-void print_report(const Options& options, const VerifyReport& report) {
-  std::size_t shown_problems = 0;
-  for (auto problem = report.problems.begin(); problem != report.problems.end();) {
-    if (shown_problems++ == kShownProblems) {
-      print("… and " + grouped(static_cast<std::uint64_t>(report.problems.end() - problem)) + " more (--json lists all)\n");
-      break;
-    }
-    const auto next = std::find_if_not(problem + 1, report.problems.end(), [&](const CheckpointError& other) { return same_but_for_the_key(*problem, other); });
-    print(styled(Style::kRed, to_string(problem->code())) + "  " + safe_message(problem->what()));
-    if (next - problem > 1) print(", and for " + count(static_cast<std::size_t>(next - problem) - 1, "more key"));
+void print_problems(const VerifyReport& report) {
+  const auto groups = by_file(report.problems);
+  for (std::size_t i = 0; i < std::min(groups.size(), kShownProblems); ++i) {
+    const CheckpointError& first = *groups[i].front();
+    print(styled(Style::kRed, to_string(first.code())) + "  " + safe_message(first.what()));
+    if (groups[i].size() > 1)
+      print(", and " + count(groups[i].size() - 1, "more problem") + " in this file");
     print("\n");
-    problem = next;
   }
+  if (groups.size() > kShownProblems)
+    print("… and " + grouped(groups.size() - kShownProblems) + " more files (--json lists all)\n");
+}
+
+void print_report(const Verified& verified) {
+  const VerifyReport& report = verified.report;
+  print_problems(report);
+  if (verified.format.empty()) return;  // it could not be opened
   if (!report.ok()) print("\n");
 
   print("checked   " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") + ", " + count(report.objects, "object") + ", " +
@@ -75,26 +106,95 @@ void print_report(const Options& options, const VerifyReport& report) {
   if (report.manifest_files > 0) {
     print("manifest  integrity.json lists " + count(report.manifest_files, "file") + (report.deep ? ", SHA-256 compared\n" : "\n"));
   }
-  const std::string path = shown(options.checkpoint.resolved());
-  if (report.ok()) print(styled(Style::kGreen, "OK") + "  " + path + "\n");
+  if (report.ok() && report.tensors + report.objects == 0)
+    print("note: the checkpoint holds no tensors and no objects\n");
+  if (report.ok()) print(styled(Style::kGreen, "OK") + "  " + shown(verified.path) + "\n");
+}
+
+Verified verified(const Options& options, const CheckpointArgument& checkpoint) {
+  const auto reader = checkpoint.open();
+  VerifyOptions verify_options = options.verify;
+  ProgressLine progress("verify ");
+  verify_options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    progress.update(done, total);
+  };
+  return {checkpoint.resolved(), reader->info().format, verify(*reader, verify_options)};
+}
+
+int failed(const Verified& verified) {
+  flush_output();
+  print_error(count(verified.report.problems.size(), "problem") + " in " +
+              dckpt::quoted(verified.path, 1000) +
+              ", the first: " + verified.report.problems.front().what());
+  return kDiffers;
+}
+
+/// Every checkpoint of a training root, the oldest first.
+std::vector<CheckpointArgument> checkpoints_of(const std::string& root) {
+  std::vector<CheckpointArgument> checkpoints;
+  std::error_code unreachable;
+  if (std::filesystem::is_directory(local_path(root) / kReleaseDirectory, unreachable))
+    checkpoints.push_back({root, IterationName::release()});
+  for (const std::uint64_t iteration : list_iterations(root))
+    checkpoints.push_back({root, iteration});
+  return checkpoints;
+}
+
+/// What cannot be opened is a problem of this checkpoint, not of the others.
+Verified verified_or_problem(const Options& options, const CheckpointArgument& checkpoint) {
+  try {
+    return verified(options, checkpoint);
+  } catch (const CheckpointError& error) {
+    Verified unopened{checkpoint.resolved(), "", {}};
+    unopened.report.deep = options.verify.deep;
+    unopened.report.problems.push_back(error);
+    return unopened;
+  }
+}
+
+int run_all(const Options& options) {
+  const std::string& root = options.checkpoint.path;
+  if (options.checkpoint.iteration || !is_training_root(root)) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "--all is for a training root, without --iteration", {.file = root});
+  }
+  std::vector<Verified> checkpoints;
+  for (const CheckpointArgument& checkpoint : checkpoints_of(root)) {
+    checkpoints.push_back(verified_or_problem(options, checkpoint));
+    if (options.json) continue;
+    if (checkpoints.size() > 1) print("\n");
+    print(styled(Style::kBold, shown(checkpoints.back().path)) + "\n");
+    print_report(checkpoints.back());
+  }
+  const LatestChoice resume = resume_choice(root);
+  const auto damaged = std::ranges::find_if(
+      checkpoints, [](const Verified& checkpoint) { return !checkpoint.report.ok(); });
+  if (options.json) {
+    ValueList list;
+    for (const Verified& checkpoint : checkpoints) {
+      Value entry = to_json_value(checkpoint);
+      entry["path"] = checkpoint.path;
+      list.push_back(std::move(entry));
+    }
+    print_json(Value::dict({{"ok", damaged == checkpoints.end()},
+                            {"deep", options.verify.deep},
+                            {"checkpoints", Value::list(std::move(list))},
+                            {"resume", resume_json(resume)}}));
+  } else {
+    print("\na run that starts here takes  " + resume_text(resume) + "\n");
+    for (const std::string& why : resume.passed_over) print("skipped  " + safe_message(why) + "\n");
+  }
+  return damaged == checkpoints.end() ? kOk : failed(*damaged);
 }
 
 int run_verify(const Options& options) {
-  const auto reader = options.checkpoint.open();
-  VerifyOptions verify_options = options.verify;
-  VerifyReport report;
-  {
-    ProgressLine progress("verify ");
-    verify_options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
-    report = verify(*reader, verify_options);
-  }
-  if (options.json) print_json(to_json_value(*reader, report));
-  else print_report(options, report);
-  if (report.ok()) return kOk;
-  flush_output();
-  print_error(count(report.problems.size(), "problem") + " in " + dckpt::quoted(options.checkpoint.resolved(), 1000) +
-              ", the first: " + report.problems.front().what());
-  return kDiffers;
+  if (options.all) return run_all(options);
+  const Verified checkpoint = verified(options, options.checkpoint);
+  if (options.json)
+    print_json(to_json_value(checkpoint));
+  else
+    print_report(checkpoint);
+  return checkpoint.report.ok() ? kOk : failed(checkpoint);
 }
 
 }  // namespace
@@ -103,15 +203,20 @@ Command add_verify(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand("verify", "Check that a checkpoint is complete and sound");
   command.footer(
-      "Without --deep no tensor is read: it checks files, byte ranges, the coverage of every tensor,\n"
-      "the head of every chunk, and decodes all objects and the common state. Exit code 1 if there is\n"
+      "Without --deep no tensor is read: it checks files, byte ranges, the coverage of every "
+      "tensor,\n"
+      "the head of every chunk, and decodes all objects and the common state. Exit code 1 if there "
+      "is\n"
       "a problem; what cannot be opened at all ends with 3 to 6 (see dckpt --help).\n\n"
       "Examples:\n"
       "  dckpt verify run/checkpoints\n"
+      "  dckpt verify run/checkpoints --all --deep\n"
       "  dckpt verify iter_0001000 --deep --threads 8\n"
       "  dckpt verify iter_0001000 --json | jq '.problems'");
   add_checkpoint(command, options->checkpoint);
   command.add_flag("--deep", options->verify.deep, "Read everything; compare CRC-32 checksums and integrity.json");
+  command.add_flag("--all", options->all,
+                   "Every checkpoint of a training root, and which one a run would take");
   add_threads(command, options->verify.threads);
   add_json(command, options->json);
   return {&command, [options] { return run_verify(*options); }};

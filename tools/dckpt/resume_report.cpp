@@ -1,0 +1,41 @@
+#include "tools/dckpt/resume_report.h"
+
+#include <filesystem>
+
+#include "dist_checkpointing/training_root/layout.h"
+#include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+
+bool is_training_root(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path root = local_path(path);
+  std::error_code unreachable;
+  if (!fs::is_directory(root, unreachable)) return false;
+  return fs::exists(root / kTrackerFile, unreachable) || !list_iterations(root).empty();
+}
+
+LatestChoice resume_choice(const std::string& root) {
+  try {
+    return choose_latest(root);
+  } catch (const CheckpointError& error) {
+    return {.checkpoint = std::nullopt, .why = {}, .passed_over = {error.what()}};
+  }
+}
+
+Value resume_json(const LatestChoice& choice) {
+  const auto& checkpoint = choice.checkpoint;
+  return Value::dict({{"directory", checkpoint ? Value(checkpoint->directory) : Value()},
+                      {"why", choice.why},
+                      {"passed_over", Value::list(ValueList(choice.passed_over.begin(),
+                                                            choice.passed_over.end()))}});
+}
+
+std::string resume_text(const LatestChoice& choice) {
+  if (!choice.checkpoint) return "nothing to resume from";
+  return shown(choice.checkpoint->directory) + " (" + choice.why + ")";
+}
+
+}  // namespace dckpt::tool

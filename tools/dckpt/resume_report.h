@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dist_checkpointing/training_root/latest.h"
+#include "mapping/state/value.h"
+
+namespace dckpt::tool {
+
+/// Whether the path is a training root: it holds iterations or a tracker file.
+bool is_training_root(const std::string& path);
+
+/// What a run that starts on a training root takes. That it cannot be told, since a checkpoint
+/// cannot be read, is among what is passed over.
+LatestChoice resume_choice(const std::string& root);
+
+/// {"directory", "why", "passed_over"}
+Value resume_json(const LatestChoice& choice);
+
+/// "iter_0000020 (latest_checkpointed_iteration.txt names it)"
+std::string resume_text(const LatestChoice& choice);
+
+}  // namespace dckpt::tool
