@@ -51,17 +51,16 @@ void train(dckpt::Communicator& comm, std::uint64_t iterations) {
   Model model(comm.rank(), comm.size());
   dckpt::Checkpointer checkpointer("run/checkpoints", dckpt::Policy::from_file("run.yaml"), comm);
 
+  dckpt::StateDict state = sharded_state(model, comm);
+  state["learning_rate"] = 0.05;
   std::uint64_t iteration = 0;
-  dckpt::StateDict loaded = sharded_state(model, comm);
-  if (const auto resumed = checkpointer.load_latest(loaded)) {
+  if (const auto resumed = checkpointer.load_latest(state)) {
     iteration = resumed->iteration;
     if (comm.rank() == 0) std::printf("resumed at iteration %d\n", static_cast<int>(iteration));
   }
   while (iteration < iterations) {
     model.train_step();
     if (++iteration % 10 != 0) continue;
-    dckpt::StateDict state = sharded_state(model, comm);
-    state["learning_rate"] = 0.05;
     checkpointer.save(state, iteration);
     if (comm.rank() == 0) {
       std::printf("iteration %d: weight[0][1] = %.6f\n", static_cast<int>(iteration), model.weight[1]);
