@@ -76,6 +76,7 @@ namespace {
 
 LoadReport load_into(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm,
                      LoadPlanner& planner, Leaves leaves) {
+  if (state.is_none()) state = Value::dict();  // what StateDict() is
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> keys;
   Value common;

@@ -35,10 +35,11 @@ struct LoadReport {
 ///
 /// The tree keeps its descriptions, so that it can be saved and loaded again: `data` of each ShardedTensor is filled in place where it has CPU memory and is a
 /// new tensor otherwise, a ShardedObject gets the stored value, a factory's data is what it merges, local non-persistent objects stay. The common state replaces
-/// the plain values of the tree; those that it does not have are kept and reported. Of a plain DCP directory, plain tensors are filled and
+/// the plain values of the tree, and plain tensors of the same dtype and shape are filled in place; those that it does not have are kept and reported. Of a plain DCP directory, plain tensors are filled and
 /// other leaves replaced by what is stored under their path; a dict or list without tensors that torch 2.3 or older stored as one object is replaced as a whole.
 ///
 /// What the ranks ask for must cover each key exactly once, replicas apart; options.validate_access_integrity = false loads parts.
+/// If no rank has a sharded leaf, only the common state is loaded, as by Megatron, and a warning says which functions load more.
 /// Keys, shapes and files are checked for all leaves before the first tensor byte moves; keys that are not stored are reported once for all ranks.
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm);
 LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options = {});

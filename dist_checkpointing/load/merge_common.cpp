@@ -5,6 +5,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "mapping/geometry/strided_copy.h"
 #include "mapping/state/tree.h"
 
 namespace dckpt {
@@ -33,6 +34,27 @@ PathElement element_of(const Value& key) {
   return key.is_str() ? key.as_str() : std::string(to_string(key.kind()));
 }
 
+/// Whether the memory of a plain tensor can take the stored one.
+bool can_hold(const Tensor& into, const Tensor& stored) {
+  return into.has_data() && into.device().kind == Device::Kind::kCpu && stored.has_data() &&
+         into.dtype() == stored.dtype() && equal(into.shape(), stored.shape());
+}
+
+/// The stored value in place of a plain one. Tensors stay where they are if they fit.
+void replace(Value& into, const Value& stored) {
+  if (into.is_list() && stored.is_list() && into.size() == stored.size()) {
+    ValueList& items = into.mutable_items();
+    for (std::size_t i = 0; i < items.size(); ++i) replace(items[i], stored.items()[i]);
+  } else if (into.is_tensor() && stored.is_tensor() && can_hold(into.as_tensor(), stored.as_tensor())) {
+    const Tensor& to = into.as_tensor();
+    const Tensor& from = stored.as_tensor();
+    if (to.numel() == 0) return;
+    strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(), {0, to.strides()});
+  } else {
+    into = stored;
+  }
+}
+
 class CommonMerge {
  public:
   explicit CommonMerge(std::vector<KeyPath>& kept) : kept_(kept) {}
@@ -40,7 +62,7 @@ class CommonMerge {
   void merge(Value& into, const Value& stored) {
     if (into.is_dict() && stored.is_dict()) return merge_dicts(into.mutable_dict(), stored.as_dict());
     if (!leaves_of(into).staying) {
-      into = stored;
+      replace(into, stored);
     } else if (into.is_list() && stored.is_list()) {
       merge_lists(into.mutable_items(), stored.items());
     } else {

@@ -13,7 +13,8 @@ struct MergedCommon {
 };
 
 /// Puts the common state that was loaded into the caller's tree, whose sharded and local leaves stay
-/// where they are. Stored values replace the caller's; a list without such leaves is replaced as a
+/// where they are. Stored values replace the caller's, and a plain tensor in CPU memory of the same
+/// dtype and shape is filled in place; a list without such leaves is replaced as a
 /// whole, in one with them the stored items take the places of its other items, in order. Plain
 /// values that are not stored are kept.
 /// Throws CheckpointError (mismatch) naming the path where a plain value is stored in place of a

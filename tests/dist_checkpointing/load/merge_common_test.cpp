@@ -25,6 +25,21 @@ TEST(MergeCommon, StoredValuesReplaceTheCallersAndAddToThem) {
   EXPECT_THAT(merged.kept, IsEmpty());
 }
 
+TEST(MergeCommon, PlainTensorsAreFilledInPlaceWhereTheyFit) {
+  const Tensor fits = Tensor::zeros(DType::kFloat32, {2});
+  const Tensor strided = Tensor::zeros(DType::kFloat32, {2, 3}).narrow(1, 0, 2);
+  const Tensor other_shape = Tensor::zeros(DType::kFloat32, {3});
+  const Tensor other_dtype = Tensor::zeros(DType::kInt32, {2});
+  const Value state = Value::dict({{"l", Value::list({fits})}, {"s", strided}, {"shape", other_shape}, {"dtype", other_dtype}});
+  const MergedCommon merged =
+      merge_common(state, Value::dict({{"l", Value::list({arange({2})})}, {"s", arange({2, 2})}, {"shape", arange({2})}, {"dtype", arange({2})}}));
+  EXPECT_TRUE(equal(fits, arange({2})));
+  EXPECT_TRUE(equal(strided.contiguous(), arange({2, 2})));
+  EXPECT_EQ(merged.state.at("l").items()[0].as_tensor().data(), fits.data());
+  EXPECT_TRUE(equal(other_shape, Tensor::zeros(DType::kFloat32, {3})));
+  for (const char* const key : {"shape", "dtype"}) EXPECT_TRUE(equal(merged.state.at(key).as_tensor(), arange({2}))) << key;
+}
+
 TEST(MergeCommon, PlainValuesThatAreNotStoredAreKeptAndReported) {
   const MergedCommon merged = merge_common(Value::dict({{"w", shard()}, {"new", Value::dict({{"rate", 0.5}})}}), Value::dict());
   EXPECT_EQ(merged.state.at("new").at("rate"), Value(0.5));

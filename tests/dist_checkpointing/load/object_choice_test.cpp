@@ -116,5 +116,16 @@ TEST_F(ObjectChoice, AKeyWithoutObjectsIsAMatterOfTheStrictMode) {
   });
 }
 
+TEST_F(ObjectChoice, AStateThatAsksForNothingLoadsTheCommonStateAndAWarningSaysWhatLoadsMore) {
+  save_as(2, {});
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict state;
+    load(state, path(), {}, comm);
+    EXPECT_FALSE(state.contains("w"));
+  });
+  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("none of the checkpoint's 1 tensors"), HasSubstr("load_state_dict()"), HasSubstr("load_plain_tensors()"),
+                                           HasSubstr("load_sharded_metadata()"))));
+}
+
 }  // namespace
 }  // namespace dckpt
