@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -99,6 +100,8 @@ struct SaveOptions {
   /// delete them as files. Empty: none. See separation_hint.h for what it may be.
   std::string separation_hint{};
   WriteOptions io{};
+  /// The longest that a save may take, from the call to publication; 0: as long as every rank gives signs of life.
+  std::chrono::milliseconds timeout{0};
 
   friend bool operator==(const SaveOptions&, const SaveOptions&) = default;
 };

@@ -133,6 +133,7 @@ Type<SaveOptions> save() {
                                          field("async", &SaveOptions::async, async()),
                                          field("separation_hint", &SaveOptions::separation_hint, separation_hint()),
                                          field("io", &SaveOptions::io, io()),
+                                         field("timeout", &SaveOptions::timeout, duration()),
                                          field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
                                      },
                                      check_save});

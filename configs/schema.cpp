@@ -23,6 +23,32 @@ std::string size_text(std::uint64_t bytes) {
   return unit == kUnits.end() ? std::to_string(bytes) + "B" : std::to_string(bytes / unit->bytes) + unit->name;
 }
 
+struct TimeUnit {
+  const char* name;
+  std::chrono::milliseconds length;
+};
+constexpr std::array kTimeUnits{TimeUnit{"h", std::chrono::hours(1)}, TimeUnit{"min", std::chrono::minutes(1)},
+                                TimeUnit{"s", std::chrono::seconds(1)}, TimeUnit{"ms", std::chrono::milliseconds(1)}};
+constexpr std::chrono::hours kLongestTime{24 * 365};
+
+std::string duration_text(std::chrono::milliseconds time) {
+  if (time <= time.zero()) return "none";
+  const auto unit = std::ranges::find_if(kTimeUnits, [&](const TimeUnit& candidate) { return time % candidate.length == time.zero(); });
+  return std::to_string(time / unit->length) + unit->name;
+}
+
+std::optional<std::chrono::milliseconds> duration_of(std::string_view text) {
+  if (text == "none") return std::chrono::milliseconds(0);
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  std::string_view name = text.substr(digits);
+  if (name.starts_with(' ')) name.remove_prefix(1);
+  const auto count = parse_u64(text.substr(0, digits));
+  const auto unit = std::ranges::find(kTimeUnits, name, &TimeUnit::name);
+  if (!count || unit == kTimeUnits.end()) return std::nullopt;
+  if (*count == 0 || *count > static_cast<std::uint64_t>(kLongestTime / unit->length)) return std::nullopt;
+  return unit->length * static_cast<std::int64_t>(*count);
+}
+
 std::string found(const YamlNode& node) {
   switch (node.kind) {
     case YamlNode::Kind::kText: return (node.quoted ? "the text " : "") + dckpt::quoted(node.text, kShownText);
@@ -83,6 +109,15 @@ Type<std::uint64_t> size(std::uint64_t least, std::uint64_t most) {
             else report_unfit(node, path, expected, problems);
           },
           [](const std::uint64_t& value) { return YamlNode::plain(size_text(value)); }};
+}
+
+Type<std::chrono::milliseconds> duration() {
+  return {[](const YamlNode& node, const std::string& path, std::chrono::milliseconds& into, ConfigProblems& problems) {
+            const auto time = node.kind == YamlNode::Kind::kText ? duration_of(node.text) : std::nullopt;
+            if (time) into = *time;
+            else report_unfit(node, path, "none, or a time with its unit (ms, s, min, h), for example 30min", problems);
+          },
+          [](const std::chrono::milliseconds& value) { return YamlNode::plain(duration_text(value)); }};
 }
 
 Type<std::int64_t> integer64(std::int64_t least, std::int64_t most) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -40,6 +41,9 @@ Type<std::string> text(std::string expected);
 
 /// Bytes, from a number with a unit; shown in the largest unit that divides them. `most` is at most 2^53.
 Type<std::uint64_t> size(std::uint64_t least, std::uint64_t most);
+
+/// none, or a whole number with a unit (ms, s, min, h), at most a year; shown in the largest unit that divides it. None is 0.
+Type<std::chrono::milliseconds> duration();
 
 Type<std::int64_t> integer64(std::int64_t least, std::int64_t most);
 

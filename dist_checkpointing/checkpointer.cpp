@@ -30,6 +30,7 @@
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/heartbeat.h"
 #include "strategies/storage/posix.h"
 
 namespace dckpt {
@@ -98,21 +99,19 @@ Checkpointer::~Checkpointer() = default;
 
 void Checkpointer::claim() {
   require_same_on_all_ranks("claim the training root");
-  agree(comm_, "claiming the training root", [&] {
+  Heartbeat(comm_).agree("claiming the training root", [&] {
     if (comm_.rank() == 0) take_root();
   });
 }
 
-void Checkpointer::save(const StateDict& state, std::uint64_t iteration) {
-  if (policy_.save.async.enabled) {
-    save_async(state, iteration);
-    return;
-  }
+PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) {
+  if (policy_.save.async.enabled) return save_async(state, iteration);
   require_same_on_all_ranks("save", iteration);
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
-  dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_, hooks_);
+  SaveReport report = dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_, hooks_);
   record(iteration, comm_);
+  return PendingSave(std::move(report));
 }
 
 PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) {
@@ -217,7 +216,7 @@ void Checkpointer::require_same_on_all_ranks(const std::string& attempt, std::op
 /// Claims the root and decides whether the save may replace what is there.
 SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
   std::array<std::int64_t, 1> replace{0};
-  agree(comm_, "preparing the save of iteration " + std::to_string(iteration), [&] {
+  Heartbeat(comm_).agree("preparing the save of iteration " + std::to_string(iteration), [&] {
     if (comm_.rank() != 0) return;
     take_root();
     if (!std::exchange(has_saved_, true)) warn_if_behind(iteration);
@@ -230,7 +229,7 @@ SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
 
 /// What follows a published save.
 void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
-  agree(comm, "recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
+  Heartbeat(comm).agree("recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
     if (comm.rank() != 0) return;
     known_complete_.insert(iteration);
     write_tracker(*posix_storage(root_), iteration);

@@ -44,8 +44,8 @@ class Checkpointer {
   /// Saves `state` as the root's `iter_%07d`, then names it in the tracker, then removes what retention lets go (if that fails: a warning). Refuses an
   /// iteration that is there and complete, unless this run has gone back: it has loaded an older iteration, so that the one that is there belongs to a history
   /// it has left. What is there and incomplete is replaced. `save` in save.h says what a state is. With the policy's `save.async.enabled` it returns as
-  /// save_async does.
-  void save(const StateDict& state, std::uint64_t iteration);
+  /// save_async does. In the foreground it has ended when this returns, and wait() only hands out the report.
+  PendingSave save(const StateDict& state, std::uint64_t iteration);
 
   /// The same in the background: returns as soon as the state may change. The tracker and retention follow in the background, too. The next call of any
   /// function waits for it; if it has failed and a rank has not asked for its outcome, that call throws its error and does nothing else.

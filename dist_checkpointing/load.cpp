@@ -24,6 +24,7 @@
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/heartbeat.h"
 #include "strategies/registry.h"
 
 namespace dckpt {
@@ -80,7 +81,7 @@ LoadReport load_into(StateDict& state, const std::filesystem::path& path, const 
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> keys;
   Value common;
-  agree(comm, "opening the checkpoint", [&] {
+  Heartbeat(comm).agree("opening the checkpoint", [&] {
     reader = open_for_load(path, options);
     if (options.verify_integrity) verify_integrity(reader->storage(), comm.rank(), comm.size(), options.threads);
     keys.emplace(reader->metadata(), options.rename);

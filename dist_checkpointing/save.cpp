@@ -11,22 +11,22 @@ SavePlanner make_planner(const SaveOptions& options) {
   return SavePlanner(planner, options.parallel.enabled);
 }
 
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner,
+SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner,
           const SaveHooks& hooks) {
   SaveJob job(directory, options, comm, planner, hooks);
   job.plan(state);
   StateSource source(std::move(job.described().tensors), std::move(job.described().object_bytes));
-  job.write(source);
+  return job.write(source);
 }
 
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, const SaveHooks& hooks) {
+SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, const SaveHooks& hooks) {
   SavePlanner planner = make_planner(options);
-  save(state, directory, options, comm, planner, hooks);
+  return save(state, directory, options, comm, planner, hooks);
 }
 
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options) {
+SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options) {
   const auto alone = single_rank();
-  save(state, directory, options, *alone);
+  return save(state, directory, options, *alone);
 }
 
 }  // namespace dckpt

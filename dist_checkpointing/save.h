@@ -4,6 +4,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/save_hooks.h"
+#include "dist_checkpointing/save_report.h"
 #include "mapping/planning/save_planner.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -19,13 +20,15 @@ namespace dckpt {
 /// leaves left out. With `options.parallel` the replicas of a shard share the work of writing it. What remains is the common state, of which rank 0's is stored. With Compat::kDcp there is no common state: every other leaf is stored under its
 /// path (components joined by '.'), plain tensors as tensors, values as objects, each once.
 ///
+/// Logs the report, which is the same on every rank, in one line. `hooks` has the progress of a save and how to cancel it, `options.timeout` bounds it.
+///
 /// Tensors may be strided; they must be in CPU memory and must not change until the call returns.
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, const SaveHooks& hooks = {});
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options = {});
+SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, const SaveHooks& hooks = {});
+SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options = {});
 
 /// The same for one save of several: `planner`, made by make_planner() with the same options and kept by each rank from save to save, remembers the plan. When nothing but
 /// values has changed, the ranks exchange a few bytes instead of plans. After a failed save it remembers nothing.
-void save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner,
+SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner,
           const SaveHooks& hooks = {});
 SavePlanner make_planner(const SaveOptions& options);
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <future>
 #include <optional>
+#include <stop_token>
 #include <thread>
 
 #include "dist_checkpointing/save.h"
@@ -29,29 +30,46 @@ Value snapshot(const Value& common) { return load_torch_bytes(save_torch_file(co
 }  // namespace
 
 struct PendingSave::Outcome {
-  std::promise<void> promise;
-  std::shared_future<void> ended = promise.get_future().share();
+  std::promise<SaveReport> promise;
+  std::shared_future<SaveReport> ended = promise.get_future().share();
   std::atomic<bool> asked{false};  ///< someone has had the error, if there is one
+  std::stop_source cancel{};
 };
+
+PendingSave::PendingSave(SaveReport report) : outcome_(std::make_shared<Outcome>()) { outcome_->promise.set_value(std::move(report)); }
 
 bool PendingSave::done() const { return outcome_->ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
-void PendingSave::wait() const {
+SaveReport PendingSave::wait() const {
   outcome_->ended.wait();
   outcome_->asked = true;
-  outcome_->ended.get();
+  return outcome_->ended.get();
 }
 
+void PendingSave::cancel() const noexcept { outcome_->cancel.request_stop(); }
+
 struct AsyncSaver::Job {
-  Job(const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner, const SaveHooks& hooks)
-      : save(directory, options, comm, planner, hooks) {}
+  Job(const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner, SaveHooks trainers)
+      : relay(trainers.cancel, [this] { outcome->cancel.request_stop(); }),
+        hooks(with_cancel(std::move(trainers))),
+        save(directory, options, comm, planner, hooks) {}
+
+  SaveHooks with_cancel(SaveHooks trainers) const {
+    trainers.cancel = outcome->cancel.get_token();
+    return trainers;
+  }
+
+  SaveReport::Phase staged() const {
+    const StagedSource::Staged copied = source->staged();
+    return {copied.time.count(), copied.bytes};
+  }
 
   void run(Communicator& comm, const std::function<void(Communicator&)>& published) noexcept {
     try {
-      save.write(*source);
+      SaveReport report = save.write(*source, [this] { return staged(); });
       if (published) published(comm);
       source->finish();
-      outcome->promise.set_value();
+      outcome->promise.set_value(std::move(report));
     } catch (...) {
       source->finish();
       outcome->promise.set_exception(std::current_exception());
@@ -63,15 +81,19 @@ struct AsyncSaver::Job {
     try {
       outcome->ended.get();
     } catch (const std::exception& error) {
+      const auto* const known = dynamic_cast<const CheckpointError*>(&error);
+      if (known != nullptr && known->code() == ErrorCode::kCancelled) return log_notice(std::string("a save in the background: ") + error.what());
       log(LogLevel::kError, std::string("a save in the background failed: ") + error.what());
     } catch (...) {
       log(LogLevel::kError, "a save in the background failed");
     }
   }
 
+  std::shared_ptr<PendingSave::Outcome> outcome = std::make_shared<PendingSave::Outcome>();
+  std::stop_callback<std::function<void()>> relay;  // of the trainer's token, so that PendingSave::cancel() and it are one
+  const SaveHooks hooks;
   SaveJob save;
   std::optional<StagedSource> source;
-  std::shared_ptr<PendingSave::Outcome> outcome = std::make_shared<PendingSave::Outcome>();
   std::jthread thread;  // last: joined before what it uses goes away
 };
 

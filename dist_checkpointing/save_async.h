@@ -6,6 +6,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/save_hooks.h"
+#include "dist_checkpointing/save_report.h"
 #include "mapping/planning/save_planner.h"
 #include "mapping/state/value.h"
 #include "strategies/async/staging_pool.h"
@@ -18,11 +19,17 @@ class PendingSave {
  public:
   /// Whether it has ended, well or not.
   bool done() const;
-  /// Returns when the checkpoint is complete and visible. Throws what the save threw: the same CheckpointError on every rank.
-  void wait() const;
+  /// Returns when the checkpoint is complete and visible, and says what was done. Throws what the save threw: the same CheckpointError on every rank.
+  SaveReport wait() const;
+  /// Asks all ranks to stop and returns at once; wait() tells whether it came in time: it throws CheckpointError (cancelled) then, and nothing is left of the
+  /// save. Calling it on one rank is enough.
+  void cancel() const noexcept;
 
  private:
   friend class AsyncSaver;
+  friend class Checkpointer;
+  /// Of a save in the foreground, which has succeeded.
+  explicit PendingSave(SaveReport report);
   struct Outcome;
   explicit PendingSave(std::shared_ptr<Outcome> outcome) : outcome_(std::move(outcome)) {}
   std::shared_ptr<Outcome> outcome_;

@@ -5,7 +5,7 @@
 //   3. Each rank writes its data files and makes them durable; what lies where goes to rank 0.
 //   4. Rank 0 lets the strategy write what readers start from (for torch_dist: the common state, .metadata, metadata.json), and publishes.
 //
-// A rank that fails in any step fails all of them, and rank 0 removes what was written.
+// Steps 3 and 4 may take long: meanwhile the ranks give each other signs of life (heartbeat.h). A rank that fails in any step fails all of them, and rank 0 removes what was written.
 
 #include "dist_checkpointing/save_job.h"
 
@@ -14,13 +14,16 @@
 
 #include "configs/policy.h"
 #include "dist_checkpointing/common_comparison.h"
+#include "dist_checkpointing/metered_source.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/staging_token.h"
 #include "mapping/base/error.h"
+#include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/registry.h"
+#include "strategies/storage/counting.h"
 #include "strategies/storage/posix.h"
 
 namespace dckpt {
@@ -49,9 +52,21 @@ Assignment decode_assignment(ByteView bytes) {
   return assignment;
 }
 
-Bytes encode_written(const WrittenItems& written) {
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::uint64_t bytes_of(const SavePlan& items) {
+  std::uint64_t bytes = 0;
+  for (const WriteItem& item : items) bytes += item.nbytes;
+  return bytes;
+}
+
+/// `report`: of this rank.
+Bytes encode_written(const WrittenItems& written, const SaveReport& report) {
   Bytes bytes;
   WireWriter writer(bytes);
+  writer.text(as_text(encode_save_report(report)));
   writer.number(written.files.size());
   for (const std::string& file : written.files) writer.text(file);
   writer.number(written.places.size());
@@ -63,9 +78,10 @@ Bytes encode_written(const WrittenItems& written) {
   return bytes;
 }
 
-WrittenItems decode_written(ByteView bytes) {
+std::pair<WrittenItems, SaveReport> decode_written(ByteView bytes) {
   WireReader reader(bytes, "a rank's list of what it wrote");
   WrittenItems written;
+  const std::string report = reader.text();
   const std::size_t files = reader.count();
   for (std::size_t i = 0; i < files; ++i) written.files.push_back(reader.text());
   const std::size_t places = reader.count();
@@ -79,7 +95,7 @@ WrittenItems decode_written(ByteView bytes) {
     written.places.push_back(place);
   }
   reader.finish();
-  return written;
+  return {std::move(written), decode_save_report(as_bytes(report))};
 }
 
 /// What the strategy would have to leave out.
@@ -107,7 +123,8 @@ StateDict prepared(StateDict state, const SaveHooks& hooks) {
 }  // namespace
 
 SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner, const SaveHooks& hooks)
-    : options_(std::move(options)), comm_(comm), planner_(planner), hooks_(hooks), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
+    : options_(std::move(options)), comm_(comm), planner_(planner), hooks_(hooks),
+      heartbeat_(comm, {.timeout = options_.timeout, .cancel = hooks.cancel, .progress = hooks.progress}), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
 
 /// A plan is remembered only when the whole save has succeeded; what was written of a failed one is removed at once.
 template <typename Step>
@@ -133,19 +150,40 @@ void SaveJob::plan(const StateDict& state) {
     });
     const Bytes assignment = comm_.scatter(assignments, 0);
     agree(comm_, "accepting the plan", [&] { accept(assignment); });
+    report_.plan.seconds = seconds_since(begin_);
   });
 }
 
-void SaveJob::write(ItemSource& source) {
+SaveReport SaveJob::write(ItemSource& source, const std::function<SaveReport::Phase()>& staged) {
   remembering([&] {
     WrittenItems written;
-    agree(comm_, "writing the data files", [&] { written = strategy_->write_data(*storage_, staging_, comm_.rank(), *items_, source); });
-    const std::vector<Bytes> results = comm_.gather(encode_written(written), 0);
-    agree(comm_, "publishing the checkpoint", [&] {
+    heartbeat_.expect(bytes_of(*items_));
+    heartbeat_.agree("writing the data files", [&] { written = write_data(source); });
+    if (staged) report_.stage = staged();
+    const std::vector<Bytes> results = comm_.gather(encode_written(written, report_), 0);
+    heartbeat_.agree("publishing the checkpoint", [&] {
       if (comm_.rank() == 0) publish(results);
     });
+    report_ = decode_save_report(comm_.broadcast(encode_save_report(report_), 0));
     planner_.commit();
   });
+  if (comm_.rank() == 0) log_notice("saved " + dckpt::quoted((target_.parent / target_.name).string()) + ": " + to_string(report_));
+  return report_;
+}
+
+/// Also begins the report of this rank.
+WrittenItems SaveJob::write_data(ItemSource& source) {
+  const auto begin = std::chrono::steady_clock::now();
+  MeteredSource metered(source, heartbeat_);
+  const auto counters = std::make_shared<StorageCounters>();
+  WrittenItems written = strategy_->write_data(*counting_storage(storage_, counters), staging_, comm_.rank(), *items_, metered);
+  report_.bytes = counters->bytes_written;
+  report_.files = counters->files_created;
+  report_.write = {seconds_since(begin), report_.bytes};
+  report_.slowest_rank = comm_.rank();
+  report_.why_planned = planner_.why_planned();
+  if (report_.files > 0) report_.engine = counters->direct_files == 0 ? "buffered" : counters->direct_files == report_.files ? "direct" : "direct and buffered";
+  return written;
 }
 
 /// Options decide what the ranks exchange: with different ones they would wait for each other.
@@ -190,10 +228,14 @@ void SaveJob::accept(ByteView bytes) {
 }
 
 void SaveJob::publish(const std::vector<Bytes>& results) {
+  const auto begin = std::chrono::steady_clock::now();
+  heartbeat_.check();
   std::vector<std::vector<Place>> places;
   std::vector<std::vector<std::string>> files;
+  std::vector<SaveReport> reports;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    WrittenItems written = with_context({.rank = static_cast<int>(rank)}, [&] { return decode_written(results[rank]); });
+    auto [written, report] = with_context({.rank = static_cast<int>(rank)}, [&] { return decode_written(results[rank]); });
+    reports.push_back(std::move(report));
     places.push_back(std::move(written.places));
     files.push_back(std::move(written.files));
   }
@@ -202,8 +244,16 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   metadata.paths = std::move(described_.paths);
   if (options_.planner.keep_plans) metadata.kept_plans = planner_.kept_plans();
   metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
-  strategy_->write_metadata(*storage_, publication_->staging(), metadata, described_.common ? &*described_.common : nullptr);
+  const auto counters = std::make_shared<StorageCounters>();
+  strategy_->write_metadata(*counting_storage(storage_, counters), publication_->staging(), metadata, described_.common ? &*described_.common : nullptr);
+  heartbeat_.check();
   publication_->commit();
+  report_ = sum_of(reports);
+  report_.plan_cached = planner_.was_hit();
+  report_.bytes += counters->bytes_written;
+  report_.files += counters->files_created;
+  report_.publish = {seconds_since(begin), counters->bytes_written};
+  report_.seconds = seconds_since(begin_);
 }
 
 }  // namespace dckpt

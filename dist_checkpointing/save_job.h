@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,9 +11,11 @@
 #include "configs/options.h"
 #include "dist_checkpointing/describe_state.h"
 #include "dist_checkpointing/save_hooks.h"
+#include "dist_checkpointing/save_report.h"
 #include "dist_checkpointing/target_path.h"
 #include "mapping/planning/save_planner.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/comm/heartbeat.h"
 #include "strategies/save_strategy.h"
 #include "strategies/storage/publish.h"
 
@@ -31,8 +35,8 @@ class SaveJob {
   const SavePlan& items() const noexcept { return *items_; }
   DescribedState& described() noexcept { return described_; }
 
-  /// Writes the items and publishes the checkpoint. Collective.
-  void write(ItemSource& source);
+  /// Writes the items and publishes the checkpoint. Collective. `staged`: what was copied for that on this rank.
+  SaveReport write(ItemSource& source, const std::function<SaveReport::Phase()>& staged = {});
 
  private:
   void require_same_call();
@@ -40,6 +44,7 @@ class SaveJob {
   void compare_common();
   std::vector<Bytes> assign(const std::vector<Bytes>& proposals);
   void accept(ByteView assignment);
+  WrittenItems write_data(ItemSource& source);
   void publish(const std::vector<Bytes>& results);
   template <typename Step>
   void remembering(Step&& step);
@@ -48,6 +53,8 @@ class SaveJob {
   Communicator& comm_;
   SavePlanner& planner_;
   const SaveHooks& hooks_;
+  Heartbeat heartbeat_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   TargetPath target_;
   std::shared_ptr<Storage> storage_;
   std::unique_ptr<SaveStrategy> strategy_;
@@ -56,6 +63,7 @@ class SaveJob {
   const SavePlan* items_ = nullptr;
   std::string staging_;                       ///< where to write, relative to the storage
   std::optional<Publication> publication_;    ///< rank 0
+  SaveReport report_;                         ///< rank 0 completes it
 };
 
 }  // namespace dckpt

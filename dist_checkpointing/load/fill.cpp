@@ -5,6 +5,7 @@
 
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/heartbeat.h"
 #include "strategies/parallel/parallel_read.h"
 
 namespace dckpt {
@@ -31,7 +32,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   if (shares(options, comm)) {
     stats = read_tensors_together(reader, request.items, request.destinations, options.parallel.exchange, comm, reading, planner);
   } else {
-    agree(comm, "reading tensors", [&] { stats = read_tensors(reader, request.items, request.destinations, reading); });
+    Heartbeat(comm).agree("reading tensors", [&] { stats = read_tensors(reader, request.items, request.destinations, reading); });
   }
   agree(comm, "padding the tensors", [&] { std::for_each(request.to_pad.begin(), request.to_pad.end(), replicate); });
   return stats;
@@ -40,7 +41,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
 std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader, std::span<const std::uint32_t> objects, const LoadOptions& options, Communicator& comm) {
   if (shares(options, comm)) return read_objects_together(reader, objects, options.parallel.exchange, comm, options.staging);
   std::unordered_map<std::uint32_t, Value> values;
-  agree(comm, "reading objects", [&] {
+  Heartbeat(comm).agree("reading objects", [&] {
     for (const std::uint32_t object : objects) values[object] = reader.object(object);
   });
   return values;

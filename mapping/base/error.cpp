@@ -28,6 +28,7 @@ const char* to_string(ErrorCode code) noexcept {
     case ErrorCode::kCorrupt: return "corrupt";
     case ErrorCode::kIncomplete: return "incomplete";
     case ErrorCode::kUnsupported: return "unsupported";
+    case ErrorCode::kCancelled: return "cancelled";
   }
   return "unknown";
 }

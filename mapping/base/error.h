@@ -15,9 +15,10 @@ enum class ErrorCode {
   kCorrupt,          ///< bytes that no sound writer produces, or that no reader should trust
   kIncomplete,       ///< parts that a finished checkpoint has are not there
   kUnsupported,      ///< sound, but outside what this build reads or writes
+  kCancelled,        ///< the caller asked for it to stop
 };
 
-/// The name used in messages and JSON: "invalid-argument", "mismatch", "io", "corrupt", "incomplete", "unsupported".
+/// The name used in messages and JSON: "invalid-argument", "mismatch", "io", "corrupt", "incomplete", "unsupported", "cancelled".
 const char* to_string(ErrorCode code) noexcept;
 
 /// Where it happened. Fields that are not known stay empty.

@@ -29,9 +29,9 @@ void log(LogLevel level, std::string_view message) {
   const std::lock_guard lock(sink().mutex);
   if (sink().function) {
     sink().function(level, message);
-  } else if (level >= LogLevel::kWarning) {
-    std::fprintf(stderr, "dckpt: %s: %.*s\n", level == LogLevel::kError ? "error" : "warning",
-                 static_cast<int>(message.size()), message.data());
+  } else if (level >= LogLevel::kNotice) {
+    const char* const kind = level == LogLevel::kError ? "error: " : level == LogLevel::kWarning ? "warning: " : "";
+    std::fprintf(stderr, "dckpt: %s%.*s\n", kind, static_cast<int>(message.size()), message.data());
   }
 }
 

@@ -4,8 +4,11 @@
 #include "mapping/planning/save_planner.h"
 
 #include <array>
+#include <string_view>
+#include <unordered_map>
 
 #include "mapping/base/error.h"
+#include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 
 namespace dckpt {
@@ -42,6 +45,31 @@ std::string describe_code(std::uint8_t code) {
   const auto on = [&](unsigned bit) { return (code & bit) != 0 ? "true" : "false"; };
   return "kind " + std::string(to_string(static_cast<PlannerKind>(code & 3U))) + ", dedup " + std::string(to_string(static_cast<Dedup>(code >> 2 & 3U))) + ", cache " + on(16) +
          ", validate " + on(32) + ", split_replicas " + on(64) + ", fully parallel " + on(128);
+}
+
+/// How `plan` differs from the one of last time, which may come from a checkpoint.
+std::string what_changed(ByteView before, const SavePlan& plan) {
+  SavePlan old;
+  try {
+    old = decode_plan(before);
+  } catch (const CheckpointError&) {
+    return "the plan of last time cannot be read";
+  }
+  std::unordered_map<std::string_view, std::vector<const WriteItem*>> remaining;
+  for (const WriteItem& item : old) remaining[item.key].push_back(&item);
+  for (const WriteItem& item : plan) {
+    const auto found = remaining.find(item.key);
+    if (found == remaining.end()) return "key " + quoted(item.key) + " is new";
+    WriteItem travelled = item;
+    if (item.kind == WriteItem::Kind::kObject) travelled.nbytes = 0;
+    if (std::erase_if(found->second, [&](const WriteItem* candidate) { return *candidate == travelled; }) == 0) {
+      return "key " + quoted(item.key) + " has another shape, dtype, place or replica";
+    }
+  }
+  for (const WriteItem& item : old) {
+    if (!remaining[item.key].empty()) return "key " + quoted(item.key) + " is gone, or fewer parts of it are here";
+  }
+  return "the order of the keys is another";
 }
 
 Bytes encode_answer(std::span<const AssignedItem> items) {
@@ -90,11 +118,13 @@ Bytes SavePlanner::propose(SavePlan plan) {
   plan_ = std::move(plan);
   Bytes encoded = encode_plan(plan_);
   Bytes proposal{std::byte{code_of(options_, use_replicas_)}};
+  why_planned_.clear();
   if (committed_ && encoded == encoded_) {
     proposal.push_back(std::byte{kAsLastTime});
     for (const std::uint64_t word : fingerprint_of(encoded_)) append_le(proposal, word);
     return proposal;
   }
+  why_planned_ = !options_.cache ? "planner.cache is off" : committed_ ? what_changed(encoded_, plan_) : failed_ ? "the save before failed" : "first save";
   committed_ = false;
   encoded_ = std::move(encoded);
   proposal.push_back(std::byte{kAnew});
@@ -171,6 +201,7 @@ std::vector<KeptPlan> SavePlanner::kept_plans() const {
 
 void SavePlanner::seed(Bytes own, std::vector<Bytes> all) {
   forget();
+  failed_ = false;
   if (!options_.cache) return;
   encoded_ = std::move(own);
   committed_ = true;
@@ -180,6 +211,7 @@ void SavePlanner::seed(Bytes own, std::vector<Bytes> all) {
 void SavePlanner::commit() {
   committed_ = options_.cache;
   if (!options_.cache) forget();
+  failed_ = false;
 }
 
 void SavePlanner::forget() {
@@ -188,6 +220,7 @@ void SavePlanner::forget() {
   items_.reset();
   known_.clear();
   planned_ = false;
+  failed_ = true;
 }
 
 }  // namespace dckpt

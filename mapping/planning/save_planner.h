@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "mapping/base/bytes.h"
@@ -43,6 +44,8 @@ class SavePlanner {
   GlobalPlan& global_plan() noexcept { return global_; }
   /// Coordinator only: whether the last decide() found everything as last time.
   bool was_hit() const noexcept { return hit_; }
+  /// Why propose() did not offer the plan of last time: "first save", "key 'x' is new", …; empty if it did.
+  const std::string& why_planned() const noexcept { return why_planned_; }
 
   /// Coordinator only, after decide(): the plans of all ranks, to be kept in the checkpoint.
   std::vector<KeptPlan> kept_plans() const;
@@ -68,6 +71,8 @@ class SavePlanner {
   SavePlan final_;
   Bytes encoded_;                       ///< of plan_
   std::optional<std::vector<AssignedItem>> items_{};  ///< of final_
+  std::string why_planned_{};
+  bool failed_ = false;                 ///< nothing is remembered because a save failed
   bool committed_ = false;              ///< encoded_ and items_ are those of a save that succeeded, or of a seed
 
   std::vector<Known> known_;

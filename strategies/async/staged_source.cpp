@@ -57,6 +57,11 @@ void StagedSource::finish() {
   changed_.notify_all();
 }
 
+StagedSource::Staged StagedSource::staged() const {
+  const std::lock_guard lock(mutex_);
+  return staged_;
+}
+
 void StagedSource::copy_all() {
   std::unique_lock lock(mutex_);
   while (const auto index = take_next(lock)) {
@@ -74,6 +79,8 @@ void StagedSource::copy_all() {
     }
     lock.lock();
     item.step = Step::kStaged;
+    staged_.bytes += item.item->nbytes;
+    staged_.time = std::chrono::steady_clock::now() - begin_;
     changed_.notify_all();
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -30,6 +31,13 @@ class StagedSource final : public ItemSource {
   void stage(int threads);
   /// The writer has ended, well or not: nothing will be asked for any more.
   void finish();
+
+  /// Bytes copied so far, and how long that took, counted from the construction.
+  struct Staged {
+    std::uint64_t bytes = 0;
+    std::chrono::duration<double> time{0};
+  };
+  Staged staged() const;
 
   Bytes object(const WriteItem& item) override { return state_.object(item); }
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
@@ -76,13 +84,15 @@ class StagedSource final : public ItemSource {
   std::vector<Item> items_;                                                  ///< tensors with elements, in the order of the plan
   std::map<std::pair<std::uint32_t, std::int64_t>, std::size_t> position_;   ///< source and begin → position in items_
 
-  std::mutex mutex_;                                              ///< of everything below, of steps and of the pool
+  mutable std::mutex mutex_;                                      ///< of everything below, of steps and of the pool
   std::condition_variable changed_;
   std::vector<Block> blocks_;
   std::vector<std::size_t> unused_;                               ///< entries of blocks_ without memory
   std::size_t cursor_ = 0;                                        ///< items before it need no copy any more
   std::optional<std::size_t> shared_block_{};                     ///< the one that small items are packed into; counts as a user of it
   std::size_t shared_fill_ = 0;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  Staged staged_{};
   bool finished_ = false;
   bool failed_ = false;                                           ///< an item could not be copied
 };

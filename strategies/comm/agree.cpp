@@ -17,19 +17,6 @@ constexpr std::size_t kMaxTextBytes = 4096;
 constexpr std::size_t kMaxRanksNamed = 16;
 constexpr std::size_t kMaxRanksQuoted = 3;
 
-std::optional<CheckpointError> failure_of(const std::function<void()>& work) {
-  try {
-    work();
-    return std::nullopt;
-  } catch (const CheckpointError& error) {
-    return error;
-  } catch (const std::exception& error) {
-    return CheckpointError(ErrorCode::kIo, std::string("unexpected error: ") + error.what());
-  } catch (...) {
-    return CheckpointError(ErrorCode::kIo, "unexpected error of an unknown type");
-  }
-}
-
 // An error between ranks: code, then message, key, file (length + 1 and the text; 0 if there is none), offset + 1, rank + 1 (0 if unknown).
 
 void append_text(Bytes& out, const std::optional<std::string>& text) {
@@ -77,7 +64,7 @@ class Decoder {
 
 CheckpointError decode(ByteView bytes, int sender) {
   Decoder decoder(bytes);
-  const auto code = std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kUnsupported));
+  const auto code = std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kCancelled));
   const std::string message = decoder.text().value_or("");
   ErrorContext context;
   context.key = decoder.text();
@@ -110,16 +97,30 @@ CheckpointError common_error(const std::string& what, const std::vector<Bytes>& 
 
 }  // namespace
 
-void agree(Communicator& comm, const std::string& what, const std::function<void()>& work) {
-  const std::optional<CheckpointError> mine = failure_of(work);
+std::optional<CheckpointError> failure_of(const std::function<void()>& work) {
+  try {
+    work();
+    return std::nullopt;
+  } catch (const CheckpointError& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return CheckpointError(ErrorCode::kIo, std::string("unexpected error: ") + error.what());
+  } catch (...) {
+    return CheckpointError(ErrorCode::kIo, "unexpected error of an unknown type");
+  }
+}
+
+void agree(Communicator& comm, const std::string& what, const std::function<void()>& work) { agree(comm, what, failure_of(work)); }
+
+void agree(Communicator& comm, const std::string& what, const std::optional<CheckpointError>& failure) {
   if (comm.size() == 1) {
-    if (mine) throw *mine;
+    if (failure) throw *failure;
     return;
   }
   // In the good case one small reduction is all that is exchanged.
-  const std::array<std::int64_t, 1> failed = {mine ? 1 : 0};
+  const std::array<std::int64_t, 1> failed = {failure ? 1 : 0};
   if (comm.all_reduce(failed, ReduceOp::kMax).front() == 0) return;
-  throw common_error(what, comm.all_gather(mine ? encode(*mine) : Bytes{}));
+  throw common_error(what, comm.all_gather(failure ? encode(*failure) : Bytes{}));
 }
 
 }  // namespace dckpt

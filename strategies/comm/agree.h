@@ -1,8 +1,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "mapping/base/error.h"
 #include "strategies/comm/communicator.h"
 
 namespace dckpt {
@@ -10,5 +12,9 @@ namespace dckpt {
 /// Runs local work between two collectives: `work` may throw on any rank, and then every rank throws the same CheckpointError, which
 /// names the ranks that failed and carries the first one's code and context. `what` says what was attempted ("writing the shards").
 void agree(Communicator& comm, const std::string& what, const std::function<void()>& work);
+
+/// The same for work that is over: `failure` is what this rank's has thrown.
+void agree(Communicator& comm, const std::string& what, const std::optional<CheckpointError>& failure);
+std::optional<CheckpointError> failure_of(const std::function<void()>& work);
 
 }  // namespace dckpt

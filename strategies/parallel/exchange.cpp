@@ -18,6 +18,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/heartbeat.h"
 
 namespace dckpt {
 namespace {
@@ -38,7 +39,7 @@ class Rounds {
       });
       move(round, take(schedule_.unpacked, next_unpacked_, round));
     }
-    agree(comm_, steps_.what, [&] {
+    Heartbeat(comm_).agree(steps_.what, [&] {  // all that only one rank wants is read here
       finish_unpacking();
       steps_.prepare(schedule_.rounds);
     });

@@ -27,6 +27,7 @@
 
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/heartbeat.h"
 #include "strategies/parallel/exchange.h"
 #include "strategies/parallel/joint_plan.h"
 #include "strategies/parallel/located_reader.h"
@@ -54,7 +55,7 @@ class ParallelTensorRead {
     const std::shared_ptr<const JointPlan> plan = plan_together(located_, items_, destinations_, exchange, options_.staging, comm_, planner);
     plan_ = plan.get();
     if (!plan->exchanges) {
-      agree(comm_, kReading, [&] { stats_ = read_tensors(located_, items_, destinations_, options_); });
+      Heartbeat(comm_).agree(kReading, [&] { stats_ = read_tensors(located_, items_, destinations_, options_); });
       return stats_;
     }
     agree(comm_, "preparing the reading of tensors", [&] { prepare_rounds(); });

@@ -48,6 +48,7 @@ class CountingWritableFile final : public WritableFile {
   }
 
   void close() override { file_->close(); }
+  IoEngine engine() const noexcept override { return file_->engine(); }
 
  private:
   std::unique_ptr<WritableFile> file_;
@@ -81,6 +82,7 @@ class CountingStorage final : public Storage {
   std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options) override {
     auto file = std::make_unique<CountingWritableFile>(storage_->create(name, options), counters_);
     ++counters_->files_created;
+    if (file->engine() == IoEngine::kDirect) ++counters_->direct_files;
     return file;
   }
 

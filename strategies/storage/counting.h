@@ -18,6 +18,7 @@ struct StorageCounters {
   std::atomic<std::uint64_t> appends{0};
   std::atomic<std::uint64_t> syncs{0};             ///< of files and of directories
   std::atomic<std::uint64_t> files_created{0};
+  std::atomic<std::uint64_t> direct_files{0};      ///< created past the page cache
   std::atomic<std::uint64_t> directory_changes{0};  ///< directories made, renames, exchanges, removals
   std::atomic<std::uint64_t> lookups{0};           ///< lists and stats
 };

@@ -40,6 +40,7 @@ class BufferedFile final : public WritableFile {
 
   void sync() override { sync_file(fd_, path_); }
   void close() override { close_file(fd_, path_, position_, reserved_); }
+  IoEngine engine() const noexcept override { return IoEngine::kBuffered; }
 
  private:
   /// Only asks for it; what cannot be done (not every file system can) is left to sync().

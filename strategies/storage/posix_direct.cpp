@@ -71,6 +71,8 @@ class DirectFile final : public WritableFile {
     sync_file(fd_, path_);
   }
 
+  IoEngine engine() const noexcept override { return IoEngine::kDirect; }
+
   void close() override {
     if (!fd_) return;
     write_rest();

@@ -36,6 +36,8 @@ class WritableFile {
   /// Makes the content durable.
   virtual void sync() = 0;
   virtual void close() = 0;
+  /// How it is written; kAuto where that is not known.
+  virtual IoEngine engine() const noexcept { return IoEngine::kAuto; }
 };
 
 /// What is known of a file when it is created.

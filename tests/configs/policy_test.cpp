@@ -46,6 +46,7 @@ save:
   async: {enabled: false, snapshot: eager, staging_memory: 1.5GiB}
   separation_hint: "optimizer."
   io: {engine: buffered, threads: 7, files_per_rank: 3, fsync: false, checksums: false, page_aligned: true}
+  timeout: 90 min
   integrity: sha256
 load:
   strategy: auto
@@ -68,6 +69,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false, .staging_memory = std::uint64_t{3} << 29}));
   EXPECT_EQ(policy.save.separation_hint, "optimizer.");
   EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
+  EXPECT_EQ(policy.save.timeout, std::chrono::minutes(90));
   EXPECT_TRUE(policy.save.integrity);
   EXPECT_EQ(policy.load.strict, Strict::kRaiseAll);
   EXPECT_TRUE(policy.load.allow_partial_load);
@@ -110,6 +112,7 @@ save:
     fsync: true
     checksums: true
     page_aligned: false
+  timeout: none
   integrity: none
 load:
   strategy: auto
@@ -133,6 +136,16 @@ retention:
   EXPECT_EQ(Policy::from_text(to_yaml({})), Policy{});
 }
 
+TEST(Policy, TimesHaveAUnit) {
+  EXPECT_EQ(policy_of("save: {timeout: 1500ms}").save.timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(policy_of("save: {timeout: 8760h}").save.timeout, std::chrono::hours(8760));
+  EXPECT_EQ(policy_of("save: {timeout: none}").save.timeout, std::chrono::milliseconds(0));
+  for (const char* const bad : {"30", "0s", "8761h", "-1s", "1.5h", "1 week", "99999999999999999999s", "\"\""}) {
+    EXPECT_THAT(problems_of("save: {timeout: " + std::string(bad) + "}\n"),
+                ElementsAre(HasSubstr("expected none, or a time with its unit (ms, s, min, h), for example 30min"))) << bad;
+  }
+}
+
 TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
   for (const auto& [value, name] : kCompatNames) EXPECT_EQ(policy_of("save: {compat: " + std::string(name) + "}").save.compat, value);
   for (const auto& [value, name] : kStrictNames) EXPECT_EQ(policy_of("load: {strict: " + std::string(name) + "}").load.strict, value);
@@ -145,7 +158,7 @@ TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
 
 TEST(PolicyMessages, UnknownField) {
   EXPECT_THAT(problems_of("save:\n  integrty: none\n"), ElementsAre("p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
-                                                                    "backend, compat, flattened, planner, parallel, async, separation_hint, io and integrity"));
+                                                                    "backend, compat, flattened, planner, parallel, async, separation_hint, io, timeout and integrity"));
   EXPECT_THAT(problems_of("speed: fast\n"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, save, load and retention"));
   EXPECT_THAT(problems_of("load: {rename: [{from: a, to: b, too: c}]}\n"),
               ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it has from and to"));
@@ -312,7 +325,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 38u);
+  ASSERT_EQ(leaves.size(), 39u);
   for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 

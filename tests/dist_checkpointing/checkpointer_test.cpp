@@ -48,6 +48,24 @@ TEST_F(CheckpointerTest, SavesAndResumesWithAnyNumberOfRanks) {
   }
 }
 
+TEST_F(CheckpointerTest, EverySaveReportsWhatItDid) {
+  for (const bool in_background : {false, true}) {
+    Policy policy;
+    policy.save.async.enabled = in_background;
+    const std::uint64_t first = in_background ? 300 : 100;
+    job(
+        2,
+        [&](Checkpointer& checkpointer, Communicator& comm) {
+          const PendingSave pending = checkpointer.save(state_at(first, comm.rank(), 2), first);
+          EXPECT_TRUE(pending.done() || in_background);
+          EXPECT_EQ(pending.wait().why_planned, "first save");
+          EXPECT_EQ(pending.wait().files, 5U);
+          EXPECT_TRUE(checkpointer.save(state_at(first + 100, comm.rank(), 2), first + 100).wait().plan_cached);
+        },
+        policy);
+  }
+}
+
 /// A state with one leaf of every kind that a load fills, everything of iteration `value`.
 StateDict state_of_all_kinds(std::int64_t value, int rank, int ranks) {
   const auto of_value = [&](std::int64_t rows) {
@@ -347,7 +365,7 @@ TEST_F(CheckpointerTest, RanksThatDisagreeAreNamedOnAllRanks) {
     checkpointer.save(state_at(200, comm.rank(), 4), 200);
   });
   job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
-    const CheckpointError error = error_of([&] { comm.rank() == 0 ? checkpointer.save(state_at(300, 0, 2), 300) : checkpointer.claim(); });
+    const CheckpointError error = error_of([&] { comm.rank() == 0 ? void(checkpointer.save(state_at(300, 0, 2), 300)) : checkpointer.claim(); });
     EXPECT_THAT(error.what(), HasSubstr("the ranks were given different tasks: 'save' on rank 0; 'claim the training root' on rank 1"));
   });
   run_ranks(2, [&](Communicator& comm) {

@@ -23,6 +23,7 @@ constexpr ExitCode exit_code(ErrorCode code) noexcept {
     case ErrorCode::kCorrupt: return kCorrupt;
     case ErrorCode::kIncomplete: return kIncomplete;
     case ErrorCode::kUnsupported: return kUnsupported;
+    case ErrorCode::kCancelled: return kIoFailure;
   }
   return kCorrupt;
 }

@@ -34,12 +34,13 @@ TEST_F(LogTest, SinkIsCalledByOneThreadAtATime) {
   EXPECT_EQ(seen_.size(), 1000u);
 }
 
-TEST_F(LogTest, DefaultSinkPrintsWarningsOnly) {
+TEST_F(LogTest, DefaultSinkPrintsNoticesAndWarnings) {
   set_log_sink({});
   ::testing::internal::CaptureStderr();
   log_info("quiet");
+  log_notice("saved");
   log_warning("loud");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "dckpt: warning: loud\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "dckpt: saved\ndckpt: warning: loud\n");
 }
 
 }  // namespace

@@ -5,10 +5,12 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "mapping/base/error.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/comm/heartbeat.h"
 
 // What every Communicator must do. One file of a test program includes this and instantiates the suite:
 //   INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance, testing::Values(CommunicatorWorld{"threads", run_ranks}), name_of_world);
@@ -49,6 +51,19 @@ class CommunicatorConformance : public testing::TestWithParam<CommunicatorWorld>
     return letters;
   }
 };
+
+TEST_P(CommunicatorConformance, LongWorkIsNotBoundByTheTimeout) {
+  GetParam().run(
+      3,
+      [](Communicator& comm) {
+        Heartbeat heartbeat(comm);
+        heartbeat.agree("working", [&] {
+          if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        });
+        comm.barrier();
+      },
+      std::chrono::seconds(1));
+}
 
 TEST_P(CommunicatorConformance, EveryRankKnowsItselfAndTheSize) {
   std::vector<int> seen(5, 0);

@@ -272,6 +272,7 @@ TEST_F(PosixStorageTest, TheEngineIsTheOneAskedForAndAutoTakesDirectForLargeDura
   constexpr std::uint64_t kLarge = std::uint64_t{8} << 20;
   const auto direct = [&](const std::string& name, const CreateOptions& options) {
     const auto file = storage_->create(name, options);
+    EXPECT_EQ(file->engine() == IoEngine::kDirect, is_direct(root_.path() / name)) << "it says what it is";
     return is_direct(root_.path() / name);
   };
   EXPECT_TRUE(direct("asked", {.engine = IoEngine::kDirect}));
