@@ -356,6 +356,18 @@ TEST(Tool, DamageIsShownOncePerFile) {
   EXPECT_GT(run_tool({"verify", broken.text(), "--json"}).json().at("problems").size(), 2u);
 }
 
+TEST(Tool, AFileWithAWrongHashAndDamagedRecordsIsOneEntry) {
+  const Copy broken("mcore-head-synthetic");
+  std::fstream file(broken.path() / "__0_0.distcp",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(700);
+  file.put('\x7F').flush();
+  const ToolRun run = run_tool({"verify", broken.text(), "--deep"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, AllOf(HasSubstr(", and 1 more problem in this file\n"),
+                             Not(HasSubstr("hash mismatch"))));
+}
+
 TEST(Tool, InspectFoldsKeysThatDifferInNumbersOnly) {
   const std::string row =
       "decoder.layers.mlp.experts.experts.linear_fc2._extra_state/shard_{0,1}.{0…3}_2.4 ×8";

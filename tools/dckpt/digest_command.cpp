@@ -1,9 +1,12 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+
 #include "dist_checkpointing/digest.h"
 #include "mapping/base/error.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/key_rows.h"
 #include "tools/dckpt/progress_line.h"
 #include "tools/dckpt/table.h"
 #include "tools/dckpt/terminal.h"
@@ -27,11 +30,19 @@ Value to_json_value(const Digests& digests) {
   return Value::dict({{"tensors", std::move(tensors)}, {"objects", std::move(objects)}});
 }
 
+/// By key, where numbers count as numbers.
+template <typename Entry>
+std::vector<Entry> in_order(std::vector<Entry> entries) {
+  std::ranges::sort(entries, natural_less, &Entry::key);
+  return entries;
+}
+
 void print_table(const Digests& digests) {
   Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}}, "");
-  for (const TensorDigest& tensor : digests.tensors)
+  for (const TensorDigest& tensor : in_order(digests.tensors))
     table.add({tensor.sha256, std::string(to_string(tensor.dtype)), to_string(tensor.shape), shown(tensor.key)});
-  for (const ObjectDigest& object : digests.objects) table.add({object.sha256, "object", "", shown(object.key)});
+  for (const ObjectDigest& object : in_order(digests.objects))
+    table.add({object.sha256, "object", "", shown(object.key)});
   table.print();
 }
 

@@ -59,23 +59,26 @@ Value to_json_value(const Verified& verified) {
 std::string count(std::size_t number, const std::string& noun) { return grouped(number) + " " + noun + (number == 1 ? "" : "s"); }
 
 /// The problems of each file together, so that one damage is one entry; a problem without a file
-/// stands alone.
+/// stands alone. Files are named with and without the checkpoint's path.
 std::vector<std::vector<const CheckpointError*>> by_file(
-    const std::vector<CheckpointError>& problems) {
+    const std::vector<CheckpointError>& problems, const std::string& checkpoint) {
+  const auto name_in = [prefix = checkpoint + "/"](const std::string& file) {
+    return file.starts_with(prefix) ? file.substr(prefix.size()) : file;
+  };
   std::vector<std::vector<const CheckpointError*>> groups;
   std::unordered_map<std::string, std::size_t> group_of;
   for (const CheckpointError& problem : problems) {
     const std::optional<std::string>& file = problem.context().file;
     const auto [group, added] =
-        file ? group_of.emplace(*file, groups.size()) : std::pair(group_of.end(), true);
+        file ? group_of.emplace(name_in(*file), groups.size()) : std::pair(group_of.end(), true);
     if (added) groups.emplace_back();
     groups[file ? group->second : groups.size() - 1].push_back(&problem);
   }
   return groups;
 }
 
-void print_problems(const VerifyReport& report) {
-  const auto groups = by_file(report.problems);
+void print_problems(const Verified& verified) {
+  const auto groups = by_file(verified.report.problems, verified.path);
   for (std::size_t i = 0; i < std::min(groups.size(), kShownProblems); ++i) {
     const CheckpointError& first = *groups[i].front();
     print(styled(Style::kRed, to_string(first.code())) + "  " + safe_message(first.what()));
@@ -89,7 +92,7 @@ void print_problems(const VerifyReport& report) {
 
 void print_report(const Verified& verified) {
   const VerifyReport& report = verified.report;
-  print_problems(report);
+  print_problems(verified);
   if (verified.format.empty()) return;  // it could not be opened
   if (!report.ok()) print("\n");
 
