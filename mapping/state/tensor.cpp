@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 
 namespace dckpt {
@@ -27,7 +27,9 @@ std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
 std::shared_ptr<std::byte> allocate(std::uint64_t bytes, bool zeroed) {
   const std::uint64_t rounded = (std::max<std::uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) {
+    throw CheckpointError(ErrorCode::kIo, "out of memory: a tensor of " + grouped(bytes) + " bytes (" + human_bytes(bytes) + ") could not be allocated");
+  }
   if (zeroed) std::memset(memory, 0, rounded);
   return {memory, [](std::byte* p) { std::free(p); }};
 }

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <new>
 
-#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/parallel_for.h"
 
 namespace dckpt {
@@ -32,21 +31,18 @@ StagedSource::~StagedSource() {
   }
 }
 
-void StagedSource::stage(int threads) {
+void StagedSource::stage(int threads) noexcept {
   const int workers = std::max(threads, 1);
-  std::exception_ptr failure;
   try {
     parallel_for(static_cast<std::size_t>(workers), workers, [&](std::size_t) { copy_all(); });
   } catch (...) {
-    failure = std::current_exception();
+    const std::lock_guard lock(mutex_);
+    failure_ = current_error();
+    changed_.notify_all();
   }
   std::unique_lock lock(mutex_);
-  if (failure) {
-    failed_ = true;
-    changed_.wait(lock, [&] { return std::ranges::none_of(items_, [](const Item& item) { return item.step == Step::kDirect; }); });
-    std::rethrow_exception(failure);
-  }
   changed_.wait(lock, [&] {
+    if (failure_) return std::ranges::none_of(items_, [](const Item& item) { return item.step == Step::kDirect; });
     return finished_ || std::ranges::all_of(items_, [](const Item& item) { return item.step == Step::kStaged || item.step == Step::kDone; });
   });
 }
@@ -176,7 +172,10 @@ void StagedSource::tensor(const WriteItem& item, const std::function<void(ByteVi
   Item& entry = items_[found->second];
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return entry.step != Step::kCopying; });
-  if (failed_ && entry.step == Step::kWaiting) throw CheckpointError(ErrorCode::kIo, "the state could not be copied for the save in the background", {.key = item.key});
+  if (failure_) {
+    throw CheckpointError(failure_->code(), "the state could not be copied for the save in the background: " + failure_->message(), failure_->context())
+        .with({.key = item.key});
+  }
   if (entry.step == Step::kDirect || entry.step == Step::kDone) {
     throw CheckpointError(ErrorCode::kInvalidArgument, "the strategy asks for the same item twice; its bytes are delivered once", {.key = item.key});
   }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "mapping/base/error.h"
 #include "strategies/async/staging_pool.h"
 #include "strategies/save_strategy.h"
 #include "strategies/state_source.h"
@@ -27,8 +28,9 @@ class StagedSource final : public ItemSource {
   StagedSource(const SavePlan& plan, std::vector<Tensor> tensors, std::vector<Bytes> objects, StagingPool& pool);
   ~StagedSource() override;
 
-  /// Returns when every item has been copied or written, or finish() was called. If it throws, what is not copied is not written any more.
-  void stage(int threads);
+  /// Returns when every item has been copied or written, or finish() was called. What goes wrong is thrown where the writer asks
+  /// for an item, not here: the ranks agree on what happened to their writers, and on nothing while they copy.
+  void stage(int threads) noexcept;
   /// The writer has ended, well or not: nothing will be asked for any more.
   void finish();
 
@@ -94,7 +96,7 @@ class StagedSource final : public ItemSource {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Staged staged_{};
   bool finished_ = false;
-  bool failed_ = false;                                           ///< an item could not be copied
+  std::optional<CheckpointError> failure_{};                      ///< of the first item that could not be copied
 };
 
 }  // namespace dckpt

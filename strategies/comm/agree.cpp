@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <optional>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 
 namespace dckpt {
 namespace {
@@ -101,12 +101,8 @@ std::optional<CheckpointError> failure_of(const std::function<void()>& work) {
   try {
     work();
     return std::nullopt;
-  } catch (const CheckpointError& error) {
-    return error;
-  } catch (const std::exception& error) {
-    return CheckpointError(ErrorCode::kIo, std::string("unexpected error: ") + error.what());
   } catch (...) {
-    return CheckpointError(ErrorCode::kIo, "unexpected error of an unknown type");
+    return current_error();
   }
 }
 

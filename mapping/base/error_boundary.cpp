@@ -1,0 +1,30 @@
+#include "mapping/base/error_boundary.h"
+
+#include <exception>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "mapping/base/text.h"
+
+namespace dckpt {
+
+CheckpointError current_error() {
+  try {
+    throw;
+  } catch (const CheckpointError& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kIo, "out of memory"};
+  } catch (const std::system_error& error) {
+    return {ErrorCode::kIo, "the system refused: " + printable(error.what(), 1000)};
+  } catch (const std::exception& error) {
+    return {ErrorCode::kIo, "unexpected error: " + printable(error.what(), 1000)};
+  } catch (...) {
+    return {ErrorCode::kIo, "unexpected error of an unknown type"};
+  }
+}
+
+void throw_checkpoint_error() { throw current_error(); }
+
+}  // namespace dckpt
