@@ -13,9 +13,10 @@ target_include_directories(dckpt_core INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOU
 add_library(dckpt::core ALIAS dckpt_core)
 set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/dckpt")
 
-# Headers keep their places in the tree, below include/dckpt: there they find each other by the paths they have here.
+# Headers keep their places in the tree, below include/dckpt/layers: there they find each other by the paths they have here. That
+# folder is searched for headers, so it must hold none that could be meant otherwise (include/dckpt holds an nccl.h).
 set(_layers mapping configs strategies dist_checkpointing)
-install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
+install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
         PATTERN comm/c10d EXCLUDE PATTERN comm/nccl EXCLUDE)
 install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
 install(FILES include/dckpt/cli.h include/dckpt/dist_checkpointing.h include/dckpt/strategy.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
@@ -38,8 +39,8 @@ if(DckptTorch_FOUND)
   set_target_properties(dckpt_comm_c10d PROPERTIES EXPORT_NAME comm_c10d)
   install(TARGETS dckpt_torch dckpt_mapping_torch dckpt_comm_c10d EXPORT dckptTorchTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT dckptTorchTargets NAMESPACE dckpt:: DESTINATION "${_package}")
-  install(DIRECTORY mapping/torch DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/mapping" FILES_MATCHING PATTERN "*.h")
-  install(FILES strategies/comm/c10d/process_group.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/strategies/comm/c10d")
+  install(DIRECTORY mapping/torch DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers/mapping" FILES_MATCHING PATTERN "*.h")
+  install(FILES strategies/comm/c10d/process_group.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers/strategies/comm/c10d")
   install(FILES include/dckpt/torch.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
   install(FILES cmake/FindDckptTorch.cmake DESTINATION "${_package}")
 endif()
@@ -52,7 +53,7 @@ if(DckptNccl_FOUND)
   set_target_properties(dckpt_comm_nccl PROPERTIES EXPORT_NAME comm_nccl)
   install(TARGETS dckpt_nccl dckpt_comm_nccl EXPORT dckptNcclTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT dckptNcclTargets NAMESPACE dckpt:: DESTINATION "${_package}")
-  install(FILES strategies/comm/nccl/communicator.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/strategies/comm/nccl")
+  install(FILES strategies/comm/nccl/communicator.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers/strategies/comm/nccl")
   install(FILES include/dckpt/nccl.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
   install(FILES cmake/FindDckptNccl.cmake DESTINATION "${_package}")
 endif()

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 
 namespace dckpt {
 namespace {
@@ -74,7 +75,7 @@ bool component_less(std::string_view a, std::string_view b) {
 std::vector<std::string_view> components(std::string_view key) {
   std::vector<std::string_view> parts;
   std::size_t start = 0;
-  while (parts.size() + 1 < kMaxTreeDepth) {
+  while (parts.size() + 1 < kMaxKeyTreeDepth) {
     const std::size_t dot = key.find('.', start);
     if (dot == std::string_view::npos) break;
     parts.push_back(key.substr(start, dot - start));
@@ -95,7 +96,7 @@ bool is_optimizer_key(std::string_view key) {
   return key.starts_with("optimizer.") || key.starts_with("optim.") || key.starts_with("distrib_optim.");
 }
 
-CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options) {
+CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options) try {
   const Metadata& metadata = reader.metadata();
   options.keys.check({&metadata});
   CheckpointSummary summary{.info = reader.info(), .common = reader.common_state()};
@@ -116,6 +117,8 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   list_files(reader.storage(), "", 0, summary.files);
   count_unused(reader, summary.files);
   return summary;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors) {

@@ -82,8 +82,8 @@ struct KeyTreeRow {
   static constexpr std::size_t kNoLeaf = static_cast<std::size_t>(-1);
 };
 
-/// The tensors' keys as a tree, cut at dots, parents before their children, numbers in numerical order. Components deeper than kMaxTreeDepth stay joined.
-inline constexpr std::size_t kMaxTreeDepth = 32;
+/// The tensors' keys as a tree, cut at dots, parents before their children, numbers in numerical order. Components deeper than kMaxKeyTreeDepth stay joined.
+inline constexpr std::size_t kMaxKeyTreeDepth = 32;
 std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors);
 
 }  // namespace dckpt

@@ -76,7 +76,7 @@ TEST(KeyTree, AKeyMayBeAPrefixOfAnother) { EXPECT_THAT(tree_lines({"a.b", "a"}),
 
 TEST(KeyTree, StaysShallowForKeysFullOfDots) {
   const std::string key(10000, '.');
-  EXPECT_EQ(tree_lines({key}).size(), kMaxTreeDepth);
+  EXPECT_EQ(tree_lines({key}).size(), kMaxKeyTreeDepth);
 }
 
 }  // namespace

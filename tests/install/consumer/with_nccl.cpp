@@ -1,5 +1,8 @@
 // Links; a machine without a GPU can do no more.
 #include <dckpt/nccl.h>
+#include <nccl.h>
+
+static_assert(NCCL_MAJOR >= 2, "<nccl.h> is NVIDIA's");
 
 int main() try {
   dckpt::nccl_communicator(static_cast<ncclComm*>(nullptr));
