@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
@@ -38,6 +40,33 @@ bool is_part_of_directory(const fs::path& file) {
          ((name == "common.pt" || name == kTrackerFile) && (fs::exists(file.parent_path() / kConfigFile) || name == kTrackerFile));
 }
 
+[[noreturn]] void throw_safetensors(const fs::path& path, const std::string& what) {
+  throw CheckpointError(ErrorCode::kUnsupported, what + ": safetensors are written (dckpt extract), but not read", {.file = path.string()});
+}
+
+/// A safetensors file starts with the length of its header and the header, which is JSON.
+bool is_safetensors(const ReadableFile& file) {
+  constexpr std::size_t kLengthBytes = 8;
+  if (file.name().ends_with(".safetensors")) return true;
+  if (file.size() <= kLengthBytes) return false;
+  Bytes start(kLengthBytes + 1);
+  file.read(0, start);
+  return load_le<std::uint64_t>(start, 0) <= file.size() - kLengthBytes && as_text(start).back() == '{';
+}
+
+/// Formats of others, told apart from checkpoints that are not complete.
+void refuse_foreign(std::span<const FileInfo> entries, const fs::path& path) {
+  for (const FileInfo& entry : entries) {
+    if (entry.name.ends_with(".safetensors") || entry.name.ends_with(".safetensors.index.json")) {
+      throw_safetensors(path, "the directory holds " + dckpt::quoted(entry.name));
+    }
+    if (entry.name == "metadata.pkl") {
+      throw CheckpointError(ErrorCode::kUnsupported, "the directory holds 'metadata.pkl', a checkpoint of torch_checkpointing, which is not read",
+                            {.file = path.string()});
+    }
+  }
+}
+
 [[noreturn]] void throw_unrecognised(std::span<const FileInfo> entries, const fs::path& path) {
   const bool has_data = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) { return entry.name.ends_with(".distcp"); });
   const bool has_iterations = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) { return entry.name.starts_with("iter_"); });
@@ -56,7 +85,7 @@ bool is_part_of_directory(const fs::path& file) {
 
 }  // namespace
 
-fs::path resolve_checkpoint(const fs::path& given, const OpenOptions& options) {
+fs::path resolve_checkpoint(const fs::path& given, const OpenOptions& options) try {
   const fs::path path = local_path(given);
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -76,15 +105,18 @@ fs::path resolve_checkpoint(const fs::path& given, const OpenOptions& options) {
                           {.file = path.string()});
   }
   return path;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& path, const OpenOptions& options) {
+std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& path, const OpenOptions& options) try {
   const fs::path resolved = resolve_checkpoint(path, options);
   OpenHints hints;
   hints.recover_flattened_shapes = options.recover_flattened_shapes;
   if (!names_directory(resolved)) {
     hints.file = resolved.filename().string();
     const auto storage = posix_storage(resolved.has_parent_path() ? resolved.parent_path() : fs::path("."));
+    if (is_safetensors(*storage->open(*hints.file))) throw_safetensors(resolved, "the file is a safetensors file");
     return with_context({.file = resolved.string()}, [&] { return find_load_strategy("torch").open(storage, hints); });
   }
   const std::shared_ptr<Storage> storage = posix_storage(resolved);
@@ -99,7 +131,10 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& path, const Op
   for (const LoadStrategyEntry& strategy : load_strategies()) {
     if (strategy.recognises && strategy.recognises(entries)) return strategy.open(storage, hints);
   }
+  refuse_foreign(entries, resolved);
   throw_unrecognised(entries, resolved);
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 }  // namespace dckpt

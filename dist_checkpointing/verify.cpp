@@ -8,6 +8,7 @@
 
 #include "dist_checkpointing/integrity.h"
 #include "mapping/base/checked.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
@@ -50,6 +51,7 @@ class Verifier {
     report_.objects = metadata_.objects.size();
     check_files();
     check_coverage();
+    if (const auto problem = problem_of_paths(metadata_)) report_.problems.push_back(*problem);
     check_ranges_apart();
     read_manifest();
     progress_.emplace(options_.progress, total_bytes());
@@ -240,6 +242,10 @@ class Verifier {
 
 }  // namespace
 
-VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options) { return Verifier(reader, options).run(); }
+VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options) try {
+  return Verifier(reader, options).run();
+} catch (...) {
+  throw_checkpoint_error();
+}
 
 }  // namespace dckpt

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "mapping/base/error.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
 #include "strategies/storage/storage.h"
@@ -54,5 +55,11 @@ class CheckpointReader {
   virtual bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const = 0;
   virtual bool check_object(std::size_t object) const = 0;
 };
+
+/// The value, which was stored as common state; throws CheckpointError (corrupt) unless it is a dict.
+inline Value require_dict(Value common) {
+  if (common.is_dict()) return common;
+  throw CheckpointError(ErrorCode::kCorrupt, std::string("the common state is no dict but ") + to_string(common.kind()));
+}
 
 }  // namespace dckpt

@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "mapping/planning/validate.h"
 #include "mapping/state/flatten.h"
 
 namespace dckpt {
@@ -44,6 +45,7 @@ class Choice {
 }  // namespace
 
 std::vector<PlacedKey> choose_keys(const Metadata& metadata, std::span<const std::string> wanted, std::set<std::string>& unused) {
+  if (const auto problem = problem_of_paths(metadata)) throw *problem;
   Choice choice(wanted, unused);
   std::vector<std::string> keys;
   for (const TensorMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);

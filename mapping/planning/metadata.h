@@ -72,6 +72,7 @@ struct Metadata {
   std::vector<std::string> files;   ///< data files, relative to the checkpoint
   /// DCP's planner_data: key → path in the nested state dict that was saved. Empty when there is none.
   std::vector<std::pair<std::string, KeyPath>> paths;
+  std::vector<std::string> stray_paths{};  ///< keys of planner_data for which nothing is stored
   std::optional<StorageMeta> storage_meta{};
   std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)
   bool has_mcore_data = false;           ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of some tensors may be set)

@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 #include <optional>
+#include <string_view>
+#include <unordered_set>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/text.h"
@@ -266,6 +268,24 @@ std::vector<Problem> validate_coverage(const TensorMetadata& tensor) {
     report(Problem::Kind::kMissing, message, hole_at(tensor.size, tensor.chunks, chosen, found->at));
   }
   return problems;
+}
+
+std::optional<CheckpointError> problem_of_paths(const Metadata& metadata) {
+  const auto& strays = metadata.stray_paths;
+  if (strays.empty()) return std::nullopt;
+  std::unordered_set<std::string_view> placed;
+  for (const auto& [key, path] : metadata.paths) placed.insert(key);
+  std::vector<std::string> homeless;  // one of them may be what a stray key should be
+  const auto consider = [&](const std::string& key) {
+    if (!placed.contains(key)) homeless.push_back(key);
+  };
+  for (const TensorMetadata& tensor : metadata.tensors) consider(tensor.key);
+  for (const ObjectMetadata& object : metadata.objects) consider(object.key);
+  const auto meant = nearest(strays.front(), homeless);
+  return CheckpointError(ErrorCode::kCorrupt,
+                         "planner_data names " + std::string(strays.size() == 1 ? "a key" : "keys") + " for which nothing is stored: " +
+                             quoted_list(strays) + (meant ? "; " + quoted(*meant) + " has no path: is a letter damaged?" : ""),
+                         {.key = strays.front(), .file = ".metadata"});
 }
 
 }  // namespace dckpt

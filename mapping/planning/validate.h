@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/error.h"
 #include "mapping/planning/metadata.h"
 
 namespace dckpt {
@@ -31,5 +32,9 @@ inline constexpr std::size_t kMaxProblemsOfAKind = 8;
 /// Chunks cut irregularly along many axes at once (more than kMaxCorners corners) are reported as a contradiction instead of being checked.
 std::vector<Problem> validate_coverage(const TensorMetadata& tensor);
 inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
+
+/// What is wrong with planner_data as a whole: keys for which nothing is stored. One damaged letter in a key makes it one of
+/// them, and what is stored under the right one loses its place in the nested state dict.
+std::optional<CheckpointError> problem_of_paths(const Metadata& metadata);
 
 }  // namespace dckpt

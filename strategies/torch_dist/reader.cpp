@@ -59,10 +59,12 @@ class TorchDistReader : public CheckpointReader {
   Value common_state() const override {
     if (info_.common_file) {
       const auto file = storage_->open(*info_.common_file);
-      return with_context({.file = file->name()}, [&] { return load_torch_file(*file); });
+      return with_context({.file = file->name()}, [&] { return require_dict(load_torch_file(*file)); });
     }
-    if (common_object_) return unwrap(decode(*common_object_, stored_bytes(*common_object_)));
-    return {};
+    if (!common_object_) return {};
+    const Value stored = decode(*common_object_, stored_bytes(*common_object_));
+    const ErrorContext context{.key = common_object_->key, .file = metadata_.files[common_object_->place.file], .offset = common_object_->place.offset};
+    return with_context(context, [&] { return require_dict(unwrap(stored)); });
   }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
@@ -101,6 +103,7 @@ class TorchDistReader : public CheckpointReader {
     const auto entry = storage_->stat(kConfigFile);
     if (!entry) {
       info_.format = "dcp";
+      if (storage_->stat(kCommonFile)) throw_without_config();
       return;
     }
     const auto file = storage_->open(kConfigFile);
@@ -114,6 +117,16 @@ class TorchDistReader : public CheckpointReader {
     info_.format = "torch_dist";
     info_.version = config.sharded_backend_version;
     expects_common_file_ = config.common_backend.has_value();
+  }
+
+  /// Plain DCP directories have no common.pt: a checkpoint with one is Megatron's, which has metadata.json.
+  [[noreturn]] void throw_without_config() const {
+    throw CheckpointError(ErrorCode::kIncomplete,
+                          std::string("metadata.json is missing, but there is ") + kCommonFile +
+                              ": a torch_dist checkpoint whose save was interrupted, or a copy that is not complete. Copy it again; "
+                              "if only this file is lost, create it with the content {\"sharded_backend\": \"torch_dist\", "
+                              "\"sharded_backend_version\": 1}",
+                          {.file = storage_->describe(kConfigFile)});
   }
 
   void read_metadata() {
@@ -140,6 +153,7 @@ class TorchDistReader : public CheckpointReader {
     if (found != metadata_.objects.end()) {
       common_object_ = *found;
       info_.common_place = found->place;
+      std::erase_if(metadata_.paths, [&](const auto& path) { return path.first == found->key; });
       metadata_.objects.erase(found);
     } else if (expects_common_file_) {
       throw CheckpointError(ErrorCode::kIncomplete, "Common file common.pt does not exist, and there is no common_state object in its place", {.file = storage_->describe(kCommonFile)});

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "dist_checkpointing/open.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
@@ -126,6 +127,20 @@ TEST(Verify, FlippedByteOfACommonStateAmongTheDataIsFoundByTheDeepCheck) {
   const VerifyReport deep = damaged.verify(true);
   ASSERT_EQ(deep.problems.size(), 1u) << all_problems(deep);
   EXPECT_THAT(all_problems(deep), AllOf(HasSubstr("common state"), HasSubstr("__0_0.distcp")));
+}
+
+TEST(Verify, CommonStatesThatAreNoDictAreAProblem) {
+  const Damaged damaged(kFlattened);
+  const Bytes list = save_torch_file(Value::list({1}));
+  std::ofstream(damaged.path() / "common.pt", std::ios::binary) << as_text(list);
+  EXPECT_THAT(all_problems(damaged.verify()), HasSubstr("the common state is no dict"));
+}
+
+TEST(Verify, PathsOfKeysThatAreNotStoredAreAProblem) {
+  FakeReader reader;
+  reader.tensor("model.w", DType::kFloat32, {4}, counting<float>(4)).write();
+  const_cast<Metadata&>(reader.metadata()).stray_paths = {"model.v"};
+  EXPECT_THAT(all_problems(verify(reader)), HasSubstr("planner_data names a key for which nothing is stored: 'model.v'; 'model.w' has no path"));
 }
 
 TEST(Verify, SaysWhereNoChecksumIsRecorded) {

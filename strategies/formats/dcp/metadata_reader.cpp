@@ -224,7 +224,10 @@ class MetadataReader {
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       const std::string_view key = graph_.text(items[i], "a key of mcore_data");
       const auto entry = entry_of_key_.find(key);
-      if (entry == entry_of_key_.end() || !entries_[entry->second].is_tensor) continue;
+      if (entry == entry_of_key_.end()) {
+        for_key(key, [] { throw_corrupt("mcore_data has the original shape of a tensor that is not stored; is a letter of its key damaged?"); });
+      }
+      if (!entries_[entry->second].is_tensor) continue;
       TensorMetadata& tensor = metadata_.tensors[entries_[entry->second].position];
       for_key(key, [&] {
         const Id shape = graph_.find(graph_.dict(items[i + 1], "the entry of mcore_data"), "nd_reformulated_orig_global_shape");
@@ -350,7 +353,11 @@ class MetadataReader {
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!graph_.is_text(items[i])) continue;
       const std::string_view key = graph_.text(items[i], "a key of planner_data");
-      if (!entry_of_key_.contains(key) || !seen.insert(key).second) continue;
+      if (!seen.insert(key).second) continue;
+      if (!entry_of_key_.contains(key)) {
+        metadata_.stray_paths.emplace_back(key);
+        continue;
+      }
       if (auto path = read_path(key, items[i + 1])) metadata_.paths.emplace_back(std::string(key), std::move(*path));
     }
   }

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/support/expect_error.h"
+
 namespace dckpt {
 namespace {
 
@@ -26,6 +28,15 @@ std::vector<std::string> chosen(const std::vector<std::string>& wanted, std::set
 }
 
 TEST(ChooseKeys, AllInTheOrderInWhichTheyWereSaved) { EXPECT_THAT(chosen({}), ElementsAre("layer.w", "optimizer.0.m", "optimizer.1", "bare.key")); }
+
+TEST(ChooseKeys, OnlyWherePlannerDataNamesWhatIsStored) {
+  Metadata damaged = metadata();
+  damaged.stray_paths = {"bare.kez"};
+  std::set<std::string> unused;
+  const CheckpointError error = testing::error_of([&] { choose_keys(damaged, {}, unused); });
+  EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(error.what(), ::testing::HasSubstr("'bare.key' has no path: is a letter damaged?"));
+}
 
 TEST(ChooseKeys, ByThemselvesOrByAPathThatLeadsToThem) {
   EXPECT_THAT(chosen({"optimizer"}), ElementsAre("optimizer.0.m", "optimizer.1"));

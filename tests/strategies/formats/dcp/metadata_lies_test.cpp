@@ -247,6 +247,11 @@ const std::vector<Lie>& lies() {
          m.more.set("mcore_data", Value::dict({{"w", 1}}));
        },
        "w", "the int 1"},
+      {"McoreDataOfNothing",
+       [](M& m) {
+         m.more.set("mcore_data", Value::dict({{"v", Value::dict({{"nd_reformulated_orig_global_shape", Value::tuple({8, 6})}})}}));
+       },
+       "v", "not stored"},
       // The whole
       {"TopLevelOfAnotherClass",
        [](M& m) {

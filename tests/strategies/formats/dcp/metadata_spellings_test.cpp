@@ -244,11 +244,19 @@ TEST(MetadataPlannerData, IsReadWhereItIsAPath) {
 TEST(MetadataPlannerData, OfAnotherFormIsNoReasonToFail) {
   const Value harmful = call("os", "system", {"x"});
   for (const Value& data : {Value(), Value::dict(), Value::list({1}), harmful, Value::dict({{"w", harmful}}), Value::dict({{"w", Value::tuple({harmful})}}),
-                            Value::dict({{1, Value::tuple({"w"})}}), Value::dict({{"unknown", Value::tuple({"unknown"})}})}) {
+                            Value::dict({{1, Value::tuple({"w"})}})}) {
     MetadataModel model;
     model.more.set("planner_data", data);
     EXPECT_THAT(read_dcp_metadata(model.pickle()).paths, IsEmpty());
   }
+}
+
+TEST(MetadataPlannerData, KeysThatAreNotStoredAreKept) {
+  MetadataModel model;
+  model.more.set("planner_data", Value::dict({{"w", Value::tuple({"w"})}, {"v", Value::tuple({"v"})}}));
+  const Metadata metadata = read_dcp_metadata(model.pickle());
+  EXPECT_THAT(metadata.paths, ElementsAre(std::pair("w", KeyPath{"w"})));
+  EXPECT_THAT(metadata.stray_paths, ElementsAre("v"));
 }
 
 TEST(MetadataPlannerData, IsNotCopiedWhenItRepeatsALongText) {
@@ -279,7 +287,6 @@ TEST(MetadataMcoreData, GivesOriginalShapes) {
   model.records[1].first = index("w", size({1, 0, 0}));
   for (const Value& shape : {Value::tuple({8, 6}), size({8, 6})}) {
     model.more.set("mcore_data", Value::dict({{"b", Value::dict()},
-                                              {"nowhere", Value::dict({{"nd_reformulated_orig_global_shape", "nonsense"}})},
                                               {"w", Value::dict({{"nd_reformulated_orig_global_shape", shape}})}}));
     const Metadata metadata = read_dcp_metadata(model.pickle());
     EXPECT_TRUE(metadata.has_mcore_data);

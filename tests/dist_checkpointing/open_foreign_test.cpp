@@ -1,0 +1,63 @@
+#include "dist_checkpointing/open.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using testing::error_of;
+
+void expect_refused(const fs::path& path, ErrorCode code, const std::string& message) {
+  const CheckpointError error = error_of([&] { open_checkpoint(path); });
+  EXPECT_EQ(error.code(), code) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr(message));
+}
+
+TEST(OpenCheckpoint, SafetensorsAreUnsupported) {
+  const fs::path golden = testing::golden("dcp-hf-safetensors");
+  expect_refused(golden, ErrorCode::kUnsupported, "safetensors are written (dckpt extract), but not read");
+  TempDir directory;
+  for (const fs::directory_entry& entry : fs::directory_iterator(golden)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    expect_refused(entry.path(), ErrorCode::kUnsupported, "the file is a safetensors file");
+    fs::copy_file(entry.path(), directory.path() / "weights.bin", fs::copy_options::overwrite_existing);
+    expect_refused(directory.path() / "weights.bin", ErrorCode::kUnsupported, "the file is a safetensors file");
+  }
+}
+
+TEST(OpenCheckpoint, WithoutMetadataJsonAMegatronCheckpointIsNoPlainDcpDirectory) {
+  TempDir directory;
+  fs::copy(testing::golden("mcore-0.14-flattened-single"), directory.path() / "ckpt", fs::copy_options::recursive);
+  fs::remove(directory.path() / "ckpt/metadata.json");
+  expect_refused(directory.path() / "ckpt", ErrorCode::kIncomplete, "metadata.json is missing, but there is common.pt");
+  std::ofstream(directory.path() / "ckpt/metadata.json") << R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})";
+  EXPECT_EQ(open_checkpoint(directory.path() / "ckpt")->info().format, "torch_dist");
+}
+
+TEST(OpenCheckpoint, TheCommonStateIsADict) {
+  for (const char* name : {"mcore-0.14-flattened-single", "mcore-0.14-zarr-tp2pp1dp2"}) {
+    TempDir directory;
+    const fs::path checkpoint = directory.path() / "ckpt";
+    fs::copy(testing::golden(name), checkpoint, fs::copy_options::recursive);
+    const Bytes list = save_torch_file(Value::list({1, 2}));
+    std::ofstream(checkpoint / "common.pt", std::ios::binary) << as_text(list);
+    const auto reader = open_checkpoint(checkpoint);
+    const CheckpointError error = error_of([&] { reader->common_state(); });
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << name;
+    EXPECT_THAT(error.what(), HasSubstr("the common state is no dict but list"));
+  }
+}
+
+}  // namespace
+}  // namespace dckpt
