@@ -66,13 +66,13 @@ TEST(PointToPoint, ErrorsOfAPartNameTheRanksOfTheWholeJob) {
           const auto pair = comm.split(comm.rank() % 2);
           if (comm.rank() == 1) pair->gather({}, 0);
         },
-        std::chrono::milliseconds(300));
+        std::chrono::milliseconds(2000));  // in which all ranks must have split
   };
   try {
     run();
     FAIL() << "no error";
   } catch (const CheckpointError& error) {
-    EXPECT_STREQ(error.what(), "gather: waited 300 ms for rank 3 [rank 1]");
+    EXPECT_STREQ(error.what(), "gather: waited 2000 ms for rank 3 [rank 1]");
   }
 }
 

@@ -310,7 +310,7 @@ TEST_F(Nccl, WhatCannotBeAskedForIsRefused) {
 
 TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
   const NcclId id = nccl_unique_id();
-  const auto errors = errors_of(2, [&](int rank) { nccl_communicator(id, rank, 2, 3, options_with(milliseconds(200))); });
+  const auto errors = errors_of(2, [&](int rank) { nccl_communicator(id, rank, 2, 3, options_with(seconds(2))); });
   EXPECT_THAT(errors, Contains(StartsWith("cannot connect 2 ranks over NCCL: ncclCommInitRankConfig: invalid usage")));
 }
 
