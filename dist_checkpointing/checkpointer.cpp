@@ -25,6 +25,7 @@
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/retention.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
@@ -97,14 +98,16 @@ Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm, Sav
 
 Checkpointer::~Checkpointer() = default;
 
-void Checkpointer::claim() {
+void Checkpointer::claim() try {
   require_same_on_all_ranks("claim the training root");
   Heartbeat(comm_).agree("claiming the training root", [&] {
     if (comm_.rank() == 0) take_root();
   });
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) {
+PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) try {
   if (policy_.save.async.enabled) return save_async(state, iteration);
   require_same_on_all_ranks("save", iteration);
   require_descriptions(state);
@@ -112,25 +115,33 @@ PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) 
   SaveReport report = dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_, hooks_);
   record(iteration, comm_);
   return PendingSave(std::move(report));
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) {
+PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) try {
   require_same_on_all_ranks("save", iteration);
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_);
   return saver_->save(state, root_ / iteration_directory(iteration), options.overwrite, [this, iteration](Communicator& comm) { record(iteration, comm); });
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-void Checkpointer::wait() {
+void Checkpointer::wait() try {
   if (saver_) saver_->wait();
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-std::optional<std::uint64_t> Checkpointer::latest() {
+std::optional<std::uint64_t> Checkpointer::latest() try {
   require_same_on_all_ranks("look for the latest checkpoint");
   const auto found = find_together(root_, comm_);
   if (!found) return std::nullopt;
   return found->iteration;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 /// Loads, and remembers what the next save needs: where sharded leaves are, and the plans.
@@ -173,19 +184,23 @@ std::optional<ResumedFrom> Checkpointer::load_if_any(StateDict& state) {
   return resumed;
 }
 
-std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) {
+std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) try {
   std::optional<ResumedFrom> resumed = load_if_any(state);
   if (!resumed && comm_.rank() == 0) log_warning(nothing_in(root_) + ": the run begins anew");
   return resumed;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-ResumedFrom Checkpointer::resume(StateDict& state) {
+ResumedFrom Checkpointer::resume(StateDict& state) try {
   std::optional<ResumedFrom> resumed = load_if_any(state);
   if (!resumed) throw CheckpointError(ErrorCode::kIncomplete, "cannot resume: " + nothing_in(root_), {.file = root_.string()});
   return *std::move(resumed);
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
+LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   require_same_on_all_ranks("load", iteration);
   const fs::path directory = root_ / iteration_directory(iteration);
   agree(comm_, "looking for the checkpoint", [&] {
@@ -199,6 +214,8 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) {
   LoadReport report = load_from(directory, state);
   loaded_ = position_ = iteration;
   return report;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 /// First thing in every function: the background thread has ended then, and nobody else uses what this object knows.

@@ -7,9 +7,11 @@
 #include "dist_checkpointing/open.h"
 #include "mapping/base/parallel_for.h"
 #include "dist_checkpointing/staging_token.h"
+#include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/target_path.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/global_plan.h"
 #include "mapping/planning/reshard.h"
@@ -112,7 +114,13 @@ class Conversion {
     }
     report_.left_out = source.tensors.size() + source.objects.size() - metadata.tensors.size() -
                        metadata.objects.size();
+    if (report_.from == "dcp") require_paths(source);
     if (report_.from == report_.to) keep_paths(source);
+  }
+
+  /// Paths decide where plain values go.
+  static void require_paths(const Metadata& source) {
+    if (const auto problem = problem_of_paths(source)) throw *problem;
   }
 
   void keep_paths(const Metadata& source) {
@@ -249,9 +257,17 @@ class Conversion {
     parallel_for(starts.size(), options_.io.threads, [&](std::size_t task) {
       const std::size_t end = task + 1 < starts.size() ? starts[task + 1] : chunks.size();
       const auto file = reader_->storage().open(source.files[file_of(chunks[starts[task]])]);
-      for (std::size_t i = starts[task]; i < end; ++i) reader_->check_chunk(chunks[i].first, chunks[i].second, *file);
+      for (std::size_t i = starts[task]; i < end; ++i) {
+        go_on_unless_stopped();
+        reader_->check_chunk(chunks[i].first, chunks[i].second, *file);
+      }
     });
     for (const std::size_t object : contents_.object_of) reader_->check_object(object);
+  }
+
+  void go_on_unless_stopped() const {
+    if (!options_.stop.stop_requested()) return;
+    throw CheckpointError(ErrorCode::kIo, "the conversion was stopped before it was complete; what it had begun is removed");
   }
 
   std::uint32_t file_of(const std::pair<std::size_t, std::size_t>& chunk) const { return reader_->metadata().tensors[chunk.first].places[chunk.second].file; }
@@ -280,6 +296,7 @@ class Conversion {
       const auto step = std::max<std::int64_t>(1, static_cast<std::int64_t>(piece_ / item_size(item.properties.dtype)));
       Bytes buffer(std::min<std::uint64_t>(item.nbytes, static_cast<std::uint64_t>(step) * item_size(item.properties.dtype)));
       for (std::int64_t begin = 0; begin < elements; begin += step) {
+        conversion_.go_on_unless_stopped();
         const std::int64_t count = std::min(step, elements - begin);
         WantedShard wanted = wanted_for(conversion_.contents_.metadata, item, begin, count);
         wanted.tensor = static_cast<std::uint32_t>(conversion_.contents_.tensor_of[item.source]);
@@ -300,6 +317,7 @@ class Conversion {
   void write() {
     const std::shared_ptr<Storage> storage = posix_storage(target_.parent);
     if (options_.overwrite) check_replaceable(target_);
+    remove_dead_attempts(target_.parent, target_.name);
     Publication publication =
         Publication::begin(storage, target_.name, staging_token(),
                            {.overwrite = options_.overwrite, .sync = options_.io.fsync});
@@ -332,6 +350,7 @@ class Conversion {
     markers.integrity = options_.integrity || reader_->storage().stat(kIntegrityFile).has_value();
     markers.fsync = options_.io.fsync;
     write_markers(*storage, publication.staging(), metadata, markers);
+    go_on_unless_stopped();
     publication.commit();
   }
 
@@ -363,11 +382,13 @@ class Conversion {
 
 }  // namespace
 
-ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination, const ConvertOptions& options) {
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination, const ConvertOptions& options) try {
   if (options.ranks && (*options.ranks < 1 || *options.ranks > kMaxRanks)) {
     throw CheckpointError(ErrorCode::kInvalidArgument, "the number of ranks must be between 1 and " + grouped(kMaxRanks) + ", got " + std::to_string(*options.ranks));
   }
   return Conversion(source, destination, options).run();
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 }  // namespace dckpt

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct ConvertOptions {
       iteration{};  ///< of a source that is a training root, instead of the latest
   WriteOptions io{};
   Progress progress{};                   ///< of tensor and object bytes written
+  std::stop_token stop{};                ///< asks to give up: convert() throws (io) and removes what it has begun
 };
 
 struct ConvertReport {

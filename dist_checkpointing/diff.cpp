@@ -10,6 +10,7 @@
 #include "dist_checkpointing/compare_values.h"
 #include "dist_checkpointing/element.h"
 #include "dist_checkpointing/extract/render.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 #include "dist_checkpointing/stream.h"
@@ -176,6 +177,10 @@ const char* to_string(Difference::Kind kind) noexcept {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-DiffReport diff(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options) { return Differ(a, b, options).run(); }
+DiffReport diff(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options) try {
+  return Differ(a, b, options).run();
+} catch (...) {
+  throw_checkpoint_error();
+}
 
 }  // namespace dckpt

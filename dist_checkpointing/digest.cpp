@@ -2,14 +2,17 @@
 
 #include <algorithm>
 
-#include "mapping/base/parallel_for.h"
+#include "dist_checkpointing/extract/render.h"
 #include "dist_checkpointing/stream.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/parallel_for.h"
+#include "strategies/formats/json/json.h"
 #include "strategies/formats/torch_archive/checksum.h"
 
 namespace dckpt {
 
-Digests digest(const CheckpointReader& reader, const DigestOptions& options) {
+Digests digest(const CheckpointReader& reader, const DigestOptions& options) try {
   const Metadata& metadata = reader.metadata();
   options.keys.check({&metadata});
   std::vector<std::size_t> tensors;
@@ -45,10 +48,15 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options) {
   });
   parallel_for(objects.size(), options.threads, [&](std::size_t i) {
     const ObjectMetadata& object = metadata.objects[objects[i]];
-    with_context({.key = object.key}, [&] { digests.objects[i] = {object.key, sha256_hex(reader.object_bytes(objects[i]))}; });
+    with_context({.key = object.key}, [&] {
+      const std::string text = to_json(render(reader.object(objects[i])));
+      digests.objects[i] = {object.key, sha256_hex(as_bytes(text))};
+    });
     progress.add(object.place.length);
   });
   return digests;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 }  // namespace dckpt

@@ -20,6 +20,7 @@
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save_hooks.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
@@ -101,13 +102,17 @@ LoadReport load_into(StateDict& state, const std::filesystem::path& path, const 
 
 }  // namespace
 
-LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm, LoadPlanner& planner) {
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm, LoadPlanner& planner) try {
   return load_into(state, path, options, comm, planner, Leaves::kDescribed);
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-LoadReport load_plain(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm) {
+LoadReport load_plain(StateDict& state, const std::filesystem::path& path, const LoadOptions& options, Communicator& comm) try {
   LoadPlanner once;
   return load_into(state, path, options, comm, once, Leaves::kPlain);
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 LoadReport load_plain(StateDict& state, const std::filesystem::path& path, const LoadOptions& options) {
@@ -120,7 +125,7 @@ LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadO
   return load(state, path, options, *alone);
 }
 
-StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys, const LoadOptions& options, Communicator& comm) {
+StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys, const LoadOptions& options, Communicator& comm) try {
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> stored;
   std::vector<PlacedKey> chosen;
@@ -159,6 +164,8 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
     state = unflatten_state_dict(leaves);
   });
   return state;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys, const LoadOptions& options) {
@@ -166,16 +173,22 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
   return load_state_dict(path, keys, options, *alone);
 }
 
-StateDict load_common_state(const std::filesystem::path& path) { return open_checkpoint(path)->common_state(); }
+StateDict load_common_state(const std::filesystem::path& path) try {
+  return open_checkpoint(path)->common_state();
+} catch (...) {
+  throw_checkpoint_error();
+}
 
-std::optional<Value> load_content_metadata(const std::filesystem::path& path) {
+std::optional<Value> load_content_metadata(const std::filesystem::path& path) try {
   const Value common = load_common_state(path);
   const Value* const found = common.is_dict() ? common.find(kContentMetadataKey) : nullptr;
   if (found == nullptr || found->is_none()) return std::nullopt;
   return *found;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-StateDict load_sharded_metadata(const std::filesystem::path& path) {
+StateDict load_sharded_metadata(const std::filesystem::path& path) try {
   const auto reader = open_checkpoint(path);
   Value state = Value::dict();
   for (const TensorMetadata& tensor : reader->metadata().tensors) {
@@ -186,9 +199,11 @@ StateDict load_sharded_metadata(const std::filesystem::path& path) {
     state[object.key] = cell ? Value(*cell) : Value();  // a plain DCP directory has values under their paths
   }
   return state;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options) {
+StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options) try {
   const auto reader = open_for_load(path, options);
   if (options.verify_integrity) verify_integrity(reader->storage(), 0, 1, options.threads);
   const StoredKeys keys(reader->metadata(), {});
@@ -199,6 +214,8 @@ StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOption
   }
   fill_destinations(*reader, builder.finish(), options, *single_rank());
   return state;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 }  // namespace dckpt

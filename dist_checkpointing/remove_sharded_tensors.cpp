@@ -19,6 +19,7 @@
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_filter.h"
@@ -194,20 +195,25 @@ class Removal {
 
 }  // namespace
 
-RemovedTensors remove_sharded_tensors(const std::shared_ptr<Storage>& storage, std::string_view key_prefix, bool dry_run) {
+RemovedTensors remove_sharded_tensors(const std::shared_ptr<Storage>& storage, std::string_view key_prefix, bool dry_run) try {
   Removal removal(storage, key_prefix);
   if (!dry_run) removal.run();
   return removal.result();
+} catch (...) {
+  throw_checkpoint_error();
 }
 
-RemovedTensors remove_sharded_tensors(const std::filesystem::path& directory, std::string_view key_prefix, const RemoveOptions& options) {
+RemovedTensors remove_sharded_tensors(const std::filesystem::path& directory, std::string_view key_prefix, const RemoveOptions& options) try {
   const std::filesystem::path checkpoint = resolve_checkpoint(directory, {.iteration = options.iteration});
   const std::string format = open_checkpoint(checkpoint)->info().format;
   if (format != "torch_dist" && format != "dcp") {
     throw CheckpointError(ErrorCode::kUnsupported, "keys can be removed from torch_dist and dcp checkpoints, not from " + format + "; 'dckpt convert --exclude' makes a copy without them",
                           {.file = checkpoint.string()});
   }
+  if (options.stop.stop_requested()) throw CheckpointError(ErrorCode::kIo, "the removal was stopped; nothing is changed");
   return remove_sharded_tensors(posix_storage(checkpoint), key_prefix, options.dry_run);
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 }  // namespace dckpt

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@ namespace dckpt {
 struct RemoveOptions {
   bool dry_run = false;                        ///< report, change nothing
   std::optional<IterationName> iteration{};    ///< under a training root, instead of the latest
+  std::stop_token stop{};                      ///< asks to give up; heeded until the first change, which is followed by the others
 };
 
 /// What was removed, or would be.

@@ -1,6 +1,7 @@
 #include "dist_checkpointing/save.h"
 
 #include "dist_checkpointing/save_job.h"
+#include "mapping/base/error_boundary.h"
 #include "strategies/state_source.h"
 
 namespace dckpt {
@@ -12,11 +13,13 @@ SavePlanner make_planner(const SaveOptions& options) {
 }
 
 SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner,
-          const SaveHooks& hooks) {
+          const SaveHooks& hooks) try {
   SaveJob job(directory, options, comm, planner, hooks);
   job.plan(state);
   StateSource source(std::move(job.described().tensors), std::move(job.described().object_bytes));
   return job.write(source);
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, const SaveHooks& hooks) {

@@ -16,6 +16,7 @@
 #include "dist_checkpointing/save.h"
 #include "dist_checkpointing/save_job.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/log.h"
 #include "strategies/async/staged_source.h"
 #include "strategies/comm/agree.h"
@@ -40,10 +41,12 @@ PendingSave::PendingSave(SaveReport report) : outcome_(std::make_shared<Outcome>
 
 bool PendingSave::done() const { return outcome_->ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
-SaveReport PendingSave::wait() const {
+SaveReport PendingSave::wait() const try {
   outcome_->ended.wait();
   outcome_->asked = true;
   return outcome_->ended.get();
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 void PendingSave::cancel() const noexcept { outcome_->cancel.request_stop(); }
@@ -102,8 +105,10 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks)
 
 AsyncSaver::~AsyncSaver() = default;
 
-void AsyncSaver::wait() {
+void AsyncSaver::wait() try {
   if (job_) agree(*comm_, "finishing the save before", [&] { settle(); });
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 void AsyncSaver::settle() {
@@ -116,7 +121,7 @@ PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path
   return save(state, directory, options_.overwrite, std::move(published));
 }
 
-PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory, bool overwrite, std::function<void(Communicator&)> published) {
+PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory, bool overwrite, std::function<void(Communicator&)> published) try {
   wait();
   SaveOptions options = options_;
   options.overwrite = overwrite;
@@ -140,6 +145,8 @@ PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path
   start.set_value(true);
   job_->source->stage(options_.io.threads);
   return PendingSave(job_->outcome);
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 }  // namespace dckpt

@@ -17,6 +17,7 @@
 #include "dist_checkpointing/metered_source.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/staging_token.h"
+#include "dist_checkpointing/training_root/removal.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
@@ -215,6 +216,7 @@ void SaveJob::compare_common() {
 std::vector<Bytes> SaveJob::assign(const std::vector<Bytes>& proposals) {
   const std::vector<Bytes> answers = planner_.decide(proposals);
   if (options_.overwrite) check_replaceable(target_);
+  remove_dead_attempts(target_.parent, target_.name);
   publication_.emplace(Publication::begin(storage_, target_.name, staging_token(), {.overwrite = options_.overwrite, .sync = options_.io.fsync}));
   std::vector<Bytes> assignments;
   for (const Bytes& answer : answers) assignments.push_back(encode_assignment(publication_->staging(), answer));

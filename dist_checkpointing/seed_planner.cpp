@@ -1,11 +1,12 @@
 #include "dist_checkpointing/seed_planner.h"
 
 #include "dist_checkpointing/open.h"
+#include "mapping/base/error_boundary.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
 
-bool seed_planner(SavePlanner& planner, const std::filesystem::path& directory, Communicator& comm) {
+bool seed_planner(SavePlanner& planner, const std::filesystem::path& directory, Communicator& comm) try {
   std::vector<Bytes> plans;
   agree(comm, "reading the plans that the checkpoint keeps", [&] {
     if (comm.rank() != 0) return;
@@ -22,6 +23,8 @@ bool seed_planner(SavePlanner& planner, const std::filesystem::path& directory, 
   }
   planner.seed(std::move(own), std::move(plans));
   return true;
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 }  // namespace dckpt

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <random>
 #include <sstream>
 #include <vector>
@@ -27,16 +28,19 @@ std::string host_name() {
   return name;
 }
 
-/// When a process was started, in clock ticks since the host was; "0" if there is no such process or nobody knows.
+/// When a process was started, in clock ticks since the host was; "0" if there is no such process, nobody knows, or it has ended
+/// and only waits for its parent to ask how.
 std::string start_of(const std::string& process) {
-  constexpr int kStartTime = 22 - 2;  // its place in /proc/PID/stat (see proc(5)), counted from behind the name in parentheses
+  // Places in /proc/PID/stat (see proc(5)), counted from behind the name in parentheses.
+  constexpr std::size_t kState = 3 - 3, kThreads = 20 - 3, kStartTime = 22 - 3;
   std::ifstream file("/proc/" + process + "/stat");
   std::string line;
   std::getline(file, line);
-  std::istringstream fields(line.substr(std::min(line.rfind(')'), line.size() - 1) + 1));
-  std::string field;
-  for (int i = 0; i < kStartTime && fields; ++i) fields >> field;
-  return fields && !field.empty() ? field : "0";
+  std::istringstream rest(line.substr(std::min(line.rfind(')'), line.size() - 1) + 1));
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(rest), {}};
+  if (fields.size() <= kStartTime) return "0";
+  const bool ended = fields[kState] == "X" || (fields[kState] == "Z" && parse_u64(fields[kThreads]).value_or(0) <= 1);
+  return ended ? "0" : fields[kStartTime];
 }
 
 std::string token_of(const std::string& process, const std::string& start) {
@@ -58,6 +62,14 @@ bool made_by_running_process(std::string_view token) {
   const std::string& process = parts[parts.size() - 3];
   const std::string& start = parts[parts.size() - 2];
   return parse_u64(process) && parse_u64(start) && token.starts_with(token_of(process, start)) && start_of(process) == start;
+}
+
+bool made_by_ended_process(std::string_view token) {
+  const std::vector<std::string> parts = split(token, '-');
+  if (parts.size() < 4) return false;
+  const std::string& process = parts[parts.size() - 3];
+  const std::string& start = parts[parts.size() - 2];
+  return parse_u64(process) && parse_u64(start).value_or(0) > 0 && token.starts_with(token_of(process, start)) && start_of(process) != start;
 }
 
 std::string random_id() {

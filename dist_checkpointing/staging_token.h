@@ -12,6 +12,9 @@ std::string staging_token();
 /// processes that have ended, even if another one has got their number.
 bool made_by_running_process(std::string_view token);
 
+/// Whether a process of this host made a token and has ended. False for tokens of other hosts, whose processes nobody can see here.
+bool made_by_ended_process(std::string_view token);
+
 /// A random identifier as DCP's storage metadata keep it (the form of a UUID).
 std::string random_id();
 

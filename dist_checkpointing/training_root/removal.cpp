@@ -60,6 +60,23 @@ void delete_checkpoint(Storage& root, const std::string& name) {
   root.remove_all(hidden);    // 3
 }
 
+void remove_dead_attempts(const std::filesystem::path& directory, const std::string& name) {
+  std::error_code nothing_there;
+  if (!std::filesystem::is_directory(directory, nothing_there)) return;
+  try {
+    const auto parent = posix_storage(directory);
+    for (const FileInfo& entry : parent->list("")) {
+      const auto sibling = parse_hidden_sibling(entry.name);
+      if (!sibling || sibling->name != name || !made_by_ended_process(sibling->token)) continue;
+      if (sibling->purpose != "saving" && sibling->purpose != "replaced") continue;
+      remove_leftover(directory, *parent, *sibling);
+      log_warning(dckpt::quoted((directory / entry.name).string()) + " was left by a save that died: it is removed, or back under its name");
+    }
+  } catch (const std::exception& error) {
+    log_warning("what saves that died may have left beside " + dckpt::quoted((directory / name).string()) + " could not be removed: " + error.what());
+  }
+}
+
 void remove_leftovers(const std::filesystem::path& path) {
   const auto root = posix_storage(path);
   for (const FileInfo& entry : root->list("")) {

@@ -16,4 +16,8 @@ void delete_checkpoint(Storage& root, const std::string& name);
 /// (save(), convert) are doing there is safe as long as they run on this host. What cannot be removed is named in a warning.
 void remove_leftovers(const std::filesystem::path& root);
 
+/// Removes what saves and conversions to `directory`/`name` have left beside it when their processes of this host died, and says so in a
+/// warning. What processes of other hosts have made stays, and so does a replaced checkpoint whose successor never came, which is brought back.
+void remove_dead_attempts(const std::filesystem::path& directory, const std::string& name);
+
 }  // namespace dckpt

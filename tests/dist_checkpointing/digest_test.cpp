@@ -2,9 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
+#include "dist_checkpointing/convert.h"
+#include "dist_checkpointing/open.h"
+
 #include "strategies/formats/torch_archive/checksum.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -36,7 +44,18 @@ TEST(Digest, KeepsTheOrderOfTheMetadataAndTheChosenKeys) {
   EXPECT_EQ(digests.tensors[0].key, "b");
   EXPECT_EQ(digests.tensors[2].key, "c");
   ASSERT_EQ(digests.objects.size(), 1u);
-  EXPECT_EQ(digests.objects[0].sha256, sha256_hex(as_bytes("stored bytes of rng/shard_0_1")));
+  EXPECT_EQ(digests.objects[0].sha256, sha256_hex(as_bytes("1")));  // as JSON
+}
+
+TEST(Digest, OfObjectsIsTheSameInEveryFormat) {
+  const TempDir directory;
+  convert(testing::golden("mcore-0.14-zarr-tp2pp1dp2"), directory / "torch_dist", {.to = "torch_dist"});
+  const Digests zarr = digest(*open_checkpoint(testing::golden("mcore-0.14-zarr-tp2pp1dp2")));
+  const Digests torch_dist = digest(*open_checkpoint(directory / "torch_dist"));
+  std::map<std::string, std::string> expected;
+  for (const ObjectDigest& object : zarr.objects) expected[object.key] = object.sha256;
+  EXPECT_EQ(expected.size(), 10u);
+  for (const ObjectDigest& object : torch_dist.objects) EXPECT_EQ(object.sha256, expected[object.key]) << object.key;
 }
 
 TEST(Digest, CountsEveryByteOnce) {

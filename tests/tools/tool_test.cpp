@@ -1,6 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -51,6 +56,43 @@ TEST(Tool, WithoutArgumentsGivesAnOverview) {
   EXPECT_EQ(run.exit_code, 0);
   for (const char* const command : {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"}) EXPECT_THAT(run.out, HasSubstr(command));
   EXPECT_THAT(run.err, IsEmpty());
+}
+
+/// Runs `dckpt convert` with a signal that is already on its way. Returns the exit code.
+int convert_under(int signal, const fs::path& target) {
+  const std::string source = path_of(kModel);
+  const std::string destination = target.string();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(signal, SIG_DFL);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, signal);
+    ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
+    ::kill(::getpid(), signal);
+    ::execl(DCKPT_TOOL, "dckpt", "convert", source.c_str(), destination.c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST(Tool, ASignalStopsAConversionWhichRemovesWhatItHasBegun) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const TempDir directory;
+    EXPECT_EQ(convert_under(signal, directory / "copy"), 128 + signal);
+    EXPECT_TRUE(fs::is_empty(directory.path()));
+  }
+}
+
+TEST(Tool, AFileThatMayNotGrowIsAnErrorThatLeavesNothing) {
+  const TempDir directory;
+  const fs::path target = directory / "copy";
+  const std::string line = "ulimit -f 8; exec '" DCKPT_TOOL "' convert '" + path_of(kModel) + "' '" + target.string() + "' >/dev/null 2>&1";
+  const int status = std::system(line.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+  EXPECT_TRUE(fs::is_empty(directory.path()));
 }
 
 TEST(Tool, EveryCommandExplainsItselfWithExamples) {

@@ -31,7 +31,7 @@ constexpr const char* kFooter =
     "  dckpt diff before/iter_0001000 after/iter_0001000\n"
     "  dckpt convert iter_0001000 plain --to dcp\n\n"
     "Exit codes: 0 ok; 1 differs, or verification found a problem; 2 usage; 3 input/output;\n"
-    "            4 corrupt or refused; 5 incomplete; 6 unsupported";
+    "            4 corrupt or refused; 5 incomplete; 6 unsupported; 128+n stopped by signal n";
 
 using Commands = std::vector<Command>;
 
@@ -117,5 +117,6 @@ int guarded_run(int argc, char** argv) {
 
 int dckpt::cli_main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write
+  std::signal(SIGXFSZ, SIG_IGN);  // so does a file that may not grow
   return tool::guarded_run(argc, argv);
 }

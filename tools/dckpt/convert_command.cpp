@@ -5,6 +5,7 @@
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/interruption.h"
 #include "tools/dckpt/policy_argument.h"
 #include "tools/dckpt/progress_line.h"
 #include "tools/dckpt/table.h"
@@ -136,7 +137,11 @@ Command add_convert(CLI::App& program) {
   command.add_flag("--dry-run", convert.dry_run, "Say what would be written, write nothing");
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
   add_json(command, options->json);
-  return {&command, [options] { return run_convert(*options); }};
+  return {&command, [options] {
+            Interruption interruption;
+            options->convert.stop = interruption.token();
+            return interruption.run([&] { return run_convert(*options); });
+          }};
 }
 
 }  // namespace dckpt::tool

@@ -5,6 +5,7 @@
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/interruption.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -38,9 +39,9 @@ void print_report(const RemovedTensors& removed, bool dry_run) {
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was removed") + "\n" : styled(Style::kGreen, "removed") + "\n");
 }
 
-int run_remove(const Options& options) {
+int run_remove(const Options& options, const std::stop_token& stop) {
   const RemovedTensors removed = with_context({.file = options.checkpoint.path}, [&] {
-    return remove_sharded_tensors(options.checkpoint.path, options.prefix, {.dry_run = options.dry_run, .iteration = options.checkpoint.iteration});
+    return remove_sharded_tensors(options.checkpoint.path, options.prefix, {.dry_run = options.dry_run, .iteration = options.checkpoint.iteration, .stop = stop});
   });
   if (options.json) print_json(to_json_value(removed, options));
   else print_report(removed, options.dry_run);
@@ -63,7 +64,10 @@ Command add_remove(CLI::App& program) {
   command.add_option("--prefix", options->prefix, "What the keys begin with")->required()->type_name("TEXT");
   command.add_flag("--dry-run", options->dry_run, "Report, change nothing");
   add_json(command, options->json);
-  return {&command, [options] { return run_remove(*options); }};
+  return {&command, [options] {
+            Interruption interruption;
+            return interruption.run([&] { return run_remove(*options, interruption.token()); });
+          }};
 }
 
 }  // namespace dckpt::tool

@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <fstream>
 
+#include "dist_checkpointing/convert.h"
 #include "dist_checkpointing/save.h"
 #include "dist_checkpointing/staging_token.h"
 #include "strategies/storage/posix.h"
@@ -76,6 +80,61 @@ TEST_F(Leftovers, AReplacedCheckpointWhoseSuccessorNeverCameIsBack) {
   make_complete("iter_0000200");
   EXPECT_THAT(after_removal(), ElementsAre("iter_0000100", "iter_0000200"));
   EXPECT_TRUE(fs::exists(root_ / "iter_0000100" / "metadata.json"));
+}
+
+/// The token of a process of this host that has ended, and the process if it is not waited for.
+struct EndedProcess {
+  EndedProcess() {
+    int pipe_ends[2] = {};
+    EXPECT_EQ(::pipe(pipe_ends), 0);
+    id = ::fork();
+    if (id == 0) {
+      const std::string mine = staging_token();
+      ::_exit(::write(pipe_ends[1], mine.data(), mine.size()) == static_cast<ssize_t>(mine.size()) ? 0 : 1);
+    }
+    ::close(pipe_ends[1]);
+    char buffer[256] = {};
+    for (ssize_t count = 0; (count = ::read(pipe_ends[0], buffer, sizeof buffer)) > 0;) token.append(buffer, static_cast<std::size_t>(count));
+    ::close(pipe_ends[0]);  // at its end, which comes when the process has ended
+    siginfo_t ended{};
+    ::waitid(P_PID, static_cast<id_t>(id), &ended, WEXITED | WNOWAIT);  // it stays a zombie
+  }
+  void reap() const { ::waitpid(id, nullptr, 0); }
+
+  pid_t id = 0;
+  std::string token;
+};
+
+TEST_F(Leftovers, AZombieHasEnded) {
+  const EndedProcess process;
+  EXPECT_FALSE(made_by_running_process(process.token));
+  EXPECT_TRUE(made_by_ended_process(process.token));
+  process.reap();
+  EXPECT_TRUE(made_by_ended_process(process.token));
+  EXPECT_FALSE(made_by_ended_process(staging_token()));
+  EXPECT_FALSE(made_by_ended_process("another" + process.token)) << "of another host";
+}
+
+TEST_F(Leftovers, ASaveAndAConversionRemoveDeadAttemptsAtTheirOwnTarget) {
+  const EndedProcess process;
+  process.reap();
+  make(hidden("model", "saving", process.token));
+  make(hidden("model", "saving"));  // of another host
+  make(hidden("other", "saving", process.token));
+  make_complete("model");
+  EXPECT_FALSE(fs::exists(root_ / hidden("model", "saving", process.token)));
+  EXPECT_TRUE(fs::exists(root_ / hidden("model", "saving")));
+  EXPECT_TRUE(fs::exists(root_ / hidden("other", "saving", process.token)));
+  convert(root_ / "model", root_ / "other");
+  EXPECT_FALSE(fs::exists(root_ / hidden("other", "saving", process.token)));
+}
+
+TEST_F(Leftovers, AConversionThatIsStoppedLeavesNothing) {
+  make_complete("model");
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(code_of([&] { convert(root_ / "model", root_ / "copy", {.check_source = false, .stop = stop.get_token()}); }), "io");
+  EXPECT_THAT(after_removal(), ElementsAre("model"));
 }
 
 TEST_F(Leftovers, ADeletedCheckpointIsGoneAndLinksAreNotDeleted) {

@@ -1,0 +1,64 @@
+#include "tools/dckpt/interruption.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "mapping/base/error.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+constexpr int kFirstSignalExit = 128;
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
+Interruption::Interruption() {
+  sigemptyset(&watched_);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!is_ignored(signal)) sigaddset(&watched_, signal);
+  }
+  sigaddset(&watched_, SIGUSR2);  // wakes the watcher at the end
+  ::pthread_sigmask(SIG_BLOCK, &watched_, &before_);
+  const timespec now{};
+  if (const int pending = ::sigtimedwait(&watched_, nullptr, &now); pending > 0) ask_to_stop(pending);
+  watcher_ = std::jthread([this] { watch(); });
+}
+
+Interruption::~Interruption() {
+  over_ = true;
+  ::pthread_kill(watcher_.native_handle(), SIGUSR2);
+  watcher_.join();
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void Interruption::watch() {
+  for (int signal = 0; ::sigwait(&watched_, &signal) == 0 && !over_;) {
+    if (signal == SIGUSR2) continue;
+    ask_to_stop(signal);
+  }
+}
+
+void Interruption::ask_to_stop(int signal) {
+  if (signal_.exchange(signal) != 0) ::_exit(kFirstSignalExit + signal);
+  source_.request_stop();
+}
+
+int Interruption::run(const std::function<int()>& command) {
+  try {
+    return command();
+  } catch (const CheckpointError& error) {
+    if (signal_ == 0) throw;
+    print_error(std::string("stopped by a signal (") + ::strsignal(signal_) + "): " + error.message());
+    return kFirstSignalExit + signal_;
+  }
+}
+
+}  // namespace dckpt::tool
