@@ -16,9 +16,10 @@
 namespace dckpt {
 namespace {
 
-/// Whether this rank may have to write a shard: the main replica always, others when all replicas share the work.
+/// Whether this rank may have to write a shard (the main replica always, others when all replicas share the work), and how.
 struct Writers {
   bool replicas = false;
+  bool list_objects = true;  ///< Megatron stores a list with the object in it, DCP the object itself
   bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
 };
 
@@ -53,7 +54,7 @@ void add_sharded_tensor(DescribedState& out, const ShardedTensor& tensor, Writer
 void add_sharded_object(DescribedState& out, const ShardedObject& object, Writers writers) {
   ObjectShard shard = describe_object(object);
   const bool writes = writers.may_write(shard.main_replica);
-  add_object(out, std::move(shard), writes ? save_torch_file(Value::list({object.data})) : Bytes());
+  add_object(out, std::move(shard), writes ? save_torch_file(writers.list_objects ? Value::list({object.data}) : object.data) : Bytes());
 }
 
 /// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that the plan can be checked as a whole.
@@ -88,7 +89,7 @@ KeyPath place_of(const std::string& key, const KeyPath& leaf) {
 
 /// DCP's way: every leaf under its path, every rank plans all it has.
 DescribedState describe_dcp(const StateDict& state) {
-  constexpr Writers kAll{.replicas = true};
+  constexpr Writers kAll{.replicas = true, .list_objects = false};
   DescribedState out;
   std::unordered_set<std::string> placed;
   const auto add_path = [&](const std::string& key, KeyPath path) {

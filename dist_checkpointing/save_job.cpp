@@ -10,6 +10,9 @@
 #include "dist_checkpointing/save_job.h"
 
 #include <array>
+#include <cstdint>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "configs/policy.h"
@@ -22,6 +25,7 @@
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
+#include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
 #include "strategies/registry.h"
 #include "strategies/storage/counting.h"
@@ -29,6 +33,8 @@
 
 namespace dckpt {
 namespace {
+
+using Paths = std::vector<std::pair<std::string, KeyPath>>;
 
 /// What rank 0 tells a rank: where to write, and the planner's answer.
 Bytes encode_assignment(const std::string& staging, ByteView answer) {
@@ -63,8 +69,47 @@ std::uint64_t bytes_of(const SavePlan& items) {
   return bytes;
 }
 
+/// What a rank has written: its files, a place per item and, in DCP's way, where the keys of these items lie in its tree.
+struct Written {
+  WrittenItems items;
+  SaveReport report;
+  Paths paths;
+};
+
+/// Of `paths`, those of the keys that `items` store: together the ranks name every stored key, most of them once.
+Paths paths_of(const SavePlan& items, const Paths& paths) {
+  std::unordered_set<std::string_view> keys;
+  for (const WriteItem& item : items) keys.insert(item.key);
+  Paths written;
+  for (const auto& entry : paths) {
+    if (keys.contains(entry.first)) written.push_back(entry);
+  }
+  return written;
+}
+
+/// A path names its key: the steps with dots between them.
+void encode_path(WireWriter& writer, const KeyPath& path) {
+  writer.number(path.size());
+  for (const PathElement& step : path) {
+    const auto* const name = std::get_if<std::string>(&step);
+    writer.number(name != nullptr ? 0 : 1);
+    name != nullptr ? writer.text(*name) : writer.number(static_cast<std::uint64_t>(std::get<std::int64_t>(step)));
+  }
+}
+
+KeyPath decode_path(WireReader& reader) {
+  KeyPath path(reader.count());
+  for (PathElement& step : path) {
+    const bool is_position = reader.number(1) == 1;
+    if (is_position) step = static_cast<std::int64_t>(reader.number(INT64_MAX));
+    else step = reader.text();
+  }
+  if (path.empty() || path.size() > kMaxTreeDepth) reader.malformed("a key lies " + std::to_string(path.size()) + " levels deep");
+  return path;
+}
+
 /// `report`: of this rank.
-Bytes encode_written(const WrittenItems& written, const SaveReport& report) {
+Bytes encode_written(const WrittenItems& written, const SaveReport& report, const Paths& paths) {
   Bytes bytes;
   WireWriter writer(bytes);
   writer.text(as_text(encode_save_report(report)));
@@ -76,12 +121,15 @@ Bytes encode_written(const WrittenItems& written, const SaveReport& report) {
     writer.number(place.offset);
     writer.number(place.length);
   }
+  writer.number(paths.size());
+  for (const auto& [key, path] : paths) encode_path(writer, path);
   return bytes;
 }
 
-std::pair<WrittenItems, SaveReport> decode_written(ByteView bytes) {
+Written decode_written(ByteView bytes) {
   WireReader reader(bytes, "a rank's list of what it wrote");
-  WrittenItems written;
+  Written result;
+  WrittenItems& written = result.items;
   const std::string report = reader.text();
   const std::size_t files = reader.count();
   for (std::size_t i = 0; i < files; ++i) written.files.push_back(reader.text());
@@ -95,8 +143,28 @@ std::pair<WrittenItems, SaveReport> decode_written(ByteView bytes) {
     place.length = reader.number();
     written.places.push_back(place);
   }
+  const std::size_t paths = reader.count();
+  for (std::size_t i = 0; i < paths; ++i) {
+    KeyPath path = decode_path(reader);
+    std::string key = dotted_name(path);
+    result.paths.emplace_back(std::move(key), std::move(path));
+  }
   reader.finish();
-  return {std::move(written), decode_save_report(as_bytes(report))};
+  result.report = decode_save_report(as_bytes(report));
+  return result;
+}
+
+/// Adds what other ranks say of stored keys that have no path so far, as DCP does: the lowest rank decides.
+void add_paths(Metadata& metadata, const std::vector<Paths>& of_ranks) {
+  std::unordered_set<std::string_view> open;
+  for (const TensorMetadata& tensor : metadata.tensors) open.insert(tensor.key);
+  for (const ObjectMetadata& object : metadata.objects) open.insert(object.key);
+  for (const auto& [key, path] : metadata.paths) open.erase(key);
+  for (const Paths& paths : of_ranks) {
+    for (const auto& [key, path] : paths) {
+      if (open.erase(key) != 0) metadata.paths.emplace_back(key, path);
+    }
+  }
 }
 
 /// What the strategy would have to leave out.
@@ -161,7 +229,7 @@ SaveReport SaveJob::write(ItemSource& source, const std::function<SaveReport::Ph
     heartbeat_.expect(bytes_of(*items_));
     heartbeat_.agree("writing the data files", [&] { written = write_data(source); });
     if (staged) report_.stage = staged();
-    const std::vector<Bytes> results = comm_.gather(encode_written(written, report_), 0);
+    const std::vector<Bytes> results = comm_.gather(encode_written(written, report_, paths_of(*items_, described_.paths)), 0);
     heartbeat_.agree("publishing the checkpoint", [&] {
       if (comm_.rank() == 0) publish(results);
     });
@@ -235,15 +303,18 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   std::vector<std::vector<Place>> places;
   std::vector<std::vector<std::string>> files;
   std::vector<SaveReport> reports;
+  std::vector<Paths> paths;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    auto [written, report] = with_context({.rank = static_cast<int>(rank)}, [&] { return decode_written(results[rank]); });
-    reports.push_back(std::move(report));
-    places.push_back(std::move(written.places));
-    files.push_back(std::move(written.files));
+    Written written = with_context({.rank = static_cast<int>(rank)}, [&] { return decode_written(results[rank]); });
+    reports.push_back(std::move(written.report));
+    places.push_back(std::move(written.items.places));
+    files.push_back(std::move(written.items.files));
+    paths.push_back(std::move(written.paths));
   }
   set_places(planner_.global_plan(), places, files);
   Metadata& metadata = planner_.global_plan().metadata;
   metadata.paths = std::move(described_.paths);
+  add_paths(metadata, paths);
   if (options_.planner.keep_plans) metadata.kept_plans = planner_.kept_plans();
   metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
   const auto counters = std::make_shared<StorageCounters>();

@@ -7,7 +7,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
-#include "mapping/state/sharded_object.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
@@ -82,7 +81,7 @@ class TorchDistReader : public CheckpointReader {
   Value decode_object(std::size_t object, ByteView stored) const override {
     const ObjectMetadata& entry = metadata_.objects[object];
     const Value value = decode(entry, stored);
-    return info_.format == "torch_dist" || ShardedObject::is_unique_key(entry.key) ? unwrap(value) : value;
+    return info_.format == "torch_dist" ? unwrap(value) : value;
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
@@ -114,6 +113,7 @@ class TorchDistReader : public CheckpointReader {
                                 "; expected 'torch_dist' version 1",
                             {.file = file->name()});
     }
+    check_common_backend(config, file->name());
     info_.format = "torch_dist";
     info_.version = config.sharded_backend_version;
     expects_common_file_ = config.common_backend.has_value();
@@ -198,7 +198,7 @@ class TorchDistReader : public CheckpointReader {
     return with_context({.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset}, [&] { return load_torch_bytes(bytes, storage_->describe(file)); });
   }
 
-  /// Megatron stores [object]; so do plain DCP directories made of its checkpoints.
+  /// Megatron stores [object], plain DCP directories the object itself, whatever its key looks like.
   static Value unwrap(const Value& value) { return value.is_list() && value.size() == 1 ? value.items()[0] : value; }
 
   std::shared_ptr<Storage> storage_;

@@ -9,6 +9,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/zarr/array_metadata.h"
 #include "strategies/zarr/object_name.h"
@@ -167,6 +168,10 @@ class ZarrScan {
 class ZarrReader final : public CheckpointReader {
  public:
   explicit ZarrReader(std::shared_ptr<const Storage> storage) : storage_(std::move(storage)) {
+    if (storage_->stat(kConfigFile)) {
+      const auto file = storage_->open(kConfigFile);
+      check_common_backend(read_checkpointing_config(read_file(*file, kMaxZarrayBytes), file->name()), file->name());
+    }
     ZarrScan scan(*storage_);
     metadata_ = std::move(scan.metadata);
     arrays_ = std::move(scan.arrays);

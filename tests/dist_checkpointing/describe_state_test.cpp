@@ -7,6 +7,7 @@
 #include "mapping/planning/global_plan.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
 namespace {
@@ -38,6 +39,14 @@ TEST(DescribeState, OnlyPlainDcpDirectoriesSayWhichTensorsRequireGradients) {
   for (const Compat compat : {Compat::kDcp, Compat::kMegatron, Compat::kMegatron019}) {
     EXPECT_EQ(std::get<TensorShard>(describe_state(state, {.compat = compat}, 0).shards.at(0)).properties.requires_grad, compat == Compat::kDcp);
   }
+}
+
+TEST(DescribeState, MegatronStoresObjectsInListsAndPlainDcpTheObjectsThemselves) {
+  StateDict state;
+  state["cell"] = ShardedObject{.key = "cells", .data = "content"};
+  const auto stored = [&](Compat compat) { return load_torch_bytes(describe_state(state, {.compat = compat}, 0).object_bytes.at(0), "cell"); };
+  EXPECT_EQ(stored(Compat::kMegatron), Value::list({"content"}));
+  EXPECT_EQ(stored(Compat::kDcp), Value("content"));
 }
 
 TEST(DescribeState, KeysOfMegatronHaveNoPlaces) {

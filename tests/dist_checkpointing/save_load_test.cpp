@@ -21,6 +21,7 @@ namespace dckpt {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -374,6 +375,20 @@ TEST_F(SaveLoad, APlainDcpDirectoryKeepsTheNestingOfTheStateDict) {
   EXPECT_TRUE(equal(loaded["model"]["w"].as_tensor(), arange({3, 2})));
   EXPECT_TRUE(equal(loaded["model"]["blocks"].items()[1].at("b").as_tensor(), arange({5})));
   EXPECT_EQ(loaded["step"], Value(12));
+}
+
+TEST_F(SaveLoad, APlainDcpDirectoryKnowsThePlacesOfWhatOnlyOneRankHas) {
+  save_on(3, [](int rank) {
+    StateDict state;
+    state["shared"]["step"] = 7;
+    state["rank." + std::to_string(rank)]["blocks"] = Value::list({Value::dict({{"w", arange({2})}})});
+    state["rank." + std::to_string(rank)]["name"] = "own";
+    return state;
+  }, {.compat = Compat::kDcp});
+  const auto reader = open_checkpoint(checkpoint());
+  EXPECT_EQ(reader->metadata().paths.size(), 7U) << "each key once";
+  EXPECT_THAT(reader->metadata().paths, Contains(std::pair("rank.2.blocks.0.w", KeyPath{"rank.2", "blocks", std::int64_t{0}, "w"})));
+  EXPECT_THAT(reader->metadata().paths, Contains(std::pair("rank.1.name", KeyPath{"rank.1", "name"})));
 }
 
 TEST_F(SaveLoad, ShardsInADcpSaveKeepTheirKeysAndAreCutAnew) {

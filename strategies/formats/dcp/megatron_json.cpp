@@ -85,6 +85,15 @@ CheckpointingConfig read_checkpointing_config(ByteView json, const std::string& 
   return config;
 }
 
+void check_common_backend(const CheckpointingConfig& config, const std::string& file_name) {
+  const int version = config.common_backend_version.value_or(1);
+  if (config.common_backend.value_or("torch") == "torch" && version == 1) return;
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "the common state was written by backend " + quoted(config.common_backend.value_or("torch")) + " version " + std::to_string(version) +
+                            "; expected 'torch' version 1",
+                        {.file = file_name});
+}
+
 std::string write_checkpointing_config(const CheckpointingConfig& config) {
   Dict fields{{"sharded_backend", config.sharded_backend}, {"sharded_backend_version", config.sharded_backend_version}};
   if (config.common_backend) {

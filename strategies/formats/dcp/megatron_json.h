@@ -25,6 +25,9 @@ struct CheckpointingConfig {
 /// sharded_backend and values of another type.
 CheckpointingConfig read_checkpointing_config(ByteView json, const std::string& file_name = kConfigFile);
 
+/// Throws CheckpointError (unsupported) for a common backend that this version does not read: Megatron has only ever had "torch" version 1.
+void check_common_backend(const CheckpointingConfig& config, const std::string& file_name = kConfigFile);
+
 /// Byte for byte what Megatron writes: two fields, or four when there is a common backend. Readers up to 0.18 refuse further fields.
 std::string write_checkpointing_config(const CheckpointingConfig& config);
 
