@@ -38,12 +38,19 @@ struct StrategyName {
   friend bool operator==(const StrategyName&, const StrategyName&) = default;
 };
 
-/// How ranks that hold the same data hand it to each other.
+/// How ranks that want the same data hand it to each other.
 enum class Exchange : std::uint8_t { kAuto, kBroadcast, kGather, kAllToAll };
 inline constexpr EnumNames<Exchange, 4> kExchangeNames{
     {{Exchange::kAuto, "auto"}, {Exchange::kBroadcast, "broadcast"}, {Exchange::kGather, "gather"}, {Exchange::kAllToAll, "all_to_all"}}};
 
-/// Fully parallel save and load: the ranks that hold the same shard share the work.
+/// Fully parallel save: the ranks that hold the same shard share the writing. Nothing is handed over: each writes what it has.
+struct ParallelSaveOptions {
+  bool enabled = false;
+
+  friend bool operator==(const ParallelSaveOptions&, const ParallelSaveOptions&) = default;
+};
+
+/// Fully parallel load: what several ranks want is read by one of them.
 struct ParallelOptions {
   bool enabled = false;
   Exchange exchange = Exchange::kAuto;
@@ -92,7 +99,7 @@ struct SaveOptions {
   Compat compat = Compat::kMegatron;
   FlattenedForm flattened = FlattenedForm::kBoxes;
   PlannerOptions planner{};     ///< of the kinds, Compat::kDcp takes `default` and `standard` (and takes `mcore` as `default`), the others `mcore`
-  ParallelOptions parallel{};
+  ParallelSaveOptions parallel{};
   AsyncOptions async{};
   bool overwrite = false;       ///< replace an existing checkpoint of that name (atomically); else that is an error
   bool integrity = false;       ///< write integrity.json with a SHA-256 per file

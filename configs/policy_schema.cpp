@@ -18,7 +18,17 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kTiB = std::uint64_t{1} << 40;
 constexpr EnumNames<bool, 2> kIntegrityNames{{{false, "none"}, {true, "sha256"}}};
 
-Type<ParallelOptions> parallel() {
+Type<ParallelSaveOptions> parallel_save() {
+  const Field<ParallelSaveOptions> exchange{
+      "exchange",
+      [](const YamlNode& node, const std::string& path, ParallelSaveOptions&, ConfigProblems& problems) {
+        problems.push_back({node.place, path + ": ranks that save hand nothing to each other; remove this field (load.parallel.exchange is for loading)"});
+      },
+      [](const ParallelSaveOptions&) { return std::optional<YamlNode>(); }};
+  return section(Schema<ParallelSaveOptions>{{field("enabled", &ParallelSaveOptions::enabled, flag()), exchange}});
+}
+
+Type<ParallelOptions> parallel_load() {
   return section(Schema<ParallelOptions>{{
       field("enabled", &ParallelOptions::enabled, flag()),
       field("exchange", &ParallelOptions::exchange, choice(kExchangeNames)),
@@ -129,7 +139,7 @@ Type<SaveOptions> save() {
                                          field("compat", &SaveOptions::compat, choice(kCompatNames)),
                                          field("flattened", &SaveOptions::flattened, choice(kFlattenedFormNames)),
                                          field("planner", &SaveOptions::planner, planner()),
-                                         field("parallel", &SaveOptions::parallel, parallel()),
+                                         field("parallel", &SaveOptions::parallel, parallel_save()),
                                          field("async", &SaveOptions::async, async()),
                                          field("separation_hint", &SaveOptions::separation_hint, separation_hint()),
                                          field("io", &SaveOptions::io, io()),
@@ -173,7 +183,7 @@ Type<LoadOptions> load() {
       field("strategy", &LoadOptions::strategy, text("the name of a strategy, or auto")),
       field("strict", &LoadOptions::strict, choice(kStrictNames)),
       field("allow_partial_load", &LoadOptions::allow_partial_load, flag()),
-      field("parallel", &LoadOptions::parallel, parallel()),
+      field("parallel", &LoadOptions::parallel, parallel_load()),
       field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
             list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
       field("padding", &LoadOptions::padding, choice(kPaddingNames)),

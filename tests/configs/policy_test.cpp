@@ -42,7 +42,7 @@ save:
   compat: megatron-0.19
   flattened: megatron
   planner: {kind: mcore, dedup: lowest_rank, cache: false, keep_plans: true, validate: false}
-  parallel: {enabled: true, exchange: all_to_all}
+  parallel: {enabled: true}
   async: {enabled: false, snapshot: eager, staging_memory: 1.5GiB}
   separation_hint: "optimizer."
   io: {engine: buffered, threads: 7, files_per_rank: 3, fsync: false, checksums: false, page_aligned: true}
@@ -65,7 +65,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.compat, Compat::kMegatron019);
   EXPECT_EQ(policy.save.flattened, FlattenedForm::kMegatron);
   EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron, .dedup = Dedup::kLowestRank, .cache = false, .keep_plans = true, .validate = false}));
-  EXPECT_EQ(policy.save.parallel, (ParallelOptions{true, Exchange::kAllToAll}));
+  EXPECT_EQ(policy.save.parallel, (ParallelSaveOptions{true}));
   EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false, .staging_memory = std::uint64_t{3} << 29}));
   EXPECT_EQ(policy.save.separation_hint, "optimizer.");
   EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
@@ -84,6 +84,10 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy);
 }
 
+TEST(Policy, SavingHandsNothingOver) {
+  EXPECT_THAT(problems_of("save:\n  parallel: {enabled: true, exchange: gather}\n"), ElementsAre(HasSubstr("p.yaml:3:39: save.parallel.exchange: ranks that save hand nothing")));
+}
+
 TEST(Policy, TheEffectiveOneSaysEverything) {
   EXPECT_EQ(to_yaml({}), R"(version: 1
 save:
@@ -99,7 +103,6 @@ save:
     split_replicas: false
   parallel:
     enabled: false
-    exchange: auto
   async:
     enabled: false
     snapshot: eager
