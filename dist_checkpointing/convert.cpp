@@ -1,10 +1,18 @@
 #include "dist_checkpointing/convert.h"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
+#include "configs/rename.h"
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/load/stored_keys.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/optimizer_form.h"
 #include "mapping/base/parallel_for.h"
 #include "dist_checkpointing/staging_token.h"
 #include "dist_checkpointing/training_root/removal.h"
@@ -12,6 +20,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/global_plan.h"
 #include "mapping/planning/reshard.h"
@@ -20,6 +29,7 @@
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"
 #include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/read_tensors.h"
 #include "strategies/storage/posix.h"
@@ -33,11 +43,17 @@ namespace {
 constexpr std::uint64_t kLargestPiece = std::uint64_t{16} << 20;
 constexpr std::uint64_t kSmallestPiece = std::uint64_t{64} << 10;
 
+/// An object to write: one of the source, or bytes that were made here.
+struct ObjectSource {
+  std::size_t position = 0;
+  std::optional<Bytes> bytes{};
+};
+
 /// What goes where: the result of looking at the source, before anything is written.
 struct Contents {
-  Metadata metadata;                     ///< tensors and objects that are kept
-  std::vector<std::size_t> tensor_of;    ///< their positions in the source
-  std::vector<std::size_t> object_of;
+  Metadata metadata;                     ///< tensors and objects that are kept, under their names in the result
+  std::vector<std::size_t> tensor_of;    ///< positions in the source
+  std::vector<ObjectSource> object_of;
   std::optional<Bytes> common_file;      ///< for Compat::kMegatron
   std::optional<Bytes> common_object;    ///< for the others
 };
@@ -56,15 +72,20 @@ class Conversion {
   }
 
   ConvertReport run() {
+    if (options_.dry_run) require_free_name();
+    if (options_.verify_integrity) verify_integrity(reader_->storage(), 0, 1, read_threads());
     select();
     check_coverage();
+    rename();
     collect_common();
-    const ReshardOptions reshard{options_.ranks, flattened_form()};
+    if (options_.flattened == FlattenedForm::kMegatron) reformulate();
+    const ReshardOptions reshard{options_.ranks, options_.flattened};
     plans_ = plan_reshard(contents_.metadata, reshard);
     if (contents_.common_object) add_common_item();
     // Objects of one key can come from any format; chunks were checked in the source already.
     plan_ = plan_global_save(plans_, {.kind = PlannerKind::kDefault, .validate = false});
     describe();
+    measure();
     if (options_.dry_run) return std::move(report_);
     if (options_.check_source) check_source();
     write();
@@ -73,22 +94,35 @@ class Conversion {
 
  private:
   void choose_target() {
-    const std::string to = options_.to.empty() ? report_.from : options_.to;
-    if (to != "torch_dist" && to != "dcp") {
-      throw CheckpointError(ErrorCode::kUnsupported, "checkpoints can be written as 'torch_dist' or 'dcp', not as " + dckpt::quoted(to) +
+    if (!options_.from.empty() && options_.from != report_.from) {
+      throw CheckpointError(ErrorCode::kMismatch, "the checkpoint has the format " + dckpt::quoted(report_.from) + ", but load.strategy asks for " + dckpt::quoted(options_.from));
+    }
+    if (report_.from == "torch" && std::filesystem::is_directory(report_.source)) {
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "tensors of rank folders (mp_rank_*) cannot be converted: they would have to be joined into the model's own tensors, which this version does not "
+                            "do, and no Megatron finds the keys as they are; load and save the checkpoint with Megatron, or take single tensors out with dckpt extract",
+                            {.file = report_.source.string()});
+    }
+    report_.to = !options_.to.empty() ? options_.to : !options_.compat ? report_.from : *options_.compat == Compat::kDcp ? "dcp" : "torch_dist";
+    if (report_.to != "torch_dist" && report_.to != "dcp") {
+      throw CheckpointError(ErrorCode::kUnsupported, "checkpoints can be written as 'torch_dist' or 'dcp', not as " + dckpt::quoted(report_.to) +
                                                          (options_.to.empty() ? " (the source's format); name one of them" : ""));
     }
-    report_.to = to;
-    if (to == "dcp") {
-      compat_ = Compat::kDcp;
-    } else if (options_.compat && *options_.compat != Compat::kDcp) {
-      compat_ = *options_.compat;
-    } else {
-      compat_ = report_.from == "torch_dist" && !reader_->info().common_file ? Compat::kMegatron019 : Compat::kMegatron;
+    compat_ = options_.compat.value_or(to_dcp() ? Compat::kDcp : Compat::kMegatron);
+    if ((compat_ == Compat::kDcp) != to_dcp()) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "the format " + dckpt::quoted(report_.to) + " and compat " + dckpt::quoted(to_string(compat_)) +
+                                                             " contradict each other; " +
+                                                             (to_dcp() ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
+                                                                       : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core compat 'megatron' or 'megatron-0.19'"));
+    }
+    if (to_dcp() && options_.flattened == FlattenedForm::kMegatron) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "only Megatron-Core reads its flattened form, and not from plain DCP; leave flattened at 'boxes', or write 'torch_dist'");
     }
   }
 
-  FlattenedForm flattened_form() const { return options_.flattened.value_or(report_.to == "dcp" ? FlattenedForm::kBoxes : FlattenedForm::kMegatron); }
+  bool to_dcp() const { return report_.to == "dcp"; }
+  bool from_dcp() const { return report_.from == "dcp"; }
+  int read_threads() const { return options_.read_threads.value_or(options_.io.threads); }
 
   bool kept(const std::string& key) const { return options_.keys(key); }
 
@@ -110,12 +144,20 @@ class Conversion {
     for (std::size_t i = 0; i < source.objects.size(); ++i) {
       if (!kept_object(source.objects[i].key)) continue;
       metadata.objects.push_back(source.objects[i]);
-      contents_.object_of.push_back(i);
+      contents_.object_of.push_back({i});
     }
     report_.left_out = source.tensors.size() + source.objects.size() - metadata.tensors.size() -
                        metadata.objects.size();
-    if (report_.from == "dcp") require_paths(source);
-    if (report_.from == report_.to) keep_paths(source);
+    if (from_dcp()) require_paths(source);
+    std::unordered_set<std::string_view> keys;
+    for (const TensorMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
+    for (const ObjectMetadata& object : metadata.objects) keys.insert(object.key);
+    for (const auto& path : source.paths) {
+      if (keys.contains(path.first)) metadata.paths.push_back(path);
+    }
+    for (const auto& path : source.common_paths) {
+      if (kept_object(path.first)) metadata.common_paths.push_back(path);
+    }
   }
 
   /// Paths decide where plain values go.
@@ -123,11 +165,58 @@ class Conversion {
     if (const auto problem = problem_of_paths(source)) throw *problem;
   }
 
-  void keep_paths(const Metadata& source) {
-    for (const auto& path : source.paths) {
-      const bool object = source.find_object(path.first) != nullptr;
-      if (object ? kept_object(path.first) : kept(path.first)) contents_.metadata.paths.push_back(path);
+  void rename() {
+    if (options_.rename.empty()) return;
+    const KeyRenamer renamer(options_.rename);
+    std::unordered_map<std::string, std::string> stored_as{{kCommonStateKey, kCommonStateKey}};
+    ProblemList ambiguous;
+    const auto renamed = [&](const std::string& key, bool object) {
+      std::string name = object ? renamed_object(renamer, key) : renamer(key);
+      const auto [first, inserted] = stored_as.try_emplace(name, key);
+      if (!inserted) ambiguous.add(dckpt::quoted(first->second) + " and " + dckpt::quoted(key) + " both become " + dckpt::quoted(name));
+      return name;
+    };
+    Metadata& metadata = contents_.metadata;
+    std::unordered_map<std::string, std::string> names;
+    for (TensorMetadata& tensor : metadata.tensors) {
+      std::string name = renamed(tensor.key, false);
+      names.emplace(std::exchange(tensor.key, name), name);
     }
+    for (ObjectMetadata& object : metadata.objects) {
+      std::string name = renamed(object.key, true);
+      names.emplace(std::exchange(object.key, name), name);
+    }
+    for (auto& [key, path] : metadata.paths) {
+      const std::string& name = names.at(key);
+      if (name != key) path = renamed_path(path, name);
+      key = name;
+    }
+    for (auto& [key, path] : metadata.common_paths) {
+      std::string name = renamed(key, true);
+      names.emplace(std::exchange(key, name), name);
+    }
+    ambiguous.raise_if_any(ErrorCode::kMismatch, "the rules for renaming give several stored keys the same name:");
+    const auto changed = std::ranges::count_if(names, [](const auto& entry) { return entry.first != entry.second; });
+    report_.remarks.push_back(grouped(static_cast<std::uint64_t>(changed)) + " keys were renamed");
+  }
+
+  /// A path that has a step for each part of its key gets one for each part of the new key, with list positions where it had some, counted from the end.
+  static KeyPath renamed_path(const KeyPath& path, const std::string& name) {
+    const auto has_dot = [](const PathElement& step) { return std::holds_alternative<std::string>(step) && std::get<std::string>(step).find('.') != std::string::npos; };
+    if (path.size() < 2 || std::ranges::any_of(path, has_dot)) return {name};
+    const std::vector<std::string> parts = split(name, '.');
+    KeyPath renamed(parts.begin(), parts.end());
+    for (std::size_t i = 1; i <= std::min(path.size(), renamed.size()); ++i) {
+      const PathElement& before = path[path.size() - i];
+      if (std::holds_alternative<std::int64_t>(before) && parts[parts.size() - i] == std::to_string(std::get<std::int64_t>(before))) renamed[renamed.size() - i] = before;
+    }
+    return renamed;
+  }
+
+  void reformulate() {
+    const Value common = plain_common_ ? *plain_common_ : reader_->common_state();
+    const std::size_t changed = reformulate_optimizer_state(contents_.metadata, common);
+    if (changed > 0) report_.remarks.push_back(grouped(changed) + " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
   }
 
   void check_coverage() const {
@@ -146,30 +235,34 @@ class Conversion {
 
   /// The common state in the form that the target wants; bytes are carried over unchanged where both sides use the same form.
   void collect_common() {
-    if (report_.to == "torch_dist" && report_.from == "dcp") move_plain_objects();
+    if (!to_dcp() && from_dcp()) move_plain_objects();
+    if (to_dcp() && !from_dcp()) restore_plain_objects();
     const bool as_file = compat_ == Compat::kMegatron;
     const CheckpointInfo& info = reader_->info();
-    if (as_file && info.common_file) {
+    if (!plain_common_ && as_file && info.common_file) {
       contents_.common_file = carried(*info.common_file, {});
       return;
     }
-    if (!as_file && info.common_place) {
+    if (!plain_common_ && !as_file && info.common_place && to_dcp() == from_dcp()) {
       contents_.common_object = carried(reader_->metadata().files[info.common_place->file], info.common_place);
       return;
     }
     Value common = plain_common_ ? *plain_common_ : reader_->common_state();
     if (common.is_none()) {
-      if (report_.to == "dcp") return;
+      if (to_dcp()) return;
       common = Value::dict();
     }
     if (as_file) {
       contents_.common_file = save_torch_file(common);
       if (info.common_place) report_.remarks.push_back("the common state moved from an object into common.pt, which every Megatron reads");
     } else {
-      contents_.common_object = save_torch_file(Value::list({common}));
+      contents_.common_object = stored_object(common);
       if (info.common_file) report_.remarks.push_back("the common state moved from common.pt into the object " + std::string(kCommonStateKey));
     }
   }
+
+  /// Megatron stores a list with the object in it, plain DCP the object itself.
+  Bytes stored_object(const Value& value) const { return save_torch_file(to_dcp() ? value : Value::list({value})); }
 
   /// The bytes of a torch file, or of a record in a data file, as they are.
   Bytes carried(const std::string& name, const std::optional<Place>& place) const {
@@ -189,28 +282,68 @@ class Conversion {
 
   /// Values that a plain DCP directory keeps under their paths are common state in Megatron's terms.
   void move_plain_objects() {
-    const Metadata& source = reader_->metadata();
+    Metadata& metadata = contents_.metadata;
+    std::unordered_map<std::string, KeyPath> paths(metadata.paths.begin(), metadata.paths.end());
+    std::vector<ObjectMetadata> objects;
+    std::vector<ObjectSource> sources;
     std::vector<std::pair<KeyPath, Value>> leaves;
-    Metadata kept_metadata = contents_.metadata;
-    kept_metadata.objects.clear();
-    std::vector<std::size_t> kept_positions;
-    for (std::size_t i = 0; i < contents_.object_of.size(); ++i) {
-      const ObjectMetadata& object = contents_.metadata.objects[i];
-      if (ShardedObject::is_unique_key(object.key)) {
-        kept_metadata.objects.push_back(object);
-        kept_positions.push_back(contents_.object_of[i]);
+    std::unordered_set<std::string> moved;
+    for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
+      const std::string& key = metadata.objects[i].key;
+      if (ShardedObject::is_unique_key(key)) {
+        objects.push_back(metadata.objects[i]);
+        sources.push_back(contents_.object_of[i]);
         continue;
       }
-      const auto path = std::find_if(source.paths.begin(), source.paths.end(), [&](const auto& entry) { return entry.first == object.key; });
-      leaves.emplace_back(path == source.paths.end() ? KeyPath{object.key} : path->second, reader_->object(contents_.object_of[i]));
+      const auto path = paths.find(key);
+      leaves.emplace_back(path == paths.end() ? KeyPath{key} : path->second, reader_->object(contents_.object_of[i].position));
+      metadata.common_paths.emplace_back(key, leaves.back().first);
+      moved.insert(key);
     }
-    contents_.metadata = std::move(kept_metadata);
-    contents_.object_of = std::move(kept_positions);
     if (leaves.empty()) return;
+    std::erase_if(metadata.paths, [&](const auto& entry) { return moved.contains(entry.first); });
+    metadata.objects = std::move(objects);
+    contents_.object_of = std::move(sources);
     report_.remarks.push_back(grouped(leaves.size()) + " plain values of the DCP directory became the common state");
     Value common = reader_->common_state();
     if (common.is_none()) common = Value::dict();
     plain_common_ = merge(std::move(common), unflatten_state_dict(leaves));
+  }
+
+  /// The way back: what a conversion once moved into the common state is an object of its own again.
+  void restore_plain_objects() {
+    Metadata& metadata = contents_.metadata;
+    if (reader_->metadata().common_paths.empty()) return;
+    const std::size_t before = metadata.objects.size();
+    Value common = reader_->common_state();
+    for (const auto& [key, path] : std::exchange(metadata.common_paths, {})) {
+      const Value* const found = find_element(common, path);
+      if (found == nullptr) continue;
+      Bytes bytes = stored_object(*found);
+      metadata.objects.push_back({key, {.length = bytes.size()}});
+      if (path.size() > 1 || !metadata.paths.empty()) metadata.paths.emplace_back(key, dotted_name(path) == key ? path : renamed_path(path, key));
+      contents_.object_of.push_back({.bytes = std::move(bytes)});
+    }
+    for (const auto& [key, path] : reader_->metadata().common_paths) {
+      if (find_element(common, path) != nullptr) remove_element(common, path);
+    }
+    plain_common_ = common.size() == 0 ? Value() : common;
+    report_.remarks.push_back(grouped(metadata.objects.size() - before) + " values of the common state are objects of the DCP directory again");
+  }
+
+  /// Takes an element out of a nested dict, with the dicts and lists that hold nothing without it. Positions in lists stay: what was there is none.
+  static void remove_element(Value& tree, std::span<const PathElement> path) {
+    const auto is_empty = [](const Value& value) {
+      return value.is_dict() ? value.size() == 0 : value.is_list() && std::ranges::all_of(value.items(), [](const Value& item) { return item.is_none(); });
+    };
+    const auto* const name = std::get_if<std::string>(&path.front());
+    Value* const inner = name != nullptr ? tree.mutable_dict().find(Value(*name)) : &tree.mutable_items()[static_cast<std::size_t>(std::get<std::int64_t>(path.front()))];
+    if (path.size() > 1) {
+      remove_element(*inner, path.subspan(1));
+      if (!is_empty(*inner)) return;
+    }
+    if (name != nullptr) tree.mutable_dict().erase(Value(*name));
+    else *inner = Value();
   }
 
   void add_common_item() {
@@ -230,12 +363,48 @@ class Conversion {
       report_.chunks_after += tensor.chunks.size();
       report_.bytes += tensor.nbytes();
     }
-    const auto flattened = std::count_if(contents_.metadata.tensors.begin(), contents_.metadata.tensors.end(), [](const auto& tensor) { return tensor.flattened_shape.has_value(); });
-    if (flattened > 0) {
-      report_.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) + (flattened_form() == FlattenedForm::kBoxes
-                                                                                      ? " flattened tensors became ordinary ones of their original shapes"
-                                                                                      : " flattened tensors keep Megatron's form (0.8 to 0.15 load it)"));
+    const auto flattened = std::ranges::count_if(reader_->metadata().tensors, [](const TensorMetadata& tensor) { return tensor.flattened_shape.has_value(); });
+    if (flattened > 0 && options_.flattened == FlattenedForm::kBoxes) {
+      report_.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) + " flattened tensors became ordinary ones of their original shapes");
     }
+    const Value common = plain_common_ ? *plain_common_ : reader_->common_state();
+    for (std::string& sentence : describe_readers({report_.to, contents_.common_file.has_value(), plan_.metadata, common})) report_.remarks.push_back(std::move(sentence));
+  }
+
+  /// How many files there will be, how large, and whether they fit.
+  void measure() {
+    std::vector<std::vector<Place>> places;
+    std::vector<std::vector<std::string>> files;
+    for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
+      WrittenItems written = measure_data_files(static_cast<int>(rank), final_plan(plans_[rank], plan_.items[rank]), options_.io, options_.separation_hint);
+      for (const Place& place : written.places) report_.disk_bytes += place.length;
+      report_.files += written.files.size();
+      places.push_back(std::move(written.places));
+      files.push_back(std::move(written.files));
+    }
+    if (contents_.common_file) report_.disk_bytes += contents_.common_file->size();
+    set_places(plan_, places, files);
+    report_.disk_bytes += write_dcp_metadata(plan_.metadata).size();
+    require_space();
+  }
+
+  /// What publishing would find only at the end.
+  void require_free_name() const {
+    const std::filesystem::path& path = report_.destination;
+    std::error_code error;
+    if (!std::filesystem::exists(path, error) || (std::filesystem::is_directory(path, error) && std::filesystem::is_empty(path, error))) return;
+    if (options_.overwrite) return check_replaceable(split_target(path));
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the destination exists and is not to be replaced (overwrite)", {.file = path.string()});
+  }
+
+  void require_space() const {
+    std::filesystem::path directory = std::filesystem::absolute(split_target(report_.destination).parent);
+    std::error_code error;
+    while (!std::filesystem::exists(directory, error) && directory.has_relative_path()) directory = directory.parent_path();
+    const std::filesystem::space_info space = std::filesystem::space(directory, error);
+    if (error || report_.disk_bytes <= space.available) return;
+    throw CheckpointError(ErrorCode::kIo, "the result needs about " + human_bytes(report_.disk_bytes) + ", but only " + human_bytes(space.available) + " are free",
+                          {.file = directory.string()});
   }
 
   void check_source() const {
@@ -254,7 +423,7 @@ class Conversion {
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       if (i == 0 || file_of(chunks[i]) != file_of(chunks[i - 1])) starts.push_back(i);
     }
-    parallel_for(starts.size(), options_.io.threads, [&](std::size_t task) {
+    parallel_for(starts.size(), read_threads(), [&](std::size_t task) {
       const std::size_t end = task + 1 < starts.size() ? starts[task + 1] : chunks.size();
       const auto file = reader_->storage().open(source.files[file_of(chunks[starts[task]])]);
       for (std::size_t i = starts[task]; i < end; ++i) {
@@ -262,7 +431,9 @@ class Conversion {
         reader_->check_chunk(chunks[i].first, chunks[i].second, *file);
       }
     });
-    for (const std::size_t object : contents_.object_of) reader_->check_object(object);
+    for (const ObjectSource& object : contents_.object_of) {
+      if (!object.bytes) reader_->check_object(object.position);
+    }
   }
 
   void go_on_unless_stopped() const {
@@ -279,15 +450,16 @@ class Conversion {
       const auto threads = static_cast<std::uint64_t>(std::max(conversion.options_.io.threads, 1));
       // A piece occupies its own bytes, and reading it may stage as much again.
       piece_ = std::clamp(conversion.options_.max_memory / threads / 2, kSmallestPiece, kLargestPiece);
+      staging_ = std::clamp(conversion.options_.staging / threads, kSmallestPiece, piece_);
     }
 
     Bytes object(const WriteItem& item) override {
       if (item.source == kCommonSource) return *conversion_.contents_.common_object;
-      const std::size_t position = conversion_.contents_.object_of[item.source];
+      const ObjectSource& object = conversion_.contents_.object_of[item.source];
       const CheckpointReader& reader = *conversion_.reader_;
       progress_.add(item.nbytes);
-      if (reader.info().format == "torch_dist" || reader.info().format == "dcp") return reader.object_bytes(position);
-      return save_torch_file(Value::list({reader.object(position)}));
+      if (object.bytes) return *object.bytes;
+      return conversion_.report_.from == conversion_.report_.to ? reader.object_bytes(object.position) : conversion_.stored_object(reader.object(object.position));
     }
 
     void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
@@ -302,7 +474,7 @@ class Conversion {
         wanted.tensor = static_cast<std::uint32_t>(conversion_.contents_.tensor_of[item.source]);
         const Tensor part(item.properties.dtype, Shape{count}, Shape{1}, buffer.data(), nullptr);
         const auto items = plan_reads(reader.metadata(), {&wanted, 1});
-        read_tensors(reader, items, {&part, 1}, {.threads = 1, .staging = piece_});
+        read_tensors(reader, items, {&part, 1}, {.threads = 1, .staging = staging_});
         sink(part.bytes());
         progress_.add(part.nbytes());
       }
@@ -312,6 +484,7 @@ class Conversion {
     const Conversion& conversion_;
     ProgressCounter progress_;
     std::uint64_t piece_ = 0;
+    std::uint64_t staging_ = 0;
   };
 
   void write() {
@@ -340,6 +513,7 @@ class Conversion {
     restore_order(metadata.tensors, contents_.metadata.tensors);
     restore_order(metadata.objects, contents_.metadata.objects);
     metadata.paths = contents_.metadata.paths;
+    metadata.common_paths = contents_.metadata.common_paths;
     metadata.storage_meta = contents_.metadata.storage_meta;
     metadata.version = contents_.metadata.version;
     report_.files = metadata.files.size();
@@ -374,7 +548,7 @@ class Conversion {
   std::unique_ptr<CheckpointReader> reader_;
   Compat compat_ = Compat::kMegatron;
   Contents contents_;
-  std::optional<Value> plain_common_;
+  std::optional<Value> plain_common_;    ///< the common state if it is not the source's; none: there is none
   std::vector<SavePlan> plans_;
   GlobalPlan plan_;
   ConvertReport report_;

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <unordered_map>
 
+#include "dist_checkpointing/optimizer_form.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 
@@ -114,6 +115,7 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   const auto of_optimizer = [](const auto& entry) { return is_optimizer_key(entry.key); };
   summary.has_optimizer = std::ranges::any_of(metadata.tensors, of_optimizer) ||
                           std::ranges::any_of(metadata.objects, of_optimizer);
+  summary.readers = describe_readers({reader.info().format, reader.info().common_file.has_value(), metadata, summary.common});
   list_files(reader.storage(), "", 0, summary.files);
   count_unused(reader, summary.files);
   return summary;

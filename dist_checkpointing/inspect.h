@@ -59,6 +59,7 @@ struct CheckpointSummary {
   GroupTotal optimizer;              ///< tensors whose key says that they are (is_optimizer_key)
   GroupTotal object_total;
   bool has_optimizer = false;  ///< any key says that it is optimizer state, chosen or not
+  std::vector<std::string> readers;  ///< who loads the model and who resumes the optimizer: describe_readers
 };
 
 struct InspectOptions {

@@ -1,13 +1,24 @@
 #include "dist_checkpointing/load/stored_keys.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
-#include "configs/rename.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
 
 namespace dckpt {
+namespace {
+
+constexpr std::string_view kGrid = "/shard_";
+
+}  // namespace
+
+std::string renamed_object(const KeyRenamer& renamed, const std::string& unique_key) {
+  const std::size_t grid = std::min(unique_key.rfind(kGrid), unique_key.size());
+  return renamed(std::string_view(unique_key).substr(0, grid)) + unique_key.substr(grid);
+}
 
 StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules) {
   const KeyRenamer renamed(rules);
@@ -21,11 +32,10 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
   for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);
   for (std::uint32_t i = 0; i < metadata.objects.size(); ++i) {
     const std::string& stored = metadata.objects[i].key;
-    const std::size_t suffix = std::min(stored.rfind("/shard_"), stored.size());
-    const std::string key = renamed(stored.substr(0, suffix));
-    add(objects_, key + stored.substr(suffix), i, metadata.objects);
-    auto& grids = grids_[key];
+    const std::string name = renamed_object(renamed, stored);
+    auto& grids = grids_[name.substr(0, name.rfind(kGrid))];
     if (const auto cell = ShardedObject::parse_unique_key(stored)) grids.insert(cell->global_shape);
+    add(objects_, name, i, metadata.objects);
   }
   ambiguous.raise_if_any(ErrorCode::kMismatch, "the rules of load.rename give several stored keys the same name:");
 }

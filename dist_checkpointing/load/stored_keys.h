@@ -9,10 +9,14 @@
 #include <unordered_map>
 
 #include "configs/options.h"
+#include "configs/rename.h"
 #include "mapping/geometry/shape.h"
 #include "mapping/planning/metadata.h"
 
 namespace dckpt {
+
+/// The name of an object under rules for keys: the grid in its unique key stays as it is.
+std::string renamed_object(const KeyRenamer& renamed, const std::string& unique_key);
 
 /// Names of what a checkpoint holds, as rules rename them, with their positions in the metadata.
 class StoredKeys {

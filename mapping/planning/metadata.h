@@ -73,6 +73,8 @@ struct Metadata {
   /// DCP's planner_data: key → path in the nested state dict that was saved. Empty when there is none.
   std::vector<std::pair<std::string, KeyPath>> paths;
   std::vector<std::string> stray_paths{};  ///< keys of planner_data for which nothing is stored
+  /// What a conversion from plain DCP has moved from objects into the common state: key → path in it. The way back takes them out again.
+  std::vector<std::pair<std::string, KeyPath>> common_paths{};
   std::optional<StorageMeta> storage_meta{};
   std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)
   bool has_mcore_data = false;           ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of some tensors may be set)

@@ -58,12 +58,16 @@ class BufferedFile {
   std::uint64_t position_ = 0;
 };
 
-void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source, const WriteOptions& io) {
+TensorBlobWriter blob_of(const WriteItem& item, std::uint64_t file_offset, const WriteOptions& io) {
   TensorBlobOptions options;  // requires no gradient: like torch, which detaches what it saves, and leaves it to the metadata to say so
   options.alignment = io.page_aligned ? kPageSize : 64;
-  options.file_offset = file.position();
+  options.file_offset = file_offset;
   options.crc = io.checksums;
-  const TensorBlobWriter blob(item.properties.dtype, item.chunk.sizes, options);
+  return {item.properties.dtype, item.chunk.sizes, options};
+}
+
+void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source, const WriteOptions& io) {
+  const TensorBlobWriter blob = blob_of(item, file.position(), io);
   file.append(blob.head());
   std::uint32_t crc = 0;
   std::uint64_t delivered = 0;
@@ -167,6 +171,22 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
     }
     file.finish(io.fsync);
   });
+  return written;
+}
+
+WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptions& io, std::string_view separation_hint) {
+  check_separation_hint(separation_hint);
+  WrittenItems written;
+  written.places.resize(plan.size());
+  for (const DataFile& file : plan_data_files(plan, rank, io.files_per_rank, separation_hint)) {
+    std::uint64_t position = 0;
+    for (const std::size_t i : file.items) {
+      const std::uint64_t length = plan[i].kind == WriteItem::Kind::kObject ? plan[i].nbytes : blob_of(plan[i], position, io).size();
+      written.places[i] = {static_cast<std::uint32_t>(written.files.size()), position, length};
+      position += length;
+    }
+    written.files.push_back(file.name);
+  }
   return written;
 }
 

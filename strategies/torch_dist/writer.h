@@ -17,6 +17,9 @@ namespace dckpt {
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io,
                               std::string_view separation_hint = {});
 
+/// What write_data_files would return for such a plan, without writing; items of objects are taken to have `nbytes`.
+WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptions& io, std::string_view separation_hint = {});
+
 /// What makes the data files a checkpoint.
 struct CheckpointMarkers {
   Compat compat = Compat::kMegatron;

@@ -9,12 +9,22 @@ import unittest
 import sample
 import tool
 import torch_peer
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from rendering import difference, render
 
 
-def unwrapped(key: str, value):
-    """Megatron stores [object] under "key/shard_…"."""
-    return value[0] if "/shard_" in key else value
+def unwrapped(path: pathlib.Path, key: str, value):
+    """Megatron stores [object] under "key/shard_…", a plain DCP directory the object itself."""
+    return value[0] if "/shard_" in key and (path / "metadata.json").exists() else value
+
+
+def load_nested(path: pathlib.Path) -> dict:
+    """The state dict as it was nested, by planner_data: what torch's own dcp_to_torch_save does."""
+    state = {}
+    _load_state_dict(state, storage_reader=FileSystemReader(path), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    return state
 
 
 class TorchReads(unittest.TestCase):
@@ -36,7 +46,7 @@ class TorchReads(unittest.TestCase):
         objects.pop("common_state/shard_0_1", None)
         self.assertEqual(torch_peer.digests(tensors), tool.wanted_digests(expected))
         self.assertEqual(tool.digests(path), tool.wanted_digests(expected))
-        self.assertIsNone(difference({key: render(unwrapped(key, value)) for key, value in objects.items()}, expected["objects"]))
+        self.assertIsNone(difference({key: render(unwrapped(path, key, value)) for key, value in objects.items()}, expected["objects"]))
 
     def test_torch_dist_cut_anew(self):
         for name in tool.goldens("mcore", "zarr"):
@@ -54,11 +64,22 @@ class TorchReads(unittest.TestCase):
                 self.check_content(path, tool.expected(name))
                 self.assertFalse((path / "metadata.json").exists())
 
+    def test_dcp_comes_back_from_torch_dist(self):
+        for name in tool.goldens("dcp"):
+            with self.subTest(name):
+                megatron = self.folder / "megatron" / name
+                back = self.folder / "back" / name
+                tool.run("convert", tool.GOLDENS / name / "ckpt", megatron, "--to", "torch_dist")
+                tool.run("convert", megatron, back, "--to", "dcp")
+                tool.run("diff", tool.GOLDENS / name / "ckpt", back)
+                self.assertEqual(torch_peer.read_metadata(back).planner_data, torch_peer.read_metadata(tool.GOLDENS / name / "ckpt").planner_data)
+                self.assertIsNone(difference(render(load_nested(back)), render(load_nested(tool.GOLDENS / name / "ckpt"))))
+
     def test_flattened_form_is_kept(self):
         for name in [name for name in tool.goldens("mcore") if "flattened" in name or "bucket-space" in name]:
             with self.subTest(name):
                 expected = tool.expected(name)
-                path = self.convert(name, "--ranks", "3")
+                path = self.convert(name, "--ranks", "3", "--flattened", "megatron")
                 self.assertEqual(tool.digests(path), tool.wanted_digests(expected))
                 self.assertIsNone(difference(tool.objects(path), expected["objects"]))
 
@@ -92,7 +113,7 @@ class TorchReads(unittest.TestCase):
                 self.assertEqual(torch_peer.digests(tensors), torch_peer.digests(wanted))
                 self.assertEqual(tool.digests(path), torch_peer.digests(wanted))
                 for key, value in sample.objects().items():
-                    self.assertIsNone(difference(render(objects[key][0] if compat != "dcp" else unwrapped(key, objects[key])), render(value)))
+                    self.assertIsNone(difference(render(unwrapped(path, key, objects[key])), render(value)))
                 common = sample.common()
                 if compat == "megatron":
                     self.assertIsNone(difference(render(torch_peer.unpickle(path / "common.pt")), render(common)))

@@ -144,7 +144,7 @@ TEST(Tool, InspectJsonHasTheDocumentedShape) {
   const ToolRun run = run_tool({"inspect", path_of(kSynthetic), "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Value json = run.json();
-  EXPECT_THAT(members(json), ElementsAre("format", "version", "producer", "tensors", "objects", "common", "files"));
+  EXPECT_THAT(members(json), ElementsAre("format", "version", "producer", "readers", "tensors", "objects", "common", "files"));
   EXPECT_EQ(json.at("format").as_str(), "torch_dist");
   EXPECT_EQ(json.at("version").as_int(), 1);
   EXPECT_THAT(members(json.at("tensors").items().front()), ElementsAre("key", "dtype", "shape", "bytes", "chunks", "flattened"));

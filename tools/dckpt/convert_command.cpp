@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "dist_checkpointing/convert.h"
+#include "dist_checkpointing/convert_policy.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
@@ -40,6 +41,7 @@ Value to_json_value(const ConvertReport& report, bool dry_run) {
                       {"chunks_after", report.chunks_after},
                       {"bytes", report.bytes},
                       {"files", report.files},
+                      {"disk_bytes", report.disk_bytes},
                       {"ranks", report.ranks},
                       {"remarks", Value::list(std::move(remarks))}});
 }
@@ -53,24 +55,34 @@ void print_report(const ConvertReport& report, bool dry_run) {
   table.add({"chunks", grouped(report.chunks_before) + " before, " + grouped(report.chunks_after) + " after, in " + grouped(report.files) +
                            (report.files == 1 ? " file" : " files") + " for " + grouped(static_cast<std::uint64_t>(report.ranks)) +
                            (report.ranks == 1 ? " rank" : " ranks")});
+  table.add({"on disk", std::string(dry_run ? "about " : "") + human_bytes(report.disk_bytes)});
   table.print();
   for (const std::string& remark : report.remarks) print("note: " + safe_message(remark) + "\n");
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n" : styled(Style::kGreen, "written") + "\n");
 }
 
-/// What a policy says about writing, where no option says otherwise. Without `--to` its readers decide the format.
-void apply(const SaveOptions& save, ConvertOptions& convert) {
-  if (convert.to.empty()) convert.to = save.compat == Compat::kDcp ? "dcp" : save.strategy.name;
-  if (!convert.compat) convert.compat = save.compat;
-  if (!convert.flattened) convert.flattened = save.flattened;
-  convert.integrity |= save.integrity;
-  convert.separation_hint = save.separation_hint;
-  convert.io = save.io;
+/// What the command line says where it says something, else the policy, whose fields that mean nothing here go to `unused`.
+ConvertOptions merged(const Options& options, std::vector<std::string>& unused) {
+  if (options.policy.name.empty()) return options.convert;
+  PolicyForConversion policy = policy_for_conversion(options.policy.parsed());
+  unused = std::move(policy.unused);
+  ConvertOptions merged = std::move(policy.options);
+  const ConvertOptions& given = options.convert;
+  // A policy that says nothing about its readers leaves the format to --to.
+  if (!given.to.empty() && merged.compat == SaveOptions{}.compat) merged.compat.reset();
+  merged.to = given.to;
+  merged.ranks = given.ranks;
+  merged.keys = given.keys;
+  merged.iteration = given.iteration;
+  merged.dry_run = given.dry_run;
+  merged.overwrite = given.overwrite;
+  merged.integrity |= given.integrity;
+  return merged;
 }
 
-/// The options that CLI11 has left as text.
-ConvertOptions parsed(const Options& options) {
-  ConvertOptions parsed = options.convert;
+/// With the options that CLI11 has left as text.
+ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) {
+  ConvertOptions parsed = merged(options, unused);
   const auto refuse = [](const std::string& option, const std::string& text, const std::string& expected) {
     return CheckpointError(ErrorCode::kInvalidArgument, option + ": found " + dckpt::quoted(text) + ", expected " + expected);
   };
@@ -79,8 +91,9 @@ ConvertOptions parsed(const Options& options) {
     if (!parsed.compat) throw refuse("--compat", options.compat, "megatron, megatron-0.19 or dcp");
   }
   if (!options.flattened.empty()) {
-    parsed.flattened = value_of(kFlattenedFormNames, options.flattened);
-    if (!parsed.flattened) throw refuse("--flattened", options.flattened, "megatron or boxes");
+    const std::optional<FlattenedForm> form = value_of(kFlattenedFormNames, options.flattened);
+    if (!form) throw refuse("--flattened", options.flattened, "megatron or boxes");
+    parsed.flattened = *form;
   }
   if (!options.max_memory.empty()) {
     const std::optional<std::uint64_t> size = parse_size(options.max_memory);
@@ -88,18 +101,25 @@ ConvertOptions parsed(const Options& options) {
     parsed.max_memory = *size;
   }
   parsed.check_source = !options.trust_source;
-  if (!options.policy.name.empty()) apply(options.policy.parsed().save, parsed);
   return parsed;
 }
 
+std::string joined(const std::vector<std::string>& texts) {
+  std::string out;
+  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + text;
+  return out;
+}
+
 int run_convert(const Options& options) {
-  ConvertOptions convert_options = parsed(options);
+  std::vector<std::string> unused;
+  ConvertOptions convert_options = parsed(options, unused);
   ConvertReport report;
   {
     ProgressLine progress("convert ");
     convert_options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
     report = with_context({.file = options.source}, [&] { return convert(options.source, options.destination, convert_options); });
   }
+  if (!unused.empty()) report.remarks.push_back("of the policy, these mean nothing for one process that writes one checkpoint: " + joined(unused));
   if (options.json) print_json(to_json_value(report, convert_options.dry_run));
   else print_report(report, convert_options.dry_run);
   return kOk;
@@ -114,6 +134,13 @@ Command add_convert(CLI::App& program) {
   command.footer(
       "The result appears under DST in one step when it is complete. Memory stays within --max-memory,\n"
       "whatever the size of the tensors.\n\n"
+      "Who loads the result:\n"
+      "  model      by default every Megatron-Core with torch_dist (0.6 and newer) and PyTorch DCP;\n"
+      "             --compat megatron-0.19: Megatron-Core 0.19 and newer; --to dcp: PyTorch DCP\n"
+      "  optimizer  no form serves every release. State of Megatron-Core 0.8 to 0.15 that is flattened\n"
+      "             (fully_sharded_model_space) is resumed by these releases alone, and only with\n"
+      "             --flattened megatron. fully_reshardable and dp_reshardable: 0.15 and newer.\n"
+      "  The notes after a conversion, and dckpt inspect, say it of the checkpoint at hand.\n\n"
       "Examples:\n"
       "  dckpt convert iter_0001000 plain --to dcp\n"
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
@@ -123,10 +150,10 @@ Command add_convert(CLI::App& program) {
   command.add_option("SRC", options->source, "Checkpoint directory, training root, or a file of a checkpoint")->required()->type_name("");
   command.add_option("DST", options->destination, "Directory to write")->required()->type_name("");
   add_iteration(command, "--iteration", convert.iteration);
-  command.add_option("--to", convert.to, "Format to write (see dckpt formats); by default the same")->type_name("FORMAT");
+  command.add_option("--to", convert.to, "Format to write: torch_dist or dcp; by default that of SRC")->type_name("FORMAT");
   command.add_option("--policy", options->policy.name, "Take from this policy what no other option says (see dckpt config)")->type_name("FILE");
-  command.add_option("--compat", options->compat, "Readers that must accept it: megatron (all), megatron-0.19, dcp")->type_name("NAME");
-  command.add_option("--flattened", options->flattened, "Form of flattened tensors: megatron (0.8 to 0.15) or boxes (everyone)")->type_name("FORM");
+  command.add_option("--compat", options->compat, "Readers of the model: megatron (0.6 and newer), megatron-0.19, dcp")->type_name("NAME");
+  command.add_option("--flattened", options->flattened, "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")->type_name("FORM");
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
              [&convert](int ranks) { convert.ranks = ranks; });
   command.add_option("--include", convert.keys.include, "Only keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
@@ -134,7 +161,7 @@ Command add_convert(CLI::App& program) {
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")->type_name("SIZE");
   command.add_flag("--integrity", convert.integrity, "Write integrity.json with a SHA-256 per file");
   command.add_flag("--trust-source", options->trust_source, "Do not compare the checksums of the source first");
-  command.add_flag("--dry-run", convert.dry_run, "Say what would be written, write nothing");
+  command.add_flag("--dry-run", convert.dry_run, "Say what would be written and how large it is, write nothing");
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
   add_json(command, options->json);
   return {&command, [options] {

@@ -69,6 +69,7 @@ Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool
       Value::dict({{"format", summary.info.format},
                    {"version", or_none(summary.info.version)},
                    {"producer", summary.info.producer},
+                   {"readers", Value::list(ValueList(summary.readers.begin(), summary.readers.end()))},
                    {"tensors", Value::list(std::move(tensors))},
                    {"objects", Value::list(std::move(objects))},
                    {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
@@ -131,6 +132,7 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
     for (const std::string& why : resume->passed_over) head.add({"skipped", safe_message(why)});
   }
   head.print();
+  for (const std::string& sentence : summary.readers) print(shown(sentence) + "\n");
 
   print("\n");
   using Align = Table::Align;

@@ -19,6 +19,8 @@ inline constexpr std::string_view kMegatronModule = "megatron.core.dist_checkpoi
 inline constexpr std::string_view kPlannerModule = "torch.distributed.checkpoint.planner";
 /// The attribute that this library adds to each SavePlan of all_local_plans: KeptPlan::proposed. Python ignores it.
 inline constexpr std::string_view kKeptPlan = "dckpt_plan";
+/// The attribute that this library adds to Metadata: Metadata::common_paths. Readers of Python ignore it.
+inline constexpr std::string_view kCommonPaths = "dckpt_common_paths";
 
 struct GlobalName {
   std::string_view module;

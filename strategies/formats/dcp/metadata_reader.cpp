@@ -73,7 +73,12 @@ class MetadataReader {
     read_entries(graph_.dict(graph_.find(fields, "state_dict_metadata"), "state_dict_metadata"));
     read_mcore_data(graph_.find(fields, "mcore_data"));
     read_records(graph_.dict(graph_.find(fields, "storage_data"), "storage_data"));
-    read_paths(graph_.find(fields, "planner_data"));
+    read_paths(graph_.find(fields, "planner_data"), metadata_.paths, [&](std::string_view key) {
+      if (entry_of_key_.contains(key)) return true;
+      metadata_.stray_paths.emplace_back(key);
+      return false;
+    });
+    read_paths(graph_.find(fields, dcp::kCommonPaths), metadata_.common_paths, [&](std::string_view key) { return !entry_of_key_.contains(key); });
     read_storage_meta(graph_.find(fields, "storage_meta"));
     read_kept_plans(graph_.find(fields, "all_local_plans"));
     if (const Id version = graph_.find(fields, "version"); graph_.is_text(version)) metadata_.version = std::string(graph_.text(version, "version"));
@@ -344,21 +349,18 @@ class MetadataReader {
     return last_file_;
   }
 
-  /// {key: path in the state dict}. Nothing depends on it, so that entries of another form are skipped. DCP's keys are the elements of their path with dots
+  /// {key: path in a nested dict}. Nothing depends on it, so that entries of another form are skipped. DCP's keys are the elements of their path with dots
   /// between them: a path that is longer is none, and must not be copied (one str may be referred to again and again).
-  void read_paths(Id id) {
-    if (graph_.is_none(id) || graph_.kind(id) != Kind::kDict) return;
-    const auto items = graph_.dict(id, "planner_data");
+  template <typename IsWanted>
+  void read_paths(Id id, std::vector<std::pair<std::string, KeyPath>>& paths, IsWanted is_wanted) {
+    if (id == MetadataGraph::kAbsent || graph_.kind(id) != Kind::kDict) return;
+    const auto items = graph_.dict(id, "a dict of paths");
     std::unordered_set<std::string_view> seen;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!graph_.is_text(items[i])) continue;
-      const std::string_view key = graph_.text(items[i], "a key of planner_data");
-      if (!seen.insert(key).second) continue;
-      if (!entry_of_key_.contains(key)) {
-        metadata_.stray_paths.emplace_back(key);
-        continue;
-      }
-      if (auto path = read_path(key, items[i + 1])) metadata_.paths.emplace_back(std::string(key), std::move(*path));
+      const std::string_view key = graph_.text(items[i], "a key of a path");
+      if (!seen.insert(key).second || !is_wanted(key)) continue;
+      if (auto path = read_path(key, items[i + 1])) paths.emplace_back(std::string(key), std::move(*path));
     }
   }
 

@@ -30,11 +30,12 @@ class MetadataWriter {
     object(dcp::kMetadataModule, "Metadata");
     attributes([&] {
       attribute("state_dict_metadata", [&] { state_dict_metadata(); });
-      attribute("planner_data", [&] { planner_data(); });
+      attribute("planner_data", [&] { metadata_.paths.empty() ? out_.none() : paths(metadata_.paths); });
       attribute("storage_data", [&] { storage_data(); });
       attribute("storage_meta", [&] { storage_meta(); });
       if (metadata_.version) attribute("version", [&] { out_.text(*metadata_.version); });
       if (metadata_.has_mcore_data) attribute("mcore_data", [&] { mcore_data(); });
+      if (!metadata_.common_paths.empty()) attribute(dcp::kCommonPaths, [&] { paths(metadata_.common_paths); });
       if (!metadata_.kept_plans.empty()) attribute("all_local_plans", [&] { all_local_plans(); });
     });
     return out_.finish();
@@ -172,10 +173,10 @@ class MetadataWriter {
     out_.build();
   }
 
-  void planner_data() {
-    if (metadata_.paths.empty()) return out_.none();
+  /// {key: path}
+  void paths(const std::vector<std::pair<std::string, KeyPath>>& entries) {
     dict([&] {
-      for (const auto& [key, path] : metadata_.paths) {
+      for (const auto& [key, path] : entries) {
         out_.text(key);
         out_.mark();
         for (const PathElement& step : path) {

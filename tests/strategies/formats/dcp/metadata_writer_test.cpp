@@ -58,6 +58,15 @@ TEST(MetadataWriter, WritesAttributesOfMegatronOnlyWhenAsked) {
   EXPECT_TRUE(read_dcp_metadata(write_dcp_metadata(metadata)).has_mcore_data);
 }
 
+TEST(MetadataWriter, PathsInTheCommonStateComeBackUnlessTheirKeysAreStored) {
+  Metadata metadata = small_metadata();
+  const std::vector<std::pair<std::string, KeyPath>> paths{{"a.0", {"a", std::int64_t{0}}}, {"b", {"b"}}};
+  metadata.common_paths = paths;
+  EXPECT_EQ(read_dcp_metadata(write_dcp_metadata(metadata)).common_paths, paths);
+  metadata.common_paths.emplace_back("w", KeyPath{"w"});
+  EXPECT_EQ(read_dcp_metadata(write_dcp_metadata(metadata)).common_paths, paths) << "a key is either";
+}
+
 TEST(MetadataWriter, KeptPlansComeBackAsTheyWereProposed) {
   Metadata metadata = small_metadata();
   EXPECT_TRUE(read_dcp_metadata(write_dcp_metadata(metadata)).kept_plans.empty());
