@@ -175,6 +175,14 @@ struct ObjectRule {
   friend bool operator==(const ObjectRule&, const ObjectRule&) = default;
 };
 
+/// What is compared with its checksum when it is loaded. Objects, the common state and the headers of tensors always are, where a CRC is recorded.
+enum class Verify : std::uint8_t {
+  kNone,    ///< elements of tensors are taken as they are
+  kCrc,     ///< elements too, while they are read, wherever a CRC-32 is recorded and all that it was made of is read
+  kSha256,  ///< before, all files with integrity.json, which must be there and list every file that is read
+};
+inline constexpr EnumNames<Verify, 3> kVerifyNames{{{Verify::kNone, "none"}, {Verify::kCrc, "crc"}, {Verify::kSha256, "sha256"}}};
+
 struct LoadOptions {
   std::string strategy = "auto";  ///< of the registry; "auto" is the one that recognises the checkpoint
   Strict strict = Strict::kAssumeOkUnexpected;
@@ -191,7 +199,7 @@ struct LoadOptions {
   /// What the ranks ask for must cover each key exactly once, replicas apart, as a save would demand: a shard that was forgotten, or asked for twice, is an error.
   /// Off: ranks may ask for whatever parts they like.
   bool validate_access_integrity = true;
-  bool verify_integrity = false;  ///< first compare all files with integrity.json, which must be there; any difference is an error
+  Verify verify = Verify::kCrc;
   int threads = 2;
   std::uint64_t staging = std::uint64_t{64} << 20;  ///< temporary memory while reading, in bytes
 

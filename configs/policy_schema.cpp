@@ -178,6 +178,17 @@ Type<ObjectRule> object_rule() {
       }});
 }
 
+/// An older spelling of verify: sha256; it is not kept.
+Field<LoadOptions> verify_integrity() {
+  return {"verify_integrity",
+          [](const YamlNode& node, const std::string& path, LoadOptions& into, ConfigProblems& problems) {
+            bool wanted = false;
+            flag().read(node, path, wanted, problems);
+            if (wanted) into.verify = Verify::kSha256;
+          },
+          [](const LoadOptions&) { return std::optional<YamlNode>(); }};
+}
+
 Type<LoadOptions> load() {
   return section(Schema<LoadOptions>{{
       field("strategy", &LoadOptions::strategy, text("the name of a strategy, or auto")),
@@ -191,7 +202,8 @@ Type<LoadOptions> load() {
       field("objects", &LoadOptions::objects,
             list_of(object_rule(), "a list of rules {keys: PATTERN, when_resharded: error, keep, reinit or drop}")),
       field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
-      field("verify_integrity", &LoadOptions::verify_integrity, flag()),
+      field("verify", &LoadOptions::verify, choice(kVerifyNames)),
+      verify_integrity(),
       field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
       field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
   }});

@@ -1,6 +1,7 @@
 #include "dist_checkpointing/convert.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -69,11 +70,12 @@ class Conversion {
     report_.destination = destination;
     report_.from = reader_->info().format;
     choose_target();
+    share_memory();
   }
 
   ConvertReport run() {
     if (options_.dry_run) require_free_name();
-    if (options_.verify_integrity) verify_integrity(reader_->storage(), 0, 1, read_threads());
+    if (options_.verify_integrity) verify_integrity(*reader_, 0, 1, read_threads());
     select();
     check_coverage();
     rename();
@@ -87,7 +89,7 @@ class Conversion {
     describe();
     measure();
     if (options_.dry_run) return std::move(report_);
-    if (options_.check_source) check_source();
+    if (options_.check_source && !options_.verify_integrity) check_manifest();
     write();
     return std::move(report_);
   }
@@ -407,33 +409,42 @@ class Conversion {
                           {.file = directory.string()});
   }
 
-  void check_source() const {
-    const Metadata& source = reader_->metadata();
-    std::vector<std::pair<std::size_t, std::size_t>> chunks;
-    for (const std::size_t tensor : contents_.tensor_of) {
-      for (std::size_t chunk = 0; chunk < source.tensors[tensor].chunks.size(); ++chunk) chunks.emplace_back(tensor, chunk);
+  /// What a manifest of the source says of the files that are read.
+  void check_manifest() const {
+    const CheckpointReader& reader = *reader_;
+    const std::optional<IntegrityManifest> manifest = find_integrity_manifest(reader.storage());
+    if (!manifest) return;
+    std::set<std::uint32_t> data_files;
+    for (const TensorMetadata& tensor : contents_.metadata.tensors) {
+      for (const Place& place : tensor.places) data_files.insert(place.file);
     }
-    std::sort(chunks.begin(), chunks.end(), [&](const auto& a, const auto& b) {
-      const Place& left = source.tensors[a.first].places[a.second];
-      const Place& right = source.tensors[b.first].places[b.second];
-      return std::tie(left.file, left.offset) < std::tie(right.file, right.offset);
-    });
+    for (const ObjectMetadata& object : contents_.metadata.objects) data_files.insert(object.place.file);
+    if (reader.info().common_place) data_files.insert(reader.info().common_place->file);
+    std::vector<std::string> files = reader.info().index_files;
+    if (reader.info().common_file) files.push_back(*reader.info().common_file);
+    for (const std::uint32_t file : data_files) files.push_back(reader.metadata().files[file]);
+    compare_digests(reader.storage(), entries_of(*manifest, files), 0, 1, options_.io.threads);
+  }
+
+  /// Records that have not passed as a whole while they were copied: cut finely anew, or with members that were not copied.
+  void check_rest() const {
+    const Metadata& source = reader_->metadata();
+    const auto place = [&](const ChunkNumber& chunk) -> const Place& { return source.tensors[chunk.tensor].places[chunk.chunk]; };
+    std::vector<ChunkNumber> chunks = checks_.unchecked();
+    std::ranges::sort(chunks, {}, [&](const ChunkNumber& chunk) { return std::tie(place(chunk).file, place(chunk).offset); });
     // One task per file: each file is opened once, and read from front to back.
     std::vector<std::size_t> starts;
     for (std::size_t i = 0; i < chunks.size(); ++i) {
-      if (i == 0 || file_of(chunks[i]) != file_of(chunks[i - 1])) starts.push_back(i);
+      if (i == 0 || place(chunks[i]).file != place(chunks[i - 1]).file) starts.push_back(i);
     }
     parallel_for(starts.size(), read_threads(), [&](std::size_t task) {
       const std::size_t end = task + 1 < starts.size() ? starts[task + 1] : chunks.size();
-      const auto file = reader_->storage().open(source.files[file_of(chunks[starts[task]])]);
+      const auto file = reader_->storage().open(source.files[place(chunks[starts[task]]).file]);
       for (std::size_t i = starts[task]; i < end; ++i) {
         go_on_unless_stopped();
-        reader_->check_chunk(chunks[i].first, chunks[i].second, *file);
+        with_context({.key = source.tensors[chunks[i].tensor].key}, [&] { reader_->check_chunk(chunks[i].tensor, chunks[i].chunk, *file); });
       }
     });
-    for (const ObjectSource& object : contents_.object_of) {
-      if (!object.bytes) reader_->check_object(object.position);
-    }
   }
 
   void go_on_unless_stopped() const {
@@ -441,17 +452,28 @@ class Conversion {
     throw CheckpointError(ErrorCode::kIo, "the conversion was stopped before it was complete; what it had begun is removed");
   }
 
-  std::uint32_t file_of(const std::pair<std::size_t, std::size_t>& chunk) const { return reader_->metadata().tensors[chunk.first].places[chunk.second].file; }
+  /// As many writers as max_memory is enough for, and the largest pieces that it allows them: a writer has a piece, as much for
+  /// reading it, and its buffers.
+  void share_memory() {
+    constexpr std::uint64_t kWriteBuffer = std::uint64_t{1} << 20;
+    constexpr std::uint64_t kDirectBlocks = std::uint64_t{8} << 20;
+    io_ = options_.io;
+    io_.threads = std::max(io_.threads, 1);
+    if (io_.engine == IoEngine::kAuto && options_.max_memory / static_cast<std::uint64_t>(io_.threads) < 2 * kDirectBlocks) io_.engine = IoEngine::kBuffered;
+    const std::uint64_t buffers = kWriteBuffer + (io_.engine == IoEngine::kBuffered ? 0 : kDirectBlocks);
+    const std::uint64_t least = buffers + 2 * kSmallestPiece;
+    if (options_.max_memory < least) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "a conversion takes at least " + human_bytes(least) + " of memory, got a limit of " + human_bytes(options_.max_memory));
+    }
+    io_.threads = static_cast<int>(std::min<std::uint64_t>(options_.max_memory / least, static_cast<std::uint64_t>(io_.threads)));
+    piece_ = std::min((options_.max_memory / static_cast<std::uint64_t>(io_.threads) - buffers) / 2, kLargestPiece);
+    staging_ = std::clamp(options_.staging / static_cast<std::uint64_t>(io_.threads), kSmallestPiece, piece_);
+  }
 
   /// Feeds the writer from the source, a piece at a time.
   class Source : public ItemSource {
    public:
-    Source(const Conversion& conversion, std::uint64_t total) : conversion_(conversion), progress_(conversion.options_.progress, total) {
-      const auto threads = static_cast<std::uint64_t>(std::max(conversion.options_.io.threads, 1));
-      // A piece occupies its own bytes, and reading it may stage as much again.
-      piece_ = std::clamp(conversion.options_.max_memory / threads / 2, kSmallestPiece, kLargestPiece);
-      staging_ = std::clamp(conversion.options_.staging / threads, kSmallestPiece, piece_);
-    }
+    Source(Conversion& conversion, std::uint64_t total) : conversion_(conversion), progress_(conversion.options_.progress, total) {}
 
     Bytes object(const WriteItem& item) override {
       if (item.source == kCommonSource) return *conversion_.contents_.common_object;
@@ -465,7 +487,7 @@ class Conversion {
     void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
       const CheckpointReader& reader = *conversion_.reader_;
       const std::int64_t elements = numel(item.chunk.sizes);
-      const auto step = std::max<std::int64_t>(1, static_cast<std::int64_t>(piece_ / item_size(item.properties.dtype)));
+      const auto step = std::max<std::int64_t>(1, static_cast<std::int64_t>(conversion_.piece_ / item_size(item.properties.dtype)));
       Bytes buffer(std::min<std::uint64_t>(item.nbytes, static_cast<std::uint64_t>(step) * item_size(item.properties.dtype)));
       for (std::int64_t begin = 0; begin < elements; begin += step) {
         conversion_.go_on_unless_stopped();
@@ -474,17 +496,19 @@ class Conversion {
         wanted.tensor = static_cast<std::uint32_t>(conversion_.contents_.tensor_of[item.source]);
         const Tensor part(item.properties.dtype, Shape{count}, Shape{1}, buffer.data(), nullptr);
         const auto items = plan_reads(reader.metadata(), {&wanted, 1});
-        read_tensors(reader, items, {&part, 1}, {.threads = 1, .staging = staging_});
+        read_tensors(reader, items, {&part, 1},
+                      {.threads = 1,
+                       .staging = conversion_.staging_,
+                       .verify = conversion_.options_.check_source,
+                       .checks = &conversion_.checks_});
         sink(part.bytes());
         progress_.add(part.nbytes());
       }
     }
 
    private:
-    const Conversion& conversion_;
+    Conversion& conversion_;
     ProgressCounter progress_;
-    std::uint64_t piece_ = 0;
-    std::uint64_t staging_ = 0;
   };
 
   void write() {
@@ -500,14 +524,15 @@ class Conversion {
 
     std::vector<std::vector<Place>> places(plans_.size());
     std::vector<std::vector<std::string>> files(plans_.size());
-    WriteOptions io = options_.io;
+    WriteOptions io = io_;
     io.threads = plans_.size() > 1 ? 1 : io.threads;  // threads share the ranks, or else the files of the only one
-    parallel_for(plans_.size(), options_.io.threads, [&](std::size_t rank) {
+    parallel_for(plans_.size(), io_.threads, [&](std::size_t rank) {
       WrittenItems written = write_data_files(*storage, publication.staging(), static_cast<int>(rank), final_plan(plans_[rank], plan_.items[rank]), source, io,
                                               options_.separation_hint);
       places[rank] = std::move(written.places);
       files[rank] = std::move(written.files);
     });
+    if (options_.check_source) check_rest();
     set_places(plan_, places, files);
     Metadata& metadata = plan_.metadata;
     restore_order(metadata.tensors, contents_.metadata.tensors);
@@ -546,6 +571,10 @@ class Conversion {
   const ConvertOptions& options_;
   TargetPath target_;
   std::unique_ptr<CheckpointReader> reader_;
+  RecordChecks checks_{reader_->metadata()};
+  WriteOptions io_;
+  std::uint64_t piece_ = 0;    ///< bytes of a tensor that a writer holds
+  std::uint64_t staging_ = 0;  ///< bytes that reading it may take
   Compat compat_ = Compat::kMegatron;
   Contents contents_;
   std::optional<Value> plain_common_;    ///< the common state if it is not the source's; none: there is none

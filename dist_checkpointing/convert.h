@@ -27,12 +27,13 @@ struct ConvertOptions {
   FlattenedForm flattened = FlattenedForm::kBoxes;
   KeyFilter keys{};                      ///< of tensors and objects (for these, key or unique key), as the source names them; the common state is always kept
   std::vector<RenameRule> rename{};      ///< keys in the result; see rename.h
-  /// Compare the checksums of everything that is copied before writing it anew: damage would get a fresh, valid checksum otherwise. Reads the source twice.
+  /// Compare everything that is copied with its checksums, while it is copied, and before with integrity.json, where the source has one: damage would get fresh,
+  /// valid checksums otherwise. Nothing is published unless all agree.
   bool check_source = true;
   bool verify_integrity = false;         ///< the source must have an integrity.json, and all of its files must be as it says
   bool dry_run = false;                  ///< plan and report, write nothing
   bool overwrite = false;
-  std::uint64_t max_memory = std::uint64_t{256} << 20;  ///< for tensor bytes in flight
+  std::uint64_t max_memory = std::uint64_t{256} << 20;  ///< for tensor bytes in flight; fewer threads write where it is little
   std::string separation_hint{};         ///< see SaveOptions
   bool integrity = false;                ///< write integrity.json; also done when the source has one
   std::optional<IterationName>

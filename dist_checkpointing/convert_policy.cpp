@@ -43,7 +43,8 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
   options.compat = save.compat;
   options.flattened = save.flattened;
   options.rename = load.rename;
-  options.verify_integrity = load.verify_integrity;
+  options.check_source = load.verify != Verify::kNone;
+  options.verify_integrity = load.verify == Verify::kSha256;
   options.separation_hint = save.separation_hint;
   options.integrity = save.integrity;
   options.io = save.io;

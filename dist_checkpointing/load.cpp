@@ -84,7 +84,7 @@ LoadReport load_into(StateDict& state, const std::filesystem::path& path, const 
   Value common;
   Heartbeat(comm).agree("opening the checkpoint", [&] {
     reader = open_for_load(path, options);
-    if (options.verify_integrity) verify_integrity(reader->storage(), comm.rank(), comm.size(), options.threads);
+    if (options.verify == Verify::kSha256) verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
     keys.emplace(reader->metadata(), options.rename);
     common = reader->common_state();
   });
@@ -136,6 +136,7 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
       throw CheckpointError(ErrorCode::kInvalidArgument, "a state dict that is made from what is stored keeps the names and paths that are stored: load.rename must be empty");
     }
     reader = open_for_load(path, options);
+    if (options.verify == Verify::kSha256) verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
     stored.emplace(reader->metadata(), options.rename);
     std::set<std::string> unused;
     chosen = choose_keys(reader->metadata(), keys, unused);
@@ -205,7 +206,7 @@ StateDict load_sharded_metadata(const std::filesystem::path& path) try {
 
 StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options) try {
   const auto reader = open_for_load(path, options);
-  if (options.verify_integrity) verify_integrity(reader->storage(), 0, 1, options.threads);
+  if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
   const StoredKeys keys(reader->metadata(), {});
   TensorRequestBuilder builder(*reader, keys, options);
   Value state = Value::dict();

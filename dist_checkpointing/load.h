@@ -28,6 +28,9 @@ struct LoadReport {
   std::vector<ReshardedObject> resharded_objects;  ///< not loaded
   std::uint64_t bytes_wanted = 0;        ///< tensor bytes delivered on this rank
   std::uint64_t bytes_read = 0;          ///< bytes asked from files for them
+  /// Tensor bytes that this rank read and that were compared with no checksum: none is recorded, only a part of the record was read (by all
+  /// ranks together), or load.verify is none.
+  std::uint64_t bytes_unchecked = 0;
 };
 
 /// Loads a checkpoint into a sharded state dict. Collective like `save`: options and checkpoint are compared, but each rank may have a copy of its own. `path` may

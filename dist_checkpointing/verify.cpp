@@ -1,8 +1,10 @@
 #include "dist_checkpointing/verify.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -133,7 +135,8 @@ class Verifier {
       std::uint64_t bytes = 0;
       for (std::size_t i = 0; i < refs.size(); ++i) {
         bytes += std::min(place(refs[i]).length, kTaskBytes);
-        if (i + 1 < refs.size() && i + 1 - begin < kTaskChunks && bytes < kTaskBytes) continue;
+        const bool full = i + 1 - begin >= kTaskChunks || bytes >= kTaskBytes;
+        if (i + 1 < refs.size() && (!full || hashes(metadata_.files[place(refs[i]).file]))) continue;
         tasks.emplace_back(refs.data() + begin, i + 1 - begin);
         begin = i + 1;
         bytes = 0;
@@ -141,20 +144,33 @@ class Verifier {
     }
     std::vector<Problems> problems(tasks.size());
     std::vector<std::size_t> unchecked(tasks.size());
+    std::vector<std::string> digests(tasks.size());
     parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
       const std::string& name = metadata_.files[place(tasks[i].front()).file];
       attempt(problems[i], {.file = name}, [&] {
-        const std::unique_ptr<ReadableFile> file = reader_.storage().open(name);
-        for (const ChunkRef& ref : tasks[i]) {
-          const TensorMetadata& tensor = metadata_.tensors[ref.tensor];
-          attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset}, [&] { unchecked[i] += check_chunk(ref, *file) ? 0 : 1; });
-          progress_->add(place(ref).length);
-        }
+        const std::unique_ptr<ReadableFile> opened = reader_.storage().open(name);
+        const auto check = [&](const ReadableFile& file) {
+          for (const ChunkRef& ref : tasks[i]) {
+            const TensorMetadata& tensor = metadata_.tensors[ref.tensor];
+            attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset}, [&] { unchecked[i] += check_chunk(ref, file) ? 0 : 1; });
+            progress_->add(place(ref).length);
+          }
+        };
+        if (!hashes(name)) return check(*opened);
+        HashedFile hashed(*opened);
+        check(hashed);
+        digests[i] = hashed.finish_hex();
       });
     });
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (!digests[i].empty()) digests_.emplace(metadata_.files[place(tasks[i].front()).file], digests[i]);
+    }
     for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
     for (const std::size_t count : unchecked) report_.chunks_without_checksum += count;
   }
+
+  /// Whether a file is compared with the manifest: then it is read once, for all checksums, from front to back.
+  bool hashes(const std::string& file) const { return options_.deep && listed_.contains(file); }
 
   /// Returns false if a deep check found no checksum.
   bool check_chunk(const ChunkRef& ref, const ReadableFile& file) const {
@@ -197,11 +213,15 @@ class Verifier {
 
   void read_manifest() {
     const Storage& storage = reader_.storage();
-    attempt(report_.problems, {.file = kIntegrityFile}, [&] { manifest_ = find_integrity_manifest(storage).value_or(IntegrityManifest{}); });
+    std::optional<IntegrityManifest> manifest;
+    attempt(report_.problems, {.file = kIntegrityFile}, [&] { manifest = find_integrity_manifest(storage); });
+    manifest_ = manifest.value_or(IntegrityManifest{});
     for (const IntegrityManifest::Entry& entry : manifest_.files) {
       const std::optional<FileInfo> file = storage.stat(entry.name);
       if (file) manifest_bytes_ += file->size;
+      listed_.insert(entry.name);
     }
+    if (manifest) attempt(report_.problems, {.file = kIntegrityFile}, [&] { entries_of(manifest_, files_of(reader_)); });
     report_.manifest_files = manifest_.files.size();
   }
 
@@ -213,7 +233,9 @@ class Verifier {
       attempt(problems[i], {.file = entry.name}, [&] {
         const std::unique_ptr<ReadableFile> file = reader_.storage().open(entry.name);
         if (!options_.deep) return;
-        const std::string found = file_sha256(*file, [&](std::uint64_t bytes) { progress_->add(bytes); });
+        const auto known = digests_.find(entry.name);
+        const std::string found = known == digests_.end() ? file_sha256(*file) : known->second;
+        progress_->add(file->size());
         if (found == entry.sha256) return;
         throw CheckpointError(ErrorCode::kCorrupt,
                               "hash mismatch: integrity.json expects SHA-256 " + entry.sha256.substr(0, 16) + "…, the file has " + found.substr(0, 16) + "…");
@@ -237,6 +259,8 @@ class Verifier {
   std::vector<std::optional<std::uint64_t>> file_sizes_;  // empty for files that cannot be opened
   IntegrityManifest manifest_;                            // empty if there is none
   std::uint64_t manifest_bytes_ = 0;
+  std::set<std::string> listed_;                          // in it
+  std::map<std::string, std::string> digests_;            // of files that were read for their checksums
   std::optional<ProgressCounter> progress_;
 };
 

@@ -35,7 +35,7 @@ struct VerifyReport {
 
 /// Checks an open checkpoint and collects all problems instead of stopping at the first. Always: every data file is there, every chunk lies inside its
 /// file and its tensor and holds what the metadata say, the chunks cover each tensor exactly, planner_data names nothing that is not stored, objects and common state can be decoded, the manifest
-/// can be read and its files are there. Throws only what is no property of the checkpoint (out of memory).
+/// can be read, its files are there, and it lists all that is read. Throws only what is no property of the checkpoint (out of memory).
 VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options = {});
 
 }  // namespace dckpt

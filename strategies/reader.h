@@ -4,10 +4,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mapping/base/error.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
+#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
@@ -18,6 +20,7 @@ struct ChunkPayload {
   DType dtype = DType::kFloat32;
   Shape strides;               ///< in elements, one per axis of the chunk
   bool contiguous = true;      ///< strides are row-major for the chunk's sizes
+  std::optional<RecordedCrc> record{};  ///< the bytes around the elements that have a checksum, inside the chunk's place
 };
 
 /// What is known of a checkpoint as a whole.
@@ -27,6 +30,7 @@ struct CheckpointInfo {
   std::string producer;               ///< for people: "Megatron-Core 0.11–0.14", "PyTorch DCP"; empty if unknown
   std::optional<std::string> common_file{};  ///< torch file that holds the common state, if it is a file of its own
   std::optional<Place> common_place{};       ///< the torch record that holds it, if it lies in a data file
+  std::vector<std::string> index_files{};    ///< that were read to know what is stored, beside data files and `common_file`
 };
 
 /// An open checkpoint of any format. Everything is const and safe to use from several threads. The metadata is complete and sound in itself (see
@@ -46,7 +50,7 @@ class CheckpointReader {
   /// Throws CheckpointError (corrupt) if what is stored there is not what the metadata say.
   virtual ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const = 0;
 
-  /// The stored bytes of an object, and the value in them. Megatron stores a list with the object in it: `decode_object` takes it out.
+  /// The stored bytes of an object, compared with their checksums where they have some, and the value in them. Megatron stores a list with the object in it: `decode_object` takes it out.
   virtual Bytes object_bytes(std::size_t object) const = 0;
   virtual Value decode_object(std::size_t object, ByteView stored) const = 0;
   Value object(std::size_t object) const { return decode_object(object, object_bytes(object)); }

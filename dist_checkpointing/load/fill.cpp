@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
@@ -21,12 +23,30 @@ void fill_zero(const Tensor& tensor) {
   strided_copy(tensor.shape(), item_size(tensor.dtype()), zeros.data(), {0, zeros.strides()}, tensor.data(), {0, tensor.strides()});
 }
 
+/// Pieces of records that several ranks have read are put together, unless there are too many.
+void compare_together(RecordChecks& checks, Communicator& comm) {
+  constexpr std::size_t kLongestList = std::size_t{64} << 10;
+  Bytes mine;
+  agree(comm, "listing checksums", [&] {
+    mine = checks.incomplete();
+    if (mine.size() > kLongestList) mine.clear();
+  });
+  const std::vector<Bytes> lists = comm.all_gather(mine);
+  agree(comm, "comparing checksums", [&] {
+    for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+      if (static_cast<int>(rank) != comm.rank() && !lists[rank].empty()) checks.take(lists[rank], "rank " + std::to_string(rank) + "'s checksums");
+    }
+  });
+}
+
 bool shares(const LoadOptions& options, const Communicator& comm) { return options.parallel.enabled && comm.size() > 1; }
 
 }  // namespace
 
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request, const LoadOptions& options, Communicator& comm, LoadPlanner* planner) {
-  const ReadOptions reading{.threads = options.threads, .staging = options.staging};
+  ReadOptions reading{.threads = options.threads, .staging = options.staging, .verify = options.verify != Verify::kNone};
+  RecordChecks checks(reader.metadata());
+  if (comm.size() > 1 && reading.verify) reading.checks = &checks;
   ReadStats stats;
   agree(comm, "preparing the tensors", [&] { std::for_each(request.to_zero.begin(), request.to_zero.end(), fill_zero); });
   if (shares(options, comm)) {
@@ -34,6 +54,11 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   } else {
     Heartbeat(comm).agree("reading tensors", [&] { stats = read_tensors(reader, request.items, request.destinations, reading); });
   }
+  if (reading.checks != nullptr) {
+    compare_together(checks, comm);
+    stats.bytes_unchecked = checks.unchecked_bytes();
+  }
+  if (options.verify == Verify::kSha256) stats.bytes_unchecked = 0;
   agree(comm, "padding the tensors", [&] { std::for_each(request.to_pad.begin(), request.to_pad.end(), replicate); });
   return stats;
 }

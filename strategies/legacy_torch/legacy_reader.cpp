@@ -63,10 +63,22 @@ std::uint64_t extent_bytes(const Tensor& tensor) {
   return static_cast<std::uint64_t>(last + 1) * item_size(tensor.dtype());
 }
 
-Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file) {
+/// The record that consists of these bytes. One that several tensors share is read by none of them as a whole.
+std::optional<RecordedCrc> exact_record(const std::vector<RecordedCrc>& records, std::uint64_t offset, std::uint64_t length) {
+  const auto found = std::ranges::lower_bound(records, offset, {}, &RecordedCrc::offset);
+  if (found == records.end() || found->offset != offset || found->length != length) return std::nullopt;
+  return *found;
+}
+
+Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file, const std::vector<RecordedCrc>& records) {
   if (tensor.file_range() == nullptr) return tensor;
   auto bytes = std::make_shared<Bytes>(extent_bytes(tensor));
   file.read(tensor.file_range()->offset, *bytes);
+  const auto record = exact_record(records, tensor.file_range()->offset, bytes->size());
+  if (record && crc32(*bytes) != record->crc) {
+    throw CheckpointError(ErrorCode::kCorrupt, "the elements of a tensor have another CRC-32 than the archive says: they were damaged after they had been written",
+                          {.file = file.name(), .offset = record->offset});
+  }
   Tensor read(tensor.dtype(), tensor.shape(), tensor.strides(), bytes->data(), bytes);
   read.requires_grad = tensor.requires_grad;
   return read;
@@ -122,7 +134,9 @@ class LegacyReader final : public CheckpointReader {
 
   void add(const SourceFile& source, std::set<std::string>& keys) {
     const auto file = storage_->open(source.name);
-    NestedState state = take_apart(load_torch_file(*file, {.lazy = true}));
+    std::vector<RecordedCrc> records;
+    NestedState state = take_apart(load_torch_file(*file, {.lazy = true, .records = &records}));
+    std::ranges::sort(records, {}, &RecordedCrc::offset);
     const auto index = static_cast<std::uint32_t>(metadata_.files.size());
     metadata_.files.push_back(source.name);
     for (auto& [path, tensor] : state.tensors) {
@@ -136,9 +150,10 @@ class LegacyReader final : public CheckpointReader {
       stored.chunks.push_back(whole(tensor.shape()));
       stored.places.push_back({.file = index, .offset = offset, .length = extent_bytes(tensor)});
       metadata_.tensors.push_back(std::move(stored));
-      payloads_.push_back({.offset = offset, .dtype = tensor.dtype(), .strides = tensor.strides(), .contiguous = tensor.is_contiguous()});
+      payloads_.push_back({.offset = offset, .dtype = tensor.dtype(), .strides = tensor.strides(), .contiguous = tensor.is_contiguous(), .record = exact_record(records, offset, extent_bytes(tensor))});
     }
     rests_.push_back(std::move(state.rest));
+    records_.push_back(std::move(records));
   }
 
   void check_ranks(const std::vector<SourceFile>& sources) const {
@@ -157,7 +172,7 @@ class LegacyReader final : public CheckpointReader {
   /// What is not a tensor of the checkpoint, with the tensors inside tuples and objects read.
   Value with_tensors(std::size_t index) const {
     const auto file = storage_->open(metadata_.files[index]);
-    return replace_tensors(rests_[index], [&](const Tensor& tensor) { return read_lazy_tensor(tensor, *file); });
+    return replace_tensors(rests_[index], [&](const Tensor& tensor) { return read_lazy_tensor(tensor, *file, records_[index]); });
   }
 
   std::shared_ptr<const Storage> storage_;
@@ -165,6 +180,7 @@ class LegacyReader final : public CheckpointReader {
   Metadata metadata_;
   std::vector<ChunkPayload> payloads_;  // of metadata_.tensors, same order
   std::vector<Value> rests_;            // of metadata_.files, same order
+  std::vector<std::vector<RecordedCrc>> records_;  // the same, by offset
   mutable std::vector<FileCheck> checked_;
 };
 

@@ -1,6 +1,7 @@
 #include "strategies/parallel/located_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 
@@ -11,7 +12,8 @@
 namespace dckpt {
 namespace {
 
-// In an answer: the elements do not lie row-major, or at 1 + so many bytes after the beginning of the chunk's place.
+// In an answer: the elements do not lie row-major, or at 1 + so many bytes after the beginning of the chunk's place. Then where
+// its record begins there, its length (0: none) and its CRC.
 constexpr std::uint64_t kStrided = 0;
 
 const Place& place_of(const Metadata& metadata, const ChunkNumber& chunk) { return metadata.tensors[chunk.tensor].places[chunk.chunk]; }
@@ -28,7 +30,7 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
   std::vector<std::uint32_t> order = mine;
   const auto file_of = [&](std::uint32_t i) { return place_of(metadata, chunks[i].chunk).file; };
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return file_of(a) < file_of(b); });
-  std::vector<std::uint64_t> found(chunks.size());
+  std::vector<std::array<std::uint64_t, 4>> found(chunks.size());
   std::unique_ptr<ReadableFile> file;
   std::uint32_t open = 0;
   for (const std::uint32_t i : order) {
@@ -38,12 +40,16 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
       if (!file || open != place.file) file = base.storage().open(metadata.files[place.file]);
       open = place.file;
       const ChunkPayload payload = with_context({.file = file->name(), .offset = place.offset}, [&] { return base.locate(chunk.tensor, chunk.chunk, *file); });
-      found[i] = payload.contiguous && payload.offset >= place.offset ? payload.offset - place.offset + 1 : kStrided;
+      if (!payload.contiguous || payload.offset < place.offset) return;  // kStrided
+      const RecordedCrc record = payload.record.value_or(RecordedCrc{place.offset});
+      found[i] = {payload.offset - place.offset + 1, record.offset - place.offset, record.length, record.crc};
     });
   }
   Bytes answer;
   WireWriter writer(answer);
-  for (const std::uint32_t i : mine) writer.number(found[i]);
+  for (const std::uint32_t i : mine) {
+    for (const std::uint64_t number : std::span(found[i]).first(found[i][0] == kStrided ? 1 : 4)) writer.number(number);
+  }
   return answer;
 }
 
@@ -58,12 +64,15 @@ std::vector<ChunkNumber> LocatedReader::learn(std::span<const Split> chunks, std
       strided.push_back(chunk);
       continue;
     }
+    const std::uint64_t record = reader.number();
+    const std::uint64_t length = reader.number();
+    const auto crc = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     const TensorMetadata& tensor = metadata().tensors[chunk.tensor];
     const Place& place = place_of(metadata(), chunk);
     const std::uint64_t bytes = static_cast<std::uint64_t>(numel(tensor.chunks.sizes(chunk.chunk))) * item_size(tensor.properties.dtype);
-    if (!range_fits(answer - 1, bytes, place.length) || !checked_add(place.offset, answer)) reader.malformed("a chunk's elements lie outside the chunk");
+    if (!range_fits(answer - 1, bytes, place.length) || !range_fits(record, length, place.length) || !checked_add(place.offset, answer)) reader.malformed("a chunk's elements lie outside the chunk");
     known_.push_back(chunk);
-    offsets_.push_back(place.offset + answer - 1);
+    found_.push_back({place.offset + answer - 1, length == 0 ? std::nullopt : std::optional(RecordedCrc{place.offset + record, length, crc})});
   }
   for (const WireReader& reader : readers) reader.finish();
   return strided;
@@ -74,7 +83,8 @@ ChunkPayload LocatedReader::locate(std::size_t tensor, std::size_t chunk, const 
   const auto found = std::lower_bound(known_.begin(), known_.end(), wanted);
   if (found == known_.end() || *found != wanted) return base_.locate(tensor, chunk, file);
   const TensorMetadata& stored = metadata().tensors[tensor];
-  return {offsets_[static_cast<std::size_t>(found - known_.begin())], stored.properties.dtype, row_major_strides(stored.chunks.sizes(chunk)), true};
+  const auto& [offset, record] = found_[static_cast<std::size_t>(found - known_.begin())];
+  return {offset, stored.properties.dtype, row_major_strides(stored.chunks.sizes(chunk)), true, record};
 }
 
 }  // namespace dckpt

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "mapping/planning/load_distribution.h"
@@ -37,7 +39,7 @@ class LocatedReader final : public CheckpointReader {
  private:
   const CheckpointReader& base_;
   std::vector<ChunkNumber> known_;     ///< ascending
-  std::vector<std::uint64_t> offsets_;  ///< of their elements
+  std::vector<std::pair<std::uint64_t, std::optional<RecordedCrc>>> found_;  ///< offsets of their elements, and their records
 };
 
 }  // namespace dckpt

@@ -92,14 +92,16 @@ class ParallelTensorRead {
     batch.add_item(item, destinations_[item.destination]);
   }
 
-  /// Reads one batch in the background while the round before travels.
+  /// Reads one batch in the background while the round before travels; when it is wanted, if there is no thread to be had.
   void start_reading(std::size_t batch) {
     if (batch == batches_.size()) return;
-    reading_ = std::async(std::launch::async, [this, batch] { return batches_[batch].read(located_, slab_memory_[batch % 2], options_); });
+    reading_ = std::async(std::launch::async | std::launch::deferred, [this, batch] { return batches_[batch].read(located_, slab_memory_[batch % 2], options_); });
   }
 
   void prepare(std::uint32_t round) {
-    stats_.bytes_read += reading_.get().bytes_read;
+    const ReadStats read = reading_.get();
+    stats_.bytes_read += read.bytes_read;
+    stats_.bytes_unchecked += read.bytes_unchecked;
     if (round > 0) batches_[round - 1].clear();
     start_reading(round + 1);
     for (const std::uint32_t slab : batches_[round].slabs()) take_own_parts(slab, round);

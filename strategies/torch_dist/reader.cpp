@@ -72,7 +72,9 @@ class TorchDistReader : public CheckpointReader {
     return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] {
       TensorBlob blob = locate_tensor_blob(file, place.offset, place.length, &blobs_);
       check_blob(entry, entry.chunks.sizes(chunk), blob);
-      return ChunkPayload{blob.offset, blob.dtype, std::move(blob.strides), blob.contiguous};
+      ChunkPayload payload{blob.offset, blob.dtype, std::move(blob.strides), blob.contiguous};
+      if (blob.crc) payload.record = {blob.storage_offset, blob.storage_size, *blob.crc};
+      return payload;
     });
   }
 
@@ -114,6 +116,7 @@ class TorchDistReader : public CheckpointReader {
                             {.file = file->name()});
     }
     check_common_backend(config, file->name());
+    info_.index_files.emplace_back(kConfigFile);
     info_.format = "torch_dist";
     info_.version = config.sharded_backend_version;
     expects_common_file_ = config.common_backend.has_value();
@@ -140,6 +143,7 @@ class TorchDistReader : public CheckpointReader {
     }
     const auto file = storage_->open(kMetadataFile);
     const Bytes pickle = read_file(*file, kMaxMetadataBytes);
+    info_.index_files.emplace_back(kMetadataFile);
     metadata_ = with_context({.file = file->name()}, [&] { return read_dcp_metadata(pickle, file->name()); });
   }
 
@@ -189,6 +193,7 @@ class TorchDistReader : public CheckpointReader {
       }
       Bytes bytes(entry.place.length);
       file->read(entry.place.offset, bytes);
+      check_torch_bytes(bytes, file->name());
       return bytes;
     });
   }

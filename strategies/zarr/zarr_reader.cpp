@@ -175,6 +175,8 @@ class ZarrReader final : public CheckpointReader {
     ZarrScan scan(*storage_);
     metadata_ = std::move(scan.metadata);
     arrays_ = std::move(scan.arrays);
+    info_.index_files.emplace_back("metadata.json");
+    for (const TensorMetadata& tensor : metadata_.tensors) info_.index_files.push_back(tensor.key + "/" + kZarrayFile);
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }
@@ -192,7 +194,10 @@ class ZarrReader final : public CheckpointReader {
 
   Bytes object_bytes(std::size_t object) const override {
     const Place& place = metadata_.objects.at(object).place;
-    return read_file(*storage_->open(metadata_.files[place.file]), place.length);
+    const auto file = storage_->open(metadata_.files[place.file]);
+    Bytes bytes = read_file(*file, place.length);
+    check_torch_bytes(bytes, file->name());
+    return bytes;
   }
 
   Value decode_object(std::size_t object, ByteView stored) const override {

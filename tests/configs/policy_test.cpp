@@ -129,7 +129,7 @@ load:
   rename: []
   objects: [{keys: rng_state, when_resharded: keep}, {keys: rerun_state_machine_state, when_resharded: keep}, {keys: "*._extra_state", when_resharded: keep}]
   validate_access_integrity: true
-  verify_integrity: false
+  verify: crc
   threads: 2
   staging: 64MiB
 retention:

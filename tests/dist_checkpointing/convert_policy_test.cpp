@@ -51,7 +51,8 @@ const std::vector<Case> kCases{
     {"load: {rename: [{from: a, to: b}]}", Effect::kHonoured},
     {"load: {objects: [{keys: x, when_resharded: drop}]}", Effect::kNamedAsUnused},
     {"load: {validate_access_integrity: false}", Effect::kNamedAsUnused},
-    {"load: {verify_integrity: true}", Effect::kHonoured},
+    {"load: {verify: none}", Effect::kHonoured},
+    {"load: {verify: sha256}", Effect::kHonoured},
     {"load: {threads: 3}", Effect::kHonoured},
     {"load: {staging: 8MiB}", Effect::kHonoured},
     {"retention: {keep_last: 3}", Effect::kNamedAsUnused},
@@ -60,7 +61,7 @@ const std::vector<Case> kCases{
 
 /// Everything of the options that a policy decides.
 auto decided(const ConvertOptions& options) {
-  return std::tuple(options.from, options.compat, options.flattened, options.rename, options.verify_integrity, options.separation_hint, options.integrity, options.io,
+  return std::tuple(options.from, options.compat, options.flattened, options.rename, options.check_source, options.verify_integrity, options.separation_hint, options.integrity, options.io,
                     options.read_threads, options.staging);
 }
 

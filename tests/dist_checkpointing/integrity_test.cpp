@@ -5,11 +5,17 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
+#include "dist_checkpointing/convert.h"
+#include "dist_checkpointing/digest.h"
 #include "dist_checkpointing/load.h"
+#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save.h"
+#include "dist_checkpointing/verify.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
@@ -22,6 +28,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr int kRanks = 2;
+
+std::string text_of(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
 
 /// A row of a tensor on each of two ranks.
 StateDict rows(int rank, float value) {
@@ -41,7 +53,7 @@ class VerifiedLoad : public ::testing::Test {
     run_ranks(kRanks, [&](Communicator& comm) {
       StateDict state = rows(comm.rank(), 0);
       try {
-        load(state, path(), {.verify_integrity = true}, comm);
+        load(state, path(), {.verify = Verify::kSha256}, comm);
       } catch (const CheckpointError& error) {
         errors[comm.rank()] = error.what();
       }
@@ -49,6 +61,12 @@ class VerifiedLoad : public ::testing::Test {
     EXPECT_EQ(errors[0], errors[1]);
     return errors[0];
   }
+  std::string problems() const {
+    std::string text;
+    for (const CheckpointError& problem : verify(*open_checkpoint(path())).problems) text += problem.what();
+    return text;
+  }
+  std::string text_of(const std::string& file) const { return dckpt::text_of(path() / file); }
   void append_to(const std::string& file, const std::string& text) { std::ofstream(path() / file, std::ios::app) << text; }
   fs::path path() const { return directory_.path() / "checkpoint"; }
 
@@ -60,7 +78,7 @@ TEST_F(VerifiedLoad, AcceptsAnUntouchedCheckpoint) {
   save_with(true);
   EXPECT_EQ(load_verified(), "");
   StateDict state = rows(0, 0);
-  EXPECT_NO_THROW(load(state, testing::golden("mcore-head-synthetic"), {.strict = Strict::kIgnoreAll, .verify_integrity = true})) << "Megatron's manifest";
+  EXPECT_NO_THROW(load(state, testing::golden("mcore-head-synthetic"), {.strict = Strict::kIgnoreAll, .verify = Verify::kSha256})) << "Megatron's manifest";
 }
 
 TEST_F(VerifiedLoad, FailsForAnyDifferenceAlsoOfMetadataThatStillParse) {
@@ -88,6 +106,139 @@ TEST_F(VerifiedLoad, TheRanksShareTheFilesAndTellEachOther) {
   append_to("__1_0.distcp", "x");
   append_to("common.pt", "x");
   EXPECT_THAT(load_verified(), AllOf(HasSubstr("Checkpoint integrity verification failed"), HasSubstr("rank")));
+}
+
+TEST_F(VerifiedLoad, AFileThatIsReadMustBeListed) {
+  save_with(true);
+  std::string manifest = text_of("integrity.json");
+  for (const char* const file : {".metadata", "metadata.json", "common.pt", "__1_0.distcp"}) {
+    std::string without = manifest;
+    const std::size_t begin = without.find("\"" + std::string(file) + "\"");
+    ASSERT_NE(begin, std::string::npos) << file;
+    const std::size_t comma = without.find(',', begin);
+    comma == std::string::npos ? without.erase(without.rfind(',', begin), without.find('\n', begin) - without.rfind(',', begin)) : without.erase(begin, comma + 1 - begin);
+    std::ofstream(path() / "integrity.json") << without;
+    EXPECT_THAT(load_verified(), HasSubstr("integrity.json does not list '" + std::string(file) + "'"));
+    EXPECT_THAT(problems(), HasSubstr("integrity.json does not list '" + std::string(file) + "'"));
+    EXPECT_THAT(testing::error_of([&] { convert(path(), path().parent_path() / "converted"); }).what(), HasSubstr("does not list '" + std::string(file) + "'"));
+    EXPECT_FALSE(fs::exists(path().parent_path() / "converted"));
+  }
+}
+
+/// A checkpoint of one rank with a large tensor, a small one, an object and a common state, and a bit of any of them that flips.
+class DamagedData : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kRows = 512;  // of 64 KiB: 32 MiB, read by several threads
+
+  DamagedData() {
+    StateDict state = Value::dict({{"large", ShardedTensor::whole("large", Tensor::zeros(DType::kFloat32, {kRows, 16384}))},
+                                   {"small", ShardedTensor::whole("small", Tensor::zeros(DType::kFloat32, {3}))},
+                                   {"object", ShardedObject{.key = "object", .data = "some text in an object", .global_shape = {1}, .global_offset = {0}}},
+                                   {"step", 7},
+                                   {"moments", Tensor::zeros(DType::kFloat32, {100})}});
+    save(state, path(), {.io = {.fsync = false}});
+  }
+
+  fs::path path() const { return directory_.path() / "checkpoint"; }
+  fs::path target() const { return directory_.path() / "converted"; }
+
+  void flip(const std::string& file, std::uint64_t offset) const {
+    std::fstream stream(path() / file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(offset));
+    const char byte = static_cast<char>(stream.get() ^ 1);
+    stream.seekp(static_cast<std::streamoff>(offset));
+    stream.put(byte);
+  }
+  std::uint64_t flip_tensor(const std::string& key, std::uint64_t byte) const {
+    const auto reader = open_checkpoint(path());
+    const auto tensor = static_cast<std::size_t>(reader->metadata().find_tensor(key) - reader->metadata().tensors.data());
+    const std::string file = reader->metadata().files[reader->metadata().tensors[tensor].places[0].file];
+    const std::uint64_t offset = reader->locate(tensor, 0, *reader->storage().open(file)).offset + byte;
+    flip(file, offset);
+    return offset;
+  }
+
+  /// What ranks get that each want their rows.
+  std::string load_on(int ranks, const LoadOptions& options) const {
+    std::vector<std::string> errors(static_cast<std::size_t>(ranks));
+    std::vector<std::uint64_t> unchecked(static_cast<std::size_t>(ranks));
+    run_ranks(ranks, [&](Communicator& comm) {
+      const Tensor rows = Tensor::empty(DType::kFloat32, {kRows / ranks, 16384});
+      StateDict state = Value::dict({{"large", ShardedTensor::from_rank_offsets("large", rows, {{0, comm.rank(), ranks}})}});
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      try {
+        unchecked[rank] = load(state, path(), options, comm).bytes_unchecked;
+      } catch (const CheckpointError& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+        EXPECT_EQ(error.context().key, "large");
+        EXPECT_TRUE(error.context().file && error.context().offset);
+        errors[rank] = error.what();
+      }
+    });
+    EXPECT_EQ(errors.front(), errors.back());
+    return errors.front().empty() ? std::to_string(unchecked.front()) + " bytes unchecked" : errors.front();
+  }
+
+ private:
+  TempDir directory_;
+};
+
+TEST_F(DamagedData, IsNeverLoadedInSilence) {
+  for (const int ranks : {1, 2}) {
+    for (const bool parallel : {false, true}) EXPECT_EQ(load_on(ranks, {.parallel = {.enabled = parallel}}), "0 bytes unchecked") << ranks;
+  }
+  flip_tensor("large", 20'000'000);
+  for (const int ranks : {1, 2}) {
+    for (const bool parallel : {false, true}) {
+      EXPECT_THAT(load_on(ranks, {.parallel = {.enabled = parallel}}), HasSubstr("another CRC-32")) << ranks;
+      EXPECT_EQ(load_on(ranks, {.parallel = {.enabled = parallel}, .verify = Verify::kNone}), std::to_string((32 << 20) / ranks) + " bytes unchecked");
+    }
+  }
+  const auto expect_refused = [](const auto& body) { EXPECT_THAT(testing::error_of(body).what(), HasSubstr("another CRC-32")); };
+  expect_refused([&] { load_state_dict(path(), {"large"}); });
+  expect_refused([&] { load_plain_tensors(path()); });
+  expect_refused([&] { digest(*open_checkpoint(path())); });
+  expect_refused([&] { convert(path(), target()); });
+  EXPECT_NO_THROW(load_state_dict(path(), {"small"})) << "the rest is sound";
+}
+
+TEST_F(DamagedData, OfSmallThingsIsFoundTooAndNoneOfItIsConverted) {
+  const auto message = [](const auto& body) { return std::string(testing::error_of(body).what()); };
+  const auto objects = [&] { digest(*open_checkpoint(path()), {.keys = {.include = {"object*"}}}); };
+  const std::string data = "__0_0.distcp";
+  const std::string bytes = text_of(path() / data);
+
+  const std::size_t object = bytes.find("some text in an object");
+  ASSERT_NE(object, std::string::npos);
+  flip(data, object);
+  EXPECT_THAT(message(objects), HasSubstr("another CRC-32"));
+  EXPECT_THAT(message([&] { convert(path(), target()); }), HasSubstr("another CRC-32"));
+  flip(data, object);
+
+  flip_tensor("small", 5);
+  EXPECT_THAT(message([&] { load_state_dict(path(), {"small"}); }), HasSubstr("another CRC-32"));
+  for (const int ranks : {1, 3}) EXPECT_THAT(message([&] { convert(path(), target(), {.ranks = ranks}); }), HasSubstr("another CRC-32"));
+  flip_tensor("small", 5);
+
+  const std::size_t moments = text_of(path() / "common.pt").find("data/0") + 200;
+  flip("common.pt", moments);
+  EXPECT_THAT(message([&] { load_common_state(path()); }), HasSubstr("another CRC-32"));
+  EXPECT_FALSE(fs::exists(target()));
+  flip("common.pt", moments);
+  convert(path(), target(), {.ranks = 3, .max_memory = std::uint64_t{2} << 20});
+  EXPECT_THAT(message([&] { convert(path(), target(), {.overwrite = true, .max_memory = 1000}); }), HasSubstr("a conversion takes at least 1.1 MiB of memory"));
+}
+
+TEST_F(DamagedData, OfAFileWithoutChecksumsIsNotConvertedWhereAManifestShowsIt) {
+  const fs::path source = path().parent_path() / "source";
+  convert(path(), source, {.integrity = true, .io = {.checksums = false}});
+  fs::remove_all(path());
+  fs::rename(source, path());
+  flip_tensor("large", 1000);
+  EXPECT_EQ(load_on(1, {}), std::to_string(32 << 20) + " bytes unchecked") << "no CRC was recorded";
+  EXPECT_THAT(testing::error_of([&] { convert(path(), target()); }).what(), HasSubstr("__0_0.distcp: hash mismatch"));
+  EXPECT_FALSE(fs::exists(target()));
+  EXPECT_NO_THROW(convert(path(), target(), {.check_source = false}));
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     if (!size || *size == 0) throw refuse("--max-memory", options.max_memory, "a size, for example 512MiB or 4GiB");
     parsed.max_memory = *size;
   }
-  parsed.check_source = !options.trust_source;
+  if (options.trust_source) parsed.check_source = false;
   return parsed;
 }
 

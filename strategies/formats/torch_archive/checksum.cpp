@@ -23,6 +23,32 @@ std::uint32_t crc32(ByteView bytes, std::uint32_t previous) noexcept {
 #endif
 }
 
+namespace {
+
+// Polynomials over GF(2) modulo CRC-32's, as zip stores them: the highest bit is the coefficient of x^0.
+constexpr std::uint32_t kPolynomial = 0xedb88320;
+constexpr std::uint32_t kOne = std::uint32_t{1} << 31;
+constexpr std::uint32_t kX8 = std::uint32_t{1} << 23;
+
+constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) noexcept {
+  std::uint32_t product = 0;
+  for (std::uint32_t bit = kOne; bit != 0; bit >>= 1) {
+    if ((a & bit) != 0) product ^= b;
+    b = (b & 1) != 0 ? (b >> 1) ^ kPolynomial : b >> 1;
+  }
+  return product;
+}
+
+}  // namespace
+
+std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_length) noexcept {
+  std::uint32_t shift = kOne;  // becomes x^(8·length): what so many more bytes do to the CRC of those before
+  for (std::uint32_t power = kX8; second_length != 0; second_length >>= 1, power = multiply(power, power)) {
+    if ((second_length & 1) != 0) shift = multiply(shift, power);
+  }
+  return multiply(shift, first) ^ second;
+}
+
 struct Sha256::Context {
   EVP_MD_CTX* evp = EVP_MD_CTX_new();
   ~Context() { EVP_MD_CTX_free(evp); }
@@ -66,6 +92,31 @@ std::string sha256_hex(ByteView bytes) {
   Sha256 hash;
   hash.update(bytes);
   return hash.finish_hex();
+}
+
+void HashedFile::read(std::uint64_t offset, MutableByteView into) const {
+  constexpr std::uint64_t kShortGap = std::uint64_t{16} << 10;  // what lies between two records, say
+  file_.read(offset, into);
+  if (offset > hashed_ && offset - hashed_ <= kShortGap) hash_up_to(offset);
+  if (offset > hashed_ || offset + into.size() <= hashed_) return;
+  hash_.update(into.subspan(hashed_ - offset));
+  hashed_ = offset + into.size();
+}
+
+void HashedFile::hash_up_to(std::uint64_t end) const {
+  constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
+  Bytes buffer(static_cast<std::size_t>(std::min(end - hashed_, kStep)));
+  while (hashed_ < end) {
+    const MutableByteView step(buffer.data(), static_cast<std::size_t>(std::min(kStep, end - hashed_)));
+    file_.read(hashed_, step);
+    hash_.update(step);
+    hashed_ += step.size();
+  }
+}
+
+std::string HashedFile::finish_hex() {
+  hash_up_to(file_.size());
+  return hash_.finish_hex();
 }
 
 std::string file_sha256(const ReadableFile& file, const std::function<void(std::uint64_t)>& progress) {

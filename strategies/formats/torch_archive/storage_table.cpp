@@ -31,15 +31,28 @@ Value StorageTable::resolve(const Value& persistent_id) {
 }
 
 Tensor StorageTable::elements(const StorageId& id) {
-  const std::uint64_t offset = locate_(id);
-  if (options_.lazy) return Tensor::in_file(id.dtype, Shape(1, id.numel), Shape(1, 1), {file_.name(), offset});
+  const auto [offset, record] = locate_(id);
+  if (options_.lazy) {
+    if (options_.records != nullptr && record) options_.records->push_back(*record);
+    return Tensor::in_file(id.dtype, Shape(1, id.numel), Shape(1, 1), {file_.name(), offset});
+  }
   if (id.nbytes() > options_.max_tensor_bytes - bytes_read_) {
     throw CheckpointError(ErrorCode::kUnsupported, "the file holds more than the limit of " + human_bytes(options_.max_tensor_bytes) + " of tensors");
   }
   bytes_read_ += id.nbytes();
   Tensor tensor = Tensor::empty(id.dtype, Shape(1, id.numel));
   if (id.numel > 0) file_.read(offset, tensor.bytes());
+  if (record) compare(tensor, *record);
   return tensor;
+}
+
+void StorageTable::compare(const Tensor& elements, const RecordedCrc& record) const {
+  const ByteView bytes = elements.numel() == 0 ? ByteView() : ByteView(elements.bytes());
+  Bytes rest(record.length - bytes.size());  // of an untyped storage, less than an element
+  if (!rest.empty()) file_.read(record.offset + bytes.size(), rest);
+  if (crc32(rest, crc32(bytes)) == record.crc) return;
+  throw CheckpointError(ErrorCode::kCorrupt, "the elements of a tensor have another CRC-32 than the archive says: they were damaged after they had been written",
+                        {.file = file_.name(), .offset = record.offset});
 }
 
 }  // namespace dckpt

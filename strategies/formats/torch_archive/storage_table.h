@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -16,8 +17,12 @@ namespace dckpt {
 /// The storages of one torch file: each is read (or described) once, when the pickle refers to it first.
 class StorageTable {
  public:
-  /// `locate` gives the offset in the file of a storage's first byte, after it has made sure that all its bytes are in the file.
-  using Locate = std::function<std::uint64_t(const StorageId&)>;
+  struct Located {
+    std::uint64_t offset = 0;
+    std::optional<RecordedCrc> record{};  ///< begins at `offset` and holds at least the storage
+  };
+  /// `locate` gives the place in the file of a storage's first byte, after it has made sure that all its bytes are in the file.
+  using Locate = std::function<Located(const StorageId&)>;
 
   StorageTable(const ReadableFile& file, const TorchFileOptions& options, Locate locate) : file_(file), options_(options), locate_(std::move(locate)) {}
 
@@ -33,6 +38,7 @@ class StorageTable {
 
   Value resolve(const Value& persistent_id);
   Tensor elements(const StorageId& id);
+  void compare(const Tensor& elements, const RecordedCrc& record) const;
 
   const ReadableFile& file_;
   TorchFileOptions options_;

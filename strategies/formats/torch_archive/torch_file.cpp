@@ -46,7 +46,10 @@ class ViewFile final : public ReadableFile {
 Value load_archive(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options) {
   const TorchArchive archive(file, base, length);
   StorageTable table(file, options, [&archive](const StorageId& id) {
-    return archive.zip().data_offset(archive.storage(id.key, id.nbytes(), item_size(id.dtype)));
+    const ZipMember& member = archive.storage(id.key, id.nbytes(), item_size(id.dtype));
+    StorageTable::Located found{archive.zip().data_offset(member)};
+    if (archive.zip().has_crcs()) found.record = {found.offset, member.size, member.crc};
+    return found;
   });
   const Bytes pickle = archive.pickle(kMaxPickleBytes);
   const pickle::Graph graph = pickle::read_graph(pickle, file.name());
@@ -91,6 +94,11 @@ bool check_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_
   const TorchArchive archive(file, base, length);
   for (const ZipMember& member : archive.zip().members()) archive.zip().check(member);
   return archive.zip().has_crcs();
+}
+
+bool check_torch_bytes(ByteView bytes, const std::string& what) {
+  const ViewFile file(bytes, what);
+  return check_torch_file(file, 0, bytes.size());
 }
 
 void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink, const TorchSaveOptions& options) {

@@ -4,9 +4,11 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mapping/base/bytes.h"
 #include "mapping/state/value.h"
+#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
@@ -19,10 +21,13 @@ struct TorchFileOptions {
   bool lazy = false;
   /// Upper bound of the tensor bytes that are read; more throws (unsupported). Never more than the file holds is allocated.
   std::uint64_t max_tensor_bytes = std::uint64_t{64} << 30;
+  /// If lazy: gets what has a checksum, in the order in which the pickle names the storages. Null: nobody wants to know.
+  std::vector<RecordedCrc>* records = nullptr;
 };
 
 /// The object in [base, base + length) of the file. Tensors that share a storage share memory. A Parameter stays an
 /// Opaque call around its tensor, and so do tensors with attributes or hooks (see tensor_of).
+/// Everything that is read is compared with the CRCs of the archive, where it has some.
 /// Throws CheckpointError: (corrupt), or (unsupported) for big-endian files, TorchScript archives, compressed members.
 Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options = {});
 Value load_torch_file(const ReadableFile& file, const TorchFileOptions& options = {});
@@ -39,6 +44,7 @@ std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::ui
 
 /// Compares all CRCs. Returns false if there are none (the stream form has none). Throws CheckpointError (corrupt).
 bool check_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
+bool check_torch_bytes(ByteView bytes, const std::string& what);
 
 struct TorchSaveOptions {
   std::string prefix = "archive";   ///< folder of the members; torch uses the file's stem, or "archive" when it saves into memory

@@ -148,7 +148,7 @@ Value load_torch_stream(const ReadableFile& file, std::uint64_t base, std::uint6
   StorageTable table(file, options, [&offsets](const StorageId& id) {
     const auto found = offsets.find(id.key);
     if (found == offsets.end()) throw CheckpointError(ErrorCode::kCorrupt, "storage " + quoted(id.key) + " is missing in the torch stream");
-    return found->second;
+    return StorageTable::Located{found->second};
   });
   pickle::ValueHooks hooks = table.hooks();
   hooks.persistent = [whole = hooks.persistent](const Value& id) -> Value {

@@ -315,6 +315,11 @@ std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
   return base_ + data;
 }
 
+void ZipArchive::damaged(const ZipMember& member) const {
+  corrupt("the bytes of member " + quoted(member.name) + " have another CRC-32 than the archive says: they were damaged after they had been written",
+          data_offset(member) - base_);
+}
+
 Bytes ZipArchive::read(const ZipMember& member, std::uint64_t limit) const {
   const std::uint64_t offset = data_offset(member);
   if (member.size > limit) {
@@ -322,6 +327,7 @@ Bytes ZipArchive::read(const ZipMember& member, std::uint64_t limit) const {
   }
   Bytes scratch;
   const ByteView view = window(offset - base_, member.size, scratch);
+  if (has_crcs_ && crc32(view) != member.crc) damaged(member);
   if (view.data() == scratch.data()) return scratch;
   return {view.begin(), view.end()};
 }
@@ -338,9 +344,7 @@ bool ZipArchive::check(const ZipMember& member) const {
     crc = crc32(into, crc);
     done += part;
   }
-  if (crc != member.crc) {
-    corrupt("the bytes of member " + quoted(member.name) + " have another CRC-32 than the archive says: they were damaged after they had been written", offset - base_);
-  }
+  if (crc != member.crc) damaged(member);
   if ((member.flags & zip::kFlagDescriptor) != 0) {
     Bytes scratch;
     const std::uint64_t at = offset - base_ + member.size;

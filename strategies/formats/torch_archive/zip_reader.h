@@ -52,7 +52,8 @@ class ZipArchive {
   /// (unsupported) for compressed and encrypted members, naming the member.
   std::uint64_t data_offset(const ZipMember& member) const;
 
-  /// The member's bytes; throws as data_offset does, and (corrupt) if it is larger than `limit`. CRCs are not looked at.
+  /// The member's bytes; throws as data_offset does, and (corrupt) if it is larger than `limit`, or has another CRC
+  /// than the archive says.
   Bytes read(const ZipMember& member, std::uint64_t limit) const;
 
   /// Reads the member and compares its CRC and its data descriptor. Returns false if the archive has no CRCs. Throws (corrupt) if one differs.
@@ -67,6 +68,8 @@ class ZipArchive {
   ByteView window(std::uint64_t offset, std::uint64_t size, Bytes& scratch) const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message, std::uint64_t offset) const;
   [[noreturn]] void corrupt(const std::string& message, std::uint64_t offset) const { fail(ErrorCode::kCorrupt, message, offset); }
+
+  [[noreturn]] void damaged(const ZipMember& member) const;
 
   const ReadableFile* file_;
   std::uint64_t base_;

@@ -48,15 +48,16 @@ TEST_F(LocatedReaderTest, KnowsWhatAllRanksHaveFound) {
 
 TEST_F(LocatedReaderTest, NamesChunksWhoseElementsDoNotLieRowMajor) {
   LocatedReader reader(base_);
-  EXPECT_THAT(reader.learn(chunks_, std::vector{answer({1}), answer({0})}), ::testing::ElementsAre(ChunkNumber{0, 0}));
+  EXPECT_THAT(reader.learn(chunks_, std::vector{answer({1, 0, 0, 0}), answer({0})}), ::testing::ElementsAre(ChunkNumber{0, 0}));
 }
 
 TEST_F(LocatedReaderTest, RefusesAnswersOutsideTheChunkAndMalformedOnes) {
   const auto refusal = [&](const std::vector<Bytes>& answers) { return testing::error_of([&] { LocatedReader(base_).learn(chunks_, answers); }).message(); };
-  EXPECT_THAT(refusal({answer({2}), answer({1})}), HasSubstr("rank 0's places of chunks"));
-  EXPECT_THAT(refusal({answer({1}), answer({UINT64_MAX})}), HasSubstr("rank 1's places of chunks"));
-  EXPECT_THAT(refusal({answer({1}), {}}), HasSubstr("rank 1's places of chunks"));
-  EXPECT_THAT(refusal({answer({1, 1}), answer({1})}), HasSubstr("rank 0's places of chunks"));
+  EXPECT_THAT(refusal({answer({2, 0, 0, 0}), answer({1, 0, 0, 0})}), HasSubstr("rank 0's places of chunks"));
+  EXPECT_THAT(refusal({answer({1, 0, 0, 0}), answer({UINT64_MAX, 0, 0, 0})}), HasSubstr("rank 1's places of chunks"));
+  EXPECT_THAT(refusal({answer({1, 1, 64, 0}), answer({1, 0, 0, 0})}), HasSubstr("rank 0's places of chunks")) << "its record, too";
+  EXPECT_THAT(refusal({answer({1, 0, 0, 0}), {}}), HasSubstr("rank 1's places of chunks"));
+  EXPECT_THAT(refusal({answer({1, 0, 0, 0, 1}), answer({1, 0, 0, 0})}), HasSubstr("rank 0's places of chunks"));
 }
 
 }  // namespace

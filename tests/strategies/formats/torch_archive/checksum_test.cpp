@@ -24,6 +24,7 @@ TEST(Crc32, GoesOnFromEarlierBytes) {
   for (const std::size_t cut : {0, 1, 7, 64, 4096, 99999, 100000}) {
     const std::string_view view = text;
     EXPECT_EQ(crc32(as_bytes(view.substr(cut)), crc32(as_bytes(view.substr(0, cut)))), crc32(as_bytes(view))) << cut;
+    EXPECT_EQ(crc32_combine(crc32(as_bytes(view.substr(0, cut))), crc32(as_bytes(view.substr(cut))), view.size() - cut), crc32(as_bytes(view))) << cut;
   }
 }
 
