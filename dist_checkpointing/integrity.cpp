@@ -53,7 +53,7 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest, std::span<const 
   if (count == 0) return entries;
   if (count > kMostNamed) unlisted += " and " + grouped(count - kMostNamed) + " more";
   throw CheckpointError(ErrorCode::kCorrupt,
-                        "integrity.json does not list " + unlisted + ", so nothing shows whether what is read there is what was saved; was the file added later, or its entry removed?",
+                        "integrity.json does not list " + unlisted + ", so nothing shows whether what is read there is what was saved; was the file added later, or a removal of keys interrupted, which can be repeated?",
                         {.file = kIntegrityFile});
 }
 

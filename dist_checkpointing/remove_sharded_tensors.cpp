@@ -9,7 +9,8 @@
 //   5  integrity.json with the new .metadata                                      the new checkpoint
 //
 // 2, 3 and 5 are renames, each followed by a sync of the directory. A checkpoint without integrity.json has no steps 2 and 5.
-// A second call after a crash between 3 and 5 finds no key, but the files that are left, and goes through all steps for them.
+// A second call after a crash between 3 and 5 finds no key, but the files that are left or a manifest that says nothing of .metadata, and goes through all steps.
+// Until then verification tells that nothing protects .metadata.
 
 #include "dist_checkpointing/remove_sharded_tensors.h"
 
@@ -48,7 +49,7 @@ class Removal {
     read_manifest();
     look_at_files();
     count();
-    if (result_.tensors + result_.objects + result_.files.size() == 0) nothing_matches();
+    if (result_.tensors + result_.objects + result_.files.size() == 0 && !was_interrupted()) nothing_matches();
   }
 
   const RemovedTensors& result() const noexcept { return result_; }
@@ -82,6 +83,11 @@ class Removal {
       throw CheckpointError(ErrorCode::kCorrupt, "cannot remove keys: .metadata is not the file whose SHA-256 integrity.json has, and would get a valid one; 'dckpt verify --deep' tells what is damaged",
                             {.file = storage_->describe(kMetadataFile)});
     }
+  }
+
+  /// Whether integrity.json is what stands between two others.
+  bool was_interrupted() const {
+    return manifest_ && std::ranges::none_of(manifest_->files, [](const IntegrityManifest::Entry& entry) { return entry.name == kMetadataFile; });
   }
 
   /// Which data files hold removed things only: those that the metadata name, and those that a removal before this one has left.

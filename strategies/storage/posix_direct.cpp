@@ -15,6 +15,7 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include "strategies/storage/posix_write.h"
@@ -95,7 +96,17 @@ class DirectFile final : public WritableFile {
     filling_.size = 0;
     busy_ = true;
     changed_.notify_all();
-    if (!writer_.joinable()) writer_ = std::thread([this] { run(); });
+    if (writer_.joinable()) return;
+    try {
+      writer_ = std::thread([this] { run(); });
+    } catch (const std::system_error&) {  // no thread to be had: written here and now
+      busy_ = false;
+      try {
+        write(writing_.memory.get(), writing_.size, writing_.offset);
+      } catch (...) {
+        failure_ = std::current_exception();  // for whatever follows, as if a thread had met it
+      }
+    }
   }
 
   void run() {

@@ -8,6 +8,10 @@
 
 #include "dist_checkpointing/open.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "dist_checkpointing/save.h"
+#include "strategies/storage/counting.h"
+#include "strategies/storage/posix.h"
+#include "strategies/torch_dist/reader.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
@@ -109,6 +113,15 @@ TEST(Verify, ManifestFindsAChangeThatChecksumsDoNotCover) {
   const VerifyReport deep = damaged.verify(true);
   EXPECT_GT(deep.manifest_files, 3u);
   EXPECT_THAT(all_problems(deep), AllOf(HasSubstr("hash mismatch"), HasSubstr("metadata.json")));
+}
+
+TEST(Verify, ReadsADataFileOnceForAllItsChecksums) {
+  const TempDir directory;
+  const fs::path path = directory / "checkpoint";
+  save(Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {2048, 2048}))}}), path, {.integrity = true, .io = {.fsync = false}});
+  const auto counters = std::make_shared<StorageCounters>();
+  EXPECT_TRUE(verify(*open_torch_dist(counting_storage(posix_storage(path), counters)), {.deep = true}).ok());
+  EXPECT_LT(counters->bytes_read, std::uint64_t{17} << 20);
 }
 
 TEST(Verify, DamagedCommonStateIsAProblem) {

@@ -3,14 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <functional>
+#include <system_error>
+#include <thread>
 
 #include "mapping/base/parallel_for.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/no_threads.h"
 
 namespace dckpt {
 namespace {
@@ -218,16 +220,12 @@ TEST(ReadTensors, StagingIsABoundHoweverManyThreadsThereAre) {
 // Threads
 
 TEST(ParallelFor, DoesWithoutThreadsThatTheSystemRefuses) {
-  pthread_attr_t usual, impossible;
-  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
-  ASSERT_EQ(::pthread_attr_init(&impossible), 0);
-  ASSERT_EQ(::pthread_attr_setstacksize(&impossible, std::size_t{1} << 46), 0);
-  ASSERT_EQ(::pthread_setattr_default_np(&impossible), 0);
+  const testing::NoThreads no_threads;
+  EXPECT_THROW(std::thread([] {}), std::system_error);
   std::vector<int> calls(100);
   EXPECT_NO_THROW(parallel_for(calls.size(), 8, [&](std::size_t i) { ++calls[i]; }));
   const Bent reader({40, 256, 1024});
   EXPECT_NO_THROW(read_part(reader, kEverything(reader), {.threads = 8}));
-  ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
   EXPECT_THAT(calls, ::testing::Each(1));
 }
 

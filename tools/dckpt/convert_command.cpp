@@ -160,7 +160,7 @@ Command add_convert(CLI::App& program) {
   command.add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")->type_name("SIZE");
   command.add_flag("--integrity", convert.integrity, "Write integrity.json with a SHA-256 per file");
-  command.add_flag("--trust-source", options->trust_source, "Do not compare the checksums of the source first");
+  command.add_flag("--trust-source", options->trust_source, "Do not compare the source with its checksums");
   command.add_flag("--dry-run", convert.dry_run, "Say what would be written and how large it is, write nothing");
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
   add_json(command, options->json);

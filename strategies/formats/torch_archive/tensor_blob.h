@@ -67,7 +67,7 @@ struct TensorBlob {
   std::optional<std::uint32_t> crc{}; ///< of the stored bytes, when it was computed
 };
 
-/// Remembers the pickles that were understood already: the blobs of a checkpoint repeat a few. Safe to share between threads.
+/// Remembers the pickles, and the small blobs, that were understood already: those of a checkpoint repeat a few. Safe to share between threads.
 class TensorBlobCache {
  public:
   TensorBlobCache();

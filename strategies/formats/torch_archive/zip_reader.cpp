@@ -193,6 +193,7 @@ void ZipArchive::read_directory(const End& end) {
     at += total;
 
     ZipMember member;
+    member.entry_offset = entry_offset;
     member.name = as_text(entry.subspan(zip::kEntrySize, name_size));
     if (!is_sound_name(member.name)) corrupt("the zip archive has a member with the unusable name " + quoted(member.name), entry_offset);
     member.flags = load_le<std::uint16_t>(entry, 8);

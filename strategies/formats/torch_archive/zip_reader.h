@@ -22,6 +22,7 @@ struct ZipLimits {
 struct ZipMember {
   std::string_view name;            ///< points into the archive object
   std::uint64_t header_offset = 0;  ///< of the local header
+  std::uint64_t entry_offset = 0;   ///< of the entry in the central directory
   std::uint64_t size = 0;           ///< of the stored data
   std::uint32_t crc = 0;
   std::uint16_t flags = 0;

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "tests/support/code_of.h"
+#include "tests/support/no_threads.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -239,6 +240,15 @@ TEST_F(PosixStorageTest, DirectFilesGrowBetweenSyncsByAnyNumberOfBytes) {
     file->sync();
     EXPECT_TRUE(read_file(*storage_->open("a"), expected.size()) == expected) << expected.size();
   }
+}
+
+TEST_F(PosixStorageTest, DirectFilesAreWrittenWithoutAThreadWhereNoneCanBeStarted) {
+  const testing::NoThreads no_threads;
+  const Bytes content(std::size_t{9} << 20, std::byte{7});
+  const auto file = storage_->create("a", {.engine = IoEngine::kDirect});
+  file->append(content);
+  file->close();
+  EXPECT_TRUE(read_file(*storage_->open("a"), content.size()) == content);
 }
 
 TEST_F(PosixStorageTest, AFailureOfABlockWrittenInTheBackgroundIsReportedByWhateverFollows) {

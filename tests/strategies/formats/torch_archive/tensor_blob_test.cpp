@@ -374,6 +374,29 @@ TEST(LocateTensorBlob, RefusesMissingStorages) {
   Bent{.key = "../version"}.expect_corrupt("'data/../version'");
 }
 
+TEST(LocateTensorBlob, TakesABlobThatItKnowsAlreadyAsIfItSawItForTheFirstTime) {
+  TensorBlobCache warm;
+  const auto outcome = [](const Bytes& bytes, TensorBlobCache* cache) {
+    try {
+      const TensorBlob blob = locate_tensor_blob(*testing::file_of(bytes), 100, bytes.size() - 100, cache);
+      return std::to_string(blob.offset) + " " + to_string(blob.shape) + " " + std::to_string(blob.storage_offset) + " " + std::to_string(blob.crc.value_or(0));
+    } catch (const CheckpointError& error) {
+      return std::string(error.what());
+    }
+  };
+  for (const float value : {1, 2}) {
+    Bytes bytes(100);
+    const Bytes blob = write_blob(DType::kFloat32, {3}, floats({value, 2, 3}));
+    bytes.insert(bytes.end(), blob.begin(), blob.end());
+    EXPECT_EQ(outcome(bytes, &warm), outcome(bytes, nullptr));
+    for (std::size_t i = 100; i < bytes.size(); ++i) {
+      bytes[i] ^= std::byte{1};
+      EXPECT_EQ(outcome(bytes, &warm), outcome(bytes, nullptr)) << i;
+      bytes[i] ^= std::byte{1};
+    }
+  }
+}
+
 TEST(LocateTensorBlob, RefusesUnknownStorageTypes) { Bent{.type = "FunnyStorage"}.expect(ErrorCode::kUnsupported, "torch.FunnyStorage"); }
 TEST(LocateTensorBlob, RefusesOtherCalls) { Bent{.function = "_rebuild_surprise"}.expect(ErrorCode::kUnsupported, "no plain tensor"); }
 TEST(LocateTensorBlob, RefusesMissingArguments) { Bent{.missing_arguments = 2}.expect_corrupt("with 4 arguments"); }

@@ -281,7 +281,7 @@ Bytes storage_file(const Value& persistent_id) {
   TorchArchiveWriter archive("archive", pickle, 64, {}, bytes);
   archive.begin_storage(24, bytes);
   bytes.resize(bytes.size() + 24);
-  archive.end_storage(0, bytes);
+  archive.end_storage(crc32(Bytes(24)), bytes);
   archive.finish(bytes);
   return bytes;
 }
@@ -313,7 +313,7 @@ TEST(TorchFileRefuses, OneStorageAsTwoTypes) {
   TorchArchiveWriter archive("archive", pickle, 64, {}, bytes);
   archive.begin_storage(24, bytes);
   bytes.resize(bytes.size() + 24);
-  archive.end_storage(0, bytes);
+  archive.end_storage(crc32(Bytes(24)), bytes);
   archive.finish(bytes);
   EXPECT_THROW(load(bytes), CheckpointError);
 }
