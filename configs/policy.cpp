@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <system_error>
@@ -16,15 +17,68 @@
 
 namespace dckpt {
 
-CheckedPolicy check_policy(std::string_view yaml) {
-  CheckedPolicy checked;
-  const std::optional<YamlNode> root = parse_yaml(yaml, checked.problems);
-  if (root) {
-    policy_type().read(*root, "", checked.policy, checked.problems);
-    check_supported(checked.policy, *root, checked.problems);
+namespace {
+
+/// Reads a policy after the one that it extends, which it overrides field by field.
+class PolicyChain {
+ public:
+  explicit PolicyChain(CheckedPolicy& into) : into_(into) {}
+
+  /// `file` is empty for the outermost.
+  std::optional<YamlNode> read(std::string_view yaml, const std::optional<std::filesystem::path>& folder, const std::string& file) {
+    ConfigProblems problems;
+    std::optional<YamlNode> root = parse_yaml(yaml, problems);
+    if (root) {
+      const YamlNode* const base = root->find("extends");
+      if (base != nullptr && base->kind == YamlNode::Kind::kText) extend(*base, folder, problems);
+      policy_type().read(*root, "", into_.policy, problems);
+    }
+    for (ConfigProblem& problem : problems) {
+      problem.file = file;
+      into_.problems.push_back(std::move(problem));
+    }
+    return root;
   }
+
+ private:
+  void extend(const YamlNode& base, const std::optional<std::filesystem::path>& folder, ConfigProblems& problems) {
+    try {
+      const PolicyText found = folder ? find_policy(base.text, *folder) : PolicyText{base.text, std::string(shipped_policy(base.text)), {}};
+      const std::string identity = std::filesystem::weakly_canonical(found.name).string();
+      if (std::ranges::find(open_, identity) != open_.end()) {
+        throw CheckpointError(ErrorCode::kInvalidArgument, "the policy extends itself, through " + quoted_list(open_, open_.size()));
+      }
+      if (open_.size() == kMaxPolicyDepth) {
+        throw CheckpointError(ErrorCode::kInvalidArgument, "more than " + std::to_string(kMaxPolicyDepth) + " policies extend each other");
+      }
+      open_.push_back(identity);
+      read(found.yaml, found.folder, found.name);
+      open_.pop_back();
+    } catch (const CheckpointError& error) {
+      problems.push_back({base.place, "extends: " + dckpt::quoted(base.text) + ": " + error.message()});
+    }
+  }
+
+  CheckedPolicy& into_;
+  std::vector<std::string> open_;
+};
+
+}  // namespace
+
+CheckedPolicy check_policy(std::string_view yaml, const std::optional<std::filesystem::path>& folder) {
+  CheckedPolicy checked;
+  const std::optional<YamlNode> root = PolicyChain(checked).read(yaml, folder, "");
+  if (root) check_supported(checked.policy, *root, checked.problems);
   sort_by_place(checked.problems);
   return checked;
+}
+
+PolicyText find_policy(const std::string& name_or_file, const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::filesystem::path file = folder / name_or_file;
+  const bool bare = name_or_file.find_first_of("./") == std::string::npos;
+  if (bare && !std::filesystem::exists(file, ignored)) return {name_or_file, std::string(shipped_policy(name_or_file)), {}};
+  return {file.string(), read_policy_file(file), file.parent_path()};
 }
 
 std::string to_yaml(const Policy& policy) { return to_yaml_text(policy_type().show(policy)); }
@@ -35,7 +89,18 @@ Policy Policy::from_text(std::string_view yaml, const std::string& name) {
   return std::move(checked.policy);
 }
 
-Policy Policy::from_file(const std::filesystem::path& file) { return from_text(read_policy_file(file), file.string()); }
+Policy Policy::from_file(const std::filesystem::path& file) {
+  CheckedPolicy checked = check_policy(read_policy_file(file), file.parent_path());
+  raise_if_any(std::move(checked.problems), file.string());
+  return std::move(checked.policy);
+}
+
+Policy Policy::find(const std::string& name_or_file) {
+  const PolicyText found = find_policy(name_or_file);
+  CheckedPolicy checked = check_policy(found.yaml, found.folder);
+  raise_if_any(std::move(checked.problems), found.name);
+  return std::move(checked.policy);
+}
 
 Policy Policy::shipped(std::string_view name) { return from_text(shipped_policy(name), std::string(name) + ".yaml"); }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@ namespace dckpt {
 ///   save: {compat: megatron, integrity: sha256, io: {threads: 4}}
 ///   retention: {keep_last: 3}
 ///
+/// `extends: production` begins with a shipped policy, or another file, instead of the defaults.
 /// What a file does not mention keeps its default; an empty file is the default policy. Unknown fields, values out of range and the like are errors, all of
 /// them reported together, each with file, line and column; so is what this version cannot do, with what it can do instead. A file may have kMaxYamlBytes
 /// (yaml.h).
@@ -29,6 +31,8 @@ struct Policy {
   static Policy from_text(std::string_view yaml, const std::string& name = "policy");
   /// One of shipped_policies().
   static Policy shipped(std::string_view name);
+  /// A file, or one of shipped_policies() by its name where there is no such file.
+  static Policy find(const std::string& name_or_file);
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -41,7 +45,21 @@ struct CheckedPolicy {
   Policy policy;
   ConfigProblems problems;
 };
-CheckedPolicy check_policy(std::string_view yaml);
+/// `extends` names a shipped policy or a file relative to `folder`; without one, as for text of unknown origin, no file is read.
+CheckedPolicy check_policy(std::string_view yaml, const std::optional<std::filesystem::path>& folder = std::nullopt);
+
+/// Policies that extend each other in a row.
+inline constexpr std::size_t kMaxPolicyDepth = 8;
+
+/// A policy before it is read.
+struct PolicyText {
+  std::string name;  ///< for messages
+  std::string yaml;
+  std::filesystem::path folder;  ///< of the file; empty for the working directory, or a shipped policy
+};
+
+/// What Policy::find reads; a relative file stands in `folder`. Throws CheckpointError: io if the file cannot be read, invalid-argument for a name that is neither.
+PolicyText find_policy(const std::string& name_or_file, const std::filesystem::path& folder = {});
 
 /// A file's text, at most a little more than a policy may have. Throws CheckpointError (io).
 std::string read_policy_file(const std::filesystem::path& file);

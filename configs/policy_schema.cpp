@@ -81,6 +81,7 @@ Field<SaveOptions> strategy() {
   const Type<std::string> name = text("the name of a strategy");
   return {"strategy",
           [name](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) {
+            into.strategy = StrategyName{};  // options of a policy that this one extends are another strategy's
             name.read(node, path, into.strategy.name, problems);
           },
           [name](const SaveOptions& save) { return needs_long_form(save.strategy) ? std::nullopt : std::optional(name.show(save.strategy.name)); }};
@@ -105,7 +106,10 @@ Field<SaveOptions> backend() {
       section(Schema<StrategyName>{{field("name", &StrategyName::name, text("the name of a strategy")), optional_version, options}});
   return {
       "backend",
-      [type](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) { type.read(node, path, into.strategy, problems); },
+      [type](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) {
+        if (node.find("name") != nullptr) into.strategy = StrategyName{};
+        type.read(node, path, into.strategy, problems);
+      },
       [type](const SaveOptions& save) { return needs_long_form(save.strategy) ? std::optional(type.show(save.strategy)) : std::nullopt; }};
 }
 
@@ -229,6 +233,16 @@ Field<Policy> version() {
           [](const Policy&) { return std::optional(YamlNode::plain(std::to_string(kPolicyVersion))); }};
 }
 
+/// The policy to begin with; who reads the file has seen to it.
+Field<Policy> extends() {
+  return {"extends",
+          [](const YamlNode& node, const std::string& path, Policy&, ConfigProblems& problems) {
+            std::string name;
+            text("the name of a policy that comes with dckpt, or a file").read(node, path, name, problems);
+          },
+          [](const Policy&) { return std::optional<YamlNode>(); }};
+}
+
 void check_version_is_given(const YamlNode& node, const std::string&, const Policy&, ConfigProblems& problems) {
   if (node.find("version") == nullptr) problems.push_back({node.place, "the version of the schema is missing; begin with the line 'version: 1'"});
 }
@@ -238,6 +252,7 @@ void check_version_is_given(const YamlNode& node, const std::string&, const Poli
 const config::Type<Policy>& policy_type() {
   static const Type<Policy> type = section(Schema<Policy>{{
                                                                     version(),
+                                                                    extends(),
                                                                     field("save", &Policy::save, save()),
                                                                     field("load", &Policy::load, load()),
                                                                     field("retention", &Policy::retention, retention()),

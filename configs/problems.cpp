@@ -14,13 +14,13 @@ constexpr std::size_t kShownPath = 1000;
 }  // namespace
 
 std::string to_string(const ConfigProblem& problem, const std::string& file) {
-  std::string text = printable(file, kShownPath) + ":";
+  std::string text = printable(problem.file.empty() ? file : problem.file, kShownPath) + ":";
   if (problem.place.line > 0) text += std::to_string(problem.place.line) + ":" + std::to_string(problem.place.column) + ":";
   return text + " " + problem.message;
 }
 
 void sort_by_place(ConfigProblems& problems) {
-  const auto key = [](const ConfigProblem& problem) { return std::tie(problem.place.line, problem.place.column); };
+  const auto key = [](const ConfigProblem& problem) { return std::tie(problem.file, problem.place.line, problem.place.column); };
   std::ranges::stable_sort(problems, [&](const ConfigProblem& a, const ConfigProblem& b) { return key(a) < key(b); });
 }
 

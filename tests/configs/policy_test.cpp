@@ -162,7 +162,8 @@ TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
 TEST(PolicyMessages, UnknownField) {
   EXPECT_THAT(problems_of("save:\n  integrty: none\n"), ElementsAre("p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
                                                                     "backend, compat, flattened, planner, parallel, async, separation_hint, io, timeout and integrity"));
-  EXPECT_THAT(problems_of("speed: fast\n"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, save, load and retention"));
+  EXPECT_THAT(problems_of("speed: fast
+"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, save, load and retention"));
   EXPECT_THAT(problems_of("load: {rename: [{from: a, to: b, too: c}]}\n"),
               ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it has from and to"));
 }
@@ -216,7 +217,7 @@ TEST(PolicyMessages, Versions) {
   EXPECT_EQ(only_problem("{}"), "p.yaml:1:1: the version of the schema is missing; begin with the line 'version: 1'");
   EXPECT_EQ(only_problem("version: 2\n"), "p.yaml:1:10: version: this release reads policies of version 1, not of version 2");
   EXPECT_EQ(only_problem("version: one\n"), "p.yaml:1:10: version: found 'one', expected an integer from 1 to 2147483647");
-  EXPECT_EQ(only_problem("[version, 1]"), "p.yaml:1:1: the file: found a list, expected a mapping with version, save, load and retention");
+  EXPECT_EQ(only_problem("[version, 1]"), "p.yaml:1:1: the file: found a list, expected a mapping with version, extends, save, load and retention");
   EXPECT_EQ(error_of([] { Policy::from_text("version: 2"); }).code(), ErrorCode::kUnsupported);
 }
 
@@ -300,6 +301,46 @@ TEST(Policy, FilesNameThemselvesInErrors) {
   EXPECT_EQ(error_of([&] { Policy::from_file(directory.path()); }).code(), ErrorCode::kIo);
   std::ofstream(file) << std::string(kMaxYamlBytes + 1, '#');
   EXPECT_THAT(error_of([&] { Policy::from_file(file); }).message(), HasSubstr("more than 256.0 KiB"));
+}
+
+class ExtendedPolicy : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& name, const std::string& yaml) const {
+    const std::filesystem::path file = directory_.path() / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << "version: 1\n" << yaml;
+    return file;
+  }
+  TempDir directory_;
+};
+
+TEST_F(ExtendedPolicy, BeginsWithAShippedOneOrAFileBesideItAndOverridesFieldByField) {
+  write("site/base.yaml", "extends: production\nload: {threads: 9, objects: []}\n");
+  const Policy policy = Policy::find(write("run.yaml", "extends: site/base.yaml\nload: {threads: 7}\n").string());
+  Policy expected = Policy::shipped("production");
+  expected.load.threads = 7;
+  expected.load.objects.clear();
+  EXPECT_EQ(policy, expected);
+  EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy) << "what is printed is the effective one";
+  EXPECT_EQ(Policy::find("production"), Policy::shipped("production"));
+}
+
+TEST_F(ExtendedPolicy, ProblemsNameTheFileThatTheyAreIn) {
+  const auto base = write("base.yaml", "load: {treads: 9}\n");
+  const auto run = write("run.yaml", "extends: base.yaml\nload: {threads: many}\n");
+  EXPECT_THAT(error_of([&] { Policy::from_file(run); }).message(),
+              AllOf(HasSubstr(base.string() + ":2:8: load has no field 'treads'"), HasSubstr(run.string() + ":3:17: load.threads: found 'many'")));
+}
+
+TEST_F(ExtendedPolicy, CyclesLongChainsAndMissingOnesAreRefusedWhereTheyAreNamed) {
+  const auto one = write("one.yaml", "extends: two.yaml\n");
+  write("two.yaml", "extends: one.yaml\n");
+  EXPECT_THAT(error_of([&] { Policy::from_file(one); }).message(), HasSubstr("extends itself"));
+  for (int i = 0; i < 12; ++i) write(std::to_string(i) + ".yaml", "extends: " + std::to_string(i + 1) + ".yaml\n");
+  EXPECT_THAT(error_of([&] { Policy::from_file(directory_.path() / "0.yaml"); }).message(), HasSubstr("more than 8 policies"));
+  const auto typo = write("typo.yaml", "extends: producton\n");
+  EXPECT_THAT(error_of([&] { Policy::from_file(typo); }).message(), AllOf(HasSubstr("typo.yaml:2:10: extends: 'producton'"), HasSubstr("did you mean 'production'?")));
+  EXPECT_THAT(error_of([&] { Policy::from_text("version: 1\nextends: " + one.string() + "\n"); }).message(), HasSubstr("is shipped")) << "no file is read for a text";
 }
 
 /// A list as it is printed: on one line.

@@ -77,10 +77,10 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
 }
 
 int run_check(const Options& options) {
-  const std::string text = options.policy.text();
-  CheckedPolicy checked = check_policy(text);
+  const PolicyText text = options.policy.text();
+  CheckedPolicy checked = check_policy(text.yaml, text.folder);
   ConfigProblems& problems = checked.problems;
-  check_strategies(text, checked.policy, problems);
+  check_strategies(text.yaml, checked.policy, problems);
   if (options.json) {
     print_json(Value::dict({{"file", options.policy.name}, {"ok", problems.empty()}, {"problems", to_json_value(problems)}}));
   } else if (problems.empty()) {
@@ -93,7 +93,8 @@ int run_check(const Options& options) {
 }
 
 int run_show(const Options& options) {
-  const CheckedPolicy checked = check_policy(options.policy.text());
+  const PolicyText text = options.policy.text();
+  const CheckedPolicy checked = check_policy(text.yaml, text.folder);
   if (!checked.problems.empty()) {
     report_problems(options, checked.problems);
     return code_of(checked.problems);

@@ -10,10 +10,10 @@ namespace dckpt::tool {
 struct PolicyArgument {
   std::string name{};
 
-  /// Its YAML. Throws CheckpointError: io if the file cannot be read, invalid-argument for a name that is neither.
-  std::string text() const;
-  /// Throws CheckpointError like Policy::from_text, too.
-  Policy parsed() const { return Policy::from_text(text(), name); }
+  /// Throws CheckpointError: io if the file cannot be read, invalid-argument for a name that is neither.
+  PolicyText text() const { return find_policy(name); }
+  /// Throws CheckpointError for what is wrong with it, too.
+  Policy parsed() const { return Policy::find(name); }
 };
 
 }  // namespace dckpt::tool
