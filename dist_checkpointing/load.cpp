@@ -64,6 +64,30 @@ void tell(const LoadReport& report, const Communicator& comm) {
   log_warning("the checkpoint's common state does not have " + quoted_list(report.kept, kShownPaths) + "; the state keeps its values");
 }
 
+bool is_plain_dcp(const CheckpointReader& reader, const Value& common) { return reader.info().format == "dcp" && common.is_none(); }
+
+/// Options that would have to be ignored are an error: `useless` are the fields that differ from their defaults.
+void refuse_useless(const std::string& what, const std::vector<std::pair<bool, const char*>>& useless) {
+  std::vector<std::string> fields;
+  for (const auto& [is_set, field] : useless) {
+    if (is_set) fields.emplace_back(field);
+  }
+  if (fields.empty()) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument, what + ", so " + quoted_list(fields, fields.size()) + " would have no effect; leave the default");
+}
+
+/// A load of all that is stored, under the names that are stored.
+void refuse_requests(const LoadOptions& options, std::vector<std::pair<bool, const char*>> useless = {}) {
+  const LoadOptions usual;
+  useless.insert(useless.end(), {{options.strict != usual.strict, "load.strict"},
+                                 {!options.allow_shape_mismatch.empty(), "load.allow_shape_mismatch"},
+                                 {options.padding != usual.padding, "load.padding"},
+                                 {!options.rename.empty(), "load.rename"},
+                                 {options.objects != usual.objects, "load.objects"},
+                                 {!options.validate_access_integrity, "load.validate_access_integrity"}});
+  refuse_useless("a load without a state dict takes what is stored as it is stored", useless);
+}
+
 /// All of a stored tensor, without data.
 ShardedTensor whole_tensor(const TensorMetadata& tensor) { return ShardedTensor::whole(tensor.key, Tensor::described(tensor.properties.dtype, tensor.global_shape())); }
 
@@ -87,11 +111,14 @@ LoadReport load_into(StateDict& state, const std::filesystem::path& path, const 
     if (options.verify == Verify::kSha256) verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
     keys.emplace(reader->metadata(), options.rename);
     common = reader->common_state();
+    if (!is_plain_dcp(*reader, common)) {
+      refuse_useless("the checkpoint is no plain DCP directory", {{options.allow_partial_load, "load.allow_partial_load"}});
+    }
   });
   require_same_call(*reader, options, comm);
   LoadReport report;
   const LoadContext context{*reader, *keys, options, comm, report, &planner, leaves};
-  if (reader->info().format == "dcp" && common.is_none()) {
+  if (is_plain_dcp(*reader, common)) {
     load_dcp(context, state);
   } else {
     load_megatron(context, std::move(common), state);
@@ -132,9 +159,7 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
   std::vector<std::pair<KeyPath, Value>> leaves;
   TensorRequest request;
   agree(comm, "choosing what to load", [&] {
-    if (!options.rename.empty()) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "a state dict that is made from what is stored keeps the names and paths that are stored: load.rename must be empty");
-    }
+    refuse_requests(options);
     reader = open_for_load(path, options);
     if (options.verify == Verify::kSha256) verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
     stored.emplace(reader->metadata(), options.rename);
@@ -205,6 +230,7 @@ StateDict load_sharded_metadata(const std::filesystem::path& path) try {
 }
 
 StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options) try {
+  refuse_requests(options, {{options.allow_partial_load, "load.allow_partial_load"}, {options.parallel.enabled, "load.parallel"}});
   const auto reader = open_for_load(path, options);
   if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
   const StoredKeys keys(reader->metadata(), {});

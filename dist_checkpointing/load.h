@@ -59,8 +59,8 @@ LoadReport load_plain(StateDict& state, const std::filesystem::path& path, const
 /// What a checkpoint holds, without a state dict to put it into: whole tensors in new memory and objects, nested as they were saved (a plain DCP directory
 /// records the path of every value; list positions that are not taken become none), else under their keys. The common state is not among them.
 /// With `keys`, only what these name: a key itself, or a path that leads to it, components joined by dots ("model", "optimizer.state.0"). A key that names
-/// nothing is an error unless options.allow_partial_load. Collective like `load`; every rank gets all. Throws CheckpointError (invalid argument) for rules in
-/// options.rename: a renamed value has no path.
+/// nothing is an error unless options.allow_partial_load. Collective like `load`; every rank gets all. Throws CheckpointError (invalid argument) for
+/// options that say how a state dict is filled: strict, shapes, renaming and the like.
 StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys, const LoadOptions& options, Communicator& comm);
 StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys = {}, const LoadOptions& options = {});
 

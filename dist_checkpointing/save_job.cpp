@@ -214,9 +214,7 @@ void SaveJob::plan(const StateDict& state) {
     if (options_.planner.validate) compare_common();
     const std::vector<Bytes> proposals = comm_.gather(proposal_, 0);
     std::vector<Bytes> assignments;
-    agree(comm_, "planning the save", [&] {
-      if (comm_.rank() == 0) assignments = assign(proposals);
-    });
+    decide(comm_, [&] { assignments = assign(proposals); });
     const Bytes assignment = comm_.scatter(assignments, 0);
     agree(comm_, "accepting the plan", [&] { accept(assignment); });
     report_.plan.seconds = seconds_since(begin_);

@@ -29,8 +29,7 @@ void check_access(const Value& sharded, PlannerKind kind, Communicator& comm, Lo
   const std::array<std::int64_t, 1> is_known{planner != nullptr && planner->is_checked(mine)};
   if (comm.all_reduce(is_known, ReduceOp::kMin).front() != 0) return;
   const std::vector<Bytes> all = comm.gather(mine.request, 0);
-  agree(comm, "checking who asks for what", [&] {
-    if (comm.rank() != 0) return;
+  decide(comm, [&] {
     GlobalPlanner global({.kind = kind, .validate = true});
     for (const Bytes& plan : all) global.add(decode_plan(plan));
     try {

@@ -62,7 +62,7 @@ class Decoder {
   ByteView rest_;
 };
 
-CheckpointError decode(ByteView bytes, int sender) {
+CheckpointError decode(ByteView bytes, std::optional<int> sender) {
   Decoder decoder(bytes);
   const auto code = std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kCancelled));
   const std::string message = decoder.text().value_or("");
@@ -71,7 +71,7 @@ CheckpointError decode(ByteView bytes, int sender) {
   context.file = decoder.text();
   if (const auto offset = decoder.number<std::uint64_t>()) context.offset = offset - 1;
   const auto rank = decoder.number<std::uint64_t>();
-  context.rank = rank != 0 ? static_cast<int>(rank - 1) : sender;
+  context.rank = rank != 0 ? std::optional(static_cast<int>(rank - 1)) : sender;
   return {static_cast<ErrorCode>(code), message, context};
 }
 
@@ -117,6 +117,12 @@ void agree(Communicator& comm, const std::string& what, const std::optional<Chec
   const std::array<std::int64_t, 1> failed = {failure ? 1 : 0};
   if (comm.all_reduce(failed, ReduceOp::kMax).front() == 0) return;
   throw common_error(what, comm.all_gather(failure ? encode(*failure) : Bytes{}));
+}
+
+void decide(Communicator& comm, const std::function<void()>& work) {
+  const std::optional<CheckpointError> failure = comm.rank() == 0 ? failure_of(work) : std::nullopt;
+  const Bytes report = comm.broadcast(failure ? encode(*failure) : Bytes{}, 0);
+  if (!report.empty()) throw decode(report, std::nullopt);
 }
 
 }  // namespace dckpt

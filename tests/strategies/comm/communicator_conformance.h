@@ -214,6 +214,22 @@ TEST_P(CommunicatorConformance, AgreeSaysWhichRankAnErrorIsAboutIfItIsNotTheOneT
   });
 }
 
+TEST_P(CommunicatorConformance, WhatRank0DecidesForAllIsAnErrorOfNoRank) {
+  on_ranks(3, [](Communicator& comm) {
+    int decided = 0;
+    decide(comm, [&] { ++decided; });
+    EXPECT_EQ(decided, comm.rank() == 0 ? 1 : 0);
+    try {
+      decide(comm, [] { throw CheckpointError(ErrorCode::kMismatch, "the shards overlap", {.key = "w"}); });
+      ADD_FAILURE() << "no error on rank " << comm.rank();
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.message(), "the shards overlap");
+      EXPECT_EQ(error.context().key, "w");
+      EXPECT_EQ(error.context().rank, std::nullopt);
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, AgreeThrowsTheSameErrorEverywhere) {
   std::vector<std::string> messages(4);
   on_ranks(4, [&](Communicator& comm) {

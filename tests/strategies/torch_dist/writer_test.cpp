@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <map>
+#include <mutex>
 
 #include "strategies/storage/memory.h"
 #include "strategies/torch_dist/reader.h"
@@ -73,6 +76,34 @@ TEST(DataFiles, KeysWithTheHintAreKeptApartAndFilesAreNumberedThrough) {
   EXPECT_THAT(files_of(plan, 1, "opt."), ElementsAre(std::pair("__3_0.distcp", Keys{"model.a", "model.opt."}), std::pair("opt.__3_1.distcp", Keys{"opt.o", "opt.a", "opt.b"})));
   EXPECT_THAT(files_of(plan, 2, "opt."), ElementsAre(std::pair("__3_0.distcp", Keys{"model.a"}), std::pair("__3_1.distcp", Keys{"model.opt."}),
                                                      std::pair("opt.__3_2.distcp", Keys{"opt.o", "opt.b"}), std::pair("opt.__3_3.distcp", Keys{"opt.a"})));
+}
+
+/// Delivers an item when as many threads ask for one as there should be.
+class Meeting final : public ItemSource {
+ public:
+  explicit Meeting(int threads) : missing_(threads) {}
+  Bytes object(const WriteItem& item) override { return Bytes(item.nbytes); }
+  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+    std::unique_lock lock(mutex_);
+    --missing_;
+    all_here_.notify_all();
+    met_ = all_here_.wait_for(lock, std::chrono::seconds(10), [&] { return missing_ <= 0; });
+    sink(Bytes(item.nbytes));
+  }
+  bool met() const { return met_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  int missing_;
+  bool met_ = false;
+};
+
+TEST(DataFiles, AreWrittenByAsManyThreadsAsThereMayBe) {
+  const auto storage = memory_storage();
+  Meeting two(2);
+  write_data_files(*storage, "", 0, {tensor("a", 5), tensor("b", 5)}, two, {.threads = 2, .files_per_rank = 2}, "");
+  EXPECT_TRUE(two.met());
 }
 
 TEST(DataFiles, OneOfTheTwoKindsMayBeAbsent) {
