@@ -162,8 +162,7 @@ TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
 TEST(PolicyMessages, UnknownField) {
   EXPECT_THAT(problems_of("save:\n  integrty: none\n"), ElementsAre("p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
                                                                     "backend, compat, flattened, planner, parallel, async, separation_hint, io, timeout and integrity"));
-  EXPECT_THAT(problems_of("speed: fast
-"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, save, load and retention"));
+  EXPECT_THAT(problems_of("speed: fast\n"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, save, load and retention"));
   EXPECT_THAT(problems_of("load: {rename: [{from: a, to: b, too: c}]}\n"),
               ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it has from and to"));
 }

@@ -150,12 +150,12 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
 /// How deep a tree of the keys may be to stay short.
 std::size_t summary_depth(const CheckpointSummary& summary) {
   constexpr std::size_t kRows = 60;
-  std::vector<std::size_t> rows_at(kMaxTreeDepth + 1);
+  std::vector<std::size_t> rows_at(kMaxKeyTreeDepth + 1);
   for (const KeyTreeRow& row : key_tree(summary.tensors))
-    ++rows_at[std::min(row.depth, kMaxTreeDepth)];
+    ++rows_at[std::min(row.depth, kMaxKeyTreeDepth)];
   std::size_t depth = 1;
   std::size_t rows = rows_at[0];
-  while (depth <= kMaxTreeDepth && rows + rows_at[depth] <= kRows) rows += rows_at[depth++];
+  while (depth <= kMaxKeyTreeDepth && rows + rows_at[depth] <= kRows) rows += rows_at[depth++];
   return depth;
 }
 
@@ -329,7 +329,7 @@ int run_inspect(const Options& options) {
   if (summary.tensors.empty() && summary.objects.empty())
     print("  The checkpoint holds no tensors and no objects.\n");
   if (options.tree)
-    print_tree(summary, kMaxTreeDepth);
+    print_tree(summary, kMaxKeyTreeDepth);
   else
     print_tensors(options, summary);
   print_objects(options, summary);
