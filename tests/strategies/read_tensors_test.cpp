@@ -220,7 +220,7 @@ TEST(ReadTensors, StagingIsABoundHoweverManyThreadsThereAre) {
 // Threads
 
 TEST(ParallelFor, DoesWithoutThreadsThatTheSystemRefuses) {
-  const testing::NoThreads no_threads;
+  const NoThreads no_threads;
   EXPECT_THROW(std::thread([] {}), std::system_error);
   std::vector<int> calls(100);
   EXPECT_NO_THROW(parallel_for(calls.size(), 8, [&](std::size_t i) { ++calls[i]; }));

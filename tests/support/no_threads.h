@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-namespace dckpt::testing {
+namespace dckpt {
 
 /// As long as it lives, the system refuses to start threads: their stacks would be too large.
 class NoThreads {
@@ -23,4 +23,4 @@ class NoThreads {
   pthread_attr_t usual_{};
 };
 
-}  // namespace dckpt::testing
+}  // namespace dckpt

@@ -243,7 +243,7 @@ TEST_F(PosixStorageTest, DirectFilesGrowBetweenSyncsByAnyNumberOfBytes) {
 }
 
 TEST_F(PosixStorageTest, DirectFilesAreWrittenWithoutAThreadWhereNoneCanBeStarted) {
-  const testing::NoThreads no_threads;
+  const NoThreads no_threads;
   const Bytes content(std::size_t{9} << 20, std::byte{7});
   const auto file = storage_->create("a", {.engine = IoEngine::kDirect});
   file->append(content);
