@@ -217,7 +217,7 @@ class Conversion {
 
   void reformulate() {
     const Value common = plain_common_ ? *plain_common_ : reader_->common_state();
-    const std::size_t changed = reformulate_optimizer_state(contents_.metadata, common);
+    const std::size_t changed = reformulate_optimizer_state(contents_.metadata, common, report_.from == "zarr");
     if (changed > 0) report_.remarks.push_back(grouped(changed) + " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
   }
 

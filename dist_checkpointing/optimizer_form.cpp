@@ -139,10 +139,10 @@ std::string optimizer_sharding(const Value& common) {
   return found.empty() ? text(common.find("content_metadata"), "distrib_optim_sharding_type") : found;
 }
 
-std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common) {
+std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common, bool fragments_lost) {
   const std::string sharding = optimizer_sharding(common);
   const Forms forms = optimizer_forms(metadata);
-  if (sharding == kBucketSpace && forms.any && !forms.fragments) {
+  if (sharding == kBucketSpace && fragments_lost && forms.any && !forms.fragments) {
     throw CheckpointError(ErrorCode::kUnsupported,
                           "the optimizer's state is in bucket space (fully_sharded_bucket_space), whose fragments cannot be flattened anew; write it as boxes (flattened: "
                           "boxes), or leave the optimizer out (--exclude 'optimizer.*')");

@@ -17,8 +17,9 @@ std::string optimizer_sharding(const Value& common);
 /// sharding type fully_sharded_model_space; nothing for other types. The grid is that of the model tensor's chunks, or of the tensor's own, if these are regular, else
 /// one cell: Megatron takes any that does not join layers or experts.
 /// `metadata` is then a plan of what to store: its chunks are cells, not what the source has. Returns how many tensors have changed their form.
-/// Throws CheckpointError (unsupported) for bucket space.
-std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common);
+/// `fragments_lost`: the source's format (zarr) does not record what was flattened; bucket space of such a source is a CheckpointError (unsupported), other bucket
+/// space stays as it is.
+std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common, bool fragments_lost);
 
 /// What decides who can load a checkpoint.
 struct StoredForm {

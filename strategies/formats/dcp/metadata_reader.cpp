@@ -359,8 +359,9 @@ class MetadataReader {
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!graph_.is_text(items[i])) continue;
       const std::string_view key = graph_.text(items[i], "a key of a path");
-      if (!seen.insert(key).second || !is_wanted(key)) continue;
-      if (auto path = read_path(key, items[i + 1])) paths.emplace_back(std::string(key), std::move(*path));
+      if (!seen.insert(key).second) continue;
+      auto path = read_path(key, items[i + 1]);  // what is no path could not lead anywhere, whatever the key
+      if (path && is_wanted(key)) paths.emplace_back(std::string(key), std::move(*path));
     }
   }
 
