@@ -26,6 +26,8 @@ struct LoadReport {
   std::vector<std::string> unexpected;   ///< asked for by this rank, but not stored (when the strict mode reports them): left as it was
   std::vector<std::string> kept;         ///< paths of plain values of this rank's state for which the common state has none: left as they were
   std::vector<ReshardedObject> resharded_objects;  ///< not loaded
+  /// Whether the ranks' shards were found to cover every key that they ask for; false for a load of parts (load.validate_access_integrity is off).
+  bool access_checked = false;
   std::uint64_t bytes_wanted = 0;        ///< tensor bytes delivered on this rank
   std::uint64_t bytes_read = 0;          ///< bytes asked from files for them
   /// Tensor bytes that this rank read and that were compared with no checksum: none is recorded, only a part of the record was read (by all

@@ -124,6 +124,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   });
   report_resharded(load, sharded_of(wishes, [](const Wish& wish) { return wish.is_excused; }));
   check_names(load, wishes);
+  load.report.access_checked = load.options.validate_access_integrity;
   if (load.options.validate_access_integrity) check_access(sharded_of(wishes, [](const Wish& wish) { return wish.is_stored; }), PlannerKind::kDefault, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);

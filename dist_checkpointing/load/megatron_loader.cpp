@@ -144,6 +144,7 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   }
   report_resharded(load, asked);
   require_all(load, asked, std::move(misfits));
+  load.report.access_checked = load.options.validate_access_integrity;
   if (load.options.validate_access_integrity) check_access(asked, PlannerKind::kMegatron, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     const ShardedLeaves leaves = collect_sharded(asked);

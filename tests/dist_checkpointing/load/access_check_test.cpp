@@ -84,6 +84,13 @@ TEST_F(AccessCheck, ShardsOfAPlainDcpDirectoryMustCoverTheirTensorsReplicasOrNot
   });
 }
 
+TEST_F(AccessCheck, ALoadOfPartsSaysSo) {
+  for (const bool validate : {true, false}) {
+    StateDict all = Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {4, 3}))}});
+    EXPECT_EQ(load(all, path(), {.validate_access_integrity = validate}).access_checked, validate);
+  }
+}
+
 TEST_F(AccessCheck, WithoutItRanksAskForWhateverTheyLike) { EXPECT_THAT(errors_of({{{0, 0, 0}, {0, 0, 0}}}, false), Each("")); }
 
 }  // namespace
