@@ -194,7 +194,9 @@ std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) try {
 
 ResumedFrom Checkpointer::resume(StateDict& state) try {
   std::optional<ResumedFrom> resumed = load_if_any(state);
-  if (!resumed) throw CheckpointError(ErrorCode::kIncomplete, "cannot resume: " + nothing_in(root_), {.file = root_.string()});
+  if (!resumed) {
+    decide(comm_, [&] { throw CheckpointError(ErrorCode::kIncomplete, "cannot resume: " + nothing_in(root_), {.file = root_.string()}); });
+  }
   return *std::move(resumed);
 } catch (...) {
   throw_checkpoint_error();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "mapping/geometry/box.h"
@@ -23,5 +25,12 @@ inline Tensor part_of_arange(const Shape& shape, const Box& box) {
 
 /// All of it.
 inline Tensor arange(const Shape& shape) { return part_of_arange(shape, whole(shape)); }
+
+/// A destination in which every element that a load leaves out shows.
+inline Tensor untouched(const Shape& shape) {
+  Tensor tensor = Tensor::empty(DType::kFloat32, shape);
+  std::ranges::fill(tensor.bytes(), std::byte{0xFF});
+  return tensor;
+}
 
 }  // namespace dckpt

@@ -31,12 +31,6 @@ Tensor range_of_arange(std::int64_t begin, std::int64_t end) {
   return part;
 }
 
-Tensor untouched(const Shape& shape) {
-  Tensor tensor = Tensor::empty(DType::kFloat32, shape);
-  std::fill(tensor.bytes().begin(), tensor.bytes().end(), std::byte{0xFF});
-  return tensor;
-}
-
 /// A shard that a rank wants, and what it must get.
 struct Wish {
   ShardedTensor shard;

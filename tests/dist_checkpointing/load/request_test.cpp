@@ -1,0 +1,164 @@
+// What a load asks for against what is stored: keys, shapes, dtypes, names, strict modes.
+
+#include "tests/dist_checkpointing/save_load.h"
+
+#include <fstream>
+
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST_F(SaveLoad, ShapeMismatchIsAnErrorUnlessTheShardAllowsIt) {
+  StateDict state;
+  state["embedding"] = ShardedTensor::whole("embedding", arange({3, 4}));
+  save(state, checkpoint());
+  const auto request = [](bool allow) {
+    StateDict wanted;
+    wanted["embedding"] = ShardedTensor::whole("embedding", untouched({5, 3}), {.allow_shape_mismatch = allow});
+    return wanted;
+  };
+  StateDict rigid = request(false);
+  EXPECT_THAT(error_of([&] { load(rigid, checkpoint()); }), HasSubstr("Global shape mismatch for loaded ((3, 4)) and expected ((5, 3)) tensor for key 'embedding'"));
+  StateDict allowed = request(true);
+  load(allowed, checkpoint());
+  const auto* const values = reinterpret_cast<const float*>(allowed["embedding"].as_tensor().data());
+  EXPECT_THAT(std::vector<float>(values, values + 15), ElementsAre(0, 1, 2, 4, 5, 6, 8, 9, 10, 0, 0, 0, 0, 0, 0));
+}
+
+TEST_F(SaveLoad, EveryUnknownKeyIsNamedWithItsNearest) {
+  StateDict state;
+  state["a"] = ShardedTensor::whole("decoder.layers.weight", arange({2}));
+  save(state, checkpoint());
+  StateDict wanted;
+  wanted["a"] = ShardedTensor::whole("decoder.layer.weight", untouched({2}));
+  wanted["b"] = ShardedTensor::whole("completely.different", untouched({2}));
+  const std::string message = error_of([&] { load(wanted, checkpoint()); });
+  EXPECT_THAT(message, HasSubstr("'decoder.layer.weight': did you mean 'decoder.layers.weight'?"));
+  EXPECT_THAT(message, HasSubstr("'completely.different'"));
+}
+
+TEST_F(SaveLoad, ADtypeIsNeverCastSilently) {
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", arange({2}));
+  save(state, checkpoint());
+  StateDict wanted;
+  wanted["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {2}));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }), HasSubstr("dtype mismatch for loaded (float32) and expected (bfloat16)"));
+}
+
+TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
+  StateDict state;
+  state["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", arange({8, 2}));
+  state["w"] = ShardedTensor::whole("w", arange({2}));
+  for (const char* const layer : {"layers.0.w", "layers.1.w"}) state[layer] = ShardedTensor::whole(layer, arange({3}));
+  save(state, checkpoint());
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict wanted;
+    wanted["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", untouched({12, 2}), {.replica_id = comm.rank()});
+    if (comm.rank() == 1) {
+      wanted["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {2}));
+      wanted["x"] = ShardedTensor::whole("ww", untouched({2}));
+      for (const char* const layer : {"layers.0.w", "layers.1.w"}) wanted[layer] = ShardedTensor::whole(layer, untouched({4}));
+    }
+    EXPECT_EQ(testing::error_of([&] { load(wanted, checkpoint(), {}, comm); }).message(),
+              "keys are asked for that the checkpoint does not have, on rank 1 of 2:\n"
+              "  'ww': did you mean 'w'?\n"
+              "the request does not fit what is stored, on all 2 ranks:\n"
+              "  Global shape mismatch for loaded ((3,)) and expected ((4,)) tensor for key 'layers.*.w' (2 keys, e.g. 'layers.0.w'): axis 0 has 3 in the checkpoint, not 4; "
+              "load.allow_shape_mismatch for this key reads the common part and pads the rest\n"
+              "  Global shape mismatch for loaded ((8, 2)) and expected ((12, 2)) tensor for key 'embedding.word_embeddings.weight': axis 0 has 8 in the checkpoint, not 12, likely since "
+              "the vocabulary is padded for another tensor-parallel size; load.allow_shape_mismatch for this key reads the common part and pads the rest\n"
+              "  dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key 'w': convert the destination, nothing is cast silently");
+  });
+}
+
+struct StrictCase {
+  Strict strict;
+  bool raises;
+  bool returns_unexpected;
+  bool returns_missing;
+};
+
+class StrictModes : public SaveLoad, public ::testing::WithParamInterface<StrictCase> {};
+
+TEST_P(StrictModes, TreatMissingAndUnexpectedKeysAsMegatronDoes) {
+  StateDict state;
+  state["a"] = ShardedTensor::whole("stored.only", arange({2}));
+  state["b"] = ShardedTensor::whole("both", arange({2}));
+  save(state, checkpoint());
+  StateDict wanted;
+  wanted["b"] = ShardedTensor::whole("both", untouched({2}));
+  wanted["c"] = ShardedTensor::whole("wanted.only", untouched({2}));
+  if (GetParam().raises) {
+    EXPECT_THROW(load(wanted, checkpoint(), {.strict = GetParam().strict}), CheckpointError);
+    return;
+  }
+  const LoadReport report = load(wanted, checkpoint(), {.strict = GetParam().strict});
+  EXPECT_EQ(report.unexpected.size(), GetParam().returns_unexpected ? 1U : 0U);
+  EXPECT_EQ(report.missing.size(), GetParam().returns_missing ? 1U : 0U);
+  EXPECT_TRUE(equal(wanted["b"].as_tensor(), arange({2})));
+  EXPECT_TRUE(equal(wanted["c"].as_tensor(), untouched({2}))) << "what is not stored stays";
+  StateDict plain = wanted;
+  load_plain(plain, checkpoint(), {.strict = GetParam().strict});
+  EXPECT_TRUE(plain["b"].is_tensor());
+  EXPECT_FALSE(plain.contains("c")) << "Megatron drops it";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StrictModes,
+                         ::testing::Values(StrictCase{Strict::kAssumeOkUnexpected, true, false, false}, StrictCase{Strict::kLogUnexpected, false, false, false},
+                                           StrictCase{Strict::kLogAll, false, false, false}, StrictCase{Strict::kRaiseUnexpected, true, false, false},
+                                           StrictCase{Strict::kRaiseAll, true, false, false}, StrictCase{Strict::kReturnUnexpected, false, true, false},
+                                           StrictCase{Strict::kReturnAll, false, true, true}, StrictCase{Strict::kIgnoreAll, false, false, false}),
+                         [](const auto& test) { return std::string(to_string(test.param.strict)); });
+
+TEST_F(SaveLoad, StoredKeysAreRenamedBeforeTheyAreCompared) {
+  save_on(1, [](int) {
+    StateDict state;
+    state["w"] = ShardedTensor::whole("module.decoder.w", arange({3}));
+    state["o"] = ShardedObject{"module.rng", Value(7)};
+    return state;
+  });
+  StateDict state;
+  state["w"] = ShardedTensor::whole("decoder.w", untouched({3}));
+  state["o"] = ShardedObject{"rng", {}};
+  load(state, checkpoint(), {.strict = Strict::kRaiseAll, .rename = {{"^module\\.", ""}}});
+  EXPECT_TRUE(equal(state["w"].as_tensor(), arange({3})));
+  EXPECT_EQ(state["o"].as_sharded_object().data, Value(7));
+}
+
+TEST_F(SaveLoad, RulesThatMakeTwoKeysOneAreRefused) {
+  save_on(1, [](int) {
+    StateDict state;
+    state["a"] = ShardedTensor::whole("a.w", arange({3}));
+    state["b"] = ShardedTensor::whole("b.w", arange({3}));
+    return state;
+  });
+  StateDict state;
+  EXPECT_THAT(error_of([&] { load(state, checkpoint(), {.rename = {{"^[ab]\\.", ""}}}); }), HasSubstr("'a.w' and 'b.w' both become 'w'"));
+}
+
+TEST_F(SaveLoad, TheStrategyToLoadWithMustExistAndFit) {
+  save_on(1, [](int) { return Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}}); });
+  StateDict wanted;
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "torch_dst"}); }), HasSubstr("no strategy reads backend 'torch_dst'; there are"));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "zarr"}); }), HasSubstr("load.strategy asks for 'zarr'"));
+}
+
+TEST_F(SaveLoad, ATruncatedDataFileIsNamedBeforeTheFirstByteMoves) {
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", arange({64, 64}));
+  save(state, checkpoint());
+  std::filesystem::resize_file(checkpoint() / "__0_0.distcp", 5000);
+  const Tensor destination = untouched({64, 64});
+  StateDict wanted;
+  wanted["w"] = ShardedTensor::whole("w", destination);
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }), HasSubstr("__0_0.distcp"));
+  EXPECT_TRUE(equal(destination, untouched({64, 64})));
+}
+
+}  // namespace
+}  // namespace dckpt
