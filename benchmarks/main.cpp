@@ -1,5 +1,7 @@
-// dckpt_bench [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N] [--ranks threads|processes]: runs the workloads and prints a table; with --json also one JSON line per
-// metric, appended to the file, "-" meaning standard output. README.md says what is measured and how.
+// dckpt_bench [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N] [--ranks
+// threads|processes]: runs the workloads and prints a table; with --json also one JSON line per
+// metric, appended to the file, "-" meaning standard output. README.md says what is measured and
+// how.
 
 #include <benchmark/benchmark.h>
 
@@ -40,7 +42,8 @@ std::optional<Options> parse(int argc, char** argv) {
       options.json = value;
     } else if (name == "--dir") {
       options.directory = value;
-    } else if (const auto number = dckpt::parse_u64(value); name == "--repeats" && number && *number > 0 && *number <= 1000) {
+    } else if (const auto number = dckpt::parse_u64(value);
+               name == "--repeats" && number && *number > 0 && *number <= 1000) {
       options.repeats = static_cast<int>(*number);
     } else if (name == "--ranks" && (value == "threads" || value == "processes")) {
       options.ranks = value == "threads" ? RankKind::kThreads : RankKind::kProcesses;
@@ -55,7 +58,8 @@ std::optional<Options> parse(int argc, char** argv) {
 void add(const std::string& name, int repeats, std::function<double()> call) {
   benchmark::RegisterBenchmark(name.c_str(),
                                [call = std::move(call)](benchmark::State& state) {
-                                 for ([[maybe_unused]] auto _ : state) state.SetIterationTime(call());
+                                 for ([[maybe_unused]] auto _ : state)
+                                   state.SetIterationTime(call());
                                })
       ->Iterations(1)
       ->Repetitions(repeats)
@@ -63,7 +67,8 @@ void add(const std::string& name, int repeats, std::function<double()> call) {
       ->Unit(benchmark::kMillisecond);
 }
 
-/// Google Benchmark repeats and interleaves; the measurements record themselves, since one call gives several metrics.
+/// Google Benchmark repeats and interleaves; the measurements record themselves, since one call
+/// gives several metrics.
 class ProgressReporter : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }
@@ -91,8 +96,10 @@ void run(const Workload& workload, const Options& options, Results& results) {
   add(workload.name + "/load_warm", options.repeats, [&] { return loads.run(false); });
   add(workload.name + "/load_cold", options.repeats, [&] { return loads.run(true); });
   if (workload.tensor_parallel > 0 || workload.reshards()) {
-    add(workload.name + "/load_parallel_warm", options.repeats, [&] { return loads.run(false, true); });
-    add(workload.name + "/load_parallel_cold", options.repeats, [&] { return loads.run(true, true); });
+    add(workload.name + "/load_parallel_warm", options.repeats,
+        [&] { return loads.run(false, true); });
+    add(workload.name + "/load_parallel_cold", options.repeats,
+        [&] { return loads.run(true, true); });
   }
   run_registered();
   loads.check();
@@ -100,11 +107,17 @@ void run(const Workload& workload, const Options& options, Results& results) {
 }
 
 void run_planning(const Options& options, Results& results) {
-  const auto wanted = [&](std::string_view name) { return name.find(options.filter) != std::string_view::npos; };
+  const auto wanted = [&](std::string_view name) {
+    return name.find(options.filter) != std::string_view::npos;
+  };
   for (const PlanWorkload& workload : plan_workloads()) {
-    if (wanted(workload.name)) add(workload.name, options.repeats, [workload, &results] { return measure_planning(workload, results); });
+    if (wanted(workload.name))
+      add(workload.name, options.repeats,
+          [workload, &results] { return measure_planning(workload, results); });
   }
-  if (wanted(kOverlapCheck)) add(std::string(kOverlapCheck), options.repeats, [&results] { return measure_overlap_check(results); });
+  if (wanted(kOverlapCheck))
+    add(std::string(kOverlapCheck), options.repeats,
+        [&results] { return measure_overlap_check(results); });
   run_registered();
 }
 
@@ -113,14 +126,18 @@ void run_planning(const Options& options, Results& results) {
 int main(int argc, char** argv) {
   const std::optional<Options> options = parse(argc, argv);
   if (!options) {
-    std::cerr << "usage: " << argv[0] << " [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N] [--ranks threads|processes]\n";
+    std::cerr << "usage: " << argv[0]
+              << " [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N] [--ranks "
+                 "threads|processes]\n";
     return 2;
   }
   if (options->ranks == RankKind::kProcesses && !can_run_processes()) {
-    std::cerr << "--ranks processes: dckpt was built without libtorch or without Gloo's headers; --ranks threads works\n";
+    std::cerr << "--ranks processes: dckpt was built without libtorch or without Gloo's headers; "
+                 "--ranks threads works\n";
     return 2;
   }
-  // The repeats of the two benchmarks of a run alternate in random order, so that a slow minute hits both.
+  // The repeats of the two benchmarks of a run alternate in random order, so that a slow minute
+  // hits both.
   std::string program = argv[0], interleave = "--benchmark_enable_random_interleaving=true";
   char* library_argv[] = {program.data(), interleave.data(), nullptr};
   int library_argc = 2;
@@ -129,7 +146,8 @@ int main(int argc, char** argv) {
     const bool made = std::filesystem::create_directories(options->directory);
     Results results;
     for (const Workload& workload : workloads()) {
-      if (workload.name.find(options->filter) != std::string::npos) run(workload, *options, results);
+      if (workload.name.find(options->filter) != std::string::npos)
+        run(workload, *options, results);
     }
     run_planning(*options, results);
     if (made) std::filesystem::remove_all(options->directory);

@@ -20,11 +20,14 @@ struct Cost {
   std::uint64_t fetched = 0;
 };
 
-/// Saves of a workload. Each goes to the same, then empty, directory, after everything else has been written to the device.
+/// Saves of a workload. Each goes to the same, then empty, directory, after everything else has
+/// been written to the device.
 class SaveMeasurement {
  public:
-  /// Makes the state and saves it once, with fsync, which is recorded apart as save_first_s: the page cache of a virtual machine gets its memory then.
-  SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind, Results& results);
+  /// Makes the state and saves it once, with fsync, which is recorded apart as save_first_s: the
+  /// page cache of a virtual machine gets its memory then.
+  SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind,
+                  Results& results);
   /// Returns the seconds; records save_s or save_fsync_s, the CPU time and the memory.
   double run(bool fsync);
 
@@ -38,12 +41,14 @@ class SaveMeasurement {
   std::vector<std::unique_ptr<RankState>> ranks_;
 };
 
-/// Loads of the checkpoint that the last save left, into tensors whose memory has been written to before.
+/// Loads of the checkpoint that the last save left, into tensors whose memory has been written to
+/// before.
 class LoadMeasurement {
  public:
-  LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind, Results& results);
-  /// Records load_warm_s or load_cold_s (reshard_s or reshard_cold_s; load_parallel_… if replicas read once and exchange), the CPU time, and of warm ones
-  /// the bytes asked for and the memory.
+  LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind,
+                  Results& results);
+  /// Records load_warm_s or load_cold_s (reshard_s or reshard_cold_s; load_parallel_… if replicas
+  /// read once and exchange), the CPU time, and of warm ones the bytes asked for and the memory.
   double run(bool cold, bool parallel = false);
   /// Throws std::runtime_error if the last load delivered something else than was saved.
   void check() const;

@@ -16,7 +16,8 @@
 namespace dckpt::bench {
 namespace {
 
-/// Adds up wall and CPU time; the smaller counts, so that other users of the machine are not charged to a program of one thread.
+/// Adds up wall and CPU time; the smaller counts, so that other users of the machine are not
+/// charged to a program of one thread.
 class Stopwatch {
  public:
   template <typename Call>
@@ -28,7 +29,8 @@ class Stopwatch {
       std::chrono::steady_clock::time_point start;
       double cpu;
       ~Stop() {
-        watch.wall_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        watch.wall_ +=
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         watch.cpu_ += cpu_seconds() - cpu;
       }
     } const stop{*this, start, cpu};
@@ -43,7 +45,8 @@ class Stopwatch {
 
 constexpr std::uint64_t kPayload = 20480;  // bytes of a stored chunk
 
-TensorShard tensor_shard(std::string key, Shape global_shape, Box box, DType dtype = DType::kBFloat16) {
+TensorShard tensor_shard(std::string key, Shape global_shape, Box box,
+                         DType dtype = DType::kBFloat16) {
   TensorShard shard;
   shard.key = std::move(key);
   shard.properties.dtype = dtype;
@@ -54,13 +57,19 @@ TensorShard tensor_shard(std::string key, Shape global_shape, Box box, DType dty
 
 /// Tensors cut on axis 0 into one chunk of (8, 1024) per shard; `replicas` ranks hold the same.
 PlanWorkload rows(std::string name, std::uint32_t ranks, std::uint32_t replicas) {
-  PlanWorkload workload{std::move(name), grouped(ranks) + " ranks x 256 tensors", ranks, replicas == 1 ? PlannerKind::kMegatron : PlannerKind::kDefault, {}};
+  PlanWorkload workload{std::move(name),
+                        grouped(ranks) + " ranks x 256 tensors",
+                        ranks,
+                        replicas == 1 ? PlannerKind::kMegatron : PlannerKind::kDefault,
+                        {}};
   workload.shards = [ranks, replicas](std::uint32_t rank) {
     constexpr std::int64_t kRows = 8, kColumns = 1024;
     const std::int64_t shards = ranks / replicas;
     std::vector<LocalShard> held;
     for (int t = 0; t < 256; ++t) {
-      held.push_back(tensor_shard("decoder.layers." + std::to_string(t / 8) + ".mlp.linear_fc" + std::to_string(t % 8) + ".weight", {shards * kRows, kColumns},
+      held.push_back(tensor_shard("decoder.layers." + std::to_string(t / 8) + ".mlp.linear_fc" +
+                                      std::to_string(t % 8) + ".weight",
+                                  {shards * kRows, kColumns},
                                   {{rank % shards * kRows, 0}, {kRows, kColumns}}));
     }
     return held;
@@ -68,7 +77,8 @@ PlanWorkload rows(std::string name, std::uint32_t ranks, std::uint32_t replicas)
   return workload;
 }
 
-/// A model of 405 billion parameters on TP8 x PP16 x DP70: bfloat16 weights, replicated over DP, and a distributed optimizer whose three float32 states are flat ranges.
+/// A model of 405 billion parameters on TP8 x PP16 x DP70: bfloat16 weights, replicated over DP,
+/// and a distributed optimizer whose three float32 states are flat ranges.
 class LargeModel {
  public:
   static constexpr std::int64_t kTensorParallel = 8, kPipeline = 16, kDataParallel = 70;
@@ -82,7 +92,8 @@ class LargeModel {
     std::vector<LocalShard> held;
     std::int64_t total = 0;
     for (const Parameter& parameter : parameters) {
-      TensorShard shard = tensor_shard("model." + parameter.name, parameter.global_shape, parameter.box);
+      TensorShard shard =
+          tensor_shard("model." + parameter.name, parameter.global_shape, parameter.box);
       shard.main_replica = data_rank == 0 && (!parameter.replicated || tensor_rank == 0);
       held.push_back(std::move(shard));
       total += numel(parameter.box.sizes);
@@ -96,7 +107,8 @@ class LargeModel {
       begin += size;
       if (first == last || (parameter.replicated && tensor_rank != 0)) continue;
       for (const char* const state : {"fp32_param.", "exp_avg.", "exp_avg_sq."}) {
-        TensorShard shard = tensor_shard(std::string("optimizer.state.") + state + parameter.name, parameter.global_shape, parameter.box, DType::kFloat32);
+        TensorShard shard = tensor_shard(std::string("optimizer.state.") + state + parameter.name,
+                                         parameter.global_shape, parameter.box, DType::kFloat32);
         shard.range = TensorShard::Range{first, last};
         held.push_back(std::move(shard));
       }
@@ -114,7 +126,8 @@ class LargeModel {
     bool replicated = false;  ///< over the ranks of tensor parallelism
   };
 
-  static Parameter cut(std::string name, Shape shape, std::optional<std::size_t> axis, std::int64_t tensor_rank) {
+  static Parameter cut(std::string name, Shape shape, std::optional<std::size_t> axis,
+                       std::int64_t tensor_rank) {
     Parameter parameter{std::move(name), shape, whole(shape), !axis};
     if (axis) {
       parameter.box.sizes[*axis] /= kTensorParallel;
@@ -125,12 +138,17 @@ class LargeModel {
 
   static std::vector<Parameter> stage_parameters(std::int64_t stage, std::int64_t tensor_rank) {
     std::vector<Parameter> parameters;
-    if (stage == 0) parameters.push_back(cut("embedding.word_embeddings.weight", {kVocabulary, kHidden}, 0, tensor_rank));
-    const std::int64_t first = stage == 0 ? 0 : stage * 8 - 1;  // 7 layers on the first and the last stage, 8 on the others
+    if (stage == 0)
+      parameters.push_back(
+          cut("embedding.word_embeddings.weight", {kVocabulary, kHidden}, 0, tensor_rank));
+    const std::int64_t first =
+        stage == 0 ? 0
+                   : stage * 8 - 1;  // 7 layers on the first and the last stage, 8 on the others
     const std::int64_t count = stage == 0 || stage == kPipeline - 1 ? 7 : 8;
     for (std::int64_t layer = first; layer < first + count; ++layer) {
       const auto add = [&](const char* name, Shape shape, std::optional<std::size_t> axis) {
-        Parameter parameter = cut(std::string("decoder.layers.") + name, std::move(shape), axis, tensor_rank);
+        Parameter parameter =
+            cut(std::string("decoder.layers.") + name, std::move(shape), axis, tensor_rank);
         parameter.global_shape.insert(parameter.global_shape.begin(), kLayers);
         parameter.box.offsets.insert(parameter.box.offsets.begin(), layer);
         parameter.box.sizes.insert(parameter.box.sizes.begin(), 1);
@@ -144,14 +162,17 @@ class LargeModel {
       add("mlp.linear_fc1.layer_norm_weight", {kHidden}, std::nullopt);
     }
     if (stage == kPipeline - 1) {
-      parameters.push_back(cut("decoder.final_layernorm.weight", {kHidden}, std::nullopt, tensor_rank));
+      parameters.push_back(
+          cut("decoder.final_layernorm.weight", {kHidden}, std::nullopt, tensor_rank));
       parameters.push_back(cut("output_layer.weight", {kVocabulary, kHidden}, 0, tensor_rank));
     }
     return parameters;
   }
 };
 
-SavePlan local_plan(const PlanWorkload& workload, const std::vector<LocalShard>& shards) { return plan_local_save(shards, FlattenedForm::kBoxes); }
+SavePlan local_plan(const PlanWorkload& workload, const std::vector<LocalShard>& shards) {
+  return plan_local_save(shards, FlattenedForm::kBoxes);
+}
 
 /// Where a writer of one file per rank would put the items.
 void place(GlobalPlan& plan) {
@@ -159,12 +180,14 @@ void place(GlobalPlan& plan) {
   std::vector<std::vector<std::string>> files(plan.items.size());
   for (std::size_t rank = 0; rank < plan.items.size(); ++rank) {
     files[rank].push_back("__" + std::to_string(rank) + "_0.distcp");
-    for (std::size_t i = 0; i < plan.items[rank].size(); ++i) places[rank].push_back({0, i * kPayload, kPayload});
+    for (std::size_t i = 0; i < plan.items[rank].size(); ++i)
+      places[rank].push_back({0, i * kPayload, kPayload});
   }
   set_places(plan, places, files);
 }
 
-/// What one of `ranks` loading ranks wants: its part of every tensor, cut along the first axis that is long enough.
+/// What one of `ranks` loading ranks wants: its part of every tensor, cut along the first axis that
+/// is long enough.
 std::vector<WantedShard> wanted_part(const Metadata& metadata, std::int64_t ranks) {
   std::vector<WantedShard> wanted;
   for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) {
@@ -183,8 +206,12 @@ std::vector<WantedShard> wanted_part(const Metadata& metadata, std::int64_t rank
 }  // namespace
 
 std::vector<PlanWorkload> plan_workloads() {
-  return {rows("plan-262k", 1024, 1), rows("plan-262k-dp8", 1024, 8), rows("plan-1m", 4096, 1), rows("plan-4m", 16384, 1),
-          {"plan-405b", "TP8 x PP16 x DP70, distributed optimizer", LargeModel::kRanks, PlannerKind::kMegatron, [](std::uint32_t rank) { return LargeModel().shards(rank); }}};
+  return {rows("plan-262k", 1024, 1),
+          rows("plan-262k-dp8", 1024, 8),
+          rows("plan-1m", 4096, 1),
+          rows("plan-4m", 16384, 1),
+          {"plan-405b", "TP8 x PP16 x DP70, distributed optimizer", LargeModel::kRanks,
+           PlannerKind::kMegatron, [](std::uint32_t rank) { return LargeModel().shards(rank); }}};
 }
 
 double measure_planning(const PlanWorkload& workload, Results& results) {
@@ -193,7 +220,8 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   const std::uint64_t before = resident_bytes();
   reset_peak();
 
-  // Ranks come one after the other, so what is resident is what a coordinator needs, and not a thousand ranks in one process.
+  // Ranks come one after the other, so what is resident is what a coordinator needs, and not a
+  // thousand ranks in one process.
   std::vector<Bytes> encoded(workload.ranks);
   for (std::uint32_t rank = 0; rank < workload.ranks; ++rank) {
     const std::vector<LocalShard> shards = workload.shards(rank);
@@ -213,13 +241,17 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   });
   encoded = {};
   place(plan);
-  const Bytes metadata = first([&] { return dump([&] { return write_dcp_metadata(plan.metadata); }); });
+  const Bytes metadata =
+      first([&] { return dump([&] { return write_dcp_metadata(plan.metadata); }); });
   const std::uint64_t peak = peak_resident_bytes() - before;
 
   std::size_t chunks = 0;
   for (const TensorMetadata& tensor : plan.metadata.tensors) chunks += tensor.chunks.size();
-  const std::string note = grouped(workload.ranks) + " ranks, " + grouped(items) + " items, " + grouped(chunks) + " chunks";
-  const auto add = [&](const char* metric, double value, const char* unit = "s") { results.add(workload.name, metric, unit, value, note); };
+  const std::string note = grouped(workload.ranks) + " ranks, " + grouped(items) + " items, " +
+                           grouped(chunks) + " chunks";
+  const auto add = [&](const char* metric, double value, const char* unit = "s") {
+    results.add(workload.name, metric, unit, value, note);
+  };
   add("plan_local_s", describe.seconds() / workload.ranks);
   add("plan_gather_s", gather.seconds());
   add("plan_global_s", global.seconds());
@@ -232,7 +264,8 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   Stopwatch validate;
   validate([&] {
     for (const TensorMetadata& tensor : plan.metadata.tensors) {
-      if (!validate_coverage(tensor).empty()) throw std::runtime_error(workload.name + ": the plan does not cover " + tensor.key);
+      if (!validate_coverage(tensor).empty())
+        throw std::runtime_error(workload.name + ": the plan does not cover " + tensor.key);
     }
   });
   add("validate_s", validate.seconds());
@@ -243,21 +276,29 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   Stopwatch load;
   const Metadata back = load([&] { return read_dcp_metadata(metadata); });
   add("metadata_load_s", load.seconds());
-  add("metadata_load_extra_rss_bytes", static_cast<double>(peak_resident_bytes() - before_load), "B");
+  add("metadata_load_extra_rss_bytes", static_cast<double>(peak_resident_bytes() - before_load),
+      "B");
 
-  for (const auto& [metric, ranks] : {std::pair{"load_plan_s", 96}, std::pair{"load_plan_quarter_s", 4}}) {
+  for (const auto& [metric, ranks] :
+       {std::pair{"load_plan_s", 96}, std::pair{"load_plan_quarter_s", 4}}) {
     const std::vector<WantedShard> wanted = wanted_part(back, ranks);
     Stopwatch load_plan;
     const std::size_t reads = load_plan([&] { return plan_reads(back, wanted).size(); });
-    if (reads < back.tensors.size()) throw std::runtime_error(workload.name + ": a load plan reads too few chunks");
+    if (reads < back.tensors.size())
+      throw std::runtime_error(workload.name + ": a load plan reads too few chunks");
     add(metric, load_plan.seconds());
   }
 
-  // The same rank again and again, and a coordinator that knows all of them; the plans of several ranks stand for all.
+  // The same rank again and again, and a coordinator that knows all of them; the plans of several
+  // ranks stand for all.
   constexpr std::uint32_t kSample = 64;
   SavePlanner rank({.kind = workload.kind, .validate = false});
   const std::vector<LocalShard> shards = workload.shards(workload.ranks / 2);
-  const auto save = [&] { rank.accept(rank.decide(std::vector<Bytes>{rank.propose(local_plan(workload, shards))}).front()), rank.commit(); };
+  const auto save = [&] {
+    rank.accept(
+        rank.decide(std::vector<Bytes>{rank.propose(local_plan(workload, shards))}).front()),
+        rank.commit();
+  };
   save();
   Stopwatch hit;
   hit([&] {
@@ -274,17 +315,32 @@ double measure_overlap_check(Results& results) {
     std::int64_t rows, columns, height, width;
   };
   static constexpr std::array<Case, 15> kCases{{
-      {"16k-square", 128, 128, 64, 64},        {"16k-fine0-long0", 1024, 16, 64, 64},   {"16k-fine1-long1", 16, 1024, 64, 64},
-      {"16k-fine1-long0", 16, 1024, 8192, 4},  {"16k-fine0-long1", 1024, 16, 4, 8192},  {"65k-square", 256, 256, 64, 64},
-      {"65k-fine0-long0", 4096, 16, 64, 64},   {"65k-fine1-long1", 16, 4096, 64, 64},   {"65k-fine1-long0", 16, 4096, 8192, 4},
-      {"65k-fine0-long1", 4096, 16, 4, 8192},  {"262k-square", 512, 512, 64, 64},       {"262k-fine0-long0", 16384, 16, 64, 64},
-      {"262k-fine1-long1", 16, 16384, 64, 64}, {"262k-fine1-long0", 16, 16384, 8192, 4}, {"262k-fine0-long1", 16384, 16, 4, 8192},
+      {"16k-square", 128, 128, 64, 64},
+      {"16k-fine0-long0", 1024, 16, 64, 64},
+      {"16k-fine1-long1", 16, 1024, 64, 64},
+      {"16k-fine1-long0", 16, 1024, 8192, 4},
+      {"16k-fine0-long1", 1024, 16, 4, 8192},
+      {"65k-square", 256, 256, 64, 64},
+      {"65k-fine0-long0", 4096, 16, 64, 64},
+      {"65k-fine1-long1", 16, 4096, 64, 64},
+      {"65k-fine1-long0", 16, 4096, 8192, 4},
+      {"65k-fine0-long1", 4096, 16, 4, 8192},
+      {"262k-square", 512, 512, 64, 64},
+      {"262k-fine0-long0", 16384, 16, 64, 64},
+      {"262k-fine1-long1", 16, 16384, 64, 64},
+      {"262k-fine1-long0", 16, 16384, 8192, 4},
+      {"262k-fine0-long1", 16384, 16, 4, 8192},
   }};
   double total = 0;
   for (const Case& grid : kCases) {
-    TensorMetadata tensor{"w", {.dtype = DType::kBFloat16}, {grid.rows * grid.height, grid.columns * grid.width}, BoxList(2), {}};
+    TensorMetadata tensor{"w",
+                          {.dtype = DType::kBFloat16},
+                          {grid.rows * grid.height, grid.columns * grid.width},
+                          BoxList(2),
+                          {}};
     for (std::int64_t i = 0; i < grid.rows; ++i) {
-      for (std::int64_t j = 0; j < grid.columns; ++j) tensor.chunks.push_back(Box{{i * grid.height, j * grid.width}, {grid.height, grid.width}});
+      for (std::int64_t j = 0; j < grid.columns; ++j)
+        tensor.chunks.push_back(Box{{i * grid.height, j * grid.width}, {grid.height, grid.width}});
     }
     Stopwatch watch;
     const bool sound = watch([&] { return validate_coverage(tensor).empty(); });

@@ -21,8 +21,8 @@ struct PlanWorkload {
 
 std::vector<PlanWorkload> plan_workloads();
 
-/// The first save of a job (local plans, gathered, global plan, metadata as bytes and back), the second (nothing has changed), and one rank's load plan.
-/// Returns the seconds of the first save.
+/// The first save of a job (local plans, gathered, global plan, metadata as bytes and back), the
+/// second (nothing has changed), and one rank's load plan. Returns the seconds of the first save.
 double measure_planning(const PlanWorkload& workload, Results& results);
 
 /// One tensor cut into a grid, as every case of overlap-check-2d. Returns the seconds of all cases.

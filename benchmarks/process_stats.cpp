@@ -36,16 +36,28 @@ void for_each_file(const std::filesystem::path& directory, const std::function<v
 
 }  // namespace
 
-std::uint64_t resident_bytes() { return field("/proc/self/status", "VmRSS") * 1024; }
-std::uint64_t peak_resident_bytes() { return field("/proc/self/status", "VmHWM") * 1024; }
-void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
-std::uint64_t bytes_read() { return field("/proc/self/io", "rchar"); }
-std::uint64_t bytes_fetched() { return field("/proc/self/io", "read_bytes"); }
+std::uint64_t resident_bytes() {
+  return field("/proc/self/status", "VmRSS") * 1024;
+}
+std::uint64_t peak_resident_bytes() {
+  return field("/proc/self/status", "VmHWM") * 1024;
+}
+void reset_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+std::uint64_t bytes_read() {
+  return field("/proc/self/io", "rchar");
+}
+std::uint64_t bytes_fetched() {
+  return field("/proc/self/io", "read_bytes");
+}
 
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 

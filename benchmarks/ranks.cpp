@@ -39,14 +39,16 @@ int free_port() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  const bool found = ::bind(socket, generic, length) == 0 && ::getsockname(socket, generic, &length) == 0;
+  const bool found =
+      ::bind(socket, generic, length) == 0 && ::getsockname(socket, generic, &length) == 0;
   ::close(socket);
   if (!found) throw std::runtime_error("no free port for the ranks to meet at");
   return ntohs(address.sin_port);
 }
 
 /// The life of a forked rank. Rank 0 writes its result into `channel`.
-[[noreturn]] void be_rank(int rank, int ranks, int port, int channel, const std::function<Bytes(Communicator&)>& body) {
+[[noreturn]] void be_rank(int rank, int ranks, int port, int channel,
+                          const std::function<Bytes(Communicator&)>& body) {
   try {
     ::setenv("RANK", std::to_string(rank).c_str(), 1);
     ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
@@ -56,7 +58,9 @@ int free_port() {
     const auto comm = gloo_from_environment(std::chrono::minutes(5));
     const Bytes result = body(*comm);
     comm->barrier();  // until then somebody may still talk to this rank
-    if (rank == 0 && ::write(channel, result.data(), result.size()) != static_cast<ssize_t>(result.size())) throw std::runtime_error("cannot hand over the result");
+    if (rank == 0 &&
+        ::write(channel, result.data(), result.size()) != static_cast<ssize_t>(result.size()))
+      throw std::runtime_error("cannot hand over the result");
     std::_Exit(0);
   } catch (const std::exception& error) {
     std::cerr << "rank " << rank << ": " << error.what() << '\n';
@@ -77,7 +81,8 @@ Bytes run_processes(int ranks, const std::function<Bytes(Communicator&)>& body) 
   ::close(channel[1]);
   Bytes result;
   std::array<std::byte, 4096> part;
-  for (ssize_t got = 0; (got = ::read(channel[0], part.data(), part.size())) > 0;) result.insert(result.end(), part.begin(), part.begin() + got);
+  for (ssize_t got = 0; (got = ::read(channel[0], part.data(), part.size())) > 0;)
+    result.insert(result.end(), part.begin(), part.begin() + got);
   ::close(channel[0]);
   bool good = children.size() == static_cast<std::size_t>(ranks);
   for (const pid_t child : children) {
@@ -90,7 +95,10 @@ Bytes run_processes(int ranks, const std::function<Bytes(Communicator&)>& body) 
 
 #else
 
-Bytes run_processes(int, const std::function<Bytes(Communicator&)>&) { throw std::runtime_error("ranks as processes need libtorch and Gloo's headers when dckpt is built"); }
+Bytes run_processes(int, const std::function<Bytes(Communicator&)>&) {
+  throw std::runtime_error(
+      "ranks as processes need libtorch and Gloo's headers when dckpt is built");
+}
 
 #endif
 
@@ -105,7 +113,8 @@ bool can_run_processes() noexcept {
 }
 
 Bytes run_ranks_as(RankKind kind, int ranks, const std::function<Bytes(Communicator&)>& body) {
-  return kind == RankKind::kThreads || ranks == 1 ? run_threads(ranks, body) : run_processes(ranks, body);
+  return kind == RankKind::kThreads || ranks == 1 ? run_threads(ranks, body)
+                                                  : run_processes(ranks, body);
 }
 
 }  // namespace dckpt::bench

@@ -1,8 +1,8 @@
 #include "benchmarks/results.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -33,9 +33,13 @@ std::string shown(double value, const std::string& unit) {
 
 }  // namespace
 
-void Results::add(const std::string& workload, const std::string& metric, const std::string& unit, double value, const std::string& note) {
-  auto found = std::find_if(results_.begin(), results_.end(), [&](const Result& result) { return result.workload == workload && result.metric == metric; });
-  if (found == results_.end()) found = results_.insert(results_.end(), Result{workload, metric, unit, {}, 0, 0, ""});
+void Results::add(const std::string& workload, const std::string& metric, const std::string& unit,
+                  double value, const std::string& note) {
+  auto found = std::find_if(results_.begin(), results_.end(), [&](const Result& result) {
+    return result.workload == workload && result.metric == metric;
+  });
+  if (found == results_.end())
+    found = results_.insert(results_.end(), Result{workload, metric, unit, {}, 0, 0, ""});
   found->values.push_back(value);
   found->max_rss = std::max(found->max_rss, peak_resident_bytes());
   found->load = std::max(found->load, load_average());
@@ -47,11 +51,19 @@ void Results::write_json_lines(std::ostream& out) const {
     nlohmann::ordered_json values = nlohmann::ordered_json::array();
     for (const double value : result.values) values.push_back(number(value, result.unit));
     const auto middle = number(median(result.values), result.unit);
-    nlohmann::ordered_json line = {{"peer", "dckpt"},          {"version", DCKPT_VERSION}, {"workload", result.workload},
-                                   {"metric", result.metric},  {"value", middle},          {"unit", result.unit},
-                                   {"max_rss_bytes", result.max_rss}, {"repeats", result.values.size()}, {"median", middle},
-                                   {"min", number(*std::min_element(result.values.begin(), result.values.end()), result.unit)},
-                                   {"values", values},         {"load1", std::round(result.load * 10) / 10}};
+    nlohmann::ordered_json line = {
+        {"peer", "dckpt"},
+        {"version", DCKPT_VERSION},
+        {"workload", result.workload},
+        {"metric", result.metric},
+        {"value", middle},
+        {"unit", result.unit},
+        {"max_rss_bytes", result.max_rss},
+        {"repeats", result.values.size()},
+        {"median", middle},
+        {"min", number(*std::min_element(result.values.begin(), result.values.end()), result.unit)},
+        {"values", values},
+        {"load1", std::round(result.load * 10) / 10}};
     if (!result.note.empty()) line["note"] = result.note;
     out << line.dump() << '\n';
   }
@@ -63,14 +75,17 @@ void Results::write_table(std::ostream& out) const {
     workload = std::max(workload, result.workload.size() + 2);
     metric = std::max(metric, result.metric.size() + 2);
   }
-  const auto line = [&](const auto& name, const auto& what, const auto& middle, const auto& fastest, const std::string& note) {
-    out << fmt::format("{:{}}{:{}}{:>12}{:>12}{}\n", name, workload, what, metric, middle, fastest, note.empty() ? "" : "  " + note);
+  const auto line = [&](const auto& name, const auto& what, const auto& middle, const auto& fastest,
+                        const std::string& note) {
+    out << fmt::format("{:{}}{:{}}{:>12}{:>12}{}\n", name, workload, what, metric, middle, fastest,
+                       note.empty() ? "" : "  " + note);
   };
   line("workload", "metric", "median", "min", "");
   std::string last_note;
   for (const Result& result : results_) {
     const double fastest = *std::min_element(result.values.begin(), result.values.end());
-    line(result.workload, result.metric, shown(median(result.values), result.unit), shown(fastest, result.unit), result.note == last_note ? "" : result.note);
+    line(result.workload, result.metric, shown(median(result.values), result.unit),
+         shown(fastest, result.unit), result.note == last_note ? "" : result.note);
     last_note = result.note;
   }
 }

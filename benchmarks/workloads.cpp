@@ -17,13 +17,15 @@ namespace {
 constexpr std::int64_t kPeriod = 251;
 constexpr std::size_t kPatternLength = std::size_t{1} << 16;
 
-/// Consecutive elements of every tensor, starting with the value 0; longer than kPatternLength by a period, so that any phase can be copied from it.
+/// Consecutive elements of every tensor, starting with the value 0; longer than kPatternLength by a
+/// period, so that any phase can be copied from it.
 std::vector<std::byte> make_pattern(std::size_t size) {
   std::vector<std::byte> elements((kPatternLength + kPeriod) * size);
   for (std::size_t i = 0; i < kPatternLength + kPeriod; ++i) {
     const auto value = static_cast<float>(i % kPeriod);
     // The upper half of a float is a bfloat16, here exactly: seven bits of mantissa are enough.
-    std::memcpy(elements.data() + i * size, reinterpret_cast<const std::byte*>(&value) + sizeof value - size, size);
+    std::memcpy(elements.data() + i * size,
+                reinterpret_cast<const std::byte*>(&value) + sizeof value - size, size);
   }
   return elements;
 }
@@ -34,13 +36,18 @@ const std::vector<std::byte>& pattern(DType dtype) {
   return dtype == DType::kBFloat16 ? narrow : wide;
 }
 
-/// Calls `visit(destination, source, bytes)` for the runs of `count` elements from row-major position `begin` of the tensor.
+/// Calls `visit(destination, source, bytes)` for the runs of `count` elements from row-major
+/// position `begin` of the tensor.
 template <typename Visit>
-void for_pattern(const TensorSpec& spec, std::int64_t begin, std::int64_t count, std::byte* destination, Visit&& visit) {
+void for_pattern(const TensorSpec& spec, std::int64_t begin, std::int64_t count,
+                 std::byte* destination, Visit&& visit) {
   const std::size_t size = item_size(spec.dtype);
   while (count > 0) {
     const std::int64_t run = std::min<std::int64_t>(count, kPatternLength);
-    visit(destination, pattern(spec.dtype).data() + static_cast<std::size_t>((begin + spec.ordinal) % kPeriod) * size, static_cast<std::size_t>(run) * size);
+    visit(destination,
+          pattern(spec.dtype).data() +
+              static_cast<std::size_t>((begin + spec.ordinal) % kPeriod) * size,
+          static_cast<std::size_t>(run) * size);
     destination += static_cast<std::size_t>(run) * size;
     begin += run;
     count -= run;
@@ -51,9 +58,11 @@ void for_pattern(const TensorSpec& spec, std::int64_t begin, std::int64_t count,
 template <typename Visit>
 void for_box(const TensorSpec& spec, const Box& box, std::byte* data, Visit&& visit) {
   const std::int64_t columns = numel(ShapeView(spec.shape).subspan(1));
-  if (box.dims() == 1 || box.sizes[1] == columns) return for_pattern(spec, box.offsets[0] * columns, box.sizes[0] * columns, data, visit);
+  if (box.dims() == 1 || box.sizes[1] == columns)
+    return for_pattern(spec, box.offsets[0] * columns, box.sizes[0] * columns, data, visit);
   for (std::int64_t row = 0; row < box.sizes[0]; ++row) {
-    for_pattern(spec, (box.offsets[0] + row) * columns + box.offsets[1], box.sizes[1], data + static_cast<std::size_t>(row * box.sizes[1]) * item_size(spec.dtype), visit);
+    for_pattern(spec, (box.offsets[0] + row) * columns + box.offsets[1], box.sizes[1],
+                data + static_cast<std::size_t>(row * box.sizes[1]) * item_size(spec.dtype), visit);
   }
 }
 
@@ -78,7 +87,8 @@ struct Piece {
   }
 };
 
-Piece piece_of(const Workload& workload, const TensorSpec& spec, std::optional<std::size_t> axis, int rank, int ranks) {
+Piece piece_of(const Workload& workload, const TensorSpec& spec, std::optional<std::size_t> axis,
+               int rank, int ranks) {
   if (workload.tensor_parallel == 0) return {axis, rank, ranks, {}};
   const std::int64_t piece = rank % workload.tensor_parallel;
   const std::int64_t replica = rank / workload.tensor_parallel;
@@ -87,7 +97,9 @@ Piece piece_of(const Workload& workload, const TensorSpec& spec, std::optional<s
 
 std::vector<TensorSpec> equal_tensors(int count, Shape shape) {
   std::vector<TensorSpec> tensors;
-  for (int i = 0; i < count; ++i) tensors.push_back({.key = "layers." + std::to_string(i) + ".weight", .shape = shape, .ordinal = i});
+  for (int i = 0; i < count; ++i)
+    tensors.push_back(
+        {.key = "layers." + std::to_string(i) + ".weight", .shape = shape, .ordinal = i});
   return tensors;
 }
 
@@ -96,7 +108,8 @@ std::vector<TensorSpec> small_tensors(int count) {
   std::vector<TensorSpec> tensors;
   for (int i = 0; i < count; ++i) {
     const std::int64_t kib = 4 + (37 * i) % 61;
-    tensors.push_back({.key = "experts." + std::to_string(i) + ".weight", .shape = {8 * kib, 64}, .ordinal = i});
+    tensors.push_back(
+        {.key = "experts." + std::to_string(i) + ".weight", .shape = {8 * kib, 64}, .ordinal = i});
   }
   return tensors;
 }
@@ -104,13 +117,21 @@ std::vector<TensorSpec> small_tensors(int count) {
 /// A small GPT in bfloat16 and its optimizer's state in float32, as Megatron cuts it.
 std::vector<TensorSpec> gpt_tensors(int layers) {
   std::vector<TensorSpec> params;
-  const auto add = [&](const std::string& name, const Shape& shape, std::optional<std::size_t> axis) { params.push_back({.key = name, .shape = shape, .tp_axis = axis}); };
+  const auto add = [&](const std::string& name, const Shape& shape,
+                       std::optional<std::size_t> axis) {
+    params.push_back({.key = name, .shape = shape, .tp_axis = axis});
+  };
   add("embedding.word_embeddings.weight", {16384, 1024}, 0);
   const std::tuple<const char*, Shape, std::optional<std::size_t>> of_layers[] = {
-      {"self_attention.linear_qkv.weight", {3072, 1024}, 0}, {"self_attention.linear_proj.weight", {1024, 1024}, 1}, {"mlp.linear_fc1.weight", {4096, 1024}, 0},
-      {"mlp.linear_fc2.weight", {1024, 4096}, 1},            {"input_layernorm.weight", {1024}, std::nullopt},       {"pre_mlp_layernorm.weight", {1024}, std::nullopt}};
+      {"self_attention.linear_qkv.weight", {3072, 1024}, 0},
+      {"self_attention.linear_proj.weight", {1024, 1024}, 1},
+      {"mlp.linear_fc1.weight", {4096, 1024}, 0},
+      {"mlp.linear_fc2.weight", {1024, 4096}, 1},
+      {"input_layernorm.weight", {1024}, std::nullopt},
+      {"pre_mlp_layernorm.weight", {1024}, std::nullopt}};
   for (int layer = 0; layer < layers; ++layer) {
-    for (const auto& [name, shape, axis] : of_layers) add("decoder.layers." + std::to_string(layer) + "." + name, shape, axis);
+    for (const auto& [name, shape, axis] : of_layers)
+      add("decoder.layers." + std::to_string(layer) + "." + name, shape, axis);
   }
   add("decoder.final_layernorm.weight", {1024}, std::nullopt);
   std::vector<TensorSpec> tensors;
@@ -122,17 +143,23 @@ std::vector<TensorSpec> gpt_tensors(int layers) {
   };
   for (const TensorSpec& param : params) {
     store(param, "model.", DType::kBFloat16);
-    for (const char* const state : {"fp32_param", "exp_avg", "exp_avg_sq"}) store(param, std::string("optimizer.state.") + state + ".", DType::kFloat32);
+    for (const char* const state : {"fp32_param", "exp_avg", "exp_avg_sq"})
+      store(param, std::string("optimizer.state.") + state + ".", DType::kFloat32);
   }
   return tensors;
 }
 
 /// A tensor in memory that this process and those that it forks share.
 Tensor shared_tensor(DType dtype, const Shape& shape) {
-  const std::size_t bytes = std::max<std::size_t>(static_cast<std::size_t>(numel(shape)) * item_size(dtype), 1);
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::runtime_error("not enough memory for the benchmark's tensors");
-  return {dtype, shape, row_major_strides(shape), memory, std::shared_ptr<const void>(memory, [bytes](const void* start) { ::munmap(const_cast<void*>(start), bytes); })};
+  const std::size_t bytes =
+      std::max<std::size_t>(static_cast<std::size_t>(numel(shape)) * item_size(dtype), 1);
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw std::runtime_error("not enough memory for the benchmark's tensors");
+  return {dtype, shape, row_major_strides(shape), memory,
+          std::shared_ptr<const void>(
+              memory, [bytes](const void* start) { ::munmap(const_cast<void*>(start), bytes); })};
 }
 
 }  // namespace
@@ -145,17 +172,23 @@ std::uint64_t Workload::nbytes() const noexcept {
 
 std::vector<Workload> workloads() {
   return {
-      {.name = "io-2g", .about = "32 tensors of 64 MiB, one rank: the raw data path", .tensors = equal_tensors(32, {32768, 1024})},
-      {.name = "io-many-small", .about = "20 000 tensors of 4 to 64 KiB, one rank: the cost per item", .tensors = small_tensors(20'000)},
+      {.name = "io-2g",
+       .about = "32 tensors of 64 MiB, one rank: the raw data path",
+       .tensors = equal_tensors(32, {32768, 1024})},
+      {.name = "io-many-small",
+       .about = "20 000 tensors of 4 to 64 KiB, one rank: the cost per item",
+       .tensors = small_tensors(20'000)},
       {.name = "reshard-dim0-to-dim1",
-       .about = "four writers cut rows, four readers cut columns: every reader needs a part of every chunk",
+       .about = "four writers cut rows, four readers cut columns: every reader needs a part of "
+                "every chunk",
        .writers = 4,
        .readers = 4,
        .save_axis = 0,
        .load_axis = 1,
        .tensors = equal_tensors(32, {8192, 4096})},
       {.name = "gpt-mini-optimizer",
-       .about = "a GPT-like model with its optimizer state, 2 tensor parallel ranks and 2 replicas of each, who share the work",
+       .about = "a GPT-like model with its optimizer state, 2 tensor parallel ranks and 2 replicas "
+                "of each, who share the work",
        .writers = 4,
        .readers = 4,
        .tensor_parallel = 2,
@@ -163,17 +196,21 @@ std::vector<Workload> workloads() {
   };
 }
 
-RankState::RankState(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks, Content content) {
+RankState::RankState(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks,
+                     Content content) {
   for (const TensorSpec& spec : workload.tensors) {
     const Piece piece = piece_of(workload, spec, axis, rank, ranks);
     const Box box = piece.box(spec);
     const Tensor data = shared_tensor(spec.dtype, box.sizes);
     if (content == Content::kValues) {
-      for_box(spec, box, data.data(), [](std::byte* to, const std::byte* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
+      for_box(spec, box, data.data(), [](std::byte* to, const std::byte* from, std::size_t bytes) {
+        std::memcpy(to, from, bytes);
+      });
     } else {
       std::memset(data.data(), 0, data.nbytes());
     }
-    state_[spec.key.c_str()] = ShardedTensor::from_rank_offsets(spec.key, data, piece.offsets(), {.replica_id = piece.replica});
+    state_[spec.key.c_str()] = ShardedTensor::from_rank_offsets(spec.key, data, piece.offsets(),
+                                                                {.replica_id = piece.replica});
     nbytes_ += data.nbytes();
     parts_.push_back({&spec, box, data});
   }
@@ -192,9 +229,11 @@ void RankState::touch() const {
 void RankState::check() const {
   for (const std::size_t index : {std::size_t{0}, parts_.size() / 2, parts_.size() - 1}) {
     const Part& part = parts_[index];
-    for_box(*part.spec, part.box, part.data.data(), [&](const std::byte* got, const std::byte* wanted, std::size_t bytes) {
-      if (std::memcmp(got, wanted, bytes) != 0) throw std::runtime_error("wrong content in " + part.spec->key + " after loading");
-    });
+    for_box(*part.spec, part.box, part.data.data(),
+            [&](const std::byte* got, const std::byte* wanted, std::size_t bytes) {
+              if (std::memcmp(got, wanted, bytes) != 0)
+                throw std::runtime_error("wrong content in " + part.spec->key + " after loading");
+            });
   }
 }
 

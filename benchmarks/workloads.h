@@ -11,19 +11,23 @@
 
 namespace dckpt::bench {
 
-/// One global tensor. Its element at row-major position i has the value (i + ordinal) mod 251, which bfloat16 holds exactly.
+/// One global tensor. Its element at row-major position i has the value (i + ordinal) mod 251,
+/// which bfloat16 holds exactly.
 struct TensorSpec {
   std::string key;
   Shape shape;
   std::int64_t ordinal = 0;
-  DType dtype = DType::kBFloat16;         ///< or float32
-  std::optional<std::size_t> tp_axis{};   ///< of a workload with tensor parallel ranks: cut along it; whole on each of them without
+  DType dtype = DType::kBFloat16;        ///< or float32
+  std::optional<std::size_t> tp_axis{};  ///< of a workload with tensor parallel ranks: cut along
+                                         ///< it; whole on each of them without
 
-  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel(shape)) * item_size(dtype); }
+  std::uint64_t nbytes() const noexcept {
+    return static_cast<std::uint64_t>(numel(shape)) * item_size(dtype);
+  }
 };
 
-/// Tensors that some ranks save and others load. The other systems run the same workloads by the same names, so sizes, keys and
-/// values are fixed (README.md).
+/// Tensors that some ranks save and others load. The other systems run the same workloads by the
+/// same names, so sizes, keys and values are fixed (README.md).
 struct Workload {
   std::string name;
   std::string about;
@@ -31,7 +35,8 @@ struct Workload {
   int readers = 1;
   std::optional<std::size_t> save_axis{};  ///< cut into equal parts along it; whole tensors without
   std::optional<std::size_t> load_axis{};
-  int tensor_parallel = 0;                 ///< if not 0: rank = replica · tensor_parallel + piece, work shared among replicas; the axes above do not count
+  int tensor_parallel = 0;  ///< if not 0: rank = replica · tensor_parallel + piece, work shared
+                            ///< among replicas; the axes above do not count
   std::vector<TensorSpec> tensors;
 
   bool reshards() const noexcept { return save_axis != load_axis; }
@@ -40,19 +45,23 @@ struct Workload {
 
 std::vector<Workload> workloads();
 
-/// What one rank of several holds of a workload: the tensors' memory, and the sharded state dict around it.
+/// What one rank of several holds of a workload: the tensors' memory, and the sharded state dict
+/// around it.
 class RankState {
  public:
   enum class Content { kValues, kZeros };  ///< either way all memory has been written to
 
-  RankState(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks, Content content);
+  RankState(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks,
+            Content content);
 
-  /// Shares the memory; a load turns the leaves of its argument into plain tensors, so each one takes a new copy.
+  /// Shares the memory; a load turns the leaves of its argument into plain tensors, so each one
+  /// takes a new copy.
   StateDict state() const { return state_; }
   std::uint64_t nbytes() const noexcept { return nbytes_; }
   /// Makes this process map all pages of the memory, which processes share.
   void touch() const;
-  /// Throws std::runtime_error unless the first, the middle and the last tensor hold the workload's values.
+  /// Throws std::runtime_error unless the first, the middle and the last tensor hold the workload's
+  /// values.
   void check() const;
 
  private:

@@ -2,9 +2,17 @@
 
 namespace dckpt {
 
-std::string_view to_string(Compat compat) noexcept { return name_of(kCompatNames, compat); }
-std::optional<Compat> parse_compat(std::string_view name) noexcept { return value_of(kCompatNames, name); }
-std::string_view to_string(Strict strict) noexcept { return name_of(kStrictNames, strict); }
-std::optional<Strict> parse_strict(std::string_view name) noexcept { return value_of(kStrictNames, name); }
+std::string_view to_string(Compat compat) noexcept {
+  return name_of(kCompatNames, compat);
+}
+std::optional<Compat> parse_compat(std::string_view name) noexcept {
+  return value_of(kCompatNames, name);
+}
+std::string_view to_string(Strict strict) noexcept {
+  return name_of(kStrictNames, strict);
+}
+std::optional<Strict> parse_strict(std::string_view name) noexcept {
+  return value_of(kStrictNames, name);
+}
 
 }  // namespace dckpt

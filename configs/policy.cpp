@@ -25,7 +25,9 @@ class PolicyChain {
   explicit PolicyChain(CheckedPolicy& into) : into_(into) {}
 
   /// `file` is empty for the outermost.
-  std::optional<YamlNode> read(std::string_view yaml, const std::optional<std::filesystem::path>& folder, const std::string& file) {
+  std::optional<YamlNode> read(std::string_view yaml,
+                               const std::optional<std::filesystem::path>& folder,
+                               const std::string& file) {
     ConfigProblems problems;
     std::optional<YamlNode> root = parse_yaml(yaml, problems);
     if (root) {
@@ -41,21 +43,28 @@ class PolicyChain {
   }
 
  private:
-  void extend(const YamlNode& base, const std::optional<std::filesystem::path>& folder, ConfigProblems& problems) {
+  void extend(const YamlNode& base, const std::optional<std::filesystem::path>& folder,
+              ConfigProblems& problems) {
     try {
-      const PolicyText found = folder ? find_policy(base.text, *folder) : PolicyText{base.text, std::string(shipped_policy(base.text)), {}};
+      const PolicyText found =
+          folder ? find_policy(base.text, *folder)
+                 : PolicyText{base.text, std::string(shipped_policy(base.text)), {}};
       const std::string identity = std::filesystem::weakly_canonical(found.name).string();
       if (std::ranges::find(open_, identity) != open_.end()) {
-        throw CheckpointError(ErrorCode::kInvalidArgument, "the policy extends itself, through " + quoted_list(open_, open_.size()));
+        throw CheckpointError(ErrorCode::kInvalidArgument, "the policy extends itself, through " +
+                                                               quoted_list(open_, open_.size()));
       }
       if (open_.size() == kMaxPolicyDepth) {
-        throw CheckpointError(ErrorCode::kInvalidArgument, "more than " + std::to_string(kMaxPolicyDepth) + " policies extend each other");
+        throw CheckpointError(
+            ErrorCode::kInvalidArgument,
+            "more than " + std::to_string(kMaxPolicyDepth) + " policies extend each other");
       }
       open_.push_back(identity);
       read(found.yaml, found.folder, found.name);
       open_.pop_back();
     } catch (const CheckpointError& error) {
-      problems.push_back({base.place, "extends: " + dckpt::quoted(base.text) + ": " + error.message()});
+      problems.push_back(
+          {base.place, "extends: " + dckpt::quoted(base.text) + ": " + error.message()});
     }
   }
 
@@ -65,7 +74,8 @@ class PolicyChain {
 
 }  // namespace
 
-CheckedPolicy check_policy(std::string_view yaml, const std::optional<std::filesystem::path>& folder) {
+CheckedPolicy check_policy(std::string_view yaml,
+                           const std::optional<std::filesystem::path>& folder) {
   CheckedPolicy checked;
   const std::optional<YamlNode> root = PolicyChain(checked).read(yaml, folder, "");
   if (root) check_supported(checked.policy, *root, checked.problems);
@@ -77,11 +87,14 @@ PolicyText find_policy(const std::string& name_or_file, const std::filesystem::p
   std::error_code ignored;
   const std::filesystem::path file = folder / name_or_file;
   const bool bare = name_or_file.find_first_of("./") == std::string::npos;
-  if (bare && !std::filesystem::exists(file, ignored)) return {name_or_file, std::string(shipped_policy(name_or_file)), {}};
+  if (bare && !std::filesystem::exists(file, ignored))
+    return {name_or_file, std::string(shipped_policy(name_or_file)), {}};
   return {file.string(), read_policy_file(file), file.parent_path()};
 }
 
-std::string to_yaml(const Policy& policy) { return to_yaml_text(policy_type().show(policy)); }
+std::string to_yaml(const Policy& policy) {
+  return to_yaml_text(policy_type().show(policy));
+}
 
 Policy Policy::from_text(std::string_view yaml, const std::string& name) {
   CheckedPolicy checked = check_policy(yaml);
@@ -102,7 +115,9 @@ Policy Policy::find(const std::string& name_or_file) {
   return std::move(checked.policy);
 }
 
-Policy Policy::shipped(std::string_view name) { return from_text(shipped_policy(name), std::string(name) + ".yaml"); }
+Policy Policy::shipped(std::string_view name) {
+  return from_text(shipped_policy(name), std::string(name) + ".yaml");
+}
 
 std::string_view shipped_policy(std::string_view name) {
   std::vector<std::string> names;
@@ -111,15 +126,17 @@ std::string_view shipped_policy(std::string_view name) {
     names.emplace_back(policy.name);
   }
   const auto close = nearest(name, names);
-  throw CheckpointError(ErrorCode::kInvalidArgument, "no policy " + dckpt::quoted(name) + " is shipped" +
-                                                         (close ? " (did you mean " + dckpt::quoted(*close) + "?)" : "") + "; there are " +
-                                                         quoted_list(names, names.size()));
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "no policy " + dckpt::quoted(name) + " is shipped" +
+                            (close ? " (did you mean " + dckpt::quoted(*close) + "?)" : "") +
+                            "; there are " + quoted_list(names, names.size()));
 }
 
 std::string read_policy_file(const std::filesystem::path& file) {
   const auto fail = [&] {
     const std::string reason = std::generic_category().message(errno);
-    return CheckpointError(ErrorCode::kIo, "cannot read the policy: " + reason, {.file = file.string()});
+    return CheckpointError(ErrorCode::kIo, "cannot read the policy: " + reason,
+                           {.file = file.string()});
   };
   // Not blocking, so that a FIFO without a writer is at its end instead of waiting for one.
   const int fd = ::open(local_path(file).c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);

@@ -21,11 +21,15 @@ constexpr EnumNames<bool, 2> kIntegrityNames{{{false, "none"}, {true, "sha256"}}
 Type<ParallelSaveOptions> parallel_save() {
   const Field<ParallelSaveOptions> exchange{
       "exchange",
-      [](const YamlNode& node, const std::string& path, ParallelSaveOptions&, ConfigProblems& problems) {
-        problems.push_back({node.place, path + ": ranks that save hand nothing to each other; remove this field (load.parallel.exchange is for loading)"});
+      [](const YamlNode& node, const std::string& path, ParallelSaveOptions&,
+         ConfigProblems& problems) {
+        problems.push_back(
+            {node.place, path + ": ranks that save hand nothing to each other; remove this field "
+                                "(load.parallel.exchange is for loading)"});
       },
       [](const ParallelSaveOptions&) { return std::optional<YamlNode>(); }};
-  return section(Schema<ParallelSaveOptions>{{field("enabled", &ParallelSaveOptions::enabled, flag()), exchange}});
+  return section(Schema<ParallelSaveOptions>{
+      {field("enabled", &ParallelSaveOptions::enabled, flag()), exchange}});
 }
 
 Type<ParallelOptions> parallel_load() {
@@ -65,12 +69,18 @@ Type<WriteOptions> io() {
   }});
 }
 
-bool needs_long_form(const StrategyName& strategy) { return strategy.version || !strategy.options.keys.empty(); }
+bool needs_long_form(const StrategyName& strategy) {
+  return strategy.version || !strategy.options.keys.empty();
+}
 
 /// The same node, with texts such that it can be printed anywhere and reads back as itself.
 YamlNode with_safe_texts(YamlNode node) {
-  const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.'; };
-  if (node.kind == YamlNode::Kind::kText && !std::ranges::all_of(node.text, plain)) node.quoted = true;
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.';
+  };
+  if (node.kind == YamlNode::Kind::kText && !std::ranges::all_of(node.text, plain))
+    node.quoted = true;
   for (YamlNode& key : node.keys) key = with_safe_texts(std::move(key));
   for (YamlNode& value : node.values) value = with_safe_texts(std::move(value));
   return node;
@@ -80,93 +90,130 @@ YamlNode with_safe_texts(YamlNode node) {
 Field<SaveOptions> strategy() {
   const Type<std::string> name = text("the name of a strategy");
   return {"strategy",
-          [name](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) {
-            into.strategy = StrategyName{};  // options of a policy that this one extends are another strategy's
+          [name](const YamlNode& node, const std::string& path, SaveOptions& into,
+                 ConfigProblems& problems) {
+            into.strategy =
+                StrategyName{};  // options of a policy that this one extends are another strategy's
             name.read(node, path, into.strategy.name, problems);
           },
-          [name](const SaveOptions& save) { return needs_long_form(save.strategy) ? std::nullopt : std::optional(name.show(save.strategy.name)); }};
+          [name](const SaveOptions& save) {
+            return needs_long_form(save.strategy) ? std::nullopt
+                                                  : std::optional(name.show(save.strategy.name));
+          }};
 }
 
 Field<SaveOptions> backend() {
   const Type<int> version = integer(1, 1'000'000);
   const Field<StrategyName> optional_version{
       "version",
-      [version](const YamlNode& node, const std::string& path, StrategyName& into, ConfigProblems& problems) {
+      [version](const YamlNode& node, const std::string& path, StrategyName& into,
+                ConfigProblems& problems) {
         version.read(node, path, into.version.emplace(1), problems);
       },
-      [version](const StrategyName& strategy) { return strategy.version ? std::optional(version.show(*strategy.version)) : std::nullopt; }};
+      [version](const StrategyName& strategy) {
+        return strategy.version ? std::optional(version.show(*strategy.version)) : std::nullopt;
+      }};
   const Field<StrategyName> options{
       "options",
-      [](const YamlNode& node, const std::string& path, StrategyName& into, ConfigProblems& problems) {
-        if (node.kind == YamlNode::Kind::kMap) into.options = with_safe_texts(node);
-        else if (node.kind != YamlNode::Kind::kNull) report_unfit(node, path, "a mapping of the strategy's own options", problems);
+      [](const YamlNode& node, const std::string& path, StrategyName& into,
+         ConfigProblems& problems) {
+        if (node.kind == YamlNode::Kind::kMap)
+          into.options = with_safe_texts(node);
+        else if (node.kind != YamlNode::Kind::kNull)
+          report_unfit(node, path, "a mapping of the strategy's own options", problems);
       },
-      [](const StrategyName& strategy) { return strategy.options.keys.empty() ? std::nullopt : std::optional(strategy.options); }};
-  const Type<StrategyName> type =
-      section(Schema<StrategyName>{{field("name", &StrategyName::name, text("the name of a strategy")), optional_version, options}});
-  return {
-      "backend",
-      [type](const YamlNode& node, const std::string& path, SaveOptions& into, ConfigProblems& problems) {
-        if (node.find("name") != nullptr) into.strategy = StrategyName{};
-        type.read(node, path, into.strategy, problems);
-      },
-      [type](const SaveOptions& save) { return needs_long_form(save.strategy) ? std::optional(type.show(save.strategy)) : std::nullopt; }};
+      [](const StrategyName& strategy) {
+        return strategy.options.keys.empty() ? std::nullopt : std::optional(strategy.options);
+      }};
+  const Type<StrategyName> type = section(
+      Schema<StrategyName>{{field("name", &StrategyName::name, text("the name of a strategy")),
+                            optional_version, options}});
+  return {"backend",
+          [type](const YamlNode& node, const std::string& path, SaveOptions& into,
+                 ConfigProblems& problems) {
+            if (node.find("name") != nullptr) into.strategy = StrategyName{};
+            type.read(node, path, into.strategy, problems);
+          },
+          [type](const SaveOptions& save) {
+            return needs_long_form(save.strategy) ? std::optional(type.show(save.strategy))
+                                                  : std::nullopt;
+          }};
 }
 
 /// A prefix of keys, or null for none.
 Type<std::string> separation_hint() {
   const Type<std::string> prefix = text("a prefix of keys, or null");
-  return {[prefix](const YamlNode& node, const std::string& path, std::string& into, ConfigProblems& problems) {
+  return {[prefix](const YamlNode& node, const std::string& path, std::string& into,
+                   ConfigProblems& problems) {
             if (node.kind == YamlNode::Kind::kNull) return into.clear();
             prefix.read(node, path, into, problems);
-            if (const auto problem = problem_of_separation_hint(into)) problems.push_back({node.place, path + ": " + *problem});
+            if (const auto problem = problem_of_separation_hint(into))
+              problems.push_back({node.place, path + ": " + *problem});
           },
-          [prefix](const std::string& value) { return value.empty() ? YamlNode{} : prefix.show(value); }};
+          [prefix](const std::string& value) {
+            return value.empty() ? YamlNode{} : prefix.show(value);
+          }};
 }
 
-void check_save(const YamlNode& node, const std::string& path, const SaveOptions& save, ConfigProblems& problems) {
+void check_save(const YamlNode& node, const std::string& path, const SaveOptions& save,
+                ConfigProblems& problems) {
   const YamlNode* const backend = node.find("backend");
   if (backend != nullptr && node.find("strategy") != nullptr)
-    problems.push_back({backend->place, path + ": strategy and backend say the same thing; keep one of them"});
+    problems.push_back(
+        {backend->place, path + ": strategy and backend say the same thing; keep one of them"});
   const YamlNode* const planner = node.find("planner");
   const YamlNode* const kind = planner != nullptr ? planner->find("kind") : nullptr;
-  if (kind != nullptr && save.compat != Compat::kDcp && save.planner.kind != PlannerKind::kMegatron) {
-    problems.push_back({kind->place, path + ".planner.kind: " + std::string(to_string(save.planner.kind)) + " saves plain DCP directories, but compat is " +
-                                         std::string(to_string(save.compat)) + "; say compat: dcp, or kind: mcore"});
+  if (kind != nullptr && save.compat != Compat::kDcp &&
+      save.planner.kind != PlannerKind::kMegatron) {
+    problems.push_back(
+        {kind->place, path + ".planner.kind: " + std::string(to_string(save.planner.kind)) +
+                          " saves plain DCP directories, but compat is " +
+                          std::string(to_string(save.compat)) +
+                          "; say compat: dcp, or kind: mcore"});
   }
 }
 
 Type<SaveOptions> save() {
-  return section(Schema<SaveOptions>{{
-                                         strategy(),
-                                         backend(),
-                                         field("compat", &SaveOptions::compat, choice(kCompatNames)),
-                                         field("flattened", &SaveOptions::flattened, choice(kFlattenedFormNames)),
-                                         field("planner", &SaveOptions::planner, planner()),
-                                         field("parallel", &SaveOptions::parallel, parallel_save()),
-                                         field("async", &SaveOptions::async, async()),
-                                         field("separation_hint", &SaveOptions::separation_hint, separation_hint()),
-                                         field("io", &SaveOptions::io, io()),
-                                         field("timeout", &SaveOptions::timeout, duration()),
-                                         field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
-                                     },
-                                     check_save});
+  return section(Schema<SaveOptions>{
+      {
+          strategy(),
+          backend(),
+          field("compat", &SaveOptions::compat, choice(kCompatNames)),
+          field("flattened", &SaveOptions::flattened, choice(kFlattenedFormNames)),
+          field("planner", &SaveOptions::planner, planner()),
+          field("parallel", &SaveOptions::parallel, parallel_save()),
+          field("async", &SaveOptions::async, async()),
+          field("separation_hint", &SaveOptions::separation_hint, separation_hint()),
+          field("io", &SaveOptions::io, io()),
+          field("timeout", &SaveOptions::timeout, duration()),
+          field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
+      },
+      check_save});
 }
 
 Type<RenameRule> rename_rule() {
   Type<std::string> replacement = text("the text that replaces it");
-  replacement.read = [](const YamlNode& node, const std::string& path, std::string& into, ConfigProblems& problems) {
-    if (node.kind == YamlNode::Kind::kText) into = node.text;  // may be empty: the match goes away
-    else report_unfit(node, path, "the text that replaces the match", problems);
+  replacement.read = [](const YamlNode& node, const std::string& path, std::string& into,
+                        ConfigProblems& problems) {
+    if (node.kind == YamlNode::Kind::kText)
+      into = node.text;  // may be empty: the match goes away
+    else
+      report_unfit(node, path, "the text that replaces the match", problems);
   };
   return section(Schema<RenameRule>{
-      {field("from", &RenameRule::from, text("a regular expression")), field("to", &RenameRule::to, replacement)},
-      [](const YamlNode& node, const std::string& path, const RenameRule& rule, ConfigProblems& problems) {
+      {field("from", &RenameRule::from, text("a regular expression")),
+       field("to", &RenameRule::to, replacement)},
+      [](const YamlNode& node, const std::string& path, const RenameRule& rule,
+         ConfigProblems& problems) {
         for (const char* const name : {"from", "to"}) {
-          if (node.find(name) == nullptr) problems.push_back({node.place, path + ": '" + name + "' is missing; a rule is {from: REGEX, to: REPLACEMENT}"});
+          if (node.find(name) == nullptr)
+            problems.push_back(
+                {node.place,
+                 path + ": '" + name + "' is missing; a rule is {from: REGEX, to: REPLACEMENT}"});
         }
         if (rule.from.empty()) return;  // reported already
-        if (const auto problem = problem_of(rule)) problems.push_back({node.place, path + ": " + *problem});
+        if (const auto problem = problem_of(rule))
+          problems.push_back({node.place, path + ": " + *problem});
       }});
 }
 
@@ -174,10 +221,13 @@ Type<ObjectRule> object_rule() {
   return section(Schema<ObjectRule>{
       {field("keys", &ObjectRule::keys, text("a pattern of keys")),
        field("when_resharded", &ObjectRule::when_resharded, choice(kWhenReshardedNames))},
-      [](const YamlNode& node, const std::string& path, const ObjectRule&, ConfigProblems& problems) {
+      [](const YamlNode& node, const std::string& path, const ObjectRule&,
+         ConfigProblems& problems) {
         for (const char* const name : {"keys", "when_resharded"}) {
           if (node.find(name) != nullptr) continue;
-          problems.push_back({node.place, path + ": '" + name + "' is missing; a rule is {keys: PATTERN, when_resharded: error, keep, reinit or drop}"});
+          problems.push_back({node.place, path + ": '" + name +
+                                              "' is missing; a rule is {keys: PATTERN, "
+                                              "when_resharded: error, keep, reinit or drop}"});
         }
       }});
 }
@@ -185,7 +235,8 @@ Type<ObjectRule> object_rule() {
 /// An older spelling of verify: sha256; it is not kept.
 Field<LoadOptions> verify_integrity() {
   return {"verify_integrity",
-          [](const YamlNode& node, const std::string& path, LoadOptions& into, ConfigProblems& problems) {
+          [](const YamlNode& node, const std::string& path, LoadOptions& into,
+             ConfigProblems& problems) {
             bool wanted = false;
             flag().read(node, path, wanted, problems);
             if (wanted) into.verify = Verify::kSha256;
@@ -200,11 +251,15 @@ Type<LoadOptions> load() {
       field("allow_partial_load", &LoadOptions::allow_partial_load, flag()),
       field("parallel", &LoadOptions::parallel, parallel_load()),
       field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
-            list_of(text("a pattern of keys"), "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
+            list_of(text("a pattern of keys"),
+                    "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
       field("padding", &LoadOptions::padding, choice(kPaddingNames)),
-      field("rename", &LoadOptions::rename, list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
-      field("objects", &LoadOptions::objects,
-            list_of(object_rule(), "a list of rules {keys: PATTERN, when_resharded: error, keep, reinit or drop}")),
+      field("rename", &LoadOptions::rename,
+            list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
+      field(
+          "objects", &LoadOptions::objects,
+          list_of(object_rule(),
+                  "a list of rules {keys: PATTERN, when_resharded: error, keep, reinit or drop}")),
       field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
       field("verify", &LoadOptions::verify, choice(kVerifyNames)),
       verify_integrity(),
@@ -222,15 +277,18 @@ Type<Retention> retention() {
 
 /// Tells later versions of this schema apart; there is one so far, and it is not kept.
 Field<Policy> version() {
-  return {"version",
-          [](const YamlNode& node, const std::string& path, Policy&, ConfigProblems& problems) {
-            std::int64_t version = kPolicyVersion;
-            integer64(1, INT32_MAX).read(node, path, version, problems);
-            if (version == kPolicyVersion) return;
-            problems.push_back(
-                {node.place, path + ": this release reads policies of version 1, not of version " + std::to_string(version), ErrorCode::kUnsupported});
-          },
-          [](const Policy&) { return std::optional(YamlNode::plain(std::to_string(kPolicyVersion))); }};
+  return {
+      "version",
+      [](const YamlNode& node, const std::string& path, Policy&, ConfigProblems& problems) {
+        std::int64_t version = kPolicyVersion;
+        integer64(1, INT32_MAX).read(node, path, version, problems);
+        if (version == kPolicyVersion) return;
+        problems.push_back({node.place,
+                            path + ": this release reads policies of version 1, not of version " +
+                                std::to_string(version),
+                            ErrorCode::kUnsupported});
+      },
+      [](const Policy&) { return std::optional(YamlNode::plain(std::to_string(kPolicyVersion))); }};
 }
 
 /// The policy to begin with; who reads the file has seen to it.
@@ -238,26 +296,31 @@ Field<Policy> extends() {
   return {"extends",
           [](const YamlNode& node, const std::string& path, Policy&, ConfigProblems& problems) {
             std::string name;
-            text("the name of a policy that comes with dckpt, or a file").read(node, path, name, problems);
+            text("the name of a policy that comes with dckpt, or a file")
+                .read(node, path, name, problems);
           },
           [](const Policy&) { return std::optional<YamlNode>(); }};
 }
 
-void check_version_is_given(const YamlNode& node, const std::string&, const Policy&, ConfigProblems& problems) {
-  if (node.find("version") == nullptr) problems.push_back({node.place, "the version of the schema is missing; begin with the line 'version: 1'"});
+void check_version_is_given(const YamlNode& node, const std::string&, const Policy&,
+                            ConfigProblems& problems) {
+  if (node.find("version") == nullptr)
+    problems.push_back(
+        {node.place, "the version of the schema is missing; begin with the line 'version: 1'"});
 }
 
 }  // namespace
 
 const config::Type<Policy>& policy_type() {
-  static const Type<Policy> type = section(Schema<Policy>{{
-                                                                    version(),
-                                                                    extends(),
-                                                                    field("save", &Policy::save, save()),
-                                                                    field("load", &Policy::load, load()),
-                                                                    field("retention", &Policy::retention, retention()),
-                                                                },
-                                                                check_version_is_given});
+  static const Type<Policy> type =
+      section(Schema<Policy>{{
+                                 version(),
+                                 extends(),
+                                 field("save", &Policy::save, save()),
+                                 field("load", &Policy::load, load()),
+                                 field("retention", &Policy::retention, retention()),
+                             },
+                             check_version_is_given});
   return type;
 }
 

@@ -1,4 +1,5 @@
-// What the schema has and this version cannot do. A line that has become untrue is deleted; nothing else knows of it.
+// What the schema has and this version cannot do. A line that has become untrue is deleted; nothing
+// else knows of it.
 
 #include <array>
 
@@ -9,13 +10,14 @@ namespace dckpt {
 namespace {
 
 struct Limitation {
-  std::string_view field;             ///< dotted path
+  std::string_view field;  ///< dotted path
   bool (*asked_for)(const Policy&);
-  std::string_view instead;           ///< why not, and what there is
+  std::string_view instead;  ///< why not, and what there is
 };
 
 constexpr std::array kLimitations{
-    Limitation{"save.io.engine", [](const Policy& policy) { return policy.save.io.engine == IoEngine::kUring; },
+    Limitation{"save.io.engine",
+               [](const Policy& policy) { return policy.save.io.engine == IoEngine::kUring; },
                "available: auto, buffered, direct"},
 };
 
@@ -36,7 +38,9 @@ void check_supported(const Policy& policy, const YamlNode& root, ConfigProblems&
   for (const Limitation& limitation : kLimitations) {
     if (!limitation.asked_for(policy)) continue;
     problems.push_back(
-        {place_of(root, limitation.field), std::string(limitation.field) + ": not supported; " + std::string(limitation.instead), ErrorCode::kUnsupported});
+        {place_of(root, limitation.field),
+         std::string(limitation.field) + ": not supported; " + std::string(limitation.instead),
+         ErrorCode::kUnsupported});
   }
 }
 

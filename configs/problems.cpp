@@ -15,28 +15,37 @@ constexpr std::size_t kShownPath = 1000;
 
 std::string to_string(const ConfigProblem& problem, const std::string& file) {
   std::string text = printable(problem.file.empty() ? file : problem.file, kShownPath) + ":";
-  if (problem.place.line > 0) text += std::to_string(problem.place.line) + ":" + std::to_string(problem.place.column) + ":";
+  if (problem.place.line > 0)
+    text += std::to_string(problem.place.line) + ":" + std::to_string(problem.place.column) + ":";
   return text + " " + problem.message;
 }
 
 void sort_by_place(ConfigProblems& problems) {
-  const auto key = [](const ConfigProblem& problem) { return std::tie(problem.file, problem.place.line, problem.place.column); };
-  std::ranges::stable_sort(problems, [&](const ConfigProblem& a, const ConfigProblem& b) { return key(a) < key(b); });
+  const auto key = [](const ConfigProblem& problem) {
+    return std::tie(problem.file, problem.place.line, problem.place.column);
+  };
+  std::ranges::stable_sort(
+      problems, [&](const ConfigProblem& a, const ConfigProblem& b) { return key(a) < key(b); });
 }
 
 void raise_if_any(ConfigProblems problems, const std::string& file) {
   if (problems.empty()) return;
   sort_by_place(problems);
-  const bool unsupported = std::ranges::all_of(problems, [](const ConfigProblem& problem) { return problem.code == ErrorCode::kUnsupported; });
+  const bool unsupported = std::ranges::all_of(problems, [](const ConfigProblem& problem) {
+    return problem.code == ErrorCode::kUnsupported;
+  });
   std::string message;
   if (problems.size() == 1) {
     message = to_string(problems.front(), file);
   } else {
     message = grouped(problems.size()) + " problems in " + dckpt::quoted(file, kShownPath) + ":";
-    for (std::size_t i = 0; i < std::min(problems.size(), kShownProblems); ++i) message += "\n  " + to_string(problems[i], file);
-    if (problems.size() > kShownProblems) message += "\n  … and " + grouped(problems.size() - kShownProblems) + " more";
+    for (std::size_t i = 0; i < std::min(problems.size(), kShownProblems); ++i)
+      message += "\n  " + to_string(problems[i], file);
+    if (problems.size() > kShownProblems)
+      message += "\n  … and " + grouped(problems.size() - kShownProblems) + " more";
   }
-  throw CheckpointError(unsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument, message);
+  throw CheckpointError(unsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
+                        message);
 }
 
 }  // namespace dckpt

@@ -17,8 +17,9 @@ struct TextPlace {
 struct ConfigProblem {
   TextPlace place{};
   std::string message{};
-  ErrorCode code = ErrorCode::kInvalidArgument;  ///< or kUnsupported: sound, but this version cannot do it
-  std::string file{};  ///< that it is in, if not the one that is being checked
+  ErrorCode code =
+      ErrorCode::kInvalidArgument;  ///< or kUnsupported: sound, but this version cannot do it
+  std::string file{};               ///< that it is in, if not the one that is being checked
 };
 
 using ConfigProblems = std::vector<ConfigProblem>;
@@ -26,8 +27,8 @@ using ConfigProblems = std::vector<ConfigProblem>;
 /// "production.yaml:4:11: save.io.threads: found 'many', …"
 std::string to_string(const ConfigProblem& problem, const std::string& file);
 
-/// Everything that is wrong in one CheckpointError, in the order of the text: unsupported if that is all, else invalid-argument. Nothing if there is no
-/// problem.
+/// Everything that is wrong in one CheckpointError, in the order of the text: unsupported if that
+/// is all, else invalid-argument. Nothing if there is no problem.
 void raise_if_any(ConfigProblems problems, const std::string& file);
 
 /// Orders problems as they stand in the text.

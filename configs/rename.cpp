@@ -41,12 +41,15 @@ std::vector<Piece> pieces_of(const std::string& to, std::size_t groups) {
       const auto group = static_cast<std::size_t>(next - '0');
       if (group > groups) {
         throw BadRule{"'to' refers to group \\" + std::to_string(group) + ", but 'from' has " +
-                      (groups == 0 ? "no groups" : groups == 1 ? "only one group" : "only " + std::to_string(groups) + " groups")};
+                      (groups == 0   ? "no groups"
+                       : groups == 1 ? "only one group"
+                                     : "only " + std::to_string(groups) + " groups")};
       }
       pieces.back().group = group;
       pieces.emplace_back();
     } else {
-      throw BadRule{"in 'to', a backslash must be followed by a digit (a group of 'from') or a backslash"};
+      throw BadRule{
+          "in 'to', a backslash must be followed by a digit (a group of 'from') or a backslash"};
     }
   }
   return pieces;
@@ -76,12 +79,13 @@ std::size_t character_size(std::string_view text) {
 }
 
 std::string replace_all(const CompiledRule& rule, const std::string& key) {
-  std::vector<re2::StringPiece> groups(1 + static_cast<std::size_t>(rule.from->NumberOfCapturingGroups()));
+  std::vector<re2::StringPiece> groups(
+      1 + static_cast<std::size_t>(rule.from->NumberOfCapturingGroups()));
   std::string out;
   std::size_t copied = 0;  // the key up to here is in `out`
   std::size_t begin = 0;   // where the next match may start
-  while (begin <= key.size() &&
-         rule.from->Match(key, begin, key.size(), RE2::UNANCHORED, groups.data(), static_cast<int>(groups.size()))) {
+  while (begin <= key.size() && rule.from->Match(key, begin, key.size(), RE2::UNANCHORED,
+                                                 groups.data(), static_cast<int>(groups.size()))) {
     const auto start = static_cast<std::size_t>(groups[0].data() - key.data());
     const std::size_t end = start + groups[0].size();
     out.append(key, copied, start - copied);
@@ -97,7 +101,9 @@ std::string replace_all(const CompiledRule& rule, const std::string& key) {
 
 void check_length(std::string_view key) {
   if (key.size() <= kMaxRenamedKey) return;
-  throw CheckpointError(ErrorCode::kUnsupported, "keys that are renamed may have " + grouped(kMaxRenamedKey) + " bytes, this one has " + grouped(key.size()),
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "keys that are renamed may have " + grouped(kMaxRenamedKey) +
+                            " bytes, this one has " + grouped(key.size()),
                         {.key = std::string(key.substr(0, kMaxRenamedKey))});
 }
 
@@ -122,13 +128,17 @@ KeyRenamer::KeyRenamer(std::span<const RenameRule> rules) {
     try {
       compiled.rules.push_back(compile(rule));
     } catch (const BadRule& bad) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot rename keys from " + quoted(rule.from) + " to " + quoted(rule.to) + ": " + bad.message);
+      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot rename keys from " +
+                                                             quoted(rule.from) + " to " +
+                                                             quoted(rule.to) + ": " + bad.message);
     }
   }
   compiled_ = std::make_shared<const Compiled>(std::move(compiled));
 }
 
-bool KeyRenamer::empty() const noexcept { return compiled_->rules.empty(); }
+bool KeyRenamer::empty() const noexcept {
+  return compiled_->rules.empty();
+}
 
 std::string KeyRenamer::operator()(std::string_view key) const {
   std::string name(key);

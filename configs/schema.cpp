@@ -15,25 +15,32 @@ struct Unit {
   const char* name;
   std::uint64_t bytes;
 };
-constexpr std::array kUnits{Unit{"TiB", std::uint64_t{1} << 40}, Unit{"GiB", std::uint64_t{1} << 30}, Unit{"MiB", std::uint64_t{1} << 20},
-                            Unit{"KiB", std::uint64_t{1} << 10}, Unit{"B", 1}};
+constexpr std::array kUnits{
+    Unit{"TiB", std::uint64_t{1} << 40}, Unit{"GiB", std::uint64_t{1} << 30},
+    Unit{"MiB", std::uint64_t{1} << 20}, Unit{"KiB", std::uint64_t{1} << 10}, Unit{"B", 1}};
 
 std::string size_text(std::uint64_t bytes) {
-  const auto unit = std::ranges::find_if(kUnits, [&](const Unit& candidate) { return bytes % candidate.bytes == 0 && bytes >= candidate.bytes; });
-  return unit == kUnits.end() ? std::to_string(bytes) + "B" : std::to_string(bytes / unit->bytes) + unit->name;
+  const auto unit = std::ranges::find_if(kUnits, [&](const Unit& candidate) {
+    return bytes % candidate.bytes == 0 && bytes >= candidate.bytes;
+  });
+  return unit == kUnits.end() ? std::to_string(bytes) + "B"
+                              : std::to_string(bytes / unit->bytes) + unit->name;
 }
 
 struct TimeUnit {
   const char* name;
   std::chrono::milliseconds length;
 };
-constexpr std::array kTimeUnits{TimeUnit{"h", std::chrono::hours(1)}, TimeUnit{"min", std::chrono::minutes(1)},
-                                TimeUnit{"s", std::chrono::seconds(1)}, TimeUnit{"ms", std::chrono::milliseconds(1)}};
+constexpr std::array kTimeUnits{
+    TimeUnit{"h", std::chrono::hours(1)}, TimeUnit{"min", std::chrono::minutes(1)},
+    TimeUnit{"s", std::chrono::seconds(1)}, TimeUnit{"ms", std::chrono::milliseconds(1)}};
 constexpr std::chrono::hours kLongestTime{24 * 365};
 
 std::string duration_text(std::chrono::milliseconds time) {
   if (time <= time.zero()) return "none";
-  const auto unit = std::ranges::find_if(kTimeUnits, [&](const TimeUnit& candidate) { return time % candidate.length == time.zero(); });
+  const auto unit = std::ranges::find_if(kTimeUnits, [&](const TimeUnit& candidate) {
+    return time % candidate.length == time.zero();
+  });
   return std::to_string(time / unit->length) + unit->name;
 }
 
@@ -45,13 +52,15 @@ std::optional<std::chrono::milliseconds> duration_of(std::string_view text) {
   const auto count = parse_u64(text.substr(0, digits));
   const auto unit = std::ranges::find(kTimeUnits, name, &TimeUnit::name);
   if (!count || unit == kTimeUnits.end()) return std::nullopt;
-  if (*count == 0 || *count > static_cast<std::uint64_t>(kLongestTime / unit->length)) return std::nullopt;
+  if (*count == 0 || *count > static_cast<std::uint64_t>(kLongestTime / unit->length))
+    return std::nullopt;
   return unit->length * static_cast<std::int64_t>(*count);
 }
 
 std::string found(const YamlNode& node) {
   switch (node.kind) {
-    case YamlNode::Kind::kText: return (node.quoted ? "the text " : "") + dckpt::quoted(node.text, kShownText);
+    case YamlNode::Kind::kText:
+      return (node.quoted ? "the text " : "") + dckpt::quoted(node.text, kShownText);
     case YamlNode::Kind::kList: return "a list";
     case YamlNode::Kind::kMap: return "a mapping";
     case YamlNode::Kind::kNull:
@@ -60,11 +69,14 @@ std::string found(const YamlNode& node) {
   return "nothing";
 }
 
-bool is_plain(const YamlNode& node) { return node.kind == YamlNode::Kind::kText && !node.quoted; }
+bool is_plain(const YamlNode& node) {
+  return node.kind == YamlNode::Kind::kText && !node.quoted;
+}
 
 std::string joined(const std::vector<std::string>& names, const std::string& last) {
   std::string text;
-  for (std::size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : i + 1 == names.size() ? last : ", ") + names[i];
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? last : ", ") + names[i];
   return text;
 }
 
@@ -75,71 +87,103 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 
 /// Numbers with a unit only: 8 could be meant in any.
 std::optional<std::uint64_t> size_of(const std::string& text) {
-  if (text.empty() || (text.back() >= '0' && text.back() <= '9') || text.back() == '.') return std::nullopt;
+  if (text.empty() || (text.back() >= '0' && text.back() <= '9') || text.back() == '.')
+    return std::nullopt;
   return parse_size(text);
 }
 
 }  // namespace
 
-void report_unfit(const YamlNode& node, const std::string& path, const std::string& expected, ConfigProblems& problems) {
-  if (node.kind != YamlNode::Kind::kRefused) problems.push_back({node.place, path + ": found " + found(node) + ", expected " + expected});
+void report_unfit(const YamlNode& node, const std::string& path, const std::string& expected,
+                  ConfigProblems& problems) {
+  if (node.kind != YamlNode::Kind::kRefused)
+    problems.push_back({node.place, path + ": found " + found(node) + ", expected " + expected});
 }
 
 Type<bool> flag() {
   return {[](const YamlNode& node, const std::string& path, bool& into, ConfigProblems& problems) {
-            if (is_plain(node) && (node.text == "true" || node.text == "false")) into = node.text == "true";
-            else report_unfit(node, path, "true or false", problems);
+            if (is_plain(node) && (node.text == "true" || node.text == "false"))
+              into = node.text == "true";
+            else
+              report_unfit(node, path, "true or false", problems);
           },
           [](const bool& value) { return YamlNode::plain(value ? "true" : "false"); }};
 }
 
 Type<std::string> text(std::string expected) {
-  return {[expected](const YamlNode& node, const std::string& path, std::string& into, ConfigProblems& problems) {
-            if (node.kind == YamlNode::Kind::kText && !node.text.empty()) into = node.text;
-            else report_unfit(node, path, expected, problems);
+  return {[expected](const YamlNode& node, const std::string& path, std::string& into,
+                     ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kText && !node.text.empty())
+              into = node.text;
+            else
+              report_unfit(node, path, expected, problems);
           },
           [](const std::string& value) { return YamlNode::string(value); }};
 }
 
 Type<std::uint64_t> size(std::uint64_t least, std::uint64_t most) {
-  const std::string expected = "a size with its unit, from " + size_text(least) + " to " + size_text(most) + ", for example 512MiB";
-  return {[=](const YamlNode& node, const std::string& path, std::uint64_t& into, ConfigProblems& problems) {
-            const auto bytes = node.kind == YamlNode::Kind::kText ? size_of(node.text) : std::nullopt;
-            if (bytes && *bytes >= least && *bytes <= most) into = *bytes;
-            else report_unfit(node, path, expected, problems);
+  const std::string expected = "a size with its unit, from " + size_text(least) + " to " +
+                               size_text(most) + ", for example 512MiB";
+  return {[=](const YamlNode& node, const std::string& path, std::uint64_t& into,
+              ConfigProblems& problems) {
+            const auto bytes =
+                node.kind == YamlNode::Kind::kText ? size_of(node.text) : std::nullopt;
+            if (bytes && *bytes >= least && *bytes <= most)
+              into = *bytes;
+            else
+              report_unfit(node, path, expected, problems);
           },
           [](const std::uint64_t& value) { return YamlNode::plain(size_text(value)); }};
 }
 
 Type<std::chrono::milliseconds> duration() {
-  return {[](const YamlNode& node, const std::string& path, std::chrono::milliseconds& into, ConfigProblems& problems) {
-            const auto time = node.kind == YamlNode::Kind::kText ? duration_of(node.text) : std::nullopt;
-            if (time) into = *time;
-            else report_unfit(node, path, "none, or a time with its unit (ms, s, min, h), for example 30min", problems);
-          },
-          [](const std::chrono::milliseconds& value) { return YamlNode::plain(duration_text(value)); }};
+  return {
+      [](const YamlNode& node, const std::string& path, std::chrono::milliseconds& into,
+         ConfigProblems& problems) {
+        const auto time =
+            node.kind == YamlNode::Kind::kText ? duration_of(node.text) : std::nullopt;
+        if (time)
+          into = *time;
+        else
+          report_unfit(node, path,
+                       "none, or a time with its unit (ms, s, min, h), for example 30min",
+                       problems);
+      },
+      [](const std::chrono::milliseconds& value) { return YamlNode::plain(duration_text(value)); }};
 }
 
 Type<std::int64_t> integer64(std::int64_t least, std::int64_t most) {
-  const std::string expected = "an integer from " + std::to_string(least) + " to " + std::to_string(most);
-  return {[=](const YamlNode& node, const std::string& path, std::int64_t& into, ConfigProblems& problems) {
+  const std::string expected =
+      "an integer from " + std::to_string(least) + " to " + std::to_string(most);
+  return {[=](const YamlNode& node, const std::string& path, std::int64_t& into,
+              ConfigProblems& problems) {
             std::int64_t value = 0;
             const char* const end = node.text.data() + node.text.size();
             const auto [rest, error] = std::from_chars(node.text.data(), end, value);
-            if (is_plain(node) && error == std::errc{} && rest == end && value >= least && value <= most) into = value;
-            else report_unfit(node, path, expected, problems);
+            if (is_plain(node) && error == std::errc{} && rest == end && value >= least &&
+                value <= most)
+              into = value;
+            else
+              report_unfit(node, path, expected, problems);
           },
           [](const std::int64_t& value) { return YamlNode::plain(std::to_string(value)); }};
 }
 
-std::optional<std::size_t> read_name(const YamlNode& node, const std::string& path, const std::vector<std::string>& names, ConfigProblems& problems) {
-  const auto position = node.kind == YamlNode::Kind::kText ? std::ranges::find(names, node.text) : names.end();
+std::optional<std::size_t> read_name(const YamlNode& node, const std::string& path,
+                                     const std::vector<std::string>& names,
+                                     ConfigProblems& problems) {
+  const auto position =
+      node.kind == YamlNode::Kind::kText ? std::ranges::find(names, node.text) : names.end();
   if (position != names.end()) return static_cast<std::size_t>(position - names.begin());
-  report_unfit(node, path, joined(names, " or ") + (node.kind == YamlNode::Kind::kText ? did_you_mean(node.text, names) : ""), problems);
+  report_unfit(node, path,
+               joined(names, " or ") +
+                   (node.kind == YamlNode::Kind::kText ? did_you_mean(node.text, names) : ""),
+               problems);
   return std::nullopt;
 }
 
-std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path, const std::vector<std::string>& names,
+std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path,
+                                                  const std::vector<std::string>& names,
                                                   ConfigProblems& problems) {
   std::vector<std::optional<std::size_t>> positions;
   const std::string here = path.empty() ? "the file" : path;
@@ -151,8 +195,9 @@ std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const st
   for (const YamlNode& key : node.keys) {
     const auto known = std::ranges::find(names, key.text);
     if (known == names.end()) {
-      problems.push_back(
-          {key.place, here + " has no field " + dckpt::quoted(key.text, kShownText) + did_you_mean(key.text, names) + "; it has " + joined(names, " and ")});
+      problems.push_back({key.place, here + " has no field " + dckpt::quoted(key.text, kShownText) +
+                                         did_you_mean(key.text, names) + "; it has " +
+                                         joined(names, " and ")});
       positions.emplace_back();
     } else {
       positions.emplace_back(static_cast<std::size_t>(known - names.begin()));

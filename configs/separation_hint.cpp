@@ -18,14 +18,18 @@ bool is_refused(char c) {
 
 std::optional<std::string> problem_of_separation_hint(std::string_view hint) {
   const std::string becomes = "; it is the beginning of file names";
-  if (hint.size() > kMaxSeparationHint) return "has " + grouped(hint.size()) + " bytes, more than the limit of " + std::to_string(kMaxSeparationHint) + becomes;
+  if (hint.size() > kMaxSeparationHint)
+    return "has " + grouped(hint.size()) + " bytes, more than the limit of " +
+           std::to_string(kMaxSeparationHint) + becomes;
   if (!is_utf8(hint)) return dckpt::quoted(hint) + " is not UTF-8" + becomes;
-  if (std::ranges::any_of(hint, is_refused)) return dckpt::quoted(hint) + " has a slash, a backslash or a control character" + becomes;
+  if (std::ranges::any_of(hint, is_refused))
+    return dckpt::quoted(hint) + " has a slash, a backslash or a control character" + becomes;
   return std::nullopt;
 }
 
 void check_separation_hint(std::string_view hint) {
-  if (const auto problem = problem_of_separation_hint(hint)) throw CheckpointError(ErrorCode::kInvalidArgument, "the separation hint " + *problem);
+  if (const auto problem = problem_of_separation_hint(hint))
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the separation hint " + *problem);
 }
 
 }  // namespace dckpt

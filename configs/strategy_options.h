@@ -5,8 +5,9 @@
 
 namespace dckpt {
 
-/// The own options of a strategy (save.backend.options in a policy) as a struct: fields that are not mentioned keep their defaults. Throws CheckpointError
-/// (invalid argument) with everything that does not fit, with line and column of the policy.
+/// The own options of a strategy (save.backend.options in a policy) as a struct: fields that are
+/// not mentioned keep their defaults. Throws CheckpointError (invalid argument) with everything
+/// that does not fit, with line and column of the policy.
 ///
 ///   const Schema<RawOptions> schema{{config::field("block", &RawOptions::block, config::size(512, 1 << 30))}};
 ///   const auto options = read_options(schema, save_options.strategy);

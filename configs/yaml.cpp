@@ -15,7 +15,9 @@
 namespace dckpt {
 namespace {
 
-TextPlace place_of(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1}; }
+TextPlace place_of(const YAML::Mark& mark) {
+  return {mark.line + 1, mark.column + 1};
+}
 
 /// Ends the parsing: what follows cannot be understood, or must not be looked at.
 struct Refused {
@@ -23,7 +25,8 @@ struct Refused {
   std::string message;
 };
 
-/// Builds the tree from the parser's events, so that nothing is expanded and depth is known before the parser goes deeper.
+/// Builds the tree from the parser's events, so that nothing is expanded and depth is known before
+/// the parser goes deeper.
 class Builder final : public YAML::EventHandler {
  public:
   explicit Builder(ConfigProblems& problems) : problems_(problems) {}
@@ -31,21 +34,29 @@ class Builder final : public YAML::EventHandler {
   YamlNode take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (++documents_ > 1) throw Refused{place_of(mark), "a second document starts here; the file must hold one"};
+    if (++documents_ > 1)
+      throw Refused{place_of(mark), "a second document starts here; the file must hold one"};
   }
   void OnDocumentEnd() override {}
 
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { add(at(mark, YamlNode::Kind::kNull)); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
+    add(at(mark, YamlNode::Kind::kNull));
+  }
 
   void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
-    refuse(mark, "the anchor " + dckpt::quoted("&" + name, 40) + " is refused: anchors and aliases are not supported here; write the value where it is used");
+    refuse(mark, "the anchor " + dckpt::quoted("&" + name, 40) +
+                     " is refused: anchors and aliases are not supported here; write the value "
+                     "where it is used");
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    refuse(mark, "an alias is refused: anchors and aliases are not supported here; write the value where it is used");
+    refuse(mark,
+           "an alias is refused: anchors and aliases are not supported here; write the value where "
+           "it is used");
     add(at(mark, YamlNode::Kind::kRefused));
   }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                const std::string& value) override {
     check_tag(mark, tag);
     YamlNode node = at(mark, YamlNode::Kind::kText);
     node.text = value;
@@ -53,23 +64,26 @@ class Builder final : public YAML::EventHandler {
     add(std::move(node));
   }
 
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
     begin(mark, tag, YamlNode::Kind::kList);
   }
   void OnSequenceEnd() override { end(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
     begin(mark, tag, YamlNode::Kind::kMap);
   }
   void OnMapEnd() override { end(); }
 
  private:
-  static constexpr const char* kPlainTag = "?";   // what the parser gives for text without a tag, and for quoted text
+  static constexpr const char* kPlainTag =
+      "?";  // what the parser gives for text without a tag, and for quoted text
   static constexpr const char* kQuotedTag = "!";
 
   /// A list or map whose end has not been seen.
   struct Open {
     YamlNode node;
-    std::optional<YamlNode> key;                 ///< waits for its value
+    std::optional<YamlNode> key;  ///< waits for its value
     std::map<std::string, TextPlace> seen;
   };
 
@@ -80,7 +94,9 @@ class Builder final : public YAML::EventHandler {
     return node;
   }
 
-  void refuse(const YAML::Mark& mark, std::string message) { problems_.push_back({place_of(mark), std::move(message)}); }
+  void refuse(const YAML::Mark& mark, std::string message) {
+    problems_.push_back({place_of(mark), std::move(message)});
+  }
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) {
     if (tag.empty() || tag == kPlainTag || tag == kQuotedTag) return;
@@ -89,7 +105,8 @@ class Builder final : public YAML::EventHandler {
 
   void begin(const YAML::Mark& mark, const std::string& tag, YamlNode::Kind kind) {
     if (open_.size() == static_cast<std::size_t>(kMaxYamlDepth)) {
-      throw Refused{place_of(mark), "nested more than " + std::to_string(kMaxYamlDepth) + " levels deep"};
+      throw Refused{place_of(mark),
+                    "nested more than " + std::to_string(kMaxYamlDepth) + " levels deep"};
     }
     check_tag(mark, tag);
     open_.push_back({at(mark, kind), std::nullopt, {}});
@@ -131,7 +148,9 @@ class Builder final : public YAML::EventHandler {
     }
     const auto [first, inserted] = parent.seen.emplace(key.text, key.place);
     if (inserted) return;
-    problems_.push_back({key.place, "field " + dckpt::quoted(key.text, 80) + " is given twice, first at line " + std::to_string(first->second.line)});
+    problems_.push_back({key.place, "field " + dckpt::quoted(key.text, 80) +
+                                        " is given twice, first at line " +
+                                        std::to_string(first->second.line)});
     key.kind = YamlNode::Kind::kRefused;
   }
 
@@ -153,11 +172,13 @@ TextPlace place_in(std::string_view text, std::size_t at) {
 
 /// Control bytes are no YAML; one of them ends the parser's input silently.
 void check_bytes(std::string_view text) {
-  if (text.size() > kMaxYamlBytes) throw Refused{{}, "the file has more than " + human_bytes(kMaxYamlBytes)};
+  if (text.size() > kMaxYamlBytes)
+    throw Refused{{}, "the file has more than " + human_bytes(kMaxYamlBytes)};
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     if ((byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') || byte == 0x7F) {
-      throw Refused{place_in(text, i), "a control character (" + dckpt::quoted(text.substr(i, 1)) + "); the file must be plain UTF-8 text"};
+      throw Refused{place_in(text, i), "a control character (" + dckpt::quoted(text.substr(i, 1)) +
+                                           "); the file must be plain UTF-8 text"};
     }
   }
   if (!is_utf8(text)) throw Refused{{}, "the file must be UTF-8 text"};
@@ -166,8 +187,11 @@ void check_bytes(std::string_view text) {
 /// A word that no YAML reader takes for anything but text.
 bool is_bare_word(std::string_view text) {
   constexpr std::array kTaken = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
-  const auto in_word = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
-  return !text.empty() && text.front() >= 'a' && std::ranges::all_of(text, in_word) && std::ranges::find(kTaken, text) == kTaken.end();
+  const auto in_word = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  return !text.empty() && text.front() >= 'a' && std::ranges::all_of(text, in_word) &&
+         std::ranges::find(kTaken, text) == kTaken.end();
 }
 
 std::string in_quotes(std::string_view text) {
@@ -193,10 +217,13 @@ std::string inline_text(const YamlNode& node) {
   switch (node.kind) {
     case YamlNode::Kind::kText: return node.quoted ? in_quotes(node.text) : node.text;
     case YamlNode::Kind::kList:
-      for (const YamlNode& value : node.values) out += (out.empty() ? "" : ", ") + inline_text(value);
+      for (const YamlNode& value : node.values)
+        out += (out.empty() ? "" : ", ") + inline_text(value);
       return "[" + out + "]";
     case YamlNode::Kind::kMap:
-      for (std::size_t i = 0; i < node.keys.size(); ++i) out += (i == 0 ? "" : ", ") + inline_text(node.keys[i]) + ": " + inline_text(node.values[i]);
+      for (std::size_t i = 0; i < node.keys.size(); ++i)
+        out +=
+            (i == 0 ? "" : ", ") + inline_text(node.keys[i]) + ": " + inline_text(node.values[i]);
       return "{" + out + "}";
     case YamlNode::Kind::kNull:
     case YamlNode::Kind::kRefused: break;
@@ -251,12 +278,14 @@ std::optional<YamlNode> parse_yaml(std::string_view text, ConfigProblems& proble
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
     Builder builder(problems);
-    while (parser.HandleNextDocument(builder)) {}
+    while (parser.HandleNextDocument(builder)) {
+    }
     return builder.take();
   } catch (const Refused& refused) {
     problems.push_back({refused.place, refused.message});
   } catch (const YAML::Exception& error) {
-    problems.push_back({error.mark.is_null() ? TextPlace{} : place_of(error.mark), "this is not YAML: " + printable(error.msg)});
+    problems.push_back({error.mark.is_null() ? TextPlace{} : place_of(error.mark),
+                        "this is not YAML: " + printable(error.msg)});
   }
   return std::nullopt;
 }

@@ -10,14 +10,15 @@
 
 namespace dckpt {
 
-/// Limits of a YAML file. Anchors, aliases, merge keys and explicit tags are refused altogether: a configuration says what it means, and nothing expands.
+/// Limits of a YAML file. Anchors, aliases, merge keys and explicit tags are refused altogether: a
+/// configuration says what it means, and nothing expands.
 inline constexpr std::size_t kMaxYamlBytes = std::size_t{256} << 10;
 inline constexpr int kMaxYamlDepth = 16;
 
 /// A YAML document as written: text is not yet numbers or booleans, and each node knows its place.
 struct YamlNode {
   enum class Kind {
-    kNull,     ///< nothing, ~ or null
+    kNull,  ///< nothing, ~ or null
     kText,
     kList,     ///< `values`
     kMap,      ///< `keys[i]` (texts, each once) has the value `values[i]`, in the order of the file
@@ -31,8 +32,8 @@ struct YamlNode {
   std::vector<YamlNode> keys{};
   std::vector<YamlNode> values{};
 
-  static YamlNode plain(std::string text);    ///< text that reads back as itself without quotes
-  static YamlNode string(std::string text);   ///< any text; quoted unless it is a simple word
+  static YamlNode plain(std::string text);   ///< text that reads back as itself without quotes
+  static YamlNode string(std::string text);  ///< any text; quoted unless it is a simple word
   static YamlNode list(std::vector<YamlNode> values);
 
   /// The value of a key of a map; null if there is none.
@@ -40,15 +41,18 @@ struct YamlNode {
 
   /// The same content, wherever it stands.
   friend bool operator==(const YamlNode& a, const YamlNode& b) noexcept {
-    return a.kind == b.kind && a.text == b.text && a.quoted == b.quoted && a.keys == b.keys && a.values == b.values;
+    return a.kind == b.kind && a.text == b.text && a.quoted == b.quoted && a.keys == b.keys &&
+           a.values == b.values;
   }
 };
 
-/// Reads one document. Reports what is wrong: bytes that are no text, syntax, limits, a second document, keys that are not text or occur twice, and what is
-/// refused altogether. Empty when the file cannot be understood at all; a null node for a file without content.
+/// Reads one document. Reports what is wrong: bytes that are no text, syntax, limits, a second
+/// document, keys that are not text or occur twice, and what is refused altogether. Empty when the
+/// file cannot be understood at all; a null node for a file without content.
 std::optional<YamlNode> parse_yaml(std::string_view text, ConfigProblems& problems);
 
-/// Maps one field a line, lists in brackets, for nodes made with `plain`, `string` and `list`: reads back as the same nodes.
+/// Maps one field a line, lists in brackets, for nodes made with `plain`, `string` and `list`:
+/// reads back as the same nodes.
 std::string to_yaml_text(const YamlNode& node);
 
 }  // namespace dckpt

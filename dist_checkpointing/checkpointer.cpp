@@ -1,12 +1,17 @@
 // Who may write to a training root, and what a crash leaves of it.
 //
-//   1  The first save locks ROOT/.dckpt.lock (flock) and keeps it: of several jobs, one saves; the others get an error before they have changed anything.
-//      The system releases the lock when rank 0's process ends, however it ends. The file stays; it says who has or had the root.
-//   2  With the lock held, what killed jobs have left is removed: nobody can be using it (removal.cpp).
-//   3  A save publishes ROOT/iter_N in one step (publish.cpp). A crash before leaves hidden files, which 2 removes.
-//   4  The tracker is replaced by one rename. A crash between 3 and 4 leaves N complete and the tracker at the iteration before: the run goes on from that one,
-//      and saving N again replaces it.
-//   5  Iterations that retention lets go are renamed to hidden names, then removed. A crash leaves some of them, which the next save or 2 removes.
+//   1  The first save locks ROOT/.dckpt.lock (flock) and keeps it: of several jobs, one saves; the
+//      others get an error before they have changed anything. The system releases the lock when
+//      rank 0's process ends, however it ends. The file stays; it says who has or had the root.
+//   2  With the lock held, what killed jobs have left is removed: nobody can be using it
+//      (removal.cpp).
+//   3  A save publishes ROOT/iter_N in one step (publish.cpp). A crash before leaves hidden files,
+//      which 2 removes.
+//   4  The tracker is replaced by one rename. A crash between 3 and 4 leaves N complete and the
+//      tracker at the iteration before: the run goes on from that one, and saving N again replaces
+//      it.
+//   5  Iterations that retention lets go are renamed to hidden names, then removed. A crash leaves
+//      some of them, which the next save or 2 removes.
 
 #include "dist_checkpointing/checkpointer.h"
 
@@ -64,7 +69,8 @@ std::optional<LatestCheckpoint> decode(ByteView bytes) {
   return found;
 }
 
-/// Rank 0 looks, so that all ranks go on from the same checkpoint even if a network file system shows them different things.
+/// Rank 0 looks, so that all ranks go on from the same checkpoint even if a network file system
+/// shows them different things.
 std::optional<LatestCheckpoint> find_together(const fs::path& root, Communicator& comm) {
   Bytes found;
   agree(comm, "looking for the latest checkpoint", [&] {
@@ -74,7 +80,9 @@ std::optional<LatestCheckpoint> find_together(const fs::path& root, Communicator
 }
 
 fs::path checked_root(const fs::path& root) {
-  if (root.empty()) throw CheckpointError(ErrorCode::kInvalidArgument, "the training root has no name: '' was given");
+  if (root.empty())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the training root has no name: '' was given");
   return fs::absolute(local_path(root));
 }
 
@@ -84,17 +92,25 @@ std::string nothing_in(const fs::path& root) {
   std::error_code unreachable;
   if (fs::exists(root, unreachable)) return text + " holds no checkpoint";
   std::vector<std::string> siblings;
-  for (fs::directory_iterator entry(root.parent_path(), unreachable), end; !unreachable && entry != end; entry.increment(unreachable)) {
+  for (fs::directory_iterator entry(root.parent_path(), unreachable), end;
+       !unreachable && entry != end; entry.increment(unreachable)) {
     if (entry->is_directory(unreachable)) siblings.push_back(entry->path().filename().string());
   }
   const auto close = nearest(root.filename().string(), siblings);
-  return text + " does not exist" + (close ? "; did you mean " + dckpt::quoted((root.parent_path() / *close).string()) + "?" : "");
+  return text + " does not exist" +
+         (close ? "; did you mean " + dckpt::quoted((root.parent_path() / *close).string()) + "?"
+                : "");
 }
 
 }  // namespace
 
 Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm, SaveHooks hooks)
-    : root_(checked_root(root)), policy_(std::move(policy)), hooks_(std::move(hooks)), policy_text_(to_yaml(policy_)), comm_(comm), planner_(make_planner(policy_.save)) {}
+    : root_(checked_root(root)),
+      policy_(std::move(policy)),
+      hooks_(std::move(hooks)),
+      policy_text_(to_yaml(policy_)),
+      comm_(comm),
+      planner_(make_planner(policy_.save)) {}
 
 Checkpointer::~Checkpointer() = default;
 
@@ -112,7 +128,8 @@ PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) 
   require_same_on_all_ranks("save", iteration);
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
-  SaveReport report = dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_, hooks_);
+  SaveReport report =
+      dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_, hooks_);
   record(iteration, comm_);
   return PendingSave(std::move(report));
 } catch (...) {
@@ -124,7 +141,8 @@ PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t itera
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_);
-  return saver_->save(state, root_ / iteration_directory(iteration), options.overwrite, [this, iteration](Communicator& comm) { record(iteration, comm); });
+  return saver_->save(state, root_ / iteration_directory(iteration), options.overwrite,
+                      [this, iteration](Communicator& comm) { record(iteration, comm); });
 } catch (...) {
   throw_checkpoint_error();
 }
@@ -152,7 +170,8 @@ LoadReport Checkpointer::load_from(const fs::path& directory, StateDict& state) 
   return report;
 }
 
-/// A state whose tensors have lost their descriptions would be saved as rank 0's common state, and no load would find its keys again.
+/// A state whose tensors have lost their descriptions would be saved as rank 0's common state, and
+/// no load would find its keys again.
 void Checkpointer::require_descriptions(const StateDict& state) {
   TensorKinds mine;
   agree(comm_, "checking the state", [&] {
@@ -166,11 +185,13 @@ void Checkpointer::require_descriptions(const StateDict& state) {
     if (comm_.rank() != 0) return;
     const auto latest = find_latest(root_);
     if (!latest || open_checkpoint(root_ / latest->directory)->metadata().tensors.empty()) return;
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the state has plain tensors only, but " + dckpt::quoted(latest->directory) +
-                              " of this training root has sharded ones; describe what each rank holds with ShardedTensor "
-                              "(a state that load_plain() returned has lost its descriptions; load() keeps them)",
-                          {.file = root_.string()});
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "the state has plain tensors only, but " + dckpt::quoted(latest->directory) +
+            " of this training root has sharded ones; describe what each rank holds with "
+            "ShardedTensor "
+            "(a state that load_plain() returned has lost its descriptions; load() keeps them)",
+        {.file = root_.string()});
   });
 }
 
@@ -195,7 +216,10 @@ std::optional<ResumedFrom> Checkpointer::load_latest(StateDict& state) try {
 ResumedFrom Checkpointer::resume(StateDict& state) try {
   std::optional<ResumedFrom> resumed = load_if_any(state);
   if (!resumed) {
-    decide(comm_, [&] { throw CheckpointError(ErrorCode::kIncomplete, "cannot resume: " + nothing_in(root_), {.file = root_.string()}); });
+    decide(comm_, [&] {
+      throw CheckpointError(ErrorCode::kIncomplete, "cannot resume: " + nothing_in(root_),
+                            {.file = root_.string()});
+    });
   }
   return *std::move(resumed);
 } catch (...) {
@@ -208,10 +232,11 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   agree(comm_, "looking for the checkpoint", [&] {
     std::error_code unreachable;
     if (fs::is_directory(directory, unreachable)) return;
-    throw CheckpointError(
-        ErrorCode::kIncomplete,
-        "there is no iteration " + std::to_string(iteration) + " in the training root; there are " + describe_iterations(list_iterations(root_)),
-        {.file = root_.string()});
+    throw CheckpointError(ErrorCode::kIncomplete,
+                          "there is no iteration " + std::to_string(iteration) +
+                              " in the training root; there are " +
+                              describe_iterations(list_iterations(root_)),
+                          {.file = root_.string()});
   });
   LoadReport report = load_from(directory, state);
   loaded_ = position_ = iteration;
@@ -220,14 +245,17 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   throw_checkpoint_error();
 }
 
-/// First thing in every function: the background thread has ended then, and nobody else uses what this object knows.
-void Checkpointer::require_same_on_all_ranks(const std::string& attempt, std::optional<std::uint64_t> iteration) {
+/// First thing in every function: the background thread has ended then, and nobody else uses what
+/// this object knows.
+void Checkpointer::require_same_on_all_ranks(const std::string& attempt,
+                                             std::optional<std::uint64_t> iteration) {
   wait();
   const std::array<SharedArgument, 4> arguments{{
       {"tasks", attempt},
       {"iterations", iteration ? std::to_string(*iteration) : ""},
       {"training roots", root_.string()},
-      {"policies", policy_text_ + (policy_.save.overwrite ? "overwrite: true" : "overwrite: false")},
+      {"policies",
+       policy_text_ + (policy_.save.overwrite ? "overwrite: true" : "overwrite: false")},
   }};
   require_same(comm_, attempt, arguments);
 }
@@ -248,12 +276,13 @@ SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
 
 /// What follows a published save.
 void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
-  Heartbeat(comm).agree("recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
-    if (comm.rank() != 0) return;
-    known_complete_.insert(iteration);
-    write_tracker(*posix_storage(root_), iteration);
-    remove_old(iteration);
-  });
+  Heartbeat(comm).agree(
+      "recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
+        if (comm.rank() != 0) return;
+        known_complete_.insert(iteration);
+        write_tracker(*posix_storage(root_), iteration);
+        remove_old(iteration);
+      });
   if (position_) position_ = iteration;
 }
 
@@ -264,7 +293,8 @@ void Checkpointer::take_root() {
   if (lock) remove_leftovers(root_);
   lock_ = std::move(lock);
   claimed_ = true;
-  log_info("saving to training root " + dckpt::quoted(root_.string()) + " with the policy\n" + policy_text_);
+  log_info("saving to training root " + dckpt::quoted(root_.string()) + " with the policy\n" +
+           policy_text_);
 }
 
 std::unique_ptr<FileLock> Checkpointer::lock_root() const {
@@ -273,12 +303,15 @@ std::unique_ptr<FileLock> Checkpointer::lock_root() const {
   } catch (const CheckpointError& error) {
     if (error.code() == ErrorCode::kInvalidArgument) {
       throw CheckpointError(error.code(),
-                            "another job saves to this training root (" + error.message() + "): wait until it has ended, or give this one a root of its own",
+                            "another job saves to this training root (" + error.message() +
+                                "): wait until it has ended, or give this one a root of its own",
                             {.file = root_.string()});
     }
     if (error.code() != ErrorCode::kUnsupported) throw;
     log_warning("training root " + dckpt::quoted(root_.string()) +
-                ": see to it that no other job saves here; what killed saves left is not removed, because locking failed: " + error.what());
+                ": see to it that no other job saves here; what killed saves left is not removed, "
+                "because locking failed: " +
+                error.what());
     return nullptr;
   }
 }
@@ -288,42 +321,53 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
   const auto entry = posix_storage(root_)->stat(name);
   if (!entry) return false;
   if (policy_.save.overwrite) return true;
-  const auto reason = known_complete_.contains(iteration) ? std::nullopt : why_incomplete(root_ / name);
+  const auto reason =
+      known_complete_.contains(iteration) ? std::nullopt : why_incomplete(root_ / name);
   if (reason) {
-    log_warning("iteration " + std::to_string(iteration) + " is there but incomplete, and is replaced: " + *reason);
+    log_warning("iteration " + std::to_string(iteration) +
+                " is there but incomplete, and is replaced: " + *reason);
     return true;
   }
   if (position_ && iteration > *position_) {
-    log_warning("iteration " + std::to_string(iteration) + " is replaced: it was saved before the run went back to iteration " + std::to_string(*loaded_));
+    log_warning("iteration " + std::to_string(iteration) +
+                " is replaced: it was saved before the run went back to iteration " +
+                std::to_string(*loaded_));
     return true;
   }
   throw CheckpointError(ErrorCode::kInvalidArgument,
                         "refusing to replace iteration " + std::to_string(iteration) +
-                            ", which is complete: go on from an iteration of this root (load, load_latest), choose another root, or allow overwriting",
+                            ", which is complete: go on from an iteration of this root (load, "
+                            "load_latest), choose another root, or allow overwriting",
                         {.file = (root_ / name).string()});
 }
 
 void Checkpointer::warn_if_behind(std::uint64_t iteration) {
   const std::vector<std::uint64_t> iterations = list_iterations(root_);
   if (position_ || iterations.empty() || iterations.back() <= iteration) return;
-  log_warning("training root " + dckpt::quoted(root_.string()) + " has " + describe_iterations(iterations) +
-              ", but this run has loaded none of them; it is about to save iteration " + std::to_string(iteration) + ", from which the next start will go on");
+  log_warning("training root " + dckpt::quoted(root_.string()) + " has " +
+              describe_iterations(iterations) +
+              ", but this run has loaded none of them; it is about to save iteration " +
+              std::to_string(iteration) + ", from which the next start will go on");
 }
 
 /// A checkpoint that cannot be removed is no failure of the save.
 void Checkpointer::remove_old(std::uint64_t saved) {
   const auto warn = [&](const std::exception& error) {
-    log_warning("iteration " + std::to_string(saved) + " is saved, but old checkpoints could not be removed: " + error.what());
+    log_warning("iteration " + std::to_string(saved) +
+                " is saved, but old checkpoints could not be removed: " + error.what());
   };
   try {
     const auto storage = posix_storage(root_);
-    const std::vector<std::uint64_t> in_use = loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
+    const std::vector<std::uint64_t> in_use =
+        loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
     const auto complete = [&](std::uint64_t iteration) { return is_complete(iteration); };
-    for (const std::uint64_t old : iterations_to_delete(list_iterations(root_), saved, policy_.retention, in_use, complete)) {
+    for (const std::uint64_t old :
+         iterations_to_delete(list_iterations(root_), saved, policy_.retention, in_use, complete)) {
       try {
         const std::string name = iteration_directory(old);
         const auto entry = storage->stat(name);
-        if (!entry || entry->kind != FileInfo::Kind::kDirectory) continue;  // a link: somebody keeps the checkpoint elsewhere
+        if (!entry || entry->kind != FileInfo::Kind::kDirectory)
+          continue;  // a link: somebody keeps the checkpoint elsewhere
         known_complete_.erase(old);
         delete_checkpoint(*storage, name);
       } catch (const std::exception& error) {
@@ -336,7 +380,8 @@ void Checkpointer::remove_old(std::uint64_t saved) {
 }
 
 bool Checkpointer::is_complete(std::uint64_t iteration) {
-  const bool complete = known_complete_.contains(iteration) || !why_incomplete(root_ / iteration_directory(iteration));
+  const bool complete = known_complete_.contains(iteration) ||
+                        !why_incomplete(root_ / iteration_directory(iteration));
   if (complete) known_complete_.insert(iteration);
   return complete;
 }

@@ -25,7 +25,10 @@ class Found {
     if (++count_ <= kShown) text_ += (count_ == 1 ? "" : ", ") + std::move(line);
   }
   bool empty() const noexcept { return count_ == 0; }
-  std::string text() const { return "[" + text_ + (count_ > kShown ? ", … and " + grouped(count_ - kShown) + " more" : "") + "]"; }
+  std::string text() const {
+    return "[" + text_ + (count_ > kShown ? ", … and " + grouped(count_ - kShown) + " more" : "") +
+           "]";
+  }
 
  private:
   std::string text_;
@@ -38,7 +41,8 @@ bool holds_tensor(const Value& value, std::size_t depth = 0) {
   if (depth > kMaxTreeDepth) return false;
   const auto holds = [&](const Value& item) { return holds_tensor(item, depth + 1); };
   if (value.is_sequence()) return std::ranges::any_of(value.items(), holds);
-  return value.is_dict() && std::ranges::any_of(value.as_dict(), [&](const auto& item) { return holds(item.second); });
+  return value.is_dict() &&
+         std::ranges::any_of(value.as_dict(), [&](const auto& item) { return holds(item.second); });
 }
 
 class Comparison {
@@ -47,7 +51,8 @@ class Comparison {
     if (a.is_dict() && b.is_dict()) return compare_dicts(a.as_dict(), b.as_dict());
     if (a.is_sequence() && a.kind() == b.kind()) return compare_lists(a.items(), b.items());
     if (a == b) return;
-    mismatched.add("(" + to_string(path_) + ", " + to_string(a.kind()) + ", " + to_string(b.kind()) + ")");
+    mismatched.add("(" + to_string(path_) + ", " + to_string(a.kind()) + ", " +
+                   to_string(b.kind()) + ")");
     note_lost(b);
   }
 
@@ -76,7 +81,9 @@ class Comparison {
   void compare_dicts(const Dict& a, const Dict& b) {
     for (const auto& [key, value] : a) {
       const Value* const other = b.find(key);
-      below(element(key), [&, &mine = value] { other != nullptr ? compare(mine, *other) : only_first.add(to_string(path_)); });
+      below(element(key), [&, &mine = value] {
+        other != nullptr ? compare(mine, *other) : only_first.add(to_string(path_));
+      });
     }
     for (const auto& [key, value] : b) {
       if (a.find(key) == nullptr) below(element(key), [&, &mine = value] { add_second(mine); });
@@ -86,9 +93,12 @@ class Comparison {
   void compare_lists(const ValueList& a, const ValueList& b) {
     for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
       below(static_cast<std::int64_t>(i), [&] {
-        if (i >= b.size()) only_first.add(to_string(path_));
-        else if (i >= a.size()) add_second(b[i]);
-        else compare(a[i], b[i]);
+        if (i >= b.size())
+          only_first.add(to_string(path_));
+        else if (i >= a.size())
+          add_second(b[i]);
+        else
+          compare(a[i], b[i]);
       });
     }
   }
@@ -101,7 +111,8 @@ class Comparison {
   KeyPath path_;
 };
 
-/// The maximum of a digest and of its complement over all ranks: the same on all if and only if all digests are.
+/// The maximum of a digest and of its complement over all ranks: the same on all if and only if all
+/// digests are.
 bool same_everywhere(const Sha256::Digest& digest, Communicator& comm) {
   std::vector<std::int64_t> values;
   for (std::size_t at = 0; at < digest.size(); at += sizeof(std::int64_t)) {
@@ -121,9 +132,13 @@ bool same_everywhere(const Sha256::Digest& digest, Communicator& comm) {
 CommonDifference compare_common(const Value& of_rank_0, const Value& mine, int rank) {
   Comparison comparison;
   comparison.compare(of_rank_0, mine);
-  if (comparison.only_first.empty() && comparison.only_second.empty() && comparison.mismatched.empty()) return {};
+  if (comparison.only_first.empty() && comparison.only_second.empty() &&
+      comparison.mismatched.empty())
+    return {};
   const std::string number = std::to_string(rank);
-  return {"Rank " + number + " common state dict differs from rank 0 common state dict. Keys only on rank 0: " + comparison.only_first.text() + ", Keys only on " + number + ": " +
+  return {"Rank " + number +
+              " common state dict differs from rank 0 common state dict. Keys only on rank 0: " +
+              comparison.only_first.text() + ", Keys only on " + number + ": " +
               comparison.only_second.text() + ", Mismatched keys: " + comparison.mismatched.text(),
           std::move(comparison.lost)};
 }
@@ -142,12 +157,16 @@ void compare_common_states(const Value& mine, Communicator& comm) {
   const Bytes of_rank_0 = comm.broadcast(bytes, 0);
   agree(comm, "comparing the common state", [&] {
     if (comm.rank() == 0) return;
-    const CommonDifference difference = compare_common(load_torch_bytes(of_rank_0, "the common state of rank 0"), mine, comm.rank());
+    const CommonDifference difference = compare_common(
+        load_torch_bytes(of_rank_0, "the common state of rank 0"), mine, comm.rank());
     if (!difference.lost.empty()) {
-      throw CheckpointError(ErrorCode::kMismatch,
-                            "the common state is saved from rank 0 alone, and these tensors of rank " + std::to_string(comm.rank()) + " are not the same there: " +
-                                quoted_list(difference.lost, kShown) + "; describe what ranks hold parts of with ShardedTensor",
-                            {.rank = comm.rank()});
+      throw CheckpointError(
+          ErrorCode::kMismatch,
+          "the common state is saved from rank 0 alone, and these tensors of rank " +
+              std::to_string(comm.rank()) +
+              " are not the same there: " + quoted_list(difference.lost, kShown) +
+              "; describe what ranks hold parts of with ShardedTensor",
+          {.rank = comm.rank()});
     }
     if (!difference.text.empty()) log_warning(difference.text + "; rank 0's is saved");
   });

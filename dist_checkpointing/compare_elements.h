@@ -19,14 +19,15 @@ struct Tolerance {
 class ElementComparison {
  public:
   /// Without a tolerance bit by bit.
-  ElementComparison(DType dtype, std::optional<Tolerance> tolerance) : dtype_(dtype), tolerance_(tolerance) {}
+  ElementComparison(DType dtype, std::optional<Tolerance> tolerance)
+      : dtype_(dtype), tolerance_(tolerance) {}
 
   /// Both views have the same size, a whole number of elements.
   void compare(ByteView a, ByteView b);
 
   struct First {
-    std::uint64_t position = 0;   ///< in elements
-    std::byte a[16];              ///< the element itself
+    std::uint64_t position = 0;  ///< in elements
+    std::byte a[16];             ///< the element itself
     std::byte b[16];
   };
   const std::optional<First>& first() const noexcept { return first_; }

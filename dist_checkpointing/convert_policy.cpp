@@ -12,7 +12,10 @@ namespace {
 void check_strategy(const StrategyName& strategy) {
   find_save_strategy(strategy.name, strategy.version);
   if (strategy.name != "torch_dist") {
-    throw CheckpointError(ErrorCode::kUnsupported, "save.strategy: conversions write with strategy 'torch_dist' only, not with " + dckpt::quoted(strategy.name));
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "save.strategy: conversions write with strategy 'torch_dist' only, not with " +
+            dckpt::quoted(strategy.name));
   }
   refuse_options(strategy);
 }
@@ -29,13 +32,19 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
   const auto refuse = [&](bool is_usual, const std::string& field, const std::string& why) {
     if (!is_usual) refused.add(field + ": " + why);
   };
-  refuse(save.planner.validate, "save.planner.validate", "a conversion always checks that chunks cover their tensors; leave it at true");
-  refuse(!save.planner.keep_plans, "save.planner.keep_plans", "a conversion has no plans of ranks to keep; leave it at false");
-  refuse(load.strict == usual.load.strict, "load.strict", "a conversion asks for no keys; choose them with include and exclude");
-  refuse(!load.allow_partial_load, "load.allow_partial_load", "a conversion asks for no keys; choose them with include and exclude");
-  refuse(load.allow_shape_mismatch.empty(), "load.allow_shape_mismatch", "a conversion keeps every shape");
+  refuse(save.planner.validate, "save.planner.validate",
+         "a conversion always checks that chunks cover their tensors; leave it at true");
+  refuse(!save.planner.keep_plans, "save.planner.keep_plans",
+         "a conversion has no plans of ranks to keep; leave it at false");
+  refuse(load.strict == usual.load.strict, "load.strict",
+         "a conversion asks for no keys; choose them with include and exclude");
+  refuse(!load.allow_partial_load, "load.allow_partial_load",
+         "a conversion asks for no keys; choose them with include and exclude");
+  refuse(load.allow_shape_mismatch.empty(), "load.allow_shape_mismatch",
+         "a conversion keeps every shape");
   refuse(load.padding == usual.load.padding, "load.padding", "a conversion keeps every shape");
-  refused.raise_if_any(ErrorCode::kInvalidArgument, "the policy asks for what a conversion cannot do:");
+  refused.raise_if_any(ErrorCode::kInvalidArgument,
+                       "the policy asks for what a conversion cannot do:");
 
   PolicyForConversion result;
   ConvertOptions& options = result.options;
@@ -57,12 +66,14 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
   unused(save.planner.kind != PlannerKind::kStandard, "save.planner.kind");
   unused(save.planner.dedup == usual.save.planner.dedup, "save.planner.dedup");
   unused(save.planner.cache == usual.save.planner.cache, "save.planner.cache");
-  unused(save.planner.split_replicas == usual.save.planner.split_replicas, "save.planner.split_replicas");
+  unused(save.planner.split_replicas == usual.save.planner.split_replicas,
+         "save.planner.split_replicas");
   unused(save.parallel == usual.save.parallel, "save.parallel");
   unused(save.timeout == usual.save.timeout, "save.timeout");
   unused(save.async == usual.save.async, "save.async");
   unused(load.parallel == usual.load.parallel, "load.parallel");
-  unused(load.validate_access_integrity == usual.load.validate_access_integrity, "load.validate_access_integrity");
+  unused(load.validate_access_integrity == usual.load.validate_access_integrity,
+         "load.validate_access_integrity");
   unused(load.objects == usual.load.objects, "load.objects");
   unused(policy.retention == usual.retention, "retention");
   return result;

@@ -16,17 +16,22 @@
 namespace dckpt {
 namespace {
 
-/// Whether this rank may have to write a shard (the main replica always, others when all replicas share the work), and how.
+/// Whether this rank may have to write a shard (the main replica always, others when all replicas
+/// share the work), and how.
 struct Writers {
   bool replicas = false;
-  bool list_objects = true;  ///< Megatron stores a list with the object in it, DCP the object itself
+  bool list_objects =
+      true;  ///< Megatron stores a list with the object in it, DCP the object itself
   bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
 };
 
 void check_saveable(const std::string& key, const Tensor& tensor) {
   if (tensor.device().kind == Device::Kind::kCpu && tensor.has_data()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        to_string(tensor) + (tensor.has_data() ? " is not in CPU memory; copy it there first" : " has no data to save"), {.key = key});
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      to_string(tensor) + (tensor.has_data() ? " is not in CPU memory; copy it there first"
+                                             : " has no data to save"),
+      {.key = key});
 }
 
 void add_tensor(DescribedState& out, TensorShard shard, Tensor data) {
@@ -45,28 +50,37 @@ void add_object(DescribedState& out, ObjectShard shard, Bytes bytes) {
 void add_sharded_tensor(DescribedState& out, const ShardedTensor& tensor, Writers writers) {
   TensorShard shard = describe_tensor(tensor);
   if (writers.may_write(shard.main_replica)) {
-    if (!tensor.data) throw CheckpointError(ErrorCode::kInvalidArgument, "`data` attr is None for " + to_string(tensor), {.key = tensor.key});
+    if (!tensor.data)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "`data` attr is None for " + to_string(tensor), {.key = tensor.key});
     check_saveable(tensor.key, *tensor.data);
   }
-  add_tensor(out, std::move(shard), tensor.data ? *tensor.data : Tensor::described(tensor.dtype, tensor.data_shape()));
+  add_tensor(out, std::move(shard),
+             tensor.data ? *tensor.data : Tensor::described(tensor.dtype, tensor.data_shape()));
 }
 
 void add_sharded_object(DescribedState& out, const ShardedObject& object, Writers writers) {
   ObjectShard shard = describe_object(object);
   const bool writes = writers.may_write(shard.main_replica);
-  add_object(out, std::move(shard), writes ? save_torch_file(writers.list_objects ? Value::list({object.data}) : object.data) : Bytes());
+  add_object(out, std::move(shard),
+             writes
+                 ? save_torch_file(writers.list_objects ? Value::list({object.data}) : object.data)
+                 : Bytes());
 }
 
-/// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that the plan can be checked as a whole.
+/// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that
+/// the plan can be checked as a whole.
 DescribedState describe_megatron(const StateDict& state, Compat compat, Writers writers, int rank) {
   DescribedState out;
   const Split split = split_for_save(state);
   const ShardedLeaves leaves = collect_sharded(split.sharded);
   for (const ShardedTensor* const tensor : leaves.tensors) {
     add_sharded_tensor(out, *tensor, writers);
-    std::get<TensorShard>(out.shards.back()).properties.requires_grad = false;  // Megatron's metadata never say otherwise
+    std::get<TensorShard>(out.shards.back()).properties.requires_grad =
+        false;  // Megatron's metadata never say otherwise
   }
-  for (const ShardedObject* const object : leaves.objects) add_sharded_object(out, *object, writers);
+  for (const ShardedObject* const object : leaves.objects)
+    add_sharded_object(out, *object, writers);
   out.own_common = split.common.is_none() ? Value::dict() : split.common;
   if (rank != 0) return out;
   if (compat == Compat::kMegatron) {
@@ -77,8 +91,9 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
   return out;
 }
 
-/// Where a reader that knows nothing of shards puts what they are parts of: at the place that the key names, if the leaf is or lies there (several shards in a
-/// list: that of the list), else under the key itself.
+/// Where a reader that knows nothing of shards puts what they are parts of: at the place that the
+/// key names, if the leaf is or lies there (several shards in a list: that of the list), else under
+/// the key itself.
 KeyPath place_of(const std::string& key, const KeyPath& leaf) {
   for (std::size_t steps = 1; steps <= leaf.size(); ++steps) {
     KeyPath place(leaf.begin(), leaf.begin() + static_cast<std::ptrdiff_t>(steps));
@@ -132,20 +147,27 @@ DescribedState describe_dcp(const StateDict& state) {
 /// The same that a policy file is refused for.
 void check_supported(const SaveOptions& options) {
   std::string what;
-  if (options.io.engine == IoEngine::kUring) what = "the input/output engine asked for; 'auto', 'buffered' and 'direct' are available";
-  if (!what.empty()) throw CheckpointError(ErrorCode::kUnsupported, "this version does not support " + what);
+  if (options.io.engine == IoEngine::kUring)
+    what = "the input/output engine asked for; 'auto', 'buffered' and 'direct' are available";
+  if (!what.empty())
+    throw CheckpointError(ErrorCode::kUnsupported, "this version does not support " + what);
 }
 
 void check_planner_kind(const SaveOptions& options) {
   if (options.compat == Compat::kDcp || options.planner.kind == PlannerKind::kMegatron) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument, "the planner kind '" + std::string(to_string(options.planner.kind)) + "' saves plain DCP checkpoints, but compat is '" +
-                                                         std::string(to_string(options.compat)) + "'; set compat to 'dcp', or the planner kind to 'mcore'");
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "the planner kind '" + std::string(to_string(options.planner.kind)) +
+                            "' saves plain DCP checkpoints, but compat is '" +
+                            std::string(to_string(options.compat)) +
+                            "'; set compat to 'dcp', or the planner kind to 'mcore'");
 }
 
 }  // namespace
 
 PlannerKind planner_kind(const SaveOptions& options) noexcept {
-  return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron ? PlannerKind::kDefault : options.planner.kind;
+  return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron
+             ? PlannerKind::kDefault
+             : options.planner.kind;
 }
 
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {

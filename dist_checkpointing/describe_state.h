@@ -13,21 +13,25 @@
 
 namespace dckpt {
 
-/// A rank's state as planning and writing see it: shards in the order of the tree, and the data that they refer to by number.
+/// A rank's state as planning and writing see it: shards in the order of the tree, and the data
+/// that they refer to by number.
 struct DescribedState {
   std::vector<LocalShard> shards;
-  std::vector<Tensor> tensors;         ///< by TensorShard::source
-  std::vector<Bytes> object_bytes;     ///< by ObjectShard::source
-  std::optional<Value> common;         ///< what is not sharded, on the rank that writes it, where it is not an object
-  Value own_common;                    ///< what is not sharded on this rank; none in DCP's way, which has no common state
+  std::vector<Tensor> tensors;      ///< by TensorShard::source
+  std::vector<Bytes> object_bytes;  ///< by ObjectShard::source
+  std::optional<Value>
+      common;        ///< what is not sharded, on the rank that writes it, where it is not an object
+  Value own_common;  ///< what is not sharded on this rank; none in DCP's way, which has no common
+                     ///< state
   std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: where each key lies in the tree
 };
 
 /// The rules that options ask for: a plain DCP directory is always planned the way DCP does.
 PlannerKind planner_kind(const SaveOptions& options) noexcept;
 
-/// What `rank` has to save. Main replicas must have data in CPU memory, replicas only where they may be asked to write (DCP's rules, or options.parallel); replicas
-/// are described in any case, so that the plan can be checked as a whole. Throws CheckpointError (invalid argument).
+/// What `rank` has to save. Main replicas must have data in CPU memory, replicas only where they
+/// may be asked to write (DCP's rules, or options.parallel); replicas are described in any case, so
+/// that the plan can be checked as a whole. Throws CheckpointError (invalid argument).
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank);
 
 }  // namespace dckpt

@@ -10,11 +10,11 @@
 #include "dist_checkpointing/compare_values.h"
 #include "dist_checkpointing/element.h"
 #include "dist_checkpointing/extract/render.h"
+#include "dist_checkpointing/stream.h"
+#include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
-#include "dist_checkpointing/stream.h"
-#include "mapping/base/error.h"
 
 namespace dckpt {
 namespace {
@@ -29,7 +29,8 @@ Shape unravel(std::uint64_t position, ShapeView shape) {
   return index;
 }
 
-/// Positions of the entries that both sides have, and of those that one side has alone, for lists of things with a `key`.
+/// Positions of the entries that both sides have, and of those that one side has alone, for lists
+/// of things with a `key`.
 struct Matching {
   std::vector<std::pair<std::size_t, std::size_t>> both;
   std::vector<std::size_t> only_a;
@@ -61,13 +62,19 @@ Matching match(const std::vector<Entry>& a, const std::vector<Entry>& b, const K
   return matching;
 }
 
-std::string describe(const TensorMetadata& tensor) { return std::string(to_string(tensor.properties.dtype)) + " " + to_string(tensor.global_shape()); }
-std::string describe(const ObjectMetadata& object) { return "object of " + human_bytes(object.place.length); }
+std::string describe(const TensorMetadata& tensor) {
+  return std::string(to_string(tensor.properties.dtype)) + " " + to_string(tensor.global_shape());
+}
+std::string describe(const ObjectMetadata& object) {
+  return "object of " + human_bytes(object.place.length);
+}
 
 class Differ {
  public:
-  Differ(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options) : a_(a), b_(b), options_(options) {
-    if (options.rtol || options.atol) tolerance_ = Tolerance{options.rtol.value_or(0), options.atol.value_or(0)};
+  Differ(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options)
+      : a_(a), b_(b), options_(options) {
+    if (options.rtol || options.atol)
+      tolerance_ = Tolerance{options.rtol.value_or(0), options.atol.value_or(0)};
   }
 
   DiffReport run() {
@@ -80,9 +87,14 @@ class Differ {
 
  private:
   template <typename Entry>
-  void report_lonely(const Matching& matching, const std::vector<Entry>& a, const std::vector<Entry>& b) {
-    for (const std::size_t i : matching.only_a) report_.differences.push_back({.kind = Difference::Kind::kOnlyInA, .key = a[i].key, .a = describe(a[i])});
-    for (const std::size_t i : matching.only_b) report_.differences.push_back({.kind = Difference::Kind::kOnlyInB, .key = b[i].key, .b = describe(b[i])});
+  void report_lonely(const Matching& matching, const std::vector<Entry>& a,
+                     const std::vector<Entry>& b) {
+    for (const std::size_t i : matching.only_a)
+      report_.differences.push_back(
+          {.kind = Difference::Kind::kOnlyInA, .key = a[i].key, .a = describe(a[i])});
+    for (const std::size_t i : matching.only_b)
+      report_.differences.push_back(
+          {.kind = Difference::Kind::kOnlyInB, .key = b[i].key, .b = describe(b[i])});
   }
 
   void compare_tensors() {
@@ -104,19 +116,26 @@ class Differ {
     report_lonely(matching, of_a, of_b);
   }
 
-  std::optional<Difference> compare_tensor(std::size_t a, std::size_t b, ProgressCounter& progress) const {
+  std::optional<Difference> compare_tensor(std::size_t a, std::size_t b,
+                                           ProgressCounter& progress) const {
     const TensorMetadata& of_a = a_.metadata().tensors[a];
     const TensorMetadata& of_b = b_.metadata().tensors[b];
     const Shape& shape = of_a.global_shape();
     if (!equal(shape, of_b.global_shape())) {
-      return Difference{.kind = Difference::Kind::kShape, .key = of_a.key, .a = to_string(shape), .b = to_string(of_b.global_shape())};
+      return Difference{.kind = Difference::Kind::kShape,
+                        .key = of_a.key,
+                        .a = to_string(shape),
+                        .b = to_string(of_b.global_shape())};
     }
     const DType dtype = of_a.properties.dtype;
     if (dtype != of_b.properties.dtype) {
-      return Difference{
-          .kind = Difference::Kind::kDType, .key = of_a.key, .a = std::string(to_string(dtype)), .b = std::string(to_string(of_b.properties.dtype))};
+      return Difference{.kind = Difference::Kind::kDType,
+                        .key = of_a.key,
+                        .a = std::string(to_string(dtype)),
+                        .b = std::string(to_string(of_b.properties.dtype))};
     }
-    const StreamOptions stream{.piece = options_.memory / 2 / static_cast<std::uint64_t>(std::max(options_.threads, 1))};
+    const StreamOptions stream{.piece = options_.memory / 2 /
+                                        static_cast<std::uint64_t>(std::max(options_.threads, 1))};
     TensorStream pieces_a(a_, a, stream);
     TensorStream pieces_b(b_, b, stream);
     ElementComparison comparison(dtype, tolerance_);
@@ -128,12 +147,13 @@ class Differ {
     if (!comparison.first()) return std::nullopt;
     return Difference{.kind = Difference::Kind::kValues,
                       .key = of_a.key,
-                      .elements = ElementDifferences{.count = comparison.count(),
-                                                     .elements = static_cast<std::uint64_t>(numel(shape)),
-                                                     .first = unravel(comparison.first()->position, shape),
-                                                     .first_a = to_string(load_element(dtype, comparison.first()->a)),
-                                                     .first_b = to_string(load_element(dtype, comparison.first()->b)),
-                                                     .max_abs = comparison.max_abs()}};
+                      .elements = ElementDifferences{
+                          .count = comparison.count(),
+                          .elements = static_cast<std::uint64_t>(numel(shape)),
+                          .first = unravel(comparison.first()->position, shape),
+                          .first_a = to_string(load_element(dtype, comparison.first()->a)),
+                          .first_b = to_string(load_element(dtype, comparison.first()->b)),
+                          .max_abs = comparison.max_abs()}};
   }
 
   void compare_objects() {
@@ -141,8 +161,10 @@ class Differ {
     const std::vector<ObjectMetadata>& of_b = b_.metadata().objects;
     const Matching matching = match(of_a, of_b, options_.keys);
     for (const auto& [a, b] : matching.both) {
-      const Value value_a = with_context({.key = of_a[a].key}, [&] { return render(a_.object(a)); });
-      const Value value_b = with_context({.key = of_b[b].key}, [&] { return render(b_.object(b)); });
+      const Value value_a =
+          with_context({.key = of_a[a].key}, [&] { return render(a_.object(a)); });
+      const Value value_b =
+          with_context({.key = of_b[b].key}, [&] { return render(b_.object(b)); });
       report_values(Difference::Kind::kObject, of_a[a].key, value_a, value_b);
     }
     report_.objects_compared = matching.both.size();
@@ -157,9 +179,14 @@ class Differ {
     report_values(Difference::Kind::kCommon, "", render(common_a), render(common_b));
   }
 
-  void report_values(Difference::Kind kind, const std::string& key, const Value& a, const Value& b) {
+  void report_values(Difference::Kind kind, const std::string& key, const Value& a,
+                     const Value& b) {
     for (ValueDifference& found : compare_values(a, b, tolerance_, kMaxDifferencesPerValue)) {
-      report_.differences.push_back({.kind = kind, .key = key, .path = std::move(found.path), .a = std::move(found.a), .b = std::move(found.b)});
+      report_.differences.push_back({.kind = kind,
+                                     .key = key,
+                                     .path = std::move(found.path),
+                                     .a = std::move(found.a),
+                                     .b = std::move(found.b)});
     }
   }
 
@@ -173,11 +200,13 @@ class Differ {
 }  // namespace
 
 const char* to_string(Difference::Kind kind) noexcept {
-  static constexpr std::array kNames = {"only-in-a", "only-in-b", "dtype", "shape", "values", "object", "common"};
+  static constexpr std::array kNames = {"only-in-a", "only-in-b", "dtype", "shape",
+                                        "values",    "object",    "common"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-DiffReport diff(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options) try {
+DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
+                const DiffOptions& options) try {
   return Differ(a, b, options).run();
 } catch (...) {
   throw_checkpoint_error();

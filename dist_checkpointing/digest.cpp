@@ -33,7 +33,8 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options) try
   digests.tensors.resize(tensors.size());
   digests.objects.resize(objects.size());
   ProgressCounter progress(options.progress, total);
-  const StreamOptions options_of_stream{.piece = options.memory / static_cast<std::uint64_t>(std::max(options.threads, 1))};
+  const StreamOptions options_of_stream{
+      .piece = options.memory / static_cast<std::uint64_t>(std::max(options.threads, 1))};
   parallel_for(tensors.size(), options.threads, [&](std::size_t i) {
     const TensorMetadata& tensor = metadata.tensors[tensors[i]];
     with_context({.key = tensor.key}, [&] {
@@ -43,7 +44,8 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options) try
         hash.update(piece->bytes());
         progress.add(piece->nbytes());
       }
-      digests.tensors[i] = {tensor.key, tensor.properties.dtype, tensor.global_shape(), hash.finish_hex()};
+      digests.tensors[i] = {tensor.key, tensor.properties.dtype, tensor.global_shape(),
+                            hash.finish_hex()};
     });
   });
   parallel_for(objects.size(), options.threads, [&](std::size_t i) {

@@ -12,10 +12,10 @@ namespace dckpt {
 /// How the elements of a dtype are to be understood as numbers.
 enum class ElementKind : std::uint8_t {
   kBool,
-  kInteger,   ///< quantised types count as their integers
+  kInteger,  ///< quantised types count as their integers
   kReal,
   kComplex,
-  kPacked,    ///< several values a byte: only the bytes have a meaning here
+  kPacked,  ///< several values a byte: only the bytes have a meaning here
 };
 
 ElementKind element_kind(DType dtype) noexcept;
@@ -31,7 +31,8 @@ Element load_element(DType dtype, const std::byte* element) noexcept;
 /// As a person reads it: "true", "-3", "0.1", "nan", "(1, -2)".
 std::string to_string(const Element& element);
 
-/// The shortest decimal text that reads back as the same double, with Python's spelling of non-finite values ("nan", "inf", "-inf").
+/// The shortest decimal text that reads back as the same double, with Python's spelling of
+/// non-finite values ("nan", "inf", "-inf").
 std::string shortest(double value);
 
 }  // namespace dckpt

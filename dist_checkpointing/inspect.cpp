@@ -1,8 +1,8 @@
 #include "dist_checkpointing/inspect.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cctype>
+#include <charconv>
 #include <unordered_map>
 
 #include "dist_checkpointing/optimizer_form.h"
@@ -14,9 +14,11 @@ namespace {
 
 constexpr std::size_t kMaxDirectoryDepth = 64;
 
-void list_files(const Storage& storage, const std::string& directory, std::size_t depth, std::vector<FileSummary>& files) {
+void list_files(const Storage& storage, const std::string& directory, std::size_t depth,
+                std::vector<FileSummary>& files) {
   if (depth > kMaxDirectoryDepth)
-    throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed", {.file = storage.describe(directory)});
+    throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed",
+                          {.file = storage.describe(directory)});
   for (const FileInfo& entry : storage.list(directory)) {
     const std::string name = directory.empty() ? entry.name : directory + "/" + entry.name;
     if (entry.kind == FileInfo::Kind::kRegular) files.push_back({name, entry.size});
@@ -25,13 +27,19 @@ void list_files(const Storage& storage, const std::string& directory, std::size_
 }
 
 TensorSummary summarize(const Metadata& metadata, const TensorMetadata& tensor, bool with_chunks) {
-  TensorSummary summary{.key = tensor.key, .dtype = tensor.properties.dtype, .shape = tensor.global_shape(), .bytes = tensor.nbytes(),
-                        .chunk_count = tensor.chunks.size(), .flattened = tensor.flattened_shape.has_value(), .stored_shape = tensor.size};
+  TensorSummary summary{.key = tensor.key,
+                        .dtype = tensor.properties.dtype,
+                        .shape = tensor.global_shape(),
+                        .bytes = tensor.nbytes(),
+                        .chunk_count = tensor.chunks.size(),
+                        .flattened = tensor.flattened_shape.has_value(),
+                        .stored_shape = tensor.size};
   if (!with_chunks) return summary;
   summary.chunks.reserve(tensor.chunks.size());
   for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
     const Place& place = tensor.places[i];
-    summary.chunks.push_back({tensor.chunks[i], metadata.files[place.file], place.offset, place.length});
+    summary.chunks.push_back(
+        {tensor.chunks[i], metadata.files[place.file], place.offset, place.length});
   }
   return summary;
 }
@@ -62,7 +70,9 @@ void count_tensor(GroupTotal& total, const TensorSummary& tensor) {
 }
 
 bool is_number(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; });
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return std::isdigit(static_cast<unsigned char>(c)) != 0;
+  });
 }
 
 /// Numbers by value and before names.
@@ -92,9 +102,11 @@ bool is_optimizer_key(std::string_view key) {
   if (key.starts_with("mp_rank_")) key.remove_prefix(std::min(key.find('/'), key.size() - 1) + 1);
   if (key.starts_with("chained_")) {
     const std::size_t dot = key.find('.');
-    if (dot != std::string_view::npos && is_number(key.substr(8, dot - 8))) key.remove_prefix(dot + 1);
+    if (dot != std::string_view::npos && is_number(key.substr(8, dot - 8)))
+      key.remove_prefix(dot + 1);
   }
-  return key.starts_with("optimizer.") || key.starts_with("optim.") || key.starts_with("distrib_optim.");
+  return key.starts_with("optimizer.") || key.starts_with("optim.") ||
+         key.starts_with("distrib_optim.");
 }
 
 CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options) try {
@@ -103,7 +115,8 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   CheckpointSummary summary{.info = reader.info(), .common = reader.common_state()};
   for (const TensorMetadata& tensor : metadata.tensors) {
     if (!options.keys(tensor.key)) continue;
-    const TensorSummary& added = summary.tensors.emplace_back(summarize(metadata, tensor, options.chunks));
+    const TensorSummary& added =
+        summary.tensors.emplace_back(summarize(metadata, tensor, options.chunks));
     count_tensor(is_optimizer_key(tensor.key) ? summary.optimizer : summary.weights, added);
   }
   for (const ObjectMetadata& object : metadata.objects) {
@@ -115,7 +128,8 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   const auto of_optimizer = [](const auto& entry) { return is_optimizer_key(entry.key); };
   summary.has_optimizer = std::ranges::any_of(metadata.tensors, of_optimizer) ||
                           std::ranges::any_of(metadata.objects, of_optimizer);
-  summary.readers = describe_readers({reader.info().format, reader.info().common_file.has_value(), metadata, summary.common});
+  summary.readers = describe_readers(
+      {reader.info().format, reader.info().common_file.has_value(), metadata, summary.common});
   list_files(reader.storage(), "", 0, summary.files);
   count_unused(reader, summary.files);
   return summary;
@@ -130,11 +144,14 @@ std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors) {
   };
   std::vector<Entry> entries;
   entries.reserve(tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) entries.push_back({components(tensors[i].key), i});
-  std::ranges::sort(entries, [](const Entry& a, const Entry& b) { return std::ranges::lexicographical_compare(a.parts, b.parts, component_less); });
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    entries.push_back({components(tensors[i].key), i});
+  std::ranges::sort(entries, [](const Entry& a, const Entry& b) {
+    return std::ranges::lexicographical_compare(a.parts, b.parts, component_less);
+  });
 
   std::vector<KeyTreeRow> rows;
-  std::vector<std::size_t> open;               // the row of each component of the key before
+  std::vector<std::size_t> open;  // the row of each component of the key before
   std::vector<std::string_view> open_parts;
   for (const Entry& entry : entries) {
     const auto [end, ignored] = std::ranges::mismatch(open_parts, entry.parts);

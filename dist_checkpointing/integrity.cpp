@@ -25,7 +25,8 @@ std::optional<std::string> digest_of(const Storage& storage, const std::string& 
 
 std::optional<IntegrityManifest> find_integrity_manifest(const Storage& storage) {
   if (!storage.stat(kIntegrityFile)) return std::nullopt;
-  return read_integrity_manifest(read_file(*storage.open(kIntegrityFile), kMaxManifestBytes), storage.describe(kIntegrityFile));
+  return read_integrity_manifest(read_file(*storage.open(kIntegrityFile), kMaxManifestBytes),
+                                 storage.describe(kIntegrityFile));
 }
 
 std::vector<std::string> files_of(const CheckpointReader& reader) {
@@ -35,7 +36,8 @@ std::vector<std::string> files_of(const CheckpointReader& reader) {
   return files;
 }
 
-IntegrityManifest entries_of(const IntegrityManifest& manifest, std::span<const std::string> files) {
+IntegrityManifest entries_of(const IntegrityManifest& manifest,
+                             std::span<const std::string> files) {
   constexpr std::size_t kMostNamed = 10;
   std::unordered_map<std::string_view, const IntegrityManifest::Entry*> listed;
   for (const IntegrityManifest::Entry& entry : manifest.files) listed.emplace(entry.name, &entry);
@@ -52,17 +54,25 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest, std::span<const 
   }
   if (count == 0) return entries;
   if (count > kMostNamed) unlisted += " and " + grouped(count - kMostNamed) + " more";
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        "integrity.json does not list " + unlisted + ", so nothing shows whether what is read there is what was saved; was the file added later, or a removal of keys interrupted, which can be repeated?",
-                        {.file = kIntegrityFile});
+  throw CheckpointError(
+      ErrorCode::kCorrupt,
+      "integrity.json does not list " + unlisted +
+          ", so nothing shows whether what is read there is what was saved; was the file added "
+          "later, or a removal of keys interrupted, which can be repeated?",
+      {.file = kIntegrityFile});
 }
 
-void compare_digests(const Storage& storage, const IntegrityManifest& manifest, int rank, int ranks, int threads) {
+void compare_digests(const Storage& storage, const IntegrityManifest& manifest, int rank, int ranks,
+                     int threads) {
   IntegrityManifest share;
-  for (auto i = static_cast<std::size_t>(rank); i < manifest.files.size(); i += static_cast<std::size_t>(ranks)) share.files.push_back(manifest.files[i]);
+  for (auto i = static_cast<std::size_t>(rank); i < manifest.files.size();
+       i += static_cast<std::size_t>(ranks))
+    share.files.push_back(manifest.files[i]);
   std::unordered_map<std::string, std::optional<std::string>> digests;
   for (const IntegrityManifest::Entry& entry : share.files) digests[entry.name];
-  parallel_for(share.files.size(), threads, [&](std::size_t i) { digests.find(share.files[i].name)->second = digest_of(storage, share.files[i].name); });
+  parallel_for(share.files.size(), threads, [&](std::size_t i) {
+    digests.find(share.files[i].name)->second = digest_of(storage, share.files[i].name);
+  });
   check_integrity(share, [&](const std::string& name) { return digests.at(name); });
 }
 
@@ -70,8 +80,11 @@ void verify_integrity(const CheckpointReader& reader, int rank, int ranks, int t
   const Storage& storage = reader.storage();
   const std::optional<IntegrityManifest> manifest = find_integrity_manifest(storage);
   if (!manifest) {
-    throw CheckpointError(ErrorCode::kIncomplete, "the load is to verify the checkpoint's integrity, but it has no integrity.json; save it with integrity: sha256, or load it with load.verify: crc",
-                          {.file = storage.describe(kIntegrityFile)});
+    throw CheckpointError(
+        ErrorCode::kIncomplete,
+        "the load is to verify the checkpoint's integrity, but it has no integrity.json; save it "
+        "with integrity: sha256, or load it with load.verify: crc",
+        {.file = storage.describe(kIntegrityFile)});
   }
   entries_of(*manifest, files_of(reader));
   compare_digests(storage, *manifest, rank, ranks, threads);

@@ -28,20 +28,28 @@ fs::path resolve_root(const fs::path& root, const OpenOptions& options) {
       options.iteration ? options.iteration->directory() : read_tracker(*posix_storage(root));
   if (!name) return root;
   if (names_directory(root / *name)) return root / *name;
-  std::string message = options.iteration ? "there is no " + dckpt::quoted(*name) + " in this directory"
-                                          : std::string(kTrackerFile) + " names " + dckpt::quoted(*name) + ", which does not exist; choose another with --iteration";
-  throw CheckpointError(ErrorCode::kIncomplete, message + "; there are " + describe_iterations(list_iterations(root)), {.file = root.string()});
+  std::string message = options.iteration
+                            ? "there is no " + dckpt::quoted(*name) + " in this directory"
+                            : std::string(kTrackerFile) + " names " + dckpt::quoted(*name) +
+                                  ", which does not exist; choose another with --iteration";
+  throw CheckpointError(ErrorCode::kIncomplete,
+                        message + "; there are " + describe_iterations(list_iterations(root)),
+                        {.file = root.string()});
 }
 
 /// Files that belong to a checkpoint directory; a user who names one of them means the directory.
 bool is_part_of_directory(const fs::path& file) {
   const std::string name = file.filename().string();
-  return name == ".metadata" || name == kConfigFile || name == kIntegrityFile || name.ends_with(".distcp") ||
-         ((name == "common.pt" || name == kTrackerFile) && (fs::exists(file.parent_path() / kConfigFile) || name == kTrackerFile));
+  return name == ".metadata" || name == kConfigFile || name == kIntegrityFile ||
+         name.ends_with(".distcp") ||
+         ((name == "common.pt" || name == kTrackerFile) &&
+          (fs::exists(file.parent_path() / kConfigFile) || name == kTrackerFile));
 }
 
 [[noreturn]] void throw_safetensors(const fs::path& path, const std::string& what) {
-  throw CheckpointError(ErrorCode::kUnsupported, what + ": safetensors are written (dckpt extract), but not read", {.file = path.string()});
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        what + ": safetensors are written (dckpt extract), but not read",
+                        {.file = path.string()});
 }
 
 /// A safetensors file starts with the length of its header and the header, which is JSON.
@@ -51,7 +59,8 @@ bool is_safetensors(const ReadableFile& file) {
   if (file.size() <= kLengthBytes) return false;
   Bytes start(kLengthBytes + 1);
   file.read(0, start);
-  return load_le<std::uint64_t>(start, 0) <= file.size() - kLengthBytes && as_text(start).back() == '{';
+  return load_le<std::uint64_t>(start, 0) <= file.size() - kLengthBytes &&
+         as_text(start).back() == '{';
 }
 
 /// Formats of others, told apart from checkpoints that are not complete.
@@ -61,26 +70,36 @@ void refuse_foreign(std::span<const FileInfo> entries, const fs::path& path) {
       throw_safetensors(path, "the directory holds " + dckpt::quoted(entry.name));
     }
     if (entry.name == "metadata.pkl") {
-      throw CheckpointError(ErrorCode::kUnsupported, "the directory holds 'metadata.pkl', a checkpoint of torch_checkpointing, which is not read",
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "the directory holds 'metadata.pkl', a checkpoint of "
+                            "torch_checkpointing, which is not read",
                             {.file = path.string()});
     }
   }
 }
 
 [[noreturn]] void throw_unrecognised(std::span<const FileInfo> entries, const fs::path& path) {
-  const bool has_data = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) { return entry.name.ends_with(".distcp"); });
-  const bool has_iterations = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) { return entry.name.starts_with("iter_"); });
+  const bool has_data = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) {
+    return entry.name.ends_with(".distcp");
+  });
+  const bool has_iterations =
+      std::any_of(entries.begin(), entries.end(),
+                  [](const FileInfo& entry) { return entry.name.starts_with("iter_"); });
   std::string message = "is not a distributed checkpoint: ";
   if (entries.empty()) {
     message += "the directory is empty";
   } else if (has_data) {
-    message += "it holds data files (*.distcp), but neither .metadata nor metadata.json; the save was interrupted before it finished";
+    message +=
+        "it holds data files (*.distcp), but neither .metadata nor metadata.json; the save was "
+        "interrupted before it finished";
   } else if (has_iterations) {
-    message += "it holds iterations (iter_*), but no " + std::string(kTrackerFile) + "; choose one with --iteration, or name its directory";
+    message += "it holds iterations (iter_*), but no " + std::string(kTrackerFile) +
+               "; choose one with --iteration, or name its directory";
   } else {
     message += "there is no metadata.json, .metadata or mp_rank_* in it";
   }
-  throw CheckpointError(ErrorCode::kIncomplete, dckpt::quoted(path.string()) + " " + message, {.file = path.string()});
+  throw CheckpointError(ErrorCode::kIncomplete, dckpt::quoted(path.string()) + " " + message,
+                        {.file = path.string()});
 }
 
 }  // namespace
@@ -90,14 +109,20 @@ fs::path resolve_checkpoint(const fs::path& given, const OpenOptions& options) t
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) {
-    throw CheckpointError(ErrorCode::kIo, "Checkpoint directory " + dckpt::quoted(path.string()) + " does not exist", {.file = path.string()});
+    throw CheckpointError(
+        ErrorCode::kIo, "Checkpoint directory " + dckpt::quoted(path.string()) + " does not exist",
+        {.file = path.string()});
   }
-  if (error) throw CheckpointError(ErrorCode::kIo, "cannot look at the checkpoint: " + error.message(), {.file = path.string()});
+  if (error)
+    throw CheckpointError(ErrorCode::kIo, "cannot look at the checkpoint: " + error.message(),
+                          {.file = path.string()});
   if (status.type() == fs::file_type::directory) return resolve_root(path, options);
   if (status.type() != fs::file_type::regular) {
-    throw CheckpointError(ErrorCode::kCorrupt, "neither a directory nor a regular file", {.file = path.string()});
+    throw CheckpointError(ErrorCode::kCorrupt, "neither a directory nor a regular file",
+                          {.file = path.string()});
   }
-  if (is_part_of_directory(path)) return resolve_root(path.has_parent_path() ? path.parent_path() : fs::path("."), options);
+  if (is_part_of_directory(path))
+    return resolve_root(path.has_parent_path() ? path.parent_path() : fs::path("."), options);
   if (options.iteration) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           dckpt::quoted(options.iteration->directory()) +
@@ -109,22 +134,29 @@ fs::path resolve_checkpoint(const fs::path& given, const OpenOptions& options) t
   throw_checkpoint_error();
 }
 
-std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& path, const OpenOptions& options) try {
+std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& path,
+                                                  const OpenOptions& options) try {
   const fs::path resolved = resolve_checkpoint(path, options);
   OpenHints hints;
   hints.recover_flattened_shapes = options.recover_flattened_shapes;
   if (!names_directory(resolved)) {
     hints.file = resolved.filename().string();
-    const auto storage = posix_storage(resolved.has_parent_path() ? resolved.parent_path() : fs::path("."));
-    if (is_safetensors(*storage->open(*hints.file))) throw_safetensors(resolved, "the file is a safetensors file");
-    return with_context({.file = resolved.string()}, [&] { return find_load_strategy("torch").open(storage, hints); });
+    const auto storage =
+        posix_storage(resolved.has_parent_path() ? resolved.parent_path() : fs::path("."));
+    if (is_safetensors(*storage->open(*hints.file)))
+      throw_safetensors(resolved, "the file is a safetensors file");
+    return with_context({.file = resolved.string()},
+                        [&] { return find_load_strategy("torch").open(storage, hints); });
   }
   const std::shared_ptr<Storage> storage = posix_storage(resolved);
   if (storage->stat(kConfigFile)) {
     const auto file = storage->open(kConfigFile);
-    const CheckpointingConfig config = read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
+    const CheckpointingConfig config =
+        read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
     const LoadStrategyEntry& strategy =
-        with_context({.file = file->name()}, [&]() -> const LoadStrategyEntry& { return find_load_strategy(config.sharded_backend, config.sharded_backend_version); });
+        with_context({.file = file->name()}, [&]() -> const LoadStrategyEntry& {
+          return find_load_strategy(config.sharded_backend, config.sharded_backend_version);
+        });
     return strategy.open(storage, hints);
   }
   const std::vector<FileInfo> entries = storage->list("");

@@ -12,7 +12,8 @@ namespace dckpt {
 struct OpenOptions {
   /// Under a training root: what is wanted instead of what the tracker file names.
   std::optional<IterationName> iteration{};
-  /// Original shapes of flattened tensors whose metadata have lost them are taken from the model tensors of the same checkpoint where possible.
+  /// Original shapes of flattened tensors whose metadata have lost them are taken from the model
+  /// tensors of the same checkpoint where possible.
   bool recover_flattened_shapes = true;
 };
 
@@ -21,10 +22,12 @@ struct OpenOptions {
 /// CheckpointError: (unsupported) no path of the local file system, (invalid argument) an iteration
 /// of what is no root, (io) nothing there, (incomplete) not a finished checkpoint, (corrupt)
 /// tracker rubbish.
-std::filesystem::path resolve_checkpoint(const std::filesystem::path& path, const OpenOptions& options = {});
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& path,
+                                         const OpenOptions& options = {});
 
-/// Detects the format and opens the checkpoint for reading. Throws CheckpointError: (unsupported) for a backend or version that no registered
-/// strategy reads, naming those that exist.
-std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path, const OpenOptions& options = {});
+/// Detects the format and opens the checkpoint for reading. Throws CheckpointError: (unsupported)
+/// for a backend or version that no registered strategy reads, naming those that exist.
+std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,
+                                                  const OpenOptions& options = {});
 
 }  // namespace dckpt

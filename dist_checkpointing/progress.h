@@ -7,13 +7,15 @@
 
 namespace dckpt {
 
-/// Told of long work now and then, from any thread, one call at a time: bytes done so far and bytes in all.
+/// Told of long work now and then, from any thread, one call at a time: bytes done so far and bytes
+/// in all.
 using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 /// Adds up what several threads have done.
 class ProgressCounter {
  public:
-  ProgressCounter(Progress progress, std::uint64_t total) : progress_(std::move(progress)), total_(total) {}
+  ProgressCounter(Progress progress, std::uint64_t total)
+      : progress_(std::move(progress)), total_(total) {}
 
   void add(std::uint64_t bytes) {
     if (!progress_) return;

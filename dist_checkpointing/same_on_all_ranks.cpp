@@ -26,22 +26,27 @@ std::int64_t hash_of(std::string_view text) {
 std::string first_difference(const std::string& text, const std::string& other) {
   const std::vector<std::string> lines = split(text, '\n');
   const std::vector<std::string> others = split(other, '\n');
-  const auto [line, ignored] = std::mismatch(lines.begin(), lines.end(), others.begin(), others.end());
+  const auto [line, ignored] =
+      std::mismatch(lines.begin(), lines.end(), others.begin(), others.end());
   const std::string found = line == lines.end() ? "" : *line;
   return found.substr(std::min(found.find_first_not_of(' '), found.size()));
 }
 
 std::string describe_ranks(const std::vector<std::size_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxRanksNamed); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return ranks.size() > kMaxRanksNamed ? text + " and " + std::to_string(ranks.size() - kMaxRanksNamed) + " more" : text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxRanksNamed); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return ranks.size() > kMaxRanksNamed
+             ? text + " and " + std::to_string(ranks.size() - kMaxRanksNamed) + " more"
+             : text;
 }
 
 /// "'100' on ranks 0, 2; '101' on rank 1"
 std::string describe_values(const std::vector<std::string>& texts) {
   std::vector<std::pair<std::string, std::vector<std::size_t>>> groups;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const auto same = std::ranges::find(groups, texts[rank], [](const auto& group) -> const std::string& { return group.first; });
+    const auto same = std::ranges::find(
+        groups, texts[rank], [](const auto& group) -> const std::string& { return group.first; });
     if (same != groups.end()) {
       same->second.push_back(rank);
     } else {
@@ -51,16 +56,22 @@ std::string describe_values(const std::vector<std::string>& texts) {
   std::string message;
   for (std::size_t i = 0; i < std::min(groups.size(), kMaxValuesShown); ++i) {
     const std::string& other = groups[i == 0 ? 1 : 0].first;
-    message += (i == 0 ? "" : "; ") + quoted(first_difference(groups[i].first, other), kMaxValueBytes) + " on " + describe_ranks(groups[i].second);
+    message += (i == 0 ? "" : "; ") +
+               quoted(first_difference(groups[i].first, other), kMaxValueBytes) + " on " +
+               describe_ranks(groups[i].second);
   }
-  return groups.size() > kMaxValuesShown ? message + "; and " + std::to_string(groups.size() - kMaxValuesShown) + " more" : message;
+  return groups.size() > kMaxValuesShown
+             ? message + "; and " + std::to_string(groups.size() - kMaxValuesShown) + " more"
+             : message;
 }
 
 }  // namespace
 
-void require_same(Communicator& comm, const std::string& attempt, std::span<const SharedArgument> arguments) {
+void require_same(Communicator& comm, const std::string& attempt,
+                  std::span<const SharedArgument> arguments) {
   std::vector<std::int64_t> bounds;  // of each argument, the least hash and minus the greatest
-  for (const SharedArgument& argument : arguments) bounds.insert(bounds.end(), {hash_of(argument.text), -hash_of(argument.text)});
+  for (const SharedArgument& argument : arguments)
+    bounds.insert(bounds.end(), {hash_of(argument.text), -hash_of(argument.text)});
   bounds = comm.all_reduce(bounds, ReduceOp::kMin);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (bounds[2 * i] == -bounds[2 * i + 1]) continue;
@@ -68,7 +79,8 @@ void require_same(Communicator& comm, const std::string& attempt, std::span<cons
     std::vector<std::string> values;
     for (const Bytes& text : texts) values.emplace_back(as_text(text));
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot " + attempt + ": the ranks were given different " + arguments[i].what + ": " + describe_values(values));
+                          "cannot " + attempt + ": the ranks were given different " +
+                              arguments[i].what + ": " + describe_values(values));
   }
 }
 

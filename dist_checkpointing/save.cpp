@@ -12,8 +12,9 @@ SavePlanner make_planner(const SaveOptions& options) {
   return SavePlanner(planner, options.parallel.enabled);
 }
 
-SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner,
-          const SaveHooks& hooks) try {
+SaveReport save(const StateDict& state, const std::filesystem::path& directory,
+                const SaveOptions& options, Communicator& comm, SavePlanner& planner,
+                const SaveHooks& hooks) try {
   SaveJob job(directory, options, comm, planner, hooks);
   job.plan(state);
   StateSource source(std::move(job.described().tensors), std::move(job.described().object_bytes));
@@ -22,12 +23,14 @@ SaveReport save(const StateDict& state, const std::filesystem::path& directory, 
   throw_checkpoint_error();
 }
 
-SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, const SaveHooks& hooks) {
+SaveReport save(const StateDict& state, const std::filesystem::path& directory,
+                const SaveOptions& options, Communicator& comm, const SaveHooks& hooks) {
   SavePlanner planner = make_planner(options);
   return save(state, directory, options, comm, planner, hooks);
 }
 
-SaveReport save(const StateDict& state, const std::filesystem::path& directory, const SaveOptions& options) {
+SaveReport save(const StateDict& state, const std::filesystem::path& directory,
+                const SaveOptions& options) {
   const auto alone = single_rank();
   return save(state, directory, options, *alone);
 }

@@ -1,9 +1,12 @@
 // How a save goes on in the background.
 //
-//   trainer's thread            every rank agrees on the plan as in save_job.cpp (steps 1 and 2), then that the background can start; the items are copied
-//   background thread           steps 3 and 4: writes the items from the copies, publishes; then `published`
+//   trainer's thread            every rank agrees on the plan as in save_job.cpp (steps 1 and 2),
+//                               then that the background can start; the items are copied
+//   background thread           steps 3 and 4: writes the items from the copies, publishes; then
+//                               `published`
 //
-// The communicator is used by the trainer's thread until all ranks have agreed to start, then only by the background thread, until it has ended.
+// The communicator is used by the trainer's thread until all ranks have agreed to start, then only
+// by the background thread, until it has ended.
 
 #include "dist_checkpointing/save_async.h"
 
@@ -26,7 +29,9 @@ namespace dckpt {
 namespace {
 
 /// A copy that shares nothing with the trainer's state.
-Value snapshot(const Value& common) { return load_torch_bytes(save_torch_file(common), "the common state"); }
+Value snapshot(const Value& common) {
+  return load_torch_bytes(save_torch_file(common), "the common state");
+}
 
 }  // namespace
 
@@ -37,9 +42,13 @@ struct PendingSave::Outcome {
   std::stop_source cancel{};
 };
 
-PendingSave::PendingSave(SaveReport report) : outcome_(std::make_shared<Outcome>()) { outcome_->promise.set_value(std::move(report)); }
+PendingSave::PendingSave(SaveReport report) : outcome_(std::make_shared<Outcome>()) {
+  outcome_->promise.set_value(std::move(report));
+}
 
-bool PendingSave::done() const { return outcome_->ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+bool PendingSave::done() const {
+  return outcome_->ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 
 SaveReport PendingSave::wait() const try {
   outcome_->ended.wait();
@@ -49,10 +58,13 @@ SaveReport PendingSave::wait() const try {
   throw_checkpoint_error();
 }
 
-void PendingSave::cancel() const noexcept { outcome_->cancel.request_stop(); }
+void PendingSave::cancel() const noexcept {
+  outcome_->cancel.request_stop();
+}
 
 struct AsyncSaver::Job {
-  Job(const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm, SavePlanner& planner, SaveHooks trainers)
+  Job(const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm,
+      SavePlanner& planner, SaveHooks trainers)
       : relay(trainers.cancel, [this] { outcome->cancel.request_stop(); }),
         hooks(with_cancel(std::move(trainers))),
         save(directory, options, comm, planner, hooks) {}
@@ -85,7 +97,8 @@ struct AsyncSaver::Job {
       outcome->ended.get();
     } catch (const std::exception& error) {
       const auto* const known = dynamic_cast<const CheckpointError*>(&error);
-      if (known != nullptr && known->code() == ErrorCode::kCancelled) return log_notice(std::string("a save in the background: ") + error.what());
+      if (known != nullptr && known->code() == ErrorCode::kCancelled)
+        return log_notice(std::string("a save in the background: ") + error.what());
       log(LogLevel::kError, std::string("a save in the background failed: ") + error.what());
     } catch (...) {
       log(LogLevel::kError, "a save in the background failed");
@@ -93,7 +106,8 @@ struct AsyncSaver::Job {
   }
 
   std::shared_ptr<PendingSave::Outcome> outcome = std::make_shared<PendingSave::Outcome>();
-  std::stop_callback<std::function<void()>> relay;  // of the trainer's token, so that PendingSave::cancel() and it are one
+  std::stop_callback<std::function<void()>>
+      relay;  // of the trainer's token, so that PendingSave::cancel() and it are one
   const SaveHooks hooks;
   SaveJob save;
   std::optional<StagedSource> source;
@@ -101,7 +115,11 @@ struct AsyncSaver::Job {
 };
 
 AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks)
-    : options_(std::move(options)), hooks_(std::move(hooks)), comm_(comm.split(0)), planner_(make_planner(options_)), pool_(options_.async.staging_memory) {}
+    : options_(std::move(options)),
+      hooks_(std::move(hooks)),
+      comm_(comm.split(0)),
+      planner_(make_planner(options_)),
+      pool_(options_.async.staging_memory) {}
 
 AsyncSaver::~AsyncSaver() = default;
 
@@ -117,11 +135,13 @@ void AsyncSaver::settle() {
   if (!before.outcome_->asked) before.wait();
 }
 
-PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory, std::function<void(Communicator&)> published) {
+PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory,
+                             std::function<void(Communicator&)> published) {
   return save(state, directory, options_.overwrite, std::move(published));
 }
 
-PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory, bool overwrite, std::function<void(Communicator&)> published) try {
+PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory,
+                             bool overwrite, std::function<void(Communicator&)> published) try {
   wait();
   SaveOptions options = options_;
   options.overwrite = overwrite;
@@ -132,8 +152,10 @@ PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path
     agree(*comm_, "preparing the save in the background", [&] {
       DescribedState& described = job->save.described();
       if (described.common) described.common = snapshot(*described.common);
-      job->source.emplace(job->save.items(), std::move(described.tensors), std::move(described.object_bytes), pool_);
-      job->thread = std::jthread([this, running = job.get(), published = std::move(published), started = start.get_future()]() mutable {
+      job->source.emplace(job->save.items(), std::move(described.tensors),
+                          std::move(described.object_bytes), pool_);
+      job->thread = std::jthread([this, running = job.get(), published = std::move(published),
+                                  started = start.get_future()]() mutable {
         if (started.get()) running->run(*comm_, published);
       });
     });

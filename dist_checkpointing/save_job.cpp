@@ -1,11 +1,15 @@
-// How ranks save together. Between two collectives every rank does local work inside agree(), so that no rank leaves alone.
+// How ranks save together. Between two collectives every rank does local work inside agree(), so
+// that no rank leaves alone.
 //
 //   1. Each rank plans what it holds; the plans go to rank 0.
-//   2. Rank 0 decides who writes what, begins the publication, and tells each rank its items and where to write them.
+//   2. Rank 0 decides who writes what, begins the publication, and tells each rank its items and
+//      where to write them.
 //   3. Each rank writes its data files and makes them durable; what lies where goes to rank 0.
-//   4. Rank 0 lets the strategy write what readers start from (for torch_dist: the common state, .metadata, metadata.json), and publishes.
+//   4. Rank 0 lets the strategy write what readers start from (for torch_dist: the common state,
+//      .metadata, metadata.json), and publishes.
 //
-// Steps 3 and 4 may take long: meanwhile the ranks give each other signs of life (heartbeat.h). A rank that fails in any step fails all of them, and rank 0 removes what was written.
+// Steps 3 and 4 may take long: meanwhile the ranks give each other signs of life (heartbeat.h). A
+// rank that fails in any step fails all of them, and rank 0 removes what was written.
 
 #include "dist_checkpointing/save_job.h"
 
@@ -69,14 +73,16 @@ std::uint64_t bytes_of(const SavePlan& items) {
   return bytes;
 }
 
-/// What a rank has written: its files, a place per item and, in DCP's way, where the keys of these items lie in its tree.
+/// What a rank has written: its files, a place per item and, in DCP's way, where the keys of these
+/// items lie in its tree.
 struct Written {
   WrittenItems items;
   SaveReport report;
   Paths paths;
 };
 
-/// Of `paths`, those of the keys that `items` store: together the ranks name every stored key, most of them once.
+/// Of `paths`, those of the keys that `items` store: together the ranks name every stored key, most
+/// of them once.
 Paths paths_of(const SavePlan& items, const Paths& paths) {
   std::unordered_set<std::string_view> keys;
   for (const WriteItem& item : items) keys.insert(item.key);
@@ -93,7 +99,8 @@ void encode_path(WireWriter& writer, const KeyPath& path) {
   for (const PathElement& step : path) {
     const auto* const name = std::get_if<std::string>(&step);
     writer.number(name != nullptr ? 0 : 1);
-    name != nullptr ? writer.text(*name) : writer.number(static_cast<std::uint64_t>(std::get<std::int64_t>(step)));
+    name != nullptr ? writer.text(*name)
+                    : writer.number(static_cast<std::uint64_t>(std::get<std::int64_t>(step)));
   }
 }
 
@@ -101,10 +108,13 @@ KeyPath decode_path(WireReader& reader) {
   KeyPath path(reader.count());
   for (PathElement& step : path) {
     const bool is_position = reader.number(1) == 1;
-    if (is_position) step = static_cast<std::int64_t>(reader.number(INT64_MAX));
-    else step = reader.text();
+    if (is_position)
+      step = static_cast<std::int64_t>(reader.number(INT64_MAX));
+    else
+      step = reader.text();
   }
-  if (path.empty() || path.size() > kMaxTreeDepth) reader.malformed("a key lies " + std::to_string(path.size()) + " levels deep");
+  if (path.empty() || path.size() > kMaxTreeDepth)
+    reader.malformed("a key lies " + std::to_string(path.size()) + " levels deep");
   return path;
 }
 
@@ -154,7 +164,8 @@ Written decode_written(ByteView bytes) {
   return result;
 }
 
-/// Adds what other ranks say of stored keys that have no path so far, as DCP does: the lowest rank decides.
+/// Adds what other ranks say of stored keys that have no path so far, as DCP does: the lowest rank
+/// decides.
 void add_paths(Metadata& metadata, const std::vector<Paths>& of_ranks) {
   std::unordered_set<std::string_view> open;
   for (const TensorMetadata& tensor : metadata.tensors) open.insert(tensor.key);
@@ -170,14 +181,19 @@ void add_paths(Metadata& metadata, const std::vector<Paths>& of_ranks) {
 /// What the strategy would have to leave out.
 void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
   const auto refuse = [&](const std::string& what, const std::string& key) {
-    throw CheckpointError(ErrorCode::kUnsupported, "strategy " + dckpt::quoted(strategy.name) + " does not store " + what + "; save with another one, or leave them out of the state", {.key = key});
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "strategy " + dckpt::quoted(strategy.name) + " does not store " + what +
+                              "; save with another one, or leave them out of the state",
+                          {.key = key});
   };
   if (!strategy.capabilities.objects) {
     for (const LocalShard& shard : described.shards) {
-      if (const auto* const object = std::get_if<ObjectShard>(&shard)) refuse("objects", object->key);
+      if (const auto* const object = std::get_if<ObjectShard>(&shard))
+        refuse("objects", object->key);
     }
   }
-  if (!strategy.capabilities.common_state && described.common && !described.common->as_dict().empty()) {
+  if (!strategy.capabilities.common_state && described.common &&
+      !described.common->as_dict().empty()) {
     const Value& first = described.common->as_dict().begin()->first;
     refuse("values that are not sharded", first.is_str() ? first.as_str() : "");
   }
@@ -191,11 +207,19 @@ StateDict prepared(StateDict state, const SaveHooks& hooks) {
 
 }  // namespace
 
-SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner, const SaveHooks& hooks)
-    : options_(std::move(options)), comm_(comm), planner_(planner), hooks_(hooks),
-      heartbeat_(comm, {.timeout = options_.timeout, .cancel = hooks.cancel, .progress = hooks.progress}), target_(split_target(directory)), storage_(posix_storage(target_.parent)) {}
+SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm,
+                 SavePlanner& planner, const SaveHooks& hooks)
+    : options_(std::move(options)),
+      comm_(comm),
+      planner_(planner),
+      hooks_(hooks),
+      heartbeat_(comm,
+                 {.timeout = options_.timeout, .cancel = hooks.cancel, .progress = hooks.progress}),
+      target_(split_target(directory)),
+      storage_(posix_storage(target_.parent)) {}
 
-/// A plan is remembered only when the whole save has succeeded; what was written of a failed one is removed at once.
+/// A plan is remembered only when the whole save has succeeded; what was written of a failed one is
+/// removed at once.
 template <typename Step>
 void SaveJob::remembering(Step&& step) {
   try {
@@ -227,14 +251,17 @@ SaveReport SaveJob::write(ItemSource& source, const std::function<SaveReport::Ph
     heartbeat_.expect(bytes_of(*items_));
     heartbeat_.agree("writing the data files", [&] { written = write_data(source); });
     if (staged) report_.stage = staged();
-    const std::vector<Bytes> results = comm_.gather(encode_written(written, report_, paths_of(*items_, described_.paths)), 0);
+    const std::vector<Bytes> results =
+        comm_.gather(encode_written(written, report_, paths_of(*items_, described_.paths)), 0);
     heartbeat_.agree("publishing the checkpoint", [&] {
       if (comm_.rank() == 0) publish(results);
     });
     report_ = decode_save_report(comm_.broadcast(encode_save_report(report_), 0));
     planner_.commit();
   });
-  if (comm_.rank() == 0) log_notice("saved " + dckpt::quoted((target_.parent / target_.name).string()) + ": " + to_string(report_));
+  if (comm_.rank() == 0)
+    log_notice("saved " + dckpt::quoted((target_.parent / target_.name).string()) + ": " +
+               to_string(report_));
   return report_;
 }
 
@@ -243,13 +270,17 @@ WrittenItems SaveJob::write_data(ItemSource& source) {
   const auto begin = std::chrono::steady_clock::now();
   MeteredSource metered(source, heartbeat_);
   const auto counters = std::make_shared<StorageCounters>();
-  WrittenItems written = strategy_->write_data(*counting_storage(storage_, counters), staging_, comm_.rank(), *items_, metered);
+  WrittenItems written = strategy_->write_data(*counting_storage(storage_, counters), staging_,
+                                               comm_.rank(), *items_, metered);
   report_.bytes = counters->bytes_written;
   report_.files = counters->files_created;
   report_.write = {seconds_since(begin), report_.bytes};
   report_.slowest_rank = comm_.rank();
   report_.why_planned = planner_.why_planned();
-  if (report_.files > 0) report_.engine = counters->direct_files == 0 ? "buffered" : counters->direct_files == report_.files ? "direct" : "direct and buffered";
+  if (report_.files > 0)
+    report_.engine = counters->direct_files == 0               ? "buffered"
+                     : counters->direct_files == report_.files ? "direct"
+                                                               : "direct and buffered";
   return written;
 }
 
@@ -258,7 +289,8 @@ void SaveJob::require_same_call() {
   if (comm_.size() == 1) return;
   const std::array<SharedArgument, 2> arguments{{
       {"directories", (target_.parent / target_.name).string()},
-      {"options", to_yaml(Policy{.save = options_}) + (options_.overwrite ? "overwrite: true" : "overwrite: false")},
+      {"options", to_yaml(Policy{.save = options_}) +
+                      (options_.overwrite ? "overwrite: true" : "overwrite: false")},
   }};
   require_same(comm_, "save", arguments);
 }
@@ -283,9 +315,12 @@ std::vector<Bytes> SaveJob::assign(const std::vector<Bytes>& proposals) {
   const std::vector<Bytes> answers = planner_.decide(proposals);
   if (options_.overwrite) check_replaceable(target_);
   remove_dead_attempts(target_.parent, target_.name);
-  publication_.emplace(Publication::begin(storage_, target_.name, staging_token(), {.overwrite = options_.overwrite, .sync = options_.io.fsync}));
+  publication_.emplace(
+      Publication::begin(storage_, target_.name, staging_token(),
+                         {.overwrite = options_.overwrite, .sync = options_.io.fsync}));
   std::vector<Bytes> assignments;
-  for (const Bytes& answer : answers) assignments.push_back(encode_assignment(publication_->staging(), answer));
+  for (const Bytes& answer : answers)
+    assignments.push_back(encode_assignment(publication_->staging(), answer));
   return assignments;
 }
 
@@ -303,7 +338,8 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   std::vector<SaveReport> reports;
   std::vector<Paths> paths;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    Written written = with_context({.rank = static_cast<int>(rank)}, [&] { return decode_written(results[rank]); });
+    Written written = with_context({.rank = static_cast<int>(rank)},
+                                   [&] { return decode_written(results[rank]); });
     reports.push_back(std::move(written.report));
     places.push_back(std::move(written.items.places));
     files.push_back(std::move(written.items.files));
@@ -316,7 +352,8 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   if (options_.planner.keep_plans) metadata.kept_plans = planner_.kept_plans();
   metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
   const auto counters = std::make_shared<StorageCounters>();
-  strategy_->write_metadata(*counting_storage(storage_, counters), publication_->staging(), metadata, described_.common ? &*described_.common : nullptr);
+  strategy_->write_metadata(*counting_storage(storage_, counters), publication_->staging(),
+                            metadata, described_.common ? &*described_.common : nullptr);
   heartbeat_.check();
   publication_->commit();
   report_ = sum_of(reports);

@@ -21,21 +21,25 @@
 
 namespace dckpt {
 
-/// One save on one rank; every rank runs the same steps in this order, the last two perhaps in another thread. The protocol stands at the top of save_job.cpp.
-/// What it refers to must outlive it. A step that throws throws the same CheckpointError on every rank, and the job is over then.
+/// One save on one rank; every rank runs the same steps in this order, the last two perhaps in
+/// another thread. The protocol stands at the top of save_job.cpp. What it refers to must outlive
+/// it. A step that throws throws the same CheckpointError on every rank, and the job is over then.
 class SaveJob {
  public:
   /// `planner`: what this rank remembers of plans; forgotten if the save fails.
-  SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm, SavePlanner& planner, const SaveHooks& hooks);
+  SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm,
+          SavePlanner& planner, const SaveHooks& hooks);
 
   /// Describes the state and agrees on who writes what. Collective.
   void plan(const StateDict& state);
 
-  /// What this rank writes, and where the bytes of its items are. The description may be moved from, but for its paths and common state.
+  /// What this rank writes, and where the bytes of its items are. The description may be moved
+  /// from, but for its paths and common state.
   const SavePlan& items() const noexcept { return *items_; }
   DescribedState& described() noexcept { return described_; }
 
-  /// Writes the items and publishes the checkpoint. Collective. `staged`: what was copied for that on this rank.
+  /// Writes the items and publishes the checkpoint. Collective. `staged`: what was copied for that
+  /// on this rank.
   SaveReport write(ItemSource& source, const std::function<SaveReport::Phase()>& staged = {});
 
  private:
@@ -61,9 +65,9 @@ class SaveJob {
   DescribedState described_;
   Bytes proposal_;
   const SavePlan* items_ = nullptr;
-  std::string staging_;                       ///< where to write, relative to the storage
-  std::optional<Publication> publication_;    ///< rank 0
-  SaveReport report_;                         ///< rank 0 completes it
+  std::string staging_;                     ///< where to write, relative to the storage
+  std::optional<Publication> publication_;  ///< rank 0
+  SaveReport report_;                       ///< rank 0 completes it
 };
 
 }  // namespace dckpt

@@ -6,7 +6,8 @@
 
 namespace dckpt {
 
-bool seed_planner(SavePlanner& planner, const std::filesystem::path& directory, Communicator& comm) try {
+bool seed_planner(SavePlanner& planner, const std::filesystem::path& directory,
+                  Communicator& comm) try {
   std::vector<Bytes> plans;
   agree(comm, "reading the plans that the checkpoint keeps", [&] {
     if (comm.rank() != 0) return;

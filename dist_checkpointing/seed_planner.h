@@ -7,10 +7,12 @@
 
 namespace dckpt {
 
-/// Begins with the plans that the checkpoint `directory` keeps (PlannerOptions::keep_plans), so that the first save of a job that resumes with the same structure
-/// exchanges fingerprints instead of plans. Another structure, on any rank, is noticed and planned anew. Returns whether there were plans to begin with: false if the
-/// checkpoint keeps none, or keeps those of another number of ranks; the planner then remembers nothing.
-/// Collective: every rank passes its own planner and the same directory; rank 0 reads. All return the same or all throw the same CheckpointError.
+/// Begins with the plans that the checkpoint `directory` keeps (PlannerOptions::keep_plans), so
+/// that the first save of a job that resumes with the same structure exchanges fingerprints instead
+/// of plans. Another structure, on any rank, is noticed and planned anew. Returns whether there
+/// were plans to begin with: false if the checkpoint keeps none, or keeps those of another number
+/// of ranks; the planner then remembers nothing. Collective: every rank passes its own planner and
+/// the same directory; rank 0 reads. All return the same or all throw the same CheckpointError.
 bool seed_planner(SavePlanner& planner, const std::filesystem::path& directory, Communicator& comm);
 
 }  // namespace dckpt

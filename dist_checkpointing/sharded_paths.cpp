@@ -36,11 +36,13 @@ void ShardedPaths::require_still_sharded(const StateDict& state) const {
     if (found != key_at_.end()) plain.push_back(found->second);
   });
   if (plain.empty()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "the state has plain tensors in place of the ShardedTensors that were loaded: " +
-                            quoted_list(plain) + "; only rank 0's parts would be saved. Save the tree that load() has filled, "
-                                                 "or describe the tensors with ShardedTensor",
-                        {.key = plain.front()});
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      "the state has plain tensors in place of the ShardedTensors that were loaded: " +
+          quoted_list(plain) +
+          "; only rank 0's parts would be saved. Save the tree that load() has filled, "
+          "or describe the tensors with ShardedTensor",
+      {.key = plain.front()});
 }
 
 TensorKinds tensor_kinds(const StateDict& state) {

@@ -11,8 +11,9 @@
 
 namespace dckpt {
 
-/// Cuts a tensor into boxes that follow each other in row-major order and are contiguous in it. None holds more than `limit` bytes, except that
-/// each holds at least one element. A tensor without elements has no pieces.
+/// Cuts a tensor into boxes that follow each other in row-major order and are contiguous in it.
+/// None holds more than `limit` bytes, except that each holds at least one element. A tensor
+/// without elements has no pieces.
 class PieceWalker {
  public:
   PieceWalker(ShapeView shape, std::size_t item_size, std::uint64_t limit);
@@ -22,8 +23,9 @@ class PieceWalker {
 
  private:
   Shape shape_;
-  Shape at_;             // offsets of the next piece
-  std::size_t axis_ = 0; // the axis that is cut; all before it have extent 1 in a piece, all after it are whole
+  Shape at_;  // offsets of the next piece
+  std::size_t axis_ =
+      0;  // the axis that is cut; all before it have extent 1 in a piece, all after it are whole
   std::int64_t step_ = 1;
   bool done_ = false;
 };
@@ -33,13 +35,17 @@ struct StreamOptions {
   int threads = 1;                                ///< that read one piece
 };
 
-/// Reads a stored tensor in its global shape, in row-major order, piece by piece. The reader must outlive the stream.
+/// Reads a stored tensor in its global shape, in row-major order, piece by piece. The reader must
+/// outlive the stream.
 class TensorStream {
  public:
-  /// Throws CheckpointError (incomplete, corrupt) if the chunks do not cover the tensor exactly: bytes that nobody stored are never delivered.
-  TensorStream(const CheckpointReader& reader, std::size_t tensor, const StreamOptions& options = {});
+  /// Throws CheckpointError (incomplete, corrupt) if the chunks do not cover the tensor exactly:
+  /// bytes that nobody stored are never delivered.
+  TensorStream(const CheckpointReader& reader, std::size_t tensor,
+               const StreamOptions& options = {});
 
-  /// The next piece, a contiguous tensor, valid until the next call; empty at the end. Throws CheckpointError.
+  /// The next piece, a contiguous tensor, valid until the next call; empty at the end. Throws
+  /// CheckpointError.
   std::optional<Tensor> next();
 
  private:

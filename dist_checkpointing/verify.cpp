@@ -45,7 +45,8 @@ struct ChunkRef {
 
 class Verifier {
  public:
-  Verifier(const CheckpointReader& reader, const VerifyOptions& options) : reader_(reader), metadata_(reader.metadata()), options_(options) {}
+  Verifier(const CheckpointReader& reader, const VerifyOptions& options)
+      : reader_(reader), metadata_(reader.metadata()), options_(options) {}
 
   VerifyReport run() {
     report_.deep = options_.deep;
@@ -71,20 +72,23 @@ class Verifier {
     file_sizes_.resize(metadata_.files.size());
     for (std::size_t i = 0; i < metadata_.files.size(); ++i) {
       const std::string& name = metadata_.files[i];
-      attempt(report_.problems, {.file = name}, [&] { file_sizes_[i] = reader_.storage().open(name)->size(); });
+      attempt(report_.problems, {.file = name},
+              [&] { file_sizes_[i] = reader_.storage().open(name)->size(); });
     }
   }
 
   void check_coverage() {
     for (const TensorMetadata& tensor : metadata_.tensors) {
       for (const Problem& problem : validate_coverage(tensor)) {
-        const ErrorCode code = problem.kind == Problem::Kind::kMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt;
+        const ErrorCode code =
+            problem.kind == Problem::Kind::kMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt;
         report_.problems.emplace_back(code, problem.message, ErrorContext{.key = tensor.key});
       }
     }
   }
 
-  /// In files of concatenated records (DCP) no two records share bytes. Other formats may store two tensors in one place.
+  /// In files of concatenated records (DCP) no two records share bytes. Other formats may store two
+  /// tensors in one place.
   void check_ranges_apart() {
     if (reader_.info().format != "torch_dist" && reader_.info().format != "dcp") return;
     struct Range {
@@ -95,16 +99,26 @@ class Verifier {
     for (const TensorMetadata& tensor : metadata_.tensors) {
       for (const Place& place : tensor.places) ranges.push_back({place, &tensor.key});
     }
-    for (const ObjectMetadata& object : metadata_.objects) ranges.push_back({object.place, &object.key});
+    for (const ObjectMetadata& object : metadata_.objects)
+      ranges.push_back({object.place, &object.key});
     static const std::string kCommonState = "the common state";
-    if (reader_.info().common_place) ranges.push_back({*reader_.info().common_place, &kCommonState});
-    std::ranges::sort(ranges, {}, [](const Range& range) { return std::pair(range.place.file, range.place.offset); });
+    if (reader_.info().common_place)
+      ranges.push_back({*reader_.info().common_place, &kCommonState});
+    std::ranges::sort(ranges, {}, [](const Range& range) {
+      return std::pair(range.place.file, range.place.offset);
+    });
     for (std::size_t i = 1; i < ranges.size(); ++i) {
       const Range& before = ranges[i - 1];
       const Range& after = ranges[i];
-      if (before.place.file != after.place.file || after.place.offset - before.place.offset >= before.place.length || after.place.length == 0) continue;
-      report_.problems.emplace_back(ErrorCode::kCorrupt, "its record shares bytes with the record of " + quoted(*before.key),
-                                    ErrorContext{.key = *after.key, .file = metadata_.files[after.place.file], .offset = after.place.offset});
+      if (before.place.file != after.place.file ||
+          after.place.offset - before.place.offset >= before.place.length ||
+          after.place.length == 0)
+        continue;
+      report_.problems.emplace_back(
+          ErrorCode::kCorrupt, "its record shares bytes with the record of " + quoted(*before.key),
+          ErrorContext{.key = *after.key,
+                       .file = metadata_.files[after.place.file],
+                       .offset = after.place.offset});
     }
   }
 
@@ -113,8 +127,9 @@ class Verifier {
   void check_inside_file(const Place& place) const {
     const std::uint64_t size = *file_sizes_[place.file];
     if (range_fits(place.offset, place.length, size)) return;
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "its " + grouped(place.length) + " bytes are not inside the file, which has " + grouped(size) + "; was the file cut?");
+    throw CheckpointError(ErrorCode::kCorrupt, "its " + grouped(place.length) +
+                                                   " bytes are not inside the file, which has " +
+                                                   grouped(size) + "; was the file cut?");
   }
 
   /// Chunks in the order of their files and offsets, in tasks of bounded size.
@@ -127,7 +142,9 @@ class Verifier {
         if (file_is_there(places[c])) by_file[places[c].file].push_back({t, c});
       }
     }
-    const auto place = [&](const ChunkRef& ref) -> const Place& { return metadata_.tensors[ref.tensor].places[ref.chunk]; };
+    const auto place = [&](const ChunkRef& ref) -> const Place& {
+      return metadata_.tensors[ref.tensor].places[ref.chunk];
+    };
     std::vector<std::span<const ChunkRef>> tasks;
     for (std::vector<ChunkRef>& refs : by_file) {
       std::ranges::sort(refs, {}, [&](const ChunkRef& ref) { return place(ref).offset; });
@@ -136,7 +153,8 @@ class Verifier {
       for (std::size_t i = 0; i < refs.size(); ++i) {
         bytes += std::min(place(refs[i]).length, kTaskBytes);
         const bool full = i + 1 - begin >= kTaskChunks || bytes >= kTaskBytes;
-        if (i + 1 < refs.size() && (!full || hashes(metadata_.files[place(refs[i]).file]))) continue;
+        if (i + 1 < refs.size() && (!full || hashes(metadata_.files[place(refs[i]).file])))
+          continue;
         tasks.emplace_back(refs.data() + begin, i + 1 - begin);
         begin = i + 1;
         bytes = 0;
@@ -152,7 +170,8 @@ class Verifier {
         const auto check = [&](const ReadableFile& file) {
           for (const ChunkRef& ref : tasks[i]) {
             const TensorMetadata& tensor = metadata_.tensors[ref.tensor];
-            attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset}, [&] { unchecked[i] += check_chunk(ref, file) ? 0 : 1; });
+            attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset},
+                    [&] { unchecked[i] += check_chunk(ref, file) ? 0 : 1; });
             progress_->add(place(ref).length);
           }
         };
@@ -163,13 +182,15 @@ class Verifier {
       });
     });
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-      if (!digests[i].empty()) digests_.emplace(metadata_.files[place(tasks[i].front()).file], digests[i]);
+      if (!digests[i].empty())
+        digests_.emplace(metadata_.files[place(tasks[i].front()).file], digests[i]);
     }
     for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
     for (const std::size_t count : unchecked) report_.chunks_without_checksum += count;
   }
 
-  /// Whether a file is compared with the manifest: then it is read once, for all checksums, from front to back.
+  /// Whether a file is compared with the manifest: then it is read once, for all checksums, from
+  /// front to back.
   bool hashes(const std::string& file) const { return options_.deep && listed_.contains(file); }
 
   /// Returns false if a deep check found no checksum.
@@ -178,8 +199,9 @@ class Verifier {
     check_inside_file(tensor.places[ref.chunk]);
     const ChunkPayload payload = reader_.locate(ref.tensor, ref.chunk, file);
     if (payload.dtype != tensor.properties.dtype) {
-      throw CheckpointError(ErrorCode::kCorrupt, "the metadata say " + std::string(to_string(tensor.properties.dtype)) + ", the chunk holds " +
-                                                     std::string(to_string(payload.dtype)));
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "the metadata say " + std::string(to_string(tensor.properties.dtype)) +
+                                ", the chunk holds " + std::string(to_string(payload.dtype)));
     }
     return !options_.deep || reader_.check_chunk(ref.tensor, ref.chunk, file);
   }
@@ -188,11 +210,15 @@ class Verifier {
     for (std::size_t i = 0; i < metadata_.objects.size(); ++i) {
       const ObjectMetadata& object = metadata_.objects[i];
       if (!file_is_there(object.place)) continue;
-      attempt(report_.problems, {.key = object.key, .file = metadata_.files[object.place.file], .offset = object.place.offset}, [&] {
-        check_inside_file(object.place);
-        reader_.object(i);
-        if (options_.deep && !reader_.check_object(i)) ++report_.objects_without_checksum;
-      });
+      attempt(report_.problems,
+              {.key = object.key,
+               .file = metadata_.files[object.place.file],
+               .offset = object.place.offset},
+              [&] {
+                check_inside_file(object.place);
+                reader_.object(i);
+                if (options_.deep && !reader_.check_object(i)) ++report_.objects_without_checksum;
+              });
       progress_->add(object.place.length);
     }
   }
@@ -200,13 +226,17 @@ class Verifier {
   void check_common() {
     const CheckpointInfo& info = reader_.info();
     ErrorContext context{.file = info.common_file};
-    if (info.common_place) context = {.key = "common state", .file = metadata_.files[info.common_place->file], .offset = info.common_place->offset};
+    if (info.common_place)
+      context = {.key = "common state",
+                 .file = metadata_.files[info.common_place->file],
+                 .offset = info.common_place->offset};
     attempt(report_.problems, context, [&] {
       reader_.common_state();
       if (!options_.deep || !context.file) return;
       const std::unique_ptr<ReadableFile> file = reader_.storage().open(*context.file);
-      const bool compared =
-          info.common_place ? check_torch_file(*file, info.common_place->offset, info.common_place->length) : check_torch_file(*file, 0, file->size());
+      const bool compared = info.common_place ? check_torch_file(*file, info.common_place->offset,
+                                                                 info.common_place->length)
+                                              : check_torch_file(*file, 0, file->size());
       if (!compared) ++report_.objects_without_checksum;
     });
   }
@@ -214,14 +244,17 @@ class Verifier {
   void read_manifest() {
     const Storage& storage = reader_.storage();
     std::optional<IntegrityManifest> manifest;
-    attempt(report_.problems, {.file = kIntegrityFile}, [&] { manifest = find_integrity_manifest(storage); });
+    attempt(report_.problems, {.file = kIntegrityFile},
+            [&] { manifest = find_integrity_manifest(storage); });
     manifest_ = manifest.value_or(IntegrityManifest{});
     for (const IntegrityManifest::Entry& entry : manifest_.files) {
       const std::optional<FileInfo> file = storage.stat(entry.name);
       if (file) manifest_bytes_ += file->size;
       listed_.insert(entry.name);
     }
-    if (manifest) attempt(report_.problems, {.file = kIntegrityFile}, [&] { entries_of(manifest_, files_of(reader_)); });
+    if (manifest)
+      attempt(report_.problems, {.file = kIntegrityFile},
+              [&] { entries_of(manifest_, files_of(reader_)); });
     report_.manifest_files = manifest_.files.size();
   }
 
@@ -238,7 +271,9 @@ class Verifier {
         progress_->add(file->size());
         if (found == entry.sha256) return;
         throw CheckpointError(ErrorCode::kCorrupt,
-                              "hash mismatch: integrity.json expects SHA-256 " + entry.sha256.substr(0, 16) + "…, the file has " + found.substr(0, 16) + "…");
+                              "hash mismatch: integrity.json expects SHA-256 " +
+                                  entry.sha256.substr(0, 16) + "…, the file has " +
+                                  found.substr(0, 16) + "…");
       });
     });
     for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
@@ -259,8 +294,8 @@ class Verifier {
   std::vector<std::optional<std::uint64_t>> file_sizes_;  // empty for files that cannot be opened
   IntegrityManifest manifest_;                            // empty if there is none
   std::uint64_t manifest_bytes_ = 0;
-  std::set<std::string> listed_;                          // in it
-  std::map<std::string, std::string> digests_;            // of files that were read for their checksums
+  std::set<std::string> listed_;                // in it
+  std::map<std::string, std::string> digests_;  // of files that were read for their checksums
   std::optional<ProgressCounter> progress_;
 };
 

@@ -11,11 +11,14 @@ namespace dckpt {
 namespace {
 
 bool holds(std::span<const FileInfo> entries, std::string_view name) {
-  return std::any_of(entries.begin(), entries.end(), [&](const FileInfo& entry) { return entry.name == name; });
+  return std::any_of(entries.begin(), entries.end(),
+                     [&](const FileInfo& entry) { return entry.name == name; });
 }
 
-std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage, const OpenHints& hints) {
-  return open_torch_dist(std::move(storage), {.recover_flattened_shapes = hints.recover_flattened_shapes});
+std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage,
+                                           const OpenHints& hints) {
+  return open_torch_dist(std::move(storage),
+                         {.recover_flattened_shapes = hints.recover_flattened_shapes});
 }
 
 }  // namespace
@@ -23,8 +26,10 @@ std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage, con
 std::vector<SaveStrategyEntry> builtin_save_strategies() {
   return {{.name = "torch_dist",
            .version = 1,
-           .about = "Megatron-Core's distributed checkpoints; with compat: dcp plain PyTorch DCP directories",
-           .capabilities = {.flattened_form = true, .compat = true, .integrity = true, .separation_hint = true},
+           .about = "Megatron-Core's distributed checkpoints; with compat: dcp plain PyTorch DCP "
+                    "directories",
+           .capabilities =
+               {.flattened_form = true, .compat = true, .integrity = true, .separation_hint = true},
            .make = make_torch_dist_save_strategy}};
 }
 
@@ -35,19 +40,32 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
                      .about = "Megatron-Core's distributed checkpoints (0.6 and newer)",
                      .capabilities = {.flattened_form = true, .integrity = true},
                      .open = open_dcp});
-  entries.push_back({.name = "zarr", .versions = {1}, .about = "Megatron-Core's zarr backend (up to 0.15)", .open = [](std::shared_ptr<Storage> storage, const OpenHints&) {
+  entries.push_back({.name = "zarr",
+                     .versions = {1},
+                     .about = "Megatron-Core's zarr backend (up to 0.15)",
+                     .open = [](std::shared_ptr<Storage> storage, const OpenHints&) {
                        return open_zarr(std::move(storage));
                      }});
-  entries.push_back({.name = "torch",
-                     .about = "Megatron's oldest format (mp_rank_*/model_optim_rng.pt), and single torch.save files",
-                     .capabilities = {.objects = false},
-                     .recognises = [](std::span<const FileInfo> found) { return std::any_of(found.begin(), found.end(), [](const FileInfo& entry) { return is_rank_folder(entry.name); }); },
-                     .open = [](std::shared_ptr<Storage> storage, const OpenHints& hints) { return open_legacy_torch(std::move(storage), hints.file); }});
-  entries.push_back({.name = "dcp",
-                     .about = "plain PyTorch DCP directories, torch_dcp, fsdp_dtensor",
-                     .capabilities = {.common_state = false},
-                     .recognises = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
-                     .open = open_dcp});
+  entries.push_back(
+      {.name = "torch",
+       .about =
+           "Megatron's oldest format (mp_rank_*/model_optim_rng.pt), and single torch.save files",
+       .capabilities = {.objects = false},
+       .recognises =
+           [](std::span<const FileInfo> found) {
+             return std::any_of(found.begin(), found.end(),
+                                [](const FileInfo& entry) { return is_rank_folder(entry.name); });
+           },
+       .open =
+           [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
+             return open_legacy_torch(std::move(storage), hints.file);
+           }});
+  entries.push_back(
+      {.name = "dcp",
+       .about = "plain PyTorch DCP directories, torch_dcp, fsdp_dtensor",
+       .capabilities = {.common_state = false},
+       .recognises = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
+       .open = open_dcp});
   return entries;
 }
 

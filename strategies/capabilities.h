@@ -2,13 +2,14 @@
 
 namespace dckpt {
 
-/// What a strategy can do beside storing sharded tensors. A save that needs what its strategy lacks is refused before anything is written.
+/// What a strategy can do beside storing sharded tensors. A save that needs what its strategy lacks
+/// is refused before anything is written.
 struct Capabilities {
-  bool objects = true;         ///< ShardedObjects
-  bool common_state = true;    ///< values that are not sharded
-  bool flattened_form = false; ///< FlattenedForm::kMegatron: metadata with flattened_shape
-  bool compat = false;         ///< other readers than its own: SaveOptions::compat
-  bool integrity = false;      ///< a manifest of its files: SaveOptions::integrity
+  bool objects = true;           ///< ShardedObjects
+  bool common_state = true;      ///< values that are not sharded
+  bool flattened_form = false;   ///< FlattenedForm::kMegatron: metadata with flattened_shape
+  bool compat = false;           ///< other readers than its own: SaveOptions::compat
+  bool integrity = false;        ///< a manifest of its files: SaveOptions::integrity
   bool separation_hint = false;  ///< files of their own for some keys: SaveOptions::separation_hint
 
   friend bool operator==(const Capabilities&, const Capabilities&) = default;

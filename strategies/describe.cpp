@@ -23,7 +23,8 @@ TensorShard describe_tensor(const ShardedTensor& tensor) {
   shard.properties.requires_grad = tensor.data && tensor.data->requires_grad;
   shard.global_shape = tensor.global_shape;
   shard.box = tensor.global_box();
-  if (tensor.flattened_range) shard.range = TensorShard::Range{tensor.flattened_range->begin, tensor.flattened_range->end};
+  if (tensor.flattened_range)
+    shard.range = TensorShard::Range{tensor.flattened_range->begin, tensor.flattened_range->end};
   shard.fragmentation = tensor.axis_fragmentations;
   shard.main_replica = tensor.replica_id.is_main();
   return shard;
@@ -41,7 +42,8 @@ ObjectShard describe_object(const ShardedObject& object) {
 WantedShard describe_wanted(const ShardedTensor& shard) {
   WantedShard wanted;
   wanted.box = shard.global_box();
-  if (shard.flattened_range) wanted.range = WantedShard::Range{shard.flattened_range->begin, shard.flattened_range->end};
+  if (shard.flattened_range)
+    wanted.range = WantedShard::Range{shard.flattened_range->begin, shard.flattened_range->end};
   return wanted;
 }
 

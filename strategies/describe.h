@@ -8,7 +8,8 @@
 
 namespace dckpt {
 
-/// The sharded leaves of a state dict in the order of the tree. Pointers into the tree: valid while it is neither changed nor destroyed.
+/// The sharded leaves of a state dict in the order of the tree. Pointers into the tree: valid while
+/// it is neither changed nor destroyed.
 struct ShardedLeaves {
   std::vector<const ShardedTensor*> tensors;
   std::vector<const ShardedObject*> objects;
@@ -17,13 +18,15 @@ struct ShardedLeaves {
 /// Collects them. Factories must have been applied before.
 ShardedLeaves collect_sharded(const StateDict& state);
 
-/// What planning needs to know of a tensor; `source` is left to the caller. Validates it (Megatron's messages).
+/// What planning needs to know of a tensor; `source` is left to the caller. Validates it
+/// (Megatron's messages).
 TensorShard describe_tensor(const ShardedTensor& tensor);
 
 /// The same of an object; `nbytes` and `source` are left to the caller.
 ObjectShard describe_object(const ShardedObject& object);
 
-/// The part of a stored tensor that a shard asks for. `tensor` and `destination` are left to the caller.
+/// The part of a stored tensor that a shard asks for. `tensor` and `destination` are left to the
+/// caller.
 WantedShard describe_wanted(const ShardedTensor& shard);
 
 }  // namespace dckpt

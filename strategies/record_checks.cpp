@@ -12,8 +12,8 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kMostPieces = 4096;                       // of a record; more are not worth their memory
-constexpr std::uint64_t kStep = std::uint64_t{1} << 20;         // stays in the cache between read and CRC
+constexpr std::size_t kMostPieces = 4096;  // of a record; more are not worth their memory
+constexpr std::uint64_t kStep = std::uint64_t{1} << 20;  // stays in the cache between read and CRC
 
 }  // namespace
 
@@ -52,10 +52,14 @@ void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece
   entry.checked = true;
   if (joined.crc == record.crc) return;
   const TensorMetadata& tensor = metadata_.tensors[chunk.tensor];
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        "the stored elements have another CRC-32 than was recorded with them: they were damaged after they had been "
-                        "written; restore the file from another copy (load.verify: none loads what is there)",
-                        {.key = tensor.key, .file = metadata_.files[tensor.places[chunk.chunk].file], .offset = record.offset});
+  throw CheckpointError(
+      ErrorCode::kCorrupt,
+      "the stored elements have another CRC-32 than was recorded with them: they were damaged "
+      "after they had been "
+      "written; restore the file from another copy (load.verify: none loads what is there)",
+      {.key = tensor.key,
+       .file = metadata_.files[tensor.places[chunk.chunk].file],
+       .offset = record.offset});
 }
 
 std::uint64_t RecordChecks::unchecked_bytes() const {
@@ -78,11 +82,15 @@ Bytes RecordChecks::incomplete() const {
   const std::lock_guard lock(mutex_);
   Bytes out;
   WireWriter writer(out);
-  writer.number(static_cast<std::uint64_t>(std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) { return !entry.second.pieces.empty(); })));
+  writer.number(static_cast<std::uint64_t>(
+      std::count_if(entries_.begin(), entries_.end(),
+                    [](const auto& entry) { return !entry.second.pieces.empty(); })));
   for (const auto& [chunk, entry] : entries_) {
     if (entry.pieces.empty()) continue;
-    for (const std::uint64_t number : {std::uint64_t{chunk.tensor}, std::uint64_t{chunk.chunk}, entry.record.offset, entry.record.length,
-                                       std::uint64_t{entry.record.crc}, std::uint64_t{entry.pieces.size()}}) {
+    for (const std::uint64_t number :
+         {std::uint64_t{chunk.tensor}, std::uint64_t{chunk.chunk}, entry.record.offset,
+          entry.record.length, std::uint64_t{entry.record.crc},
+          std::uint64_t{entry.pieces.size()}}) {
       writer.number(number);
     }
     for (const auto& [begin, piece] : entry.pieces) {
@@ -100,7 +108,8 @@ void RecordChecks::take(ByteView pieces, const std::string& from) {
     ChunkNumber chunk;
     chunk.tensor = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     chunk.chunk = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
-    if (chunk.tensor >= metadata_.tensors.size() || chunk.chunk >= metadata_.tensors[chunk.tensor].places.size()) {
+    if (chunk.tensor >= metadata_.tensors.size() ||
+        chunk.chunk >= metadata_.tensors[chunk.tensor].places.size()) {
       reader.malformed("there is no such chunk");
     }
     RecordedCrc record;

@@ -11,8 +11,9 @@
 
 namespace dckpt {
 
-/// Compares stored chunks with their recorded CRC-32 while they are read in pieces, by several threads
-/// and in any order: as soon as the pieces make up a record, its CRC is made of theirs. Safe to share.
+/// Compares stored chunks with their recorded CRC-32 while they are read in pieces, by several
+/// threads and in any order: as soon as the pieces make up a record, its CRC is made of theirs.
+/// Safe to share.
 class RecordChecks {
  public:
   /// Bytes [begin, end) of a file, and their CRC.
@@ -26,8 +27,8 @@ class RecordChecks {
 
   /// So many more bytes of the chunk are wanted.
   void want(ChunkNumber chunk, std::uint64_t bytes);
-  /// A piece of the chunk's record was read. Throws CheckpointError (corrupt) if the record is complete
-  /// now and has another CRC. What was read before does not count twice.
+  /// A piece of the chunk's record was read. Throws CheckpointError (corrupt) if the record is
+  /// complete now and has another CRC. What was read before does not count twice.
   void add(ChunkNumber chunk, const RecordedCrc& record, const Piece& piece);
 
   /// Of what was wanted, the bytes whose records were not read completely, or have no CRC.
@@ -35,7 +36,8 @@ class RecordChecks {
   /// The wanted chunks for which that holds, ascending.
   std::vector<ChunkNumber> unchecked() const;
 
-  /// What was read of incomplete records, for another rank, and the same from one. `take` throws as `add`.
+  /// What was read of incomplete records, for another rank, and the same from one. `take` throws as
+  /// `add`.
   Bytes incomplete() const;
   void take(ByteView pieces, const std::string& from);
 
@@ -57,7 +59,9 @@ class PassingRecord {
  public:
   /// Null `checks`, or no record: nothing is computed.
   PassingRecord(RecordChecks* checks, ChunkNumber chunk, const std::optional<RecordedCrc>& record)
-      : checks_(record ? checks : nullptr), chunk_(chunk), record_(record.value_or(RecordedCrc{})) {}
+      : checks_(record ? checks : nullptr),
+        chunk_(chunk),
+        record_(record.value_or(RecordedCrc{})) {}
 
   /// Fills `into` from the file. Throws as ReadableFile::read and RecordChecks::add do.
   void read(const ReadableFile& file, std::uint64_t offset, MutableByteView into);

@@ -12,18 +12,20 @@
 #include "strategies/reader.h"
 #include "strategies/save_strategy.h"
 
-// Strategies by action, name and version. The built-in ones are there from the start; a program registers its own before it saves or loads, and before other
-// threads do: nothing is locked. One of the same action, name and version is replaced.
+// Strategies by action, name and version. The built-in ones are there from the start; a program
+// registers its own before it saves or loads, and before other threads do: nothing is locked. One
+// of the same action, name and version is replaced.
 
 namespace dckpt {
 
 /// A backend that checkpoints can be saved in.
 struct SaveStrategyEntry {
-  std::string name;                 ///< what policies call it: save.strategy
+  std::string name;  ///< what policies call it: save.strategy
   int version = 1;
-  std::string about;                ///< one line
+  std::string about;  ///< one line
   Capabilities capabilities{};
-  /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options: read_options() turns them into a struct and reports what does not fit.
+  /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options:
+  /// read_options() turns them into a struct and reports what does not fit.
   std::function<std::unique_ptr<SaveStrategy>(const SaveOptions& options)> make{};
 };
 
@@ -36,13 +38,16 @@ struct OpenHints {
 
 /// A backend that checkpoints can be loaded from.
 struct LoadStrategyEntry {
-  std::string name;                 ///< "torch_dist"; also the backend's name in metadata.json
-  std::vector<int> versions{};      ///< backend versions in metadata.json that it reads; empty: the format has no metadata.json
-  std::string about;                ///< one line
+  std::string name;             ///< "torch_dist"; also the backend's name in metadata.json
+  std::vector<int> versions{};  ///< backend versions in metadata.json that it reads; empty: the
+                                ///< format has no metadata.json
+  std::string about;            ///< one line
   Capabilities capabilities{};
-  /// Whether a directory without metadata.json looks like this format, from its entries; empty for formats that always have one.
+  /// Whether a directory without metadata.json looks like this format, from its entries; empty for
+  /// formats that always have one.
   std::function<bool(std::span<const FileInfo> entries)> recognises{};
-  std::function<std::unique_ptr<CheckpointReader>(std::shared_ptr<Storage>, const OpenHints&)> open{};
+  std::function<std::unique_ptr<CheckpointReader>(std::shared_ptr<Storage>, const OpenHints&)>
+      open{};
 };
 
 /// Throw CheckpointError (invalid argument) for an entry without a name or factory.
@@ -53,11 +58,15 @@ void register_strategy(LoadStrategyEntry entry);
 std::span<const SaveStrategyEntry> save_strategies();
 std::span<const LoadStrategyEntry> load_strategies();
 
-/// Throw CheckpointError (unsupported) that lists what exists and suggests the nearest name. Without a version: the newest.
-const SaveStrategyEntry& find_save_strategy(const std::string& name, std::optional<int> version = std::nullopt);
-const LoadStrategyEntry& find_load_strategy(const std::string& name, std::optional<int> version = std::nullopt);
+/// Throw CheckpointError (unsupported) that lists what exists and suggests the nearest name.
+/// Without a version: the newest.
+const SaveStrategyEntry& find_save_strategy(const std::string& name,
+                                            std::optional<int> version = std::nullopt);
+const LoadStrategyEntry& find_load_strategy(const std::string& name,
+                                            std::optional<int> version = std::nullopt);
 
-/// The strategy that `options` name. Throws CheckpointError (unsupported) if there is none, or if it cannot do what the options ask for.
+/// The strategy that `options` name. Throws CheckpointError (unsupported) if there is none, or if
+/// it cannot do what the options ask for.
 std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& options);
 
 }  // namespace dckpt

@@ -9,10 +9,12 @@
 
 namespace dckpt {
 
-/// Feeds a writer from tensors and serialised objects in memory. Item sources are positions in the two lists.
+/// Feeds a writer from tensors and serialised objects in memory. Item sources are positions in the
+/// two lists.
 class StateSource : public ItemSource {
  public:
-  StateSource(std::vector<Tensor> tensors, std::vector<Bytes> objects) : tensors_(std::move(tensors)), objects_(std::move(objects)) {}
+  StateSource(std::vector<Tensor> tensors, std::vector<Bytes> objects)
+      : tensors_(std::move(tensors)), objects_(std::move(objects)) {}
 
   Bytes object(const WriteItem& item) override { return objects_[item.source]; }
   /// Contiguous tensors are passed on without a copy, others gathered piece by piece.

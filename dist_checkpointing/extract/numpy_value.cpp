@@ -25,7 +25,9 @@ const Value* argument(const Opaque& object, std::size_t index) {
 }
 
 const ValueList* only_state(const Opaque& object) {
-  return object.states.size() == 1 && object.states.front().is(Kind::kTuple) ? &object.states.front().items() : nullptr;
+  return object.states.size() == 1 && object.states.front().is(Kind::kTuple)
+             ? &object.states.front().items()
+             : nullptr;
 }
 
 std::optional<Shape> shape_of(const Value& value) {
@@ -40,10 +42,12 @@ std::optional<Shape> shape_of(const Value& value) {
 
 void to_little_endian(Bytes& bytes, const NumpyDType& dtype) {
   if (!dtype.big_endian || dtype.swap_size < 2) return;
-  for (auto at = bytes.begin(); at != bytes.end(); at += dtype.swap_size) std::reverse(at, at + dtype.swap_size);
+  for (auto at = bytes.begin(); at != bytes.end(); at += dtype.swap_size)
+    std::reverse(at, at + dtype.swap_size);
 }
 
-std::optional<NumpyArray> assemble(const NumpyDType& dtype, const Shape& shape, const Bytes& bytes, bool fortran) {
+std::optional<NumpyArray> assemble(const NumpyDType& dtype, const Shape& shape, const Bytes& bytes,
+                                   bool fortran) {
   const std::optional<std::int64_t> count = checked_numel(shape);
   if (!count) return std::nullopt;
   const std::optional<std::int64_t> size = checked_mul(*count, dtype.item_size);
@@ -56,7 +60,8 @@ std::optional<NumpyArray> assemble(const NumpyDType& dtype, const Shape& shape, 
       strides[axis] = stride;
       stride *= shape[axis];
     }
-    strided_copy(shape, static_cast<std::size_t>(dtype.item_size), bytes.data(), {0, strides}, array.bytes.data(), {0, row_major_strides(shape)});
+    strided_copy(shape, static_cast<std::size_t>(dtype.item_size), bytes.data(), {0, strides},
+                 array.bytes.data(), {0, row_major_strides(shape)});
   }
   to_little_endian(array.bytes, dtype);
   return array;
@@ -86,26 +91,48 @@ std::optional<NumpyDType> numpy_dtype(const Value& value) {
   if (!value.is(Kind::kOpaque)) return std::nullopt;
   const Opaque& object = value.as_opaque();
   const Value* const type = argument(object, 0);
-  if (modern_class_path(object) != "numpy.dtype" || type == nullptr || !type->is_str() || type->as_str().size() < 2) return std::nullopt;
+  if (modern_class_path(object) != "numpy.dtype" || type == nullptr || !type->is_str() ||
+      type->as_str().size() < 2)
+    return std::nullopt;
   const std::optional<std::uint64_t> count = parse_u64(std::string_view(type->as_str()).substr(1));
   constexpr std::uint64_t kLongestItem = 1 << 20;
   if (!count || *count > kLongestItem) return std::nullopt;
 
   NumpyDType dtype{.kind = type->as_str().front()};
-  const auto one_of = [&](std::initializer_list<std::uint64_t> sizes) { return std::ranges::find(sizes, *count) != sizes.end(); };
+  const auto one_of = [&](std::initializer_list<std::uint64_t> sizes) {
+    return std::ranges::find(sizes, *count) != sizes.end();
+  };
   switch (dtype.kind) {
-    case 'b': if (!one_of({1})) return std::nullopt; break;
-    case 'i': case 'u': if (!one_of({1, 2, 4, 8})) return std::nullopt; break;
-    case 'f': if (!one_of({2, 4, 8})) return std::nullopt; break;
-    case 'c': if (!one_of({8, 16})) return std::nullopt; break;
-    case 'S': case 'U': case 'V': if (*count == 0) return std::nullopt; break;
+    case 'b':
+      if (!one_of({1})) return std::nullopt;
+      break;
+    case 'i':
+    case 'u':
+      if (!one_of({1, 2, 4, 8})) return std::nullopt;
+      break;
+    case 'f':
+      if (!one_of({2, 4, 8})) return std::nullopt;
+      break;
+    case 'c':
+      if (!one_of({8, 16})) return std::nullopt;
+      break;
+    case 'S':
+    case 'U':
+    case 'V':
+      if (*count == 0) return std::nullopt;
+      break;
     default: return std::nullopt;
   }
   dtype.item_size = static_cast<std::int64_t>(dtype.kind == 'U' ? *count * 4 : *count);
-  dtype.swap_size = dtype.kind == 'c' ? dtype.item_size / 2 : dtype.kind == 'U' ? 4 : dtype.kind == 'S' || dtype.kind == 'V' ? 1 : dtype.item_size;
+  dtype.swap_size = dtype.kind == 'c'                        ? dtype.item_size / 2
+                    : dtype.kind == 'U'                      ? 4
+                    : dtype.kind == 'S' || dtype.kind == 'V' ? 1
+                                                             : dtype.item_size;
   if (const ValueList* state = only_state(object)) {
     // (version, byte order, subdtype, names, fields, …)
-    if (state->size() < 5 || !(*state)[1].is_str() || !(*state)[2].is_none() || !(*state)[3].is_none()) return std::nullopt;
+    if (state->size() < 5 || !(*state)[1].is_str() || !(*state)[2].is_none() ||
+        !(*state)[3].is_none())
+      return std::nullopt;
     dtype.big_endian = (*state)[1].as_str() == ">";
   }
   return dtype;
@@ -113,9 +140,12 @@ std::optional<NumpyDType> numpy_dtype(const Value& value) {
 
 std::optional<NumpyArray> numpy_array(const Opaque& object) {
   if (is_numpy(object, "multiarray._reconstruct")) {
-    // State: (version, shape, dtype, Fortran order, bytes); a list instead of bytes for arrays of objects.
+    // State: (version, shape, dtype, Fortran order, bytes); a list instead of bytes for arrays of
+    // objects.
     const ValueList* const state = only_state(object);
-    if (state == nullptr || state->size() != 5 || !(*state)[3].is(Kind::kBool) || !((*state)[4].is(Kind::kBytes))) return std::nullopt;
+    if (state == nullptr || state->size() != 5 || !(*state)[3].is(Kind::kBool) ||
+        !((*state)[4].is(Kind::kBytes)))
+      return std::nullopt;
     const std::optional<Shape> shape = shape_of((*state)[1]);
     const std::optional<NumpyDType> dtype = numpy_dtype((*state)[2]);
     if (!shape || !dtype) return std::nullopt;
@@ -125,7 +155,8 @@ std::optional<NumpyArray> numpy_array(const Opaque& object) {
     // Arguments: buffer, dtype, shape, "C" or "F".
     if (!object.args.is(Kind::kTuple) || object.args.size() != 4) return std::nullopt;
     const ValueList& args = object.args.items();
-    if (!(args[0].is(Kind::kBytes) || args[0].is(Kind::kByteArray)) || !args[3].is_str()) return std::nullopt;
+    if (!(args[0].is(Kind::kBytes) || args[0].is(Kind::kByteArray)) || !args[3].is_str())
+      return std::nullopt;
     const std::optional<Shape> shape = shape_of(args[2]);
     const std::optional<NumpyDType> dtype = numpy_dtype(args[1]);
     if (!shape || !dtype) return std::nullopt;
@@ -137,9 +168,13 @@ std::optional<NumpyArray> numpy_array(const Opaque& object) {
 std::optional<NumpyScalar> numpy_scalar(const Opaque& object) {
   const Value* const type = argument(object, 0);
   const Value* const bytes = argument(object, 1);
-  if (!is_numpy(object, "multiarray.scalar") || type == nullptr || bytes == nullptr || !bytes->is(Kind::kBytes)) return std::nullopt;
+  if (!is_numpy(object, "multiarray.scalar") || type == nullptr || bytes == nullptr ||
+      !bytes->is(Kind::kBytes))
+    return std::nullopt;
   const std::optional<NumpyDType> dtype = numpy_dtype(*type);
-  if (!dtype || dtype->name().empty() || static_cast<std::uint64_t>(dtype->item_size) != bytes->as_bytes().size()) return std::nullopt;
+  if (!dtype || dtype->name().empty() ||
+      static_cast<std::uint64_t>(dtype->item_size) != bytes->as_bytes().size())
+    return std::nullopt;
   NumpyScalar scalar{*dtype, bytes->as_bytes()};
   to_little_endian(scalar.bytes, *dtype);
   return scalar;

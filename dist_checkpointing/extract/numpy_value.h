@@ -9,11 +9,12 @@
 
 namespace dckpt {
 
-/// The element type of a numpy array as its pickle describes it. Only types whose elements are plain bytes: numbers, bool, S, U, V.
+/// The element type of a numpy array as its pickle describes it. Only types whose elements are
+/// plain bytes: numbers, bool, S, U, V.
 struct NumpyDType {
-  char kind = 'f';               ///< numpy's letter: b i u f c S U V
-  std::int64_t item_size = 0;    ///< in bytes
-  std::int64_t swap_size = 1;    ///< unit of byte order: half an item for complex numbers, 4 for U
+  char kind = 'f';             ///< numpy's letter: b i u f c S U V
+  std::int64_t item_size = 0;  ///< in bytes
+  std::int64_t swap_size = 1;  ///< unit of byte order: half an item for complex numbers, 4 for U
   bool big_endian = false;
 
   /// "<f4", "|u1": numpy's spelling, little-endian whatever the stored order.
@@ -22,21 +23,23 @@ struct NumpyDType {
   std::string name() const;
 };
 
-/// Reads `numpy.dtype('f4', False, True)` with its state. Empty if it is another object, or a type that holds objects, fields or units.
+/// Reads `numpy.dtype('f4', False, True)` with its state. Empty if it is another object, or a type
+/// that holds objects, fields or units.
 std::optional<NumpyDType> numpy_dtype(const Value& value);
 
 struct NumpyArray {
   NumpyDType dtype;
   Shape shape;
-  Bytes bytes;                   ///< C order, little-endian
+  Bytes bytes;  ///< C order, little-endian
 };
 
-/// Reads a numpy.ndarray (`_reconstruct` with its state, or protocol 5's `_frombuffer`). Empty if it is another object, or if its shape and bytes disagree.
+/// Reads a numpy.ndarray (`_reconstruct` with its state, or protocol 5's `_frombuffer`). Empty if
+/// it is another object, or if its shape and bytes disagree.
 std::optional<NumpyArray> numpy_array(const Opaque& object);
 
 struct NumpyScalar {
   NumpyDType dtype;
-  Bytes bytes;                   ///< little-endian
+  Bytes bytes;  ///< little-endian
 };
 
 /// Reads `numpy.core.multiarray.scalar(dtype, bytes)`.

@@ -16,15 +16,17 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kShortBytes = 64;    // up to this many bytes are shown in hex
-constexpr std::size_t kLongNumbers = 64;   // more numbers than that are hashed
+constexpr std::size_t kShortBytes = 64;   // up to this many bytes are shown in hex
+constexpr std::size_t kLongNumbers = 64;  // more numbers than that are hashed
 constexpr std::size_t kFirst = 4;
-constexpr std::int64_t kExactInts = std::int64_t{1} << 53;  // from here on JSON readers that use doubles would round
+constexpr std::int64_t kExactInts =
+    std::int64_t{1} << 53;  // from here on JSON readers that use doubles would round
 
 using Kind = Value::Kind;
 
 bool is_number(const Value& value) {
-  return value.is(Kind::kBool) || value.is(Kind::kInt) || value.is(Kind::kBigInt) || value.is(Kind::kFloat);
+  return value.is(Kind::kBool) || value.is(Kind::kInt) || value.is(Kind::kBigInt) ||
+         value.is(Kind::kFloat);
 }
 
 std::string python_repr(const Value& number) {
@@ -38,22 +40,28 @@ std::string python_repr(const Value& number) {
 
 /// Numbers by value, everything else by its JSON text.
 void sort_members(ValueList& rendered) {
-  const auto plain_number = [](const Value& value) { return value.is(Kind::kBool) || value.is(Kind::kInt) || value.is(Kind::kFloat); };
+  const auto plain_number = [](const Value& value) {
+    return value.is(Kind::kBool) || value.is(Kind::kInt) || value.is(Kind::kFloat);
+  };
   if (std::ranges::all_of(rendered, plain_number)) {
-    const auto as_double = [](const Value& value) { return value.is(Kind::kBool) ? static_cast<double>(value.as_bool()) : value.as_float(); };
+    const auto as_double = [](const Value& value) {
+      return value.is(Kind::kBool) ? static_cast<double>(value.as_bool()) : value.as_float();
+    };
     std::ranges::stable_sort(rendered, {}, as_double);
     return;
   }
   std::vector<std::pair<std::string, Value>> by_text;
   for (Value& member : rendered) by_text.emplace_back(to_json(member), std::move(member));
-  std::ranges::stable_sort(by_text, {}, [](const auto& entry) -> const std::string& { return entry.first; });
+  std::ranges::stable_sort(by_text, {},
+                           [](const auto& entry) -> const std::string& { return entry.first; });
   rendered.clear();
   for (auto& [text, member] : by_text) rendered.push_back(std::move(member));
 }
 
 Value render_global(const Global& global) {
   if (global.module == "torch") {
-    if (const std::optional<DType> dtype = parse_dtype(global.name)) return tagged("__torch.dtype__", std::string(to_string(*dtype)));
+    if (const std::optional<DType> dtype = parse_dtype(global.name))
+      return tagged("__torch.dtype__", std::string(to_string(*dtype)));
   }
   return tagged("__global__", global.path());
 }
@@ -61,8 +69,10 @@ Value render_global(const Global& global) {
 Value render_element(Renderer& renderer, const Element& element) {
   if (const auto* truth = std::get_if<bool>(&element)) return *truth;
   if (const auto* real = std::get_if<double>(&element)) return renderer.real(*real);
-  if (const auto* complex = std::get_if<ComplexElement>(&element)) return Value::list({renderer.real(complex->real), renderer.real(complex->imag)});
-  if (const auto* large = std::get_if<std::uint64_t>(&element)) return renderer.value(Value(*large));
+  if (const auto* complex = std::get_if<ComplexElement>(&element))
+    return Value::list({renderer.real(complex->real), renderer.real(complex->imag)});
+  if (const auto* large = std::get_if<std::uint64_t>(&element))
+    return renderer.value(Value(*large));
   return renderer.value(Value(std::get<std::int64_t>(element)));
 }
 
@@ -71,16 +81,20 @@ Value render_element(Renderer& renderer, const Element& element) {
 std::string python_repr(double value) {
   if (!std::isfinite(value)) return shortest(value);
   char text[32];
-  const std::string scientific(text, std::to_chars(text, text + sizeof text, value, std::chars_format::scientific).ptr);
+  const std::string scientific(
+      text, std::to_chars(text, text + sizeof text, value, std::chars_format::scientific).ptr);
   const int exponent = std::stoi(scientific.substr(scientific.find('e') + 1));
   if (exponent < -4 || exponent >= 16) return scientific;
   char fixed[64];
-  std::string result(fixed, std::to_chars(fixed, fixed + sizeof fixed, value, std::chars_format::fixed).ptr);
+  std::string result(
+      fixed, std::to_chars(fixed, fixed + sizeof fixed, value, std::chars_format::fixed).ptr);
   if (result.find('.') == std::string::npos) result += ".0";
   return result;
 }
 
-Value tagged(const char* name, Value content) { return Value::dict({{name, std::move(content)}}); }
+Value tagged(const char* name, Value content) {
+  return Value::dict({{name, std::move(content)}});
+}
 
 Value render_bytes(ByteView bytes) {
   Value result = Value::dict({{"len", bytes.size()}, {"sha256", sha256_hex(bytes)}});
@@ -90,15 +104,19 @@ Value render_bytes(ByteView bytes) {
 
 Value render_tensor(const Tensor& tensor) {
   ValueList shape(tensor.shape().begin(), tensor.shape().end());
-  Value result = Value::dict({{"dtype", std::string(to_string(tensor.dtype()))}, {"shape", Value::list(std::move(shape))}});
+  Value result = Value::dict({{"dtype", std::string(to_string(tensor.dtype()))},
+                              {"shape", Value::list(std::move(shape))}});
   if (!tensor.has_data()) return result;
-  if (tensor.device().kind != Device::Kind::kCpu) throw CheckpointError(ErrorCode::kInvalidArgument, "cannot render a tensor that is not in CPU memory");
+  if (tensor.device().kind != Device::Kind::kCpu)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot render a tensor that is not in CPU memory");
   const Tensor dense = tensor.contiguous();
   ValueList first;
   Renderer renderer;
   const std::size_t size = item_size(dense.dtype());
   for (std::size_t i = 0; i < std::min(kFirst, dense.bytes().size() / size); ++i) {
-    first.push_back(render_element(renderer, load_element(dense.dtype(), dense.bytes().data() + i * size)));
+    first.push_back(
+        render_element(renderer, load_element(dense.dtype(), dense.bytes().data() + i * size)));
   }
   result["sha256"] = sha256_hex(dense.bytes());
   result["first"] = Value::list(std::move(first));
@@ -112,16 +130,23 @@ Value Renderer::value(const Value& value) {
     int& depth;
   } const level(depth_);
   // Pairs and tags put up to three levels of JSON around one level of a value.
-  if (depth_ > kMaxRenderDepth / 3) throw CheckpointError(ErrorCode::kUnsupported, "a value is nested too deep to be shown as JSON");
+  if (depth_ > kMaxRenderDepth / 3)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "a value is nested too deep to be shown as JSON");
 
   switch (value.kind()) {
-    case Kind::kNone: case Kind::kBool: case Kind::kStr: return value;
+    case Kind::kNone:
+    case Kind::kBool:
+    case Kind::kStr: return value;
     case Kind::kInt:
-      if (value.as_int() >= kExactInts || value.as_int() <= -kExactInts) return tagged("__int__", std::to_string(value.as_int()));
+      if (value.as_int() >= kExactInts || value.as_int() <= -kExactInts)
+        return tagged("__int__", std::to_string(value.as_int()));
       return value;
     case Kind::kBigInt: return tagged("__int__", value.as_big_int().to_decimal());
     case Kind::kFloat: return real(value.as_float());
-    case Kind::kComplex: return tagged("__complex__", Value::list({real(value.as_complex().real()), real(value.as_complex().imag())}));
+    case Kind::kComplex:
+      return tagged("__complex__", Value::list({real(value.as_complex().real()),
+                                                real(value.as_complex().imag())}));
     case Kind::kBytes: return tagged("__bytes__", render_bytes(value.as_bytes()));
     case Kind::kByteArray: return tagged("__bytearray__", render_bytes(value.as_bytes()));
     case Kind::kList: return sequence("list", value.items());
@@ -133,9 +158,14 @@ Value Renderer::value(const Value& value) {
     case Kind::kStorage: return tagged("__storage__", render_tensor(value.as_storage().elements));
     case Kind::kGlobal: return render_global(value.as_global());
     case Kind::kOpaque: return opaque(value.as_opaque());
-    case Kind::kShardedTensor: return Value::dict({{"__repr__", to_string(value.as_sharded_tensor())}, {"class", "ShardedTensor"}});
-    case Kind::kShardedObject: return Value::dict({{"__repr__", to_string(value.as_sharded_object())}, {"class", "ShardedObject"}});
-    case Kind::kShardedTensorFactory: return Value::dict({{"__repr__", value.as_factory().key}, {"class", "ShardedTensorFactory"}});
+    case Kind::kShardedTensor:
+      return Value::dict(
+          {{"__repr__", to_string(value.as_sharded_tensor())}, {"class", "ShardedTensor"}});
+    case Kind::kShardedObject:
+      return Value::dict(
+          {{"__repr__", to_string(value.as_sharded_object())}, {"class", "ShardedObject"}});
+    case Kind::kShardedTensorFactory:
+      return Value::dict({{"__repr__", value.as_factory().key}, {"class", "ShardedTensorFactory"}});
     case Kind::kLocalNonpersistentObject: return this->value(value.as_local_nonpersistent().value);
   }
   return {};
@@ -151,7 +181,8 @@ Value Renderer::array(const ValueList& items) {
 Value Renderer::pairs(const std::vector<std::pair<Value, Value>>& items) {
   ValueList result;
   result.reserve(items.size());
-  for (const auto& [key, content] : items) result.push_back(Value::list({value(key), value(content)}));
+  for (const auto& [key, content] : items)
+    result.push_back(Value::list({value(key), value(content)}));
   return Value::list(std::move(result));
 }
 
@@ -163,9 +194,13 @@ Value Renderer::real(double value) {
 Value Renderer::sequence(const char* kind, const ValueList& items) {
   if (items.size() > kLongNumbers && std::ranges::all_of(items, is_number)) {
     Sha256 hash;
-    for (std::size_t i = 0; i < items.size(); ++i) hash.update(as_bytes((i > 0 ? "," : "") + python_repr(items[i])));
+    for (std::size_t i = 0; i < items.size(); ++i)
+      hash.update(as_bytes((i > 0 ? "," : "") + python_repr(items[i])));
     const ValueList first(items.begin(), items.begin() + kFirst);
-    return Value::dict({{"__long__", kind}, {"len", items.size()}, {"sha256", hash.finish_hex()}, {"first", array(first)}});
+    return Value::dict({{"__long__", kind},
+                        {"len", items.size()},
+                        {"sha256", hash.finish_hex()},
+                        {"first", array(first)}});
   }
   return std::string_view(kind) == "list" ? array(items) : tagged("__tuple__", array(items));
 }
@@ -177,7 +212,8 @@ Value Renderer::set(const char* tag, const ValueList& items) {
 }
 
 Value Renderer::dict(const Dict& dict) {
-  if (!std::ranges::all_of(dict, [](const auto& item) { return item.first.is_str(); })) return tagged("__dict__", pairs(dict.items()));
+  if (!std::ranges::all_of(dict, [](const auto& item) { return item.first.is_str(); }))
+    return tagged("__dict__", pairs(dict.items()));
   Value result = Value::dict();
   for (const auto& [key, content] : dict) result[key] = value(content);
   return result;
@@ -193,12 +229,16 @@ Value Renderer::opaque(const Opaque& object) {
   }
   result["args"] = object.args.is_sequence() ? array(object.args.items()) : value(object.args);
   if (object.kwargs) result["kwargs"] = value(*object.kwargs);
-  result["state"] = object.states.size() == 1 ? value(object.states.front()) : object.states.empty() ? Value() : array(object.states);
+  result["state"] = object.states.size() == 1 ? value(object.states.front())
+                    : object.states.empty()   ? Value()
+                                              : array(object.states);
   if (!object.list_items.empty()) result["items"] = array(object.list_items);
   if (!object.dict_items.empty()) result["pairs"] = pairs(object.dict_items);
   return tagged("__opaque__", std::move(result));
 }
 
-Value render(const Value& value) { return Renderer().value(value); }
+Value render(const Value& value) {
+  return Renderer().value(value);
+}
 
 }  // namespace dckpt

@@ -15,22 +15,27 @@ namespace {
 using Kind = Value::Kind;
 
 bool is_plain_call(const Opaque& object) {
-  return !object.kwargs && object.states.empty() && object.list_items.empty() && object.dict_items.empty() && object.args.is(Kind::kTuple);
+  return !object.kwargs && object.states.empty() && object.list_items.empty() &&
+         object.dict_items.empty() && object.args.is(Kind::kTuple);
 }
 
-/// The class that an object is an instance of and its one state, however it was made: by a call without arguments, `Class.__new__(Class)`, or protocol 0's
-/// `copyreg._reconstructor(Class, object, None)`.
+/// The class that an object is an instance of and its one state, however it was made: by a call
+/// without arguments, `Class.__new__(Class)`, or protocol 0's `copyreg._reconstructor(Class,
+/// object, None)`.
 struct Instance {
   std::string class_path;
   const Value* state = nullptr;
 };
 
 std::optional<Instance> as_instance(const Opaque& object) {
-  if (object.kwargs || !object.list_items.empty() || !object.dict_items.empty() || object.states.size() > 1 || !object.args.is(Kind::kTuple))
+  if (object.kwargs || !object.list_items.empty() || !object.dict_items.empty() ||
+      object.states.size() > 1 || !object.args.is(Kind::kTuple))
     return std::nullopt;
-  Instance instance{modern_class_path(object), object.states.empty() ? nullptr : &object.states.front()};
+  Instance instance{modern_class_path(object),
+                    object.states.empty() ? nullptr : &object.states.front()};
   const ValueList& args = object.args.items();
-  if (instance.class_path == "copyreg._reconstructor" && args.size() == 3 && args[0].is(Kind::kGlobal) && args[2].is_none()) {
+  if (instance.class_path == "copyreg._reconstructor" && args.size() == 3 &&
+      args[0].is(Kind::kGlobal) && args[2].is_none()) {
     instance.class_path = args[0].as_global().path();
   } else if (!args.empty()) {
     return std::nullopt;
@@ -40,7 +45,9 @@ std::optional<Instance> as_instance(const Opaque& object) {
 
 std::optional<Value> render_namespace(Renderer& renderer, const Opaque& object) {
   const std::optional<Instance> instance = as_instance(object);
-  if (!instance || (instance->class_path != "argparse.Namespace" && instance->class_path != "types.SimpleNamespace")) return std::nullopt;
+  if (!instance || (instance->class_path != "argparse.Namespace" &&
+                    instance->class_path != "types.SimpleNamespace"))
+    return std::nullopt;
   if (instance->state == nullptr) return tagged("__namespace__", Value::dict());
   if (!instance->state->is_dict()) return std::nullopt;
   return tagged("__namespace__", renderer.value(*instance->state));
@@ -65,9 +72,12 @@ std::optional<Value> render_bytes_io(Renderer&, const Opaque& object) {
 }
 
 std::optional<Value> render_mapping(Renderer& renderer, const Opaque& object) {
-  if (object.kwargs || !object.states.empty() || !object.list_items.empty() || !object.args.is(Kind::kTuple)) return std::nullopt;
+  if (object.kwargs || !object.states.empty() || !object.list_items.empty() ||
+      !object.args.is(Kind::kTuple))
+    return std::nullopt;
   const bool ordered = modern_class_path(object) == "collections.OrderedDict";
-  if (object.args.size() > (ordered ? 0 : 1)) return std::nullopt;  // defaultdict's factory is no part of its value
+  if (object.args.size() > (ordered ? 0 : 1))
+    return std::nullopt;  // defaultdict's factory is no part of its value
   return tagged(ordered ? "__OrderedDict__" : "__defaultdict__", renderer.pairs(object.dict_items));
 }
 
@@ -75,8 +85,9 @@ std::optional<Value> render_ndarray(Renderer&, const Opaque& object) {
   const std::optional<NumpyArray> array = numpy_array(object);
   if (!array) return std::nullopt;
   ValueList shape(array->shape.begin(), array->shape.end());
-  return tagged("__ndarray__",
-                Value::dict({{"dtype", array->dtype.spelling()}, {"shape", Value::list(std::move(shape))}, {"sha256", sha256_hex(array->bytes)}}));
+  return tagged("__ndarray__", Value::dict({{"dtype", array->dtype.spelling()},
+                                            {"shape", Value::list(std::move(shape))},
+                                            {"sha256", sha256_hex(array->bytes)}}));
 }
 
 std::optional<Value> render_numpy_scalar(Renderer& renderer, const Opaque& object) {
@@ -85,28 +96,39 @@ std::optional<Value> render_numpy_scalar(Renderer& renderer, const Opaque& objec
   const std::optional<DType> dtype = parse_dtype(scalar->dtype.name());
   if (!dtype) return std::nullopt;
   const Element element = load_element(*dtype, scalar->bytes.data());
-  const Value value = std::visit([&](const auto& number) -> Value {
-    using Number = std::decay_t<decltype(number)>;
-    if constexpr (std::is_same_v<Number, ComplexElement>) return std::complex<double>(number.real, number.imag);
-    else return number;
-  }, element);
+  const Value value = std::visit(
+      [&](const auto& number) -> Value {
+        using Number = std::decay_t<decltype(number)>;
+        if constexpr (std::is_same_v<Number, ComplexElement>)
+          return std::complex<double>(number.real, number.imag);
+        else
+          return number;
+      },
+      element);
   return Value::dict({{"__npscalar__", scalar->dtype.name()}, {"value", renderer.value(value)}});
 }
 
 std::optional<Value> render_torch_size(Renderer& renderer, const Opaque& object) {
-  if (!is_plain_call(object) || object.args.size() != 1 || !object.args.items()[0].is_sequence()) return std::nullopt;
+  if (!is_plain_call(object) || object.args.size() != 1 || !object.args.items()[0].is_sequence())
+    return std::nullopt;
   return tagged("__torch.Size__", renderer.array(object.args.items()[0].items()));
 }
 
 std::optional<Value> render_device(Renderer&, const Opaque& object) {
   if (!is_plain_call(object)) return std::nullopt;
   const ValueList& args = object.args.items();
-  if (args.empty() || args.size() > 2 || !args[0].is_str() || (args.size() == 2 && !args[1].is_int())) return std::nullopt;
-  return tagged("__torch.device__", args.size() == 1 ? args[0].as_str() : args[0].as_str() + ":" + std::to_string(args[1].as_int()));
+  if (args.empty() || args.size() > 2 || !args[0].is_str() ||
+      (args.size() == 2 && !args[1].is_int()))
+    return std::nullopt;
+  return tagged("__torch.device__",
+                args.size() == 1 ? args[0].as_str()
+                                 : args[0].as_str() + ":" + std::to_string(args[1].as_int()));
 }
 
 std::optional<Value> render_parameter(Renderer& renderer, const Opaque& object) {
-  if (!object.args.is(Kind::kTuple) || object.args.size() < 1 || !object.args.items()[0].is_tensor()) return std::nullopt;
+  if (!object.args.is(Kind::kTuple) || object.args.size() < 1 ||
+      !object.args.items()[0].is_tensor())
+    return std::nullopt;
   return renderer.value(object.args.items()[0]);
 }
 
@@ -127,7 +149,8 @@ Value enum_member(const std::string& class_path, std::string_view name, std::int
 
 /// `Class(value)`
 std::optional<Value> render_enum(const Opaque& object, const std::string& class_path) {
-  if (!is_plain_call(object) || object.args.size() != 1 || !object.args.items()[0].is_int()) return std::nullopt;
+  if (!is_plain_call(object) || object.args.size() != 1 || !object.args.items()[0].is_int())
+    return std::nullopt;
   const std::int64_t value = object.args.items()[0].as_int();
   const std::optional<std::string_view> name = enum_name(class_path, value);
   if (!name) return std::nullopt;

@@ -35,10 +35,12 @@ Value render_bytes(ByteView bytes);
 /// {"dtype", "shape", "sha256", "first"}
 Value render_tensor(const Tensor& tensor);
 
-/// An object whose class is known (render_objects.cpp); empty for any other, and for a known class whose fields are not as expected.
+/// An object whose class is known (render_objects.cpp); empty for any other, and for a known class
+/// whose fields are not as expected.
 std::optional<Value> render_known_object(Renderer& renderer, const Opaque& object);
 
-/// The class of an object as today's Python names it: "builtins.set" for protocol 2's "__builtin__ set". Empty if the callable is no plain name.
+/// The class of an object as today's Python names it: "builtins.set" for protocol 2's "__builtin__
+/// set". Empty if the callable is no plain name.
 std::string modern_class_path(const Opaque& object);
 
 }  // namespace dckpt

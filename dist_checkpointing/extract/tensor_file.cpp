@@ -58,15 +58,22 @@ std::optional<std::string_view> safetensors_type(DType dtype) {
 }
 
 [[noreturn]] void throw_no_type(DType dtype, const std::string& format, const std::string& advice) {
-  throw CheckpointError(ErrorCode::kUnsupported, format + " files cannot hold " + std::string(to_string(dtype)) + advice);
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        format + " files cannot hold " + std::string(to_string(dtype)) + advice);
 }
 
-/// Magic, version 1.0, length of the header, then a Python dict padded with blanks so that the elements start at a multiple of 64.
+/// Magic, version 1.0, length of the header, then a Python dict padded with blanks so that the
+/// elements start at a multiple of 64.
 std::string npy_header(DType dtype, const Shape& shape) {
   const std::optional<std::string_view> type = npy_type(dtype);
-  if (!type) throw_no_type(dtype, ".npy", safetensors_type(dtype) ? ": numpy has no such type; write a .safetensors file instead" : "");
+  if (!type)
+    throw_no_type(dtype, ".npy",
+                  safetensors_type(dtype)
+                      ? ": numpy has no such type; write a .safetensors file instead"
+                      : "");
   constexpr std::size_t kPrefix = 10;
-  std::string dict = "{'descr': '" + std::string(*type) + "', 'fortran_order': False, 'shape': " + to_string(shape) + ", }";
+  std::string dict = "{'descr': '" + std::string(*type) +
+                     "', 'fortran_order': False, 'shape': " + to_string(shape) + ", }";
   dict.append(63 - (kPrefix + dict.size()) % 64, ' ');
   dict += '\n';
   std::string header("\x93NUMPY\x01\x00", 8);
@@ -75,12 +82,17 @@ std::string npy_header(DType dtype, const Shape& shape) {
   return header + dict;
 }
 
-/// Length of the header as 8 bytes, then JSON padded with blanks so that the elements are aligned to 8.
-std::string safetensors_header(const std::string& key, DType dtype, const Shape& shape, std::uint64_t bytes) {
+/// Length of the header as 8 bytes, then JSON padded with blanks so that the elements are aligned
+/// to 8.
+std::string safetensors_header(const std::string& key, DType dtype, const Shape& shape,
+                               std::uint64_t bytes) {
   const std::optional<std::string_view> type = safetensors_type(dtype);
-  if (!type) throw_no_type(dtype, ".safetensors", npy_type(dtype) ? "; write a .npy file instead" : "");
+  if (!type)
+    throw_no_type(dtype, ".safetensors", npy_type(dtype) ? "; write a .npy file instead" : "");
   ValueList extents(shape.begin(), shape.end());
-  const Value entry = Value::dict({{"dtype", std::string(*type)}, {"shape", Value::list(std::move(extents))}, {"data_offsets", Value::list({0, bytes})}});
+  const Value entry = Value::dict({{"dtype", std::string(*type)},
+                                   {"shape", Value::list(std::move(extents))},
+                                   {"data_offsets", Value::list({0, bytes})}});
   std::string json = to_json(Value::dict({{key, entry}}));
   json.append((8 - json.size() % 8) % 8, ' ');
   Bytes length;
@@ -90,13 +102,16 @@ std::string safetensors_header(const std::string& key, DType dtype, const Shape&
 
 }  // namespace
 
-void write_tensor_file(const CheckpointReader& reader, std::size_t tensor, TensorFileFormat format, const std::function<void(ByteView)>& sink,
+void write_tensor_file(const CheckpointReader& reader, std::size_t tensor, TensorFileFormat format,
+                       const std::function<void(ByteView)>& sink,
                        const TensorFileOptions& options) {
   const TensorMetadata& metadata = reader.metadata().tensors[tensor];
   with_context({.key = metadata.key}, [&] {
     const DType dtype = metadata.properties.dtype;
-    const std::string header = format == TensorFileFormat::kNpy ? npy_header(dtype, metadata.global_shape())
-                                                                : safetensors_header(metadata.key, dtype, metadata.global_shape(), metadata.nbytes());
+    const std::string header =
+        format == TensorFileFormat::kNpy
+            ? npy_header(dtype, metadata.global_shape())
+            : safetensors_header(metadata.key, dtype, metadata.global_shape(), metadata.nbytes());
     TensorStream pieces(reader, tensor, {.piece = options.memory, .threads = options.threads});
     ProgressCounter progress(options.progress, metadata.nbytes());
     sink(as_bytes(header));

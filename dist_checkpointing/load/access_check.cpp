@@ -16,14 +16,17 @@ namespace {
 Bytes plan_of(const Value& sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   std::vector<LocalShard> shards;
-  for (const ShardedTensor* const tensor : leaves.tensors) shards.emplace_back(describe_tensor(*tensor));
-  for (const ShardedObject* const object : leaves.objects) shards.emplace_back(describe_object(*object));
+  for (const ShardedTensor* const tensor : leaves.tensors)
+    shards.emplace_back(describe_tensor(*tensor));
+  for (const ShardedObject* const object : leaves.objects)
+    shards.emplace_back(describe_object(*object));
   return encode_plan(plan_local_save(shards, FlattenedForm::kBoxes));
 }
 
 }  // namespace
 
-void check_access(const Value& sharded, PlannerKind kind, Communicator& comm, LoadPlanner* planner) {
+void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
+                  LoadPlanner* planner) {
   LoadPlanner::Access mine{.kind = kind, .rank = comm.rank(), .ranks = comm.size()};
   agree(comm, "describing what is asked for", [&] { mine.request = plan_of(sharded); });
   const std::array<std::int64_t, 1> is_known{planner != nullptr && planner->is_checked(mine)};
@@ -35,9 +38,11 @@ void check_access(const Value& sharded, PlannerKind kind, Communicator& comm, Lo
     try {
       std::move(global).finish();
     } catch (const CheckpointError& error) {
-      throw CheckpointError(error.code(),
-                            error.message() + "\nTo load parts of what is stored, set load.validate_access_integrity to false.",
-                            error.context());
+      throw CheckpointError(
+          error.code(),
+          error.message() +
+              "\nTo load parts of what is stored, set load.validate_access_integrity to false.",
+          error.context());
     }
   });
   if (planner != nullptr) planner->remember_checked(std::move(mine));

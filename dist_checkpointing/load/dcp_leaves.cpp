@@ -38,8 +38,10 @@ std::vector<FlatLeaf> leaves_as_stored(const Value& state, const StoredKeys& key
   }
   if (containers.empty()) return leaves;
   names.clear();
-  std::erase_if(leaves, [&](const FlatLeaf& leaf) { return begins_with_one_of(leaf.path, opened); });
-  leaves.insert(leaves.end(), std::make_move_iterator(containers.begin()), std::make_move_iterator(containers.end()));
+  std::erase_if(leaves,
+                [&](const FlatLeaf& leaf) { return begins_with_one_of(leaf.path, opened); });
+  leaves.insert(leaves.end(), std::make_move_iterator(containers.begin()),
+                std::make_move_iterator(containers.end()));
   return leaves;
 }
 

@@ -19,8 +19,8 @@ namespace {
 /// What one leaf of the state becomes.
 struct Wish {
   KeyPath path;
-  Value value;              ///< the leaf, then what was loaded
-  std::string name;         ///< under which it is stored
+  Value value;       ///< the leaf, then what was loaded
+  std::string name;  ///< under which it is stored
   bool is_stored = false;
   bool is_excused = false;  ///< by load.objects
 };
@@ -28,7 +28,8 @@ struct Wish {
 /// The name under which a leaf is stored: sharded ones have keys of their own.
 std::string stored_name(const FlatLeaf& leaf) {
   if (leaf.value.is(Value::Kind::kShardedTensor)) return leaf.value.as_sharded_tensor().key;
-  if (leaf.value.is(Value::Kind::kShardedObject)) return leaf.value.as_sharded_object().unique_key();
+  if (leaf.value.is(Value::Kind::kShardedObject))
+    return leaf.value.as_sharded_object().unique_key();
   return leaf.name;
 }
 
@@ -39,7 +40,8 @@ std::vector<Wish> wishes_of(const LoadContext& load, const Value& state) {
     std::string name = stored_name(leaf);
     const bool is_stored = load.keys.contains(name);
     const bool excused = is_excused(leaf.value, load);
-    wishes.push_back({std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored, excused});
+    wishes.push_back(
+        {std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored, excused});
   }
   return wishes;
 }
@@ -50,35 +52,49 @@ std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<Wish>&
   for (const Wish& wish : wishes) {
     std::optional<Misfit> misfit;
     const auto stored = load.keys.tensor(wish.name);
-    if (!wish.is_stored && !load.options.allow_partial_load && wish.value.is(Value::Kind::kShardedObject)) misfit = misfit_of(wish.value.as_sharded_object(), load.keys, load.options);
-    else if (stored && wish.value.is(Value::Kind::kShardedTensor)) misfit = misfit_of(wish.value.as_sharded_tensor(), load.reader.metadata().tensors[*stored], load.options, true);
-    else if (stored && wish.value.is_tensor()) misfit = misfit_of(ShardedTensor::whole(wish.name, wish.value.as_tensor()), load.reader.metadata().tensors[*stored], load.options, true);
+    if (!wish.is_stored && !load.options.allow_partial_load &&
+        wish.value.is(Value::Kind::kShardedObject))
+      misfit = misfit_of(wish.value.as_sharded_object(), load.keys, load.options);
+    else if (stored && wish.value.is(Value::Kind::kShardedTensor))
+      misfit = misfit_of(wish.value.as_sharded_tensor(), load.reader.metadata().tensors[*stored],
+                         load.options, true);
+    else if (stored && wish.value.is_tensor())
+      misfit = misfit_of(ShardedTensor::whole(wish.name, wish.value.as_tensor()),
+                         load.reader.metadata().tensors[*stored], load.options, true);
     if (misfit) misfits.push_back(std::move(*misfit));
   }
   return misfits;
 }
 
-/// Leaves that are not stored keep their values if the load is partial, or the strict mode one that goes on without them; else they are an error.
+/// Leaves that are not stored keep their values if the load is partial, or the strict mode one that
+/// goes on without them; else they are an error.
 void check_names(const LoadContext& load, const std::vector<Wish>& wishes) {
   Asked asked{{}, misfits_of(load, wishes)};
   KeySet misfitting;
   for (const Misfit& misfit : asked.misfits) misfitting.insert(misfit.key);
   for (const Wish& wish : wishes) {
-    const bool is_misfit = wish.value.is(Value::Kind::kShardedObject) && misfitting.contains(wish.value.as_sharded_object().key);
+    const bool is_misfit = wish.value.is(Value::Kind::kShardedObject) &&
+                           misfitting.contains(wish.value.as_sharded_object().key);
     if (!wish.is_excused && !is_misfit) asked.keys.insert(wish.name);
   }
   if (!load.options.allow_partial_load && checks_unexpected(load.options.strict)) {
-    const KeyDifference difference = check_keys(asked, load.keys.names(), load.options.strict, load.comm);
-    if (returns(load.options.strict)) load.report.missing.assign(difference.missing.begin(), difference.missing.end());
+    const KeyDifference difference =
+        check_keys(asked, load.keys.names(), load.options.strict, load.comm);
+    if (returns(load.options.strict))
+      load.report.missing.assign(difference.missing.begin(), difference.missing.end());
   }
   if (load.options.allow_partial_load || checks_unexpected(load.options.strict)) asked.keys.clear();
-  require_stored(asked, load.keys, "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys)", load.comm);
+  require_stored(asked, load.keys,
+                 "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old "
+                 "values of such keys)",
+                 load.comm);
   for (const Wish& wish : wishes) {
     if (!wish.is_stored && !wish.is_excused) load.report.unexpected.push_back(wish.name);
   }
 }
 
-/// Gives a leaf the tensor that will be filled. What is stored decides what a leaf becomes: a tensor also where a plain value stood.
+/// Gives a leaf the tensor that will be filled. What is stored decides what a leaf becomes: a
+/// tensor also where a plain value stood.
 void request_tensor(const LoadContext& load, TensorRequestBuilder& builder, Wish& wish) {
   if (wish.value.is(Value::Kind::kShardedTensor)) {
     Tensor destination = builder.add(wish.value.as_sharded_tensor());
@@ -88,7 +104,10 @@ void request_tensor(const LoadContext& load, TensorRequestBuilder& builder, Wish
   const auto stored = load.keys.tensor(wish.name);
   if (!stored) return;
   const TensorMetadata& tensor = load.reader.metadata().tensors[*stored];
-  wish.value = builder.add(ShardedTensor::whole(wish.name, wish.value.is_tensor() ? wish.value.as_tensor() : Tensor::described(tensor.properties.dtype, tensor.global_shape())));
+  wish.value = builder.add(ShardedTensor::whole(
+      wish.name, wish.value.is_tensor()
+                     ? wish.value.as_tensor()
+                     : Tensor::described(tensor.properties.dtype, tensor.global_shape())));
 }
 
 /// Gives a leaf the value that was loaded.
@@ -125,7 +144,9 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   report_resharded(load, sharded_of(wishes, [](const Wish& wish) { return wish.is_excused; }));
   check_names(load, wishes);
   load.report.access_checked = load.options.validate_access_integrity;
-  if (load.options.validate_access_integrity) check_access(sharded_of(wishes, [](const Wish& wish) { return wish.is_stored; }), PlannerKind::kDefault, load.comm, load.planner);
+  if (load.options.validate_access_integrity)
+    check_access(sharded_of(wishes, [](const Wish& wish) { return wish.is_stored; }),
+                 PlannerKind::kDefault, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (Wish& wish : wishes) {
@@ -134,19 +155,22 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     }
     request = builder.finish();
   });
-  const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm, load.planner);
+  const ReadStats stats =
+      fill_destinations(load.reader, request, load.options, load.comm, load.planner);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   load.report.bytes_unchecked = stats.bytes_unchecked;
   const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
   agree(load.comm, "putting the state together", [&] {
     for (Wish& wish : wishes) {
-      if (const auto object = load.keys.object(wish.name)) set_object(wish.value, values.at(*object));
+      if (const auto object = load.keys.object(wish.name))
+        set_object(wish.value, values.at(*object));
       replace_leaf(parts.expanded, wish.path, std::move(wish.value));
     }
     parts.expanded = apply_object_rules(std::move(parts.expanded), load);
-    state = load.leaves == Leaves::kPlain ? merge_factories(plain_state(std::move(parts.expanded)), parts.factories)
-                                          : merge_into_factories(std::move(parts.expanded), state);
+    state = load.leaves == Leaves::kPlain
+                ? merge_factories(plain_state(std::move(parts.expanded)), parts.factories)
+                : merge_into_factories(std::move(parts.expanded), state);
   });
 }
 

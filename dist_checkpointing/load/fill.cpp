@@ -20,7 +20,8 @@ void fill_zero(const Tensor& tensor) {
     return;
   }
   const Tensor zeros = Tensor::zeros(tensor.dtype(), tensor.shape());
-  strided_copy(tensor.shape(), item_size(tensor.dtype()), zeros.data(), {0, zeros.strides()}, tensor.data(), {0, tensor.strides()});
+  strided_copy(tensor.shape(), item_size(tensor.dtype()), zeros.data(), {0, zeros.strides()},
+               tensor.data(), {0, tensor.strides()});
 }
 
 /// Pieces of records that several ranks have read are put together, unless there are too many.
@@ -34,37 +35,52 @@ void compare_together(RecordChecks& checks, Communicator& comm) {
   const std::vector<Bytes> lists = comm.all_gather(mine);
   agree(comm, "comparing checksums", [&] {
     for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-      if (static_cast<int>(rank) != comm.rank() && !lists[rank].empty()) checks.take(lists[rank], "rank " + std::to_string(rank) + "'s checksums");
+      if (static_cast<int>(rank) != comm.rank() && !lists[rank].empty())
+        checks.take(lists[rank], "rank " + std::to_string(rank) + "'s checksums");
     }
   });
 }
 
-bool shares(const LoadOptions& options, const Communicator& comm) { return options.parallel.enabled && comm.size() > 1; }
+bool shares(const LoadOptions& options, const Communicator& comm) {
+  return options.parallel.enabled && comm.size() > 1;
+}
 
 }  // namespace
 
-ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request, const LoadOptions& options, Communicator& comm, LoadPlanner* planner) {
-  ReadOptions reading{.threads = options.threads, .staging = options.staging, .verify = options.verify != Verify::kNone};
+ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
+                            const LoadOptions& options, Communicator& comm, LoadPlanner* planner) {
+  ReadOptions reading{.threads = options.threads,
+                      .staging = options.staging,
+                      .verify = options.verify != Verify::kNone};
   RecordChecks checks(reader.metadata());
   if (comm.size() > 1 && reading.verify) reading.checks = &checks;
   ReadStats stats;
-  agree(comm, "preparing the tensors", [&] { std::for_each(request.to_zero.begin(), request.to_zero.end(), fill_zero); });
+  agree(comm, "preparing the tensors",
+        [&] { std::for_each(request.to_zero.begin(), request.to_zero.end(), fill_zero); });
   if (shares(options, comm)) {
-    stats = read_tensors_together(reader, request.items, request.destinations, options.parallel.exchange, comm, reading, planner);
+    stats = read_tensors_together(reader, request.items, request.destinations,
+                                  options.parallel.exchange, comm, reading, planner);
   } else {
-    Heartbeat(comm).agree("reading tensors", [&] { stats = read_tensors(reader, request.items, request.destinations, reading); });
+    Heartbeat(comm).agree("reading tensors", [&] {
+      stats = read_tensors(reader, request.items, request.destinations, reading);
+    });
   }
   if (reading.checks != nullptr) {
     compare_together(checks, comm);
     stats.bytes_unchecked = checks.unchecked_bytes();
   }
   if (options.verify == Verify::kSha256) stats.bytes_unchecked = 0;
-  agree(comm, "padding the tensors", [&] { std::for_each(request.to_pad.begin(), request.to_pad.end(), replicate); });
+  agree(comm, "padding the tensors",
+        [&] { std::for_each(request.to_pad.begin(), request.to_pad.end(), replicate); });
   return stats;
 }
 
-std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader, std::span<const std::uint32_t> objects, const LoadOptions& options, Communicator& comm) {
-  if (shares(options, comm)) return read_objects_together(reader, objects, options.parallel.exchange, comm, options.staging);
+std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader,
+                                                       std::span<const std::uint32_t> objects,
+                                                       const LoadOptions& options,
+                                                       Communicator& comm) {
+  if (shares(options, comm))
+    return read_objects_together(reader, objects, options.parallel.exchange, comm, options.staging);
   std::unordered_map<std::uint32_t, Value> values;
   Heartbeat(comm).agree("reading objects", [&] {
     for (const std::uint32_t object : objects) values[object] = reader.object(object);

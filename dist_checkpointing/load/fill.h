@@ -13,11 +13,18 @@
 
 namespace dckpt {
 
-/// Fills the destinations of a request: the one place where a load moves tensor bytes. Collective; throws the same CheckpointError on all ranks, and then
-/// destinations are partly filled. `planner` may be null.
-ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request, const LoadOptions& options, Communicator& comm, LoadPlanner* planner = nullptr);
+/// Fills the destinations of a request: the one place where a load moves tensor bytes. Collective;
+/// throws the same CheckpointError on all ranks, and then destinations are partly filled. `planner`
+/// may be null.
+ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
+                            const LoadOptions& options, Communicator& comm,
+                            LoadPlanner* planner = nullptr);
 
-/// The values of objects by their positions in the metadata: the one place where a load reads objects. Collective like the above.
-std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader, std::span<const std::uint32_t> objects, const LoadOptions& options, Communicator& comm);
+/// The values of objects by their positions in the metadata: the one place where a load reads
+/// objects. Collective like the above.
+std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader,
+                                                       std::span<const std::uint32_t> objects,
+                                                       const LoadOptions& options,
+                                                       Communicator& comm);
 
 }  // namespace dckpt

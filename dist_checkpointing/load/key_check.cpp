@@ -20,7 +20,8 @@ const std::string kCommonState = "common_state";
 
 KeySet difference(const KeySet& keys, const KeySet& without) {
   KeySet rest;
-  std::set_difference(keys.begin(), keys.end(), without.begin(), without.end(), std::inserter(rest, rest.end()));
+  std::set_difference(keys.begin(), keys.end(), without.begin(), without.end(),
+                      std::inserter(rest, rest.end()));
   return rest;
 }
 
@@ -31,16 +32,19 @@ std::vector<Asked> gather(const Asked& mine, Communicator& comm) {
   for (const std::string& key : mine.keys) writer.text(key);
   writer.number(mine.misfits.size());
   for (const Misfit& misfit : mine.misfits) {
-    for (const std::string* const text : {&misfit.what, &misfit.key, &misfit.advice}) writer.text(*text);
+    for (const std::string* const text : {&misfit.what, &misfit.key, &misfit.advice})
+      writer.text(*text);
   }
   std::vector<Asked> all;
   for (const Bytes& sent : comm.all_gather(bytes)) {
     WireReader reader(sent, "a rank's list of keys");
     Asked& asked = all.emplace_back();
-    for (std::size_t count = reader.count(); count > 0; --count) asked.keys.insert(asked.keys.end(), reader.text());
+    for (std::size_t count = reader.count(); count > 0; --count)
+      asked.keys.insert(asked.keys.end(), reader.text());
     for (std::size_t count = reader.count(); count > 0; --count) {
       Misfit& misfit = asked.misfits.emplace_back();
-      for (std::string* const text : {&misfit.what, &misfit.key, &misfit.advice}) *text = reader.text();
+      for (std::string* const text : {&misfit.what, &misfit.key, &misfit.advice})
+        *text = reader.text();
     }
     reader.finish();
   }
@@ -73,7 +77,8 @@ struct AllRanks {
     if (size == 1) return "this rank";
     if (ranks.size() == size) return "all " + grouped(size) + " ranks";
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < std::min(ranks.size(), kShownRanks); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    for (std::size_t i = 0; i < std::min(ranks.size(), kShownRanks); ++i)
+      text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
     if (ranks.size() > kShownRanks) text += " and " + grouped(ranks.size() - kShownRanks) + " more";
     return text + " of " + grouped(size);
   }
@@ -89,18 +94,24 @@ struct AllRanks {
 std::string advice(const KeySet& asked, const KeySet& stored) {
   const auto rule = suggest_rename(asked, stored);
   if (!rule) return explain_by_layout(asked, stored);
-  const auto yaml = [](const std::string& text) {  // escapes mean in YAML's double quotes what they mean everywhere
+  const auto yaml = [](const std::string& text) {  // escapes mean in YAML's double quotes what they
+                                                   // mean everywhere
     std::string out;
-    for (const char c : printable(text, kMaxRenamePattern * 4)) out += c == '"' ? std::string("\\\"") : std::string(1, c);
+    for (const char c : printable(text, kMaxRenamePattern * 4))
+      out += c == '"' ? std::string("\\\"") : std::string(1, c);
     return "\"" + out + "\"";
   };
-  return "\nAll of them are stored under another prefix. This in the policy gives them the names asked for:\n  load: {rename: [{from: " + yaml(rule->from) + ", to: " + yaml(rule->to) + "}]}";
+  return "\nAll of them are stored under another prefix. This in the policy gives them the names "
+         "asked for:\n  load: {rename: [{from: " +
+         yaml(rule->from) + ", to: " + yaml(rule->to) + "}]}";
 }
 
 /// A paragraph about what is stored otherwise than it is asked for; empty if nothing is.
 std::string misfits_as_text(const AllRanks& ranks) {
   if (ranks.misfits.empty()) return "";
-  return "the request does not fit what is stored" + (ranks.size == 1 ? "" : ", on " + ranks.which(ranks.misfits_on)) + ":" + table_of(ranks.misfits);
+  return "the request does not fit what is stored" +
+         (ranks.size == 1 ? "" : ", on " + ranks.which(ranks.misfits_on)) + ":" +
+         table_of(ranks.misfits);
 }
 
 /// Two paragraphs, each of which may be empty.
@@ -111,27 +122,44 @@ std::string joined(const std::string& first, const std::string& second) {
 /// Megatron's sentences, then the keys.
 std::string describe(const KeySet& missing, const AllRanks& ranks, const KeySet& stored) {
   std::string message;
-  if (!missing.empty()) message += "Some keys found in the checkpoint are missing in the provided sharded state dict. ";
-  if (!ranks.unexpected.empty()) message += "Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. ";
+  if (!missing.empty())
+    message += "Some keys found in the checkpoint are missing in the provided sharded state dict. ";
+  if (!ranks.unexpected.empty())
+    message +=
+        "Unexpected keys (not found in the checkpoint) encountered in the provided sharded state "
+        "dict. ";
   if (!missing.empty()) message += "\nMissing keys (for all ranks):" + table_of(missing);
-  if (!ranks.unexpected.empty()) message += "\nUnexpected keys (for " + ranks.which(ranks.unexpected_on) + "):" + table_of_unknown(ranks.unexpected, stored) + advice(ranks.asked, stored);
+  if (!ranks.unexpected.empty())
+    message += "\nUnexpected keys (for " + ranks.which(ranks.unexpected_on) +
+               "):" + table_of_unknown(ranks.unexpected, stored) + advice(ranks.asked, stored);
   return message;
 }
 
 }  // namespace
 
-bool raises(Strict strict) noexcept { return strict == Strict::kRaiseUnexpected || strict == Strict::kRaiseAll; }
-bool logs(Strict strict) noexcept { return strict == Strict::kLogUnexpected || strict == Strict::kLogAll; }
-bool returns(Strict strict) noexcept { return strict == Strict::kReturnUnexpected || strict == Strict::kReturnAll; }
-bool checks_unexpected(Strict strict) noexcept { return strict != Strict::kAssumeOkUnexpected; }
-bool checks_missing(Strict strict) noexcept { return strict == Strict::kLogAll || strict == Strict::kRaiseAll || strict == Strict::kReturnAll; }
+bool raises(Strict strict) noexcept {
+  return strict == Strict::kRaiseUnexpected || strict == Strict::kRaiseAll;
+}
+bool logs(Strict strict) noexcept {
+  return strict == Strict::kLogUnexpected || strict == Strict::kLogAll;
+}
+bool returns(Strict strict) noexcept {
+  return strict == Strict::kReturnUnexpected || strict == Strict::kReturnAll;
+}
+bool checks_unexpected(Strict strict) noexcept {
+  return strict != Strict::kAssumeOkUnexpected;
+}
+bool checks_missing(Strict strict) noexcept {
+  return strict == Strict::kLogAll || strict == Strict::kRaiseAll || strict == Strict::kReturnAll;
+}
 
 KeySet united(const KeySet& mine, Communicator& comm) {
   if (!any_rank(!mine.empty(), comm)) return {};
   return AllRanks(gather({mine, {}}, comm), {}).asked;
 }
 
-KeyDifference check_keys(const Asked& asked, const KeySet& stored, Strict strict, Communicator& comm) {
+KeyDifference check_keys(const Asked& asked, const KeySet& stored, Strict strict,
+                         Communicator& comm) {
   if (!checks_unexpected(strict)) return {};
   KeyDifference found{{}, difference(asked.keys, stored)};
   const bool tells = raises(strict) || logs(strict);
@@ -146,20 +174,26 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, Strict strict
   const bool misfits = raises(strict) && !ranks.misfits.empty();
   if (!tells || (found.missing.empty() && ranks.unexpected.empty() && !misfits)) return found;
   if (raises(strict)) {
-    throw CheckpointError(ErrorCode::kMismatch, joined(describe(found.missing, ranks, stored), misfits_as_text(ranks)));
+    throw CheckpointError(ErrorCode::kMismatch,
+                          joined(describe(found.missing, ranks, stored), misfits_as_text(ranks)));
   }
   if (comm.rank() == 0) log_warning(describe(found.missing, ranks, stored));
   return found;
 }
 
-void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline, Communicator& comm) {
-  const bool fits = asked.misfits.empty() && std::all_of(asked.keys.begin(), asked.keys.end(), [&](const std::string& key) { return stored.contains(key); });
+void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline,
+                    Communicator& comm) {
+  const bool fits = asked.misfits.empty() &&
+                    std::all_of(asked.keys.begin(), asked.keys.end(),
+                                [&](const std::string& key) { return stored.contains(key); });
   if (!any_rank(!fits, comm)) return;
   const KeySet names = stored.names();
   const AllRanks ranks(gather(asked, comm), names);
   const std::string where = comm.size() == 1 ? "" : ", on " + ranks.which(ranks.unexpected_on);
   std::string message;
-  if (!ranks.unexpected.empty()) message = headline + where + ":" + table_of_unknown(ranks.unexpected, names) + advice(ranks.asked, names);
+  if (!ranks.unexpected.empty())
+    message = headline + where + ":" + table_of_unknown(ranks.unexpected, names) +
+              advice(ranks.asked, names);
   throw CheckpointError(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
 }
 

@@ -26,18 +26,23 @@ bool checks_missing(Strict strict) noexcept;
 /// What a rank asks for.
 struct Asked {
   KeySet keys{};
-  std::vector<Misfit> misfits{};  ///< of what is stored, but otherwise; their keys need not be among `keys`
+  std::vector<Misfit>
+      misfits{};  ///< of what is stored, but otherwise; their keys need not be among `keys`
 };
 
 /// The keys of all ranks. Collective; nothing is exchanged but one number if no rank has any.
 KeySet united(const KeySet& mine, Communicator& comm);
 
-/// Compares keys as far as the mode wants it. A mode that raises throws CheckpointError (mismatch), the same on all ranks, one that logs warns on rank 0; both
-/// tell what was found on all ranks, one that raises together with the misfits. Collective, with the same `stored` and mode on all ranks.
-KeyDifference check_keys(const Asked& asked, const KeySet& stored, Strict strict, Communicator& comm);
+/// Compares keys as far as the mode wants it. A mode that raises throws CheckpointError (mismatch),
+/// the same on all ranks, one that logs warns on rank 0; both tell what was found on all ranks, one
+/// that raises together with the misfits. Collective, with the same `stored` and mode on all ranks.
+KeyDifference check_keys(const Asked& asked, const KeySet& stored, Strict strict,
+                         Communicator& comm);
 
-/// Throws CheckpointError (mismatch), the same on all ranks, if one of them asks for something that is not stored, or stored otherwise: one error for all. What
-/// is not stored comes below `headline`, which lacks its colon. Collective, with the same `stored` on all ranks.
-void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline, Communicator& comm);
+/// Throws CheckpointError (mismatch), the same on all ranks, if one of them asks for something that
+/// is not stored, or stored otherwise: one error for all. What is not stored comes below
+/// `headline`, which lacks its colon. Collective, with the same `stored` on all ranks.
+void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline,
+                    Communicator& comm);
 
 }  // namespace dckpt

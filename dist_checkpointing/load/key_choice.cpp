@@ -10,7 +10,8 @@ namespace {
 
 class Choice {
  public:
-  Choice(std::span<const std::string> wanted, std::set<std::string>& unused) : all_(wanted.empty()), wanted_(wanted.begin(), wanted.end()), unused_(unused) {
+  Choice(std::span<const std::string> wanted, std::set<std::string>& unused)
+      : all_(wanted.empty()), wanted_(wanted.begin(), wanted.end()), unused_(unused) {
     unused_.insert(wanted.begin(), wanted.end());
   }
 
@@ -26,7 +27,8 @@ class Choice {
 
   bool takes(const std::string& key) {
     bool named = is_wanted(key);
-    for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) named |= is_wanted(key.substr(0, dot));
+    for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1))
+      named |= is_wanted(key.substr(0, dot));
     return all_ || named;
   }
 
@@ -44,7 +46,8 @@ class Choice {
 
 }  // namespace
 
-std::vector<PlacedKey> choose_keys(const Metadata& metadata, std::span<const std::string> wanted, std::set<std::string>& unused) {
+std::vector<PlacedKey> choose_keys(const Metadata& metadata, std::span<const std::string> wanted,
+                                   std::set<std::string>& unused) {
   if (const auto problem = problem_of_paths(metadata)) throw *problem;
   Choice choice(wanted, unused);
   std::vector<std::string> keys;

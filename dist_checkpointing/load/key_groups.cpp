@@ -13,7 +13,8 @@ constexpr std::string_view kGridMark = "/shard_";
 constexpr std::string_view kSeparators = "./";
 
 bool is_number(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 /// The components of a key that are numbers, in order.
@@ -21,7 +22,8 @@ std::vector<std::string_view> numbers_of(std::string_view key) {
   std::vector<std::string_view> numbers;
   for (std::size_t at = 0; at <= key.size();) {
     const std::size_t end = std::min(key.find_first_of(kSeparators, at), key.size());
-    if (const std::string_view part = key.substr(at, end - at); is_number(part)) numbers.push_back(part);
+    if (const std::string_view part = key.substr(at, end - at); is_number(part))
+      numbers.push_back(part);
     at = end + 1;
   }
   return numbers;
@@ -68,12 +70,16 @@ class Suggestions {
   std::string for_group(const KeyGroup& group) const {
     const std::string pattern = without_numbers(group.first);
     if (const auto same = groups_.find(pattern); same != groups_.end()) {
-      return ": the checkpoint has " + (same->second.count == 1 ? quoted(same->second.first) : grouped(same->second.count) + " others, e.g. " + quoted(same->second.first));
+      return ": the checkpoint has " +
+             (same->second.count == 1
+                  ? quoted(same->second.first)
+                  : grouped(same->second.count) + " others, e.g. " + quoted(same->second.first));
     }
     const auto close = nearest(pattern, patterns_);
     if (!close) return "";
     const std::string likely = with_numbers(*close, numbers_of(group.first));
-    return ": did you mean " + quoted(stored_.contains(likely) ? likely : groups_.at(*close).first) + "?";
+    return ": did you mean " +
+           quoted(stored_.contains(likely) ? likely : groups_.at(*close).first) + "?";
   }
 
  private:
@@ -102,7 +108,8 @@ std::string escaped_for_replacement(std::string_view text) {
 
 std::string to_string(const KeyGroup& group) {
   std::string text = quoted(group.pattern);
-  if (group.count > 1) text += " (" + grouped(group.count) + " keys, e.g. " + quoted(group.first) + ")";
+  if (group.count > 1)
+    text += " (" + grouped(group.count) + " keys, e.g. " + quoted(group.first) + ")";
   return text;
 }
 
@@ -138,11 +145,15 @@ std::vector<KeyGroup> group_keys(const KeySet& keys) {
   return groups;
 }
 
-std::string table_of(const KeySet& keys) { return table(keys, [](const KeyGroup& group) { return to_string(group); }); }
+std::string table_of(const KeySet& keys) {
+  return table(keys, [](const KeyGroup& group) { return to_string(group); });
+}
 
 std::string table_of_unknown(const KeySet& unknown, const KeySet& stored) {
   const Suggestions suggestions(stored);
-  return table(unknown, [&](const KeyGroup& group) { return to_string(group) + suggestions.for_group(group); });
+  return table(unknown, [&](const KeyGroup& group) {
+    return to_string(group) + suggestions.for_group(group);
+  });
 }
 
 std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored) {
@@ -150,23 +161,31 @@ std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stor
   const auto first = std::find_if(asked.begin(), asked.end(), is_unknown);
   if (first == asked.end()) return std::nullopt;
 
-  const auto if_usable = [](RenameRule rule) { return problem_of(rule) ? std::nullopt : std::optional(std::move(rule)); };
+  const auto if_usable = [](RenameRule rule) {
+    return problem_of(rule) ? std::nullopt : std::optional(std::move(rule));
+  };
   const auto all_stored_behind = [&](const std::string& prefix) {
-    return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) { return is_unknown(key) ? stored.contains(prefix + key) : !key.starts_with(prefix); });
+    return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) {
+      return is_unknown(key) ? stored.contains(prefix + key) : !key.starts_with(prefix);
+    });
   };
   for (const std::string& key : stored) {
     if (!key.ends_with(*first)) continue;
     const std::string prefix = key.substr(0, key.size() - first->size());
-    if (all_stored_behind(prefix)) return if_usable({"^" + escaped_for_regex(prefix) + "(.*)$", "\\1"});
+    if (all_stored_behind(prefix))
+      return if_usable({"^" + escaped_for_regex(prefix) + "(.*)$", "\\1"});
   }
 
   const auto all_stored_without = [&](std::size_t length) {
     return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) {
-      return is_unknown(key) && key.size() > length && key.compare(0, length, *first, 0, length) == 0 && stored.contains(key.substr(length));
+      return is_unknown(key) && key.size() > length &&
+             key.compare(0, length, *first, 0, length) == 0 && stored.contains(key.substr(length));
     });
   };
-  for (std::size_t dot = first->find('.'); dot != std::string::npos; dot = first->find('.', dot + 1)) {
-    if (all_stored_without(dot + 1)) return if_usable({"^(.*)$", escaped_for_replacement(first->substr(0, dot + 1)) + "\\1"});
+  for (std::size_t dot = first->find('.'); dot != std::string::npos;
+       dot = first->find('.', dot + 1)) {
+    if (all_stored_without(dot + 1))
+      return if_usable({"^(.*)$", escaped_for_replacement(first->substr(0, dot + 1)) + "\\1"});
   }
   return std::nullopt;
 }

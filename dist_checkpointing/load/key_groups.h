@@ -13,14 +13,15 @@ namespace dckpt {
 
 using KeySet = std::set<std::string>;
 
-/// A key without its numbers: components that are decimal numbers become `*`, and so does an object's place in its grid.
-/// "layers.11.mlp.w" → "layers.*.mlp.w", "rng/shard_0.1_4.2" → "rng/shard_*".
+/// A key without its numbers: components that are decimal numbers become `*`, and so does an
+/// object's place in its grid. "layers.11.mlp.w" → "layers.*.mlp.w", "rng/shard_0.1_4.2" →
+/// "rng/shard_*".
 std::string without_numbers(std::string_view key);
 
 /// Keys that differ only in their numbers.
 struct KeyGroup {
-  std::string pattern;    ///< without_numbers of them; of a single one the key itself
-  std::string first;      ///< the least of them
+  std::string pattern;  ///< without_numbers of them; of a single one the key itself
+  std::string first;    ///< the least of them
   std::size_t count = 0;
 };
 
@@ -36,10 +37,12 @@ inline constexpr std::size_t kShownGroups = 20;
 /// Keys for people: a line, beginning with "\n  ", for each group.
 std::string table_of(const KeySet& keys);
 
-/// The same of keys that are not among the stored ones, each with the stored key that is most like it, if one is close.
+/// The same of keys that are not among the stored ones, each with the stored key that is most like
+/// it, if one is close.
 std::string table_of_unknown(const KeySet& unknown, const KeySet& stored);
 
-/// The rule of load.rename under which all that is asked for is stored, where the stored keys have one common prefix too much or too little.
+/// The rule of load.rename under which all that is asked for is stored, where the stored keys have
+/// one common prefix too much or too little.
 std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored);
 
 }  // namespace dckpt

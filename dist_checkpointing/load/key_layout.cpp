@@ -35,7 +35,8 @@ struct Parsed {
 Parsed parse(std::string_view key) {
   Parsed parsed{std::string(key.substr(0, key.rfind("/shard_")))};
   std::string& text = parsed.subject;
-  if (const std::size_t at = text.find(kLayers); at != std::string::npos && (at == 0 || text[at - 1] == '.')) {
+  if (const std::size_t at = text.find(kLayers);
+      at != std::string::npos && (at == 0 || text[at - 1] == '.')) {
     const std::size_t begin = at + kLayers.size();
     const std::size_t end = text.find_first_not_of("0123456789", begin);
     if (end != std::string::npos && end > begin && text[end] == '.') {
@@ -65,7 +66,8 @@ struct Explained {
     if (keys++ == 0) asked = key, stored = counterpart;
   }
   std::string example() const {
-    return grouped(keys) + (keys == 1 ? " key" : " keys") + " (" + quoted(asked) + " is " + quoted(stored) + " there)";
+    return grouped(keys) + (keys == 1 ? " key" : " keys") + " (" + quoted(asked) + " is " +
+           quoted(stored) + " there)";
   }
 };
 
@@ -78,7 +80,8 @@ std::string rule_for(const NormName& norm, bool asked_is_local) {
   };
   const std::string_view stored = asked_is_local ? norm.transformer_engine : norm.local;
   const std::string_view asked = asked_is_local ? norm.local : norm.transformer_engine;
-  return "{from: '" + escaped(stored) + "(weight|bias)$', to: '" + std::string(asked.substr(1)) + "\\1'}";
+  return "{from: '" + escaped(stored) + "(weight|bias)$', to: '" + std::string(asked.substr(1)) +
+         "\\1'}";
 }
 
 }  // namespace
@@ -104,16 +107,25 @@ std::string explain_by_layout(const KeySet& asked, const KeySet& stored) {
   }
   std::string text;
   if (per_layer.keys != 0) {
-    text += "\nThe checkpoint stacks its layers in one tensor per name (Megatron's homogeneous layers), a key per layer is asked for: " +
-            per_layer.example() + ". Ask for layer i of n as a shard of the stacked key, with a prepended axis (prepend_axis_num = 1, offset i of n).";
+    text +=
+        "\nThe checkpoint stacks its layers in one tensor per name (Megatron's homogeneous "
+        "layers), a key per layer is asked for: " +
+        per_layer.example() +
+        ". Ask for layer i of n as a shard of the stacked key, with a prepended axis "
+        "(prepend_axis_num = 1, offset i of n).";
   }
   if (stacked.keys != 0) {
-    text += "\nThe checkpoint has a key per layer (Megatron's non-homogeneous layers), stacked layers are asked for: " + stacked.example() +
-            ". Ask for each layer under its own key, without the prepended axis.";
+    text +=
+        "\nThe checkpoint has a key per layer (Megatron's non-homogeneous layers), stacked layers "
+        "are asked for: " +
+        stacked.example() + ". Ask for each layer under its own key, without the prepended axis.";
   }
   if (!spec.empty()) {
-    text += std::string("\nThe checkpoint names norms as Megatron's ") + (asks_local ? "Transformer Engine" : "local") + " spec does, the request as its " +
-            (asks_local ? "local" : "Transformer Engine") + " spec: " + spec.begin()->second.example() + ". This in the policy gives them the names asked for:\n  load: {rename: [";
+    text += std::string("\nThe checkpoint names norms as Megatron's ") +
+            (asks_local ? "Transformer Engine" : "local") + " spec does, the request as its " +
+            (asks_local ? "local" : "Transformer Engine") +
+            " spec: " + spec.begin()->second.example() +
+            ". This in the policy gives them the names asked for:\n  load: {rename: [";
     std::string rules;
     for (const auto& [rule, explained] : spec) rules += (rules.empty() ? "" : ", ") + rule;
     text += rules + "]}";

@@ -29,8 +29,8 @@ struct LoadContext {
   Leaves leaves = Leaves::kDescribed;
 };
 
-/// Loads as Megatron does: sharded leaves under their own keys, wherever they stand in the state; what is neither sharded nor local comes from `common`.
-/// Collective.
+/// Loads as Megatron does: sharded leaves under their own keys, wherever they stand in the state;
+/// what is neither sharded nor local comes from `common`. Collective.
 void load_megatron(const LoadContext& load, Value common, StateDict& state);
 
 /// Loads as PyTorch DCP does: every leaf under its path, sharded ones under their keys. Collective.

@@ -28,17 +28,25 @@ std::vector<Misfit> misfits_of(const LoadContext& load, const Value& sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   for (const ShardedTensor* const tensor : leaves.tensors) {
     const auto stored = load.keys.tensor(tensor->key);
-    if (stored) note(misfit_of(*tensor, load.reader.metadata().tensors[*stored], load.options, load.reader.info().format == "dcp"));
-    else if (load.keys.grids(tensor->key) != nullptr) note(Misfit{"asked for as a tensor, but stored as an object:", tensor->key});
+    if (stored)
+      note(misfit_of(*tensor, load.reader.metadata().tensors[*stored], load.options,
+                     load.reader.info().format == "dcp"));
+    else if (load.keys.grids(tensor->key) != nullptr)
+      note(Misfit{"asked for as a tensor, but stored as an object:", tensor->key});
   }
-  for (const ShardedObject* const object : leaves.objects) note(misfit_of(*object, load.keys, load.options));
+  for (const ShardedObject* const object : leaves.objects)
+    note(misfit_of(*object, load.keys, load.options));
   return misfits;
 }
 
-const std::string& key_of(const Value& leaf) { return leaf.is(Value::Kind::kShardedTensor) ? leaf.as_sharded_tensor().key : leaf.as_sharded_object().key; }
+const std::string& key_of(const Value& leaf) {
+  return leaf.is(Value::Kind::kShardedTensor) ? leaf.as_sharded_tensor().key
+                                              : leaf.as_sharded_object().key;
+}
 
 /// The keys that are asked for, not stored, and tolerated by the strict mode.
-KeySet find_unexpected(const LoadContext& load, const Value& sharded, const std::vector<Misfit>& misfits) {
+KeySet find_unexpected(const LoadContext& load, const Value& sharded,
+                       const std::vector<Misfit>& misfits) {
   if (!checks_unexpected(load.options.strict)) return {};
   const ShardedLeaves leaves = collect_sharded(sharded);
   Asked asked{{}, misfits};
@@ -62,9 +70,11 @@ void require_all(const LoadContext& load, const Value& sharded, std::vector<Misf
     if (!misfitting.contains(tensor->key)) asked.keys.insert(tensor->key);
   }
   for (const ShardedObject* const object : leaves.objects) {
-    if (!misfitting.contains(object->key) && !is_excused(*object, load)) asked.keys.insert(object->unique_key());
+    if (!misfitting.contains(object->key) && !is_excused(*object, load))
+      asked.keys.insert(object->unique_key());
   }
-  require_stored(asked, load.keys, "keys are asked for that the checkpoint does not have", load.comm);
+  require_stored(asked, load.keys, "keys are asked for that the checkpoint does not have",
+                 load.comm);
 }
 
 /// What was read for the sharded leaves, in the order of the tree: tensors, then values of objects.
@@ -74,7 +84,8 @@ struct LoadedLeaves {
 };
 
 /// The tree with what was loaded in its sharded leaves; those that were not asked for stay.
-Value filled(const LoadContext& load, Value state, const LoadedLeaves& loaded, const KeySet& unexpected) {
+Value filled(const LoadContext& load, Value state, const LoadedLeaves& loaded,
+             const KeySet& unexpected) {
   std::size_t tensors = 0;
   std::size_t objects = 0;
   return map_leaves(std::move(state), [&](Value leaf) {
@@ -93,7 +104,8 @@ Value filled(const LoadContext& load, Value state, const LoadedLeaves& loaded, c
   });
 }
 
-/// Megatron's result: the common state, local values, and what was loaded in place of sharded leaves.
+/// Megatron's result: the common state, local values, and what was loaded in place of sharded
+/// leaves.
 Value plain_result(Value common, const LoadRequest& parts, Value sharded) {
   const Value leaves = plain_state(std::move(sharded));
   Value base = common.is_none() ? Value::dict() : std::move(common);
@@ -103,22 +115,27 @@ Value plain_result(Value common, const LoadRequest& parts, Value sharded) {
 }
 
 /// The caller's tree: sharded leaves with what was loaded, the others from the common state.
-Value described_result(const LoadContext& load, const Value& common, const Value& state, Value expanded) {
+Value described_result(const LoadContext& load, const Value& common, const Value& state,
+                       Value expanded) {
   MergedCommon merged = merge_common(merge_into_factories(std::move(expanded), state), common);
   for (const KeyPath& path : merged.kept) load.report.kept.push_back(to_string(path));
   return std::move(merged.state);
 }
 
-/// Megatron loads the common state alone for a state without sharded leaves; someone who is new to it expects all. Collective.
+/// Megatron loads the common state alone for a state without sharded leaves; someone who is new to
+/// it expects all. Collective.
 void warn_if_nothing_is_asked(const LoadContext& load, const Value& sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   const std::array<std::int64_t, 1> asks{leaves.tensors.empty() && leaves.objects.empty() ? 0 : 1};
   if (load.comm.all_reduce(asks, ReduceOp::kMax).front() != 0 || load.comm.rank() != 0) return;
   const Metadata& metadata = load.reader.metadata();
   if (metadata.tensors.empty()) return;
-  log_warning("the state dict has no ShardedTensors or ShardedObjects, so only the common state is loaded, none of the checkpoint's " +
-              grouped(metadata.tensors.size()) +
-              " tensors; load_state_dict() and load_plain_tensors() return tensors, load_sharded_metadata() a state dict that asks for all");
+  log_warning(
+      "the state dict has no ShardedTensors or ShardedObjects, so only the common state is loaded, "
+      "none of the checkpoint's " +
+      grouped(metadata.tensors.size()) +
+      " tensors; load_state_dict() and load_plain_tensors() return tensors, "
+      "load_sharded_metadata() a state dict that asks for all");
 }
 
 }  // namespace
@@ -140,22 +157,27 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   if (!unexpected.empty()) {
     const auto is_stored = [&](const Value& leaf) { return !unexpected.contains(key_of(leaf)); };
     asked = extract_matching(asked, is_stored).matching;
-    if (load.leaves == Leaves::kPlain) parts.sharded = extract_matching(parts.sharded, is_stored).matching;
+    if (load.leaves == Leaves::kPlain)
+      parts.sharded = extract_matching(parts.sharded, is_stored).matching;
   }
   report_resharded(load, asked);
   require_all(load, asked, std::move(misfits));
   load.report.access_checked = load.options.validate_access_integrity;
-  if (load.options.validate_access_integrity) check_access(asked, PlannerKind::kMegatron, load.comm, load.planner);
+  if (load.options.validate_access_integrity)
+    check_access(asked, PlannerKind::kMegatron, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     const ShardedLeaves leaves = collect_sharded(asked);
     for (const ShardedObject* const object : leaves.objects) {
-      if (const auto position = load.keys.object(object->unique_key())) objects.push_back(*position);
+      if (const auto position = load.keys.object(object->unique_key()))
+        objects.push_back(*position);
     }
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
-    for (const ShardedTensor* const tensor : leaves.tensors) loaded.tensors.push_back(builder.add(*tensor));
+    for (const ShardedTensor* const tensor : leaves.tensors)
+      loaded.tensors.push_back(builder.add(*tensor));
     request = builder.finish();
   });
-  const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm, load.planner);
+  const ReadStats stats =
+      fill_destinations(load.reader, request, load.options, load.comm, load.planner);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   load.report.bytes_unchecked = stats.bytes_unchecked;
@@ -163,9 +185,13 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   agree(load.comm, "putting the state together", [&] {
     for (const std::uint32_t object : objects) loaded.objects.push_back(values.at(object));
     if (load.leaves == Leaves::kPlain) {
-      state = plain_result(std::move(common), parts, filled(load, apply_object_rules(std::move(parts.sharded), load), loaded, unexpected));
+      state = plain_result(
+          std::move(common), parts,
+          filled(load, apply_object_rules(std::move(parts.sharded), load), loaded, unexpected));
     } else {
-      state = described_result(load, common, state, filled(load, apply_object_rules(std::move(parts.expanded), load), loaded, unexpected));
+      state = described_result(
+          load, common, state,
+          filled(load, apply_object_rules(std::move(parts.expanded), load), loaded, unexpected));
     }
   });
 }

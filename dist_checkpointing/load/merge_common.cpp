@@ -45,11 +45,13 @@ void replace(Value& into, const Value& stored) {
   if (into.is_list() && stored.is_list() && into.size() == stored.size()) {
     ValueList& items = into.mutable_items();
     for (std::size_t i = 0; i < items.size(); ++i) replace(items[i], stored.items()[i]);
-  } else if (into.is_tensor() && stored.is_tensor() && can_hold(into.as_tensor(), stored.as_tensor())) {
+  } else if (into.is_tensor() && stored.is_tensor() &&
+             can_hold(into.as_tensor(), stored.as_tensor())) {
     const Tensor& to = into.as_tensor();
     const Tensor& from = stored.as_tensor();
     if (to.numel() == 0) return;
-    strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(), {0, to.strides()});
+    strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(),
+                 {0, to.strides()});
   } else {
     into = stored;
   }
@@ -60,14 +62,16 @@ class CommonMerge {
   explicit CommonMerge(std::vector<KeyPath>& kept) : kept_(kept) {}
 
   void merge(Value& into, const Value& stored) {
-    if (into.is_dict() && stored.is_dict()) return merge_dicts(into.mutable_dict(), stored.as_dict());
+    if (into.is_dict() && stored.is_dict())
+      return merge_dicts(into.mutable_dict(), stored.as_dict());
     if (!leaves_of(into).staying) {
       replace(into, stored);
     } else if (into.is_list() && stored.is_list()) {
       merge_lists(into.mutable_items(), stored.items());
     } else {
       refuse(std::string("the checkpoint's common state has a ") + to_string(stored.kind()) +
-             " here, the state a " + (stays(into) ? "sharded or local leaf" : "container of sharded leaves") +
+             " here, the state a " +
+             (stays(into) ? "sharded or local leaf" : "container of sharded leaves") +
              "; was it saved with plain tensors in place of ShardedTensors?");
     }
   }
@@ -77,9 +81,8 @@ class CommonMerge {
     for (std::size_t i = 0; i < into.size(); ++i) {
       const Value& key = into.items()[i].first;
       const Value* const found = stored.find(key);
-      below(element_of(key), [&] {
-        found != nullptr ? merge(into.value_at(i), *found) : keep(into.value_at(i));
-      });
+      below(element_of(key),
+            [&] { found != nullptr ? merge(into.value_at(i), *found) : keep(into.value_at(i)); });
     }
     for (const auto& [key, value] : stored) {
       if (into.find(key) == nullptr) into.set(key, value);
@@ -120,7 +123,8 @@ class CommonMerge {
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw CheckpointError(ErrorCode::kMismatch, "cannot merge the common state at " + to_string(path_) + ": " + why);
+    throw CheckpointError(ErrorCode::kMismatch,
+                          "cannot merge the common state at " + to_string(path_) + ": " + why);
   }
 
   std::vector<KeyPath>& kept_;

@@ -12,9 +12,11 @@
 namespace dckpt {
 namespace {
 
-/// Whether axis 0 of a key counts the words of a vocabulary, which Megatron pads for the tensor-parallel size.
+/// Whether axis 0 of a key counts the words of a vocabulary, which Megatron pads for the
+/// tensor-parallel size.
 bool has_vocabulary_axis(const std::string& key) {
-  return key.ends_with("word_embeddings.weight") || key.ends_with("output_layer.weight") || key.ends_with("output_layer.bias");
+  return key.ends_with("word_embeddings.weight") || key.ends_with("output_layer.weight") ||
+         key.ends_with("output_layer.bias");
 }
 
 /// Which axes differ, why that may be, and what can be done.
@@ -23,14 +25,21 @@ std::string advice_for_shapes(const std::string& key, ShapeView stored, ShapeVie
     const bool is_slice = stored.size() == asked.size() + 1 && equal(stored.subspan(1), asked);
     const bool is_stack = asked.size() == stored.size() + 1 && equal(asked.subspan(1), stored);
     std::string text = "the number of axes differs";
-    if (is_slice) text += "; the checkpoint has one more in front, as for stacked layers: ask for a row of it (prepend_axis_num)";
-    if (is_stack) text += "; one more in front is asked for, as for stacked layers, but the checkpoint has a single one";
+    if (is_slice)
+      text +=
+          "; the checkpoint has one more in front, as for stacked layers: ask for a row of it "
+          "(prepend_axis_num)";
+    if (is_stack)
+      text +=
+          "; one more in front is asked for, as for stacked layers, but the checkpoint has a "
+          "single one";
     return text;
   }
   std::vector<std::string> axes;
   for (std::size_t axis = 0; axis < stored.size(); ++axis) {
     if (stored[axis] == asked[axis]) continue;
-    axes.push_back("axis " + std::to_string(axis) + " has " + std::to_string(stored[axis]) + " in the checkpoint, not " + std::to_string(asked[axis]));
+    axes.push_back("axis " + std::to_string(axis) + " has " + std::to_string(stored[axis]) +
+                   " in the checkpoint, not " + std::to_string(asked[axis]));
   }
   std::string text;
   for (const std::string& axis : axes) text += (text.empty() ? "" : ", ") + axis;
@@ -50,50 +59,68 @@ std::string grids_as_text(const std::set<Shape>& grids) {
 
 bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& options) {
   return shard.allow_shape_mismatch ||
-         std::ranges::any_of(options.allow_shape_mismatch, [&](const std::string& pattern) { return glob_match(pattern, shard.key); });
+         std::ranges::any_of(options.allow_shape_mismatch, [&](const std::string& pattern) {
+           return glob_match(pattern, shard.key);
+         });
 }
 
-std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorMetadata& stored, const LoadOptions& options, bool is_dcp) {
+std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorMetadata& stored,
+                                const LoadOptions& options, bool is_dcp) {
   const Shape& shape = stored.global_shape();
   const DType dtype = stored.properties.dtype;
   std::string what;
   std::string advice;
-  const auto add = [](std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
+  const auto add = [](std::string& text, const std::string& part) {
+    text += (text.empty() ? "" : "; ") + part;
+  };
   if (dtype != shard.dtype) {
-    add(what, "dtype mismatch for loaded (" + std::string(to_string(dtype)) + ") and expected (" + std::string(to_string(shard.dtype)) + ") tensor for key");
+    add(what, "dtype mismatch for loaded (" + std::string(to_string(dtype)) + ") and expected (" +
+                  std::string(to_string(shard.dtype)) + ") tensor for key");
     add(advice, "convert the destination, nothing is cast silently");
   }
-  const bool may_differ = shape.size() == shard.global_shape.size() && shape_mismatch_allowed(shard, options);
+  const bool may_differ =
+      shape.size() == shard.global_shape.size() && shape_mismatch_allowed(shard, options);
   if (!equal(shape, shard.global_shape) && !may_differ) {
-    add(what, is_dcp ? "Size mismatch between saved " + to_string(shape) + " and current: " + to_string(shard.global_shape) + " for"
-                     : "Global shape mismatch for loaded (" + to_string(shape) + ") and expected (" + to_string(shard.global_shape) + ") tensor for key");
+    add(what, is_dcp ? "Size mismatch between saved " + to_string(shape) +
+                           " and current: " + to_string(shard.global_shape) + " for"
+                     : "Global shape mismatch for loaded (" + to_string(shape) +
+                           ") and expected (" + to_string(shard.global_shape) + ") tensor for key");
     add(advice, advice_for_shapes(shard.key, shape, shard.global_shape));
   }
   if (what.empty()) return std::nullopt;
   return Misfit{what, shard.key, advice};
 }
 
-std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& keys, const LoadOptions& options) {
-  if (keys.tensor(object.unique_key()) || keys.tensor(object.key)) return Misfit{"asked for as an object, but stored as a tensor:", object.key};
+std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& keys,
+                                const LoadOptions& options) {
+  if (keys.tensor(object.unique_key()) || keys.tensor(object.key))
+    return Misfit{"asked for as an object, but stored as a tensor:", object.key};
   if (when_resharded(object, keys, options.objects) != WhenResharded::kError) return std::nullopt;
-  return Misfit{"objects in a grid of " + to_string(object.global_shape) + " are asked for, but the checkpoint has one of " +
+  return Misfit{"objects in a grid of " + to_string(object.global_shape) +
+                    " are asked for, but the checkpoint has one of " +
                     grids_as_text(*keys.grids(object.key)) + " for key",
-                object.key, "it was saved under another layout; load.objects says what becomes of it: [{keys: PATTERN, when_resharded: keep, reinit or drop}]"};
+                object.key,
+                "it was saved under another layout; load.objects says what becomes of it: [{keys: "
+                "PATTERN, when_resharded: keep, reinit or drop}]"};
 }
 
 std::string to_string(const Misfit& misfit) {
-  return misfit.what + " " + dckpt::quoted(misfit.key) + (misfit.advice.empty() ? "" : ": " + misfit.advice);
+  return misfit.what + " " + dckpt::quoted(misfit.key) +
+         (misfit.advice.empty() ? "" : ": " + misfit.advice);
 }
 
 std::string table_of(std::span<const Misfit> misfits) {
   std::map<std::tuple<std::string, std::string, std::string>, KeySet> lines;
-  for (const Misfit& misfit : misfits) lines[{misfit.what, misfit.advice, without_numbers(misfit.key)}].insert(misfit.key);
+  for (const Misfit& misfit : misfits)
+    lines[{misfit.what, misfit.advice, without_numbers(misfit.key)}].insert(misfit.key);
   std::string text;
   std::size_t shown = 0;
   for (const auto& [line, keys] : lines) {
-    if (shown++ == kShownGroups) return text + "\n  … and " + grouped(lines.size() - kShownGroups) + " more";
+    if (shown++ == kShownGroups)
+      return text + "\n  … and " + grouped(lines.size() - kShownGroups) + " more";
     const auto& [what, advice, pattern] = line;
-    text += "\n  " + what + " " + to_string(group_keys(keys).front()) + (advice.empty() ? "" : ": " + advice);
+    text += "\n  " + what + " " + to_string(group_keys(keys).front()) +
+            (advice.empty() ? "" : ": " + advice);
   }
   return text;
 }

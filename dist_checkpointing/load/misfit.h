@@ -14,7 +14,8 @@ namespace dckpt {
 
 /// Something that is stored, but not as it is asked for. Reads "WHAT 'KEY': ADVICE".
 struct Misfit {
-  std::string what;  ///< "dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key"
+  std::string
+      what;  ///< "dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key"
   std::string key;
   std::string advice{};
 };
@@ -22,11 +23,14 @@ struct Misfit {
 /// Whether the global shape of a key may differ from the stored one.
 bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& options);
 
-/// Why a stored tensor is not what a shard asks for; in PyTorch's words for a plain DCP directory, else in Megatron's.
-std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorMetadata& stored, const LoadOptions& options, bool is_dcp);
+/// Why a stored tensor is not what a shard asks for; in PyTorch's words for a plain DCP directory,
+/// else in Megatron's.
+std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorMetadata& stored,
+                                const LoadOptions& options, bool is_dcp);
 
 /// The same of a stored object; one that is missing in its grid is not a misfit.
-std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& keys, const LoadOptions& options);
+std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& keys,
+                                const LoadOptions& options);
 
 /// A line, beginning with "\n  ", for all that say the same about keys that differ only in numbers.
 std::string table_of(std::span<const Misfit> misfits);

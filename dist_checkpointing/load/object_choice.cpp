@@ -27,7 +27,9 @@ std::string entry(WhenResharded done, const std::string& key) {
 /// "…: 'rng_state' keep the values of this run; 'x' are taken out of the state"
 void warn(const KeySet& entries) {
   static const std::map<std::string_view, std::string> kPhrases{
-      {"drop", "are taken out of the state"}, {"keep", "keep the values of this run"}, {"reinit", "become none"}};
+      {"drop", "are taken out of the state"},
+      {"keep", "keep the values of this run"},
+      {"reinit", "become none"}};
   std::map<std::string_view, std::vector<std::string>> keys;
   for (const std::string& text : entries) {
     const std::string_view done = std::string_view(text).substr(0, text.find(' '));
@@ -37,13 +39,15 @@ void warn(const KeySet& entries) {
   for (const auto& [done, of_these] : keys) {
     outcomes += (outcomes.empty() ? " " : "; ") + quoted_list(of_these) + " " + kPhrases.at(done);
   }
-  log_warning("objects that were saved under another layout are not loaded (load.objects):" + outcomes);
+  log_warning("objects that were saved under another layout are not loaded (load.objects):" +
+              outcomes);
 }
 
 /// `tree` is no deeper than map_leaves allows.
 Value without_dropped(Value tree, const LoadContext& load) {
   const auto is_dropped = [&](const Value& leaf) {
-    return leaf.is(Value::Kind::kShardedObject) && rule_for(leaf.as_sharded_object(), load) == WhenResharded::kDrop;
+    return leaf.is(Value::Kind::kShardedObject) &&
+           rule_for(leaf.as_sharded_object(), load) == WhenResharded::kDrop;
   };
   if (tree.is(Value::Kind::kDict)) {
     Dict rest;
@@ -53,7 +57,8 @@ Value without_dropped(Value tree, const LoadContext& load) {
     return Value(std::move(rest));
   }
   if (tree.is(Value::Kind::kList)) {
-    for (Value& item : tree.mutable_items()) item = is_dropped(item) ? Value() : without_dropped(std::move(item), load);
+    for (Value& item : tree.mutable_items())
+      item = is_dropped(item) ? Value() : without_dropped(std::move(item), load);
   }
   return tree;
 }
@@ -63,12 +68,16 @@ Value without_dropped(Value tree, const LoadContext& load) {
 std::optional<WhenResharded> when_resharded(const ShardedObject& object, const StoredKeys& keys,
                                             const std::vector<ObjectRule>& rules) {
   const std::set<Shape>* const grids = keys.grids(object.key);
-  if (grids == nullptr || grids->empty() || grids->contains(object.global_shape)) return std::nullopt;
-  const auto rule = std::ranges::find_if(rules, [&](const ObjectRule& each) { return glob_match(each.keys, object.key); });
+  if (grids == nullptr || grids->empty() || grids->contains(object.global_shape))
+    return std::nullopt;
+  const auto rule = std::ranges::find_if(
+      rules, [&](const ObjectRule& each) { return glob_match(each.keys, object.key); });
   return rule == rules.end() ? WhenResharded::kError : rule->when_resharded;
 }
 
-bool is_excused(const ShardedObject& object, const LoadContext& load) { return rule_for(object, load) != WhenResharded::kError; }
+bool is_excused(const ShardedObject& object, const LoadContext& load) {
+  return rule_for(object, load) != WhenResharded::kError;
+}
 
 bool is_excused(const Value& leaf, const LoadContext& load) {
   return leaf.is(Value::Kind::kShardedObject) && is_excused(leaf.as_sharded_object(), load);
@@ -92,7 +101,8 @@ Value apply_object_rules(Value tree, const LoadContext& load) {
   if (load.report.resharded_objects.empty()) return tree;
   tree = map_leaves(std::move(tree), [&](Value leaf) {
     if (!leaf.is(Value::Kind::kShardedObject)) return leaf;
-    if (rule_for(leaf.as_sharded_object(), load) == WhenResharded::kReinit) leaf.mutable_sharded_object().data = Value();
+    if (rule_for(leaf.as_sharded_object(), load) == WhenResharded::kReinit)
+      leaf.mutable_sharded_object().data = Value();
     return leaf;
   });
   return without_dropped(std::move(tree), load);

@@ -8,13 +8,15 @@
 
 namespace dckpt {
 
-/// Where a destination reaches beyond what is stored, each element takes the value of the stored one nearest to it: the last row goes on, as Megatron pads the
-/// vocabulary with DIST_CKPT_PAD_REPLICATE.
+/// Where a destination reaches beyond what is stored, each element takes the value of the stored
+/// one nearest to it: the last row goes on, as Megatron pads the vocabulary with
+/// DIST_CKPT_PAD_REPLICATE.
 struct Replication {
-  Tensor tensor;     ///< the destination, or a whole local tensor of which the destination takes a range
-  Shape sizes;       ///< its extents in the space of its box: with prepended axes
-  Shape strides;     ///< in elements
-  Shape filled;      ///< the part from its origin that is read; at least 1 along each axis
+  Tensor
+      tensor;   ///< the destination, or a whole local tensor of which the destination takes a range
+  Shape sizes;  ///< its extents in the space of its box: with prepended axes
+  Shape strides;  ///< in elements
+  Shape filled;   ///< the part from its origin that is read; at least 1 along each axis
   struct Range {
     Tensor destination;
     std::int64_t begin = 0;
@@ -22,8 +24,9 @@ struct Replication {
   std::optional<Range> range{};  ///< the destination takes the row-major elements from `begin` on
 };
 
-/// The part of a stored tensor of `shape` that has to be read for a box which reaches beyond it: what lies inside, and beyond its end the last entry. It belongs
-/// at the origin of the box. None for a box or a tensor without elements.
+/// The part of a stored tensor of `shape` that has to be read for a box which reaches beyond it:
+/// what lies inside, and beyond its end the last entry. It belongs at the origin of the box. None
+/// for a box or a tensor without elements.
 std::optional<Box> nearest_stored(const Box& box, ShapeView shape);
 
 /// Gives the elements that were not read their values.

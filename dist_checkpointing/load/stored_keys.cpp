@@ -27,9 +27,11 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
     const auto [found, inserted] = index.try_emplace(std::move(name), i);
     const std::string& first = entries[found->second].key;
     if (inserted || first == entries[i].key) return;
-    ambiguous.add(quoted(first) + " and " + quoted(entries[i].key) + " both become " + quoted(found->first));
+    ambiguous.add(quoted(first) + " and " + quoted(entries[i].key) + " both become " +
+                  quoted(found->first));
   };
-  for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);
+  for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i)
+    add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);
   for (std::uint32_t i = 0; i < metadata.objects.size(); ++i) {
     const std::string& stored = metadata.objects[i].key;
     const std::string name = renamed_object(renamed, stored);
@@ -37,7 +39,8 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
     if (const auto cell = ShardedObject::parse_unique_key(stored)) grids.insert(cell->global_shape);
     add(objects_, name, i, metadata.objects);
   }
-  ambiguous.raise_if_any(ErrorCode::kMismatch, "the rules of load.rename give several stored keys the same name:");
+  ambiguous.raise_if_any(ErrorCode::kMismatch,
+                         "the rules of load.rename give several stored keys the same name:");
 }
 
 const std::set<Shape>* StoredKeys::grids(const std::string& key) const {

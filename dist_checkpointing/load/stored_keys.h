@@ -24,14 +24,22 @@ class StoredKeys {
   /// Throws CheckpointError (mismatch) if the rules give several stored keys the same name.
   StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules);
 
-  /// Positions in Metadata::tensors and Metadata::objects. Objects of Megatron have unique keys, with their place in the grid.
-  std::optional<std::uint32_t> tensor(const std::string& key) const { return position(tensors_, key); }
-  std::optional<std::uint32_t> object(const std::string& unique_key) const { return position(objects_, unique_key); }
+  /// Positions in Metadata::tensors and Metadata::objects. Objects of Megatron have unique keys,
+  /// with their place in the grid.
+  std::optional<std::uint32_t> tensor(const std::string& key) const {
+    return position(tensors_, key);
+  }
+  std::optional<std::uint32_t> object(const std::string& unique_key) const {
+    return position(objects_, unique_key);
+  }
 
-  bool contains(const std::string& key) const { return tensors_.contains(key) || objects_.contains(key); }
+  bool contains(const std::string& key) const {
+    return tensors_.contains(key) || objects_.contains(key);
+  }
   std::size_t size() const noexcept { return tensors_.size() + objects_.size(); }
 
-  /// The grids in which objects of this key, without its place, are stored; null if there is none. An extent of -1 is unknown.
+  /// The grids in which objects of this key, without its place, are stored; null if there is none.
+  /// An extent of -1 is unknown.
   const std::set<Shape>* grids(const std::string& key) const;
 
   /// All of these names.

@@ -20,7 +20,8 @@ Shape destination_strides(const Tensor& data, std::size_t prepended) {
   return strides;
 }
 
-/// That every file a plan reads from is there and long enough: before the first byte moves, not in the middle.
+/// That every file a plan reads from is there and long enough: before the first byte moves, not in
+/// the middle.
 void check_files(const CheckpointReader& reader, std::span<const ReadItem> items) {
   const Metadata& metadata = reader.metadata();
   std::map<std::uint32_t, std::uint64_t> needed;  // file → end of the last chunk
@@ -36,10 +37,13 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
     if (!info) {
       problems.add(name + " is missing");
     } else if (info->kind == FileInfo::Kind::kRegular && info->size < end) {
-      problems.add(name + " has " + grouped(info->size) + " bytes, but " + grouped(end) + " are needed: it is truncated");
+      problems.add(name + " has " + grouped(info->size) + " bytes, but " + grouped(end) +
+                   " are needed: it is truncated");
     }
   }
-  problems.raise_if_any(ErrorCode::kIncomplete, "data files of the checkpoint are incomplete (copy it again, or choose another iteration):");
+  problems.raise_if_any(
+      ErrorCode::kIncomplete,
+      "data files of the checkpoint are incomplete (copy it again, or choose another iteration):");
 }
 
 }  // namespace
@@ -49,7 +53,8 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   const Tensor nothing = Tensor::described(shard.dtype, shard.data_shape());
   const auto stored = keys_.tensor(shard.key);
   if (!stored) {
-    problems_.add("there is no tensor " + quoted(shard.key) + (keys_.contains(shard.key) ? "; an object has this name" : ""));
+    problems_.add("there is no tensor " + quoted(shard.key) +
+                  (keys_.contains(shard.key) ? "; an object has this name" : ""));
     return nothing;
   }
   const TensorMetadata& tensor = reader_.metadata().tensors[*stored];
@@ -59,15 +64,19 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
     return nothing;
   }
   if (!is_covered(*stored)) return nothing;
-  Tensor data = shard.data && shard.data->has_data() ? *shard.data : Tensor::empty(shard.dtype, shard.data_shape());
+  Tensor data = shard.data && shard.data->has_data()
+                    ? *shard.data
+                    : Tensor::empty(shard.dtype, shard.data_shape());
   if (data.device().kind != Device::Kind::kCpu) {
-    problems_.add("the destination of " + quoted(shard.key) + " is not in CPU memory; load into CPU memory and copy from there");
+    problems_.add("the destination of " + quoted(shard.key) +
+                  " is not in CPU memory; load into CPU memory and copy from there");
     return nothing;
   }
   WantedShard wanted = describe_wanted(shard);
   wanted.tensor = *stored;
   wanted.clip = clip;
-  wanted.strides = destination_strides(data, shard.flattened_range ? 0 : static_cast<std::size_t>(shard.prepend_axis_num));
+  wanted.strides = destination_strides(
+      data, shard.flattened_range ? 0 : static_cast<std::size_t>(shard.prepend_axis_num));
   if (clip && !equal(shard.global_shape, tensor.global_shape())) {
     request_padded(std::move(wanted), data, shard, tensor.global_shape());
   } else {
@@ -83,7 +92,8 @@ void TensorRequestBuilder::request(WantedShard wanted, const Tensor& data) {
 }
 
 /// A shard that may reach beyond what is stored.
-void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data, const ShardedTensor& shard, ShapeView stored_shape) {
+void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data,
+                                          const ShardedTensor& shard, ShapeView stored_shape) {
   const auto nearest = nearest_stored(wanted.box, stored_shape);
   if (options_.padding == Padding::kZero || !nearest) {
     request_.to_zero.push_back(data);
@@ -94,7 +104,8 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
     replication.tensor = Tensor::empty(shard.dtype, shard.local_shape);
     replication.range = Replication::Range{data, shard.flattened_range->begin};
     wanted.range.reset();
-    wanted.strides = destination_strides(replication.tensor, static_cast<std::size_t>(shard.prepend_axis_num));
+    wanted.strides =
+        destination_strides(replication.tensor, static_cast<std::size_t>(shard.prepend_axis_num));
   }
   replication.strides = *wanted.strides;
   wanted.box = *nearest;
@@ -103,7 +114,8 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
   request_.to_pad.push_back(std::move(replication));
 }
 
-/// Whether the chunks make up the tensor; notes what is wrong. Comes before memory is taken for a tensor of that size.
+/// Whether the chunks make up the tensor; notes what is wrong. Comes before memory is taken for a
+/// tensor of that size.
 bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
   const auto [known, is_new] = covered_.try_emplace(stored, true);
   if (!is_new) return known->second;

@@ -20,7 +20,9 @@ namespace fs = std::filesystem;
 std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) {
   const Metadata& metadata = reader.metadata();
   std::vector<std::uint64_t> needed(metadata.files.size(), 0);
-  const auto need = [&](const Place& place) { needed[place.file] = std::max(needed[place.file], place.offset + place.length); };
+  const auto need = [&](const Place& place) {
+    needed[place.file] = std::max(needed[place.file], place.offset + place.length);
+  };
   for (const TensorMetadata& tensor : metadata.tensors) std::ranges::for_each(tensor.places, need);
   for (const ObjectMetadata& object : metadata.objects) need(object.place);
   for (std::size_t i = 0; i < needed.size(); ++i) {
@@ -28,14 +30,18 @@ std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) 
     const auto file = reader.storage().stat(metadata.files[i]);
     if (!file) return name + " is missing";
     if (file->kind != FileInfo::Kind::kRegular) return name + " is no regular file";
-    if (file->size < needed[i]) return name + " has " + grouped(file->size) + " bytes of " + grouped(needed[i]) + ": it is truncated";
+    if (file->size < needed[i])
+      return name + " has " + grouped(file->size) + " bytes of " + grouped(needed[i]) +
+             ": it is truncated";
   }
   return std::nullopt;
 }
 
-/// Megatron writes metadata.json last, and a directory without it could pass for a plain DCP one; but those have no common state.
+/// Megatron writes metadata.json last, and a directory without it could pass for a plain DCP one;
+/// but those have no common state.
 bool lacks_config(const CheckpointReader& reader) {
-  return reader.info().format == "dcp" && (reader.info().common_place || reader.storage().stat(kCommonFile));
+  return reader.info().format == "dcp" &&
+         (reader.info().common_place || reader.storage().stat(kCommonFile));
 }
 
 bool names_directory(const fs::path& path) {
@@ -83,7 +89,8 @@ class Search {
   }
 
   bool accepts(const std::string& directory) {
-    const auto reason = names_directory(root_ / directory) ? why_incomplete(root_ / directory) : "it does not exist";
+    const auto reason = names_directory(root_ / directory) ? why_incomplete(root_ / directory)
+                                                           : "it does not exist";
     if (reason) pass_over("'" + directory + "' is not used: " + *reason);
     return !reason;
   }
@@ -109,7 +116,8 @@ class Search {
 std::optional<std::string> why_incomplete(const fs::path& checkpoint) {
   try {
     const auto reader = open_checkpoint(checkpoint);
-    if (lacks_config(*reader)) return "metadata.json is missing: the save was interrupted before it finished";
+    if (lacks_config(*reader))
+      return "metadata.json is missing: the save was interrupted before it finished";
     reader->common_state();
     return why_files_incomplete(*reader);
   } catch (const CheckpointError& error) {
@@ -125,7 +133,8 @@ LatestChoice choose_latest(const fs::path& root) {
 std::optional<LatestCheckpoint> find_latest(const fs::path& root) {
   LatestChoice choice = choose_latest(root);
   if (!choice.checkpoint && !choice.passed_over.empty()) {
-    std::string message = "there is no complete checkpoint to go on from (to begin anew, choose another root):";
+    std::string message =
+        "there is no complete checkpoint to go on from (to begin anew, choose another root):";
     for (const std::string& why : choice.passed_over) message += "\n  " + why;
     throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.string()});
   }

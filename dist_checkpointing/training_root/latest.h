@@ -8,8 +8,10 @@
 
 namespace dckpt {
 
-/// Why a directory is not a finished checkpoint; empty if it is one: its markers and its common state can be read, and every data file is there and long
-/// enough. Tensor bytes are not read. Throws CheckpointError (io, unsupported) if that cannot be found out: an unreadable checkpoint is not an unfinished one.
+/// Why a directory is not a finished checkpoint; empty if it is one: its markers and its common
+/// state can be read, and every data file is there and long enough. Tensor bytes are not read.
+/// Throws CheckpointError (io, unsupported) if that cannot be found out: an unreadable checkpoint
+/// is not an unfinished one.
 std::optional<std::string> why_incomplete(const std::filesystem::path& checkpoint);
 
 struct LatestCheckpoint {

@@ -28,17 +28,21 @@ std::string_view stripped(std::string_view text) {
 std::string iteration_directory(std::uint64_t iteration) {
   if (iteration > kMaxIteration) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "iteration " + grouped(iteration) + " is beyond the largest that a training root can hold, " + grouped(kMaxIteration));
+                          "iteration " + grouped(iteration) +
+                              " is beyond the largest that a training root can hold, " +
+                              grouped(kMaxIteration));
   }
   std::array<char, 32> name{};
-  std::snprintf(name.data(), name.size(), "iter_%07llu", static_cast<unsigned long long>(iteration));
+  std::snprintf(name.data(), name.size(), "iter_%07llu",
+                static_cast<unsigned long long>(iteration));
   return name.data();
 }
 
 std::optional<std::uint64_t> parse_iteration_directory(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const auto iteration = parse_u64(name.substr(kPrefix.size()));
-  if (!iteration || *iteration > kMaxIteration || iteration_directory(*iteration) != name) return std::nullopt;
+  if (!iteration || *iteration > kMaxIteration || iteration_directory(*iteration) != name)
+    return std::nullopt;
   return iteration;
 }
 
@@ -63,7 +67,8 @@ std::optional<std::string> read_tracker(const Storage& root) {
   if (!named) {
     throw CheckpointError(ErrorCode::kCorrupt,
                           "Invalid metadata file: the tracker holds " + dckpt::quoted(text, 60) +
-                              " instead of an iteration or 'release'; name the checkpoint's own directory, or mend the file",
+                              " instead of an iteration or 'release'; name the checkpoint's own "
+                              "directory, or mend the file",
                           {.file = file->name()});
   }
   return named->directory();
@@ -81,7 +86,8 @@ std::vector<std::uint64_t> list_iterations(const std::filesystem::path& given) {
   for (const FileInfo& entry : posix_storage(root)->list("")) {
     const auto iteration = parse_iteration_directory(entry.name);
     std::error_code unreachable;
-    if (iteration && std::filesystem::is_directory(root / entry.name, unreachable)) iterations.push_back(*iteration);
+    if (iteration && std::filesystem::is_directory(root / entry.name, unreachable))
+      iterations.push_back(*iteration);
   }
   std::ranges::sort(iterations);
   return iterations;
@@ -90,7 +96,9 @@ std::vector<std::uint64_t> list_iterations(const std::filesystem::path& given) {
 std::string describe_iterations(const std::vector<std::uint64_t>& iterations, std::size_t limit) {
   if (iterations.empty()) return "no iterations";
   const std::size_t shown = std::min(limit, iterations.size());
-  std::string text = iterations.size() == 1 ? "iteration " : shown < iterations.size() ? "iterations … " : "iterations ";
+  std::string text = iterations.size() == 1      ? "iteration "
+                     : shown < iterations.size() ? "iterations … "
+                                                 : "iterations ";
   for (std::size_t i = iterations.size() - shown; i < iterations.size(); ++i) {
     text += std::to_string(iterations[i]);
     if (i + 2 < iterations.size()) text += ", ";

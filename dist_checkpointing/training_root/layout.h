@@ -11,9 +11,11 @@
 
 // How the checkpoints of a run lie in its training root, as Megatron has it:
 //
-//   ROOT/latest_checkpointed_iteration.txt   the tracker: an iteration in decimal digits, or "release"; blanks around it do not matter
+//   ROOT/latest_checkpointed_iteration.txt   the tracker: an iteration in decimal digits, or
+//                                            "release"; blanks around it do not matter
 //   ROOT/iter_0001000/                       one checkpoint per iteration, at least seven digits
-//   ROOT/release/                            a checkpoint that belongs to no iteration; counts as iteration 0
+//   ROOT/release/                            a checkpoint that belongs to no iteration; counts as
+//                                            iteration 0
 //
 // Nothing else knows these names.
 
@@ -46,16 +48,18 @@ class IterationName {
 /// "1000", "0001000" and "iter_0001000", in decimal digits, and "release"; empty for anything else.
 std::optional<IterationName> parse_iteration_name(std::string_view text);
 
-/// The directory of a training root that its tracker names; empty without a tracker. Throws CheckpointError: (corrupt) if the tracker holds neither an
-/// iteration nor "release", (io).
+/// The directory of a training root that its tracker names; empty without a tracker. Throws
+/// CheckpointError: (corrupt) if the tracker holds neither an iteration nor "release", (io).
 std::optional<std::string> read_tracker(const Storage& root);
 /// Atomic and durable.
 void write_tracker(Storage& root, std::uint64_t iteration);
 
-/// Iterations with a directory in the root (or a link to one), in ascending order, complete or not; none if there is no root.
+/// Iterations with a directory in the root (or a link to one), in ascending order, complete or not;
+/// none if there is no root.
 std::vector<std::uint64_t> list_iterations(const std::filesystem::path& root);
 
 /// For messages: "iterations 100, 200 and 300", the newest `limit` of them, or "no iterations".
-std::string describe_iterations(const std::vector<std::uint64_t>& iterations, std::size_t limit = 8);
+std::string describe_iterations(const std::vector<std::uint64_t>& iterations,
+                                std::size_t limit = 8);
 
 }  // namespace dckpt

@@ -1,12 +1,19 @@
-// What may be found in a training root after a crash, by the protocol of strategies/storage/publish.cpp and by that of delete_checkpoint:
+// What may be found in a training root after a crash, by the protocol of
+// strategies/storage/publish.cpp and by that of delete_checkpoint:
 //
-//   .N.saving-TOKEN     an unfinished save, or what a finished one was about to remove        remove
-//   .N.replaced-TOKEN   what was at N before; N itself there: the save had finished           remove
-//                                             N missing: the save died between two renames    rename back to N if it is complete, else remove
-//   .N.deleting-TOKEN   a checkpoint that had been deleted, whole or in part                  remove
-//   .TRACKER.tmp-TOKEN  a tracker that was never renamed into place                           remove
+//   .N.saving-TOKEN     an unfinished save, or what a finished     remove
+//                       one was about to remove
+//   .N.replaced-TOKEN   what was at N before:
+//                         N is there: the save had finished        remove
+//                         N is missing: the save died between      rename back to N if it is
+//                         two renames                              complete, else remove
+//   .N.deleting-TOKEN   a checkpoint that had been deleted,        remove
+//                       whole or in part
+//   .TRACKER.tmp-TOKEN  a tracker that was never renamed           remove
+//                       into place
 //
-// where N is the directory of an iteration. A token tells the process; what a living process of this host has made stays. Deleting N is
+// where N is the directory of an iteration. A token tells the process; what a living process of
+// this host has made stays. Deleting N is
 //
 //      step                                       a crash after it leaves
 //   1  rename N to D = `.N.deleting-TOKEN`        N, or D complete but hidden
@@ -32,19 +39,24 @@ constexpr const char* kDeleting = "deleting";
 bool is_leftover(const HiddenSibling& sibling) {
   if (made_by_running_process(sibling.token)) return false;
   if (sibling.name == kTrackerFile) return sibling.purpose == "tmp";
-  return parse_iteration_directory(sibling.name) && (sibling.purpose == "saving" || sibling.purpose == "replaced" || sibling.purpose == kDeleting);
+  return parse_iteration_directory(sibling.name) &&
+         (sibling.purpose == "saving" || sibling.purpose == "replaced" ||
+          sibling.purpose == kDeleting);
 }
 
-void remove_leftover(const std::filesystem::path& path, Storage& root, const HiddenSibling& sibling) {
+void remove_leftover(const std::filesystem::path& path, Storage& root,
+                     const HiddenSibling& sibling) {
   const std::string name = to_string(sibling);
   if (sibling.purpose == "replaced" && !root.stat(sibling.name) && !why_incomplete(path / name)) {
     root.rename(name, sibling.name);
     root.sync_directory("");
-    log_warning("training root " + dckpt::quoted(path.string()) + ": " + dckpt::quoted(sibling.name) + " is back, a save that was to replace it died");
+    log_warning("training root " + dckpt::quoted(path.string()) + ": " +
+                dckpt::quoted(sibling.name) + " is back, a save that was to replace it died");
     return;
   }
   root.remove_all(name);
-  log_info("training root " + dckpt::quoted(path.string()) + ": removed " + dckpt::quoted(name) + ", left by a save or deletion that died");
+  log_info("training root " + dckpt::quoted(path.string()) + ": removed " + dckpt::quoted(name) +
+           ", left by a save or deletion that died");
 }
 
 }  // namespace
@@ -52,7 +64,8 @@ void remove_leftover(const std::filesystem::path& path, Storage& root, const Hid
 void delete_checkpoint(Storage& root, const std::string& name) {
   const auto entry = root.stat(name);
   if (!entry || entry->kind != FileInfo::Kind::kDirectory) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is no directory", {.file = root.describe(name)});
+    throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is no directory",
+                          {.file = root.describe(name)});
   }
   const std::string hidden = to_string(HiddenSibling{name, kDeleting, staging_token()});
   root.rename(name, hidden);  // 1
@@ -70,10 +83,13 @@ void remove_dead_attempts(const std::filesystem::path& directory, const std::str
       if (!sibling || sibling->name != name || !made_by_ended_process(sibling->token)) continue;
       if (sibling->purpose != "saving" && sibling->purpose != "replaced") continue;
       remove_leftover(directory, *parent, *sibling);
-      log_warning(dckpt::quoted((directory / entry.name).string()) + " was left by a save that died: it is removed, or back under its name");
+      log_warning(dckpt::quoted((directory / entry.name).string()) +
+                  " was left by a save that died: it is removed, or back under its name");
     }
   } catch (const std::exception& error) {
-    log_warning("what saves that died may have left beside " + dckpt::quoted((directory / name).string()) + " could not be removed: " + error.what());
+    log_warning("what saves that died may have left beside " +
+                dckpt::quoted((directory / name).string()) +
+                " could not be removed: " + error.what());
   }
 }
 
@@ -85,7 +101,8 @@ void remove_leftovers(const std::filesystem::path& path) {
     try {
       remove_leftover(path, *root, *sibling);
     } catch (const std::exception& error) {
-      log_warning("training root " + dckpt::quoted(path.string()) + ": what a killed save left could not be removed: " + error.what());
+      log_warning("training root " + dckpt::quoted(path.string()) +
+                  ": what a killed save left could not be removed: " + error.what());
     }
   }
 }

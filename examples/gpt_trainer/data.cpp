@@ -23,7 +23,8 @@ Corpus::Corpus(const std::filesystem::path& file, std::int64_t sequence) : seque
   std::ifstream stream(file, std::ios::binary);
   text_.assign(std::istreambuf_iterator<char>(stream), {});
   if (!stream || static_cast<std::int64_t>(text_.size()) <= sequence) {
-    throw std::runtime_error(file.string() + ": expected a text of more than " + std::to_string(sequence) + " bytes");
+    throw std::runtime_error(file.string() + ": expected a text of more than " +
+                             std::to_string(sequence) + " bytes");
   }
 }
 
@@ -31,8 +32,10 @@ Batch Corpus::batch(std::int64_t first, std::int64_t count) const {
   at::Tensor bytes = at::empty({count, sequence_ + 1}, at::kLong);
   auto* out = bytes.mutable_data_ptr<std::int64_t>();
   for (std::int64_t sample = first; sample < first + count; ++sample) {
-    const auto start = scramble(static_cast<std::uint64_t>(sample)) % (text_.size() - static_cast<std::size_t>(sequence_));
-    for (std::int64_t i = 0; i <= sequence_; ++i) *out++ = static_cast<unsigned char>(text_[start + static_cast<std::size_t>(i)]);
+    const auto start = scramble(static_cast<std::uint64_t>(sample)) %
+                       (text_.size() - static_cast<std::size_t>(sequence_));
+    for (std::int64_t i = 0; i <= sequence_; ++i)
+      *out++ = static_cast<unsigned char>(text_[start + static_cast<std::size_t>(i)]);
   }
   return {bytes.narrow(1, 0, sequence_).contiguous(), bytes.narrow(1, 1, sequence_).contiguous()};
 }

@@ -12,7 +12,8 @@ struct Batch {
   at::Tensor inputs, targets;
 };
 
-/// A text to learn from. Sample n is a run of bytes whose place is drawn from n alone: what an iteration trains on depends on neither layout nor history.
+/// A text to learn from. Sample n is a run of bytes whose place is drawn from n alone: what an
+/// iteration trains on depends on neither layout nor history.
 class Corpus {
  public:
   /// Throws std::runtime_error if the file cannot be read or is shorter than a sample.

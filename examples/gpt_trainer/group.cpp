@@ -13,7 +13,8 @@ namespace {
 constexpr std::chrono::minutes kTimeout{5};
 constexpr int kTag = 0;
 
-void all_reduce(const c10::intrusive_ptr<c10d::Backend>& backend, const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation) {
+void all_reduce(const c10::intrusive_ptr<c10d::Backend>& backend, const at::Tensor& tensor,
+                c10d::ReduceOp::RedOpType operation) {
   std::vector<at::Tensor> tensors = {tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = operation;
@@ -31,17 +32,23 @@ struct Group::Connection {
   std::vector<Sending> sendings{};
 };
 
-Group::Group(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, int size) : rank_(rank), size_(size) {
+Group::Group(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank,
+             int size)
+    : rank_(rank), size_(size) {
   const auto options = c10d::ProcessGroupGloo::Options::create(kTimeout);
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   using Gloo = c10d::ProcessGroupGloo;
-  options->devices.push_back(interface == nullptr ? Gloo::createDefaultDevice() : Gloo::createDeviceForInterface(interface));
+  options->devices.push_back(interface == nullptr ? Gloo::createDefaultDevice()
+                                                  : Gloo::createDeviceForInterface(interface));
   options->threads = 1;
   connection_ = std::make_shared<Connection>();
-  connection_->backend = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, options);
+  connection_->backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, options);
 }
 
-std::unique_ptr<dckpt::Communicator> Group::communicator() const { return dckpt::c10d_communicator(connection_->backend, kTimeout); }
+std::unique_ptr<dckpt::Communicator> Group::communicator() const {
+  return dckpt::c10d_communicator(connection_->backend, kTimeout);
+}
 
 void Group::sum(const at::Tensor& tensor) const {
   if (size_ > 1) all_reduce(connection_->backend, tensor, c10d::ReduceOp::SUM);

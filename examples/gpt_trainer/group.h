@@ -15,8 +15,9 @@ class Communicator;
 
 namespace gpt {
 
-/// Some of the processes, connected over Gloo; copies are the same connection. All call the same collectives in the same order. Tensors are contiguous, in CPU
-/// memory, and of the same shape on every rank.
+/// Some of the processes, connected over Gloo; copies are the same connection. All call the same
+/// collectives in the same order. Tensors are contiguous, in CPU memory, and of the same shape on
+/// every rank.
 class Group {
  public:
   Group() = default;  ///< of no one
@@ -31,7 +32,8 @@ class Group {
   /// Element by element, in place; the result is the same on every rank, bit for bit.
   void sum(const at::Tensor& tensor) const;
   void max(const at::Tensor& tensor) const;
-  /// `part` becomes this rank's part of the sum of all ranks' `whole`; both are 1-D, the parts equally long.
+  /// `part` becomes this rank's part of the sum of all ranks' `whole`; both are 1-D, the parts
+  /// equally long.
   void reduce_scatter(const at::Tensor& part, const at::Tensor& whole) const;
   void all_gather(const at::Tensor& whole, const at::Tensor& part) const;
 

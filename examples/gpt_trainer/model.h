@@ -18,21 +18,26 @@ struct ModelConfig {
 
 /// A weight, or this rank's piece of it, and which piece that is.
 struct Parameter {
-  std::string key;                         ///< of the whole tensor, the same for all layers: "decoder.layers.mlp.linear_fc1.weight"
-  std::optional<std::int64_t> layer{};     ///< counted over all stages
-  std::optional<std::int64_t> cut_axis{};  ///< tensor parallel ranks have equal pieces along it; without, all have the same
+  std::string key;                      ///< of the whole tensor, the same for all layers:
+                                        ///< "decoder.layers.mlp.linear_fc1.weight"
+  std::optional<std::int64_t> layer{};  ///< counted over all stages
+  std::optional<std::int64_t>
+      cut_axis{};  ///< tensor parallel ranks have equal pieces along it; without, all have the same
   at::Tensor tensor;
 };
 
-/// This rank's part of a GPT: a run of the layers (pipeline parallelism), and of each matrix some rows or columns (tensor parallelism).
-/// Weights are drawn by key and layer, so that the model does not depend on the layout.
+/// This rank's part of a GPT: a run of the layers (pipeline parallelism), and of each matrix some
+/// rows or columns (tensor parallelism). Weights are drawn by key and layer, so that the model does
+/// not depend on the layout.
 class Model {
  public:
-  /// Throws std::invalid_argument if layers, heads or vocabulary cannot be cut evenly. `parallel` must outlive the model.
+  /// Throws std::invalid_argument if layers, heads or vocabulary cannot be cut evenly. `parallel`
+  /// must outlive the model.
   Model(const ModelConfig& config, const ParallelState& parallel);
 
-  /// From bytes [batch, sequence] on the first stage, activations [batch, sequence, hidden] on others, to activations, or on the last stage this rank's piece
-  /// of the logits [batch, sequence, vocabulary / TP].
+  /// From bytes [batch, sequence] on the first stage, activations [batch, sequence, hidden] on
+  /// others, to activations, or on the last stage this rank's piece of the logits [batch, sequence,
+  /// vocabulary / TP].
   at::Tensor forward(const at::Tensor& input) const;
   /// Mean cross entropy of the last stage's output.
   at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) const;
@@ -51,8 +56,10 @@ class Model {
     std::optional<std::int64_t> layer{}, cut_axis{};
   };
 
-  at::Tensor add(const std::string& key, at::IntArrayRef whole_shape, double deviation, Place place);
-  at::Tensor add_constant(const std::string& key, std::int64_t whole_length, double value, Place place);
+  at::Tensor add(const std::string& key, at::IntArrayRef whole_shape, double deviation,
+                 Place place);
+  at::Tensor add_constant(const std::string& key, std::int64_t whole_length, double value,
+                          Place place);
   Affine add_norm(const std::string& name, Place place);
   Layer add_layer(std::int64_t number);
   at::Tensor attention(const Layer& layer, const at::Tensor& input) const;

@@ -10,11 +10,15 @@ namespace {
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr) throw std::invalid_argument(std::string(name) + " is not set: start the trainer with ./run or torchrun");
+  if (value == nullptr)
+    throw std::invalid_argument(std::string(name) +
+                                " is not set: start the trainer with ./run or torchrun");
   return value;
 }
 
-int number(const char* name) { return std::stoi(variable(name)); }
+int number(const char* name) {
+  return std::stoi(variable(name));
+}
 
 /// Where the processes find each other. torchrun's own process serves it, else rank 0.
 c10::intrusive_ptr<c10d::Store> rendezvous(int rank) {
@@ -24,20 +28,23 @@ c10::intrusive_ptr<c10d::Store> rendezvous(int rank) {
   options.isServer = rank == 0 && (agent == nullptr || std::string(agent) != "True");
   options.waitWorkers = false;
   const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  return c10::make_intrusive<c10d::PrefixStore>(std::string("gpt_trainer/") + (restarts == nullptr ? "0" : restarts),
-                                                c10::make_intrusive<c10d::TCPStore>(variable("MASTER_ADDR"), options));
+  return c10::make_intrusive<c10d::PrefixStore>(
+      std::string("gpt_trainer/") + (restarts == nullptr ? "0" : restarts),
+      c10::make_intrusive<c10d::TCPStore>(variable("MASTER_ADDR"), options));
 }
 
 }  // namespace
 
 std::string to_string(const Layout& layout) {
-  return "TP" + std::to_string(layout.tp) + "·PP" + std::to_string(layout.pp) + "·DP" + std::to_string(layout.dp);
+  return "TP" + std::to_string(layout.tp) + "·PP" + std::to_string(layout.pp) + "·DP" +
+         std::to_string(layout.dp);
 }
 
 ParallelState connect(int tp, int pp) {
   const int size = number("WORLD_SIZE");
   if (tp < 1 || pp < 1 || size % (tp * pp) != 0) {
-    throw std::invalid_argument(std::to_string(size) + " processes cannot be cut into TP" + std::to_string(tp) + "·PP" + std::to_string(pp));
+    throw std::invalid_argument(std::to_string(size) + " processes cannot be cut into TP" +
+                                std::to_string(tp) + "·PP" + std::to_string(pp));
   }
   ParallelState state;
   state.layout = {tp, pp, size / (tp * pp)};
@@ -49,7 +56,8 @@ ParallelState connect(int tp, int pp) {
   const std::string stage = "stage" + std::to_string(state.pp_rank);
   state.world = Group(store, "world", state.rank, size);
   state.tensor = Group(store, stage + ".dp" + std::to_string(state.dp_rank), state.tp_rank, tp);
-  state.data = Group(store, stage + ".tp" + std::to_string(state.tp_rank), state.dp_rank, state.layout.dp);
+  state.data =
+      Group(store, stage + ".tp" + std::to_string(state.tp_rank), state.dp_rank, state.layout.dp);
   return state;
 }
 

@@ -14,7 +14,8 @@ struct Layout {
 /// "TP2·PP1·DP2"
 std::string to_string(const Layout& layout);
 
-/// This process's place in the layout, and those it talks to. In Megatron's order of ranks: rank = tp_rank + TP · (dp_rank + DP · pp_rank).
+/// This process's place in the layout, and those it talks to. In Megatron's order of ranks: rank =
+/// tp_rank + TP · (dp_rank + DP · pp_rank).
 struct ParallelState {
   Layout layout;
   int rank = 0;
@@ -29,8 +30,9 @@ struct ParallelState {
   int next_stage() const { return rank + layout.tp * layout.dp; }
 };
 
-/// Connects the processes that torchrun or ./run has started, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Collective. The data parallel size is what
-/// remains of the number of processes. Throws std::invalid_argument if they cannot be cut like that or a variable is missing.
+/// Connects the processes that torchrun or ./run has started, by RANK, WORLD_SIZE, MASTER_ADDR and
+/// MASTER_PORT. Collective. The data parallel size is what remains of the number of processes.
+/// Throws std::invalid_argument if they cannot be cut like that or a variable is missing.
 ParallelState connect(int tp, int pp);
 
 }  // namespace gpt

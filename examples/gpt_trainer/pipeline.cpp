@@ -4,8 +4,10 @@
 
 namespace gpt {
 
-double forward_backward(const Model& model, const ParallelState& parallel, const Batch& batch, std::int64_t micro_batch) {
-  const std::vector<at::Tensor> inputs = batch.inputs.split(micro_batch), targets = batch.targets.split(micro_batch);
+double forward_backward(const Model& model, const ParallelState& parallel, const Batch& batch,
+                        std::int64_t micro_batch) {
+  const std::vector<at::Tensor> inputs = batch.inputs.split(micro_batch),
+                                targets = batch.targets.split(micro_batch);
   const auto count = static_cast<double>(inputs.size());
   std::vector<at::Tensor> received, outputs;
   double loss = 0;
@@ -34,7 +36,8 @@ double forward_backward(const Model& model, const ParallelState& parallel, const
       parallel.world.receive(gradient, parallel.next_stage());
       outputs[i].backward(gradient);
     }
-    if (!parallel.is_first_stage()) parallel.world.send(received[i].grad().contiguous(), parallel.previous_stage());
+    if (!parallel.is_first_stage())
+      parallel.world.send(received[i].grad().contiguous(), parallel.previous_stage());
   }
   parallel.world.finish_sends();
   return loss;

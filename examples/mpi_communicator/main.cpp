@@ -18,14 +18,16 @@ bool run(dckpt::Communicator& comm, const std::filesystem::path& directory) {
   const auto rows = [&](std::int64_t value) {
     dckpt::Tensor tensor = dckpt::Tensor::empty(dckpt::DType::kInt64, {2, 3});
     std::fill_n(reinterpret_cast<std::int64_t*>(tensor.data()), 6, value);
-    return dckpt::ShardedTensor::from_rank_offsets("weight", tensor, {{.axis = 0, .rank = comm.rank(), .count = comm.size()}});
+    return dckpt::ShardedTensor::from_rank_offsets(
+        "weight", tensor, {{.axis = 0, .rank = comm.rank(), .count = comm.size()}});
   };
   dckpt::StateDict state;
   state["weight"] = rows(comm.rank());
   dckpt::save(state, directory, {.overwrite = true}, comm);
   state["weight"] = rows(-1);
   dckpt::load(state, directory, {}, comm);
-  const auto* const value = reinterpret_cast<const std::int64_t*>(state["weight"].as_tensor().data());
+  const auto* const value =
+      reinterpret_cast<const std::int64_t*>(state["weight"].as_tensor().data());
   return value[0] == comm.rank() && value[5] == comm.rank();
 }
 
@@ -33,7 +35,8 @@ bool run(dckpt::Communicator& comm, const std::filesystem::path& directory) {
 
 int main(int argc, char** argv) {
   int provided = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);  // saves in the background talk from a thread of their own
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE,
+                  &provided);  // saves in the background talk from a thread of their own
   bool ok = false;
   try {
     const auto comm = over_mpi(MPI_COMM_WORLD);

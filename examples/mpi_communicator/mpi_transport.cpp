@@ -19,7 +19,8 @@ class MpiTransport final : public dckpt::Transport {
   MpiTransport(const MpiTransport&) = delete;
   MpiTransport& operator=(const MpiTransport&) = delete;
 
-  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const dckpt::Deadline& deadline) override {
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                const dckpt::Deadline& deadline) override {
     std::vector<MPI_Request> requests;
     // MPI counts in int: longer messages go in pieces, which arrive in their order.
     const auto in_pieces = [&](auto bytes, const auto& start) {
@@ -30,22 +31,28 @@ class MpiTransport final : public dckpt::Transport {
     };
     for (const auto& [from, bytes] : incoming) {
       const int peer = position(from);
-      in_pieces(bytes, [&](auto* data, int length, MPI_Request* request) { MPI_Irecv(data, length, MPI_BYTE, peer, 0, mpi_, request); });
+      in_pieces(bytes, [&](auto* data, int length, MPI_Request* request) {
+        MPI_Irecv(data, length, MPI_BYTE, peer, 0, mpi_, request);
+      });
     }
     for (const auto& [to, bytes] : outgoing) {
       const int peer = position(to);
-      in_pieces(bytes, [&](auto* data, int length, MPI_Request* request) { MPI_Isend(data, length, MPI_BYTE, peer, 0, mpi_, request); });
+      in_pieces(bytes, [&](auto* data, int length, MPI_Request* request) {
+        MPI_Isend(data, length, MPI_BYTE, peer, 0, mpi_, request);
+      });
     }
     for (int done = 0; done == 0;) {
       MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
       if (done == 0 && deadline.passed()) {
         std::fprintf(stderr, "dckpt: a rank did not come in time\n");
-        MPI_Abort(MPI_COMM_WORLD, 1);  // MPI cannot take back a send, so its buffer could never be given back
+        MPI_Abort(MPI_COMM_WORLD,
+                  1);  // MPI cannot take back a send, so its buffer could never be given back
       }
     }
   }
 
-  std::shared_ptr<dckpt::Transport> part(std::span<const int> members, dckpt::Communicator&) override {
+  std::shared_ptr<dckpt::Transport> part(std::span<const int> members,
+                                         dckpt::Communicator&) override {
     std::vector<int> positions;
     for (const int member : members) positions.push_back(position(member));
     MPI_Group all;
@@ -61,7 +68,9 @@ class MpiTransport final : public dckpt::Transport {
 
  private:
   /// The rank in `mpi_` of a rank of the job.
-  int position(int rank) const { return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin()); }
+  int position(int rank) const {
+    return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin());
+  }
 
   MPI_Comm mpi_;
   std::vector<int> members_;
@@ -78,5 +87,6 @@ std::unique_ptr<dckpt::Communicator> over_mpi(MPI_Comm mpi, std::chrono::millise
   MPI_Comm_size(own, &size);
   std::vector<int> members(static_cast<std::size_t>(size));
   std::iota(members.begin(), members.end(), 0);
-  return dckpt::point_to_point(std::make_shared<MpiTransport>(own, std::move(members)), rank, size, timeout);
+  return dckpt::point_to_point(std::make_shared<MpiTransport>(own, std::move(members)), rank, size,
+                               timeout);
 }

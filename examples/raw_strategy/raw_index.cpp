@@ -23,9 +23,11 @@ class Decoder {
   Index index() {
     if (reader_.text() != kMagic) reader_.malformed("it is not the index of a raw checkpoint");
     Index index;
-    for (std::size_t count = reader_.count(); count > 0; --count) index.metadata.files.push_back(reader_.text());
+    for (std::size_t count = reader_.count(); count > 0; --count)
+      index.metadata.files.push_back(reader_.text());
     files_ = index.metadata.files.size();
-    for (std::size_t count = reader_.count(); count > 0; --count) index.metadata.tensors.push_back(tensor());
+    for (std::size_t count = reader_.count(); count > 0; --count)
+      index.metadata.tensors.push_back(tensor());
     for (std::size_t count = reader_.count(); count > 0; --count) {
       std::string key = reader_.text();
       index.metadata.objects.push_back({std::move(key), place()});
@@ -47,12 +49,14 @@ class Decoder {
     tensor.chunks = dckpt::BoxList(tensor.size.size());
     for (std::size_t count = reader_.count(); count > 0; --count) {
       const dckpt::Box box{shape(), shape()};
-      if (box.offsets.size() != tensor.size.size() || box.sizes.size() != tensor.size.size() || !dckpt::is_valid(box) || !dckpt::fits(box, tensor.size)) {
+      if (box.offsets.size() != tensor.size.size() || box.sizes.size() != tensor.size.size() ||
+          !dckpt::is_valid(box) || !dckpt::fits(box, tensor.size)) {
         reader_.malformed("a chunk does not lie inside its tensor");
       }
       tensor.chunks.push_back(box);
       tensor.places.push_back(place());
-      if (tensor.places.back().length != static_cast<std::uint64_t>(dckpt::numel(box.sizes)) * dckpt::item_size(*dtype)) {
+      if (tensor.places.back().length !=
+          static_cast<std::uint64_t>(dckpt::numel(box.sizes)) * dckpt::item_size(*dtype)) {
         reader_.malformed("a chunk has another number of bytes than its elements");
       }
     }
@@ -61,7 +65,8 @@ class Decoder {
 
   dckpt::Shape shape() {
     dckpt::Shape shape;
-    for (std::uint64_t axes = reader_.number(dckpt::kMaxDims); axes > 0; --axes) shape.push_back(static_cast<std::int64_t>(reader_.number(INT64_MAX)));
+    for (std::uint64_t axes = reader_.number(dckpt::kMaxDims); axes > 0; --axes)
+      shape.push_back(static_cast<std::int64_t>(reader_.number(INT64_MAX)));
     return shape;
   }
 
@@ -108,6 +113,8 @@ dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::Value* common)
   return bytes;
 }
 
-Index decode(dckpt::ByteView bytes, const std::string& name) { return Decoder(bytes, name).index(); }
+Index decode(dckpt::ByteView bytes, const std::string& name) {
+  return Decoder(bytes, name).index();
+}
 
 }  // namespace raw

@@ -11,14 +11,19 @@ struct Options {
   std::uint64_t alignment = 64;
 };
 
-std::string inside(const std::string& directory, const std::string& name) { return directory.empty() ? name : directory + "/" + name; }
+std::string inside(const std::string& directory, const std::string& name) {
+  return directory.empty() ? name : directory + "/" + name;
+}
 
 /// Saving: one file per rank, then the index.
 class Saver final : public dckpt::SaveStrategy {
  public:
-  Saver(const Options& own, const dckpt::WriteOptions& io) : alignment_(own.alignment), sync_(io.fsync) {}
+  Saver(const Options& own, const dckpt::WriteOptions& io)
+      : alignment_(own.alignment), sync_(io.fsync) {}
 
-  dckpt::WrittenItems write_data(dckpt::Storage& storage, const std::string& directory, int rank, const dckpt::SavePlan& plan, dckpt::ItemSource& source) const override {
+  dckpt::WrittenItems write_data(dckpt::Storage& storage, const std::string& directory, int rank,
+                                 const dckpt::SavePlan& plan,
+                                 dckpt::ItemSource& source) const override {
     dckpt::WrittenItems written;
     if (plan.empty()) return written;
     written.files.push_back("rank_" + std::to_string(rank) + ".bin");
@@ -39,7 +44,8 @@ class Saver final : public dckpt::SaveStrategy {
     return written;
   }
 
-  void write_metadata(dckpt::Storage& storage, const std::string& directory, const dckpt::Metadata& metadata, const dckpt::Value* common) const override {
+  void write_metadata(dckpt::Storage& storage, const std::string& directory,
+                      const dckpt::Metadata& metadata, const dckpt::Value* common) const override {
     const auto file = storage.create(inside(directory, kIndexFile));
     file->append(encode(metadata, common));
     if (sync_) file->sync();
@@ -63,18 +69,25 @@ class Reader final : public dckpt::CheckpointReader {
   const dckpt::Metadata& metadata() const noexcept override { return index_.metadata; }
   const dckpt::Storage& storage() const noexcept override { return *storage_; }
 
-  dckpt::Value common_state() const override { return index_.common.empty() ? dckpt::Value() : dckpt::load_torch_bytes(index_.common, kIndexFile); }
+  dckpt::Value common_state() const override {
+    return index_.common.empty() ? dckpt::Value()
+                                 : dckpt::load_torch_bytes(index_.common, kIndexFile);
+  }
 
-  dckpt::ChunkPayload locate(std::size_t tensor, std::size_t chunk, const dckpt::ReadableFile&) const override {
+  dckpt::ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                             const dckpt::ReadableFile&) const override {
     const dckpt::TensorMetadata& entry = index_.metadata.tensors[tensor];
-    return {entry.places[chunk].offset, entry.properties.dtype, dckpt::row_major_strides(entry.chunks.sizes(chunk)), true};
+    return {entry.places[chunk].offset, entry.properties.dtype,
+            dckpt::row_major_strides(entry.chunks.sizes(chunk)), true};
   }
 
   dckpt::Bytes object_bytes(std::size_t object) const override {
     const dckpt::Place& place = index_.metadata.objects[object].place;
     const auto file = storage_->open(index_.metadata.files[place.file]);
     if (place.offset > file->size() || place.length > file->size() - place.offset) {
-      throw dckpt::CheckpointError(dckpt::ErrorCode::kCorrupt, "the file ends before the object does; it is truncated", {.key = index_.metadata.objects[object].key, .file = file->name()});
+      throw dckpt::CheckpointError(
+          dckpt::ErrorCode::kCorrupt, "the file ends before the object does; it is truncated",
+          {.key = index_.metadata.objects[object].key, .file = file->name()});
     }
     dckpt::Bytes bytes(place.length);
     file->read(place.offset, bytes);
@@ -87,30 +100,42 @@ class Reader final : public dckpt::CheckpointReader {
   }
 
   // Nothing has a checksum.
-  bool check_chunk(std::size_t, std::size_t, const dckpt::ReadableFile&) const override { return false; }
+  bool check_chunk(std::size_t, std::size_t, const dckpt::ReadableFile&) const override {
+    return false;
+  }
   bool check_object(std::size_t) const override { return false; }
 
  private:
   std::shared_ptr<dckpt::Storage> storage_;
-  dckpt::CheckpointInfo info_{.format = "raw", .version = 1, .producer = "the example of a strategy"};
+  dckpt::CheckpointInfo info_{
+      .format = "raw", .version = 1, .producer = "the example of a strategy"};
   Index index_;
 };
 
 }  // namespace
 
 void register_strategy() {
-  const dckpt::config::Schema<Options> schema{{dckpt::config::field("alignment", &Options::alignment, dckpt::config::size(1, 1 << 20))}};
-  dckpt::register_strategy(dckpt::SaveStrategyEntry{.name = "raw",
-                                                    .version = 1,
-                                                    .about = "raw elements, one file per rank (an example)",
-                                                    .make = [schema](const dckpt::SaveOptions& options) {
-                                                      return std::make_unique<Saver>(dckpt::read_options(schema, options.strategy), options.io);
-                                                    }});
+  const dckpt::config::Schema<Options> schema{
+      {dckpt::config::field("alignment", &Options::alignment, dckpt::config::size(1, 1 << 20))}};
+  dckpt::register_strategy(dckpt::SaveStrategyEntry{
+      .name = "raw",
+      .version = 1,
+      .about = "raw elements, one file per rank (an example)",
+      .make = [schema](const dckpt::SaveOptions& options) {
+        return std::make_unique<Saver>(dckpt::read_options(schema, options.strategy), options.io);
+      }});
   dckpt::register_strategy(dckpt::LoadStrategyEntry{
       .name = "raw",
       .about = "raw elements, one file per rank (an example)",
-      .recognises = [](std::span<const dckpt::FileInfo> entries) { return std::ranges::any_of(entries, [](const dckpt::FileInfo& entry) { return entry.name == kIndexFile; }); },
-      .open = [](std::shared_ptr<dckpt::Storage> storage, const dckpt::OpenHints&) { return std::make_unique<Reader>(std::move(storage)); }});
+      .recognises =
+          [](std::span<const dckpt::FileInfo> entries) {
+            return std::ranges::any_of(
+                entries, [](const dckpt::FileInfo& entry) { return entry.name == kIndexFile; });
+          },
+      .open =
+          [](std::shared_ptr<dckpt::Storage> storage, const dckpt::OpenHints&) {
+            return std::make_unique<Reader>(std::move(storage));
+          }});
 }
 
 }  // namespace raw

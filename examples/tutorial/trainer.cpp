@@ -10,11 +10,15 @@ namespace {
 
 constexpr std::int64_t kRows = 12, kColumns = 4;
 
-/// What one rank holds: some rows of the weight and of its momentum, and the bias, as every rank does.
+/// What one rank holds: some rows of the weight and of its momentum, and the bias, as every rank
+/// does.
 struct Model {
   Model(int rank, int size)
-      : first_row(rank * kRows / size), rows(kRows / size), weight(rows * kColumns),
-        momentum(rows * kColumns), bias(kColumns) {}
+      : first_row(rank * kRows / size),
+        rows(kRows / size),
+        weight(rows * kColumns),
+        momentum(rows * kColumns),
+        bias(kColumns) {}
 
   void train_step() {
     for (std::size_t i = 0; i < weight.size(); ++i) {
@@ -42,7 +46,8 @@ dckpt::StateDict sharded_state(Model& model, const dckpt::Communicator& comm) {
 
   dckpt::StateDict state;
   state["weight"] = dckpt::ShardedTensor::from_rank_offsets("model.weight", weight, my_rows);
-  state["momentum"] = dckpt::ShardedTensor::from_rank_offsets("optimizer.momentum", momentum, my_rows);
+  state["momentum"] =
+      dckpt::ShardedTensor::from_rank_offsets("optimizer.momentum", momentum, my_rows);
   state["bias"] = dckpt::ShardedTensor::whole("model.bias", bias, {.replica_id = comm.rank()});
   return state;
 }
@@ -63,7 +68,8 @@ void train(dckpt::Communicator& comm, std::uint64_t iterations) {
     if (++iteration % 10 != 0) continue;
     checkpointer.save(state, iteration);
     if (comm.rank() == 0) {
-      std::printf("iteration %d: weight[0][1] = %.6f\n", static_cast<int>(iteration), model.weight[1]);
+      std::printf("iteration %d: weight[0][1] = %.6f\n", static_cast<int>(iteration),
+                  model.weight[1]);
     }
   }
   checkpointer.wait();

@@ -1,6 +1,7 @@
 #pragma once
 
-/// Everything that a program needs to save, load and examine sharded checkpoints, without libtorch (see torch.h for that).
+/// Everything that a program needs to save, load and examine sharded checkpoints, without libtorch
+/// (see torch.h for that).
 
 #include "configs/policy.h"
 #include "dist_checkpointing/checkpointer.h"

@@ -1,7 +1,8 @@
 #pragma once
 
-/// For writing a backend of one's own: a SaveStrategy, a CheckpointReader, their registration, and the check that they conform;
-/// or a Communicator, or the Transport for one. examples/raw_strategy and examples/mpi_communicator are such.
+/// For writing a backend of one's own: a SaveStrategy, a CheckpointReader, their registration, and
+/// the check that they conform; or a Communicator, or the Transport for one. examples/raw_strategy
+/// and examples/mpi_communicator are such.
 
 #include "configs/strategy_options.h"
 #include "dckpt/dist_checkpointing.h"

@@ -11,7 +11,8 @@
 
 namespace dckpt {
 
-static_assert(std::endian::native == std::endian::little, "dckpt reads and writes little-endian data in place");
+static_assert(std::endian::native == std::endian::little,
+              "dckpt reads and writes little-endian data in place");
 
 using Bytes = std::vector<std::byte>;
 using ByteView = std::span<const std::byte>;
@@ -32,15 +33,15 @@ inline Bytes to_bytes(std::string_view text) {
 
 /// Little-endian integer at `offset`; the caller has checked the range.
 template <typename T>
-  requires std::is_trivially_copyable_v<T>
-T load_le(ByteView bytes, std::size_t offset) noexcept {
+requires std::is_trivially_copyable_v<T> T load_le(ByteView bytes, std::size_t offset)
+noexcept {
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof value);
   return value;
 }
 
 template <typename T>
-  requires std::is_trivially_copyable_v<T>
+requires std::is_trivially_copyable_v<T>
 void append_le(Bytes& out, T value) {
   const auto* first = reinterpret_cast<const std::byte*>(&value);
   out.insert(out.end(), first, first + sizeof value);

@@ -20,7 +20,8 @@ constexpr std::string_view name_of(const EnumNames<Enum, N>& names, Enum value) 
 }
 
 template <typename Enum, std::size_t N>
-constexpr std::optional<Enum> value_of(const EnumNames<Enum, N>& names, std::string_view wanted) noexcept {
+constexpr std::optional<Enum> value_of(const EnumNames<Enum, N>& names,
+                                       std::string_view wanted) noexcept {
   for (const auto& [value, name] : names) {
     if (name == wanted) return value;
   }

@@ -34,7 +34,10 @@ const char* to_string(ErrorCode code) noexcept {
 }
 
 CheckpointError::CheckpointError(ErrorCode code, const std::string& message, ErrorContext context)
-    : std::runtime_error(render(message, context)), code_(code), message_(message), context_(std::move(context)) {}
+    : std::runtime_error(render(message, context)),
+      code_(code),
+      message_(message),
+      context_(std::move(context)) {}
 
 CheckpointError CheckpointError::with(const ErrorContext& context) const {
   ErrorContext merged = context_;

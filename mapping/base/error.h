@@ -7,31 +7,33 @@
 
 namespace dckpt {
 
-/// What kind of failure it is; decides the exit code of the command line and whether a retry makes sense.
+/// What kind of failure it is; decides the exit code of the command line and whether a retry makes
+/// sense.
 enum class ErrorCode {
   kInvalidArgument,  ///< the caller's description or option is wrong
-  kMismatch,         ///< request and checkpoint disagree: missing keys, other shapes, failed validation
-  kIo,               ///< the operating system refused: the message carries errno's text
-  kCorrupt,          ///< bytes that no sound writer produces, or that no reader should trust
-  kIncomplete,       ///< parts that a finished checkpoint has are not there
-  kUnsupported,      ///< sound, but outside what this build reads or writes
-  kCancelled,        ///< the caller asked for it to stop
+  kMismatch,     ///< request and checkpoint disagree: missing keys, other shapes, failed validation
+  kIo,           ///< the operating system refused: the message carries errno's text
+  kCorrupt,      ///< bytes that no sound writer produces, or that no reader should trust
+  kIncomplete,   ///< parts that a finished checkpoint has are not there
+  kUnsupported,  ///< sound, but outside what this build reads or writes
+  kCancelled,    ///< the caller asked for it to stop
 };
 
-/// The name used in messages and JSON: "invalid-argument", "mismatch", "io", "corrupt", "incomplete", "unsupported", "cancelled".
+/// The name used in messages and JSON: "invalid-argument", "mismatch", "io", "corrupt",
+/// "incomplete", "unsupported", "cancelled".
 const char* to_string(ErrorCode code) noexcept;
 
 /// Where it happened. Fields that are not known stay empty.
 struct ErrorContext {
-  std::optional<std::string> key{};    ///< tensor or object
-  std::optional<std::string> file{};   ///< path or name inside the checkpoint
+  std::optional<std::string> key{};       ///< tensor or object
+  std::optional<std::string> file{};      ///< path or name inside the checkpoint
   std::optional<std::uint64_t> offset{};  ///< byte offset inside the file
   std::optional<int> rank{};
 };
 
-/// The one exception type of the library. The message says what was attempted, what was found, what was expected and,
-/// where known, what to do; the context is appended to `what()` in brackets. Text from outside must be passed through
-/// `quoted` (text.h) before it enters a message.
+/// The one exception type of the library. The message says what was attempted, what was found, what
+/// was expected and, where known, what to do; the context is appended to `what()` in brackets. Text
+/// from outside must be passed through `quoted` (text.h) before it enters a message.
 class CheckpointError : public std::runtime_error {
  public:
   CheckpointError(ErrorCode code, const std::string& message, ErrorContext context = {});
@@ -40,7 +42,8 @@ class CheckpointError : public std::runtime_error {
   const std::string& message() const noexcept { return message_; }
   const ErrorContext& context() const noexcept { return context_; }
 
-  /// The same error with those fields of `context` filled in that this one lacks; for callers that know more.
+  /// The same error with those fields of `context` filled in that this one lacks; for callers that
+  /// know more.
   CheckpointError with(const ErrorContext& context) const;
 
  private:

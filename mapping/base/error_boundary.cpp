@@ -25,6 +25,8 @@ CheckpointError current_error() {
   }
 }
 
-void throw_checkpoint_error() { throw current_error(); }
+void throw_checkpoint_error() {
+  throw current_error();
+}
 
 }  // namespace dckpt

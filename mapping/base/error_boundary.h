@@ -4,8 +4,8 @@
 
 namespace dckpt {
 
-/// The exception that is being handled, as the library reports it: memory that is not there and what the standard library
-/// throws about files and threads are (io). Only inside a catch block.
+/// The exception that is being handled, as the library reports it: memory that is not there and
+/// what the standard library throws about files and threads are (io). Only inside a catch block.
 CheckpointError current_error();
 
 /// The last handler of every public function, so that nothing but CheckpointErrors leave it:

@@ -30,7 +30,9 @@ void log(LogLevel level, std::string_view message) {
   if (sink().function) {
     sink().function(level, message);
   } else if (level >= LogLevel::kNotice) {
-    const char* const kind = level == LogLevel::kError ? "error: " : level == LogLevel::kWarning ? "warning: " : "";
+    const char* const kind = level == LogLevel::kError     ? "error: "
+                             : level == LogLevel::kWarning ? "warning: "
+                                                           : "";
     std::fprintf(stderr, "dckpt: %s%.*s\n", kind, static_cast<int>(message.size()), message.data());
   }
 }

@@ -11,9 +11,9 @@
 
 namespace dckpt {
 
-/// Calls body(0) … body(count − 1), each once, from up to `threads` threads (the caller's among them; fewer where
-/// the system starts no more). After a call has thrown no new one starts;
-/// when all have ended the first exception is thrown again.
+/// Calls body(0) … body(count − 1), each once, from up to `threads` threads (the caller's among
+/// them; fewer where the system starts no more). After a call has thrown no new one starts; when
+/// all have ended the first exception is thrown again.
 template <typename Body>
 void parallel_for(std::size_t count, int threads, Body&& body) {
   std::atomic<std::size_t> next{0};
@@ -34,7 +34,9 @@ void parallel_for(std::size_t count, int threads, Body&& body) {
   {
     std::vector<std::jthread> helpers;
     try {
-      for (std::size_t i = 1; i < std::min(count, static_cast<std::size_t>(std::max(threads, 1))); ++i) helpers.emplace_back(work);
+      for (std::size_t i = 1; i < std::min(count, static_cast<std::size_t>(std::max(threads, 1)));
+           ++i)
+        helpers.emplace_back(work);
     } catch (const std::system_error&) {  // those that have started and this one do the work
     }
     work();

@@ -19,7 +19,8 @@ class ProblemList {
 
   bool empty() const noexcept { return count_ == 0; }
 
-  /// Throws CheckpointError with `what` as its first line and a line for each problem. Nothing if there is none.
+  /// Throws CheckpointError with `what` as its first line and a line for each problem. Nothing if
+  /// there is none.
   void raise_if_any(ErrorCode code, const std::string& what) const;
 
  private:

@@ -13,7 +13,9 @@ namespace {
 /// Length of the valid UTF-8 sequence at `text[at]`, 0 if there is none.
 std::size_t utf8_length(std::string_view text, std::size_t at) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto continuation = [&](std::size_t i) { return i < text.size() && (byte(i) & 0xC0) == 0x80; };
+  const auto continuation = [&](std::size_t i) {
+    return i < text.size() && (byte(i) & 0xC0) == 0x80;
+  };
   const unsigned char first = byte(at);
   if (first < 0x80) return 1;
   if (first >= 0xC2 && first <= 0xDF) return continuation(at + 1) ? 2 : 0;
@@ -34,11 +36,15 @@ std::size_t utf8_length(std::string_view text, std::size_t at) noexcept {
 
 /// Code points that steer a terminal or the direction of text.
 bool steers(std::string_view sequence) noexcept {
-  if (sequence.size() == 2) return static_cast<unsigned char>(sequence[0]) == 0xC2 && static_cast<unsigned char>(sequence[1]) < 0xA0;
+  if (sequence.size() == 2)
+    return static_cast<unsigned char>(sequence[0]) == 0xC2 &&
+           static_cast<unsigned char>(sequence[1]) < 0xA0;
   if (sequence.size() != 3 || sequence[0] != '\xE2') return false;
   const auto second = static_cast<unsigned char>(sequence[1]);
   const auto third = static_cast<unsigned char>(sequence[2]);
-  return (second == 0x80 && ((third >= 0x8B && third <= 0x8F) || (third >= 0xA8 && third <= 0xAE))) || (second == 0x81 && third >= 0xA6 && third <= 0xA9);
+  return (second == 0x80 &&
+          ((third >= 0x8B && third <= 0x8F) || (third >= 0xA8 && third <= 0xAE))) ||
+         (second == 0x81 && third >= 0xA6 && third <= 0xA9);
 }
 
 std::string escaped(std::string_view text, std::size_t limit, bool escape_quotes) {
@@ -74,7 +80,8 @@ std::string escaped(std::string_view text, std::size_t limit, bool escape_quotes
 
 /// Insertions, deletions, replacements and swaps of neighbours that lead from one to the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> before(b.size() + 1);  // of the prefixes of b, to a's without its last two bytes, without its last, and to all of it
+  std::vector<std::size_t> before(b.size() + 1);  // of the prefixes of b, to a's without its last
+                                                  // two bytes, without its last, and to all of it
   std::vector<std::size_t> above(b.size() + 1);
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -83,14 +90,17 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     above.swap(row);
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+      row[j] =
+          std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];
 }
 
-/// Matches one `[…]` class whose '[' is at `at`; moves `at` past it. An unclosed class is a literal '['.
+/// Matches one `[…]` class whose '[' is at `at`; moves `at` past it. An unclosed class is a literal
+/// '['.
 bool class_match(std::string_view pattern, std::size_t& at, char c) {
   std::size_t i = at + 1;
   const bool negated = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');
@@ -115,9 +125,13 @@ bool class_match(std::string_view pattern, std::size_t& at, char c) {
 
 }  // namespace
 
-std::string quoted(std::string_view text, std::size_t limit) { return "'" + escaped(text, limit, true) + "'"; }
+std::string quoted(std::string_view text, std::size_t limit) {
+  return "'" + escaped(text, limit, true) + "'";
+}
 
-std::string printable(std::string_view text, std::size_t limit) { return escaped(text, limit, false); }
+std::string printable(std::string_view text, std::size_t limit) {
+  return escaped(text, limit, false);
+}
 
 bool is_utf8(std::string_view text) noexcept {
   for (std::size_t i = 0; i < text.size();) {
@@ -145,7 +159,8 @@ std::optional<std::string> nearest(std::string_view word, std::span<const std::s
   std::size_t best_distance = std::max<std::size_t>(word.size() / 3, 1) + 1;
   for (const std::string& candidate : candidates) {
     if (candidate.size() > kLongestCompared) continue;
-    const std::size_t difference = word.size() > candidate.size() ? word.size() - candidate.size() : candidate.size() - word.size();
+    const std::size_t difference = word.size() > candidate.size() ? word.size() - candidate.size()
+                                                                  : candidate.size() - word.size();
     if (difference >= best_distance) continue;
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {
@@ -223,7 +238,8 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   double scale = 1;
   if (!unit.empty() && unit != "B") {
     static constexpr std::string_view kPrefixes = "KMGTP";
-    const std::size_t power = kPrefixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(unit.front()))));
+    const std::size_t power =
+        kPrefixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(unit.front()))));
     if (power == std::string_view::npos) return std::nullopt;
     unit.remove_prefix(1);
     if (!(unit.empty() || unit == "iB" || unit == "ib")) return std::nullopt;
@@ -237,7 +253,8 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
 std::optional<std::uint64_t> parse_u64(std::string_view text) {
   std::uint64_t value = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc{} || rest != text.data() + text.size()) return std::nullopt;
+  if (text.empty() || error != std::errc{} || rest != text.data() + text.size())
+    return std::nullopt;
   return value;
 }
 

@@ -9,8 +9,9 @@
 
 namespace dckpt {
 
-/// `text` in single quotes, safe for a terminal and for JSON: control bytes, quotes, backslashes and bytes that are not
-/// valid UTF-8 are escaped (\n, \x1b, …), and more than `limit` bytes are cut with an ellipsis.
+/// `text` in single quotes, safe for a terminal and for JSON: control bytes, quotes, backslashes
+/// and bytes that are not valid UTF-8 are escaped (\n, \x1b, …), and more than `limit` bytes are
+/// cut with an ellipsis.
 std::string quoted(std::string_view text, std::size_t limit = 200);
 
 /// The same escaping without the quotes; for tables.
@@ -25,7 +26,8 @@ std::string quoted_list(std::span<const std::string> items, std::size_t limit = 
 /// The candidate closest to `word` by edit distance, if it is close enough to be a likely slip.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
-/// Shell-style match of the whole text: `*` any run (dots and slashes included), `?` one byte, `[a-c]`, `[!a-c]`. Linear memory, no recursion.
+/// Shell-style match of the whole text: `*` any run (dots and slashes included), `?` one byte,
+/// `[a-c]`, `[!a-c]`. Linear memory, no recursion.
 bool glob_match(std::string_view pattern, std::string_view text);
 
 /// 1536 → "1.5 KiB"
@@ -34,7 +36,8 @@ std::string human_bytes(std::uint64_t bytes);
 /// 1234567 → "1,234,567"
 std::string grouped(std::uint64_t number);
 
-/// "12", "8GiB", "64 MiB", "1.5G" → bytes (KiB = 1024; K/M/G/T alone also mean 1024). Empty when it is no size.
+/// "12", "8GiB", "64 MiB", "1.5G" → bytes (KiB = 1024; K/M/G/T alone also mean 1024). Empty when it
+/// is no size.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
 /// Decimal digits only, no sign, no blanks; empty on anything else and on overflow.

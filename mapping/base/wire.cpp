@@ -16,7 +16,8 @@ void WireWriter::text(std::string_view text) {
 }
 
 void WireReader::malformed(std::string_view why) const {
-  throw CheckpointError(ErrorCode::kCorrupt, what_ + " is malformed: " + std::string(why), {.offset = at_});
+  throw CheckpointError(ErrorCode::kCorrupt, what_ + " is malformed: " + std::string(why),
+                        {.offset = at_});
 }
 
 std::uint64_t WireReader::number() {
@@ -38,7 +39,9 @@ std::uint64_t WireReader::number(std::uint64_t limit) {
   return value;
 }
 
-std::int64_t WireReader::signed_number() { return static_cast<std::int64_t>(number(static_cast<std::uint64_t>(INT64_MAX))); }
+std::int64_t WireReader::signed_number() {
+  return static_cast<std::int64_t>(number(static_cast<std::uint64_t>(INT64_MAX)));
+}
 
 std::size_t WireReader::count() {
   const std::uint64_t value = number();

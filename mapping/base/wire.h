@@ -19,7 +19,8 @@ class WireWriter {
   Bytes& out_;
 };
 
-/// Reads them back. Everything is checked against the bytes that are there: throws CheckpointError (corrupt), naming `what`.
+/// Reads them back. Everything is checked against the bytes that are there: throws CheckpointError
+/// (corrupt), naming `what`.
 class WireReader {
  public:
   WireReader(ByteView bytes, std::string what) : bytes_(bytes), what_(std::move(what)) {}

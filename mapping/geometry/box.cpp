@@ -15,7 +15,9 @@ bool is_valid(const Box& box) noexcept {
   return true;
 }
 
-Box whole(ShapeView shape) { return {Shape(shape.size(), 0), to_shape(shape)}; }
+Box whole(ShapeView shape) {
+  return {Shape(shape.size(), 0), to_shape(shape)};
+}
 
 bool fits(const Box& box, ShapeView shape) noexcept {
   if (!is_valid(box) || box.dims() != shape.size()) return false;
@@ -29,7 +31,8 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
   Box common{Shape(a.dims()), Shape(a.dims())};
   for (std::size_t axis = 0; axis < a.dims(); ++axis) {
     const std::int64_t first = std::max(a.offsets[axis], b.offsets[axis]);
-    const std::int64_t last = std::min(a.offsets[axis] + a.sizes[axis], b.offsets[axis] + b.sizes[axis]);
+    const std::int64_t last =
+        std::min(a.offsets[axis] + a.sizes[axis], b.offsets[axis] + b.sizes[axis]);
     if (first >= last) return std::nullopt;
     common.offsets[axis] = first;
     common.sizes[axis] = last - first;
@@ -41,7 +44,8 @@ std::string to_string(const Box& box) {
   std::string out = "[";
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
     if (axis > 0) out += ", ";
-    out += std::to_string(box.offsets[axis]) + ":" + std::to_string(box.offsets[axis] + box.sizes[axis]);
+    out += std::to_string(box.offsets[axis]) + ":" +
+           std::to_string(box.offsets[axis] + box.sizes[axis]);
   }
   return out + "]";
 }

@@ -9,8 +9,8 @@
 
 namespace dckpt {
 
-/// A rectangular part of a global tensor. Invariant (checked by `is_valid`): offsets and sizes have the same length, are
-/// not negative, and offset + size does not overflow on any axis.
+/// A rectangular part of a global tensor. Invariant (checked by `is_valid`): offsets and sizes have
+/// the same length, are not negative, and offset + size does not overflow on any axis.
 struct Box {
   Shape offsets;
   Shape sizes;
@@ -47,15 +47,22 @@ class BoxList {
   void push_back(ShapeView offsets, ShapeView sizes);
   void push_back(const Box& box) { push_back(box.offsets, box.sizes); }
 
-  ShapeView offsets(std::size_t index) const noexcept { return {data_.data() + index * dims_ * 2, dims_}; }
-  ShapeView sizes(std::size_t index) const noexcept { return {data_.data() + index * dims_ * 2 + dims_, dims_}; }
-  Box operator[](std::size_t index) const { return {to_shape(offsets(index)), to_shape(sizes(index))}; }
+  ShapeView offsets(std::size_t index) const noexcept {
+    return {data_.data() + index * dims_ * 2, dims_};
+  }
+  ShapeView sizes(std::size_t index) const noexcept {
+    return {data_.data() + index * dims_ * 2 + dims_, dims_};
+  }
+  Box operator[](std::size_t index) const {
+    return {to_shape(offsets(index)), to_shape(sizes(index))};
+  }
 
   friend bool operator==(const BoxList&, const BoxList&) = default;
 
  private:
   std::size_t dims_;
-  std::size_t count_ = 0;  // kept apart from the array: boxes of a 0-dim tensor occupy no space in it
+  std::size_t count_ =
+      0;  // kept apart from the array: boxes of a 0-dim tensor occupy no space in it
   std::vector<std::int64_t> data_;
 };
 

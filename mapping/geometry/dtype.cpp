@@ -62,9 +62,13 @@ constexpr std::array<std::pair<std::string_view, DType>, 9> kAliases = {{
 
 }  // namespace
 
-std::size_t item_size(DType dtype) noexcept { return kRows[static_cast<std::size_t>(dtype)].size; }
+std::size_t item_size(DType dtype) noexcept {
+  return kRows[static_cast<std::size_t>(dtype)].size;
+}
 
-std::string_view to_string(DType dtype) noexcept { return kRows[static_cast<std::size_t>(dtype)].name; }
+std::string_view to_string(DType dtype) noexcept {
+  return kRows[static_cast<std::size_t>(dtype)].name;
+}
 
 std::optional<DType> parse_dtype(std::string_view name) noexcept {
   constexpr std::string_view kPrefix = "torch.";

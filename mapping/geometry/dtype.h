@@ -10,13 +10,30 @@ namespace dckpt {
 /// Element types of torch that a checkpoint can hold. Values are not stored anywhere.
 enum class DType : std::uint8_t {
   kBool,
-  kUInt8, kUInt16, kUInt32, kUInt64,
-  kInt8, kInt16, kInt32, kInt64,
-  kFloat16, kBFloat16, kFloat32, kFloat64,
-  kComplex32, kComplex64, kComplex128,
-  kFloat8E4M3FN, kFloat8E4M3FNUZ, kFloat8E5M2, kFloat8E5M2FNUZ, kFloat8E8M0FNU,
-  kFloat4E2M1FNx2,                                 ///< two 4-bit elements a byte; shapes count bytes, as in torch
-  kQInt8, kQUInt8, kQInt32,                        ///< quantised storages: bytes only, scales lie beside them
+  kUInt8,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+  kComplex32,
+  kComplex64,
+  kComplex128,
+  kFloat8E4M3FN,
+  kFloat8E4M3FNUZ,
+  kFloat8E5M2,
+  kFloat8E5M2FNUZ,
+  kFloat8E8M0FNU,
+  kFloat4E2M1FNx2,  ///< two 4-bit elements a byte; shapes count bytes, as in torch
+  kQInt8,
+  kQUInt8,
+  kQInt32,  ///< quantised storages: bytes only, scales lie beside them
 };
 
 /// Bytes of one element.
@@ -25,7 +42,8 @@ std::size_t item_size(DType dtype) noexcept;
 /// Torch's name without the prefix: "float32", "bfloat16", "float8_e4m3fn", …
 std::string_view to_string(DType dtype) noexcept;
 
-/// The inverse of to_string; also accepts a "torch." prefix and torch's aliases (half, float, double, long, int, short).
+/// The inverse of to_string; also accepts a "torch." prefix and torch's aliases (half, float,
+/// double, long, int, short).
 std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
 }  // namespace dckpt

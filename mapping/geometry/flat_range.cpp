@@ -5,9 +5,10 @@
 namespace dckpt {
 namespace {
 
-/// Emits [begin, end) as a run of whole slices along `axis`; both bounds are multiples of the slice's element count and
-/// lie inside one slice of the axis before.
-void emit(ShapeView shape, ShapeView strides, std::size_t axis, std::int64_t begin, std::int64_t end, std::vector<FlatPiece>& out) {
+/// Emits [begin, end) as a run of whole slices along `axis`; both bounds are multiples of the
+/// slice's element count and lie inside one slice of the axis before.
+void emit(ShapeView shape, ShapeView strides, std::size_t axis, std::int64_t begin,
+          std::int64_t end, std::vector<FlatPiece>& out) {
   if (begin == end) return;
   Box box{Shape(shape.size()), Shape(shape.size(), 1)};
   std::int64_t rest = begin;
@@ -33,7 +34,8 @@ std::vector<FlatPiece> split_flat_range(ShapeView shape, std::int64_t begin, std
     return pieces;
   }
   const Shape strides = row_major_strides(shape);
-  // The first axis along which begin and end − 1 have different coordinates: everything before it is shared.
+  // The first axis along which begin and end − 1 have different coordinates: everything before it
+  // is shared.
   std::size_t top = 0;
   while (top + 1 < shape.size() && begin / strides[top] == (end - 1) / strides[top]) ++top;
   // Up: from begin to the next whole slice of ever larger slices; then the body; then down to end.

@@ -7,17 +7,19 @@
 
 namespace dckpt {
 
-/// A piece of a flattened range that is itself a box: `box` relative to the flattened shape, whose elements start at
-/// position `begin` of the row-major order of that shape and are contiguous in it.
+/// A piece of a flattened range that is itself a box: `box` relative to the flattened shape, whose
+/// elements start at position `begin` of the row-major order of that shape and are contiguous in
+/// it.
 struct FlatPiece {
   Box box;
   std::int64_t begin = 0;
   friend bool operator==(const FlatPiece&, const FlatPiece&) = default;
 };
 
-/// The row-major elements [begin, end) of a tensor of this shape as boxes, in order: at most 2·N−1 of them for N axes.
-/// Each piece is contiguous in row-major order, so a 1-D buffer that holds the range can be cut at the pieces' `begin`.
-/// Requires 0 ≤ begin ≤ end ≤ numel(shape). An empty range gives no pieces; a 0-dim shape gives one of zero axes.
+/// The row-major elements [begin, end) of a tensor of this shape as boxes, in order: at most 2·N−1
+/// of them for N axes. Each piece is contiguous in row-major order, so a 1-D buffer that holds the
+/// range can be cut at the pieces' `begin`. Requires 0 ≤ begin ≤ end ≤ numel(shape). An empty range
+/// gives no pieces; a 0-dim shape gives one of zero axes.
 std::vector<FlatPiece> split_flat_range(ShapeView shape, std::int64_t begin, std::int64_t end);
 
 }  // namespace dckpt

@@ -8,21 +8,29 @@
 namespace dckpt {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) { throw CheckpointError(ErrorCode::kInvalidArgument, message); }
+[[noreturn]] void refuse(const std::string& message) {
+  throw CheckpointError(ErrorCode::kInvalidArgument, message);
+}
 
-/// Consecutive indices along one tensor dim: `global` in the whole tensor, `local` in what a rank holds of it.
+/// Consecutive indices along one tensor dim: `global` in the whole tensor, `local` in what a rank
+/// holds of it.
 struct Run {
   std::int64_t global = 0;
   std::int64_t local = 0;
   std::int64_t size = 0;
 };
 
-/// What a rank holds along one tensor dim: runs that are not empty and do not touch, rising in both numberings, without gaps in the local one.
+/// What a rank holds along one tensor dim: runs that are not empty and do not touch, rising in both
+/// numberings, without gaps in the local one.
 using Runs = std::vector<Run>;
 
-Runs all_of_axis(std::int64_t extent) { return extent == 0 ? Runs{} : Runs{{0, 0, extent}}; }
+Runs all_of_axis(std::int64_t extent) {
+  return extent == 0 ? Runs{} : Runs{{0, 0, extent}};
+}
 
-std::int64_t total(const Runs& runs) { return runs.empty() ? 0 : runs.back().local + runs.back().size; }
+std::int64_t total(const Runs& runs) {
+  return runs.empty() ? 0 : runs.back().local + runs.back().size;
+}
 
 void append(Runs& runs, std::int64_t global, std::int64_t size) {
   if (!runs.empty() && runs.back().global + runs.back().size == global) {
@@ -35,7 +43,8 @@ void append(Runs& runs, std::int64_t global, std::int64_t size) {
 /// Appends the part [begin, end) of `from`'s local numbering.
 void append_range(Runs& runs, const Runs& from, std::int64_t begin, std::int64_t end) {
   if (begin == end) return;
-  auto run = std::partition_point(from.begin(), from.end(), [&](const Run& r) { return r.local + r.size <= begin; });
+  auto run = std::partition_point(from.begin(), from.end(),
+                                  [&](const Run& r) { return r.local + r.size <= begin; });
   for (; run != from.end() && run->local < end; ++run) {
     const std::int64_t first = std::max(begin, run->local);
     append(runs, run->global + (first - run->local), std::min(end, run->local + run->size) - first);
@@ -48,9 +57,12 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-std::int64_t chunk_size(std::int64_t extent, std::int64_t count) { return extent / count + (extent % count != 0 ? 1 : 0); }
+std::int64_t chunk_size(std::int64_t extent, std::int64_t count) {
+  return extent / count + (extent % count != 0 ? 1 : 0);
+}
 
-/// Chunk `index` of `count` as torch.chunk cuts them: all as large as the first, except that the last ones may be shorter or empty.
+/// Chunk `index` of `count` as torch.chunk cuts them: all as large as the first, except that the
+/// last ones may be shorter or empty.
 Range chunk(Range whole, std::int64_t count, std::int64_t index) {
   const std::int64_t step = chunk_size(whole.size(), count);
   if (step == 0 || index > whole.size() / step) return {whole.end, whole.end};
@@ -58,14 +70,17 @@ Range chunk(Range whole, std::int64_t count, std::int64_t index) {
   return {begin, begin + std::min(step, whole.end - begin)};
 }
 
-/// What rank `index` of `count` keeps of `runs` under a strided shard; a plain one has split factor 1.
+/// What rank `index` of `count` keeps of `runs` under a strided shard; a plain one has split
+/// factor 1.
 Runs cut(const Runs& runs, std::int64_t split_factor, std::int64_t count, std::int64_t index) {
   if (runs.empty() || count == 1) return runs;
   const Range all{0, total(runs)};
   const std::int64_t outer_size = chunk_size(all.size(), split_factor);
-  const std::int64_t outer_count = chunk_size(all.size(), outer_size);  // of those that are not empty
+  const std::int64_t outer_count =
+      chunk_size(all.size(), outer_size);  // of those that are not empty
   if (outer_count > static_cast<std::int64_t>(kMaxPieces)) {
-    refuse("a strided shard with split factor " + std::to_string(split_factor) + " cuts an extent of " + std::to_string(all.size()) + " into more than the " +
+    refuse("a strided shard with split factor " + std::to_string(split_factor) +
+           " cuts an extent of " + std::to_string(all.size()) + " into more than the " +
            std::to_string(kMaxPieces) + " pieces that a rank can hold");
   }
   Runs kept;
@@ -85,7 +100,8 @@ struct Cut {
 std::size_t checked_dim(std::int64_t dim, ShapeView shape, const MeshLayout& layout) {
   const auto dims = static_cast<std::int64_t>(shape.size());
   if (dim < -dims || dim >= dims) {
-    refuse("a tensor of shape " + to_string(shape) + " has no dim " + std::to_string(dim) + " to shard; its layout is " + to_string(layout));
+    refuse("a tensor of shape " + to_string(shape) + " has no dim " + std::to_string(dim) +
+           " to shard; its layout is " + to_string(layout));
   }
   return static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
 }
@@ -94,21 +110,27 @@ std::size_t checked_dim(std::int64_t dim, ShapeView shape, const MeshLayout& lay
 std::optional<Cut> cut_of(const MeshLayout& layout, std::size_t mesh_dim, ShapeView shape) {
   const Placement& placement = layout.placements[mesh_dim];
   if (std::holds_alternative<Partial>(placement)) {
-    refuse("the tensor is partial along mesh dimension " + std::to_string(mesh_dim) + " of its layout " + to_string(layout) +
-           ": each rank there holds a term of a sum. Reduce it first (torch: redistribute to Replicate or Shard)");
+    refuse("the tensor is partial along mesh dimension " + std::to_string(mesh_dim) +
+           " of its layout " + to_string(layout) +
+           ": each rank there holds a term of a sum. Reduce it first (torch: redistribute to "
+           "Replicate or Shard)");
   }
-  if (const auto* const shard = std::get_if<Shard>(&placement)) return Cut{checked_dim(shard->dim, shape, layout), 1};
+  if (const auto* const shard = std::get_if<Shard>(&placement))
+    return Cut{checked_dim(shard->dim, shape, layout), 1};
   if (const auto* const shard = std::get_if<StridedShard>(&placement)) {
-    if (shard->split_factor < 1) refuse("a strided shard needs a split factor of at least 1, got " + to_string(layout));
+    if (shard->split_factor < 1)
+      refuse("a strided shard needs a split factor of at least 1, got " + to_string(layout));
     return Cut{checked_dim(shard->dim, shape, layout), shard->split_factor};
   }
   return std::nullopt;
 }
 
 std::vector<std::optional<Cut>> cuts_of(const MeshLayout& layout, ShapeView shape) {
-  if (layout.placements.size() != layout.mesh.dims()) refuse("a layout needs one placement per mesh dimension, got " + to_string(layout));
+  if (layout.placements.size() != layout.mesh.dims())
+    refuse("a layout needs one placement per mesh dimension, got " + to_string(layout));
   std::vector<std::optional<Cut>> cuts;
-  for (std::size_t mesh_dim = 0; mesh_dim < layout.mesh.dims(); ++mesh_dim) cuts.push_back(cut_of(layout, mesh_dim, shape));
+  for (std::size_t mesh_dim = 0; mesh_dim < layout.mesh.dims(); ++mesh_dim)
+    cuts.push_back(cut_of(layout, mesh_dim, shape));
   return cuts;
 }
 
@@ -116,23 +138,28 @@ std::vector<std::size_t> order_of(const MeshLayout& layout) {
   std::vector<std::size_t> left_to_right(layout.mesh.dims());
   std::iota(left_to_right.begin(), left_to_right.end(), std::size_t{0});
   if (layout.order.empty()) return left_to_right;
-  if (!std::is_permutation(layout.order.begin(), layout.order.end(), left_to_right.begin(), left_to_right.end())) {
-    refuse("the order in which a layout cuts must name each of the " + std::to_string(layout.mesh.dims()) + " mesh dimensions once");
+  if (!std::is_permutation(layout.order.begin(), layout.order.end(), left_to_right.begin(),
+                           left_to_right.end())) {
+    refuse("the order in which a layout cuts must name each of the " +
+           std::to_string(layout.mesh.dims()) + " mesh dimensions once");
   }
   return layout.order;
 }
 
 /// All combinations of one run per axis, the last axis fastest.
-std::vector<LocalPiece> pieces_of(const std::vector<Runs>& axes, ShapeView global_shape, ShapeView local_shape) {
+std::vector<LocalPiece> pieces_of(const std::vector<Runs>& axes, ShapeView global_shape,
+                                  ShapeView local_shape) {
   LocalPiece piece{{Shape(axes.size(), 0), to_shape(local_shape)}, Shape(axes.size(), 0)};
   if (numel(local_shape) == 0) {
-    for (std::size_t axis = 0; axis < axes.size(); ++axis) piece.box.offsets[axis] = axes[axis].empty() ? global_shape[axis] : axes[axis].front().global;
+    for (std::size_t axis = 0; axis < axes.size(); ++axis)
+      piece.box.offsets[axis] = axes[axis].empty() ? global_shape[axis] : axes[axis].front().global;
     return {piece};
   }
   std::size_t count = 1;
   for (const Runs& runs : axes) {
     if (runs.size() > kMaxPieces / count) {
-      refuse("a layout gives a rank more than " + std::to_string(kMaxPieces) + " pieces of a tensor of shape " + to_string(global_shape));
+      refuse("a layout gives a rank more than " + std::to_string(kMaxPieces) +
+             " pieces of a tensor of shape " + to_string(global_shape));
     }
     count *= runs.size();
   }
@@ -154,22 +181,28 @@ std::vector<LocalPiece> pieces_of(const std::vector<Runs>& axes, ShapeView globa
 
 }  // namespace
 
-DeviceMesh::DeviceMesh(Shape shape, std::vector<int> ranks) : shape_(std::move(shape)), ranks_(std::move(ranks)) {
-  const bool positive = std::all_of(shape_.begin(), shape_.end(), [](std::int64_t extent) { return extent >= 1; });
+DeviceMesh::DeviceMesh(Shape shape, std::vector<int> ranks)
+    : shape_(std::move(shape)), ranks_(std::move(ranks)) {
+  const bool positive =
+      std::all_of(shape_.begin(), shape_.end(), [](std::int64_t extent) { return extent >= 1; });
   const auto count = checked_numel(shape_);
   if (shape_.size() > kMaxDims || !positive || !count || *count > kMaxMeshRanks) {
-    refuse("a device mesh needs extents of at least 1, at most " + std::to_string(kMaxDims) + " dimensions and at most " + std::to_string(kMaxMeshRanks) +
-           " ranks, got " + to_string(ShapeView(shape_)));
+    refuse("a device mesh needs extents of at least 1, at most " + std::to_string(kMaxDims) +
+           " dimensions and at most " + std::to_string(kMaxMeshRanks) + " ranks, got " +
+           to_string(ShapeView(shape_)));
   }
   if (ranks_.empty()) return;
   if (ranks_.size() != static_cast<std::size_t>(*count)) {
-    refuse("a " + to_string(ShapeView(shape_)) + " mesh needs " + std::to_string(*count) + " ranks, got " + std::to_string(ranks_.size()));
+    refuse("a " + to_string(ShapeView(shape_)) + " mesh needs " + std::to_string(*count) +
+           " ranks, got " + std::to_string(ranks_.size()));
   }
   std::vector<int> sorted = ranks_;
   std::sort(sorted.begin(), sorted.end());
-  if (sorted.front() < 0) refuse("a device mesh cannot hold rank " + std::to_string(sorted.front()));
+  if (sorted.front() < 0)
+    refuse("a device mesh cannot hold rank " + std::to_string(sorted.front()));
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) refuse("rank " + std::to_string(*twice) + " stands on a device mesh twice");
+  if (twice != sorted.end())
+    refuse("rank " + std::to_string(*twice) + " stands on a device mesh twice");
 }
 
 std::optional<Shape> DeviceMesh::coordinate_of(int rank) const {
@@ -186,7 +219,8 @@ std::optional<Shape> DeviceMesh::coordinate_of(int rank) const {
 
 std::string to_string(const Placement& placement) {
   if (std::holds_alternative<Partial>(placement)) return "P";
-  if (const auto* const shard = std::get_if<Shard>(&placement)) return "S(" + std::to_string(shard->dim) + ")";
+  if (const auto* const shard = std::get_if<Shard>(&placement))
+    return "S(" + std::to_string(shard->dim) + ")";
   if (const auto* const shard = std::get_if<StridedShard>(&placement)) {
     return "_S(" + std::to_string(shard->dim) + ", " + std::to_string(shard->split_factor) + ")";
   }
@@ -195,13 +229,17 @@ std::string to_string(const Placement& placement) {
 
 std::string to_string(const MeshLayout& layout) {
   std::string out = "[";
-  for (const Placement& placement : layout.placements) out += (out.size() > 1 ? ", " : "") + to_string(placement);
+  for (const Placement& placement : layout.placements)
+    out += (out.size() > 1 ? ", " : "") + to_string(placement);
   return out + "] on a " + to_string(ShapeView(layout.mesh.shape())) + " mesh";
 }
 
 std::optional<LocalPart> local_part(const MeshLayout& layout, ShapeView global_shape, int rank) {
-  const auto elements = global_shape.size() <= kMaxDims ? checked_numel(global_shape) : std::nullopt;
-  if (!elements) refuse("a tensor of shape " + to_string(global_shape) + " is negative, has too many axes or does not fit in 64 bits");
+  const auto elements =
+      global_shape.size() <= kMaxDims ? checked_numel(global_shape) : std::nullopt;
+  if (!elements)
+    refuse("a tensor of shape " + to_string(global_shape) +
+           " is negative, has too many axes or does not fit in 64 bits");
   const std::vector<std::optional<Cut>> cuts = cuts_of(layout, global_shape);
   const std::vector<std::size_t> order = order_of(layout);
   const auto coordinate = layout.mesh.coordinate_of(rank);
@@ -212,14 +250,16 @@ std::optional<LocalPart> local_part(const MeshLayout& layout, ShapeView global_s
   for (const std::size_t mesh_dim : order) {
     if (!cuts[mesh_dim]) continue;
     const auto [dim, split_factor] = *cuts[mesh_dim];
-    axes[dim] = cut(axes[dim], split_factor, layout.mesh.shape()[mesh_dim], (*coordinate)[mesh_dim]);
+    axes[dim] =
+        cut(axes[dim], split_factor, layout.mesh.shape()[mesh_dim], (*coordinate)[mesh_dim]);
   }
 
   LocalPart part;
   for (const Runs& runs : axes) part.shape.push_back(total(runs));
   part.pieces = pieces_of(axes, global_shape, part.shape);
   for (std::size_t mesh_dim = 0; mesh_dim < cuts.size(); ++mesh_dim) {
-    if (*elements == 0 || !cuts[mesh_dim]) part.replica = part.replica * layout.mesh.shape()[mesh_dim] + (*coordinate)[mesh_dim];
+    if (*elements == 0 || !cuts[mesh_dim])
+      part.replica = part.replica * layout.mesh.shape()[mesh_dim] + (*coordinate)[mesh_dim];
   }
   return part;
 }

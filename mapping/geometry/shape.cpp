@@ -35,7 +35,8 @@ Shape row_major_strides(ShapeView shape) {
   std::int64_t stride = 1;
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     strides[axis] = stride;
-    stride = checked_mul(stride, std::max<std::int64_t>(shape[axis], 1)).value_or(stride);  // too large only where there are no elements
+    stride = checked_mul(stride, std::max<std::int64_t>(shape[axis], 1))
+                 .value_or(stride);  // too large only where there are no elements
   }
   return strides;
 }
@@ -60,6 +61,8 @@ std::string to_string(ShapeView shape) {
   return out + ")";
 }
 
-bool equal(ShapeView a, ShapeView b) noexcept { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+bool equal(ShapeView a, ShapeView b) noexcept {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
 
 }  // namespace dckpt

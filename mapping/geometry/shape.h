@@ -19,9 +19,12 @@ using ShapeView = std::span<const std::int64_t>;
 /// The largest number of axes that is read from a file or accepted from a caller.
 inline constexpr std::size_t kMaxDims = 64;
 
-inline Shape to_shape(ShapeView view) { return Shape(view.begin(), view.end()); }
+inline Shape to_shape(ShapeView view) {
+  return Shape(view.begin(), view.end());
+}
 
-/// Product of the extents; 1 for no axes. Empty if an extent is negative or the product does not fit in int64.
+/// Product of the extents; 1 for no axes. Empty if an extent is negative or the product does not
+/// fit in int64.
 std::optional<std::int64_t> checked_numel(ShapeView shape) noexcept;
 
 /// Product of extents that are known to be sound (checked on entry to the library).
@@ -30,8 +33,8 @@ std::int64_t numel(ShapeView shape) noexcept;
 /// Row-major strides in elements.
 Shape row_major_strides(ShapeView shape);
 
-/// Whether elements with these strides lie row-major without gaps. Strides of axes with extent 1 do not matter; nothing
-/// matters when there are no elements.
+/// Whether elements with these strides lie row-major without gaps. Strides of axes with extent 1 do
+/// not matter; nothing matters when there are no elements.
 bool is_row_major(ShapeView shape, ShapeView strides) noexcept;
 
 /// As Python prints a tuple: "()", "(3,)", "(2, 3)".

@@ -8,7 +8,8 @@ namespace {
 template <typename Word>
 void copy_words(const RunPlan& plan, const std::byte* source, std::byte* destination) {
   for_each_run(plan, [&](std::int64_t from, std::int64_t to) {
-    std::memcpy(destination + to * std::int64_t{sizeof(Word)}, source + from * std::int64_t{sizeof(Word)}, sizeof(Word));
+    std::memcpy(destination + to * std::int64_t{sizeof(Word)},
+                source + from * std::int64_t{sizeof(Word)}, sizeof(Word));
   });
 }
 
@@ -31,7 +32,8 @@ RunPlan plan_runs(ShapeView sizes, const StridedView& source, const StridedView&
   }
   for (std::size_t i = 0; i < axis; ++i) {
     if (sizes[i] == 1) continue;
-    const bool continues = !plan.counts.empty() && plan.source_strides.back() == source.strides[i] * sizes[i] &&
+    const bool continues = !plan.counts.empty() &&
+                           plan.source_strides.back() == source.strides[i] * sizes[i] &&
                            plan.destination_strides.back() == destination.strides[i] * sizes[i];
     if (continues) {
       plan.counts.back() *= sizes[i];
@@ -46,16 +48,20 @@ RunPlan plan_runs(ShapeView sizes, const StridedView& source, const StridedView&
   return plan;
 }
 
-void strided_copy(ShapeView sizes, std::size_t item_size, const std::byte* source, const StridedView& source_view, std::byte* destination,
+void strided_copy(ShapeView sizes, std::size_t item_size, const std::byte* source,
+                  const StridedView& source_view, std::byte* destination,
                   const StridedView& destination_view) {
   const RunPlan plan = plan_runs(sizes, source_view, destination_view);
   const auto item = static_cast<std::int64_t>(item_size);
-  // Single elements (a transposition, say): a copy of constant size is several times faster than memcpy of a variable one.
+  // Single elements (a transposition, say): a copy of constant size is several times faster than
+  // memcpy of a variable one.
   if (plan.run == 1 && item_size == 2) return copy_words<std::uint16_t>(plan, source, destination);
   if (plan.run == 1 && item_size == 4) return copy_words<std::uint32_t>(plan, source, destination);
   if (plan.run == 1 && item_size == 8) return copy_words<std::uint64_t>(plan, source, destination);
   const auto bytes = static_cast<std::size_t>(plan.run) * item_size;
-  for_each_run(plan, [&](std::int64_t from, std::int64_t to) { std::memcpy(destination + to * item, source + from * item, bytes); });
+  for_each_run(plan, [&](std::int64_t from, std::int64_t to) {
+    std::memcpy(destination + to * item, source + from * item, bytes);
+  });
 }
 
 }  // namespace dckpt

@@ -7,26 +7,27 @@
 
 namespace dckpt {
 
-/// Where the elements of a box lie: element (i, j, …) at `offset + i·strides[0] + j·strides[1] + …`, in elements.
+/// Where the elements of a box lie: element (i, j, …) at `offset + i·strides[0] + j·strides[1] +
+/// …`, in elements.
 struct StridedView {
   std::int64_t offset = 0;
   Shape strides;
   friend bool operator==(const StridedView&, const StridedView&) = default;
 };
 
-/// A set of equally long contiguous runs, common to a source and a destination: what remains of a box copy when the
-/// inner axes that are dense on both sides have been merged.
+/// A set of equally long contiguous runs, common to a source and a destination: what remains of a
+/// box copy when the inner axes that are dense on both sides have been merged.
 struct RunPlan {
-  std::int64_t run = 0;          ///< elements per run; 0 when there is nothing to copy
+  std::int64_t run = 0;  ///< elements per run; 0 when there is nothing to copy
   std::int64_t source_offset = 0;
   std::int64_t destination_offset = 0;
-  Shape counts;                  ///< extents of the remaining outer axes
+  Shape counts;  ///< extents of the remaining outer axes
   Shape source_strides;
   Shape destination_strides;
 };
 
-/// Merges axes of extent 1 and axes that are dense on both sides. Runs come out in source order only as far as the
-/// strides of the source fall from the first axis to the last.
+/// Merges axes of extent 1 and axes that are dense on both sides. Runs come out in source order
+/// only as far as the strides of the source fall from the first axis to the last.
 RunPlan plan_runs(ShapeView sizes, const StridedView& source, const StridedView& destination);
 
 /// Calls `visit(source_element, destination_element)` at the start of each run, last axis fastest.
@@ -53,8 +54,10 @@ void for_each_run(const RunPlan& plan, Visit&& visit) {
   }
 }
 
-/// Copies a box of elements between two buffers that do not overlap. Offsets and strides are relative to the pointers.
-void strided_copy(ShapeView sizes, std::size_t item_size, const std::byte* source, const StridedView& source_view, std::byte* destination,
+/// Copies a box of elements between two buffers that do not overlap. Offsets and strides are
+/// relative to the pointers.
+void strided_copy(ShapeView sizes, std::size_t item_size, const std::byte* source,
+                  const StridedView& source_view, std::byte* destination,
                   const StridedView& destination_view);
 
 }  // namespace dckpt

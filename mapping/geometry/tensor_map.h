@@ -7,17 +7,20 @@
 
 namespace dckpt {
 
-/// HyperParallel's way to say how a tensor lies on a mesh, from the tensor's side: which mesh axes cut each of its dims.
+/// HyperParallel's way to say how a tensor lies on a mesh, from the tensor's side: which mesh axes
+/// cut each of its dims.
 struct TensorMapLayout {
   Shape mesh_shape;
-  /// Per tensor dim the mesh axes that cut it, counted from the right (0 = the last mesh dimension), the major one first. Empty or {-1}: not cut.
+  /// Per tensor dim the mesh axes that cut it, counted from the right (0 = the last mesh
+  /// dimension), the major one first. Empty or {-1}: not cut.
   std::vector<std::vector<std::int64_t>> tensor_map;
   std::vector<int> rank_list;  ///< global ranks on the mesh, row-major
 };
 
-/// The same layout in torch's terms. Throws CheckpointError (invalid argument) if a field is missing (empty), tensor_map does not have an entry for each
-/// tensor dim, names an axis that is not there or names one twice, or an extent does not divide into equal parts. A rank that is not in rank_list is
-/// not an error: it holds nothing.
+/// The same layout in torch's terms. Throws CheckpointError (invalid argument) if a field is
+/// missing (empty), tensor_map does not have an entry for each tensor dim, names an axis that is
+/// not there or names one twice, or an extent does not divide into equal parts. A rank that is not
+/// in rank_list is not an error: it holds nothing.
 MeshLayout to_mesh_layout(const TensorMapLayout& layout, ShapeView global_shape);
 
 }  // namespace dckpt

@@ -4,7 +4,8 @@
 
 namespace dckpt {
 
-ChunkGeometry::ChunkGeometry(const TensorMetadata& tensor, std::size_t chunk) : tensor_(tensor), chunk_(tensor.chunks[chunk]) {
+ChunkGeometry::ChunkGeometry(const TensorMetadata& tensor, std::size_t chunk)
+    : tensor_(tensor), chunk_(tensor.chunks[chunk]) {
   if (tensor.flattened_shape) cell_ = reformulated_cell_shape(tensor);
   strides_ = row_major_strides(tensor.flattened_shape ? cell_ : chunk_.sizes);
 }
@@ -27,7 +28,8 @@ std::optional<StridedView> ChunkGeometry::find_reformulated(const Box& box) cons
     const std::int64_t cell = box.offsets[axis] / cell_[axis];
     const std::int64_t begin = box.offsets[axis] % cell_[axis];
     const std::int64_t position = cell - chunk_.offsets[axis];
-    if (begin + box.sizes[axis] > cell_[axis] || position < 0 || position >= chunk_.sizes[axis]) return std::nullopt;
+    if (begin + box.sizes[axis] > cell_[axis] || position < 0 || position >= chunk_.sizes[axis])
+      return std::nullopt;
     piece = piece * chunk_.sizes[axis] + position;
     first += begin * strides_[axis];
     last += (begin + box.sizes[axis] - 1) * strides_[axis];

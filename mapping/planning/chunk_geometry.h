@@ -9,13 +9,15 @@
 
 namespace dckpt {
 
-/// Where elements of a tensor, in its global shape, lie among the row-major elements of one stored chunk. Borrows the tensor.
+/// Where elements of a tensor, in its global shape, lie among the row-major elements of one stored
+/// chunk. Borrows the tensor.
 class ChunkGeometry {
  public:
   /// Throws CheckpointError (corrupt) for reformulated metadata that contradict themselves.
   ChunkGeometry(const TensorMetadata& tensor, std::size_t chunk);
 
-  /// Empty unless the chunk holds all of the box, which must have elements. A box that reaches over several pieces of a reformulated tensor is not found.
+  /// Empty unless the chunk holds all of the box, which must have elements. A box that reaches over
+  /// several pieces of a reformulated tensor is not found.
   std::optional<StridedView> find(const Box& box) const;
 
  private:

@@ -12,7 +12,8 @@ constexpr int kScansBeforeSorting = 3;
 bool overlaps(const Box& box, ShapeView offsets, ShapeView sizes) noexcept {
   for (std::size_t axis = 0; axis < offsets.size(); ++axis) {
     const std::int64_t first = std::max(offsets[axis], box.offsets[axis]);
-    const std::int64_t last = std::min(offsets[axis] + sizes[axis], box.offsets[axis] + box.sizes[axis]);
+    const std::int64_t last =
+        std::min(offsets[axis] + sizes[axis], box.offsets[axis] + box.sizes[axis]);
     if (first >= last) return false;
   }
   return true;
@@ -43,8 +44,10 @@ void ChunkIndex::sort() {
     Axis sorted{axis, std::vector<std::uint32_t>(chunks_.size()), {}, {}};
     const auto begin = [&](std::uint32_t chunk) { return chunks_.offsets(chunk)[axis]; };
     std::iota(sorted.order.begin(), sorted.order.end(), 0U);
-    std::sort(sorted.order.begin(), sorted.order.end(), [&](std::uint32_t a, std::uint32_t b) { return begin(a) < begin(b); });
-    if (sorted.order.empty() || begin(sorted.order.front()) == begin(sorted.order.back())) continue;  // not cut along this axis
+    std::sort(sorted.order.begin(), sorted.order.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return begin(a) < begin(b); });
+    if (sorted.order.empty() || begin(sorted.order.front()) == begin(sorted.order.back()))
+      continue;  // not cut along this axis
     std::int64_t end = 0;
     for (const std::uint32_t chunk : sorted.order) {
       end = std::max(end, begin(chunk) + chunks_.sizes(chunk)[axis]);
@@ -58,8 +61,10 @@ void ChunkIndex::sort() {
 ChunkIndex::Window ChunkIndex::window(const Axis& axis, const Box& box) {
   const std::int64_t begin = box.offsets[axis.axis];
   const std::int64_t end = begin + box.sizes[axis.axis];
-  const auto first = std::upper_bound(axis.ends_so_far.begin(), axis.ends_so_far.end(), begin) - axis.ends_so_far.begin();
-  const auto last = std::lower_bound(axis.begins.begin(), axis.begins.end(), end) - axis.begins.begin();
+  const auto first = std::upper_bound(axis.ends_so_far.begin(), axis.ends_so_far.end(), begin) -
+                     axis.ends_so_far.begin();
+  const auto last =
+      std::lower_bound(axis.begins.begin(), axis.begins.end(), end) - axis.begins.begin();
   return {static_cast<std::size_t>(std::min(first, last)), static_cast<std::size_t>(last)};
 }
 

@@ -7,14 +7,16 @@
 
 namespace dckpt {
 
-/// Finds the chunks of a tensor that share elements with a box. The first few questions are answered by looking at every chunk; from then on
-/// the chunks are kept sorted along each axis, and a question costs as much as the axis with the fewest candidates has.
+/// Finds the chunks of a tensor that share elements with a box. The first few questions are
+/// answered by looking at every chunk; from then on the chunks are kept sorted along each axis, and
+/// a question costs as much as the axis with the fewest candidates has.
 class ChunkIndex {
  public:
   /// Keeps a reference to `chunks`.
   explicit ChunkIndex(const BoxList& chunks) : chunks_(chunks) {}
 
-  /// Replaces `found` by the positions of the chunks, ascending. The box must have the chunks' number of axes.
+  /// Replaces `found` by the positions of the chunks, ascending. The box must have the chunks'
+  /// number of axes.
   void find(const Box& box, std::vector<std::uint32_t>& found);
 
  private:
@@ -22,7 +24,7 @@ class ChunkIndex {
   struct Axis {
     std::size_t axis;
     std::vector<std::uint32_t> order;
-    std::vector<std::int64_t> begins;     ///< in that order
+    std::vector<std::int64_t> begins;       ///< in that order
     std::vector<std::int64_t> ends_so_far;  ///< the largest end of this chunk and those before
   };
   struct Window {

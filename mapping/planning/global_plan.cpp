@@ -1,6 +1,7 @@
-// Items arrive rank after rank and are kept in the order of arrival, as one small record each; their boxes lie with their key. Where the boxes of a key arrive in
-// ascending order, which is how ranks in order hold a sharded tensor, no two are the same and nothing has to be compared. Otherwise they are sorted, and equal ones
-// are neighbours.
+// Items arrive rank after rank and are kept in the order of arrival, as one small record each;
+// their boxes lie with their key. Where the boxes of a key arrive in ascending order, which is how
+// ranks in order hold a sharded tensor, no two are the same and nothing has to be compared.
+// Otherwise they are sorted, and equal ones are neighbours.
 
 #include "mapping/planning/global_plan.h"
 
@@ -49,7 +50,8 @@ Box piece_of(const Box& chunk, std::int64_t begin, std::int64_t end) {
 
 class GlobalPlanner::Work {
  public:
-  explicit Work(const GlobalPlanOptions& options) : options_(options), any_holder_(options.kind != PlannerKind::kMegatron) {}
+  explicit Work(const GlobalPlanOptions& options)
+      : options_(options), any_holder_(options.kind != PlannerKind::kMegatron) {}
 
   void add(const SavePlan& plan) {
     const std::size_t rank = rank_begin_.size();
@@ -59,7 +61,8 @@ class GlobalPlanner::Work {
     for (std::size_t i = 0; i < plan.size(); ++i) {
       const WriteItem& item = plan[i];
       // Ranks mostly plan the same keys in the same order.
-      const bool as_before = i < entries_before_.size() && entries_[entries_before_[i]].key == item.key;
+      const bool as_before =
+          i < entries_before_.size() && entries_[entries_before_[i]].key == item.key;
       const std::uint32_t entry = as_before ? entries_before_[i] : find_entry(item.key);
       entries.push_back(entry);
       add_item(entry, item, rank);
@@ -81,8 +84,10 @@ class GlobalPlanner::Work {
     if (options_.validate) check_coverage();
     if (!problems_.empty()) {
       std::string message = "Invalid access pattern: the ranks' shards do not make a checkpoint:";
-      for (std::size_t i = 0; i < std::min(problems_.size(), kShownProblems); ++i) message += "\n  " + problems_[i];
-      if (problems_.size() > kShownProblems) message += "\n  … and " + grouped(problems_.size() - kShownProblems) + " more";
+      for (std::size_t i = 0; i < std::min(problems_.size(), kShownProblems); ++i)
+        message += "\n  " + problems_[i];
+      if (problems_.size() > kShownProblems)
+        message += "\n  … and " + grouped(problems_.size() - kShownProblems) + " more";
       throw CheckpointError(ErrorCode::kMismatch, message);
     }
     return std::move(plan_);
@@ -99,21 +104,27 @@ class GlobalPlanner::Work {
     bool flattened = false;
     std::string grid_key{};
     std::size_t first_rank = 0;
-    bool disagrees = false;              ///< reported: ranks disagree on it, or a part lies outside
+    bool disagrees = false;  ///< reported: ranks disagree on it, or a part lies outside
 
     BoxList boxes;
     std::vector<std::uint32_t> records;  ///< of each box
-    std::vector<bool> replicas;          ///< of each box, whether it is not the main replica; empty when all are main
-    bool has_empty = false;              ///< a box without elements
-    bool ascending = true;               ///< each box comes after the one before, so that no two are the same
-    std::vector<std::uint32_t> sorted{};       ///< unless ascending: boxes in order, equal ones in the order of arrival
-    std::vector<std::uint32_t> group_begin{};  ///< unless ascending: of each box, where its equals begin in `sorted`
-    std::vector<bool> left_out{};              ///< of each box, whether it is not stored; empty when all may be
-    std::uint32_t stored = UINT32_MAX;         ///< position in the metadata
+    std::vector<bool>
+        replicas;  ///< of each box, whether it is not the main replica; empty when all are main
+    bool has_empty = false;  ///< a box without elements
+    bool ascending = true;   ///< each box comes after the one before, so that no two are the same
+    std::vector<std::uint32_t>
+        sorted{};  ///< unless ascending: boxes in order, equal ones in the order of arrival
+    std::vector<std::uint32_t>
+        group_begin{};  ///< unless ascending: of each box, where its equals begin in `sorted`
+    std::vector<bool> left_out{};  ///< of each box, whether it is not stored; empty when all may be
+    std::uint32_t stored = UINT32_MAX;  ///< position in the metadata
 
     bool is_replica(std::size_t box) const { return !replicas.empty() && replicas[box]; }
     std::uint64_t bytes(std::size_t box) const {
-      return kind == WriteItem::Kind::kObject ? 0 : static_cast<std::uint64_t>(numel(boxes.sizes(box))) * item_size(properties.dtype);
+      return kind == WriteItem::Kind::kObject
+                 ? 0
+                 : static_cast<std::uint64_t>(numel(boxes.sizes(box))) *
+                       item_size(properties.dtype);
     }
   };
 
@@ -129,7 +140,8 @@ class GlobalPlanner::Work {
   };
 
   std::uint32_t find_entry(const std::string& key) {
-    const auto [found, inserted] = by_key_.try_emplace(key, static_cast<std::uint32_t>(entries_.size()));
+    const auto [found, inserted] =
+        by_key_.try_emplace(key, static_cast<std::uint32_t>(entries_.size()));
     if (inserted) {
       entries_.emplace_back();
       entries_.back().key = key;
@@ -153,8 +165,10 @@ class GlobalPlanner::Work {
     }
     if (!entry.disagrees && !fits(item.chunk, item.size)) {
       entry.disagrees = true;
-      problems_.push_back(quoted(item.key) + ": rank " + std::to_string(rank) + " holds the part at " + to_string(item.chunk.offsets) + " of " + to_string(item.chunk.sizes) +
-                          ", which is not inside the shape " + to_string(item.size));
+      problems_.push_back(quoted(item.key) + ": rank " + std::to_string(rank) +
+                          " holds the part at " + to_string(item.chunk.offsets) + " of " +
+                          to_string(item.chunk.sizes) + ", which is not inside the shape " +
+                          to_string(item.size));
     }
     if (entry.disagrees) {
       records_.push_back({number, UINT32_MAX});
@@ -172,22 +186,35 @@ class GlobalPlanner::Work {
 
   void compare(Entry& entry, const WriteItem& item, std::size_t rank) {
     if (entry.disagrees) return;
-    const bool both_objects = entry.kind == WriteItem::Kind::kObject && item.kind == WriteItem::Kind::kObject;
-    const bool same = (both_objects && entry.size == item.size) || (!both_objects && entry.kind == item.kind && entry.properties.dtype == item.properties.dtype && entry.size == item.size &&
-                                       entry.flattened_shape == item.flattened_shape && (any_holder_ || entry.flattened == item.flattened));
+    const bool both_objects =
+        entry.kind == WriteItem::Kind::kObject && item.kind == WriteItem::Kind::kObject;
+    const bool same = (both_objects && entry.size == item.size) ||
+                      (!both_objects && entry.kind == item.kind &&
+                       entry.properties.dtype == item.properties.dtype && entry.size == item.size &&
+                       entry.flattened_shape == item.flattened_shape &&
+                       (any_holder_ || entry.flattened == item.flattened));
     if (same) return;
     entry.disagrees = true;
-    const bool uneven = entry.flattened_shape && entry.flattened_shape == item.flattened_shape && entry.size != item.size;
-    problems_.push_back(quoted(item.key) + ": rank " + std::to_string(entry.first_rank) + " holds " + describe(entry) + ", rank " + std::to_string(rank) + " " + describe(item) +
-                        (uneven ? "; Megatron's form of flattened tensors needs shards of equal shape, the form 'boxes' does not" : ""));
+    const bool uneven = entry.flattened_shape && entry.flattened_shape == item.flattened_shape &&
+                        entry.size != item.size;
+    problems_.push_back(quoted(item.key) + ": rank " + std::to_string(entry.first_rank) +
+                        " holds " + describe(entry) + ", rank " + std::to_string(rank) + " " +
+                        describe(item) +
+                        (uneven ? "; Megatron's form of flattened tensors needs shards of equal "
+                                  "shape, the form 'boxes' does not"
+                                : ""));
   }
 
   /// Of an entry or an item.
   template <typename Holding>
   static std::string describe(const Holding& held) {
-    if (held.kind == WriteItem::Kind::kObject) return held.size.empty() ? "an object" : "an object of a grid " + to_string(held.size);
-    std::string text = "a tensor " + std::string(to_string(held.properties.dtype)) + " " + to_string(held.flattened_shape ? *held.flattened_shape : held.size);
-    if (held.flattened) text += held.flattened_shape ? " (flattened, stored as " + to_string(held.size) + ")" : " (flattened)";
+    if (held.kind == WriteItem::Kind::kObject)
+      return held.size.empty() ? "an object" : "an object of a grid " + to_string(held.size);
+    std::string text = "a tensor " + std::string(to_string(held.properties.dtype)) + " " +
+                       to_string(held.flattened_shape ? *held.flattened_shape : held.size);
+    if (held.flattened)
+      text += held.flattened_shape ? " (flattened, stored as " + to_string(held.size) + ")"
+                                   : " (flattened)";
     return text;
   }
 
@@ -207,8 +234,9 @@ class GlobalPlanner::Work {
     }
   }
 
-  /// Decides which boxes without elements are stored. By Megatron's rule none is, if the tensor has elements at all. By DCP's rule they are, unless another box
-  /// begins at the same offset: that is what DCP's readers know a chunk by.
+  /// Decides which boxes without elements are stored. By Megatron's rule none is, if the tensor has
+  /// elements at all. By DCP's rule they are, unless another box begins at the same offset: that is
+  /// what DCP's readers know a chunk by.
   void leave_out_empty(Entry& entry) const {
     const std::size_t count = entry.boxes.size();
     const bool none = !any_holder_ && numel(entry.size) != 0;
@@ -216,12 +244,15 @@ class GlobalPlanner::Work {
     entry.left_out.assign(count, false);
     for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
       std::size_t kept = box_at(begin);  // of those that begin here
-      for (end = begin; end < count && std::ranges::equal(entry.boxes.offsets(box_at(end)), entry.boxes.offsets(kept)); ++end) {
+      for (end = begin; end < count && std::ranges::equal(entry.boxes.offsets(box_at(end)),
+                                                          entry.boxes.offsets(kept));
+           ++end) {
         if (numel(entry.boxes.sizes(kept)) == 0) kept = box_at(end);
       }
       for (std::size_t i = begin; i < end; ++i) {
         const std::size_t box = box_at(i);
-        entry.left_out[box] = numel(entry.boxes.sizes(box)) == 0 && (none || compare_boxes(entry.boxes, box, kept) != 0);
+        entry.left_out[box] = numel(entry.boxes.sizes(box)) == 0 &&
+                              (none || compare_boxes(entry.boxes, box, kept) != 0);
       }
     }
   }
@@ -253,7 +284,9 @@ class GlobalPlanner::Work {
       const Entry& entry = entries_[record.entry];
       parts.push_back({record, equals_of(entry, record.box).size(), entry.bytes(record.box)});
     }
-    std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.holders != b.holders ? a.holders < b.holders : a.bytes > b.bytes; });
+    std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+      return a.holders != b.holders ? a.holders < b.holders : a.bytes > b.bytes;
+    });
     for (const Part& part : parts) choose_writer(entries_[part.record.entry], part.record.box);
   }
 
@@ -264,7 +297,10 @@ class GlobalPlanner::Work {
   }
 
   std::size_t rank_of(std::uint32_t record) const {
-    return static_cast<std::size_t>(std::upper_bound(rank_begin_.begin(), rank_begin_.end(), record) - rank_begin_.begin()) - 1;
+    return static_cast<std::size_t>(
+               std::upper_bound(rank_begin_.begin(), rank_begin_.end(), record) -
+               rank_begin_.begin()) -
+           1;
   }
 
   /// Of the equals of `box`.
@@ -285,7 +321,9 @@ class GlobalPlanner::Work {
     }
     if (mains == 0 && !any_holder_) return;
     const bool forbidden = any_holder_ ? options_.dedup == Dedup::kOff : mains > 1;
-    const bool empty = numel(entry.boxes.sizes(box)) == 0;  // an uneven sharding may give a rank several parts without elements at the same place
+    const bool empty =
+        numel(entry.boxes.sizes(box)) ==
+        0;  // an uneven sharding may give a rank several parts without elements at the same place
     if (!empty && (forbidden || held_twice(entry, writers))) report_duplicate(entry, writers);
     if (options_.split_replicas && entry.bytes(box) >= kSplitBytes) {
       split(entry, writers);
@@ -293,7 +331,9 @@ class GlobalPlanner::Work {
     }
     std::uint32_t chosen = writers.front();
     for (const std::uint32_t writer : writers) {
-      if (options_.dedup == Dedup::kBalanced && load_[rank_of(entry.records[writer])] < load_[rank_of(entry.records[chosen])]) chosen = writer;
+      if (options_.dedup == Dedup::kBalanced &&
+          load_[rank_of(entry.records[writer])] < load_[rank_of(entry.records[chosen])])
+        chosen = writer;
       if (options_.dedup == Dedup::kOff && !entry.is_replica(writer)) chosen = writer;
     }
     write(entry, chosen, rank_of(entry.records[chosen]));
@@ -309,14 +349,19 @@ class GlobalPlanner::Work {
     const ShapeView sizes = entry.boxes.sizes(writers.front());
     const std::int64_t extent = sizes[*cut_axis(sizes)];
     const auto load = [&](std::uint32_t writer) { return load_[rank_of(entry.records[writer])]; };
-    std::stable_sort(writers.begin(), writers.end(), [&](std::uint32_t a, std::uint32_t b) { return load(a) < load(b); });
-    const auto pieces = std::min<std::int64_t>({static_cast<std::int64_t>(writers.size()), extent, static_cast<std::int64_t>(2 * entry.bytes(writers.front()) / kSplitBytes)});
+    std::stable_sort(writers.begin(), writers.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return load(a) < load(b); });
+    const auto pieces = std::min<std::int64_t>(
+        {static_cast<std::int64_t>(writers.size()), extent,
+         static_cast<std::int64_t>(2 * entry.bytes(writers.front()) / kSplitBytes)});
     for (std::int64_t i = 0; i < pieces; ++i) {
       const std::uint32_t record = entry.records[writers[static_cast<std::size_t>(i)]];
-      const Piece piece{extent / pieces * i + std::min(i, extent % pieces), extent / pieces * (i + 1) + std::min(i + 1, extent % pieces)};
+      const Piece piece{extent / pieces * i + std::min(i, extent % pieces),
+                        extent / pieces * (i + 1) + std::min(i + 1, extent % pieces)};
       chosen_[record] = 1;
       pieces_.emplace(record, piece);
-      load_[rank_of(record)] += entry.bytes(writers.front()) / static_cast<std::uint64_t>(extent) * static_cast<std::uint64_t>(piece.end - piece.begin);
+      load_[rank_of(record)] += entry.bytes(writers.front()) / static_cast<std::uint64_t>(extent) *
+                                static_cast<std::uint64_t>(piece.end - piece.begin);
     }
   }
 
@@ -324,7 +369,8 @@ class GlobalPlanner::Work {
   bool held_twice(const Entry& entry, std::span<const std::uint32_t> writers) const {
     for (std::size_t i = 1; i < writers.size(); ++i) {
       const bool main = !entry.is_replica(writers[i]) && !entry.is_replica(writers[i - 1]);
-      if (main && rank_of(entry.records[writers[i]]) == rank_of(entry.records[writers[i - 1]])) return true;
+      if (main && rank_of(entry.records[writers[i]]) == rank_of(entry.records[writers[i - 1]]))
+        return true;
     }
     return false;
   }
@@ -332,24 +378,33 @@ class GlobalPlanner::Work {
   void report_duplicate(const Entry& entry, std::span<const std::uint32_t> writers) {
     std::vector<std::string> ranks;
     for (const std::uint32_t writer : writers) {
-      if (any_holder_ || !entry.is_replica(writer)) ranks.push_back(std::to_string(rank_of(entry.records[writer])));
+      if (any_holder_ || !entry.is_replica(writer))
+        ranks.push_back(std::to_string(rank_of(entry.records[writer])));
     }
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     std::string names = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < std::min(ranks.size(), kShownProblems); ++i) names += (i == 0 ? "" : ", ") + ranks[i];
-    if (ranks.size() > kShownProblems) names += " and " + grouped(ranks.size() - kShownProblems) + " more";
-    problems_.push_back(quoted(entry.key) + ": " + (entry.kind == WriteItem::Kind::kObject ? "the object" : "the part " + to_string(entry.boxes[writers.front()])) +
-                        " is a main replica more than once (on " + names + "); give all but one of them another replica id");
+    for (std::size_t i = 0; i < std::min(ranks.size(), kShownProblems); ++i)
+      names += (i == 0 ? "" : ", ") + ranks[i];
+    if (ranks.size() > kShownProblems)
+      names += " and " + grouped(ranks.size() - kShownProblems) + " more";
+    problems_.push_back(quoted(entry.key) + ": " +
+                        (entry.kind == WriteItem::Kind::kObject
+                             ? "the object"
+                             : "the part " + to_string(entry.boxes[writers.front()])) +
+                        " is a main replica more than once (on " + names +
+                        "); give all but one of them another replica id");
   }
 
   void collect() {
     for (std::size_t rank = 0; rank < rank_begin_.size(); ++rank) {
-      const std::size_t end = rank + 1 < rank_begin_.size() ? rank_begin_[rank + 1] : records_.size();
+      const std::size_t end =
+          rank + 1 < rank_begin_.size() ? rank_begin_[rank + 1] : records_.size();
       for (std::size_t record = rank_begin_[rank]; record < end; ++record) {
         if (chosen_[record] != 0) store(rank, record);
       }
     }
-    for (TensorMetadata& tensor : plan_.metadata.tensors) tensor.places.resize(tensor.chunks.size());
+    for (TensorMetadata& tensor : plan_.metadata.tensors)
+      tensor.places.resize(tensor.chunks.size());
   }
 
   void store(std::size_t rank, std::size_t record) {
@@ -365,14 +420,20 @@ class GlobalPlanner::Work {
     }
     if (entry.stored == UINT32_MAX) {
       entry.stored = static_cast<std::uint32_t>(metadata.tensors.size());
-      metadata.tensors.push_back({entry.key, entry.properties, entry.size, BoxList(entry.size.size()), {}, entry.flattened_shape});
+      metadata.tensors.push_back({entry.key,
+                                  entry.properties,
+                                  entry.size,
+                                  BoxList(entry.size.size()),
+                                  {},
+                                  entry.flattened_shape});
       metadata.tensors.back().chunks.reserve(entry.ascending ? entry.boxes.size() : 1);
       metadata.has_mcore_data |= entry.flattened_shape.has_value();
     }
     const std::size_t box = records_[record].box;
     BoxList& chunks = metadata.tensors[entry.stored].chunks;
     plan_.slots[rank].push_back({entry.stored, static_cast<std::uint32_t>(chunks.size()), false});
-    const auto cut = pieces_.empty() ? pieces_.end() : pieces_.find(static_cast<std::uint32_t>(record));
+    const auto cut =
+        pieces_.empty() ? pieces_.end() : pieces_.find(static_cast<std::uint32_t>(record));
     if (cut == pieces_.end()) {
       plan_.items[rank].push_back({item});
       chunks.push_back(entry.boxes.offsets(box), entry.boxes.sizes(box));
@@ -382,32 +443,42 @@ class GlobalPlanner::Work {
     }
   }
 
-  /// Megatron's rule that all objects of a grid are saved, also of one whose objects are replicas everywhere.
+  /// Megatron's rule that all objects of a grid are saved, also of one whose objects are replicas
+  /// everywhere.
   void check_grids() {
     std::vector<TensorMetadata> grids;  // the objects as chunks of one element each
     std::unordered_map<std::string_view, std::size_t> number;
     for (const Entry& entry : entries_) {
       if (entry.grid_key.empty() || entry.disagrees) continue;
       const auto [found, inserted] = number.try_emplace(entry.grid_key, grids.size());
-      if (inserted) grids.push_back({entry.grid_key, {}, entry.size, BoxList(entry.size.size()), {}});
+      if (inserted)
+        grids.push_back({entry.grid_key, {}, entry.size, BoxList(entry.size.size()), {}});
       TensorMetadata& grid = grids[found->second];
       if (grid.size != entry.size) {
-        problems_.push_back(quoted(entry.key) + ": its grid is " + to_string(entry.size) + ", that of another object of " + quoted(entry.grid_key) + " " + to_string(grid.size));
+        problems_.push_back(quoted(entry.key) + ": its grid is " + to_string(entry.size) +
+                            ", that of another object of " + quoted(entry.grid_key) + " " +
+                            to_string(grid.size));
       } else if (entry.stored != UINT32_MAX) {
         grid.chunks.push_back(entry.boxes.offsets(0), entry.boxes.sizes(0));
       }
     }
     for (const Entry& entry : entries_) {
       if (entry.kind == WriteItem::Kind::kTensor && number.contains(entry.key)) {
-        problems_.push_back(quoted(entry.key) + ": is the key of a tensor and of objects; give one of them another key");
+        problems_.push_back(
+            quoted(entry.key) +
+            ": is the key of a tensor and of objects; give one of them another key");
       }
     }
     for (const TensorMetadata& grid : grids) {
       const auto cells = static_cast<std::uint64_t>(numel(grid.size));
       if (grid.chunks.size() >= cells) continue;
       const std::vector<Problem> problems = validate_coverage(grid);
-      problems_.push_back(quoted(grid.key) + ": " + grouped(cells - grid.chunks.size()) + " of " + grouped(cells) + " objects are missing" +
-                          (problems.empty() || !problems.front().region ? "" : ", from offset " + to_string(problems.front().region->offsets) + " of the grid " + to_string(grid.size)) +
+      problems_.push_back(quoted(grid.key) + ": " + grouped(cells - grid.chunks.size()) + " of " +
+                          grouped(cells) + " objects are missing" +
+                          (problems.empty() || !problems.front().region
+                               ? ""
+                               : ", from offset " + to_string(problems.front().region->offsets) +
+                                     " of the grid " + to_string(grid.size)) +
                           "; no rank has them as main replica");
     }
   }
@@ -416,16 +487,22 @@ class GlobalPlanner::Work {
     check_grids();
     for (const Entry& entry : entries_) {
       if (entry.kind != WriteItem::Kind::kTensor || entry.disagrees) continue;
-      TensorMetadata nothing{entry.key, entry.properties, entry.size, BoxList(entry.size.size()), {}, entry.flattened_shape};
-      const TensorMetadata& stored = entry.stored == UINT32_MAX ? nothing : plan_.metadata.tensors[entry.stored];
-      for (const Problem& problem : validate_coverage(stored)) problems_.push_back(quoted(entry.key) + ": " + problem.message + ownership_of(entry, problem));
+      TensorMetadata nothing{entry.key,  entry.properties,
+                             entry.size, BoxList(entry.size.size()),
+                             {},         entry.flattened_shape};
+      const TensorMetadata& stored =
+          entry.stored == UINT32_MAX ? nothing : plan_.metadata.tensors[entry.stored];
+      for (const Problem& problem : validate_coverage(stored))
+        problems_.push_back(quoted(entry.key) + ": " + problem.message +
+                            ownership_of(entry, problem));
     }
   }
 
   std::string ownership_of(const Entry& entry, const Problem& problem) const {
     std::vector<Holding> holdings;
     for (std::size_t box = 0; box < entry.boxes.size(); ++box) {
-      holdings.push_back({rank_of(entry.records[box]), static_cast<std::uint32_t>(box), !entry.is_replica(box) || any_holder_});
+      holdings.push_back({rank_of(entry.records[box]), static_cast<std::uint32_t>(box),
+                          !entry.is_replica(box) || any_holder_});
     }
     return ownership_table(entry.size, entry.boxes, holdings, problem);
   }
@@ -437,19 +514,24 @@ class GlobalPlanner::Work {
   std::vector<std::uint32_t> entries_before_;  ///< of the items of the rank before
   std::vector<std::size_t> rank_begin_;        ///< first record of each rank
   std::vector<Record> records_;
-  std::vector<std::uint8_t> chosen_;           ///< of each record, whether its rank writes it
+  std::vector<std::uint8_t> chosen_;                 ///< of each record, whether its rank writes it
   std::unordered_map<std::uint32_t, Piece> pieces_;  ///< of records that are split
   std::vector<std::uint64_t> load_;
   std::vector<std::string> problems_;
   GlobalPlan plan_;
 };
 
-GlobalPlanner::GlobalPlanner(const GlobalPlanOptions& options) : work_(std::make_unique<Work>(options)) {}
+GlobalPlanner::GlobalPlanner(const GlobalPlanOptions& options)
+    : work_(std::make_unique<Work>(options)) {}
 GlobalPlanner::GlobalPlanner(GlobalPlanner&&) noexcept = default;
 GlobalPlanner::~GlobalPlanner() = default;
 
-void GlobalPlanner::add(const SavePlan& plan) { work_->add(plan); }
-GlobalPlan GlobalPlanner::finish() && { return work_->finish(); }
+void GlobalPlanner::add(const SavePlan& plan) {
+  work_->add(plan);
+}
+GlobalPlan GlobalPlanner::finish() && {
+  return work_->finish();
+}
 
 GlobalPlan plan_global_save(std::span<const SavePlan> plans, const GlobalPlanOptions& options) {
   GlobalPlanner planner(options);
@@ -466,26 +548,31 @@ SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items) 
       const std::int64_t row = numel(item.chunk.sizes) / item.chunk.sizes[*axis];
       item.source_begin += assigned.begin * row;
       item.chunk = piece_of(item.chunk, assigned.begin, assigned.end);
-      item.nbytes = static_cast<std::uint64_t>(numel(item.chunk.sizes)) * item_size(item.properties.dtype);
+      item.nbytes =
+          static_cast<std::uint64_t>(numel(item.chunk.sizes)) * item_size(item.properties.dtype);
     }
     plan.push_back(std::move(item));
   }
   return plan;
 }
 
-void set_places(GlobalPlan& plan, std::span<const std::vector<Place>> places, std::span<const std::vector<std::string>> files) {
+void set_places(GlobalPlan& plan, std::span<const std::vector<Place>> places,
+                std::span<const std::vector<std::string>> files) {
   plan.metadata.files.clear();
   for (std::size_t rank = 0; rank < plan.items.size(); ++rank) {
     const auto first_file = static_cast<std::uint32_t>(plan.metadata.files.size());
     plan.metadata.files.insert(plan.metadata.files.end(), files[rank].begin(), files[rank].end());
     if (places[rank].size() != plan.slots[rank].size()) {
       throw CheckpointError(ErrorCode::kIncomplete,
-                            "wrote " + std::to_string(places[rank].size()) + " items, but its plan has " + std::to_string(plan.slots[rank].size()),
+                            "wrote " + std::to_string(places[rank].size()) +
+                                " items, but its plan has " +
+                                std::to_string(plan.slots[rank].size()),
                             {.rank = static_cast<int>(rank)});
     }
     for (std::size_t i = 0; i < places[rank].size(); ++i) {
       const GlobalPlan::Slot& slot = plan.slots[rank][i];
-      Place& place = slot.is_object ? plan.metadata.objects[slot.entry].place : plan.metadata.tensors[slot.entry].places[slot.chunk];
+      Place& place = slot.is_object ? plan.metadata.objects[slot.entry].place
+                                    : plan.metadata.tensors[slot.entry].places[slot.chunk];
       place = places[rank][i];
       place.file += first_file;
     }

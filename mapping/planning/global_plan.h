@@ -13,27 +13,32 @@
 namespace dckpt {
 
 struct GlobalPlanOptions {
-  /// Megatron's rule: exactly one holder of a part is its main replica, and parts without one are not stored. The other kinds take any holder.
+  /// Megatron's rule: exactly one holder of a part is its main replica, and parts without one are
+  /// not stored. The other kinds take any holder.
   PlannerKind kind = PlannerKind::kMegatron;
   Dedup dedup = Dedup::kBalanced;  ///< who of several possible writers of a part writes it
-  bool use_replicas = false;       ///< under Megatron's rule: any replica may write, not only the main one (fully parallel save)
-  bool split_replicas = false;     ///< the possible writers of a tensor's part of at least kSplitBytes write a piece each
-  bool validate = true;            ///< that the chunks of each tensor cover it exactly
+  bool use_replicas = false;    ///< under Megatron's rule: any replica may write, not only the main
+                                ///< one (fully parallel save)
+  bool split_replicas = false;  ///< the possible writers of a tensor's part of at least kSplitBytes
+                                ///< write a piece each
+  bool validate = true;         ///< that the chunks of each tensor cover it exactly
 };
 
 inline constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;
 
 /// One item of a rank's local plan that the rank is to write, or a piece of it.
 struct AssignedItem {
-  std::uint32_t item = 0;   ///< position in the local plan
-  std::int64_t begin = 0;   ///< the piece [begin, end) along the chunk's first axis that is longer than 1; all of it when end is 0
+  std::uint32_t item = 0;  ///< position in the local plan
+  std::int64_t begin = 0;  ///< the piece [begin, end) along the chunk's first axis that is longer
+                           ///< than 1; all of it when end is 0
   std::int64_t end = 0;
   friend bool operator==(const AssignedItem&, const AssignedItem&) = default;
 };
 
 struct GlobalPlan {
   std::vector<std::vector<AssignedItem>> items;  ///< per rank, in the order of its local plan
-  /// Everything that will be stored, in the order of ranks, then of their items. Places are zero until set_places.
+  /// Everything that will be stored, in the order of ranks, then of their items. Places are zero
+  /// until set_places.
   Metadata metadata;
   /// Per rank, beside `items`: which entry of the metadata an item is.
   struct Slot {
@@ -44,13 +49,16 @@ struct GlobalPlan {
   std::vector<std::vector<Slot>> slots;
 };
 
-/// Decides who writes what, and makes the metadata: in O(n log n) for n items, holding about 50 bytes for each. Duplicates are recognised by key and box.
+/// Decides who writes what, and makes the metadata: in O(n log n) for n items, holding about 50
+/// bytes for each. Duplicates are recognised by key and box.
 ///
-/// Parts without elements of a tensor that has some are not stored by Megatron's rule; by DCP's they are, unless another part begins at the same offset (DCP's readers
-/// know a chunk by its offset).
+/// Parts without elements of a tensor that has some are not stored by Megatron's rule; by DCP's
+/// they are, unless another part begins at the same offset (DCP's readers know a chunk by its
+/// offset).
 ///
-/// With Dedup::kBalanced a part goes to the possible writer with the fewest bytes so far; objects and empty chunks count as one byte. Parts come in the order in
-/// which they are first met (as in DCP), with `use_replicas` those with few possible writers first, then large ones first.
+/// With Dedup::kBalanced a part goes to the possible writer with the fewest bytes so far; objects
+/// and empty chunks count as one byte. Parts come in the order in which they are first met (as in
+/// DCP), with `use_replicas` those with few possible writers first, then large ones first.
 class GlobalPlanner {
  public:
   explicit GlobalPlanner(const GlobalPlanOptions& options);
@@ -60,8 +68,10 @@ class GlobalPlanner {
   /// The plan of the next rank. Keeps no reference to it.
   void add(const SavePlan& plan);
 
-  /// Throws CheckpointError (mismatch) with every key on which ranks disagree (dtype, shape, flattened or not, tensor here and object there), every
-  /// part outside its tensor, every forbidden duplicate, and every tensor whose chunks overlap or leave holes, each with a table of which rank holds what.
+  /// Throws CheckpointError (mismatch) with every key on which ranks disagree (dtype, shape,
+  /// flattened or not, tensor here and object there), every part outside its tensor, every
+  /// forbidden duplicate, and every tensor whose chunks overlap or leave holes, each with a table
+  /// of which rank holds what.
   GlobalPlan finish() &&;
 
  private:
@@ -74,7 +84,9 @@ GlobalPlan plan_global_save(std::span<const SavePlan> plans, const GlobalPlanOpt
 /// What a rank executes.
 SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items);
 
-/// Fills in where a rank wrote its items: `places` in the order of `items` of that rank, file numbers relative to `files`. May be called again after another save.
-void set_places(GlobalPlan& plan, std::span<const std::vector<Place>> places, std::span<const std::vector<std::string>> files);
+/// Fills in where a rank wrote its items: `places` in the order of `items` of that rank, file
+/// numbers relative to `files`. May be called again after another save.
+void set_places(GlobalPlan& plan, std::span<const std::vector<Place>> places,
+                std::span<const std::vector<std::string>> files);
 
 }  // namespace dckpt

@@ -29,7 +29,9 @@ struct Reference {
   Use use;
 
   auto order() const noexcept { return std::tie(tensor, chunk, use.rank, use.entry); }
-  bool same_chunk(const Reference& other) const noexcept { return tensor == other.tensor && chunk == other.chunk; }
+  bool same_chunk(const Reference& other) const noexcept {
+    return tensor == other.tensor && chunk == other.chunk;
+  }
 };
 
 /// Calls visit(references) for every chunk that is wanted, ordered by rank.
@@ -41,9 +43,11 @@ void for_each_chunk(std::span<const WantedParts> wanted, Visit&& visit) {
       references.push_back({wanted[rank].tensor(entry), wanted[rank].chunk(entry), {rank, entry}});
     }
   }
-  std::sort(references.begin(), references.end(), [](const Reference& a, const Reference& b) { return a.order() < b.order(); });
+  std::sort(references.begin(), references.end(),
+            [](const Reference& a, const Reference& b) { return a.order() < b.order(); });
   for (auto first = references.begin(); first != references.end();) {
-    const auto last = std::find_if(first, references.end(), [&](const Reference& other) { return !other.same_chunk(*first); });
+    const auto last = std::find_if(
+        first, references.end(), [&](const Reference& other) { return !other.same_chunk(*first); });
     visit(std::span<const Reference>(first, last));
     first = last;
   }
@@ -58,7 +62,8 @@ Ranks ranks_of(std::span<const Use> uses) {
   return ranks;
 }
 
-/// Cuts a box into slabs along its first long axis, and where one layer is still too large along the axes after it.
+/// Cuts a box into slabs along its first long axis, and where one layer is still too large along
+/// the axes after it.
 void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>& out) {
   std::size_t axis = 0;
   while (axis < box.dims() && box.sizes[axis] == 1) ++axis;
@@ -72,7 +77,9 @@ void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>&
   const auto layers = static_cast<std::int64_t>(std::max<std::uint64_t>(limit / layer, 1));
   const std::int64_t slabs = (extent + layers - 1) / layers;
   for (std::int64_t slab = 0; slab < slabs; ++slab) {
-    const auto at = [&](std::int64_t index) { return index * (extent / slabs) + std::min(index, extent % slabs); };
+    const auto at = [&](std::int64_t index) {
+      return index * (extent / slabs) + std::min(index, extent % slabs);
+    };
     Box piece = box;
     piece.offsets[axis] += at(slab);
     piece.sizes[axis] = at(slab + 1) - at(slab);
@@ -86,9 +93,13 @@ void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>&
 
 class Distribution {
  public:
-  Distribution(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits,
-               std::span<const ChunkNumber> read_whole)
-      : metadata_(metadata), wanted_(wanted), rank_(rank), limits_(limits), read_whole_(read_whole) {
+  Distribution(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank,
+               const PartLimits& limits, std::span<const ChunkNumber> read_whole)
+      : metadata_(metadata),
+        wanted_(wanted),
+        rank_(rank),
+        limits_(limits),
+        read_whole_(read_whole) {
     result_.read_bytes.resize(wanted.size());
   }
 
@@ -109,7 +120,8 @@ class Distribution {
     bool can_be_cut = true;
     std::vector<Part> parts;
   };
-  /// What is given to one rank: a part or a slab, or several small ones that lie beside each other in a file.
+  /// What is given to one rank: a part or a slab, or several small ones that lie beside each other
+  /// in a file.
   struct Unit {
     Ranks ranks;  ///< that want it
     std::uint64_t bytes = 0;
@@ -123,13 +135,18 @@ class Distribution {
     bool own = false;
   };
 
-  std::uint64_t item_of(std::uint32_t tensor) const { return item_size(metadata_.tensors[tensor].properties.dtype); }
-  std::uint64_t bytes_of(std::uint32_t tensor, const Box& box) const { return static_cast<std::uint64_t>(numel(box.sizes)) * item_of(tensor); }
+  std::uint64_t item_of(std::uint32_t tensor) const {
+    return item_size(metadata_.tensors[tensor].properties.dtype);
+  }
+  std::uint64_t bytes_of(std::uint32_t tensor, const Box& box) const {
+    return static_cast<std::uint64_t>(numel(box.sizes)) * item_of(tensor);
+  }
 
   void add_chunk(std::span<const Reference> references) {
     const Reference& front = references.front();
     const bool alone = front.use.rank == references.back().use.rank;
-    const bool read_whole = !alone && std::binary_search(read_whole_.begin(), read_whole_.end(), ChunkNumber{front.tensor, front.chunk});
+    const bool read_whole = !alone && std::binary_search(read_whole_.begin(), read_whole_.end(),
+                                                         ChunkNumber{front.tensor, front.chunk});
     std::vector<Part> parts = parts_of(references);
     if (parts.size() < 2 || alone) {
       for (Part& part : parts) add(std::move(part), !read_whole);
@@ -142,11 +159,17 @@ class Distribution {
       if (geometry.find(box)) return add_slab(std::move(box), std::move(parts), false);
     }
     // Parts that are best read together with their neighbours.
-    const bool small = bytes_of(front.tensor, {{}, to_shape(metadata_.tensors[front.tensor].chunks.sizes(front.chunk))}) <= limits_.small_chunk;
-    const auto rest = std::stable_partition(parts.begin(), parts.end(), [&](const Part& part) { return small || has_short_runs(part, geometry); });
+    const bool small =
+        bytes_of(front.tensor,
+                 {{}, to_shape(metadata_.tensors[front.tensor].chunks.sizes(front.chunk))}) <=
+        limits_.small_chunk;
+    const auto rest = std::stable_partition(parts.begin(), parts.end(), [&](const Part& part) {
+      return small || has_short_runs(part, geometry);
+    });
     std::vector<Box> boxes;
     for (auto part = parts.begin(); part != rest; ++part) boxes.push_back(part->box);
-    for (JoinedBox& joined : join_boxes(boxes, [&](const Box& box) { return geometry.find(box).has_value(); })) {
+    for (JoinedBox& joined :
+         join_boxes(boxes, [&](const Box& box) { return geometry.find(box).has_value(); })) {
       std::vector<Part> members;
       for (const std::uint32_t member : joined.members) members.push_back(std::move(parts[member]));
       add_slab(std::move(joined.box), std::move(members), true);
@@ -154,26 +177,36 @@ class Distribution {
     std::for_each(rest, parts.end(), [&](Part& part) { add(std::move(part), true); });
   }
 
-  /// What the ranks want of a chunk, cut where they do not want the same. References are ordered by rank, so the uses are.
+  /// What the ranks want of a chunk, cut where they do not want the same. References are ordered by
+  /// rank, so the uses are.
   std::vector<Part> parts_of(std::span<const Reference> references) {
     const Reference& front = references.front();
-    const auto box_of = [&](const Reference& reference) { return wanted_[reference.use.rank].box(reference.use.entry); };
+    const auto box_of = [&](const Reference& reference) {
+      return wanted_[reference.use.rank].box(reference.use.entry);
+    };
     std::vector<Part> parts;
     const auto add_part = [&](Box box, auto&& members) {
       if (numel(box.sizes) == 0) return;
-      Part part{.tensor = front.tensor, .chunk = front.chunk, .box = std::move(box), .first_use = static_cast<std::uint32_t>(result_.uses.size())};
+      Part part{.tensor = front.tensor,
+                .chunk = front.chunk,
+                .box = std::move(box),
+                .first_use = static_cast<std::uint32_t>(result_.uses.size())};
       part.bytes = bytes_of(part.tensor, part.box);
       for (const std::uint32_t member : members) result_.uses.push_back(references[member].use);
-      if (result_.uses.size() > UINT32_MAX) throw CheckpointError(ErrorCode::kUnsupported, "the ranks together want more than 4 billion parts");
+      if (result_.uses.size() > UINT32_MAX)
+        throw CheckpointError(ErrorCode::kUnsupported,
+                              "the ranks together want more than 4 billion parts");
       part.use_count = static_cast<std::uint32_t>(result_.uses.size()) - part.first_use;
       parts.push_back(std::move(part));
     };
     const ShapeView offsets = wanted_[front.use.rank].offsets(front.use.entry);
     const ShapeView sizes = wanted_[front.use.rank].sizes(front.use.entry);
-    const bool all_equal = std::all_of(references.begin() + 1, references.end(), [&](const Reference& other) {
-      const WantedParts& others = wanted_[other.use.rank];
-      return equal(others.offsets(other.use.entry), offsets) && equal(others.sizes(other.use.entry), sizes);
-    });
+    const bool all_equal =
+        std::all_of(references.begin() + 1, references.end(), [&](const Reference& other) {
+          const WantedParts& others = wanted_[other.use.rank];
+          return equal(others.offsets(other.use.entry), offsets) &&
+                 equal(others.sizes(other.use.entry), sizes);
+        });
     if (all_equal) {
       std::vector<std::uint32_t> members(references.size());
       std::iota(members.begin(), members.end(), 0U);
@@ -190,7 +223,8 @@ class Distribution {
     const auto view = geometry.find(part.box);
     if (!view) return false;
     const RunPlan runs = plan_runs(part.box.sizes, *view, *view);
-    return !runs.counts.empty() && static_cast<std::uint64_t>(runs.run) * item_of(part.tensor) < limits_.short_run;
+    return !runs.counts.empty() &&
+           static_cast<std::uint64_t>(runs.run) * item_of(part.tensor) < limits_.short_run;
   }
 
   bool is_own(const Part& part) const {
@@ -221,7 +255,9 @@ class Distribution {
   void add_slab(Box box, std::vector<Part> parts, bool can_be_cut) {
     const auto rank_of = [&](const Part& part) { return result_.uses_of(part).front().rank; };
     const std::uint32_t rank = rank_of(parts.front());
-    const bool alone = std::all_of(parts.begin(), parts.end(), [&](const Part& part) { return rank_of(part) == rank && is_own(part); });
+    const bool alone = std::all_of(parts.begin(), parts.end(), [&](const Part& part) {
+      return rank_of(part) == rank && is_own(part);
+    });
     if (parts.size() == 1 || alone) {
       for (Part& part : parts) add(std::move(part), can_be_cut);
       return;
@@ -234,8 +270,10 @@ class Distribution {
     std::uint64_t total = 0;
     for (const Whole& whole : wholes_) total += bytes_of(whole.parts.front().tensor, whole.box);
     fair_ = total / (wanted_.size() * kPiecesPerRank);
-    const std::uint64_t limit = std::min(std::max(fair_, limits_.smallest), std::max<std::uint64_t>(limits_.largest, 1));
-    const std::uint64_t slab_limit = std::min(limit, std::max<std::uint64_t>(limits_.largest_slab, 1));
+    const std::uint64_t limit =
+        std::min(std::max(fair_, limits_.smallest), std::max<std::uint64_t>(limits_.largest, 1));
+    const std::uint64_t slab_limit =
+        std::min(limit, std::max<std::uint64_t>(limits_.largest_slab, 1));
     for (Whole& whole : std::exchange(wholes_, {})) {
       const std::uint32_t tensor = whole.parts.front().tensor;
       std::vector<Box> pieces;
@@ -272,28 +310,40 @@ class Distribution {
     const Part& front = result_.shared[first];
     Box box = whole.can_be_cut ? *filled : piece;
     const std::uint64_t bytes = bytes_of(front.tensor, box);
-    for (std::uint32_t part = first; part < first + count; ++part) result_.shared[part].slab = static_cast<std::uint32_t>(result_.slabs.size());
-    result_.slabs.push_back({.tensor = front.tensor, .chunk = front.chunk, .box = std::move(box), .bytes = bytes, .first_part = first, .part_count = count});
+    for (std::uint32_t part = first; part < first + count; ++part)
+      result_.shared[part].slab = static_cast<std::uint32_t>(result_.slabs.size());
+    result_.slabs.push_back({.tensor = front.tensor,
+                             .chunk = front.chunk,
+                             .box = std::move(box),
+                             .bytes = bytes,
+                             .first_part = first,
+                             .part_count = count});
   }
 
   void assign_readers() {
     std::vector<Unit> units = make_units();
-    std::stable_sort(units.begin(), units.end(),
-                     [](const Unit& a, const Unit& b) { return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes); });
-    const auto reads_less = [&](std::uint32_t a, std::uint32_t b) { return result_.read_bytes[a] < result_.read_bytes[b]; };
+    std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
+      return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes);
+    });
+    const auto reads_less = [&](std::uint32_t a, std::uint32_t b) {
+      return result_.read_bytes[a] < result_.read_bytes[b];
+    };
     for (const Unit& unit : units) {
-      const std::uint32_t reader = *std::min_element(unit.ranks.begin(), unit.ranks.end(), reads_less);
+      const std::uint32_t reader =
+          *std::min_element(unit.ranks.begin(), unit.ranks.end(), reads_less);
       result_.read_bytes[reader] += unit.bytes;
       for (const std::uint32_t part : unit.parts) result_.shared[part].reader = reader;
       for (const std::uint32_t index : unit.slabs) {
         Slab& slab = result_.slabs[index];
         slab.reader = reader;
-        for (std::uint32_t part = slab.first_part; part < slab.first_part + slab.part_count; ++part) result_.shared[part].reader = reader;
+        for (std::uint32_t part = slab.first_part; part < slab.first_part + slab.part_count; ++part)
+          result_.shared[part].reader = reader;
       }
     }
   }
 
-  /// Neighbours in a file that the same ranks want stay together as long as the balance permits, since one read fetches them.
+  /// Neighbours in a file that the same ranks want stay together as long as the balance permits,
+  /// since one read fetches them.
   std::vector<Unit> make_units() const {
     struct Placed {
       const Place* place;
@@ -317,14 +367,18 @@ class Distribution {
       std::set_union(all.begin(), all.end(), more.begin(), more.end(), std::back_inserter(both));
       all = std::move(both);
     }
-    const auto position = [](const Placed& piece) { return std::pair(piece.place->file, piece.place->offset); };
-    std::stable_sort(pieces.begin(), pieces.end(), [&](const Placed& a, const Placed& b) { return position(a) < position(b); });
+    const auto position = [](const Placed& piece) {
+      return std::pair(piece.place->file, piece.place->offset);
+    };
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [&](const Placed& a, const Placed& b) { return position(a) < position(b); });
     const std::uint64_t limit = std::min(fair_, limits_.largest);
     std::vector<Unit> units;
     std::uint32_t file = 0;
     for (Placed& piece : pieces) {
       Unit& unit = piece.unit;
-      if (!units.empty() && file == piece.place->file && units.back().bytes + unit.bytes <= limit && units.back().ranks == unit.ranks) {
+      if (!units.empty() && file == piece.place->file && units.back().bytes + unit.bytes <= limit &&
+          units.back().ranks == unit.ranks) {
         Unit& last = units.back();
         last.bytes += unit.bytes;
         last.parts.insert(last.parts.end(), unit.parts.begin(), unit.parts.end());
@@ -344,7 +398,9 @@ class Distribution {
       const Ranks ranks = ranks_of(result_.uses_of(part));
       part.holder = part.reader;
       if (!std::binary_search(ranks.begin(), ranks.end(), part.reader)) {
-        part.holder = *std::min_element(ranks.begin(), ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return handed[a] < handed[b]; });
+        part.holder = *std::min_element(
+            ranks.begin(), ranks.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return handed[a] < handed[b]; });
       }
       handed[part.holder] += part.bytes * (ranks.size() - 1);
     }
@@ -352,15 +408,24 @@ class Distribution {
 
   void find_splits() {
     for (const Part& part : result_.shared) {
-      if (part.slab == LoadDistribution::kNoSlab) pieces_.push_back({{part.tensor, part.chunk}, part.reader, false});
+      if (part.slab == LoadDistribution::kNoSlab)
+        pieces_.push_back({{part.tensor, part.chunk}, part.reader, false});
     }
-    for (const Slab& slab : result_.slabs) pieces_.push_back({{slab.tensor, slab.chunk}, slab.reader, false});
-    std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) { return a.chunk < b.chunk; });
+    for (const Slab& slab : result_.slabs)
+      pieces_.push_back({{slab.tensor, slab.chunk}, slab.reader, false});
+    std::stable_sort(pieces_.begin(), pieces_.end(),
+                     [](const Piece& a, const Piece& b) { return a.chunk < b.chunk; });
     for (auto first = pieces_.begin(); first != pieces_.end();) {
-      const auto last = std::find_if(first, pieces_.end(), [&](const Piece& other) { return other.chunk != first->chunk; });
+      const auto last = std::find_if(
+          first, pieces_.end(), [&](const Piece& other) { return other.chunk != first->chunk; });
       const auto count = static_cast<std::size_t>(last - first);
-      const bool by_one_for_itself = std::all_of(first, last, [&](const Piece& piece) { return piece.own && piece.reader == first->reader; });
-      if (count > 1 && !by_one_for_itself) result_.splits.push_back({first->chunk, first[static_cast<std::ptrdiff_t>(result_.splits.size() % count)].reader});
+      const bool by_one_for_itself = std::all_of(first, last, [&](const Piece& piece) {
+        return piece.own && piece.reader == first->reader;
+      });
+      if (count > 1 && !by_one_for_itself)
+        result_.splits.push_back(
+            {first->chunk,
+             first[static_cast<std::ptrdiff_t>(result_.splits.size() % count)].reader});
       first = last;
     }
   }
@@ -378,7 +443,8 @@ class Distribution {
 
 }  // namespace
 
-LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits,
+LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted,
+                                 std::uint32_t rank, const PartLimits& limits,
                                  std::span<const ChunkNumber> read_whole) {
   return Distribution(metadata, wanted, rank, limits, read_whole).run();
 }

@@ -31,22 +31,27 @@ struct LoadDistribution {
   struct Part {
     std::uint32_t tensor = 0;
     std::uint32_t chunk = 0;
-    Box box;                         ///< in the global tensor
+    Box box;  ///< in the global tensor
     std::uint64_t bytes = 0;
-    std::uint32_t reader = 0;        ///< the rank that reads it: straight into its own tensor, or as part of a slab
-    std::uint32_t holder = 0;        ///< of the ranks that want it, the one that has it first: the reader, unless that one reads a slab for others
+    std::uint32_t reader =
+        0;  ///< the rank that reads it: straight into its own tensor, or as part of a slab
+    std::uint32_t holder = 0;  ///< of the ranks that want it, the one that has it first: the
+                               ///< reader, unless that one reads a slab for others
     std::uint32_t slab = kNoSlab;
-    std::uint32_t first_use = 0;     ///< [first_use, first_use + uses) of LoadDistribution::uses, ordered by rank
+    std::uint32_t first_use =
+        0;  ///< [first_use, first_use + uses) of LoadDistribution::uses, ordered by rank
     std::uint32_t use_count = 0;
   };
-  /// A box that is read as a whole, since ranks want short runs of it that lie between each other's. At most a twentieth more is read than is wanted.
+  /// A box that is read as a whole, since ranks want short runs of it that lie between each
+  /// other's. At most a twentieth more is read than is wanted.
   struct Slab {
     std::uint32_t tensor = 0;
     std::uint32_t chunk = 0;
     Box box;
     std::uint64_t bytes = 0;
-    std::uint32_t reader = 0;        ///< one of the ranks that want some of it
-    std::uint32_t first_part = 0;    ///< [first_part, first_part + part_count) of LoadDistribution::shared
+    std::uint32_t reader = 0;  ///< one of the ranks that want some of it
+    std::uint32_t first_part =
+        0;  ///< [first_part, first_part + part_count) of LoadDistribution::shared
     std::uint32_t part_count = 0;
   };
 
@@ -56,31 +61,42 @@ struct LoadDistribution {
     std::uint32_t reader = 0;
   };
 
-  std::vector<Part> shared;               ///< parts that several ranks want, and all parts of slabs; disjoint
-  std::vector<Part> own;                  ///< other parts that no other rank than the one who asked wants
+  std::vector<Part> shared;  ///< parts that several ranks want, and all parts of slabs; disjoint
+  std::vector<Part> own;     ///< other parts that no other rank than the one who asked wants
   std::vector<Slab> slabs;
   std::vector<Use> uses;
-  std::vector<Split> splits;              ///< ascending; without those that one rank wants for itself
+  std::vector<Split> splits;  ///< ascending; without those that one rank wants for itself
   std::vector<std::uint64_t> read_bytes;  ///< of each rank, shared or not
-  std::uint64_t saved_bytes = 0;          ///< how much more would be read, or would be read in short runs, if every rank read all it wants
+  std::uint64_t saved_bytes = 0;  ///< how much more would be read, or would be read in short runs,
+                                  ///< if every rank read all it wants
 
-  std::span<const Use> uses_of(const Part& part) const noexcept { return {uses.data() + part.first_use, part.use_count}; }
+  std::span<const Use> uses_of(const Part& part) const noexcept {
+    return {uses.data() + part.first_use, part.use_count};
+  }
 };
 
 struct PartLimits {
-  std::uint64_t smallest = std::uint64_t{256} << 10;     ///< parts are not cut below it, even if the balance would profit
-  std::uint64_t largest = std::uint64_t{16} << 20;       ///< parts above it are cut
-  std::uint64_t largest_slab = std::uint64_t{8} << 20;   ///< so are slabs
-  std::uint64_t short_run = std::uint64_t{64} << 10;     ///< parts of several runs below it, beside other ranks' parts, are read as slabs
-  std::uint64_t small_chunk = std::uint64_t{256} << 10;  ///< so are all parts of chunks up to this size that ranks share without wanting the same
+  std::uint64_t smallest = std::uint64_t{256}
+                           << 10;  ///< parts are not cut below it, even if the balance would profit
+  std::uint64_t largest = std::uint64_t{16} << 20;      ///< parts above it are cut
+  std::uint64_t largest_slab = std::uint64_t{8} << 20;  ///< so are slabs
+  std::uint64_t short_run =
+      std::uint64_t{64}
+      << 10;  ///< parts of several runs below it, beside other ranks' parts, are read as slabs
+  std::uint64_t small_chunk = std::uint64_t{256}
+                              << 10;  ///< so are all parts of chunks up to this size that ranks
+                                      ///< share without wanting the same
 };
 
-/// Shares out the parts that the ranks want: wanted[r] is rank r's. The answer is the same on every rank but for `own`, which is that of `rank`.
-/// Boxes that overlap without being equal are cut, so each stored element that anyone wants is in exactly one part; parts of short runs are put together to
-/// slabs. Parts and slabs that few ranks want are given out first, large ones before small ones, each to the one of them with the fewest bytes so far; large
-/// ones are cut so that the balance works out, and small neighbours stay together. Chunks in `read_whole` (ascending) can only be read as a whole: they are not
-/// split.
-LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank, const PartLimits& limits = {},
+/// Shares out the parts that the ranks want: wanted[r] is rank r's. The answer is the same on every
+/// rank but for `own`, which is that of `rank`. Boxes that overlap without being equal are cut, so
+/// each stored element that anyone wants is in exactly one part; parts of short runs are put
+/// together to slabs. Parts and slabs that few ranks want are given out first, large ones before
+/// small ones, each to the one of them with the fewest bytes so far; large ones are cut so that the
+/// balance works out, and small neighbours stay together. Chunks in `read_whole` (ascending) can
+/// only be read as a whole: they are not split.
+LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted,
+                                 std::uint32_t rank, const PartLimits& limits = {},
                                  std::span<const ChunkNumber> read_whole = {});
 
 }  // namespace dckpt

@@ -14,17 +14,21 @@
 namespace dckpt {
 namespace {
 
-/// A box of the global tensor whose elements lie at view.offset + Σ (coordinate − box.offsets)·strides of some buffer.
+/// A box of the global tensor whose elements lie at view.offset + Σ (coordinate −
+/// box.offsets)·strides of some buffer.
 struct Region {
   Box box;
   StridedView view;
 };
 
-/// The row-major elements [begin, end) of `outer`, in a buffer where the first of them has position `at`.
-void append_range(const Box& outer, std::int64_t begin, std::int64_t end, std::int64_t at, std::vector<Region>& out) {
+/// The row-major elements [begin, end) of `outer`, in a buffer where the first of them has position
+/// `at`.
+void append_range(const Box& outer, std::int64_t begin, std::int64_t end, std::int64_t at,
+                  std::vector<Region>& out) {
   const Shape strides = row_major_strides(outer.sizes);
   for (FlatPiece& piece : split_flat_range(outer.sizes, begin, end)) {
-    for (std::size_t axis = 0; axis < outer.dims(); ++axis) piece.box.offsets[axis] += outer.offsets[axis];
+    for (std::size_t axis = 0; axis < outer.dims(); ++axis)
+      piece.box.offsets[axis] += outer.offsets[axis];
     out.push_back({std::move(piece.box), {at + piece.begin - begin, strides}});
   }
 }
@@ -32,7 +36,8 @@ void append_range(const Box& outer, std::int64_t begin, std::int64_t end, std::i
 std::vector<Region> target_regions(const WantedShard& wanted) {
   std::vector<Region> regions;
   if (!wanted.range) {
-    regions.push_back({wanted.box, {0, wanted.strides ? *wanted.strides : row_major_strides(wanted.box.sizes)}});
+    regions.push_back(
+        {wanted.box, {0, wanted.strides ? *wanted.strides : row_major_strides(wanted.box.sizes)}});
     return regions;
   }
   append_range(wanted.box, wanted.range->begin, wanted.range->end, 0, regions);
@@ -51,7 +56,8 @@ class StoredChunks {
     if (tensor.flattened_shape) cell_shape_ = reformulated_cell_shape(tensor);
   }
 
-  /// Calls visit(chunk, regions) for the chunks that may have elements of the wanted box, in their order.
+  /// Calls visit(chunk, regions) for the chunks that may have elements of the wanted box, in their
+  /// order.
   template <typename Visit>
   void visit(const Box& wanted, Visit&& visit) {
     std::optional<Box> cells;
@@ -86,19 +92,22 @@ class StoredChunks {
       const std::int64_t cell = cell_shape_[axis];
       if (cell == 0 || wanted.sizes[axis] == 0) return std::nullopt;
       cells.offsets[axis] = wanted.offsets[axis] / cell;
-      cells.sizes[axis] = (wanted.offsets[axis] + wanted.sizes[axis] - 1) / cell + 1 - cells.offsets[axis];
+      cells.sizes[axis] =
+          (wanted.offsets[axis] + wanted.sizes[axis] - 1) / cell + 1 - cells.offsets[axis];
     }
     return cells;
   }
 
-  /// A chunk of a reformulated tensor holds the same flat range of one or (if some tool merged them) several cells of the grid.
+  /// A chunk of a reformulated tensor holds the same flat range of one or (if some tool merged
+  /// them) several cells of the grid.
   void collect_reformulated(std::size_t chunk, const Box& cells) {
     const ShapeView offsets = tensor_.chunks.offsets(chunk);
     const ShapeView sizes = tensor_.chunks.sizes(chunk);
     const std::size_t dims = cell_shape_.size();
     const std::int64_t begin = offsets[dims];
     const std::int64_t length = sizes[dims];
-    const Box stored{Shape(offsets.begin(), offsets.begin() + static_cast<std::ptrdiff_t>(dims)), Shape(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(dims))};
+    const Box stored{Shape(offsets.begin(), offsets.begin() + static_cast<std::ptrdiff_t>(dims)),
+                     Shape(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(dims))};
     const auto touched = intersect(cells, stored);
     if (!touched) return;
     Shape order = row_major_strides(stored.sizes);
@@ -136,7 +145,8 @@ class StoredChunks {
 
 StridedView shifted(const Region& region, const Box& part) {
   StridedView view = region.view;
-  for (std::size_t axis = 0; axis < part.dims(); ++axis) view.offset += (part.offsets[axis] - region.box.offsets[axis]) * view.strides[axis];
+  for (std::size_t axis = 0; axis < part.dims(); ++axis)
+    view.offset += (part.offsets[axis] - region.box.offsets[axis]) * view.strides[axis];
   return view;
 }
 
@@ -147,19 +157,28 @@ std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const Wante
   std::unordered_map<std::uint32_t, StoredChunks> stored;
   for (const WantedShard& shard : wanted) {
     const TensorMetadata& tensor = metadata.tensors[shard.tensor];
-    if (!is_valid(shard.box) || shard.box.dims() != tensor.global_shape().size() || (!shard.clip && !fits(shard.box, tensor.global_shape()))) {
-      throw CheckpointError(ErrorCode::kMismatch, "the part " + to_string(shard.box) + " is wanted of a tensor of shape " + to_string(tensor.global_shape()),
+    if (!is_valid(shard.box) || shard.box.dims() != tensor.global_shape().size() ||
+        (!shard.clip && !fits(shard.box, tensor.global_shape()))) {
+      throw CheckpointError(ErrorCode::kMismatch,
+                            "the part " + to_string(shard.box) +
+                                " is wanted of a tensor of shape " +
+                                to_string(tensor.global_shape()),
                             {.key = tensor.key});
     }
     const std::vector<Region> targets = target_regions(shard);
-    stored.try_emplace(shard.tensor, tensor).first->second.visit(shard.box, [&](std::uint32_t chunk, const std::vector<Region>& sources) {
-      for (const Region& source : sources) {
-        for (const Region& target : targets) {
-          const auto common = intersect(source.box, target.box);
-          if (common) items.push_back({shard.tensor, chunk, shard.destination, common->sizes, shifted(source, *common), shifted(target, *common), common->offsets});
-        }
-      }
-    });
+    stored.try_emplace(shard.tensor, tensor)
+        .first->second.visit(shard.box,
+                             [&](std::uint32_t chunk, const std::vector<Region>& sources) {
+                               for (const Region& source : sources) {
+                                 for (const Region& target : targets) {
+                                   const auto common = intersect(source.box, target.box);
+                                   if (common)
+                                     items.push_back({shard.tensor, chunk, shard.destination,
+                                                      common->sizes, shifted(source, *common),
+                                                      shifted(target, *common), common->offsets});
+                                 }
+                               }
+                             });
   }
   return items;
 }

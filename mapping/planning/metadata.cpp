@@ -7,13 +7,18 @@ namespace {
 
 template <typename Entries>
 auto* find(Entries& entries, std::string_view key) {
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.key == key; });
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const auto& entry) { return entry.key == key; });
   return found == entries.end() ? nullptr : &*found;
 }
 
 }  // namespace
 
-const TensorMetadata* Metadata::find_tensor(std::string_view key) const { return find(tensors, key); }
-const ObjectMetadata* Metadata::find_object(std::string_view key) const { return find(objects, key); }
+const TensorMetadata* Metadata::find_tensor(std::string_view key) const {
+  return find(tensors, key);
+}
+const ObjectMetadata* Metadata::find_object(std::string_view key) const {
+  return find(objects, key);
+}
 
 }  // namespace dckpt

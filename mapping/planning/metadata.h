@@ -24,28 +24,33 @@ struct TensorProperties {
   friend bool operator==(const TensorProperties&, const TensorProperties&) = default;
 };
 
-/// Where the bytes of a chunk or object lie. What is in them (a torch archive, raw elements) is the strategy's business.
+/// Where the bytes of a chunk or object lie. What is in them (a torch archive, raw elements) is the
+/// strategy's business.
 struct Place {
-  std::uint32_t file = 0;    ///< index into Metadata::files
+  std::uint32_t file = 0;  ///< index into Metadata::files
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   friend bool operator==(const Place&, const Place&) = default;
 };
 
-/// One stored tensor. Invariants of metadata that a reader returns: dtype known, every extent ≥ 0, each chunk inside `size`,
-/// places.size() == chunks.size().
+/// One stored tensor. Invariants of metadata that a reader returns: dtype known, every extent ≥ 0,
+/// each chunk inside `size`, places.size() == chunks.size().
 struct TensorMetadata {
   std::string key;
   TensorProperties properties;
-  Shape size;                 ///< as stored: for a reformulated flattened tensor, the fragments per axis and then the elements per fragment
+  Shape size;  ///< as stored: for a reformulated flattened tensor, the fragments per axis and then
+               ///< the elements per fragment
   BoxList chunks;             ///< in `size`'s space
   std::vector<Place> places;  ///< of chunks, same order; empty while planning
-  /// Megatron's nd_reformulated_orig_global_shape: present for tensors saved as reformulated flattened ranges.
+  /// Megatron's nd_reformulated_orig_global_shape: present for tensors saved as reformulated
+  /// flattened ranges.
   std::optional<Shape> flattened_shape{};
 
   /// The tensor's own shape: flattened_shape where present, else size.
   const Shape& global_shape() const noexcept { return flattened_shape ? *flattened_shape : size; }
-  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel(global_shape())) * item_size(properties.dtype); }
+  std::uint64_t nbytes() const noexcept {
+    return static_cast<std::uint64_t>(numel(global_shape())) * item_size(properties.dtype);
+  }
 };
 
 struct ObjectMetadata {
@@ -59,29 +64,35 @@ struct StorageMeta {
   std::optional<std::string> save_id{};
 };
 
-/// What a save keeps of one rank's plan in the checkpoint, so that the next job need not plan anew (PlannerOptions::keep_plans). Both are made by encode_plan.
+/// What a save keeps of one rank's plan in the checkpoint, so that the next job need not plan anew
+/// (PlannerOptions::keep_plans). Both are made by encode_plan.
 struct KeptPlan {
   Bytes proposed;   ///< the rank's local plan: what SavePlanner::seed takes
   Bytes written{};  ///< what the rank wrote, for the readers that Megatron has; not read back
 };
 
-/// What a checkpoint holds, apart from the common state. Tensors and objects keep the order of the file.
+/// What a checkpoint holds, apart from the common state. Tensors and objects keep the order of the
+/// file.
 struct Metadata {
   std::vector<TensorMetadata> tensors;
   std::vector<ObjectMetadata> objects;
-  std::vector<std::string> files;   ///< data files, relative to the checkpoint
-  /// DCP's planner_data: key → path in the nested state dict that was saved. Empty when there is none.
+  std::vector<std::string> files;  ///< data files, relative to the checkpoint
+  /// DCP's planner_data: key → path in the nested state dict that was saved. Empty when there is
+  /// none.
   std::vector<std::pair<std::string, KeyPath>> paths;
   std::vector<std::string> stray_paths{};  ///< keys of planner_data for which nothing is stored
-  /// What a conversion from plain DCP has moved from objects into the common state: key → path in it. The way back takes them out again.
+  /// What a conversion from plain DCP has moved from objects into the common state: key → path in
+  /// it. The way back takes them out again.
   std::vector<std::pair<std::string, KeyPath>> common_paths{};
   std::optional<StorageMeta> storage_meta{};
   std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)
-  bool has_mcore_data = false;           ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of some tensors may be set)
+  bool has_mcore_data = false;  ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of
+                                ///< some tensors may be set)
 
-  std::vector<KeptPlan> kept_plans{};    ///< by rank; empty: none
+  std::vector<KeptPlan> kept_plans{};  ///< by rank; empty: none
 
-  const TensorMetadata* find_tensor(std::string_view key) const;  ///< linear; build an index for many look-ups
+  const TensorMetadata* find_tensor(
+      std::string_view key) const;  ///< linear; build an index for many look-ups
   const ObjectMetadata* find_object(std::string_view key) const;
 };
 

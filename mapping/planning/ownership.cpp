@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::string_view kIndent = "\n      ";
 
-/// The only axis along which the region does not span the tensor; with several, the one where the most is wrong in proportion cannot be told.
+/// The only axis along which the region does not span the tensor; with several, the one where the
+/// most is wrong in proportion cannot be told.
 std::optional<std::size_t> cut_axis(const Box& region, ShapeView size) {
   std::optional<std::size_t> found;
   for (std::size_t axis = 0; axis < size.size(); ++axis) {
@@ -22,12 +23,16 @@ std::optional<std::size_t> cut_axis(const Box& region, ShapeView size) {
   return found;
 }
 
-std::string padded(std::string text, std::size_t width) { return text + std::string(text.size() < width ? width - text.size() : 0, ' '); }
+std::string padded(std::string text, std::size_t width) {
+  return text + std::string(text.size() < width ? width - text.size() : 0, ' ');
+}
 
-std::string likely_cause(const Problem& problem, const BoxList& boxes, std::span<const Holding> touching) {
+std::string likely_cause(const Problem& problem, const BoxList& boxes,
+                         std::span<const Holding> touching) {
   const auto stored = [](const Holding& holding) { return holding.stored; };
   if (problem.kind == Problem::Kind::kMissing) {
-    if (!touching.empty() && std::none_of(touching.begin(), touching.end(), stored)) return "only replicas hold it; one of them needs a replica id of zeros";
+    if (!touching.empty() && std::none_of(touching.begin(), touching.end(), stored))
+      return "only replicas hold it; one of them needs a replica id of zeros";
     return "";
   }
   std::vector<const Holding*> writers;
@@ -40,25 +45,35 @@ std::string likely_cause(const Problem& problem, const BoxList& boxes, std::span
 
 }  // namespace
 
-std::string ownership_table(ShapeView size, const BoxList& boxes, std::span<const Holding> holdings, const Problem& problem) {
+std::string ownership_table(ShapeView size, const BoxList& boxes, std::span<const Holding> holdings,
+                            const Problem& problem) {
   if (!problem.region) return "";
   std::string text(kIndent);
-  text += (problem.kind == Problem::Kind::kOverlap ? "overlap " : "hole ") + to_string(*problem.region);
-  if (const auto axis = cut_axis(*problem.region, size)) text += ", probably cut wrongly along axis " + std::to_string(*axis);
+  text +=
+      (problem.kind == Problem::Kind::kOverlap ? "overlap " : "hole ") + to_string(*problem.region);
+  if (const auto axis = cut_axis(*problem.region, size))
+    text += ", probably cut wrongly along axis " + std::to_string(*axis);
 
   std::vector<Holding> order(holdings.begin(), holdings.end());
-  const auto others = std::stable_partition(order.begin(), order.end(), [&](const Holding& holding) { return intersect(boxes[holding.box], *problem.region).has_value(); });
-  const std::string cause = likely_cause(problem, boxes, {order.data(), static_cast<std::size_t>(others - order.begin())});
+  const auto others =
+      std::stable_partition(order.begin(), order.end(), [&](const Holding& holding) {
+        return intersect(boxes[holding.box], *problem.region).has_value();
+      });
+  const std::string cause = likely_cause(
+      problem, boxes, {order.data(), static_cast<std::size_t>(others - order.begin())});
   if (!cause.empty()) text += "; " + cause;
 
   const std::size_t shown = std::min(order.size(), kShownHoldings);
   std::size_t width = 4;
-  for (std::size_t i = 0; i < shown; ++i) width = std::max(width, std::to_string(order[i].rank).size());
+  for (std::size_t i = 0; i < shown; ++i)
+    width = std::max(width, std::to_string(order[i].rank).size());
   if (shown > 0) text += std::string(kIndent) + padded("rank", width) + "  holds";
   for (std::size_t i = 0; i < shown; ++i) {
-    text += std::string(kIndent) + padded(std::to_string(order[i].rank), width) + "  " + to_string(boxes[order[i].box]) + (order[i].stored ? "" : "  replica, not stored");
+    text += std::string(kIndent) + padded(std::to_string(order[i].rank), width) + "  " +
+            to_string(boxes[order[i].box]) + (order[i].stored ? "" : "  replica, not stored");
   }
-  if (order.size() > shown) text += std::string(kIndent) + "and " + grouped(order.size() - shown) + " more";
+  if (order.size() > shown)
+    text += std::string(kIndent) + "and " + grouped(order.size() - shown) + " more";
   return text;
 }
 

@@ -18,8 +18,10 @@ struct Holding {
 
 inline constexpr std::size_t kShownHoldings = 8;
 
-/// Lines below a problem's message that show who has what around the place where it is wrong: the overlap or hole, the axis that was probably cut wrongly, and up to
-/// kShownHoldings ranks, those that touch the place first. Empty for problems without a region.
-std::string ownership_table(ShapeView size, const BoxList& boxes, std::span<const Holding> holdings, const Problem& problem);
+/// Lines below a problem's message that show who has what around the place where it is wrong: the
+/// overlap or hole, the axis that was probably cut wrongly, and up to kShownHoldings ranks, those
+/// that touch the place first. Empty for problems without a region.
+std::string ownership_table(ShapeView size, const BoxList& boxes, std::span<const Holding> holdings,
+                            const Problem& problem);
 
 }  // namespace dckpt

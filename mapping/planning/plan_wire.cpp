@@ -1,5 +1,5 @@
-// A local plan on the wire: "DCP2", the number of strings and items, the strings (keys, each once), the items. Numbers are LEB128: none
-// of them is negative. A plan of 256 items is a few kilobytes.
+// A local plan on the wire: "DCP2", the number of strings and items, the strings (keys, each once),
+// the items. Numbers are LEB128: none of them is negative. A plan of 256 items is a few kilobytes.
 
 #include <unordered_map>
 
@@ -34,7 +34,8 @@ Shape read_shape(WireReader& reader) {
 
 void decode_tensor(WireReader& reader, std::uint64_t flags, WriteItem& item) {
   const auto dtype = static_cast<DType>(reader.number(static_cast<std::uint64_t>(DType::kQInt32)));
-  const auto memory_format = static_cast<TensorProperties::MemoryFormat>(reader.number(static_cast<std::uint64_t>(TensorProperties::MemoryFormat::kPreserve)));
+  const auto memory_format = static_cast<TensorProperties::MemoryFormat>(
+      reader.number(static_cast<std::uint64_t>(TensorProperties::MemoryFormat::kPreserve)));
   item.properties = {dtype, (flags & kRequiresGrad) != 0, memory_format, (flags & kPinned) != 0};
   item.source_begin = reader.signed_number();
   item.size = read_shape(reader);
@@ -42,9 +43,12 @@ void decode_tensor(WireReader& reader, std::uint64_t flags, WriteItem& item) {
   item.chunk.sizes = read_shape(reader);
   item.flattened = (flags & kFlattened) != 0;
   if (flags & kReformulated) item.flattened_shape = read_shape(reader);
-  if (!checked_numel(item.size) || !fits(item.chunk, item.size)) reader.malformed("a chunk lies outside its tensor");
-  if (item.flattened_shape && !checked_numel(*item.flattened_shape)) reader.malformed("an original shape is too large");
-  const auto bytes = checked_mul(static_cast<std::uint64_t>(numel(item.chunk.sizes)), static_cast<std::uint64_t>(item_size(dtype)));
+  if (!checked_numel(item.size) || !fits(item.chunk, item.size))
+    reader.malformed("a chunk lies outside its tensor");
+  if (item.flattened_shape && !checked_numel(*item.flattened_shape))
+    reader.malformed("an original shape is too large");
+  const auto bytes = checked_mul(static_cast<std::uint64_t>(numel(item.chunk.sizes)),
+                                 static_cast<std::uint64_t>(item_size(dtype)));
   if (!bytes) reader.malformed("a chunk is too large");
   item.nbytes = *bytes;
 }
@@ -54,7 +58,8 @@ void decode_object(WireReader& reader, WriteItem& item) {
   item.size = read_shape(reader);
   item.chunk.offsets = read_shape(reader);
   item.chunk.sizes.assign(item.chunk.offsets.size(), 1);
-  if (!checked_numel(item.size) || !fits(item.chunk, item.size)) reader.malformed("an object lies outside its grid");
+  if (!checked_numel(item.size) || !fits(item.chunk, item.size))
+    reader.malformed("an object lies outside its grid");
 }
 
 }  // namespace
@@ -72,8 +77,10 @@ Bytes encode_plan(const SavePlan& plan) {
   for (const std::string_view key : keys) writer.text(key);
   for (const WriteItem& item : plan) {
     const bool is_object = item.kind == WriteItem::Kind::kObject;
-    writer.number((is_object ? kIsObject : 0U) | (item.properties.requires_grad ? kRequiresGrad : 0U) | (item.properties.pin_memory ? kPinned : 0U) |
-                  (item.flattened_shape ? kReformulated : 0U) | (item.flattened ? kFlattened : 0U) | (item.main_replica ? 0U : kReplica));
+    writer.number(
+        (is_object ? kIsObject : 0U) | (item.properties.requires_grad ? kRequiresGrad : 0U) |
+        (item.properties.pin_memory ? kPinned : 0U) | (item.flattened_shape ? kReformulated : 0U) |
+        (item.flattened ? kFlattened : 0U) | (item.main_replica ? 0U : kReplica));
     writer.number(numbers.at(item.key));
     writer.number(item.source);
     if (is_object) {
@@ -95,7 +102,10 @@ Bytes encode_plan(const SavePlan& plan) {
 
 SavePlan decode_plan(ByteView bytes) {
   const std::string what = "a save plan from another rank";
-  if (!as_text(bytes).starts_with(kMagic)) throw CheckpointError(ErrorCode::kCorrupt, what + " does not begin with 'DCP2'; all ranks must run the same version");
+  if (!as_text(bytes).starts_with(kMagic))
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        what + " does not begin with 'DCP2'; all ranks must run the same version");
   WireReader reader(bytes.subspan(kMagic.size()), what);
   const std::size_t key_count = reader.count();
   const std::size_t item_count = reader.count();
@@ -111,7 +121,8 @@ SavePlan decode_plan(ByteView bytes) {
     item.main_replica = (flags & kReplica) == 0;
     item.source = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     item.kind = (flags & kIsObject) ? WriteItem::Kind::kObject : WriteItem::Kind::kTensor;
-    item.kind == WriteItem::Kind::kTensor ? decode_tensor(reader, flags, item) : decode_object(reader, item);
+    item.kind == WriteItem::Kind::kTensor ? decode_tensor(reader, flags, item)
+                                          : decode_object(reader, item);
     plan.push_back(std::move(item));
   }
   reader.finish();

@@ -10,12 +10,17 @@ namespace dckpt {
 
 /// Whose rules a plan follows.
 enum class PlannerKind : std::uint8_t {
-  kMegatron,  ///< "mcore": main replicas of sharded tensors and objects; everything else is common state
-  kDefault,   ///< "default", PyTorch DCP: every leaf under its dotted path, planned by every rank that has it
-  kStandard,  ///< "standard", HyperParallel: like the default, with placements from device mesh layouts
+  kMegatron,  ///< "mcore": main replicas of sharded tensors and objects; everything else is common
+              ///< state
+  kDefault,   ///< "default", PyTorch DCP: every leaf under its dotted path, planned by every rank
+              ///< that has it
+  kStandard,  ///< "standard", HyperParallel: like the default, with placements from device mesh
+              ///< layouts
 };
 inline constexpr EnumNames<PlannerKind, 3> kPlannerKindNames{
-    {{PlannerKind::kMegatron, "mcore"}, {PlannerKind::kDefault, "default"}, {PlannerKind::kStandard, "standard"}}};
+    {{PlannerKind::kMegatron, "mcore"},
+     {PlannerKind::kDefault, "default"},
+     {PlannerKind::kStandard, "standard"}}};
 
 /// What happens to a chunk or object that several ranks plan.
 enum class Dedup : std::uint8_t {
@@ -23,22 +28,25 @@ enum class Dedup : std::uint8_t {
   kLowestRank,  ///< "lowest_rank"
   kOff,         ///< "off": it is an error
 };
-inline constexpr EnumNames<Dedup, 3> kDedupNames{{{Dedup::kBalanced, "balanced"}, {Dedup::kLowestRank, "lowest_rank"}, {Dedup::kOff, "off"}}};
+inline constexpr EnumNames<Dedup, 3> kDedupNames{
+    {{Dedup::kBalanced, "balanced"}, {Dedup::kLowestRank, "lowest_rank"}, {Dedup::kOff, "off"}}};
 
 struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;
   Dedup dedup = Dedup::kBalanced;
-  bool cache = true;             ///< a save whose structure is that of the one before reuses its plan
-  bool keep_plans = false;       ///< the plans of all ranks are kept in the checkpoint, for the first save of the next job; doubles its metadata
-  bool validate = true;          ///< that the chunks of each tensor cover it exactly
-  bool split_replicas = false;   ///< replicas of a large tensor write a part each, instead of one of them all of it
+  bool cache = true;        ///< a save whose structure is that of the one before reuses its plan
+  bool keep_plans = false;  ///< the plans of all ranks are kept in the checkpoint, for the first
+                            ///< save of the next job; doubles its metadata
+  bool validate = true;     ///< that the chunks of each tensor cover it exactly
+  bool split_replicas =
+      false;  ///< replicas of a large tensor write a part each, instead of one of them all of it
 
   friend bool operator==(const PlannerOptions&, const PlannerOptions&) = default;
 };
 
-std::string_view to_string(PlannerKind kind) noexcept;                          ///< "mcore", "default", "standard"
+std::string_view to_string(PlannerKind kind) noexcept;  ///< "mcore", "default", "standard"
 std::optional<PlannerKind> parse_planner_kind(std::string_view name) noexcept;
-std::string_view to_string(Dedup dedup) noexcept;                               ///< "balanced", "lowest_rank", "off"
+std::string_view to_string(Dedup dedup) noexcept;  ///< "balanced", "lowest_rank", "off"
 std::optional<Dedup> parse_dedup(std::string_view name) noexcept;
 
 }  // namespace dckpt

@@ -26,12 +26,15 @@ Shape reformulated_cell_shape(const TensorMetadata& tensor) {
   const Shape& shape = *tensor.flattened_shape;
   if (!may_be_reformulated(tensor.size, shape)) {
     throw CheckpointError(ErrorCode::kCorrupt,
-                          "the stored size " + to_string(tensor.size) + " of a flattened tensor does not fit its original shape " + to_string(shape) +
+                          "the stored size " + to_string(tensor.size) +
+                              " of a flattened tensor does not fit its original shape " +
+                              to_string(shape) +
                               " (expected: pieces per axis, then the elements of one piece)",
                           {.key = tensor.key});
   }
   Shape cell(shape.size());
-  for (std::size_t axis = 0; axis < shape.size(); ++axis) cell[axis] = shape[axis] / tensor.size[axis];
+  for (std::size_t axis = 0; axis < shape.size(); ++axis)
+    cell[axis] = shape[axis] / tensor.size[axis];
   return cell;
 }
 

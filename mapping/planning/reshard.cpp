@@ -9,7 +9,9 @@
 namespace dckpt {
 namespace {
 
-std::uint64_t bytes_of(std::int64_t elements, const TensorMetadata& tensor) { return static_cast<std::uint64_t>(elements) * item_size(tensor.properties.dtype); }
+std::uint64_t bytes_of(std::int64_t elements, const TensorMetadata& tensor) {
+  return static_cast<std::uint64_t>(elements) * item_size(tensor.properties.dtype);
+}
 
 WriteItem stored_item(const TensorMetadata& tensor, std::uint32_t source, Box chunk) {
   WriteItem item;
@@ -53,7 +55,8 @@ Box fragment(const Shape& cell, std::int64_t begin, std::int64_t end) {
 
 class Resharding {
  public:
-  Resharding(const Metadata& metadata, const ReshardOptions& options) : metadata_(metadata), options_(options) {
+  Resharding(const Metadata& metadata, const ReshardOptions& options)
+      : metadata_(metadata), options_(options) {
     if (options.ranks) {
       plans_.resize(static_cast<std::size_t>(std::max(*options.ranks, 1)));
     } else {
@@ -65,7 +68,8 @@ class Resharding {
   std::vector<SavePlan> run() {
     for (std::uint32_t i = 0; i < metadata_.tensors.size(); ++i) {
       const TensorMetadata& tensor = metadata_.tensors[i];
-      const bool reformulated = tensor.flattened_shape && options_.flattened == FlattenedForm::kMegatron;
+      const bool reformulated =
+          tensor.flattened_shape && options_.flattened == FlattenedForm::kMegatron;
       if (!options_.ranks) {
         reformulated ? keep_cells(tensor, i) : keep_chunks(tensor, i);
       } else {
@@ -85,19 +89,26 @@ class Resharding {
   }
 
  private:
-  /// Ranks are renumbered 0, 1, … in the order of the numbers in the file names; files of other names belong to rank 0.
+  /// Ranks are renumbered 0, 1, … in the order of the numbers in the file names; files of other
+  /// names belong to rank 0.
   void number_files() {
     std::map<int, std::size_t> ranks;
-    for (const std::string& file : metadata_.files) ranks.emplace(rank_of_file(file).value_or(0), 0);
+    for (const std::string& file : metadata_.files)
+      ranks.emplace(rank_of_file(file).value_or(0), 0);
     std::size_t next = 0;
     for (auto& [rank, number] : ranks) number = next++;
-    for (const std::string& file : metadata_.files) rank_of_file_.push_back(ranks.at(rank_of_file(file).value_or(0)));
+    for (const std::string& file : metadata_.files)
+      rank_of_file_.push_back(ranks.at(rank_of_file(file).value_or(0)));
     plans_.resize(std::max<std::size_t>(next, 1));
   }
 
-  std::size_t rank_of(const Place& place) const { return place.file < rank_of_file_.size() ? rank_of_file_[place.file] : 0; }
+  std::size_t rank_of(const Place& place) const {
+    return place.file < rank_of_file_.size() ? rank_of_file_[place.file] : 0;
+  }
 
-  std::size_t least_loaded() const { return static_cast<std::size_t>(std::min_element(load_.begin(), load_.end()) - load_.begin()); }
+  std::size_t least_loaded() const {
+    return static_cast<std::size_t>(std::min_element(load_.begin(), load_.end()) - load_.begin());
+  }
 
   void give(std::size_t rank, WriteItem item) {
     load_[rank] += item.nbytes;
@@ -111,28 +122,31 @@ class Resharding {
         give(rank, stored_item(tensor, source, tensor.chunks[chunk]));
         continue;
       }
-      for_each_fragment(tensor, chunk, [&](const Shape& cell, std::int64_t begin, std::int64_t end) {
-        TensorShard shard;
-        shard.key = tensor.key;
-        shard.properties = tensor.properties;
-        shard.global_shape = tensor.global_shape();
-        shard.box = cell_box(tensor, cell);
-        shard.range = TensorShard::Range{begin, end};
-        shard.source = source;
-        const LocalShard local(std::move(shard));
-        for (WriteItem& item : plan_local_save({&local, 1}, FlattenedForm::kBoxes)) {
-          item.source_begin = 0;
-          give(rank, std::move(item));
-        }
-      });
+      for_each_fragment(
+          tensor, chunk, [&](const Shape& cell, std::int64_t begin, std::int64_t end) {
+            TensorShard shard;
+            shard.key = tensor.key;
+            shard.properties = tensor.properties;
+            shard.global_shape = tensor.global_shape();
+            shard.box = cell_box(tensor, cell);
+            shard.range = TensorShard::Range{begin, end};
+            shard.source = source;
+            const LocalShard local(std::move(shard));
+            for (WriteItem& item : plan_local_save({&local, 1}, FlattenedForm::kBoxes)) {
+              item.source_begin = 0;
+              give(rank, std::move(item));
+            }
+          });
     }
   }
 
   void keep_cells(const TensorMetadata& tensor, std::uint32_t source) {
     for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
-      for_each_fragment(tensor, chunk, [&](const Shape& cell, std::int64_t begin, std::int64_t end) {
-        give(rank_of(tensor.places[chunk]), stored_item(tensor, source, fragment(cell, begin, end)));
-      });
+      for_each_fragment(tensor, chunk,
+                        [&](const Shape& cell, std::int64_t begin, std::int64_t end) {
+                          give(rank_of(tensor.places[chunk]),
+                               stored_item(tensor, source, fragment(cell, begin, end)));
+                        });
     }
   }
 
@@ -143,7 +157,8 @@ class Resharding {
     const std::int64_t begin = stored.offsets[dims];
     const std::int64_t end = begin + stored.sizes[dims];
     if (begin == end) return;
-    const Box cells{Shape(stored.offsets.begin(), stored.offsets.end() - 1), Shape(stored.sizes.begin(), stored.sizes.end() - 1)};
+    const Box cells{Shape(stored.offsets.begin(), stored.offsets.end() - 1),
+                    Shape(stored.sizes.begin(), stored.sizes.end() - 1)};
     for_each_cell(cells, [&](std::int64_t, const Shape& cell) { visit(cell, begin, end); });
   }
 
@@ -156,7 +171,8 @@ class Resharding {
   void cut_boxes(const TensorMetadata& tensor, std::uint32_t source) {
     const Shape& shape = tensor.global_shape();
     const auto ranks = static_cast<std::int64_t>(plans_.size());
-    auto axis = std::find_if(shape.begin(), shape.end(), [&](std::int64_t extent) { return extent >= ranks; });
+    auto axis = std::find_if(shape.begin(), shape.end(),
+                             [&](std::int64_t extent) { return extent >= ranks; });
     if (axis == shape.end()) axis = std::max_element(shape.begin(), shape.end());
     if (ranks == 1 || shape.empty() || bytes_of(numel(shape), tensor) <= kUncutBytes) {
       give(least_loaded(), box_item(tensor, source, whole(shape)));
@@ -180,19 +196,27 @@ class Resharding {
     const auto ranks = static_cast<std::int64_t>(plans_.size());
     if (elements == 0) return;
     const bool small = bytes_of(elements, tensor) <= kUncutBytes;
-    const std::int64_t parts = small ? 1 : std::min(elements, std::max<std::int64_t>(1, ranks / std::max<std::int64_t>(count, 1)));
+    const std::int64_t parts =
+        small ? 1
+              : std::min(elements,
+                         std::max<std::int64_t>(1, ranks / std::max<std::int64_t>(count, 1)));
     for_each_cell(cells, [&](std::int64_t number, const Shape& cell) {
       for (std::int64_t part = 0; part < parts; ++part) {
         const std::int64_t begin = share(elements, part, parts);
         const std::int64_t piece = number * parts + part;
-        const std::int64_t rank = small ? static_cast<std::int64_t>(least_loaded()) : piece * ranks / (count * parts);
-        give(static_cast<std::size_t>(rank), stored_item(tensor, source, fragment(cell, begin, share(elements, part + 1, parts))));
+        const std::int64_t rank =
+            small ? static_cast<std::int64_t>(least_loaded()) : piece * ranks / (count * parts);
+        give(static_cast<std::size_t>(rank),
+             stored_item(tensor, source, fragment(cell, begin, share(elements, part + 1, parts))));
       }
     });
   }
 
-  /// Where part `part` of `parts` almost equal parts of `total` begins; the first ones are one longer.
-  static std::int64_t share(std::int64_t total, std::int64_t part, std::int64_t parts) { return part * (total / parts) + std::min(part, total % parts); }
+  /// Where part `part` of `parts` almost equal parts of `total` begins; the first ones are one
+  /// longer.
+  static std::int64_t share(std::int64_t total, std::int64_t part, std::int64_t parts) {
+    return part * (total / parts) + std::min(part, total % parts);
+  }
 
   const Metadata& metadata_;
   const ReshardOptions& options_;
@@ -203,9 +227,12 @@ class Resharding {
 
 }  // namespace
 
-std::vector<SavePlan> plan_reshard(const Metadata& metadata, const ReshardOptions& options) { return Resharding(metadata, options).run(); }
+std::vector<SavePlan> plan_reshard(const Metadata& metadata, const ReshardOptions& options) {
+  return Resharding(metadata, options).run();
+}
 
-WantedShard wanted_for(const Metadata& metadata, const WriteItem& item, std::int64_t begin, std::int64_t count) {
+WantedShard wanted_for(const Metadata& metadata, const WriteItem& item, std::int64_t begin,
+                       std::int64_t count) {
   const TensorMetadata& tensor = metadata.tensors[item.source];
   WantedShard wanted;
   wanted.tensor = item.source;

@@ -10,7 +10,9 @@
 namespace dckpt {
 namespace {
 
-std::uint64_t bytes_of(std::int64_t elements, DType dtype) { return static_cast<std::uint64_t>(elements) * item_size(dtype); }
+std::uint64_t bytes_of(std::int64_t elements, DType dtype) {
+  return static_cast<std::uint64_t>(elements) * item_size(dtype);
+}
 
 WriteItem chunk_item(const TensorShard& shard, Box chunk, std::int64_t source_begin) {
   WriteItem item;
@@ -27,9 +29,11 @@ WriteItem chunk_item(const TensorShard& shard, Box chunk, std::int64_t source_be
 }
 
 void append_boxes(const TensorShard& shard, SavePlan& plan) {
-  if (shard.range->begin == shard.range->end && shard.box.dims() > 0) plan.push_back(chunk_item(shard, {shard.box.offsets, Shape(shard.box.dims(), 0)}, 0));
+  if (shard.range->begin == shard.range->end && shard.box.dims() > 0)
+    plan.push_back(chunk_item(shard, {shard.box.offsets, Shape(shard.box.dims(), 0)}, 0));
   for (FlatPiece& piece : split_flat_range(shard.box.sizes, shard.range->begin, shard.range->end)) {
-    for (std::size_t axis = 0; axis < shard.box.dims(); ++axis) piece.box.offsets[axis] += shard.box.offsets[axis];
+    for (std::size_t axis = 0; axis < shard.box.dims(); ++axis)
+      piece.box.offsets[axis] += shard.box.offsets[axis];
     plan.push_back(chunk_item(shard, std::move(piece.box), piece.begin - shard.range->begin));
   }
 }
@@ -37,16 +41,21 @@ void append_boxes(const TensorShard& shard, SavePlan& plan) {
 void append_reformulated(const TensorShard& shard, SavePlan& plan) {
   if (!shard.fragmentation) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "a flattened range of an irregular grid cannot be stored in Megatron's form; use the form 'boxes', or shards of equal shape",
+                          "a flattened range of an irregular grid cannot be stored in Megatron's "
+                          "form; use the form 'boxes', or shards of equal shape",
                           {.key = shard.key});
   }
   const Shape& grid = *shard.fragmentation;
   Box chunk;
   for (std::size_t axis = 0; axis < grid.size(); ++axis) {
-    const std::int64_t cell = grid[axis] > 0 && shard.global_shape[axis] % grid[axis] == 0 ? shard.global_shape[axis] / grid[axis] : -1;
+    const std::int64_t cell = grid[axis] > 0 && shard.global_shape[axis] % grid[axis] == 0
+                                  ? shard.global_shape[axis] / grid[axis]
+                                  : -1;
     if (cell != shard.box.sizes[axis] || cell == 0 || shard.box.offsets[axis] % cell != 0) {
       throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "the grid " + to_string(grid) + " does not cut a tensor of shape " + to_string(shard.global_shape) + " into pieces like " + to_string(shard.box),
+                            "the grid " + to_string(grid) + " does not cut a tensor of shape " +
+                                to_string(shard.global_shape) + " into pieces like " +
+                                to_string(shard.box),
                             {.key = shard.key});
     }
     chunk.offsets.push_back(shard.box.offsets[axis] / cell);

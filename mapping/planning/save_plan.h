@@ -19,21 +19,25 @@ struct TensorShard {
   std::string key;
   TensorProperties properties;
   Shape global_shape;
-  Box box;                               ///< of the local tensor, with prepended axes
-  struct Range { std::int64_t begin = 0; std::int64_t end = 0; };
+  Box box;  ///< of the local tensor, with prepended axes
+  struct Range {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
   std::optional<Range> range{};          ///< of the box's row-major elements, when flattened
   std::optional<Shape> fragmentation{};  ///< pieces per axis of a regular grid
   bool main_replica = true;
-  std::uint32_t source = 0;              ///< the rank's own number for it
+  std::uint32_t source = 0;  ///< the rank's own number for it
 };
 
 /// What a rank holds of one object.
 struct ObjectShard {
-  std::string key;                       ///< unique key: as it is stored
+  std::string key;  ///< unique key: as it is stored
   std::uint64_t nbytes = 0;
   bool main_replica = true;
   std::uint32_t source = 0;
-  /// Megatron: the grid of objects that this is one of, each on some rank, what they have in common of their keys, and its cell.
+  /// Megatron: the grid of objects that this is one of, each on some rank, what they have in common
+  /// of their keys, and its cell.
   std::string grid_key{};
   Shape grid{};
   Shape cell{};
@@ -54,11 +58,12 @@ struct WriteItem {
   Kind kind = Kind::kTensor;
   std::string key;
   bool main_replica = true;
-  std::uint32_t source = 0;                ///< of the shard it comes from
-  std::int64_t source_begin = 0;           ///< first element of the source's row-major elements; the chunk's are contiguous from there
-  std::uint64_t nbytes = 0;                ///< of tensors; of objects only on the rank that holds them
-  Shape size{};                            ///< stored size of the whole tensor; of an object the grid, if it is in one
-  Box chunk{};                             ///< in the stored size's space; of an object its cell in the grid
+  std::uint32_t source = 0;       ///< of the shard it comes from
+  std::int64_t source_begin = 0;  ///< first element of the source's row-major elements; the chunk's
+                                  ///< are contiguous from there
+  std::uint64_t nbytes = 0;       ///< of tensors; of objects only on the rank that holds them
+  Shape size{};  ///< stored size of the whole tensor; of an object the grid, if it is in one
+  Box chunk{};   ///< in the stored size's space; of an object its cell in the grid
   // Objects only:
   std::string grid_key{};
   // Tensors only:
@@ -71,13 +76,14 @@ struct WriteItem {
 
 using SavePlan = std::vector<WriteItem>;
 
-/// A rank's items, in the order of its shards: replicas and shards without elements are planned too, so that ranks are compared. The global plan decides what is
-/// written.
+/// A rank's items, in the order of its shards: replicas and shards without elements are planned
+/// too, so that ranks are compared. The global plan decides what is written.
 SavePlan plan_local_save(std::span<const LocalShard> shards, FlattenedForm form);
 
-/// A local plan as bytes, for the wire: versioned, little-endian. Sizes of objects do not travel: they may differ from save to save.
-/// `decode_plan` throws CheckpointError (corrupt) on anything that `encode_plan` does not produce; never allocates more than a small multiple of
-/// the bytes it was given.
+/// A local plan as bytes, for the wire: versioned, little-endian. Sizes of objects do not travel:
+/// they may differ from save to save. `decode_plan` throws CheckpointError (corrupt) on anything
+/// that `encode_plan` does not produce; never allocates more than a small multiple of the bytes it
+/// was given.
 Bytes encode_plan(const SavePlan& plan);
 SavePlan decode_plan(ByteView bytes);
 

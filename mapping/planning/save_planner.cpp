@@ -1,5 +1,7 @@
-// Messages. A proposal is one byte of options, one byte that says what follows, and an encoded plan or the 16 bytes of its fingerprint. An answer is one byte that says
-// what follows, and nothing or a list of items: their number, then for each the distance from the item before and whether it is a piece, then the piece.
+// Messages. A proposal is one byte of options, one byte that says what follows, and an encoded plan
+// or the 16 bytes of its fingerprint. An answer is one byte that says what follows, and nothing or
+// a list of items: their number, then for each the distance from the item before and whether it is
+// a piece, then the piece.
 
 #include "mapping/planning/save_planner.h"
 
@@ -37,13 +39,16 @@ Fingerprint fingerprint_of(ByteView bytes) noexcept {
 
 /// What ranks must agree on, in a byte.
 std::uint8_t code_of(const PlannerOptions& options, bool use_replicas) noexcept {
-  return static_cast<std::uint8_t>(static_cast<unsigned>(options.kind) | static_cast<unsigned>(options.dedup) << 2 | (options.cache ? 16U : 0U) | (options.validate ? 32U : 0U) |
-                                   (options.split_replicas ? 64U : 0U) | (use_replicas ? 128U : 0U));
+  return static_cast<std::uint8_t>(
+      static_cast<unsigned>(options.kind) | static_cast<unsigned>(options.dedup) << 2 |
+      (options.cache ? 16U : 0U) | (options.validate ? 32U : 0U) |
+      (options.split_replicas ? 64U : 0U) | (use_replicas ? 128U : 0U));
 }
 
 std::string describe_code(std::uint8_t code) {
   const auto on = [&](unsigned bit) { return (code & bit) != 0 ? "true" : "false"; };
-  return "kind " + std::string(to_string(static_cast<PlannerKind>(code & 3U))) + ", dedup " + std::string(to_string(static_cast<Dedup>(code >> 2 & 3U))) + ", cache " + on(16) +
+  return "kind " + std::string(to_string(static_cast<PlannerKind>(code & 3U))) + ", dedup " +
+         std::string(to_string(static_cast<Dedup>(code >> 2 & 3U))) + ", cache " + on(16) +
          ", validate " + on(32) + ", split_replicas " + on(64) + ", fully parallel " + on(128);
 }
 
@@ -62,12 +67,14 @@ std::string what_changed(ByteView before, const SavePlan& plan) {
     if (found == remaining.end()) return "key " + quoted(item.key) + " is new";
     WriteItem travelled = item;
     if (item.kind == WriteItem::Kind::kObject) travelled.nbytes = 0;
-    if (std::erase_if(found->second, [&](const WriteItem* candidate) { return *candidate == travelled; }) == 0) {
+    if (std::erase_if(found->second,
+                      [&](const WriteItem* candidate) { return *candidate == travelled; }) == 0) {
       return "key " + quoted(item.key) + " has another shape, dtype, place or replica";
     }
   }
   for (const WriteItem& item : old) {
-    if (!remaining[item.key].empty()) return "key " + quoted(item.key) + " is gone, or fewer parts of it are here";
+    if (!remaining[item.key].empty())
+      return "key " + quoted(item.key) + " is gone, or fewer parts of it are here";
   }
   return "the order of the keys is another";
 }
@@ -102,7 +109,8 @@ std::vector<AssignedItem> decode_answer(ByteView bytes, const SavePlan& plan) {
       const Shape& sizes = plan[assigned.item].chunk.sizes;
       std::size_t axis = 0;
       while (axis < sizes.size() && sizes[axis] == 1) ++axis;
-      if (axis == sizes.size() || assigned.begin >= assigned.end || assigned.end > sizes[axis]) reader.malformed("it names a piece that the item does not have");
+      if (axis == sizes.size() || assigned.begin >= assigned.end || assigned.end > sizes[axis])
+        reader.malformed("it names a piece that the item does not have");
     }
     items.push_back(assigned);
   }
@@ -112,7 +120,8 @@ std::vector<AssignedItem> decode_answer(ByteView bytes, const SavePlan& plan) {
 
 }  // namespace
 
-SavePlanner::SavePlanner(const PlannerOptions& options, bool use_replicas) : options_(options), use_replicas_(use_replicas) {}
+SavePlanner::SavePlanner(const PlannerOptions& options, bool use_replicas)
+    : options_(options), use_replicas_(use_replicas) {}
 
 Bytes SavePlanner::propose(SavePlan plan) {
   plan_ = std::move(plan);
@@ -124,7 +133,10 @@ Bytes SavePlanner::propose(SavePlan plan) {
     for (const std::uint64_t word : fingerprint_of(encoded_)) append_le(proposal, word);
     return proposal;
   }
-  why_planned_ = !options_.cache ? "planner.cache is off" : committed_ ? what_changed(encoded_, plan_) : failed_ ? "the save before failed" : "first save";
+  why_planned_ = !options_.cache ? "planner.cache is off"
+                 : committed_    ? what_changed(encoded_, plan_)
+                 : failed_       ? "the save before failed"
+                                 : "first save";
   committed_ = false;
   encoded_ = std::move(encoded);
   proposal.push_back(std::byte{kAnew});
@@ -139,18 +151,27 @@ std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
   for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
     with_context({.rank = static_cast<int>(rank)}, [&] {
       const ByteView proposal = proposals[rank];
-      if (proposal.size() < 2) throw CheckpointError(ErrorCode::kCorrupt, "the proposal of a plan has " + std::to_string(proposal.size()) + " bytes");
+      if (proposal.size() < 2)
+        throw CheckpointError(ErrorCode::kCorrupt, "the proposal of a plan has " +
+                                                       std::to_string(proposal.size()) + " bytes");
       const auto code = static_cast<std::uint8_t>(proposal[0]);
       if (code != code_of(options_, use_replicas_)) {
-        throw CheckpointError(ErrorCode::kMismatch, "saves with other planner options (" + describe_code(code) + ") than the coordinator (" +
-                                                        describe_code(code_of(options_, use_replicas_)) + "); all ranks need the same policy");
+        throw CheckpointError(ErrorCode::kMismatch,
+                              "saves with other planner options (" + describe_code(code) +
+                                  ") than the coordinator (" +
+                                  describe_code(code_of(options_, use_replicas_)) +
+                                  "); all ranks need the same policy");
       }
       const ByteView content = proposal.subspan(2);
       if (proposal[1] == std::byte{kAsLastTime}) {
         const Fingerprint expected = fingerprint_of(known_[rank].plan);
-        if (content.size() != sizeof expected || load_le<std::uint64_t>(content, 0) != expected[0] || load_le<std::uint64_t>(content, 8) != expected[1]) {
-          throw CheckpointError(ErrorCode::kMismatch, "proposes the plan of the last save, which is not the one that the coordinator remembers; use one planner per rank for all saves, "
-                                                      "and forget() after a save that failed");
+        if (content.size() != sizeof expected ||
+            load_le<std::uint64_t>(content, 0) != expected[0] ||
+            load_le<std::uint64_t>(content, 8) != expected[1]) {
+          throw CheckpointError(ErrorCode::kMismatch,
+                                "proposes the plan of the last save, which is not the one that the "
+                                "coordinator remembers; use one planner per rank for all saves, "
+                                "and forget() after a save that failed");
         }
         return;
       }
@@ -162,9 +183,14 @@ std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
   const bool as_last_time = hit_ && planned_;
   if (!as_last_time) {
     planned_ = false;
-    GlobalPlanner planner({.kind = options_.kind, .dedup = options_.dedup, .use_replicas = use_replicas_, .split_replicas = options_.split_replicas, .validate = options_.validate});
+    GlobalPlanner planner({.kind = options_.kind,
+                           .dedup = options_.dedup,
+                           .use_replicas = use_replicas_,
+                           .split_replicas = options_.split_replicas,
+                           .validate = options_.validate});
     for (std::size_t rank = 0; rank < known_.size(); ++rank) {
-      planner.add(with_context({.rank = static_cast<int>(rank)}, [&] { return decode_plan(known_[rank].plan); }));
+      planner.add(with_context({.rank = static_cast<int>(rank)},
+                               [&] { return decode_plan(known_[rank].plan); }));
     }
     global_ = std::move(planner).finish();
     planned_ = true;
@@ -182,7 +208,8 @@ std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
 }
 
 const SavePlan& SavePlanner::accept(ByteView answer) {
-  if (answer.empty() || answer[0] > std::byte{kAsLastTime} || (answer[0] == std::byte{kAsLastTime} && (!committed_ || !items_ || answer.size() != 1))) {
+  if (answer.empty() || answer[0] > std::byte{kAsLastTime} ||
+      (answer[0] == std::byte{kAsLastTime} && (!committed_ || !items_ || answer.size() != 1))) {
     throw CheckpointError(ErrorCode::kCorrupt, "the final plan from the coordinator is malformed");
   }
   if (answer[0] == std::byte{kAnew}) items_ = decode_answer(answer.subspan(1), plan_);

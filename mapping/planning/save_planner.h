@@ -11,21 +11,31 @@
 
 namespace dckpt {
 
-/// How a rank and the coordinator agree on a plan, and what they remember of it until the next save: two messages per rank, no matter how they travel.
+/// How a rank and the coordinator agree on a plan, and what they remember of it until the next
+/// save: two messages per rank, no matter how they travel.
 ///
-///   every rank    proposal = planner.propose(plan)            its plan, or only a fingerprint if it is the one that was accepted last time
-///   coordinator   answers  = planner.decide(proposals)        what each rank writes, or "as last time"
+///   every rank    proposal = planner.propose(plan)            its plan, or only a fingerprint if
+///                                                             it is the one that was accepted last
+///                                                             time
+///   coordinator   answers  = planner.decide(proposals)        what each rank writes, or "as last
+///                                                             time"
 ///   every rank    final    = planner.accept(answer)
-///   all           planner.commit()                            once the save has succeeded everywhere; planner.forget() if not
+///   all           planner.commit()                            once the save has succeeded
+///                                                             everywhere; planner.forget() if not
 ///
-/// A rank compares its plan with the accepted one byte by byte, so a changed key, dtype, shape, box, range, replica id or option is never taken for the same;
-/// the fingerprint lets the coordinator check that both remember the same plan. When all ranks propose the plan of last time, nothing is planned: the metadata
-/// are those of last time, without places. When some do, all is planned anew and only final plans that differ are sent.
+/// A rank compares its plan with the accepted one byte by byte, so a changed key, dtype, shape,
+/// box, range, replica id or option is never taken for the same; the fingerprint lets the
+/// coordinator check that both remember the same plan. When all ranks propose the plan of last
+/// time, nothing is planned: the metadata are those of last time, without places. When some do, all
+/// is planned anew and only final plans that differ are sent.
 ///
-/// A new job can begin with the plans that a checkpoint keeps (PlannerOptions::keep_plans, seed_planner() in seed_planner.h): they stand for those of last time, and the
-/// coordinator plans from them when all ranks propose the same, so that a plan is never taken over from a file but made from what every rank holds.
+/// A new job can begin with the plans that a checkpoint keeps (PlannerOptions::keep_plans,
+/// seed_planner() in seed_planner.h): they stand for those of last time, and the coordinator plans
+/// from them when all ranks propose the same, so that a plan is never taken over from a file but
+/// made from what every rank holds.
 ///
-/// One object per rank, used by one thread at a time. With PlannerOptions::cache off it remembers nothing.
+/// One object per rank, used by one thread at a time. With PlannerOptions::cache off it remembers
+/// nothing.
 class SavePlanner {
  public:
   /// `use_replicas`: see GlobalPlanOptions.
@@ -33,8 +43,8 @@ class SavePlanner {
 
   Bytes propose(SavePlan plan);
 
-  /// Coordinator only: proposals in the order of ranks. Throws CheckpointError (mismatch) if the plans do not make a checkpoint, (corrupt) with the rank for
-  /// a malformed proposal.
+  /// Coordinator only: proposals in the order of ranks. Throws CheckpointError (mismatch) if the
+  /// plans do not make a checkpoint, (corrupt) with the rank for a malformed proposal.
   std::vector<Bytes> decide(std::span<const Bytes> proposals);
 
   /// What this rank writes. Throws CheckpointError (corrupt) for a malformed answer.
@@ -44,13 +54,16 @@ class SavePlanner {
   GlobalPlan& global_plan() noexcept { return global_; }
   /// Coordinator only: whether the last decide() found everything as last time.
   bool was_hit() const noexcept { return hit_; }
-  /// Why propose() did not offer the plan of last time: "first save", "key 'x' is new", …; empty if it did.
+  /// Why propose() did not offer the plan of last time: "first save", "key 'x' is new", …; empty if
+  /// it did.
   const std::string& why_planned() const noexcept { return why_planned_; }
 
   /// Coordinator only, after decide(): the plans of all ranks, to be kept in the checkpoint.
   std::vector<KeptPlan> kept_plans() const;
-  /// Forgets everything and takes plans that a checkpoint keeps for those of last time: `own` of this rank, on the coordinator `all` of every rank, in a job of as many
-  /// ranks. All ranks or none must call it. The bytes need not be sound: they are only compared, until they have been found to be what a rank proposes.
+  /// Forgets everything and takes plans that a checkpoint keeps for those of last time: `own` of
+  /// this rank, on the coordinator `all` of every rank, in a job of as many ranks. All ranks or
+  /// none must call it. The bytes need not be sound: they are only compared, until they have been
+  /// found to be what a rank proposes.
   void seed(Bytes own, std::vector<Bytes> all = {});
 
   void commit();
@@ -60,24 +73,26 @@ class SavePlanner {
  private:
   /// What the coordinator knows of a rank.
   struct Known {
-    Bytes plan;                         ///< encoded
-    std::optional<std::vector<AssignedItem>> items{};  ///< that it remembers too; empty if it does not
+    Bytes plan;  ///< encoded
+    std::optional<std::vector<AssignedItem>>
+        items{};  ///< that it remembers too; empty if it does not
   };
 
   PlannerOptions options_;
   bool use_replicas_;
 
-  SavePlan plan_;                       ///< proposed
+  SavePlan plan_;  ///< proposed
   SavePlan final_;
-  Bytes encoded_;                       ///< of plan_
+  Bytes encoded_;                                     ///< of plan_
   std::optional<std::vector<AssignedItem>> items_{};  ///< of final_
   std::string why_planned_{};
-  bool failed_ = false;                 ///< nothing is remembered because a save failed
-  bool committed_ = false;              ///< encoded_ and items_ are those of a save that succeeded, or of a seed
+  bool failed_ = false;  ///< nothing is remembered because a save failed
+  bool committed_ =
+      false;  ///< encoded_ and items_ are those of a save that succeeded, or of a seed
 
   std::vector<Known> known_;
   GlobalPlan global_;
-  bool planned_ = false;                ///< global_ is that of known_
+  bool planned_ = false;  ///< global_ is that of known_
   bool hit_ = false;
 };
 

@@ -14,7 +14,8 @@
 namespace dckpt {
 namespace {
 
-/// The first element (in row-major order of the axes' cuts) that is not in exactly one chunk, and in how many it is.
+/// The first element (in row-major order of the axes' cuts) that is not in exactly one chunk, and
+/// in how many it is.
 struct Miscount {
   Shape at;
   std::int64_t chunks = 0;
@@ -22,21 +23,26 @@ struct Miscount {
 
 /// Counts in how many boxes each element lies, exactly, without comparing boxes.
 ///
-/// The number of boxes over an element is a sum of step functions: a box adds +1 to everything at or after its lower corner and takes it back after
-/// its upper end, so on each axis it has a signed cut at its first element and one behind its last, and in N dimensions a signed corner for each of
-/// the 2^N combinations. Steps at different corners are linearly independent: each element lies in exactly one box if and only if the corners
-/// of all boxes add up to those of the whole tensor. Where they do not, the first corner in row-major order with a sum that is not zero is an element
-/// with a wrong count, because no other such corner lies at or before it on all axes; its sum is the error of the count.
+/// The number of boxes over an element is a sum of step functions: a box adds +1 to everything at
+/// or after its lower corner and takes it back after its upper end, so on each axis it has a signed
+/// cut at its first element and one behind its last, and in N dimensions a signed corner for each
+/// of the 2^N combinations. Steps at different corners are linearly independent: each element lies
+/// in exactly one box if and only if the corners of all boxes add up to those of the whole tensor.
+/// Where they do not, the first corner in row-major order with a sum that is not zero is an element
+/// with a wrong count, because no other such corner lies at or before it on all axes; its sum is
+/// the error of the count.
 class CornerSums {
  public:
   /// `chosen` are the boxes to count, none of them empty, all inside `size`, which is not empty.
-  CornerSums(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t> chosen) : size_(size), boxes_(boxes), chosen_(chosen) {
+  CornerSums(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t> chosen)
+      : size_(size), boxes_(boxes), chosen_(chosen) {
     for (std::size_t axis = 0; axis < size.size(); ++axis) add_axis(axis);
   }
 
   /// Empty if the cuts are too many to count them.
   bool too_irregular() const {
-    return axes_.size() > kMaxAxes || ((chosen_.size() + 1) << axes_.size()) > kMaxCorners || cells() > (std::uint64_t{1} << 63) - 1;
+    return axes_.size() > kMaxAxes || ((chosen_.size() + 1) << axes_.size()) > kMaxCorners ||
+           cells() > (std::uint64_t{1} << 63) - 1;
   }
 
   std::optional<Miscount> first_miscount() const {
@@ -44,18 +50,22 @@ class CornerSums {
     if (cells() <= 4 * corners + 1024) {
       std::vector<std::int32_t> sums(cells(), 0);
       for_each_corner([&](std::uint64_t cell, int sign) { sums[cell] += sign; });
-      const auto wrong = std::find_if(sums.begin(), sums.end(), [](std::int32_t sum) { return sum != 0; });
+      const auto wrong =
+          std::find_if(sums.begin(), sums.end(), [](std::int32_t sum) { return sum != 0; });
       if (wrong == sums.end()) return std::nullopt;
       return miscount(static_cast<std::uint64_t>(wrong - sums.begin()), *wrong);
     }
     std::vector<std::uint64_t> signed_cells;  // 2·cell, and one more for a negative corner
     signed_cells.reserve(corners);
-    for_each_corner([&](std::uint64_t cell, int sign) { signed_cells.push_back(2 * cell + (sign < 0 ? 1 : 0)); });
+    for_each_corner([&](std::uint64_t cell, int sign) {
+      signed_cells.push_back(2 * cell + (sign < 0 ? 1 : 0));
+    });
     std::sort(signed_cells.begin(), signed_cells.end());
     for (std::size_t i = 0; i < signed_cells.size();) {
       const std::uint64_t cell = signed_cells[i] / 2;
       std::int64_t sum = 0;
-      for (; i < signed_cells.size() && signed_cells[i] / 2 == cell; ++i) sum += signed_cells[i] % 2 == 0 ? 1 : -1;
+      for (; i < signed_cells.size() && signed_cells[i] / 2 == cell; ++i)
+        sum += signed_cells[i] % 2 == 0 ? 1 : -1;
       if (sum != 0) return miscount(cell, sum);
     }
     return std::nullopt;
@@ -75,7 +85,8 @@ class CornerSums {
     for (const std::uint32_t box : chosen_) {
       const std::int64_t first = boxes_.offsets(box)[axis];
       const std::int64_t end = first + boxes_.sizes(box)[axis];
-      if (cuts[cuts.size() - 2] == first && cuts.back() == end) continue;  // as the box before: mostly so on the outer axes
+      if (cuts[cuts.size() - 2] == first && cuts.back() == end)
+        continue;  // as the box before: mostly so on the outer axes
       cuts.push_back(first);
       cuts.push_back(end);
     }
@@ -88,19 +99,22 @@ class CornerSums {
   /// Saturates.
   std::uint64_t cells() const {
     std::uint64_t product = 1;
-    for (const Axis& axis : axes_) product = checked_mul<std::uint64_t>(product, axis.cuts.size()).value_or(UINT64_MAX);
+    for (const Axis& axis : axes_)
+      product = checked_mul<std::uint64_t>(product, axis.cuts.size()).value_or(UINT64_MAX);
     return product;
   }
 
   template <typename Visit>
   void for_each_corner(Visit visit) const {
-    std::vector<std::array<std::uint64_t, 2>> cell(axes_.size());  // of the lower and the upper cut, times the stride of the axis
+    std::vector<std::array<std::uint64_t, 2>> cell(
+        axes_.size());  // of the lower and the upper cut, times the stride of the axis
     const auto visit_box = [&](auto&& first, auto&& end, int sign) {
       std::uint64_t stride = 1;
       for (std::size_t i = axes_.size(); i-- > 0;) {
         const Axis& axis = axes_[i];
         const auto position = [&](std::int64_t cut) {
-          return static_cast<std::uint64_t>(std::lower_bound(axis.cuts.begin(), axis.cuts.end(), cut) - axis.cuts.begin());
+          return static_cast<std::uint64_t>(
+              std::lower_bound(axis.cuts.begin(), axis.cuts.end(), cut) - axis.cuts.begin());
         };
         cell[i] = {position(first(axis.axis)) * stride, position(end(axis.axis)) * stride};
         stride *= axis.cuts.size();
@@ -114,9 +128,11 @@ class CornerSums {
     for (const std::uint32_t box : chosen_) {
       const ShapeView offsets = boxes_.offsets(box);
       const ShapeView sizes = boxes_.sizes(box);
-      visit_box([&](std::size_t axis) { return offsets[axis]; }, [&](std::size_t axis) { return offsets[axis] + sizes[axis]; }, 1);
+      visit_box([&](std::size_t axis) { return offsets[axis]; },
+                [&](std::size_t axis) { return offsets[axis] + sizes[axis]; }, 1);
     }
-    visit_box([](std::size_t) { return std::int64_t{0}; }, [&](std::size_t axis) { return size_[axis]; }, -1);
+    visit_box([](std::size_t) { return std::int64_t{0}; },
+              [&](std::size_t axis) { return size_[axis]; }, -1);
   }
 
   Miscount miscount(std::uint64_t cell, std::int64_t error) const {
@@ -143,7 +159,8 @@ bool contains(const BoxList& boxes, std::size_t box, ShapeView element) {
 }
 
 /// The first two chunks that hold the element.
-std::vector<std::uint32_t> holders_of(const BoxList& boxes, std::span<const std::uint32_t> chosen, ShapeView element) {
+std::vector<std::uint32_t> holders_of(const BoxList& boxes, std::span<const std::uint32_t> chosen,
+                                      ShapeView element) {
   std::vector<std::uint32_t> holders;
   for (const std::uint32_t box : chosen) {
     if (contains(boxes, box, element)) holders.push_back(box);
@@ -152,23 +169,28 @@ std::vector<std::uint32_t> holders_of(const BoxList& boxes, std::span<const std:
   return holders;
 }
 
-Problem overlap(const TensorMetadata& tensor, std::span<const std::uint32_t> chosen, const Miscount& found) {
+Problem overlap(const TensorMetadata& tensor, std::span<const std::uint32_t> chosen,
+                const Miscount& found) {
   const auto holders = holders_of(tensor.chunks, chosen, found.at);
   const Box first = tensor.chunks[holders.front()];
   const Box second = tensor.chunks[holders.back()];
   return {Problem::Kind::kOverlap, tensor.key,
-          "chunks " + to_string(first) + " and " + to_string(second) + " overlap: element " + to_string(found.at) + " is in " + std::to_string(found.chunks) + " chunks",
+          "chunks " + to_string(first) + " and " + to_string(second) + " overlap: element " +
+              to_string(found.at) + " is in " + std::to_string(found.chunks) + " chunks",
           intersect(first, second)};
 }
 
-/// The box of elements in no chunk that begins at `corner` and has been made as long as possible along the last axis, then along the one before, and so on.
-Box hole_at(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t> chosen, const Shape& corner) {
+/// The box of elements in no chunk that begins at `corner` and has been made as long as possible
+/// along the last axis, then along the one before, and so on.
+Box hole_at(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t> chosen,
+            const Shape& corner) {
   Box hole{corner, Shape(size.size(), 1)};
   for (std::size_t axis = size.size(); axis-- > 0;) {
     Box longer = hole;
     longer.sizes[axis] = size[axis] - corner[axis];
     for (const std::uint32_t box : chosen) {
-      if (intersect(longer, boxes[box])) longer.sizes[axis] = boxes.offsets(box)[axis] - corner[axis];
+      if (intersect(longer, boxes[box]))
+        longer.sizes[axis] = boxes.offsets(box)[axis] - corner[axis];
     }
     hole = std::move(longer);
   }
@@ -182,7 +204,9 @@ class Report {
     if (++count_ <= kMaxProblemsOfAKind) problems_.push_back({kind, key, std::move(message)});
   }
   std::vector<Problem> take() {
-    if (count_ > kMaxProblemsOfAKind) problems_.back().message += "; and " + grouped(count_ - kMaxProblemsOfAKind) + " more such problems";
+    if (count_ > kMaxProblemsOfAKind)
+      problems_.back().message +=
+          "; and " + grouped(count_ - kMaxProblemsOfAKind) + " more such problems";
     return std::move(problems_);
   }
 
@@ -204,24 +228,33 @@ bool is_sound(ShapeView shape) {
 
 std::vector<Problem> validate_bounds(const TensorMetadata& tensor) {
   Report report;
-  const auto contradiction = [&](std::string message) { report.add(Problem::Kind::kContradiction, tensor.key, std::move(message)); };
+  const auto contradiction = [&](std::string message) {
+    report.add(Problem::Kind::kContradiction, tensor.key, std::move(message));
+  };
   if (!is_sound(tensor.size)) {
-    contradiction("the size " + to_string(tensor.size) + " has a negative extent or too many elements");
+    contradiction("the size " + to_string(tensor.size) +
+                  " has a negative extent or too many elements");
     return report.take();
   }
-  if (tensor.flattened_shape && (!is_sound(*tensor.flattened_shape) || !may_be_reformulated(tensor.size, *tensor.flattened_shape))) {
-    contradiction("the stored size " + to_string(tensor.size) + " of a flattened tensor does not fit its original shape " + to_string(*tensor.flattened_shape));
+  if (tensor.flattened_shape && (!is_sound(*tensor.flattened_shape) ||
+                                 !may_be_reformulated(tensor.size, *tensor.flattened_shape))) {
+    contradiction("the stored size " + to_string(tensor.size) +
+                  " of a flattened tensor does not fit its original shape " +
+                  to_string(*tensor.flattened_shape));
   }
   if (tensor.chunks.dims() != tensor.size.size() && !tensor.chunks.empty()) {
-    contradiction("chunks with " + std::to_string(tensor.chunks.dims()) + " axes in a tensor with " + std::to_string(tensor.size.size()));
+    contradiction("chunks with " + std::to_string(tensor.chunks.dims()) +
+                  " axes in a tensor with " + std::to_string(tensor.size.size()));
     return report.take();
   }
   for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
     const Box box = tensor.chunks[i];
     if (!is_valid(box)) {
-      contradiction("chunk " + std::to_string(i) + " has offsets " + to_string(box.offsets) + " and sizes " + to_string(box.sizes));
+      contradiction("chunk " + std::to_string(i) + " has offsets " + to_string(box.offsets) +
+                    " and sizes " + to_string(box.sizes));
     } else if (!fits(box, tensor.size)) {
-      contradiction("chunk " + to_string(box) + " is not inside the tensor of size " + to_string(tensor.size));
+      contradiction("chunk " + to_string(box) + " is not inside the tensor of size " +
+                    to_string(tensor.size));
     }
   }
   return report.take();
@@ -244,16 +277,22 @@ std::vector<Problem> validate_coverage(const TensorMetadata& tensor) {
     chosen.push_back(static_cast<std::uint32_t>(i));
     if (held) held = checked_add(*held, size);
   }
-  const auto report = [&](Problem::Kind kind, std::string message, std::optional<Box> region = std::nullopt) {
+  const auto report = [&](Problem::Kind kind, std::string message,
+                          std::optional<Box> region = std::nullopt) {
     problems.push_back({kind, tensor.key, std::move(message), std::move(region)});
   };
   if (chosen.empty()) {
-    report(Problem::Kind::kMissing, "no chunk holds any of the " + grouped(static_cast<std::uint64_t>(elements)) + " elements", whole(tensor.size));
+    report(
+        Problem::Kind::kMissing,
+        "no chunk holds any of the " + grouped(static_cast<std::uint64_t>(elements)) + " elements",
+        whole(tensor.size));
     return problems;
   }
   const CornerSums sums(tensor.size, tensor.chunks, chosen);
   if (sums.too_irregular()) {
-    report(Problem::Kind::kContradiction, grouped(chosen.size()) + " chunks cut the tensor irregularly along so many axes that their cover cannot be checked");
+    report(Problem::Kind::kContradiction, grouped(chosen.size()) +
+                                              " chunks cut the tensor irregularly along so many "
+                                              "axes that their cover cannot be checked");
     return problems;
   }
   const std::optional<Miscount> found = sums.first_miscount();
@@ -263,9 +302,11 @@ std::vector<Problem> validate_coverage(const TensorMetadata& tensor) {
   } else {
     std::string message = "element " + to_string(found->at) + " is in no chunk";
     if (held && *held < elements) {
-      message += "; the chunks hold " + grouped(static_cast<std::uint64_t>(*held)) + " of " + grouped(static_cast<std::uint64_t>(elements)) + " elements";
+      message += "; the chunks hold " + grouped(static_cast<std::uint64_t>(*held)) + " of " +
+                 grouped(static_cast<std::uint64_t>(elements)) + " elements";
     }
-    report(Problem::Kind::kMissing, message, hole_at(tensor.size, tensor.chunks, chosen, found->at));
+    report(Problem::Kind::kMissing, message,
+           hole_at(tensor.size, tensor.chunks, chosen, found->at));
   }
   return problems;
 }
@@ -282,10 +323,12 @@ std::optional<CheckpointError> problem_of_paths(const Metadata& metadata) {
   for (const TensorMetadata& tensor : metadata.tensors) consider(tensor.key);
   for (const ObjectMetadata& object : metadata.objects) consider(object.key);
   const auto meant = nearest(strays.front(), homeless);
-  return CheckpointError(ErrorCode::kCorrupt,
-                         "planner_data names " + std::string(strays.size() == 1 ? "a key" : "keys") + " for which nothing is stored: " +
-                             quoted_list(strays) + (meant ? "; " + quoted(*meant) + " has no path: is a letter damaged?" : ""),
-                         {.key = strays.front(), .file = ".metadata"});
+  return CheckpointError(
+      ErrorCode::kCorrupt,
+      "planner_data names " + std::string(strays.size() == 1 ? "a key" : "keys") +
+          " for which nothing is stored: " + quoted_list(strays) +
+          (meant ? "; " + quoted(*meant) + " has no path: is a letter damaged?" : ""),
+      {.key = strays.front(), .file = ".metadata"});
 }
 
 }  // namespace dckpt

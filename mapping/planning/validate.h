@@ -13,28 +13,34 @@ namespace dckpt {
 /// One thing that is wrong with metadata; the message names boxes and numbers, not the key.
 struct Problem {
   enum class Kind : std::uint8_t {
-    kContradiction,  ///< numbers that can't be true together: a box outside its tensor, an original shape that does not fit
+    kContradiction,  ///< numbers that can't be true together: a box outside its tensor, an original
+                     ///< shape that does not fit
     kOverlap,        ///< elements that two chunks hold
     kMissing,        ///< elements that no chunk holds
   };
   Kind kind = Kind::kContradiction;
   std::string key;
   std::string message;
-  /// Of overlaps and missing elements: a box that two chunks hold or no chunk holds, as large as is easily found.
+  /// Of overlaps and missing elements: a box that two chunks hold or no chunk holds, as large as is
+  /// easily found.
   std::optional<Box> region{};
 };
 
-/// Reports at most this many problems of a kind and key; the last message then says how many more there are.
+/// Reports at most this many problems of a kind and key; the last message then says how many more
+/// there are.
 inline constexpr std::size_t kMaxProblemsOfAKind = 8;
 
-/// Whether the chunks of a tensor lie inside it and hold each element exactly once, and whether an original shape (flattened_shape) agrees
-/// with the stored one. Empty chunks may lie anywhere inside. Exact, in O(n log n) for n chunks cut along any axes in any order: no pair of chunks is compared.
-/// Chunks cut irregularly along many axes at once (more than kMaxCorners corners) are reported as a contradiction instead of being checked.
+/// Whether the chunks of a tensor lie inside it and hold each element exactly once, and whether an
+/// original shape (flattened_shape) agrees with the stored one. Empty chunks may lie anywhere
+/// inside. Exact, in O(n log n) for n chunks cut along any axes in any order: no pair of chunks is
+/// compared. Chunks cut irregularly along many axes at once (more than kMaxCorners corners) are
+/// reported as a contradiction instead of being checked.
 std::vector<Problem> validate_coverage(const TensorMetadata& tensor);
 inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
 
-/// What is wrong with planner_data as a whole: keys for which nothing is stored. One damaged letter in a key makes it one of
-/// them, and what is stored under the right one loses its place in the nested state dict.
+/// What is wrong with planner_data as a whole: keys for which nothing is stored. One damaged letter
+/// in a key makes it one of them, and what is stored under the right one loses its place in the
+/// nested state dict.
 std::optional<CheckpointError> problem_of_paths(const Metadata& metadata);
 
 }  // namespace dckpt

@@ -9,7 +9,8 @@ WantedParts::WantedParts(std::span<const ReadItem> items) {
   for (const ReadItem& item : items) add(item.tensor, item.chunk, item.offsets, item.sizes);
 }
 
-void WantedParts::add(std::uint32_t tensor, std::uint32_t chunk, ShapeView offsets, ShapeView sizes) {
+void WantedParts::add(std::uint32_t tensor, std::uint32_t chunk, ShapeView offsets,
+                      ShapeView sizes) {
   entries_.push_back({tensor, chunk, static_cast<std::uint32_t>(sizes.size()), extents_.size()});
   extents_.insert(extents_.end(), offsets.begin(), offsets.end());
   extents_.insert(extents_.end(), sizes.begin(), sizes.end());

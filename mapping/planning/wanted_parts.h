@@ -10,7 +10,8 @@
 
 namespace dckpt {
 
-/// What one rank wants of stored chunks: per entry a box of the global tensor, inside one chunk. Compact, since a job's ranks tell each other all of it.
+/// What one rank wants of stored chunks: per entry a box of the global tensor, inside one chunk.
+/// Compact, since a job's ranks tell each other all of it.
 class WantedParts {
  public:
   WantedParts() = default;
@@ -20,13 +21,18 @@ class WantedParts {
   std::size_t size() const noexcept { return entries_.size(); }
   std::uint32_t tensor(std::size_t i) const noexcept { return entries_[i].tensor; }
   std::uint32_t chunk(std::size_t i) const noexcept { return entries_[i].chunk; }
-  ShapeView offsets(std::size_t i) const noexcept { return {extents_.data() + entries_[i].at, entries_[i].dims}; }
-  ShapeView sizes(std::size_t i) const noexcept { return {extents_.data() + entries_[i].at + entries_[i].dims, entries_[i].dims}; }
+  ShapeView offsets(std::size_t i) const noexcept {
+    return {extents_.data() + entries_[i].at, entries_[i].dims};
+  }
+  ShapeView sizes(std::size_t i) const noexcept {
+    return {extents_.data() + entries_[i].at + entries_[i].dims, entries_[i].dims};
+  }
   Box box(std::size_t i) const { return {to_shape(offsets(i)), to_shape(sizes(i))}; }
 
   /// A message for other ranks: small numbers, no keys.
   Bytes encode() const;
-  /// Throws CheckpointError (corrupt) for a malformed message and for parts that lie outside the tensors and chunks of `metadata`.
+  /// Throws CheckpointError (corrupt) for a malformed message and for parts that lie outside the
+  /// tensors and chunks of `metadata`.
   static WantedParts decode(ByteView bytes, const Metadata& metadata);
 
  private:

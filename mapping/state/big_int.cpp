@@ -7,7 +7,8 @@
 namespace dckpt {
 namespace {
 
-/// Longer numbers are written as hexadecimal: decimal takes quadratic time. Python refuses decimal at about the same length (4300 digits).
+/// Longer numbers are written as hexadecimal: decimal takes quadratic time. Python refuses decimal
+/// at about the same length (4300 digits).
 constexpr std::size_t kMaxDecimalBytes = 1785;
 
 /// The absolute value, little-endian.
@@ -61,7 +62,8 @@ std::string decimal(Bytes value) {
 std::string BigInt::to_decimal() const {
   const bool negative = !bytes.empty() && (bytes.back() & std::byte{0x80}) != std::byte{0};
   const Bytes value = magnitude(bytes, negative);
-  return (negative ? "-" : "") + (value.size() > kMaxDecimalBytes ? hexadecimal(value) : decimal(value));
+  return (negative ? "-" : "") +
+         (value.size() > kMaxDecimalBytes ? hexadecimal(value) : decimal(value));
 }
 
 }  // namespace dckpt

@@ -18,7 +18,9 @@ std::string key_text(const Value& key) {
     case Value::Kind::kBool: return key.as_bool() ? "True" : "False";
     case Value::Kind::kNone: return "None";
     default:
-      throw CheckpointError(ErrorCode::kInvalidArgument, std::string("a dict key of kind ") + to_string(key.kind()) + " has no place in a dotted name; use text");
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            std::string("a dict key of kind ") + to_string(key.kind()) +
+                                " has no place in a dotted name; use text");
   }
 }
 
@@ -28,7 +30,10 @@ class Flatten {
 
   std::vector<FlatLeaf> run(const Value& state) {
     const auto* items = mapping_items(state);
-    if (items == nullptr) throw CheckpointError(ErrorCode::kInvalidArgument, std::string("expected a dict to flatten, found ") + to_string(state.kind()));
+    if (items == nullptr)
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          std::string("expected a dict to flatten, found ") + to_string(state.kind()));
     open(*items);
     return std::move(leaves_);
   }
@@ -55,21 +60,28 @@ class Flatten {
   /// Whether the parts of a value get names of their own.
   bool is_opened(const Value& value, std::size_t depth) const {
     if (depth > kMaxTreeDepth) throw_too_deep();
-    const auto opens = [&](const Value& item) { return item.is_tensor() || item.is(Value::Kind::kShardedTensor) || is_opened(item, depth + 1); };
+    const auto opens = [&](const Value& item) {
+      return item.is_tensor() || item.is(Value::Kind::kShardedTensor) || is_opened(item, depth + 1);
+    };
     if (const auto* items = mapping_items(value)) {
-      return rule_ == FlattenRule::kCurrent || std::any_of(items->begin(), items->end(), [&](const auto& entry) { return opens(entry.second); });
+      return rule_ == FlattenRule::kCurrent ||
+             std::any_of(items->begin(), items->end(),
+                         [&](const auto& entry) { return opens(entry.second); });
     }
     return value.is_list() && std::any_of(value.items().begin(), value.items().end(), opens);
   }
 
   void add(const Value& value) {
     std::string name = dotted_name(path_);
-    if (!names_.insert(name).second) throw CheckpointError(ErrorCode::kInvalidArgument, "duplicated flatten key " + quoted(name), {.key = name});
+    if (!names_.insert(name).second)
+      throw CheckpointError(ErrorCode::kInvalidArgument, "duplicated flatten key " + quoted(name),
+                            {.key = name});
     leaves_.push_back({std::move(name), path_, value});
   }
 
   [[noreturn]] static void throw_too_deep() {
-    throw CheckpointError(ErrorCode::kUnsupported, "the state dict is nested deeper than " + std::to_string(kMaxTreeDepth) + " levels");
+    throw CheckpointError(ErrorCode::kUnsupported, "the state dict is nested deeper than " +
+                                                       std::to_string(kMaxTreeDepth) + " levels");
   }
 
   FlattenRule rule_;
@@ -91,7 +103,8 @@ Value* find_key(Value& dict, const std::string& text) {
 }
 
 Value* find_item(Value& list, std::int64_t position) {
-  if (!list.is_list() || position < 0 || static_cast<std::size_t>(position) >= list.size()) return nullptr;
+  if (!list.is_list() || position < 0 || static_cast<std::size_t>(position) >= list.size())
+    return nullptr;
   return &list.mutable_items()[static_cast<std::size_t>(position)];
 }
 
@@ -107,13 +120,16 @@ std::string dotted_name(const KeyPath& path) {
   return name;
 }
 
-std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule) { return Flatten(rule).run(state); }
+std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule) {
+  return Flatten(rule).run(state);
+}
 
 void replace_leaf(Value& tree, const KeyPath& path, Value value) {
   Value* place = &tree;
   for (const PathElement& step : path) {
     const auto* const text = std::get_if<std::string>(&step);
-    place = text != nullptr ? find_key(*place, *text) : find_item(*place, std::get<std::int64_t>(step));
+    place =
+        text != nullptr ? find_key(*place, *text) : find_item(*place, std::get<std::int64_t>(step));
     if (place == nullptr) {
       set_element(tree, path, std::move(value));
       return;
@@ -123,10 +139,13 @@ void replace_leaf(Value& tree, const KeyPath& path, Value value) {
 }
 
 Value unflatten_state_dict(std::span<const std::pair<KeyPath, Value>> leaves) {
-  std::size_t may_fill = (std::size_t{1} << 20) + leaves.size();  // positions named later are filled in first, too
+  std::size_t may_fill =
+      (std::size_t{1} << 20) + leaves.size();  // positions named later are filled in first, too
   Value nested = Value::dict();
   for (const auto& [path, value] : leaves) {
-    if (path.empty()) throw CheckpointError(ErrorCode::kCorrupt, "a value without a path cannot be placed in a state dict");
+    if (path.empty())
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "a value without a path cannot be placed in a state dict");
     may_fill -= set_element(nested, path, value, may_fill);
   }
   return nested;

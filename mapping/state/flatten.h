@@ -9,8 +9,8 @@
 
 namespace dckpt {
 
-/// Which containers PyTorch DCP opens when it flattens a state dict. In both a tuple is a leaf, and a list is opened only if it holds a tensor, or
-/// a container that is opened.
+/// Which containers PyTorch DCP opens when it flattens a state dict. In both a tuple is a leaf, and
+/// a list is opened only if it holds a tensor, or a container that is opened.
 enum class FlattenRule : std::uint8_t {
   kCurrent,  ///< torch 2.4 and newer: every dict is opened, so an empty one leaves no trace
   kTorch23,  ///< up to torch 2.3: dicts follow the rule of lists; the root is always opened
@@ -25,16 +25,19 @@ struct FlatLeaf {
 /// "a.0.b"
 std::string dotted_name(const KeyPath& path);
 
-/// The leaves of a nested state dict under their dotted names, in order. Dicts are Value dicts, and OrderedDicts and defaultdicts that came from a
-/// pickle. Throws CheckpointError (invalid argument) if two leaves get the same name, or if a key is not text, an integer, a bool or none.
-std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule = FlattenRule::kCurrent);
+/// The leaves of a nested state dict under their dotted names, in order. Dicts are Value dicts, and
+/// OrderedDicts and defaultdicts that came from a pickle. Throws CheckpointError (invalid argument)
+/// if two leaves get the same name, or if a key is not text, an integer, a bool or none.
+std::vector<FlatLeaf> flatten_state_dict(const Value& state,
+                                         FlattenRule rule = FlattenRule::kCurrent);
 
-/// Puts a value where flatten_state_dict found a leaf of the tree. As set_element, but a key that is no text keeps its kind: the "0" of a path may be the 0 of
-/// a dict.
+/// Puts a value where flatten_state_dict found a leaf of the tree. As set_element, but a key that
+/// is no text keeps its kind: the "0" of a path may be the 0 of a dict.
 void replace_leaf(Value& tree, const KeyPath& path, Value value);
 
-/// The nested state dict, from paths and values in any order. A later value replaces an earlier one at the same path; positions that no path names are
-/// none. Throws CheckpointError (corrupt) if paths contradict each other, or leave out more than 2^20 positions.
+/// The nested state dict, from paths and values in any order. A later value replaces an earlier one
+/// at the same path; positions that no path names are none. Throws CheckpointError (corrupt) if
+/// paths contradict each other, or leave out more than 2^20 positions.
 Value unflatten_state_dict(std::span<const std::pair<KeyPath, Value>> leaves);
 
 }  // namespace dckpt

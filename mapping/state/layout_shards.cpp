@@ -7,21 +7,27 @@
 namespace dckpt {
 namespace {
 
-void check_shape(const Tensor& local, const LocalPart& part, ShapeView global_shape, const MeshLayout& layout) {
+void check_shape(const Tensor& local, const LocalPart& part, ShapeView global_shape,
+                 const MeshLayout& layout) {
   if (local.shape() == part.shape) return;
-  std::string message = "the local tensor has shape " + to_string(local.shape()) + ", but " + to_string(layout) + " gives this rank " + to_string(part.shape) +
-                        " of " + to_string(global_shape);
-  if (std::any_of(layout.placements.begin(), layout.placements.end(), [](const Placement& p) { return std::holds_alternative<StridedShard>(p); })) {
-    message += ". FSDP2 over tensor parallelism cuts by the tensor-parallel dimension first: where extents do not divide, describe it with Shard instead of "
-               "StridedShard and with MeshLayout::order";
+  std::string message = "the local tensor has shape " + to_string(local.shape()) + ", but " +
+                        to_string(layout) + " gives this rank " + to_string(part.shape) + " of " +
+                        to_string(global_shape);
+  if (std::any_of(layout.placements.begin(), layout.placements.end(),
+                  [](const Placement& p) { return std::holds_alternative<StridedShard>(p); })) {
+    message +=
+        ". FSDP2 over tensor parallelism cuts by the tensor-parallel dimension first: where "
+        "extents do not divide, describe it with Shard instead of "
+        "StridedShard and with MeshLayout::order";
   }
   throw CheckpointError(ErrorCode::kInvalidArgument, message);
 }
 
 }  // namespace
 
-std::vector<ShardedTensor> sharded_tensors_from_layout(const std::string& key, const Tensor& local, ShapeView global_shape, const MeshLayout& layout,
-                                                       int rank) {
+std::vector<ShardedTensor> sharded_tensors_from_layout(const std::string& key, const Tensor& local,
+                                                       ShapeView global_shape,
+                                                       const MeshLayout& layout, int rank) {
   return with_context({.key = key, .rank = rank}, [&] {
     std::vector<ShardedTensor> shards;
     const auto part = local_part(layout, global_shape, rank);
@@ -30,8 +36,10 @@ std::vector<ShardedTensor> sharded_tensors_from_layout(const std::string& key, c
     shards.reserve(part->pieces.size());
     for (const LocalPiece& piece : part->pieces) {
       Tensor view = local;
-      for (std::size_t axis = 0; axis < view.dim(); ++axis) view = view.narrow(axis, piece.local_offsets[axis], piece.box.sizes[axis]);
-      shards.push_back(ShardedTensor::from_box(key, std::move(view), to_shape(global_shape), piece.box.offsets, {.replica_id = part->replica}));
+      for (std::size_t axis = 0; axis < view.dim(); ++axis)
+        view = view.narrow(axis, piece.local_offsets[axis], piece.box.sizes[axis]);
+      shards.push_back(ShardedTensor::from_box(key, std::move(view), to_shape(global_shape),
+                                               piece.box.offsets, {.replica_id = part->replica}));
     }
     return shards;
   });

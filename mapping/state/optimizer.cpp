@@ -21,7 +21,8 @@ const Tensor* data_of(const Value& leaf) {
 ShardedParams map_sharded_params(const Value& model_state, std::span<const Tensor> params) {
   std::map<const std::byte*, std::int64_t> numbers;
   for (std::size_t i = 0; i < params.size(); ++i) {
-    if (params[i].numel() > 0 && params[i].data() != nullptr) numbers.emplace(params[i].data(), static_cast<std::int64_t>(i));
+    if (params[i].numel() > 0 && params[i].data() != nullptr)
+      numbers.emplace(params[i].data(), static_cast<std::int64_t>(i));
   }
   ShardedParams found;
   visit_leaves(model_state, [&](const KeyPath&, const Value& leaf) {
@@ -29,15 +30,19 @@ ShardedParams map_sharded_params(const Value& model_state, std::span<const Tenso
     if (data == nullptr || data->numel() == 0) return;
     const auto number = numbers.find(data->data());
     if (number == numbers.end()) return;
-    if (data->shape() == params[static_cast<std::size_t>(number->second)].shape()) found.insert_or_assign(number->second, leaf);
+    if (data->shape() == params[static_cast<std::size_t>(number->second)].shape())
+      found.insert_or_assign(number->second, leaf);
   });
   if (found.empty() && !params.empty()) {
-    log_warning("no parameter of the optimizer is in the model's sharded state dict: the two must refer to the same memory");
+    log_warning(
+        "no parameter of the optimizer is in the model's sharded state dict: the two must refer to "
+        "the same memory");
   }
   return found;
 }
 
-Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data, std::string_view prefix) {
+Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data,
+                                    std::string_view prefix) {
   const auto prefixed = [&](const std::string& key) { return std::string(prefix) + "." + key; };
   if (model_param.is(Value::Kind::kShardedTensorFactory)) {
     ShardedTensorFactory factory = model_param.as_factory();
@@ -47,7 +52,9 @@ Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data, std::
   }
   ShardedTensor shard = model_param.as_sharded_tensor();
   if (data.shape() != shard.local_shape) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "Optimizer shape " + to_string(data.shape()) + " does not match model shape " + to_string(shard.local_shape),
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "Optimizer shape " + to_string(data.shape()) +
+                              " does not match model shape " + to_string(shard.local_shape),
                           {.key = shard.key});
   }
   shard.key = prefixed(shard.key);
@@ -57,7 +64,8 @@ Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data, std::
   return shard;
 }
 
-void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params, const std::set<std::string>& exclude) {
+void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params,
+                           const std::set<std::string>& exclude) {
   Value sharded = Value::dict();
   for (const auto& [number, state] : optimizer_state.at("state").as_dict()) {
     Value& target = sharded[number];
@@ -66,9 +74,12 @@ void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params, 
       if (exclude.contains(name.as_str())) continue;
       const auto param = params.find(number.as_int());
       if (param == params.end()) {
-        throw CheckpointError(ErrorCode::kInvalidArgument, "Param id " + std::to_string(number.as_int()) + " does not match any model sharded param");
+        throw CheckpointError(ErrorCode::kInvalidArgument,
+                              "Param id " + std::to_string(number.as_int()) +
+                                  " does not match any model sharded param");
       }
-      target[name] = make_sharded_optimizer_tensor(param->second, tensor.as_tensor(), "optimizer.state." + name.as_str());
+      target[name] = make_sharded_optimizer_tensor(param->second, tensor.as_tensor(),
+                                                   "optimizer.state." + name.as_str());
     }
   }
   Value groups = optimizer_state.at("param_groups");

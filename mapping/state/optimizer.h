@@ -11,21 +11,28 @@
 
 namespace dckpt {
 
-/// Sharding of an optimizer's state, derived from that of the model: each state tensor of a parameter is sharded as the parameter is.
+/// Sharding of an optimizer's state, derived from that of the model: each state tensor of a
+/// parameter is sharded as the parameter is.
 
 /// Parameter number in the optimizer → ShardedTensor or factory of the model.
 using ShardedParams = std::map<std::int64_t, Value>;
 
-/// Finds the model's sharded leaf of each parameter, in the order that the optimizer numbers them: the one whose data is the same memory. Parameters that are not
-/// in the model's tree are missing in the result; of a parameter given twice the first number counts. Tensors without elements have no memory and are not found.
+/// Finds the model's sharded leaf of each parameter, in the order that the optimizer numbers them:
+/// the one whose data is the same memory. Parameters that are not in the model's tree are missing
+/// in the result; of a parameter given twice the first number counts. Tensors without elements have
+/// no memory and are not found.
 ShardedParams map_sharded_params(const Value& model_state, std::span<const Tensor> params);
 
-/// The state tensor `data` of a parameter, sharded like it under the key PREFIX.KEY; of a factory, a factory. Throws CheckpointError (invalid argument) if its
-/// shape is not the parameter's local shape.
+/// The state tensor `data` of a parameter, sharded like it under the key PREFIX.KEY; of a factory,
+/// a factory. Throws CheckpointError (invalid argument) if its shape is not the parameter's local
+/// shape.
 Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data, std::string_view prefix);
 
-/// Turns a torch optimizer's state dict into a sharded one: `state[number][name]` becomes sharded under the key "optimizer.state.NAME.KEY", names in `exclude` are
-/// left out, and each param_group's `params` become local (they are not saved). Throws CheckpointError (invalid argument) if a number is not in `params`.
-void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params, const std::set<std::string>& exclude = {});
+/// Turns a torch optimizer's state dict into a sharded one: `state[number][name]` becomes sharded
+/// under the key "optimizer.state.NAME.KEY", names in `exclude` are left out, and each
+/// param_group's `params` become local (they are not saved). Throws CheckpointError (invalid
+/// argument) if a number is not in `params`.
+void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params,
+                           const std::set<std::string>& exclude = {});
 
 }  // namespace dckpt

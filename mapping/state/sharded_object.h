@@ -13,7 +13,7 @@ namespace dckpt {
 /// One cell of a grid of arbitrary values, saved as bytes under its unique key.
 struct ShardedObject {
   std::string key;
-  Value data{};               ///< none when only described; see `has_data`
+  Value data{};  ///< none when only described; see `has_data`
   Shape global_shape = {1};
   Shape global_offset = {0};
   ReplicaId replica_id{};
@@ -21,8 +21,9 @@ struct ShardedObject {
 
   /// "key/shard_0.3_1.8"
   std::string unique_key() const;
-  /// The inverse, without data; the key may hold slashes. Where Megatron before 0.8 cut off the last extent of the shape, it becomes -1: unknown.
-  /// Throws CheckpointError (corrupt) if the text is no unique key.
+  /// The inverse, without data; the key may hold slashes. Where Megatron before 0.8 cut off the
+  /// last extent of the shape, it becomes -1: unknown. Throws CheckpointError (corrupt) if the text
+  /// is no unique key.
   static ShardedObject from_unique_key(std::string_view unique_key, ReplicaId replica_id = {});
   /// The same, but empty instead of an error.
   static std::optional<ShardedObject> parse_unique_key(std::string_view unique_key);
@@ -33,10 +34,13 @@ struct ShardedObject {
 
 std::string to_string(const ShardedObject& object);
 
-/// One tensor in memory that is several (or others) in the checkpoint. `build` is called before a save and before a load,
-/// `merge` after a load on the tree that `build` made, its sharded leaves replaced by loaded values.
+/// One tensor in memory that is several (or others) in the checkpoint. `build` is called before a
+/// save and before a load, `merge` after a load on the tree that `build` made, its sharded leaves
+/// replaced by loaded values.
 struct ShardedTensorFactory {
-  using Build = std::function<Value(const std::string& key, const Tensor& data, const ReplicaId& replica_id, std::optional<FlattenedRange> range)>;
+  using Build =
+      std::function<Value(const std::string& key, const Tensor& data, const ReplicaId& replica_id,
+                          std::optional<FlattenedRange> range)>;
   using Merge = std::function<Value(const Value& loaded)>;
   std::string key;
   Tensor data{};
@@ -46,7 +50,8 @@ struct ShardedTensorFactory {
   std::optional<FlattenedRange> flattened_range{};
 };
 
-/// A value that stays where it is: not saved, and after a load it stands at its place in the result.
+/// A value that stays where it is: not saved, and after a load it stands at its place in the
+/// result.
 struct LocalNonpersistentObject {
   Value value{};
 };

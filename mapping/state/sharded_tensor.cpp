@@ -23,25 +23,40 @@ std::string to_string(std::span<const RankOffset> offsets) {
 }
 
 /// A regular piece without its data.
-ShardedTensor describe(std::string key, DType dtype, Shape local_shape, std::span<const RankOffset> rank_offsets, const ShardedTensorOptions& options) {
+ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
+                       std::span<const RankOffset> rank_offsets,
+                       const ShardedTensorOptions& options) {
   const std::int64_t prepended = options.prepend_axis_num;
   if (prepended < 0 || local_shape.size() + static_cast<std::size_t>(prepended) > kMaxDims) {
-    refuse(std::to_string(prepended) + " prepended axes on a tensor of shape " + to_string(local_shape) + " are not possible (limit: " + std::to_string(kMaxDims) +
+    refuse(std::to_string(prepended) + " prepended axes on a tensor of shape " +
+               to_string(local_shape) + " are not possible (limit: " + std::to_string(kMaxDims) +
                " axes in all)",
            key);
   }
   Shape extents(static_cast<std::size_t>(prepended), 1);
   extents.insert(extents.end(), local_shape.begin(), local_shape.end());
-  ShardedTensor shard{.key = std::move(key), .dtype = dtype, .local_shape = std::move(local_shape), .global_shape = extents,
-                      .global_offset = Shape(extents.size(), 0), .axis_fragmentations = Shape(extents.size(), 1), .replica_id = options.replica_id,
-                      .prepend_axis_num = prepended, .allow_shape_mismatch = options.allow_shape_mismatch};
+  ShardedTensor shard{.key = std::move(key),
+                      .dtype = dtype,
+                      .local_shape = std::move(local_shape),
+                      .global_shape = extents,
+                      .global_offset = Shape(extents.size(), 0),
+                      .axis_fragmentations = Shape(extents.size(), 1),
+                      .replica_id = options.replica_id,
+                      .prepend_axis_num = prepended,
+                      .allow_shape_mismatch = options.allow_shape_mismatch};
   for (const auto& [axis, rank, count] : rank_offsets) {
-    if (axis < 0 || axis >= static_cast<std::int64_t>(extents.size()) || rank < 0 || count < 1 || rank >= count) {
-      refuse("Invalid rank offsets: " + to_string(rank_offsets) + " for key " + printable(shard.key) + ".", shard.key);
+    if (axis < 0 || axis >= static_cast<std::int64_t>(extents.size()) || rank < 0 || count < 1 ||
+        rank >= count) {
+      refuse("Invalid rank offsets: " + to_string(rank_offsets) + " for key " +
+                 printable(shard.key) + ".",
+             shard.key);
     }
     const auto at = static_cast<std::size_t>(axis);
     const auto global = checked_mul(extents[at], count);
-    if (!global) refuse("the global shape of " + quoted(shard.key) + " does not fit in 64 bits along axis " + std::to_string(axis), shard.key);
+    if (!global)
+      refuse("the global shape of " + quoted(shard.key) + " does not fit in 64 bits along axis " +
+                 std::to_string(axis),
+             shard.key);
     shard.global_shape[at] = *global;
     shard.global_offset[at] = rank * extents[at];
     (*shard.axis_fragmentations)[at] = count;
@@ -63,12 +78,20 @@ std::optional<Shape> regular_grid(const ShardedTensor& shard) {
   return pieces;
 }
 
-ShardedTensor placed(std::string key, Tensor data, Shape local_shape, Shape global_shape, Shape global_offset, std::optional<FlattenedRange> range,
+ShardedTensor placed(std::string key, Tensor data, Shape local_shape, Shape global_shape,
+                     Shape global_offset, std::optional<FlattenedRange> range,
                      const ShardedTensorOptions& options) {
   const DType dtype = data.dtype();
-  ShardedTensor shard{.key = std::move(key), .data = std::move(data), .dtype = dtype, .local_shape = std::move(local_shape),
-                      .global_shape = std::move(global_shape), .global_offset = std::move(global_offset), .replica_id = options.replica_id,
-                      .prepend_axis_num = options.prepend_axis_num, .allow_shape_mismatch = options.allow_shape_mismatch, .flattened_range = range};
+  ShardedTensor shard{.key = std::move(key),
+                      .data = std::move(data),
+                      .dtype = dtype,
+                      .local_shape = std::move(local_shape),
+                      .global_shape = std::move(global_shape),
+                      .global_offset = std::move(global_offset),
+                      .replica_id = options.replica_id,
+                      .prepend_axis_num = options.prepend_axis_num,
+                      .allow_shape_mismatch = options.allow_shape_mismatch,
+                      .flattened_range = range};
   shard.validate();
   shard.axis_fragmentations = regular_grid(shard);
   return shard;
@@ -77,14 +100,18 @@ ShardedTensor placed(std::string key, Tensor data, Shape local_shape, Shape glob
 void check_data(const ShardedTensor& shard) {
   if (!shard.data) return;
   const Tensor& data = *shard.data;
-  if (data.dtype() != shard.dtype) refuse("Data dtype should match `dtype` attribute for " + to_string(shard), shard.key);
+  if (data.dtype() != shard.dtype)
+    refuse("Data dtype should match `dtype` attribute for " + to_string(shard), shard.key);
   if (!shard.flattened_range) {
-    if (data.shape() != shard.local_shape) refuse("Data shape should match `local_shape` attribute for " + to_string(shard), shard.key);
+    if (data.shape() != shard.local_shape)
+      refuse("Data shape should match `local_shape` attribute for " + to_string(shard), shard.key);
     return;
   }
   if (data.dim() != 1) refuse("Data should be 1D for a flattened " + to_string(shard), shard.key);
   if (data.shape() != shard.data_shape()) {
-    refuse("Data shape " + to_string(data.shape()) + " doesnt match expected " + to_string(shard.data_shape()) + " for " + to_string(shard), shard.key);
+    refuse("Data shape " + to_string(data.shape()) + " doesnt match expected " +
+               to_string(shard.data_shape()) + " for " + to_string(shard),
+           shard.key);
   }
 }
 
@@ -92,45 +119,67 @@ void check_range(const ShardedTensor& shard) {
   if (!shard.flattened_range) return;
   const auto [begin, end] = *shard.flattened_range;
   if (begin < 0 || end < begin || end > numel(shard.local_shape)) {
-    refuse("The flattened range [" + std::to_string(begin) + ", " + std::to_string(end) + ") is not inside the " + std::to_string(numel(shard.local_shape)) +
+    refuse("The flattened range [" + std::to_string(begin) + ", " + std::to_string(end) +
+               ") is not inside the " + std::to_string(numel(shard.local_shape)) +
                " elements of the local tensor for " + to_string(shard),
            shard.key);
   }
 }
 
 void check_shapes(const ShardedTensor& shard) {
-  const bool sound = shard.local_shape.size() <= kMaxDims && shard.global_shape.size() <= kMaxDims && checked_numel(shard.local_shape) && checked_numel(shard.global_shape);
+  const bool sound = shard.local_shape.size() <= kMaxDims &&
+                     shard.global_shape.size() <= kMaxDims && checked_numel(shard.local_shape) &&
+                     checked_numel(shard.global_shape);
   if (!sound) {
-    refuse("the shapes of " + to_string(shard) + " are negative, have more than " + std::to_string(kMaxDims) + " axes or do not fit in 64 bits", shard.key);
+    refuse("the shapes of " + to_string(shard) + " are negative, have more than " +
+               std::to_string(kMaxDims) + " axes or do not fit in 64 bits",
+           shard.key);
   }
 }
 
 void check_place(const ShardedTensor& shard) {
   if (shard.global_shape.size() != shard.global_offset.size()) {
-    refuse("Global offset dimensions should be equal to global shape dimensions for " + to_string(shard), shard.key);
+    refuse("Global offset dimensions should be equal to global shape dimensions for " +
+               to_string(shard),
+           shard.key);
   }
   const auto dims = static_cast<std::int64_t>(shard.global_shape.size());
-  if (shard.prepend_axis_num < 0 || static_cast<std::int64_t>(shard.local_shape.size()) + shard.prepend_axis_num != dims) {
-    refuse("Local shape together with `prepend_axis_num` dimensions should be equal to global shape dimensions for " + to_string(shard), shard.key);
+  if (shard.prepend_axis_num < 0 ||
+      static_cast<std::int64_t>(shard.local_shape.size()) + shard.prepend_axis_num != dims) {
+    refuse(
+        "Local shape together with `prepend_axis_num` dimensions should be equal to global shape "
+        "dimensions for " +
+            to_string(shard),
+        shard.key);
   }
-  if (!fits(shard.global_box(), shard.global_shape)) refuse("The local tensor does not lie inside the global one for " + to_string(shard), shard.key);
+  if (!fits(shard.global_box(), shard.global_shape))
+    refuse("The local tensor does not lie inside the global one for " + to_string(shard),
+           shard.key);
 }
 
 void check_grid(const ShardedTensor& shard) {
   if (!shard.axis_fragmentations) return;
   const Shape& pieces = *shard.axis_fragmentations;
-  const bool sound = pieces.size() == shard.global_shape.size() && std::all_of(pieces.begin(), pieces.end(), [](std::int64_t count) { return count >= 1; });
-  if (!sound) refuse("`axis_fragmentations` should hold a positive number for each global axis for " + to_string(shard), shard.key);
+  const bool sound =
+      pieces.size() == shard.global_shape.size() &&
+      std::all_of(pieces.begin(), pieces.end(), [](std::int64_t count) { return count >= 1; });
+  if (!sound)
+    refuse("`axis_fragmentations` should hold a positive number for each global axis for " +
+               to_string(shard),
+           shard.key);
   const Box box = shard.global_box();
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
     const std::int64_t offset = box.offsets[axis];
     const std::int64_t size = box.sizes[axis];
     if (size == 0) continue;
     if (offset % size != 0) {
-      refuse("Global offset (" + std::to_string(offset) + ") must be divisible by local shape (" + std::to_string(size) + ") for " + to_string(shard) + ".", shard.key);
+      refuse("Global offset (" + std::to_string(offset) + ") must be divisible by local shape (" +
+                 std::to_string(size) + ") for " + to_string(shard) + ".",
+             shard.key);
     }
     if (offset / size >= pieces[axis]) {
-      refuse("Piece " + std::to_string(offset / size) + " of axis " + std::to_string(axis) + " is beyond the " + std::to_string(pieces[axis]) +
+      refuse("Piece " + std::to_string(offset / size) + " of axis " + std::to_string(axis) +
+                 " is beyond the " + std::to_string(pieces[axis]) +
                  " pieces of `axis_fragmentations` for " + to_string(shard),
              shard.key);
     }
@@ -143,51 +192,71 @@ bool ReplicaId::is_main() const noexcept {
   return std::all_of(parts_.begin(), parts_.end(), [](std::int64_t part) { return part == 0; });
 }
 
-std::string to_string(const ReplicaId& id) { return id.is_tuple() ? to_string(id.parts()) : std::to_string(id.parts()[0]); }
+std::string to_string(const ReplicaId& id) {
+  return id.is_tuple() ? to_string(id.parts()) : std::to_string(id.parts()[0]);
+}
 
-ShardedTensor ShardedTensor::from_rank_offsets(std::string key, Tensor data, std::span<const RankOffset> rank_offsets, Options options) {
+ShardedTensor ShardedTensor::from_rank_offsets(std::string key, Tensor data,
+                                               std::span<const RankOffset> rank_offsets,
+                                               Options options) {
   ShardedTensor shard = describe(std::move(key), data.dtype(), data.shape(), rank_offsets, options);
   shard.data = std::move(data);
   shard.validate();
   return shard;
 }
 
-ShardedTensor ShardedTensor::from_rank_offsets(std::string key, Tensor data, std::initializer_list<RankOffset> rank_offsets, Options options) {
-  return from_rank_offsets(std::move(key), std::move(data), std::span(rank_offsets.begin(), rank_offsets.size()), std::move(options));
+ShardedTensor ShardedTensor::from_rank_offsets(std::string key, Tensor data,
+                                               std::initializer_list<RankOffset> rank_offsets,
+                                               Options options) {
+  return from_rank_offsets(std::move(key), std::move(data),
+                           std::span(rank_offsets.begin(), rank_offsets.size()),
+                           std::move(options));
 }
 
-ShardedTensor ShardedTensor::from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape, std::span<const RankOffset> rank_offsets, FlattenedRange range,
-                                                    Options options) {
-  if (data.dim() != 1) refuse("Flattened ShardedTensor requires 1D data, got shape: " + to_string(data.shape()), key);
+ShardedTensor ShardedTensor::from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape,
+                                                    std::span<const RankOffset> rank_offsets,
+                                                    FlattenedRange range, Options options) {
+  if (data.dim() != 1)
+    refuse("Flattened ShardedTensor requires 1D data, got shape: " + to_string(data.shape()), key);
   const auto length = range.begin < 0 || range.end < range.begin ? -1 : range.end - range.begin;
   if (length != data.numel()) {
-    refuse("Flattened ShardedTensor data length (" + std::to_string(data.numel()) + ") must meet the slice length: " + std::to_string(length), key);
+    refuse("Flattened ShardedTensor data length (" + std::to_string(data.numel()) +
+               ") must meet the slice length: " + std::to_string(length),
+           key);
   }
-  ShardedTensor shard = describe(std::move(key), data.dtype(), std::move(local_shape), rank_offsets, options);
+  ShardedTensor shard =
+      describe(std::move(key), data.dtype(), std::move(local_shape), rank_offsets, options);
   shard.data = std::move(data);
   shard.flattened_range = range;
   shard.validate();
   return shard;
 }
 
-ShardedTensor ShardedTensor::from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape, std::initializer_list<RankOffset> rank_offsets,
+ShardedTensor ShardedTensor::from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape,
+                                                    std::initializer_list<RankOffset> rank_offsets,
                                                     FlattenedRange range, Options options) {
-  return from_rank_offsets_flat(std::move(key), std::move(data), std::move(local_shape), std::span(rank_offsets.begin(), rank_offsets.size()), range,
+  return from_rank_offsets_flat(std::move(key), std::move(data), std::move(local_shape),
+                                std::span(rank_offsets.begin(), rank_offsets.size()), range,
                                 std::move(options));
 }
 
-ShardedTensor ShardedTensor::from_box(std::string key, Tensor data, Shape global_shape, Shape global_offset, Options options) {
+ShardedTensor ShardedTensor::from_box(std::string key, Tensor data, Shape global_shape,
+                                      Shape global_offset, Options options) {
   Shape local_shape = data.shape();
-  return placed(std::move(key), std::move(data), std::move(local_shape), std::move(global_shape), std::move(global_offset), std::nullopt, options);
+  return placed(std::move(key), std::move(data), std::move(local_shape), std::move(global_shape),
+                std::move(global_offset), std::nullopt, options);
 }
 
-ShardedTensor ShardedTensor::from_flat_range(std::string key, Tensor data, Shape local_shape, Shape global_shape, Shape global_offset, FlattenedRange range,
-                                             Options options) {
-  return placed(std::move(key), std::move(data), std::move(local_shape), std::move(global_shape), std::move(global_offset), range, options);
+ShardedTensor ShardedTensor::from_flat_range(std::string key, Tensor data, Shape local_shape,
+                                             Shape global_shape, Shape global_offset,
+                                             FlattenedRange range, Options options) {
+  return placed(std::move(key), std::move(data), std::move(local_shape), std::move(global_shape),
+                std::move(global_offset), range, options);
 }
 
 ShardedTensor ShardedTensor::whole(std::string key, Tensor data, Options options) {
-  return from_rank_offsets(std::move(key), std::move(data), std::span<const RankOffset>{}, std::move(options));
+  return from_rank_offsets(std::move(key), std::move(data), std::span<const RankOffset>{},
+                           std::move(options));
 }
 
 void ShardedTensor::validate() const {
@@ -205,7 +274,8 @@ Box ShardedTensor::global_box() const {
 }
 
 Shape ShardedTensor::chunk_coordinates() const {
-  if (!axis_fragmentations) refuse("an irregular grid has no chunk coordinates: " + to_string(*this), key);
+  if (!axis_fragmentations)
+    refuse("an irregular grid has no chunk coordinates: " + to_string(*this), key);
   const Box box = global_box();
   Shape coordinates(box.dims(), 0);
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
@@ -214,20 +284,31 @@ Shape ShardedTensor::chunk_coordinates() const {
   return coordinates;
 }
 
-std::int64_t ShardedTensor::numel() const noexcept { return flattened_range ? flattened_range->end - flattened_range->begin : dckpt::numel(local_shape); }
+std::int64_t ShardedTensor::numel() const noexcept {
+  return flattened_range ? flattened_range->end - flattened_range->begin
+                         : dckpt::numel(local_shape);
+}
 
-Shape ShardedTensor::data_shape() const { return flattened_range ? Shape{numel()} : local_shape; }
+Shape ShardedTensor::data_shape() const {
+  return flattened_range ? Shape{numel()} : local_shape;
+}
 
-std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t start, std::int64_t length) const {
-  if (axis < 0 || axis >= static_cast<std::int64_t>(local_shape.size())) refuse("there is no axis " + std::to_string(axis) + " to narrow in " + to_string(*this), key);
+std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t start,
+                                                 std::int64_t length) const {
+  if (axis < 0 || axis >= static_cast<std::int64_t>(local_shape.size()))
+    refuse("there is no axis " + std::to_string(axis) + " to narrow in " + to_string(*this), key);
   const auto at = static_cast<std::size_t>(axis);
   const auto global_at = at + static_cast<std::size_t>(prepend_axis_num);
   const std::int64_t local = local_shape[at];
   if (start < 0 || length < 0 || start > local || length > local - start) {
-    refuse("cannot take " + std::to_string(length) + " entries from " + std::to_string(start) + " along axis " + std::to_string(axis) + " of " + to_string(*this), key);
+    refuse("cannot take " + std::to_string(length) + " entries from " + std::to_string(start) +
+               " along axis " + std::to_string(axis) + " of " + to_string(*this),
+           key);
   }
   if (local == 0 || global_shape[global_at] % local != 0 || global_offset[global_at] % local != 0) {
-    refuse("Only regular grid of local tensors is supported for narrowing, got: " + to_string(*this), key);
+    refuse(
+        "Only regular grid of local tensors is supported for narrowing, got: " + to_string(*this),
+        key);
   }
   ShardedTensor part = *this;
   part.local_shape[at] = length;
@@ -238,7 +319,10 @@ std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t
     return {std::move(part)};
   }
   // Megatron's own words.
-  if (axis != 0) refuse("Narrowing along the first axis is supported for now only, got dim=" + std::to_string(axis), key);
+  if (axis != 0)
+    refuse(
+        "Narrowing along the first axis is supported for now only, got dim=" + std::to_string(axis),
+        key);
   // The entries kept are the elements [first, first + kept) of the flattened local tensor.
   const std::int64_t row = dckpt::numel(local_shape) / local;
   const std::int64_t first = start * row;
@@ -258,13 +342,19 @@ ShardedTensor ShardedTensor::without_data() const {
 }
 
 std::string to_string(const ShardedTensor& shard) {
-  const std::string range = shard.flattened_range ? "slice(" + std::to_string(shard.flattened_range->begin) + ", " + std::to_string(shard.flattened_range->end) + ", None)"
-                                                  : std::string("None");
-  return "ShardedTensor(key=" + quoted(shard.key) + ", dtype=torch." + std::string(to_string(shard.dtype)) + ", local_shape=" + to_string(shard.local_shape) +
-         ", global_shape=" + to_string(shard.global_shape) + ", global_offset=" + to_string(shard.global_offset) +
-         ", axis_fragmentations=" + (shard.axis_fragmentations ? to_string(*shard.axis_fragmentations) : std::string("None")) +
-         ", replica_id=" + to_string(shard.replica_id) + ", prepend_axis_num=" + std::to_string(shard.prepend_axis_num) +
-         ", allow_shape_mismatch=" + (shard.allow_shape_mismatch ? "True" : "False") + ", flattened_range=" + range + ")";
+  const std::string range = shard.flattened_range
+                                ? "slice(" + std::to_string(shard.flattened_range->begin) + ", " +
+                                      std::to_string(shard.flattened_range->end) + ", None)"
+                                : std::string("None");
+  return "ShardedTensor(key=" + quoted(shard.key) + ", dtype=torch." +
+         std::string(to_string(shard.dtype)) + ", local_shape=" + to_string(shard.local_shape) +
+         ", global_shape=" + to_string(shard.global_shape) +
+         ", global_offset=" + to_string(shard.global_offset) + ", axis_fragmentations=" +
+         (shard.axis_fragmentations ? to_string(*shard.axis_fragmentations) : std::string("None")) +
+         ", replica_id=" + to_string(shard.replica_id) +
+         ", prepend_axis_num=" + std::to_string(shard.prepend_axis_num) +
+         ", allow_shape_mismatch=" + (shard.allow_shape_mismatch ? "True" : "False") +
+         ", flattened_range=" + range + ")";
 }
 
 }  // namespace dckpt

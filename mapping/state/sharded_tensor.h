@@ -12,7 +12,8 @@
 
 namespace dckpt {
 
-/// Which copy this is: a number or a tuple of numbers. All zero = main replica, the one that is saved.
+/// Which copy this is: a number or a tuple of numbers. All zero = main replica, the one that is
+/// saved.
 class ReplicaId {
  public:
   ReplicaId(std::int64_t id = 0) : parts_(1, id) {}
@@ -52,46 +53,60 @@ struct ShardedTensorOptions {
   bool allow_shape_mismatch = false;
 };
 
-/// What one rank holds of a global tensor, in Megatron's terms. `data` may be missing (only described): then a load allocates it.
-/// Invariant, checked by validate(): see there.
+/// What one rank holds of a global tensor, in Megatron's terms. `data` may be missing (only
+/// described): then a load allocates it. Invariant, checked by validate(): see there.
 struct ShardedTensor {
   std::string key;
   std::optional<Tensor> data{};
   DType dtype = DType::kFloat32;
-  Shape local_shape;                           ///< without prepended axes; of the whole local tensor also when flattened
-  Shape global_shape;                          ///< with prepended axes
-  Shape global_offset;                         ///< of local element 0 in the global tensor
-  std::optional<Shape> axis_fragmentations{};  ///< pieces per global axis of a regular grid; empty for an irregular one
+  Shape local_shape;    ///< without prepended axes; of the whole local tensor also when flattened
+  Shape global_shape;   ///< with prepended axes
+  Shape global_offset;  ///< of local element 0 in the global tensor
+  std::optional<Shape> axis_fragmentations{};  ///< pieces per global axis of a regular grid; empty
+                                               ///< for an irregular one
   ReplicaId replica_id{};
-  std::int64_t prepend_axis_num = 0;           ///< leading global axes which the local tensor lacks (extent 1 there)
+  std::int64_t prepend_axis_num =
+      0;  ///< leading global axes which the local tensor lacks (extent 1 there)
   bool allow_shape_mismatch = false;
-  std::optional<FlattenedRange> flattened_range{};  ///< then data is 1-D with exactly these elements
+  std::optional<FlattenedRange>
+      flattened_range{};  ///< then data is 1-D with exactly these elements
 
   using Options = ShardedTensorOptions;
 
-  /// A regular piece: global extent = local extent × count along the axes named, the local extent along the others; prepended
-  /// axes have extent `count` (1 if not named).
-  static ShardedTensor from_rank_offsets(std::string key, Tensor data, std::span<const RankOffset> rank_offsets, Options options);
-  static ShardedTensor from_rank_offsets(std::string key, Tensor data, std::initializer_list<RankOffset> rank_offsets = {}, Options options = {});
+  /// A regular piece: global extent = local extent × count along the axes named, the local extent
+  /// along the others; prepended axes have extent `count` (1 if not named).
+  static ShardedTensor from_rank_offsets(std::string key, Tensor data,
+                                         std::span<const RankOffset> rank_offsets, Options options);
+  static ShardedTensor from_rank_offsets(std::string key, Tensor data,
+                                         std::initializer_list<RankOffset> rank_offsets = {},
+                                         Options options = {});
 
-  /// The same for a flattened piece: `data` is 1-D and holds [range) of a local tensor of `local_shape`.
-  static ShardedTensor from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape, std::span<const RankOffset> rank_offsets, FlattenedRange range,
-                                              Options options);
-  static ShardedTensor from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape, std::initializer_list<RankOffset> rank_offsets, FlattenedRange range,
-                                              Options options = {});
+  /// The same for a flattened piece: `data` is 1-D and holds [range) of a local tensor of
+  /// `local_shape`.
+  static ShardedTensor from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape,
+                                              std::span<const RankOffset> rank_offsets,
+                                              FlattenedRange range, Options options);
+  static ShardedTensor from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape,
+                                              std::initializer_list<RankOffset> rank_offsets,
+                                              FlattenedRange range, Options options = {});
 
-  /// A piece anywhere, also uneven. It counts as one of a regular grid if its offset and the global shape are multiples of its shape. That is a matter of this piece
-  /// alone: ranks with other pieces may find another grid, or none, and still make one tensor together. Only Megatron's form of flattened tensors needs one grid.
-  static ShardedTensor from_box(std::string key, Tensor data, Shape global_shape, Shape global_offset, Options options = {});
+  /// A piece anywhere, also uneven. It counts as one of a regular grid if its offset and the global
+  /// shape are multiples of its shape. That is a matter of this piece alone: ranks with other
+  /// pieces may find another grid, or none, and still make one tensor together. Only Megatron's
+  /// form of flattened tensors needs one grid.
+  static ShardedTensor from_box(std::string key, Tensor data, Shape global_shape,
+                                Shape global_offset, Options options = {});
 
   /// Elements [range) of the flattened box (global_offset, local_shape); `data` is 1-D.
-  static ShardedTensor from_flat_range(std::string key, Tensor data, Shape local_shape, Shape global_shape, Shape global_offset, FlattenedRange range,
-                                       Options options = {});
+  static ShardedTensor from_flat_range(std::string key, Tensor data, Shape local_shape,
+                                       Shape global_shape, Shape global_offset,
+                                       FlattenedRange range, Options options = {});
 
   /// The whole tensor, not sharded.
   static ShardedTensor whole(std::string key, Tensor data, Options options = {});
 
-  /// Throws CheckpointError (invalid argument) with Megatron's message if the fields contradict each other or the data.
+  /// Throws CheckpointError (invalid argument) with Megatron's message if the fields contradict
+  /// each other or the data.
   void validate() const;
 
   /// The box of the local tensor in the global one, with prepended axes (extent 1).
@@ -103,9 +118,10 @@ struct ShardedTensor {
   /// Shape that `data` has or would have: 1-D for flattened ranges.
   Shape data_shape() const;
 
-  /// Megatron's narrow: the global tensor cut down along with the local one, as if every rank kept the same part. Flattened pieces narrow along
-  /// axis 0 only and may vanish (empty result).
-  std::vector<ShardedTensor> narrow(std::int64_t axis, std::int64_t start, std::int64_t length) const;
+  /// Megatron's narrow: the global tensor cut down along with the local one, as if every rank kept
+  /// the same part. Flattened pieces narrow along axis 0 only and may vanish (empty result).
+  std::vector<ShardedTensor> narrow(std::int64_t axis, std::int64_t start,
+                                    std::int64_t length) const;
 
   /// The same shard without its data.
   ShardedTensor without_data() const;

@@ -7,8 +7,12 @@
 namespace dckpt {
 namespace {
 
-bool is_factory(const Value& leaf) { return leaf.is(Value::Kind::kShardedTensorFactory); }
-bool is_local(const Value& leaf) { return leaf.is(Value::Kind::kLocalNonpersistentObject); }
+bool is_factory(const Value& leaf) {
+  return leaf.is(Value::Kind::kShardedTensorFactory);
+}
+bool is_local(const Value& leaf) {
+  return leaf.is(Value::Kind::kLocalNonpersistentObject);
+}
 
 /// A sharded leaf under another key.
 template <typename Rename>
@@ -41,13 +45,17 @@ bool is_empty_range(const Value& leaf) {
   return range && range->begin == range->end;
 }
 
-Value without_empty_ranges(const Value& state) { return extract_matching(state, is_empty_range).rest; }
+Value without_empty_ranges(const Value& state) {
+  return extract_matching(state, is_empty_range).rest;
+}
 
 Value apply_factories(Value state) {
   return map_leaves(std::move(state), [](Value leaf) {
     if (!is_factory(leaf)) return leaf;
     const ShardedTensorFactory& factory = leaf.as_factory();
-    if (!factory.build) throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no build function", {.key = factory.key});
+    if (!factory.build)
+      throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no build function",
+                            {.key = factory.key});
     return factory.build(factory.key, factory.data, factory.replica_id, factory.flattened_range);
   });
 }
@@ -56,7 +64,9 @@ Value merge_factories(Value loaded, const Value& factories) {
   const auto apply = [](const Value& built, const Value& leaf) -> std::optional<Value> {
     if (!is_factory(leaf)) return std::nullopt;
     const ShardedTensorFactory& factory = leaf.as_factory();
-    if (!factory.merge) throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no merge function", {.key = factory.key});
+    if (!factory.merge)
+      throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no merge function",
+                            {.key = factory.key});
     return factory.merge(built);
   };
   return merge(std::move(loaded), factories, {.take = apply, .add_keys = false, .positions = true});
@@ -68,18 +78,20 @@ namespace {
 Value refilled(ShardedTensorFactory factory, const Value& merged) {
   if (!merged.is_tensor()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          std::string("the factory merged what was loaded into a ") + to_string(merged.kind()) +
+                          std::string("the factory merged what was loaded into a ") +
+                              to_string(merged.kind()) +
                               ", which it cannot hold; return one tensor, or use load_plain()",
                           {.key = factory.key});
   }
   const Tensor& from = merged.as_tensor();
   const Tensor& into = factory.data;
-  const bool fits = into.has_data() && into.device().kind == Device::Kind::kCpu && into.dtype() == from.dtype() &&
-                    equal(into.shape(), from.shape());
+  const bool fits = into.has_data() && into.device().kind == Device::Kind::kCpu &&
+                    into.dtype() == from.dtype() && equal(into.shape(), from.shape());
   if (!fits) {
     factory.data = from;
   } else if (into.data() != from.data()) {
-    strided_copy(into.shape(), item_size(into.dtype()), from.data(), {0, from.strides()}, into.data(), {0, into.strides()});
+    strided_copy(into.shape(), item_size(into.dtype()), from.data(), {0, from.strides()},
+                 into.data(), {0, into.strides()});
   }
   return factory;
 }
@@ -106,7 +118,9 @@ Value merge_into_factories(Value loaded, const Value& state) {
   factories = map_leaves(std::move(factories), [](const Value& leaf) {
     ShardedTensorFactory keeping = leaf.as_factory();
     keeping.merge = [factory = leaf.as_factory()](const Value& built) {
-      if (!factory.merge) throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no merge function", {.key = factory.key});
+      if (!factory.merge)
+        throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no merge function",
+                              {.key = factory.key});
       return refilled(factory, factory.merge(plain_state(built)));
     };
     return Value(std::move(keeping));
@@ -129,8 +143,10 @@ LoadRequest split_for_load(const Value& state) {
   });
   Value expanded = apply_factories(state);
   const Extracted parts = extract_matching(expanded, is_local);
-  Value local = map_leaves(parts.matching, [](const Value& leaf) { return leaf.as_local_nonpersistent().value; });
-  Value sharded = extract_matching(parts.rest, [](const Value& leaf) { return leaf.is_sharded(); }).matching;
+  Value local = map_leaves(parts.matching,
+                           [](const Value& leaf) { return leaf.as_local_nonpersistent().value; });
+  Value sharded =
+      extract_matching(parts.rest, [](const Value& leaf) { return leaf.is_sharded(); }).matching;
   return {std::move(expanded), std::move(sharded), std::move(local), std::move(factories)};
 }
 
@@ -138,16 +154,21 @@ void add_prefix_for_sharding(Value& state, std::string_view prefix) {
   rename_all(state, [&](const std::string& key) { return std::string(prefix) + key; });
 }
 
-void replace_prefix_for_sharding(Value& state, std::string_view old_prefix, std::string_view new_prefix) {
+void replace_prefix_for_sharding(Value& state, std::string_view old_prefix,
+                                 std::string_view new_prefix) {
   rename_all(state, [&](const std::string& key) {
     if (!key.starts_with(old_prefix)) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "Expected " + printable(key) + " to begin with prefix " + printable(old_prefix), {.key = key});
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          "Expected " + printable(key) + " to begin with prefix " + printable(old_prefix),
+          {.key = key});
     }
     return std::string(new_prefix) + key.substr(old_prefix.size());
   });
 }
 
-void apply_prefix_mapping(Value& state, std::span<const std::pair<std::string, std::string>> prefixes) {
+void apply_prefix_mapping(Value& state,
+                          std::span<const std::pair<std::string, std::string>> prefixes) {
   rename_all(state, [&](const std::string& key) {
     for (const auto& [old_prefix, new_prefix] : prefixes) {
       if (key.starts_with(old_prefix)) return new_prefix + key.substr(old_prefix.size());

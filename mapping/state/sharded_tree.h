@@ -10,14 +10,15 @@
 
 namespace dckpt {
 
-/// What Megatron does with a sharded state dict before it saves or loads it. All of it works on dicts and lists only: a sharded leaf inside a tuple is
-/// not found.
+/// What Megatron does with a sharded state dict before it saves or loads it. All of it works on
+/// dicts and lists only: a sharded leaf inside a tuple is not found.
 
 /// The tree with every factory replaced by what it builds (factories in there stay).
 Value apply_factories(Value state);
 
-/// `loaded` with every subtree that stands where `factories` has a factory replaced by what that factory merges of it. `factories` may have dicts of
-/// positions for lists. Throws CheckpointError (mismatch) where the trees differ.
+/// `loaded` with every subtree that stands where `factories` has a factory replaced by what that
+/// factory merges of it. `factories` may have dicts of positions for lists. Throws CheckpointError
+/// (mismatch) where the trees differ.
 Value merge_factories(Value loaded, const Value& factories);
 
 /// As merge_factories, but the factories stay where `state` has them: what each merges becomes its
@@ -35,7 +36,8 @@ struct Split {
   Value common;   ///< everything else
 };
 
-/// Parts a state dict for saving. Factories are applied; local non-persistent objects and empty flattened ranges are in neither part.
+/// Parts a state dict for saving. Factories are applied; local non-persistent objects and empty
+/// flattened ranges are in neither part.
 Split split_for_save(Value state);
 
 struct LoadRequest {
@@ -58,10 +60,13 @@ Value without_empty_ranges(const Value& state);
 /// Prepends `prefix` to the keys of all sharded leaves.
 void add_prefix_for_sharding(Value& state, std::string_view prefix);
 
-/// Replaces the prefix of the keys of all sharded leaves. Throws CheckpointError (invalid argument) if one begins otherwise; then nothing is changed.
-void replace_prefix_for_sharding(Value& state, std::string_view old_prefix, std::string_view new_prefix);
+/// Replaces the prefix of the keys of all sharded leaves. Throws CheckpointError (invalid argument)
+/// if one begins otherwise; then nothing is changed.
+void replace_prefix_for_sharding(Value& state, std::string_view old_prefix,
+                                 std::string_view new_prefix);
 
 /// Replaces in every key of a sharded leaf the first old prefix of the list that it begins with.
-void apply_prefix_mapping(Value& state, std::span<const std::pair<std::string, std::string>> prefixes);
+void apply_prefix_mapping(Value& state,
+                          std::span<const std::pair<std::string, std::string>> prefixes);
 
 }  // namespace dckpt

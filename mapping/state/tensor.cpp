@@ -16,19 +16,25 @@ constexpr std::size_t kAlignment = 64;  // a cache line; also what vectorised ke
 
 std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
   const auto elements = shape.size() <= kMaxDims ? checked_numel(shape) : std::nullopt;
-  const auto bytes = elements ? checked_mul(*elements, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
+  const auto bytes =
+      elements ? checked_mul(*elements, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
   if (!bytes) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "a tensor of shape " + to_string(shape) + " is negative, has too many axes or is larger than the address space");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "a tensor of shape " + to_string(shape) +
+            " is negative, has too many axes or is larger than the address space");
   }
   return static_cast<std::uint64_t>(*bytes);
 }
 
 std::shared_ptr<std::byte> allocate(std::uint64_t bytes, bool zeroed) {
-  const std::uint64_t rounded = (std::max<std::uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const std::uint64_t rounded =
+      (std::max<std::uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
   if (memory == nullptr) {
-    throw CheckpointError(ErrorCode::kIo, "out of memory: a tensor of " + grouped(bytes) + " bytes (" + human_bytes(bytes) + ") could not be allocated");
+    throw CheckpointError(ErrorCode::kIo, "out of memory: a tensor of " + grouped(bytes) +
+                                              " bytes (" + human_bytes(bytes) +
+                                              ") could not be allocated");
   }
   if (zeroed) std::memset(memory, 0, rounded);
   return {memory, [](std::byte* p) { std::free(p); }};
@@ -43,23 +49,36 @@ Tensor allocated(DType dtype, Shape shape, bool zeroed) {
 
 }  // namespace
 
-Tensor::Tensor(DType dtype, Shape shape, Shape strides, void* data, std::shared_ptr<const void> owner, Device device)
-    : dtype_(dtype), device_(device), shape_(std::move(shape)), strides_(std::move(strides)), data_(static_cast<std::byte*>(data)), owner_(std::move(owner)) {
+Tensor::Tensor(DType dtype, Shape shape, Shape strides, void* data,
+               std::shared_ptr<const void> owner, Device device)
+    : dtype_(dtype),
+      device_(device),
+      shape_(std::move(shape)),
+      strides_(std::move(strides)),
+      data_(static_cast<std::byte*>(data)),
+      owner_(std::move(owner)) {
   checked_nbytes(dtype_, shape_);
   if (strides_.size() != shape_.size()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "a tensor of shape " + dckpt::to_string(shape_) + " cannot have the strides " + dckpt::to_string(strides_));
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "a tensor of shape " + dckpt::to_string(shape_) +
+                              " cannot have the strides " + dckpt::to_string(strides_));
   }
 }
 
-Tensor Tensor::empty(DType dtype, Shape shape) { return allocated(dtype, std::move(shape), false); }
+Tensor Tensor::empty(DType dtype, Shape shape) {
+  return allocated(dtype, std::move(shape), false);
+}
 
-Tensor Tensor::zeros(DType dtype, Shape shape) { return allocated(dtype, std::move(shape), true); }
+Tensor Tensor::zeros(DType dtype, Shape shape) {
+  return allocated(dtype, std::move(shape), true);
+}
 
 Tensor Tensor::from_bytes(DType dtype, Shape shape, ByteView bytes) {
   Tensor tensor = empty(dtype, std::move(shape));
   if (bytes.size() != tensor.nbytes()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          dckpt::to_string(tensor) + " needs " + std::to_string(tensor.nbytes()) + " bytes, got " + std::to_string(bytes.size()));
+                          dckpt::to_string(tensor) + " needs " + std::to_string(tensor.nbytes()) +
+                              " bytes, got " + std::to_string(bytes.size()));
   }
   if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
   return tensor;
@@ -78,19 +97,25 @@ Tensor Tensor::in_file(DType dtype, Shape shape, Shape strides, FileRange range)
 
 MutableByteView Tensor::bytes() const {
   if (device_.kind != Device::Kind::kCpu || !is_contiguous() || !has_data()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the bytes of " + dckpt::to_string(*this) + " are wanted, but it is not a contiguous CPU tensor with data");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the bytes of " + dckpt::to_string(*this) +
+                              " are wanted, but it is not a contiguous CPU tensor with data");
   }
   return {data_, nbytes()};
 }
 
 Tensor Tensor::narrow(std::size_t axis, std::int64_t start, std::int64_t length) const {
-  if (axis >= dim() || start < 0 || length < 0 || start > shape_[axis] || length > shape_[axis] - start) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot take [" + std::to_string(start) + ", " + std::to_string(start) + " + " + std::to_string(length) +
-                                                           ") along axis " + std::to_string(axis) + " of " + dckpt::to_string(*this));
+  if (axis >= dim() || start < 0 || length < 0 || start > shape_[axis] ||
+      length > shape_[axis] - start) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot take [" + std::to_string(start) + ", " + std::to_string(start) +
+                              " + " + std::to_string(length) + ") along axis " +
+                              std::to_string(axis) + " of " + dckpt::to_string(*this));
   }
   Tensor part = *this;
   part.shape_[axis] = length;
-  if (data_ != nullptr) part.data_ += start * strides_[axis] * static_cast<std::int64_t>(item_size(dtype_));
+  if (data_ != nullptr)
+    part.data_ += start * strides_[axis] * static_cast<std::int64_t>(item_size(dtype_));
   if (file_range_) {
     FileRange moved = *file_range_;
     moved.offset += static_cast<std::uint64_t>(start * strides_[axis]) * item_size(dtype_);
@@ -102,7 +127,8 @@ Tensor Tensor::narrow(std::size_t axis, std::int64_t start, std::int64_t length)
 Tensor Tensor::view(Shape shape) const {
   const auto elements = checked_numel(shape);
   if (!elements || *elements != numel() || !is_contiguous()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot view " + dckpt::to_string(*this) + " as " + dckpt::to_string(shape));
+    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot view " + dckpt::to_string(*this) +
+                                                           " as " + dckpt::to_string(shape));
   }
   Tensor viewed = *this;
   viewed.strides_ = row_major_strides(shape);
@@ -113,7 +139,9 @@ Tensor Tensor::view(Shape shape) const {
 Tensor Tensor::contiguous() const {
   if (is_contiguous()) return *this;
   if (device_.kind != Device::Kind::kCpu || !has_data()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "a contiguous copy of " + dckpt::to_string(*this) + " is wanted, but it is not a CPU tensor with data");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "a contiguous copy of " + dckpt::to_string(*this) +
+                              " is wanted, but it is not a CPU tensor with data");
   }
   Tensor copy = empty(dtype_, shape_);
   copy.requires_grad = requires_grad;
@@ -121,7 +149,9 @@ Tensor Tensor::contiguous() const {
   return copy;
 }
 
-std::string to_string(const Tensor& tensor) { return std::string(to_string(tensor.dtype())) + " " + to_string(tensor.shape()); }
+std::string to_string(const Tensor& tensor) {
+  return std::string(to_string(tensor.dtype())) + " " + to_string(tensor.shape());
+}
 
 bool equal(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;

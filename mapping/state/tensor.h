@@ -18,24 +18,29 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// Where a tensor's elements lie when they have not been read: `offset` is that of element 0 in `file`.
+/// Where a tensor's elements lie when they have not been read: `offset` is that of element 0 in
+/// `file`.
 struct FileRange {
   std::string file;
   std::uint64_t offset = 0;
 };
 
-/// A handle on a strided tensor: cheap to copy, copies share the elements, and the owner keeps them alive. Knows nothing
-/// of who allocated them (libtorch, a vector, a mapped file).
-/// Invariant: strides().size() == shape().size(); numel() · item_size fits in int64; either data() points at element 0 or the
-/// tensor is only described (data() is null), then file_range() may say where the elements are.
+/// A handle on a strided tensor: cheap to copy, copies share the elements, and the owner keeps them
+/// alive. Knows nothing of who allocated them (libtorch, a vector, a mapped file). Invariant:
+/// strides().size() == shape().size(); numel() · item_size fits in int64; either data() points at
+/// element 0 or the tensor is only described (data() is null), then file_range() may say where the
+/// elements are.
 class Tensor {
  public:
   Tensor() = default;  ///< a float32 tensor of shape (0,) without memory
 
-  /// Wraps memory that `owner` keeps alive; a null owner means that the caller does. Strides in elements.
-  Tensor(DType dtype, Shape shape, Shape strides, void* data, std::shared_ptr<const void> owner, Device device = {});
+  /// Wraps memory that `owner` keeps alive; a null owner means that the caller does. Strides in
+  /// elements.
+  Tensor(DType dtype, Shape shape, Shape strides, void* data, std::shared_ptr<const void> owner,
+         Device device = {});
 
-  /// Allocates uninitialised CPU memory. Throws CheckpointError on a shape that is negative or too large.
+  /// Allocates uninitialised CPU memory. Throws CheckpointError on a shape that is negative or too
+  /// large.
   static Tensor empty(DType dtype, Shape shape);
   static Tensor zeros(DType dtype, Shape shape);
   /// A copy of raw row-major elements; `bytes` must have the exact size.
@@ -50,7 +55,9 @@ class Tensor {
   std::size_t dim() const noexcept { return shape_.size(); }
   Device device() const noexcept { return device_; }
   std::int64_t numel() const noexcept { return dckpt::numel(shape_); }
-  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel()) * item_size(dtype_); }
+  std::uint64_t nbytes() const noexcept {
+    return static_cast<std::uint64_t>(numel()) * item_size(dtype_);
+  }
   bool is_contiguous() const noexcept { return is_row_major(shape_, strides_); }
   bool has_data() const noexcept { return data_ != nullptr || numel() == 0; }
 
@@ -84,7 +91,8 @@ class Tensor {
 /// "float32 (2, 3)"
 std::string to_string(const Tensor& tensor);
 
-/// Same dtype, shape and bytes (NaNs compare by bits). Throws CheckpointError (invalid argument) unless both are CPU tensors with data.
+/// Same dtype, shape and bytes (NaNs compare by bits). Throws CheckpointError (invalid argument)
+/// unless both are CPU tensors with data.
 bool equal(const Tensor& a, const Tensor& b);
 
 }  // namespace dckpt

@@ -12,15 +12,21 @@ constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 24;
 class Bounds {
  public:
   void check(std::size_t depth) {
-    if (depth > kMaxTreeDepth) throw CheckpointError(ErrorCode::kUnsupported, "the tree is nested deeper than " + std::to_string(kMaxTreeDepth) + " levels");
-    if (++seen_ > kMaxValues) throw CheckpointError(ErrorCode::kUnsupported, "the tree has more than " + grouped(kMaxValues) + " values");
+    if (depth > kMaxTreeDepth)
+      throw CheckpointError(ErrorCode::kUnsupported, "the tree is nested deeper than " +
+                                                         std::to_string(kMaxTreeDepth) + " levels");
+    if (++seen_ > kMaxValues)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "the tree has more than " + grouped(kMaxValues) + " values");
   }
 
  private:
   std::uint64_t seen_ = 0;
 };
 
-bool is_container(const Value& value) { return value.is_dict() || value.is_list(); }
+bool is_container(const Value& value) {
+  return value.is_dict() || value.is_list();
+}
 
 /// For messages: the value of small leaves, the kind of others.
 std::string describe(const Value& value) {
@@ -76,7 +82,8 @@ class Map {
     bounds_.check(depth);
     if (value.is_dict()) {
       Dict& dict = value.mutable_dict();
-      for (std::size_t i = 0; i < dict.size(); ++i) dict.value_at(i) = walk(std::move(dict.value_at(i)), depth + 1);
+      for (std::size_t i = 0; i < dict.size(); ++i)
+        dict.value_at(i) = walk(std::move(dict.value_at(i)), depth + 1);
       return value;
     }
     if (value.is_list()) {
@@ -93,7 +100,8 @@ class Map {
 
 class Extraction {
  public:
-  Extraction(const std::function<bool(const Value&)>& predicate, ListForm form) : predicate_(predicate), form_(form) {}
+  Extraction(const std::function<bool(const Value&)>& predicate, ListForm form)
+      : predicate_(predicate), form_(form) {}
 
   Extracted part(const Value& tree, std::size_t depth) {
     bounds_.check(depth);
@@ -109,14 +117,17 @@ class Extraction {
         continue;
       }
       Extracted parts = part(item, depth + 1);
-      if (parts.rest.size() > 0 || item.size() == 0) result.rest.mutable_dict().set(key, std::move(parts.rest));
-      if (parts.matching.size() > 0) result.matching.mutable_dict().set(key, std::move(parts.matching));
+      if (parts.rest.size() > 0 || item.size() == 0)
+        result.rest.mutable_dict().set(key, std::move(parts.rest));
+      if (parts.matching.size() > 0)
+        result.matching.mutable_dict().set(key, std::move(parts.matching));
     }
     return result;
   }
 
   Extracted part_list(const ValueList& items, std::size_t depth) {
-    Extracted result = form_ == ListForm::kList ? Extracted{Value::list(), Value::list()} : Extracted{Value::dict(), Value::dict()};
+    Extracted result = form_ == ListForm::kList ? Extracted{Value::list(), Value::list()}
+                                                : Extracted{Value::dict(), Value::dict()};
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (!is_container(items[i]) || items[i].size() == 0) {
         append(predicate_(items[i]) ? result.matching : result.rest, i, items[i]);
@@ -161,7 +172,8 @@ class Merge {
     } else if (rule_.positions && into.is_list() && from.is_dict()) {
       positions(into.mutable_items(), from.as_dict());
     } else {
-      refuse("Duplicate non-dict and non-list values encountered: `" + describe(into) + "` and `" + describe(from) + "`");
+      refuse("Duplicate non-dict and non-list values encountered: `" + describe(into) + "` and `" +
+             describe(from) + "`");
     }
   }
 
@@ -186,17 +198,22 @@ class Merge {
 
   void lists(ValueList& into, const ValueList& from) {
     if (into.size() != from.size()) {
-      refuse("Cannot merge two lists with different lengths (" + std::to_string(into.size()) + " and " + std::to_string(from.size()) + ")");
+      refuse("Cannot merge two lists with different lengths (" + std::to_string(into.size()) +
+             " and " + std::to_string(from.size()) + ")");
     }
-    for (std::size_t i = 0; i < from.size(); ++i) step(static_cast<std::int64_t>(i), into[i], from[i]);
+    for (std::size_t i = 0; i < from.size(); ++i)
+      step(static_cast<std::int64_t>(i), into[i], from[i]);
   }
 
   void positions(ValueList& into, const Dict& from) {
     for (const auto& [key, item] : from) {
-      if (!key.is_int()) refuse("Invalid dict key " + describe(key) + " non-integer type encountered in a list-dict merge");
+      if (!key.is_int())
+        refuse("Invalid dict key " + describe(key) +
+               " non-integer type encountered in a list-dict merge");
       const std::int64_t position = key.as_int();
       if (position < 0 || static_cast<std::uint64_t>(position) >= into.size()) {
-        refuse("Dict key " + std::to_string(position) + " out of bound for list of length " + std::to_string(into.size()));
+        refuse("Dict key " + std::to_string(position) + " out of bound for list of length " +
+               std::to_string(into.size()));
       }
       step(position, into[static_cast<std::size_t>(position)], item);
     }
@@ -213,12 +230,21 @@ class Merge {
 
 }  // namespace
 
-void visit_leaves(const Value& tree, const std::function<void(const KeyPath&, const Value&)>& visit) { Visit(visit).walk(tree); }
+void visit_leaves(const Value& tree,
+                  const std::function<void(const KeyPath&, const Value&)>& visit) {
+  Visit(visit).walk(tree);
+}
 
-Value map_leaves(Value tree, const std::function<Value(Value)>& map) { return Map(map).walk(std::move(tree), 0); }
+Value map_leaves(Value tree, const std::function<Value(Value)>& map) {
+  return Map(map).walk(std::move(tree), 0);
+}
 
-Extracted extract_matching(const Value& tree, const std::function<bool(const Value&)>& predicate, ListForm form) {
-  if (!is_container(tree)) throw CheckpointError(ErrorCode::kInvalidArgument, std::string("Unexpected top-level object type: ") + to_string(tree.kind()));
+Extracted extract_matching(const Value& tree, const std::function<bool(const Value&)>& predicate,
+                           ListForm form) {
+  if (!is_container(tree))
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        std::string("Unexpected top-level object type: ") + to_string(tree.kind()));
   return Extraction(predicate, form).part(tree, 0);
 }
 
@@ -234,7 +260,8 @@ const Value* find_element(const Value& tree, const KeyPath& path) {
       at = at->find(*name);
     } else {
       const auto position = std::get<std::int64_t>(element);
-      const bool there = at->is_list() && position >= 0 && static_cast<std::uint64_t>(position) < at->size();
+      const bool there =
+          at->is_list() && position >= 0 && static_cast<std::uint64_t>(position) < at->size();
       at = there ? &at->items()[static_cast<std::size_t>(position)] : nullptr;
     }
     if (at == nullptr) return nullptr;
@@ -245,25 +272,29 @@ const Value* find_element(const Value& tree, const KeyPath& path) {
 std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size_t max_filled) {
   Bounds().check(path.size());
   const auto refuse = [&](const std::string& why) {
-    throw CheckpointError(ErrorCode::kCorrupt, "cannot set the element at " + to_string(path) + ": " + why);
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "cannot set the element at " + to_string(path) + ": " + why);
   };
   std::size_t filled = 0;
   Value* at = &tree;
   for (const PathElement& element : path) {
     if (const auto* name = std::get_if<std::string>(&element)) {
-      if (!at->is_none() && !at->is_dict()) refuse("there is a " + std::string(to_string(at->kind())) + " where the path wants a dict");
+      if (!at->is_none() && !at->is_dict())
+        refuse("there is a " + std::string(to_string(at->kind())) + " where the path wants a dict");
       at = &(*at)[Value(*name)];
       continue;
     }
     if (at->is_none()) *at = Value::list();
-    if (!at->is_list()) refuse("there is a " + std::string(to_string(at->kind())) + " where the path wants a list");
+    if (!at->is_list())
+      refuse("there is a " + std::string(to_string(at->kind())) + " where the path wants a list");
     const std::int64_t position = std::get<std::int64_t>(element);
     ValueList& items = at->mutable_items();
     if (position < 0) refuse("the position " + std::to_string(position) + " is negative");
     const auto wanted = static_cast<std::uint64_t>(position);
     if (wanted >= items.size()) {
       if (wanted - items.size() > max_filled - filled) {
-        refuse("position " + std::to_string(position) + " is too far beyond the " + std::to_string(items.size()) + " items of the list");
+        refuse("position " + std::to_string(position) + " is too far beyond the " +
+               std::to_string(items.size()) + " items of the list");
       }
       filled += wanted - items.size();
       items.resize(wanted + 1);

@@ -9,18 +9,23 @@
 
 namespace dckpt {
 
-/// Operations on trees of dicts and lists, in Megatron's terms: everything that is neither a dict nor a list is a leaf, a tuple too.
-/// Each throws CheckpointError (unsupported) for trees nested deeper than this, and for ones with more than 2^24 values (those that share
-/// parts can be small as a graph and huge as a tree).
+/// Operations on trees of dicts and lists, in Megatron's terms: everything that is neither a dict
+/// nor a list is a leaf, a tuple too. Each throws CheckpointError (unsupported) for trees nested
+/// deeper than this, and for ones with more than 2^24 values (those that share parts can be small
+/// as a graph and huge as a tree).
 inline constexpr std::size_t kMaxTreeDepth = 1000;
 
-/// Calls `visit` with the path and value of every leaf, in order. Dict keys that are neither text nor integers stand in the path as text.
-void visit_leaves(const Value& tree, const std::function<void(const KeyPath& path, const Value& leaf)>& visit);
+/// Calls `visit` with the path and value of every leaf, in order. Dict keys that are neither text
+/// nor integers stand in the path as text.
+void visit_leaves(const Value& tree,
+                  const std::function<void(const KeyPath& path, const Value& leaf)>& visit);
 
-/// The tree with every leaf replaced by what `map` makes of it. Dicts and lists that nobody else holds are changed in place.
+/// The tree with every leaf replaced by what `map` makes of it. Dicts and lists that nobody else
+/// holds are changed in place.
 Value map_leaves(Value tree, const std::function<Value(Value leaf)>& map);
 
-/// What a list becomes when only some of its items are wanted: a shorter list, or a dict from the old positions.
+/// What a list becomes when only some of its items are wanted: a shorter list, or a dict from the
+/// old positions.
 enum class ListForm : std::uint8_t { kList, kDict };
 
 struct Extracted {
@@ -28,9 +33,12 @@ struct Extracted {
   Value rest;
 };
 
-/// Parts the leaves of a dict or list; both results keep its shape. Containers of which nothing remains are left out; those that were empty
-/// go with the rest (inside a list, `predicate` is asked about them). Throws CheckpointError (invalid argument) if the tree is a leaf.
-Extracted extract_matching(const Value& tree, const std::function<bool(const Value& leaf)>& predicate, ListForm form = ListForm::kList);
+/// Parts the leaves of a dict or list; both results keep its shape. Containers of which nothing
+/// remains are left out; those that were empty go with the rest (inside a list, `predicate` is
+/// asked about them). Throws CheckpointError (invalid argument) if the tree is a leaf.
+Extracted extract_matching(const Value& tree,
+                           const std::function<bool(const Value& leaf)>& predicate,
+                           ListForm form = ListForm::kList);
 
 struct MergeRule {
   /// Asked first at every place where both trees have something; what it returns stands there then.
@@ -39,17 +47,20 @@ struct MergeRule {
   bool positions = false;  ///< a dict of positions may be merged into a list
 };
 
-/// One tree of two: dicts united, lists merged item by item. Throws CheckpointError (mismatch), in Megatron's words, where both have a value and not both
-/// dicts or lists, or where lists differ in length.
+/// One tree of two: dicts united, lists merged item by item. Throws CheckpointError (mismatch), in
+/// Megatron's words, where both have a value and not both dicts or lists, or where lists differ in
+/// length.
 Value merge(Value into, const Value& from, const MergeRule& rule = {});
 
 /// The value at a path: text leads into a dict, a number into a list. Null if there is none.
 const Value* find_element(const Value& tree, const KeyPath& path);
 
-/// Puts a value at a path and makes the dicts and lists on the way (none becomes a container, too). Positions may come in any order: lists are filled with
-/// none up to the position that is set, with no more than `max_filled` in all. Returns how many were filled in. Throws CheckpointError (corrupt) where the path
-/// contradicts the tree.
-std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size_t max_filled = 65'536);
+/// Puts a value at a path and makes the dicts and lists on the way (none becomes a container, too).
+/// Positions may come in any order: lists are filled with none up to the position that is set, with
+/// no more than `max_filled` in all. Returns how many were filled in. Throws CheckpointError
+/// (corrupt) where the path contradicts the tree.
+std::size_t set_element(Value& tree, const KeyPath& path, Value value,
+                        std::size_t max_filled = 65'536);
 
 /// As Python prints a tuple: "('a', 0)".
 std::string to_string(const KeyPath& path);

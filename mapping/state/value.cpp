@@ -12,7 +12,8 @@ namespace dckpt {
 namespace {
 
 [[noreturn]] void throw_kind(const char* wanted, Value::Kind found) {
-  throw CheckpointError(ErrorCode::kInvalidArgument, std::string("expected ") + wanted + ", found " + to_string(found));
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        std::string("expected ") + wanted + ", found " + to_string(found));
 }
 
 /// The object for its only holder: a copy if others hold it, too.
@@ -21,7 +22,8 @@ T& detached(std::shared_ptr<T>& held) {
   if (held.use_count() > 1) {
     held = std::make_shared<T>(*held);
   } else {
-    // Giving a second reference back is an acquire on the counter: what another thread did with the object before it let go is over.
+    // Giving a second reference back is an acquire on the counter: what another thread did with the
+    // object before it let go is over.
     std::shared_ptr<T>(held).reset();
   }
   return *held;
@@ -37,7 +39,8 @@ void trim(Bytes& number) {
 }
 
 std::int64_t small_integer(const Bytes& number) {
-  std::uint64_t bits = !number.empty() && (number.back() & std::byte{0x80}) != std::byte{0} ? ~std::uint64_t{0} : 0;
+  std::uint64_t bits =
+      !number.empty() && (number.back() & std::byte{0x80}) != std::byte{0} ? ~std::uint64_t{0} : 0;
   if (!number.empty()) std::memcpy(&bits, number.data(), number.size());
   return static_cast<std::int64_t>(bits);
 }
@@ -45,10 +48,28 @@ std::int64_t small_integer(const Bytes& number) {
 }  // namespace
 
 const char* to_string(Value::Kind kind) noexcept {
-  static constexpr std::array kNames = {
-      "None",   "bool",    "int",    "int",     "float",  "complex", "str",           "bytes",        "bytearray",            "list",
-      "tuple",  "set",     "frozenset", "dict", "tensor", "storage", "global",        "object",       "ShardedTensor",        "ShardedObject",
-      "ShardedTensorFactory", "LocalNonpersistentObject"};
+  static constexpr std::array kNames = {"None",
+                                        "bool",
+                                        "int",
+                                        "int",
+                                        "float",
+                                        "complex",
+                                        "str",
+                                        "bytes",
+                                        "bytearray",
+                                        "list",
+                                        "tuple",
+                                        "set",
+                                        "frozenset",
+                                        "dict",
+                                        "tensor",
+                                        "storage",
+                                        "global",
+                                        "object",
+                                        "ShardedTensor",
+                                        "ShardedObject",
+                                        "ShardedTensorFactory",
+                                        "LocalNonpersistentObject"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -76,8 +97,10 @@ Value::Value(Opaque opaque) : data_(std::make_shared<Opaque>(std::move(opaque)))
 Value::Value(Dict dict) : data_(std::make_shared<Dict>(std::move(dict))) {}
 Value::Value(ShardedTensor shard) : data_(std::make_shared<ShardedTensor>(std::move(shard))) {}
 Value::Value(ShardedObject object) : data_(std::make_shared<ShardedObject>(std::move(object))) {}
-Value::Value(ShardedTensorFactory factory) : data_(std::make_shared<ShardedTensorFactory>(std::move(factory))) {}
-Value::Value(LocalNonpersistentObject object) : data_(std::make_shared<LocalNonpersistentObject>(std::move(object))) {}
+Value::Value(ShardedTensorFactory factory)
+    : data_(std::make_shared<ShardedTensorFactory>(std::move(factory))) {}
+Value::Value(LocalNonpersistentObject object)
+    : data_(std::make_shared<LocalNonpersistentObject>(std::move(object))) {}
 
 Value Value::bytes(Bytes value) {
   Value result;
@@ -130,7 +153,9 @@ Value Value::frozen_set(ValueList items) {
   return result;
 }
 
-Value Value::dict(std::initializer_list<std::pair<Value, Value>> items) { return Value(Dict(items)); }
+Value Value::dict(std::initializer_list<std::pair<Value, Value>> items) {
+  return Value(Dict(items));
+}
 
 Value::Kind Value::kind() const noexcept {
   struct KindOf {
@@ -145,7 +170,9 @@ Value::Kind Value::kind() const noexcept {
     Kind operator()(const Ref<ByteArrayData>&) const { return Kind::kByteArray; }
     Kind operator()(const Ref<ValueList>&) const { return Kind::kList; }
     Kind operator()(const Ref<TupleData>&) const { return Kind::kTuple; }
-    Kind operator()(const Ref<SetData>& set) const { return set->frozen ? Kind::kFrozenSet : Kind::kSet; }
+    Kind operator()(const Ref<SetData>& set) const {
+      return set->frozen ? Kind::kFrozenSet : Kind::kSet;
+    }
     Kind operator()(const Ref<Dict>&) const { return Kind::kDict; }
     Kind operator()(const Ref<Tensor>&) const { return Kind::kTensor; }
     Kind operator()(const Ref<TorchStorage>&) const { return Kind::kStorage; }
@@ -154,14 +181,17 @@ Value::Kind Value::kind() const noexcept {
     Kind operator()(const Ref<ShardedTensor>&) const { return Kind::kShardedTensor; }
     Kind operator()(const Ref<ShardedObject>&) const { return Kind::kShardedObject; }
     Kind operator()(const Ref<ShardedTensorFactory>&) const { return Kind::kShardedTensorFactory; }
-    Kind operator()(const Ref<LocalNonpersistentObject>&) const { return Kind::kLocalNonpersistentObject; }
+    Kind operator()(const Ref<LocalNonpersistentObject>&) const {
+      return Kind::kLocalNonpersistentObject;
+    }
   };
   return std::visit(KindOf{}, data_);
 }
 
 bool Value::is_sharded() const noexcept {
   const Kind own = kind();
-  return own == Kind::kShardedTensor || own == Kind::kShardedObject || own == Kind::kShardedTensorFactory;
+  return own == Kind::kShardedTensor || own == Kind::kShardedObject ||
+         own == Kind::kShardedTensorFactory;
 }
 
 template <typename T>
@@ -189,7 +219,8 @@ std::int64_t Value::as_int() const {
 
 double Value::as_float() const {
   if (const double* value = std::get_if<double>(&data_)) return *value;
-  if (const std::int64_t* value = std::get_if<std::int64_t>(&data_)) return static_cast<double>(*value);
+  if (const std::int64_t* value = std::get_if<std::int64_t>(&data_))
+    return static_cast<double>(*value);
   throw_kind("float", kind());
 }
 
@@ -198,8 +229,12 @@ std::complex<double> Value::as_complex() const {
   throw_kind("complex", kind());
 }
 
-const BigInt& Value::as_big_int() const { return get<BigInt>("an int beyond 64 bits"); }
-const std::string& Value::as_str() const { return get<std::string>("str"); }
+const BigInt& Value::as_big_int() const {
+  return get<BigInt>("an int beyond 64 bits");
+}
+const std::string& Value::as_str() const {
+  return get<std::string>("str");
+}
 
 const Bytes& Value::as_bytes() const {
   if (const auto* array = std::get_if<Ref<ByteArrayData>>(&data_)) return (*array)->bytes;
@@ -218,7 +253,9 @@ ValueList& Value::mutable_items() {
   return get_mutable<ValueList>("list, tuple or set");
 }
 
-const Dict& Value::as_dict() const { return get<Dict>("dict"); }
+const Dict& Value::as_dict() const {
+  return get<Dict>("dict");
+}
 
 Dict& Value::mutable_dict() {
   if (is_none()) data_ = std::make_shared<Dict>();
@@ -230,21 +267,46 @@ const Tensor& Value::as_tensor() const {
   if (!is(Kind::kShardedTensor)) return get<Tensor>("tensor");
   const ShardedTensor& shard = as_sharded_tensor();
   if (shard.data) return *shard.data;
-  throw CheckpointError(ErrorCode::kInvalidArgument, "the ShardedTensor is only described, it has no data", {.key = shard.key});
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "the ShardedTensor is only described, it has no data", {.key = shard.key});
 }
-Tensor& Value::mutable_tensor() { return get_mutable<Tensor>("tensor"); }
-const TorchStorage& Value::as_storage() const { return get<TorchStorage>("storage"); }
-const Global& Value::as_global() const { return get<Global>("global"); }
-const Opaque& Value::as_opaque() const { return get<Opaque>("object"); }
-Opaque& Value::mutable_opaque() { return get_mutable<Opaque>("object"); }
-const ShardedTensor& Value::as_sharded_tensor() const { return get<ShardedTensor>("ShardedTensor"); }
-ShardedTensor& Value::mutable_sharded_tensor() { return get_mutable<ShardedTensor>("ShardedTensor"); }
-const ShardedObject& Value::as_sharded_object() const { return get<ShardedObject>("ShardedObject"); }
-ShardedObject& Value::mutable_sharded_object() { return get_mutable<ShardedObject>("ShardedObject"); }
-const ShardedTensorFactory& Value::as_factory() const { return get<ShardedTensorFactory>("ShardedTensorFactory"); }
-const LocalNonpersistentObject& Value::as_local_nonpersistent() const { return get<LocalNonpersistentObject>("LocalNonpersistentObject"); }
+Tensor& Value::mutable_tensor() {
+  return get_mutable<Tensor>("tensor");
+}
+const TorchStorage& Value::as_storage() const {
+  return get<TorchStorage>("storage");
+}
+const Global& Value::as_global() const {
+  return get<Global>("global");
+}
+const Opaque& Value::as_opaque() const {
+  return get<Opaque>("object");
+}
+Opaque& Value::mutable_opaque() {
+  return get_mutable<Opaque>("object");
+}
+const ShardedTensor& Value::as_sharded_tensor() const {
+  return get<ShardedTensor>("ShardedTensor");
+}
+ShardedTensor& Value::mutable_sharded_tensor() {
+  return get_mutable<ShardedTensor>("ShardedTensor");
+}
+const ShardedObject& Value::as_sharded_object() const {
+  return get<ShardedObject>("ShardedObject");
+}
+ShardedObject& Value::mutable_sharded_object() {
+  return get_mutable<ShardedObject>("ShardedObject");
+}
+const ShardedTensorFactory& Value::as_factory() const {
+  return get<ShardedTensorFactory>("ShardedTensorFactory");
+}
+const LocalNonpersistentObject& Value::as_local_nonpersistent() const {
+  return get<LocalNonpersistentObject>("LocalNonpersistentObject");
+}
 
-Value& Value::operator[](const Value& key) { return mutable_dict()[key]; }
+Value& Value::operator[](const Value& key) {
+  return mutable_dict()[key];
+}
 
 const Value& Value::at(const Value& key) const {
   const Dict& dict = as_dict();
@@ -253,8 +315,12 @@ const Value& Value::at(const Value& key) const {
   for (const auto& [other, unused] : dict) {
     if (other.is_str()) known.push_back(other.as_str());
   }
-  const std::string name = key.is_str() ? quoted(key.as_str()) : key.is_int() ? std::to_string(key.as_int()) : std::string("of kind ") + to_string(key.kind());
-  throw CheckpointError(ErrorCode::kInvalidArgument, "the dict has no key " + name + (known.empty() ? "" : "; it has " + quoted_list(known)));
+  const std::string name = key.is_str()   ? quoted(key.as_str())
+                           : key.is_int() ? std::to_string(key.as_int())
+                                          : std::string("of kind ") + to_string(key.kind());
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      "the dict has no key " + name + (known.empty() ? "" : "; it has " + quoted_list(known)));
 }
 
 const Value* Value::find(const Value& key) const {
@@ -262,7 +328,9 @@ const Value* Value::find(const Value& key) const {
   return dict == nullptr ? nullptr : std::as_const(**dict).find(key);
 }
 
-std::size_t Value::size() const { return is_dict() ? as_dict().size() : items().size(); }
+std::size_t Value::size() const {
+  return is_dict() ? as_dict().size() : items().size();
+}
 
 const void* Value::identity() const noexcept {
   return std::visit(
@@ -276,14 +344,17 @@ const void* Value::identity() const noexcept {
       data_);
 }
 
-std::string Opaque::class_path() const { return callable.is(Value::Kind::kGlobal) ? callable.as_global().path() : std::string(); }
+std::string Opaque::class_path() const {
+  return callable.is(Value::Kind::kGlobal) ? callable.as_global().path() : std::string();
+}
 
 const std::vector<std::pair<Value, Value>>* mapping_items(const Value& value) {
   if (value.is_dict()) return &value.as_dict().items();
   if (!value.is(Value::Kind::kOpaque)) return nullptr;
   const Opaque& object = value.as_opaque();
   const std::string path = object.class_path();
-  return path == "collections.OrderedDict" || path == "collections.defaultdict" ? &object.dict_items : nullptr;
+  return path == "collections.OrderedDict" || path == "collections.defaultdict" ? &object.dict_items
+                                                                                : nullptr;
 }
 
 }  // namespace dckpt

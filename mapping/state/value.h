@@ -31,7 +31,8 @@ struct TorchStorage;
 using StateDict = Value;
 using ValueList = std::vector<Value>;
 
-/// A named Python object that is referred to, not made: a class, a function, a torch dtype ("torch", "float32").
+/// A named Python object that is referred to, not made: a class, a function, a torch dtype
+/// ("torch", "float32").
 struct Global {
   std::string module;
   std::string name;
@@ -39,36 +40,58 @@ struct Global {
   friend bool operator==(const Global&, const Global&) = default;
 };
 
-/// An integer outside int64: two's complement, little-endian, as pickle stores it, without redundant bytes.
+/// An integer outside int64: two's complement, little-endian, as pickle stores it, without
+/// redundant bytes.
 struct BigInt {
   Bytes bytes;
-  std::string to_decimal() const;  ///< hexadecimal ("0x…") beyond 4300 digits, as decimal takes quadratic time
+  std::string to_decimal()
+      const;  ///< hexadecimal ("0x…") beyond 4300 digits, as decimal takes quadratic time
   friend bool operator==(const BigInt&, const BigInt&) = default;
 };
 
-/// A tree of Python's value kinds, so that nothing a checkpoint holds is lost, plus the sharded leaves of Megatron.
-/// Copies are cheap (containers are shared until one side writes), and behave like values. Sharing is kept when a pickle is
-/// read and written again. Reading one Value from several threads is safe, writing is not.
+/// A tree of Python's value kinds, so that nothing a checkpoint holds is lost, plus the sharded
+/// leaves of Megatron. Copies are cheap (containers are shared until one side writes), and behave
+/// like values. Sharing is kept when a pickle is read and written again. Reading one Value from
+/// several threads is safe, writing is not.
 class Value {
  public:
   enum class Kind : std::uint8_t {
-    kNone, kBool, kInt, kBigInt, kFloat, kComplex, kStr, kBytes, kByteArray,
-    kList, kTuple, kSet, kFrozenSet, kDict,
-    kTensor, kStorage, kGlobal, kOpaque,
-    kShardedTensor, kShardedObject, kShardedTensorFactory, kLocalNonpersistentObject,
+    kNone,
+    kBool,
+    kInt,
+    kBigInt,
+    kFloat,
+    kComplex,
+    kStr,
+    kBytes,
+    kByteArray,
+    kList,
+    kTuple,
+    kSet,
+    kFrozenSet,
+    kDict,
+    kTensor,
+    kStorage,
+    kGlobal,
+    kOpaque,
+    kShardedTensor,
+    kShardedObject,
+    kShardedTensorFactory,
+    kLocalNonpersistentObject,
   };
 
   Value() = default;
   Value(std::nullptr_t) {}
   Value(bool value) : data_(value) {}
   template <std::integral T>
-    requires(!std::same_as<T, bool> && !std::same_as<T, char>)
-  Value(T value) : data_(from_integer(value)) {}
+  requires(!std::same_as<T, bool> && !std::same_as<T, char>) Value(T value)
+      : data_(from_integer(value)) {}
   Value(double value) : data_(value) {}
   Value(std::complex<double> value) : data_(value) {}
   Value(const char* text) : Value(std::string(text)) {}
   Value(std::string_view text) : Value(std::string(text)) {}
-  Value(std::string text);          ///< str: UTF-8; lone surrogates as three bytes each, as Python's surrogatepass
+  Value(std::string
+            text);  ///< str: UTF-8; lone surrogates as three bytes each, as Python's surrogatepass
   Value(BigInt value);
   Value(Tensor tensor);
   Value(TorchStorage storage);
@@ -83,7 +106,7 @@ class Value {
   static Value byte_array(Bytes value);
   static Value list(ValueList items = {});
   static Value tuple(ValueList items = {});
-  static Value set(ValueList items = {});         ///< order kept, equal members once
+  static Value set(ValueList items = {});  ///< order kept, equal members once
   static Value frozen_set(ValueList items = {});
   static Value dict(std::initializer_list<std::pair<Value, Value>> items = {});
 
@@ -99,19 +122,20 @@ class Value {
   /// ShardedTensor, ShardedObject or ShardedTensorFactory: Megatron's ShardedBase.
   bool is_sharded() const noexcept;
 
-  /// Each throws CheckpointError (invalid argument) naming both kinds if the value is of another kind.
+  /// Each throws CheckpointError (invalid argument) naming both kinds if the value is of another
+  /// kind.
   bool as_bool() const;
   std::int64_t as_int() const;
-  double as_float() const;                ///< accepts int, too
+  double as_float() const;  ///< accepts int, too
   std::complex<double> as_complex() const;
   const BigInt& as_big_int() const;
   const std::string& as_str() const;
-  const Bytes& as_bytes() const;          ///< bytes or bytearray
-  const ValueList& items() const;         ///< list, tuple, set or frozenset
-  ValueList& mutable_items();             ///< detaches from other copies
+  const Bytes& as_bytes() const;   ///< bytes or bytearray
+  const ValueList& items() const;  ///< list, tuple, set or frozenset
+  ValueList& mutable_items();      ///< detaches from other copies
   const Dict& as_dict() const;
-  Dict& mutable_dict();                   ///< detaches; turns none into an empty dict
-  const Tensor& as_tensor() const;        ///< a tensor, or the data of a ShardedTensor or factory
+  Dict& mutable_dict();             ///< detaches; turns none into an empty dict
+  const Tensor& as_tensor() const;  ///< a tensor, or the data of a ShardedTensor or factory
   Tensor& mutable_tensor();
   const TorchStorage& as_storage() const;
   const Global& as_global() const;
@@ -124,32 +148,44 @@ class Value {
   const ShardedTensorFactory& as_factory() const;
   const LocalNonpersistentObject& as_local_nonpersistent() const;
 
-  /// Dict access. `operator[]` turns none into a dict and inserts none for a new key; `at` throws naming the key; `find` and `contains` do
-  /// not throw for values that are no dict.
+  /// Dict access. `operator[]` turns none into a dict and inserts none for a new key; `at` throws
+  /// naming the key; `find` and `contains` do not throw for values that are no dict.
   Value& operator[](const Value& key);
   Value& operator[](const char* key) { return (*this)[Value(key)]; }
   const Value& at(const Value& key) const;
   const Value* find(const Value& key) const;
   bool contains(const Value& key) const { return find(key) != nullptr; }
-  std::size_t size() const;               ///< of a container; throws for anything else
+  std::size_t size() const;  ///< of a container; throws for anything else
 
-  /// Python's equality for plain values (1 == 1.0 == True, dict order ignored, list ≠ tuple), but a NaN equals a NaN with the same bits; tensors by dtype,
-  /// shape and bytes; opaque objects by their description; sharded leaves by identity. Throws CheckpointError (unsupported) on values nested deeper than
-  /// any pickle may be.
+  /// Python's equality for plain values (1 == 1.0 == True, dict order ignored, list ≠ tuple), but a
+  /// NaN equals a NaN with the same bits; tensors by dtype, shape and bytes; opaque objects by
+  /// their description; sharded leaves by identity. Throws CheckpointError (unsupported) on values
+  /// nested deeper than any pickle may be.
   friend bool operator==(const Value& a, const Value& b);
 
-  /// The address that two copies share while none has been written to; null for values without shared data.
+  /// The address that two copies share while none has been written to; null for values without
+  /// shared data.
   const void* identity() const noexcept;
 
  private:
   template <typename T>
   using Ref = std::shared_ptr<T>;
-  struct TupleData { ValueList items; };
-  struct SetData { ValueList items; bool frozen = false; };
-  struct ByteArrayData { Bytes bytes; };
-  using Data = std::variant<std::monostate, bool, std::int64_t, double, std::complex<double>, Ref<BigInt>, Ref<std::string>, Ref<Bytes>, Ref<ByteArrayData>,
-                            Ref<ValueList>, Ref<TupleData>, Ref<SetData>, Ref<Dict>, Ref<Tensor>, Ref<TorchStorage>, Ref<Global>, Ref<Opaque>,
-                            Ref<ShardedTensor>, Ref<ShardedObject>, Ref<ShardedTensorFactory>, Ref<LocalNonpersistentObject>>;
+  struct TupleData {
+    ValueList items;
+  };
+  struct SetData {
+    ValueList items;
+    bool frozen = false;
+  };
+  struct ByteArrayData {
+    Bytes bytes;
+  };
+  using Data =
+      std::variant<std::monostate, bool, std::int64_t, double, std::complex<double>, Ref<BigInt>,
+                   Ref<std::string>, Ref<Bytes>, Ref<ByteArrayData>, Ref<ValueList>, Ref<TupleData>,
+                   Ref<SetData>, Ref<Dict>, Ref<Tensor>, Ref<TorchStorage>, Ref<Global>,
+                   Ref<Opaque>, Ref<ShardedTensor>, Ref<ShardedObject>, Ref<ShardedTensorFactory>,
+                   Ref<LocalNonpersistentObject>>;
 
   template <std::integral T>
   static Data from_integer(T value) {
@@ -187,45 +223,49 @@ class Dict {
 
   const Value* find(const Value& key) const;
   Value* find(const Value& key);
-  Value& operator[](const Value& key);       ///< inserts none
-  void set(Value key, Value value);          ///< replaces the value and keeps the place of an equal key
-  bool erase(const Value& key);              ///< linear
+  Value& operator[](const Value& key);  ///< inserts none
+  void set(Value key, Value value);     ///< replaces the value and keeps the place of an equal key
+  bool erase(const Value& key);         ///< linear
   /// The value at a position of the order.
   Value& value_at(std::size_t index) { return items_[index].second; }
 
  private:
   std::optional<std::size_t> position(const Value& key) const;
   std::vector<Item> items_;
-  std::unordered_multimap<std::size_t, std::size_t> index_;  // hash → position; filled once there are more than a few items
+  std::unordered_multimap<std::size_t, std::size_t>
+      index_;  // hash → position; filled once there are more than a few items
 };
 
-/// A torch storage outside a tensor: the name of its class ("FloatStorage") and its elements as a 1-D tensor.
+/// A torch storage outside a tensor: the name of its class ("FloatStorage") and its elements as a
+/// 1-D tensor.
 struct TorchStorage {
   std::string type;
   std::string location = "cpu";
   Tensor elements;
 };
 
-/// A Python object that was described by a pickle and is kept as described: never imported, never called, written back unchanged.
-/// Covers OrderedDict, Namespace, numpy arrays, io.BytesIO, enums and every unknown class.
+/// A Python object that was described by a pickle and is kept as described: never imported, never
+/// called, written back unchanged. Covers OrderedDict, Namespace, numpy arrays, io.BytesIO, enums
+/// and every unknown class.
 struct Opaque {
   enum class Form : std::uint8_t {
-    kCall,      ///< callable(*args): REDUCE, INST, OBJ
-    kNew,       ///< callable.__new__(callable, *args, **kwargs): NEWOBJ, NEWOBJ_EX
+    kCall,  ///< callable(*args): REDUCE, INST, OBJ
+    kNew,   ///< callable.__new__(callable, *args, **kwargs): NEWOBJ, NEWOBJ_EX
   };
   Form form = Form::kCall;
-  Value callable;                                   ///< mostly a Global; may be an opaque call itself
+  Value callable;  ///< mostly a Global; may be an opaque call itself
   Value args = Value::tuple();
-  std::optional<Value> kwargs{};                    ///< a dict; only of NEWOBJ_EX
-  std::vector<Value> states{};                      ///< of BUILD, mostly none or one
-  ValueList list_items{};                           ///< of APPEND(S)
+  std::optional<Value> kwargs{};                      ///< a dict; only of NEWOBJ_EX
+  std::vector<Value> states{};                        ///< of BUILD, mostly none or one
+  ValueList list_items{};                             ///< of APPEND(S)
   std::vector<std::pair<Value, Value>> dict_items{};  ///< of SETITEM(S), in order
 
   /// "module.name" of the callable when it is a Global, else "".
   std::string class_path() const;
 };
 
-/// The items of a dict, or of an opaque collections.OrderedDict / defaultdict; null for anything else.
+/// The items of a dict, or of an opaque collections.OrderedDict / defaultdict; null for anything
+/// else.
 const std::vector<std::pair<Value, Value>>* mapping_items(const Value& value);
 
 }  // namespace dckpt

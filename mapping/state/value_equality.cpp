@@ -10,17 +10,20 @@ namespace {
 
 using Kind = Value::Kind;
 
-/// A number in the one form that all equal Python numbers share: 1, 1.0, 1+0j and True are the int 1.
+/// A number in the one form that all equal Python numbers share: 1, 1.0, 1+0j and True are the
+/// int 1.
 using Number = std::variant<std::int64_t, BigInt, double, std::complex<double>>;
 
 bool is_number(Kind kind) {
-  return kind == Kind::kBool || kind == Kind::kInt || kind == Kind::kBigInt || kind == Kind::kFloat || kind == Kind::kComplex;
+  return kind == Kind::kBool || kind == Kind::kInt || kind == Kind::kBigInt ||
+         kind == Kind::kFloat || kind == Kind::kComplex;
 }
 
 /// A whole double of 2^63 or more (or less than -2^63) as two's complement.
 BigInt whole_double(double value) {
   int exponent = 0;
-  const double fraction = std::frexp(value, &exponent);  // value = fraction · 2^exponent, exponent ≥ 63
+  const double fraction =
+      std::frexp(value, &exponent);  // value = fraction · 2^exponent, exponent ≥ 63
   auto mantissa = static_cast<std::int64_t>(std::ldexp(fraction, 53));
   const int shift = exponent - 53;
   mantissa *= std::int64_t{1} << shift % 8;  // below 2^60
@@ -49,7 +52,9 @@ Number canonical(const Value& value) {
   return number;
 }
 
-bool same(double a, double b) { return a == b || std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b); }
+bool same(double a, double b) {
+  return a == b || std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
 
 bool same(const Number& a, const Number& b) {
   if (a.index() != b.index()) return false;
@@ -63,16 +68,20 @@ bool same(const Number& a, const Number& b) {
 
 bool same(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
-  const auto readable = [](const Tensor& tensor) { return tensor.has_data() && tensor.device().kind == Device::Kind::kCpu; };
+  const auto readable = [](const Tensor& tensor) {
+    return tensor.has_data() && tensor.device().kind == Device::Kind::kCpu;
+  };
   if (readable(a) && readable(b)) return equal(a, b);
   const FileRange* left = a.file_range();
   const FileRange* right = b.file_range();
-  if (left != nullptr && right != nullptr) return left->file == right->file && left->offset == right->offset && a.strides() == b.strides();
-  return left == right && a.data() == b.data() && a.strides() == b.strides() && a.device() == b.device();
+  if (left != nullptr && right != nullptr)
+    return left->file == right->file && left->offset == right->offset && a.strides() == b.strides();
+  return left == right && a.data() == b.data() && a.strides() == b.strides() &&
+         a.device() == b.device();
 }
 
-/// Both limits guard against hostile pickles: one that nests deeply, and one whose parts are shared so that it is small as a graph and
-/// huge as a tree.
+/// Both limits guard against hostile pickles: one that nests deeply, and one whose parts are shared
+/// so that it is small as a graph and huge as a tree.
 constexpr int kMaxDepth = 1100;
 constexpr std::uint64_t kMaxCompared = std::uint64_t{1} << 24;
 
@@ -81,7 +90,8 @@ class Comparison {
   bool equal(const Value& a, const Value& b) {
     const Kind left = a.kind();
     const Kind right = b.kind();
-    if (is_number(left) && is_number(right) && left != right) return same(canonical(a), canonical(b));
+    if (is_number(left) && is_number(right) && left != right)
+      return same(canonical(a), canonical(b));
     if (family(left) != family(right)) return false;
     switch (left) {
       case Kind::kBool: return a.as_bool() == b.as_bool();
@@ -119,7 +129,9 @@ class Comparison {
   template <typename Body>
   bool nested(Body&& body) {
     if (++depth_ > kMaxDepth) {
-      throw CheckpointError(ErrorCode::kUnsupported, "values nested more than " + std::to_string(kMaxDepth) + " deep are not compared");
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "values nested more than " + std::to_string(kMaxDepth) + " deep are not compared");
     }
     const bool result = body();
     --depth_;
@@ -128,7 +140,9 @@ class Comparison {
 
   bool counted(const Value& a, const Value& b) {
     if (++compared_ > kMaxCompared) {
-      throw CheckpointError(ErrorCode::kUnsupported, "values of more than " + std::to_string(kMaxCompared) + " parts are not compared");
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "values of more than " + std::to_string(kMaxCompared) + " parts are not compared");
     }
     return equal(a, b);
   }
@@ -156,18 +170,27 @@ class Comparison {
     for (const Value& member : a) members.emplace(hash_value(member), &member);
     return std::all_of(b.begin(), b.end(), [&](const Value& wanted) {
       const auto [first, last] = members.equal_range(hash_value(wanted));
-      return std::any_of(first, last, [&](const auto& entry) { return counted(*entry.second, wanted); });
+      return std::any_of(first, last,
+                         [&](const auto& entry) { return counted(*entry.second, wanted); });
     });
   }
 
-  static bool equal(const TorchStorage& a, const TorchStorage& b) { return a.type == b.type && a.location == b.location && same(a.elements, b.elements); }
+  static bool equal(const TorchStorage& a, const TorchStorage& b) {
+    return a.type == b.type && a.location == b.location && same(a.elements, b.elements);
+  }
 
   bool equal(const Opaque& a, const Opaque& b) {
-    if (a.form != b.form || a.kwargs.has_value() != b.kwargs.has_value() || a.dict_items.size() != b.dict_items.size()) return false;
-    if (!counted(a.callable, b.callable) || !counted(a.args, b.args) || (a.kwargs && !counted(*a.kwargs, *b.kwargs))) return false;
+    if (a.form != b.form || a.kwargs.has_value() != b.kwargs.has_value() ||
+        a.dict_items.size() != b.dict_items.size())
+      return false;
+    if (!counted(a.callable, b.callable) || !counted(a.args, b.args) ||
+        (a.kwargs && !counted(*a.kwargs, *b.kwargs)))
+      return false;
     if (!equal(a.states, b.states) || !equal(a.list_items, b.list_items)) return false;
     for (std::size_t i = 0; i < a.dict_items.size(); ++i) {
-      if (!counted(a.dict_items[i].first, b.dict_items[i].first) || !counted(a.dict_items[i].second, b.dict_items[i].second)) return false;
+      if (!counted(a.dict_items[i].first, b.dict_items[i].first) ||
+          !counted(a.dict_items[i].second, b.dict_items[i].second))
+        return false;
     }
     return true;
   }
@@ -183,9 +206,12 @@ std::size_t mixed(std::size_t seed, std::size_t value) noexcept {
   return x ^ x >> 31;
 }
 
-std::size_t hash_text(std::string_view text) noexcept { return std::hash<std::string_view>{}(text); }
+std::size_t hash_text(std::string_view text) noexcept {
+  return std::hash<std::string_view>{}(text);
+}
 
-/// Hashes the first parts of a value only, as many as the budget allows: keys are small, and what is not only costs collisions.
+/// Hashes the first parts of a value only, as many as the budget allows: keys are small, and what
+/// is not only costs collisions.
 class Hash {
  public:
   explicit Hash(int budget) : budget_(budget) {}
@@ -204,9 +230,12 @@ class Hash {
       case Kind::kSet:
       case Kind::kFrozenSet: return of_set(value.items());
       case Kind::kDict: return of_dict(value.as_dict());
-      case Kind::kTensor: return mixed(mixed(seed, static_cast<std::size_t>(value.as_tensor().dtype())), value.as_tensor().nbytes());
+      case Kind::kTensor:
+        return mixed(mixed(seed, static_cast<std::size_t>(value.as_tensor().dtype())),
+                     value.as_tensor().nbytes());
       case Kind::kStorage: return mixed(seed, hash_text(value.as_storage().type));
-      case Kind::kGlobal: return mixed(hash_text(value.as_global().module), hash_text(value.as_global().name));
+      case Kind::kGlobal:
+        return mixed(hash_text(value.as_global().module), hash_text(value.as_global().name));
       case Kind::kOpaque: return of_opaque(value.as_opaque());
       default: return mixed(seed, std::hash<const void*>{}(value.identity()));
     }
@@ -217,9 +246,11 @@ class Hash {
     if (value.is_int()) return mixed(0, static_cast<std::size_t>(value.as_int()));
     if (value.is(Kind::kBigInt)) return hash_text(as_text(value.as_big_int().bytes));
     const Number number = canonical(value);
-    if (const auto* integer = std::get_if<std::int64_t>(&number)) return mixed(0, static_cast<std::size_t>(*integer));
+    if (const auto* integer = std::get_if<std::int64_t>(&number))
+      return mixed(0, static_cast<std::size_t>(*integer));
     if (const auto* big = std::get_if<BigInt>(&number)) return hash_text(as_text(big->bytes));
-    if (const auto* real = std::get_if<double>(&number)) return mixed(1, std::hash<double>{}(*real));
+    if (const auto* real = std::get_if<double>(&number))
+      return mixed(1, std::hash<double>{}(*real));
     const auto pair = std::get<std::complex<double>>(number);
     return mixed(std::hash<double>{}(pair.real()), std::hash<double>{}(pair.imag()));
   }
@@ -235,7 +266,8 @@ class Hash {
   /// The same in every order of the members, so each gets the same share of the budget.
   std::size_t of_set(const ValueList& members) noexcept {
     std::size_t sum = mixed(static_cast<std::size_t>(Kind::kSet), members.size());
-    if (members.empty() || members.size() > static_cast<std::size_t>(std::max(budget_, 0))) return sum;
+    if (members.empty() || members.size() > static_cast<std::size_t>(std::max(budget_, 0)))
+      return sum;
     const int share = budget_ / static_cast<int>(members.size());
     for (const Value& member : members) sum += Hash(share).of(member);
     budget_ -= share * static_cast<int>(members.size());
@@ -245,7 +277,8 @@ class Hash {
   /// For the states of opaque objects that are keys; the order does not count here, either.
   std::size_t of_dict(const Dict& dict) noexcept {
     std::size_t sum = mixed(static_cast<std::size_t>(Kind::kDict), dict.size());
-    if (dict.empty() || dict.size() > static_cast<std::size_t>(std::max(budget_, 0)) / 2) return sum;
+    if (dict.empty() || dict.size() > static_cast<std::size_t>(std::max(budget_, 0)) / 2)
+      return sum;
     const int share = budget_ / 2 / static_cast<int>(dict.size());
     for (const auto& [key, item] : dict) sum += mixed(Hash(share).of(key), Hash(share).of(item));
     budget_ -= 2 * share * static_cast<int>(dict.size());
@@ -263,7 +296,9 @@ class Hash {
 
 }  // namespace
 
-bool operator==(const Value& a, const Value& b) { return Comparison().equal(a, b); }
+bool operator==(const Value& a, const Value& b) {
+  return Comparison().equal(a, b);
+}
 
 std::size_t hash_value(const Value& value) noexcept {
   constexpr int kBudget = 256;

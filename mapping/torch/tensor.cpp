@@ -43,7 +43,9 @@ constexpr std::pair<DType, at::ScalarType> kDTypes[] = {
 Device device_from_torch(const at::Tensor& tensor) {
   if (tensor.is_cpu() || tensor.is_meta()) return {};
   if (tensor.is_cuda()) return {Device::Kind::kCuda, static_cast<int>(tensor.get_device())};
-  throw CheckpointError(ErrorCode::kUnsupported, "a tensor on device " + tensor.device().str() + " cannot be saved or loaded; move it to the CPU or to a CUDA device");
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "a tensor on device " + tensor.device().str() +
+                            " cannot be saved or loaded; move it to the CPU or to a CUDA device");
 }
 
 at::Device device_to_torch(const Tensor& tensor) {
@@ -51,7 +53,9 @@ at::Device device_to_torch(const Tensor& tensor) {
   return {at::kCUDA, static_cast<at::DeviceIndex>(tensor.device().index)};
 }
 
-at::IntArrayRef as_array_ref(const Shape& shape) { return {shape.data(), shape.size()}; }
+at::IntArrayRef as_array_ref(const Shape& shape) {
+  return {shape.data(), shape.size()};
+}
 
 }  // namespace
 
@@ -70,18 +74,27 @@ at::ScalarType dtype_to_torch(DType dtype) noexcept {
 }
 
 Tensor from_torch(const at::Tensor& tensor) {
-  if (!tensor.defined()) throw CheckpointError(ErrorCode::kInvalidArgument, "an undefined torch tensor holds nothing to save or load");
+  if (!tensor.defined())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "an undefined torch tensor holds nothing to save or load");
   if (tensor.layout() != at::kStrided) {
-    throw CheckpointError(ErrorCode::kUnsupported, "only dense torch tensors can be saved or loaded; this one is sparse: convert it with to_dense()");
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "only dense torch tensors can be saved or loaded; this one is sparse: "
+                          "convert it with to_dense()");
   }
   if (tensor.is_conj() || tensor.is_neg()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "this torch tensor is a lazy conjugate or negation, its memory holds other values; call resolve_conj() or resolve_neg() first");
+                          "this torch tensor is a lazy conjugate or negation, its memory holds "
+                          "other values; call resolve_conj() or resolve_neg() first");
   }
   const auto dtype = dtype_from_torch(tensor.scalar_type());
-  if (!dtype) throw CheckpointError(ErrorCode::kUnsupported, std::string("no checkpoint holds tensors of torch's dtype ") + c10::toString(tensor.scalar_type()));
+  if (!dtype)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          std::string("no checkpoint holds tensors of torch's dtype ") +
+                              c10::toString(tensor.scalar_type()));
   void* const elements = tensor.is_meta() ? nullptr : tensor.mutable_data_ptr();
-  Tensor handle(*dtype, Shape(tensor.sizes().begin(), tensor.sizes().end()), Shape(tensor.strides().begin(), tensor.strides().end()), elements,
+  Tensor handle(*dtype, Shape(tensor.sizes().begin(), tensor.sizes().end()),
+                Shape(tensor.strides().begin(), tensor.strides().end()), elements,
                 std::make_shared<const at::Tensor>(tensor), device_from_torch(tensor));
   handle.requires_grad = tensor.requires_grad();
   return handle;
@@ -90,7 +103,10 @@ Tensor from_torch(const at::Tensor& tensor) {
 at::Tensor to_torch(const Tensor& tensor) {
   const at::ScalarType type = dtype_to_torch(tensor.dtype());
   if (c10::isQIntType(type)) {
-    throw CheckpointError(ErrorCode::kUnsupported, to_string(tensor) + " cannot become a torch tensor: it is quantised and its scales are not known");
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        to_string(tensor) +
+            " cannot become a torch tensor: it is quantised and its scales are not known");
   }
   const auto sizes = as_array_ref(tensor.shape());
   const auto strides = as_array_ref(tensor.strides());
@@ -100,7 +116,9 @@ at::Tensor to_torch(const Tensor& tensor) {
     result = at::empty_strided(sizes, strides, at::TensorOptions(type).device(device));
   } else {
     const at::Device device = device_to_torch(tensor);
-    result = at::from_blob(tensor.data(), sizes, strides, [owner = tensor.owner()](void*) {}, at::TensorOptions(type).device(device), device);
+    result = at::from_blob(
+        tensor.data(), sizes, strides, [owner = tensor.owner()](void*) {},
+        at::TensorOptions(type).device(device), device);
   }
   if (tensor.requires_grad) result.set_requires_grad(true);
   return result;

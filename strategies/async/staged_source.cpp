@@ -10,13 +10,18 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kSmallItem = StagingPool::kBlockBytes / 2;  // up to this size items share blocks
+constexpr std::size_t kSmallItem =
+    StagingPool::kBlockBytes / 2;  // up to this size items share blocks
 
-std::size_t blocks_for(std::uint64_t bytes) { return static_cast<std::size_t>((bytes + StagingPool::kBlockBytes - 1) / StagingPool::kBlockBytes); }
+std::size_t blocks_for(std::uint64_t bytes) {
+  return static_cast<std::size_t>((bytes + StagingPool::kBlockBytes - 1) /
+                                  StagingPool::kBlockBytes);
+}
 
 }  // namespace
 
-StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors, std::vector<Bytes> objects, StagingPool& pool)
+StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
+                           std::vector<Bytes> objects, StagingPool& pool)
     : state_(std::move(tensors), std::move(objects)), pool_(pool) {
   for (const WriteItem& item : plan) {
     if (item.kind != WriteItem::Kind::kTensor || item.nbytes == 0) continue;
@@ -42,8 +47,12 @@ void StagedSource::stage(int threads) noexcept {
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    if (failure_) return std::ranges::none_of(items_, [](const Item& item) { return item.step == Step::kDirect; });
-    return finished_ || std::ranges::all_of(items_, [](const Item& item) { return item.step == Step::kStaged || item.step == Step::kDone; });
+    if (failure_)
+      return std::ranges::none_of(items_,
+                                  [](const Item& item) { return item.step == Step::kDirect; });
+    return finished_ || std::ranges::all_of(items_, [](const Item& item) {
+             return item.step == Step::kStaged || item.step == Step::kDone;
+           });
   });
 }
 
@@ -83,7 +92,9 @@ void StagedSource::copy_all() {
 
 std::optional<std::size_t> StagedSource::take_next(std::unique_lock<std::mutex>& lock) {
   for (;;) {
-    while (cursor_ < items_.size() && (items_[cursor_].step != Step::kWaiting || blocks_for(items_[cursor_].item->nbytes) > pool_.capacity())) ++cursor_;
+    while (cursor_ < items_.size() && (items_[cursor_].step != Step::kWaiting ||
+                                       blocks_for(items_[cursor_].item->nbytes) > pool_.capacity()))
+      ++cursor_;
     if (finished_ || cursor_ == items_.size()) return std::nullopt;
     if (has_room(items_[cursor_].item->nbytes)) break;
     changed_.wait(lock);
@@ -99,9 +110,12 @@ std::optional<std::size_t> StagedSource::take_next(std::unique_lock<std::mutex>&
 }
 
 bool StagedSource::has_room(std::uint64_t bytes) const {
-  if (bytes <= kSmallItem && shared_block_ && shared_fill_ + bytes <= StagingPool::kBlockBytes) return true;
-  // The block that small items share is given up when a full one is needed and nothing else is in it.
-  return pool_.available() + (shared_block_ && blocks_[*shared_block_].users == 1 ? 1 : 0) >= blocks_for(bytes);
+  if (bytes <= kSmallItem && shared_block_ && shared_fill_ + bytes <= StagingPool::kBlockBytes)
+    return true;
+  // The block that small items share is given up when a full one is needed and nothing else is in
+  // it.
+  return pool_.available() + (shared_block_ && blocks_[*shared_block_].users == 1 ? 1 : 0) >=
+         blocks_for(bytes);
 }
 
 void StagedSource::reserve(Item& item) {
@@ -115,7 +129,9 @@ void StagedSource::reserve(Item& item) {
     const std::vector<std::byte*> taken = pool_.acquire(blocks_for(bytes));
     if (!small) {
       for (std::size_t i = 0; i < taken.size(); ++i) {
-        item.pieces.push_back({add_block(taken[i]), 0, std::min(StagingPool::kBlockBytes, bytes - i * StagingPool::kBlockBytes)});
+        item.pieces.push_back(
+            {add_block(taken[i]), 0,
+             std::min(StagingPool::kBlockBytes, bytes - i * StagingPool::kBlockBytes)});
       }
       return;
     }
@@ -168,16 +184,24 @@ void StagedSource::copy(const Item& item) {
 void StagedSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
   if (item.nbytes == 0) return;
   const auto found = position_.find({item.source, item.source_begin});
-  if (found == position_.end()) throw CheckpointError(ErrorCode::kInvalidArgument, "the strategy asks for an item that is not in its plan", {.key = item.key});
+  if (found == position_.end())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the strategy asks for an item that is not in its plan",
+                          {.key = item.key});
   Item& entry = items_[found->second];
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return entry.step != Step::kCopying; });
   if (failure_) {
-    throw CheckpointError(failure_->code(), "the state could not be copied for the save in the background: " + failure_->message(), failure_->context())
+    throw CheckpointError(
+        failure_->code(),
+        "the state could not be copied for the save in the background: " + failure_->message(),
+        failure_->context())
         .with({.key = item.key});
   }
   if (entry.step == Step::kDirect || entry.step == Step::kDone) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the strategy asks for the same item twice; its bytes are delivered once", {.key = item.key});
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the strategy asks for the same item twice; its bytes are delivered once",
+                          {.key = item.key});
   }
   if (entry.step == Step::kStaged) {
     entry.step = Step::kDone;
@@ -201,7 +225,8 @@ void StagedSource::finish_direct(Item& entry) {
   changed_.notify_all();
 }
 
-void StagedSource::write_staged(const std::vector<Piece>& pieces, const std::function<void(ByteView)>& sink) {
+void StagedSource::write_staged(const std::vector<Piece>& pieces,
+                                const std::function<void(ByteView)>& sink) {
   std::size_t held = 0;  // pieces before it have been given back
   const auto give_back = [&] {
     const std::lock_guard lock(mutex_);

@@ -16,20 +16,25 @@
 
 namespace dckpt {
 
-/// Feeds a writer in the background from copies of the state, which may change as soon as stage() has returned.
+/// Feeds a writer in the background from copies of the state, which may change as soon as stage()
+/// has returned.
 ///
-/// One thread (the trainer's) copies the items of the plan one after the other into the pool while the writer's threads consume them, each copy being freed as
-/// it has been written. Where the writer comes before the copy, it takes the item straight from the state, which needs no memory at all: so neither side ever
-/// waits for the other to make room, however small the pool is, and stage() takes no longer than either a copy of everything or the writing of what does not fit.
+/// One thread (the trainer's) copies the items of the plan one after the other into the pool while
+/// the writer's threads consume them, each copy being freed as it has been written. Where the
+/// writer comes before the copy, it takes the item straight from the state, which needs no memory
+/// at all: so neither side ever waits for the other to make room, however small the pool is, and
+/// stage() takes no longer than either a copy of everything or the writing of what does not fit.
 ///
 /// `plan` and `pool` must outlive it; the pool belongs to one source at a time.
 class StagedSource final : public ItemSource {
  public:
-  StagedSource(const SavePlan& plan, std::vector<Tensor> tensors, std::vector<Bytes> objects, StagingPool& pool);
+  StagedSource(const SavePlan& plan, std::vector<Tensor> tensors, std::vector<Bytes> objects,
+               StagingPool& pool);
   ~StagedSource() override;
 
-  /// Returns when every item has been copied or written, or finish() was called. What goes wrong is thrown where the writer asks
-  /// for an item, not here: the ranks agree on what happened to their writers, and on nothing while they copy.
+  /// Returns when every item has been copied or written, or finish() was called. What goes wrong is
+  /// thrown where the writer asks for an item, not here: the ranks agree on what happened to their
+  /// writers, and on nothing while they copy.
   void stage(int threads) noexcept;
   /// The writer has ended, well or not: nothing will be asked for any more.
   void finish();
@@ -46,11 +51,11 @@ class StagedSource final : public ItemSource {
 
  private:
   enum class Step : std::uint8_t {
-    kWaiting,   ///< in the state only
-    kCopying,   ///< on the way into the pool
-    kStaged,    ///< in the pool
-    kDirect,    ///< being written from the state
-    kDone,      ///< not needed from the state any more
+    kWaiting,  ///< in the state only
+    kCopying,  ///< on the way into the pool
+    kStaged,   ///< in the pool
+    kDirect,   ///< being written from the state
+    kDone,     ///< not needed from the state any more
   };
 
   struct Block {
@@ -68,7 +73,8 @@ class StagedSource final : public ItemSource {
     std::vector<Piece> pieces{};
   };
 
-  /// Position of the next item to copy, with its memory reserved; waits for room. Empty: there is none left.
+  /// Position of the next item to copy, with its memory reserved; waits for room. Empty: there is
+  /// none left.
   std::optional<std::size_t> take_next(std::unique_lock<std::mutex>& lock);
   void copy_all();
   void copy(const Item& item);
@@ -83,20 +89,22 @@ class StagedSource final : public ItemSource {
 
   StateSource state_;
   StagingPool& pool_;
-  std::vector<Item> items_;                                                  ///< tensors with elements, in the order of the plan
-  std::map<std::pair<std::uint32_t, std::int64_t>, std::size_t> position_;   ///< source and begin → position in items_
+  std::vector<Item> items_;  ///< tensors with elements, in the order of the plan
+  std::map<std::pair<std::uint32_t, std::int64_t>, std::size_t>
+      position_;  ///< source and begin → position in items_
 
-  mutable std::mutex mutex_;                                      ///< of everything below, of steps and of the pool
+  mutable std::mutex mutex_;  ///< of everything below, of steps and of the pool
   std::condition_variable changed_;
   std::vector<Block> blocks_;
-  std::vector<std::size_t> unused_;                               ///< entries of blocks_ without memory
-  std::size_t cursor_ = 0;                                        ///< items before it need no copy any more
-  std::optional<std::size_t> shared_block_{};                     ///< the one that small items are packed into; counts as a user of it
+  std::vector<std::size_t> unused_;  ///< entries of blocks_ without memory
+  std::size_t cursor_ = 0;           ///< items before it need no copy any more
+  std::optional<std::size_t>
+      shared_block_{};  ///< the one that small items are packed into; counts as a user of it
   std::size_t shared_fill_ = 0;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Staged staged_{};
   bool finished_ = false;
-  std::optional<CheckpointError> failure_{};                      ///< of the first item that could not be copied
+  std::optional<CheckpointError> failure_{};  ///< of the first item that could not be copied
 };
 
 }  // namespace dckpt

@@ -7,14 +7,16 @@
 
 namespace dckpt {
 
-/// Memory for copies of the state, in blocks of one size, at most `budget` bytes (and at least a block). Blocks are allocated when they are first needed and
-/// kept until the pool dies: the first touch of fresh memory costs several times as much as a copy, so a later save must find the blocks of the one before.
-/// Not safe to use from several threads.
+/// Memory for copies of the state, in blocks of one size, at most `budget` bytes (and at least a
+/// block). Blocks are allocated when they are first needed and kept until the pool dies: the first
+/// touch of fresh memory costs several times as much as a copy, so a later save must find the
+/// blocks of the one before. Not safe to use from several threads.
 class StagingPool {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 
-  explicit StagingPool(std::uint64_t budget) : capacity_(budget < kBlockBytes ? 1 : static_cast<std::size_t>(budget / kBlockBytes)) {}
+  explicit StagingPool(std::uint64_t budget)
+      : capacity_(budget < kBlockBytes ? 1 : static_cast<std::size_t>(budget / kBlockBytes)) {}
 
   std::size_t capacity() const noexcept { return capacity_; }
   std::size_t available() const noexcept { return free_.size() + (capacity_ - blocks_.size()); }

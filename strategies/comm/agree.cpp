@@ -17,10 +17,12 @@ constexpr std::size_t kMaxTextBytes = 4096;
 constexpr std::size_t kMaxRanksNamed = 16;
 constexpr std::size_t kMaxRanksQuoted = 3;
 
-// An error between ranks: code, then message, key, file (length + 1 and the text; 0 if there is none), offset + 1, rank + 1 (0 if unknown).
+// An error between ranks: code, then message, key, file (length + 1 and the text; 0 if there is
+// none), offset + 1, rank + 1 (0 if unknown).
 
 void append_text(Bytes& out, const std::optional<std::string>& text) {
-  const ByteView bytes = text ? as_bytes(std::string_view(*text).substr(0, kMaxTextBytes)) : ByteView{};
+  const ByteView bytes =
+      text ? as_bytes(std::string_view(*text).substr(0, kMaxTextBytes)) : ByteView{};
   append_le<std::uint32_t>(out, text ? static_cast<std::uint32_t>(bytes.size()) + 1 : 0);
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
@@ -32,7 +34,8 @@ Bytes encode(const CheckpointError& error) {
   append_text(out, error.context().key);
   append_text(out, error.context().file);
   append_le<std::uint64_t>(out, error.context().offset ? *error.context().offset + 1 : 0);
-  append_le<std::uint64_t>(out, error.context().rank ? static_cast<std::uint64_t>(*error.context().rank) + 1 : 0);
+  append_le<std::uint64_t>(
+      out, error.context().rank ? static_cast<std::uint64_t>(*error.context().rank) + 1 : 0);
   return out;
 }
 
@@ -53,7 +56,10 @@ class Decoder {
 
  private:
   ByteView take(std::size_t length) {
-    if (length > rest_.size()) throw CheckpointError(ErrorCode::kCorrupt, "another rank sent a broken error report: do all ranks run the same build?");
+    if (length > rest_.size())
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          "another rank sent a broken error report: do all ranks run the same build?");
     const ByteView taken = rest_.first(length);
     rest_ = rest_.subspan(length);
     return taken;
@@ -64,7 +70,8 @@ class Decoder {
 
 CheckpointError decode(ByteView bytes, std::optional<int> sender) {
   Decoder decoder(bytes);
-  const auto code = std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kCancelled));
+  const auto code =
+      std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kCancelled));
   const std::string message = decoder.text().value_or("");
   ErrorContext context;
   context.key = decoder.text();
@@ -85,13 +92,17 @@ CheckpointError common_error(const std::string& what, const std::vector<Bytes>& 
     const CheckpointError error = decode(reports[rank], static_cast<int>(rank));
     const std::string number = std::to_string(rank);
     if (failed < kMaxRanksNamed) ranks += (failed == 0 ? "" : ", ") + number;
-    const std::string about = error.context().rank == static_cast<int>(rank) ? "" : ", about rank " + std::to_string(*error.context().rank);
-    if (failed < kMaxRanksQuoted && (!first || error.message() != first->message())) quotes += (failed == 0 ? "rank " : "; rank ") + number + about + ": " + error.message();
+    const std::string about = error.context().rank == static_cast<int>(rank)
+                                  ? ""
+                                  : ", about rank " + std::to_string(*error.context().rank);
+    if (failed < kMaxRanksQuoted && (!first || error.message() != first->message()))
+      quotes += (failed == 0 ? "rank " : "; rank ") + number + about + ": " + error.message();
     if (!first) first = error;
     ++failed;
   }
   if (failed > kMaxRanksNamed) ranks += " and " + std::to_string(failed - kMaxRanksNamed) + " more";
-  const std::string message = what + " failed on " + (failed == 1 ? "rank " : "ranks ") + ranks + " of " + std::to_string(reports.size()) + "; " + quotes;
+  const std::string message = what + " failed on " + (failed == 1 ? "rank " : "ranks ") + ranks +
+                              " of " + std::to_string(reports.size()) + "; " + quotes;
   return {first->code(), message, first->context()};
 }
 
@@ -106,9 +117,12 @@ std::optional<CheckpointError> failure_of(const std::function<void()>& work) {
   }
 }
 
-void agree(Communicator& comm, const std::string& what, const std::function<void()>& work) { agree(comm, what, failure_of(work)); }
+void agree(Communicator& comm, const std::string& what, const std::function<void()>& work) {
+  agree(comm, what, failure_of(work));
+}
 
-void agree(Communicator& comm, const std::string& what, const std::optional<CheckpointError>& failure) {
+void agree(Communicator& comm, const std::string& what,
+           const std::optional<CheckpointError>& failure) {
   if (comm.size() == 1) {
     if (failure) throw *failure;
     return;

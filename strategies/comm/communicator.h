@@ -13,10 +13,11 @@ namespace dckpt {
 
 enum class ReduceOp { kSum, kMin, kMax };
 
-/// How the ranks of a job talk to each other while they save or load: byte buffers of any size, also different ones per rank.
-/// Every rank calls the same operations in the same order. One rank's Communicator belongs to one thread at a time.
-/// No call blocks longer than `timeout()`: a peer that does not come makes it throw CheckpointError (io) naming the
-/// ranks that are missing and what was waited for; the communicator is unusable after that.
+/// How the ranks of a job talk to each other while they save or load: byte buffers of any size,
+/// also different ones per rank. Every rank calls the same operations in the same order. One rank's
+/// Communicator belongs to one thread at a time. No call blocks longer than `timeout()`: a peer
+/// that does not come makes it throw CheckpointError (io) naming the ranks that are missing and
+/// what was waited for; the communicator is unusable after that.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -33,11 +34,14 @@ class Communicator {
   virtual Bytes scatter(std::span<const Bytes> parts, int root) = 0;
   /// What `root` passed; the argument of others is ignored.
   virtual Bytes broadcast(ByteView bytes, int root) = 0;
-  /// parts[r] goes to rank r; returns what every rank sent here, in rank order. Move large buffers in: their memory is handed on or used again where it can be.
+  /// parts[r] goes to rank r; returns what every rank sent here, in rank order. Move large buffers
+  /// in: their memory is handed on or used again where it can be.
   virtual std::vector<Bytes> all_to_all(std::vector<Bytes> parts) = 0;
   /// Element by element; all ranks pass the same number of values and get the same result.
-  virtual std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp op) = 0;
-  /// A communicator of the ranks that passed the same colour, in rank order. Collective over all ranks.
+  virtual std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values,
+                                               ReduceOp op) = 0;
+  /// A communicator of the ranks that passed the same colour, in rank order. Collective over all
+  /// ranks.
   virtual std::unique_ptr<Communicator> split(int colour) = 0;
 };
 

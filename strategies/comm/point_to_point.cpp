@@ -13,10 +13,20 @@
 namespace dckpt {
 namespace {
 
-enum class Operation : std::uint32_t { kBarrier, kGather, kAllGather, kScatter, kBroadcast, kAllToAll, kAllReduce, kSplit };
+enum class Operation : std::uint32_t {
+  kBarrier,
+  kGather,
+  kAllGather,
+  kScatter,
+  kBroadcast,
+  kAllToAll,
+  kAllReduce,
+  kSplit
+};
 
 const char* name_of(Operation operation) {
-  constexpr const char* kNames[] = {"barrier", "gather", "all_gather", "scatter", "broadcast", "all_to_all", "all_reduce", "split"};
+  constexpr const char* kNames[] = {"barrier",   "gather",     "all_gather", "scatter",
+                                    "broadcast", "all_to_all", "all_reduce", "split"};
   const auto index = static_cast<std::size_t>(operation);
   return index < std::size(kNames) ? kNames[index] : "an unknown operation";
 }
@@ -35,8 +45,12 @@ std::size_t index(int rank) noexcept {
 class PointToPoint final : public Communicator {
  public:
   /// `members`: the job's ranks of this group, in group rank order.
-  PointToPoint(std::shared_ptr<Transport> transport, std::vector<int> members, int rank, std::chrono::milliseconds timeout)
-      : transport_(std::move(transport)), members_(std::move(members)), rank_(rank), timeout_(timeout) {}
+  PointToPoint(std::shared_ptr<Transport> transport, std::vector<int> members, int rank,
+               std::chrono::milliseconds timeout)
+      : transport_(std::move(transport)),
+        members_(std::move(members)),
+        rank_(rank),
+        timeout_(timeout) {}
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return static_cast<int>(members_.size()); }
@@ -54,7 +68,9 @@ class PointToPoint final : public Communicator {
     return run(Operation::kGather, [&] { return gather_to(mine, root); });
   }
 
-  std::vector<Bytes> all_gather(ByteView mine) override { return all_gather_in(Operation::kAllGather, mine); }
+  std::vector<Bytes> all_gather(ByteView mine) override {
+    return all_gather_in(Operation::kAllGather, mine);
+  }
 
   Bytes scatter(std::span<const Bytes> parts, int root) override {
     check_root(*this, root);
@@ -72,10 +88,13 @@ class PointToPoint final : public Communicator {
 
   Bytes broadcast(ByteView bytes, int root) override {
     check_root(*this, root);
-    return run(Operation::kBroadcast, [&] { return broadcast_from(rank_ == root ? Bytes(bytes.begin(), bytes.end()) : Bytes(), root); });
+    return run(Operation::kBroadcast, [&] {
+      return broadcast_from(rank_ == root ? Bytes(bytes.begin(), bytes.end()) : Bytes(), root);
+    });
   }
 
-  /// In step k to the rank k after this one and from the rank k before: every rank sends and receives at once, and what has been sent makes room for the next.
+  /// In step k to the rank k after this one and from the rank k before: every rank sends and
+  /// receives at once, and what has been sent makes room for the next.
   std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override {
     check_count(Operation::kAllToAll, parts);
     return run(Operation::kAllToAll, [&] {
@@ -99,13 +118,15 @@ class PointToPoint final : public Communicator {
     const std::vector<Bytes> all = all_gather_in(Operation::kAllReduce, std::as_bytes(values));
     for (std::size_t from = 0; from < all.size(); ++from) {
       others.resize(all[from].size() / sizeof(std::int64_t));
-      if (!others.empty()) std::memcpy(others.data(), all[from].data(), others.size() * sizeof(std::int64_t));
+      if (!others.empty())
+        std::memcpy(others.data(), all[from].data(), others.size() * sizeof(std::int64_t));
       if (from == 0) {
         result = others;
         continue;
       }
       if (others.size() != result.size()) {
-        throw misuse("all_reduce: rank " + std::to_string(members_[0]) + " passed " + std::to_string(result.size()) + " values, rank " +
+        throw misuse("all_reduce: rank " + std::to_string(members_[0]) + " passed " +
+                     std::to_string(result.size()) + " values, rank " +
                      std::to_string(members_[from]) + " " + std::to_string(others.size()));
       }
       reduce_into(result, others, op);
@@ -127,7 +148,8 @@ class PointToPoint final : public Communicator {
     auto group = std::make_unique<PointToPoint>(transport_, std::move(members), new_rank, timeout_);
     if (group->size() == 1) return group;  // sends nothing
     std::shared_ptr<Transport> transport = transport_->part(group->members_, *group);
-    return std::make_unique<PointToPoint>(std::move(transport), group->members_, new_rank, timeout_);
+    return std::make_unique<PointToPoint>(std::move(transport), group->members_, new_rank,
+                                          timeout_);
   }
 
  private:
@@ -140,19 +162,24 @@ class PointToPoint final : public Communicator {
     Bytes bytes{};  ///< before: memory to use again
   };
 
-  CheckpointError misuse(const std::string& message) const { return {ErrorCode::kInvalidArgument, message, {.rank = members_[index(rank_)]}}; }
+  CheckpointError misuse(const std::string& message) const {
+    return {ErrorCode::kInvalidArgument, message, {.rank = members_[index(rank_)]}};
+  }
 
   void check_count(Operation operation, std::span<const Bytes> parts) const {
     if (parts.size() == members_.size()) return;
-    throw misuse(std::string(name_of(operation)) + ": got " + std::to_string(parts.size()) + " buffers, expected one for each of the " +
-                 std::to_string(size()) + " ranks");
+    throw misuse(std::string(name_of(operation)) + ": got " + std::to_string(parts.size()) +
+                 " buffers, expected one for each of the " + std::to_string(size()) + " ranks");
   }
 
-  /// Starts the clock of one operation; after an error in it nobody knows which messages are still under way.
+  /// Starts the clock of one operation; after an error in it nobody knows which messages are still
+  /// under way.
   template <typename Body>
   std::invoke_result_t<Body> run(Operation operation, Body&& body) {
     if (!failure_.empty()) {
-      throw CheckpointError(ErrorCode::kIo, std::string(name_of(operation)) + " cannot be completed after an earlier failure: " + failure_,
+      throw CheckpointError(ErrorCode::kIo,
+                            std::string(name_of(operation)) +
+                                " cannot be completed after an earlier failure: " + failure_,
                             {.rank = members_[index(rank_)]});
     }
     operation_ = operation;
@@ -177,14 +204,16 @@ class PointToPoint final : public Communicator {
       packed = broadcast_from(std::move(packed), 0);
       std::vector<Bytes> all;
       for (ByteView rest = packed; !rest.empty();) {
-        const auto length = rest.size() < sizeof(std::uint64_t) ? rest.size() : load_le<std::uint64_t>(rest, 0);
+        const auto length =
+            rest.size() < sizeof(std::uint64_t) ? rest.size() : load_le<std::uint64_t>(rest, 0);
         if (!range_fits(sizeof(std::uint64_t), length, rest.size())) break;
         rest = rest.subspan(sizeof(std::uint64_t));
         all.emplace_back(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(length));
         rest = rest.subspan(static_cast<std::size_t>(length));
       }
       if (all.size() != members_.size()) {
-        throw misuse(std::string(name_of(operation_)) + ": rank " + std::to_string(members_[0]) + " sent something else than one buffer for each of the " +
+        throw misuse(std::string(name_of(operation_)) + ": rank " + std::to_string(members_[0]) +
+                     " sent something else than one buffer for each of the " +
                      std::to_string(size()) + " ranks");
       }
       return all;
@@ -209,7 +238,8 @@ class PointToPoint final : public Communicator {
     return all;
   }
 
-  /// Counted from the root, a rank gets the bytes from the one that lacks its lowest set bit, and passes them on to those that have one more below it.
+  /// Counted from the root, a rank gets the bytes from the one that lacks its lowest set bit, and
+  /// passes them on to those that have one more below it.
   Bytes broadcast_from(Bytes bytes, int root) {
     const int place = (rank_ - root + size()) % size();
     const auto rank_at = [&](int other) { return (other + root) % size(); };
@@ -241,14 +271,16 @@ class PointToPoint final : public Communicator {
       outgoing.push_back({members_[index(sendings[i].to)], std::as_bytes(std::span(&mine[i], 1))});
     }
     for (std::size_t i = 0; i < receivings.size(); ++i)
-      incoming.push_back({members_[index(receivings[i].from)], std::as_writable_bytes(std::span(&theirs[i], 1))});
+      incoming.push_back(
+          {members_[index(receivings[i].from)], std::as_writable_bytes(std::span(&theirs[i], 1))});
     move(outgoing, incoming);
 
     outgoing.clear();
     incoming.clear();
     for (std::size_t i = 0; i < receivings.size(); ++i) {
       make_room(receivings[i], theirs[i]);
-      if (theirs[i].size > 0) incoming.push_back({members_[index(receivings[i].from)], receivings[i].bytes});
+      if (theirs[i].size > 0)
+        incoming.push_back({members_[index(receivings[i].from)], receivings[i].bytes});
     }
     for (const Sending& sending : sendings) {
       if (!sending.bytes.empty()) outgoing.push_back({members_[index(sending.to)], sending.bytes});
@@ -256,27 +288,33 @@ class PointToPoint final : public Communicator {
     move(outgoing, incoming);
   }
 
-  void move(std::span<const Transport::Outgoing> outgoing, std::span<const Transport::Incoming> incoming) {
+  void move(std::span<const Transport::Outgoing> outgoing,
+            std::span<const Transport::Incoming> incoming) {
     if (outgoing.empty() && incoming.empty()) return;
     try {
       transport_->exchange(outgoing, incoming, deadline_);
     } catch (const CheckpointError& error) {
-      throw CheckpointError(error.code(), std::string(name_of(operation_)) + ": " + error.message(), {.rank = members_[index(rank_)]});
+      throw CheckpointError(error.code(), std::string(name_of(operation_)) + ": " + error.message(),
+                            {.rank = members_[index(rank_)]});
     }
   }
 
   void make_room(Receiving& receiving, const Header& header) const {
     const std::string from = "rank " + std::to_string(members_[index(receiving.from)]);
     if (header.operation != operation_ || header.number != number_) {
-      throw misuse(from + " called " + name_of(header.operation) + " (operation " + std::to_string(header.number) + ") where rank " +
-                   std::to_string(members_[index(rank_)]) + " called " + name_of(operation_) + " (operation " + std::to_string(number_) +
+      throw misuse(from + " called " + name_of(header.operation) + " (operation " +
+                   std::to_string(header.number) + ") where rank " +
+                   std::to_string(members_[index(rank_)]) + " called " + name_of(operation_) +
+                   " (operation " + std::to_string(number_) +
                    "): all ranks must call the same operations in the same order");
     }
     try {
       if (receiving.bytes.capacity() < header.size) receiving.bytes = Bytes();
       receiving.bytes.resize(static_cast<std::size_t>(header.size));
     } catch (const std::exception&) {
-      throw CheckpointError(ErrorCode::kIo, std::string(name_of(operation_)) + ": no memory for the " + grouped(header.size) + " bytes that " + from + " sends",
+      throw CheckpointError(ErrorCode::kIo,
+                            std::string(name_of(operation_)) + ": no memory for the " +
+                                grouped(header.size) + " bytes that " + from + " sends",
                             {.rank = members_[index(rank_)]});
     }
   }
@@ -295,22 +333,31 @@ class PointToPoint final : public Communicator {
 
 Deadline Deadline::after(std::chrono::milliseconds timeout) noexcept {
   constexpr std::chrono::hours kLongest{24 * 365};
-  return {std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, kLongest), timeout};
+  return {std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, kLongest),
+          timeout};
 }
 
 std::string ranks_text(std::span<const int> ranks) {
   constexpr std::size_t kMostNamed = 16;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return ranks.size() <= kMostNamed ? text : text + " and " + std::to_string(ranks.size() - kMostNamed) + " more";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return ranks.size() <= kMostNamed
+             ? text
+             : text + " and " + std::to_string(ranks.size() - kMostNamed) + " more";
 }
 
-std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank, int size, std::chrono::milliseconds timeout) {
+std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank,
+                                             int size, std::chrono::milliseconds timeout) {
   if (timeout <= timeout.zero()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the timeout of a communicator is " + std::to_string(timeout.count()) + " ms, expected a positive time");
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the timeout of a communicator is " +
+                                                           std::to_string(timeout.count()) +
+                                                           " ms, expected a positive time");
   }
   if (rank < 0 || rank >= size) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " is none of the " + std::to_string(size) + " ranks of a communicator");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "rank " + std::to_string(rank) + " is none of the " +
+                              std::to_string(size) + " ranks of a communicator");
   }
   std::vector<int> members(index(size));
   std::iota(members.begin(), members.end(), 0);

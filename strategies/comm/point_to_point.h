@@ -20,8 +20,9 @@ struct Deadline {
   bool passed() const noexcept { return std::chrono::steady_clock::now() >= at; }
 };
 
-/// Moves messages between ranks; all that a network must do to carry a Communicator. Ranks are numbered as in the whole job, also where only a part of them
-/// talks. Belongs to one thread at a time.
+/// Moves messages between ranks; all that a network must do to carry a Communicator. Ranks are
+/// numbered as in the whole job, also where only a part of them talks. Belongs to one thread at a
+/// time.
 class Transport {
  public:
   struct Outgoing {
@@ -35,22 +36,30 @@ class Transport {
 
   virtual ~Transport() = default;
 
-  /// Sends and receives all of these at once and returns when they are done. Nothing is empty, and the other side passes the same length. Messages between two
-  /// ranks arrive in the order of their calls. One call has any number of messages of one direction, or one of each. Throws CheckpointError (io) that names the
-  /// ranks waited for, at the latest at the deadline; nothing refers to the buffers any more then, and the transport is unusable.
-  virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) = 0;
+  /// Sends and receives all of these at once and returns when they are done. Nothing is empty, and
+  /// the other side passes the same length. Messages between two ranks arrive in the order of their
+  /// calls. One call has any number of messages of one direction, or one of each. Throws
+  /// CheckpointError (io) that names the ranks waited for, at the latest at the deadline; nothing
+  /// refers to the buffers any more then, and the transport is unusable.
+  virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                        const Deadline& deadline) = 0;
 
-  /// A transport for some of the ranks (ascending, at least two, this one among them). Its messages do not mix with those of this one, nor with those of others
-  /// made from it, also when different threads use them. All members call this; `group` connects them over this transport until it returns.
+  /// A transport for some of the ranks (ascending, at least two, this one among them). Its messages
+  /// do not mix with those of this one, nor with those of others made from it, also when different
+  /// threads use them. All members call this; `group` connects them over this transport until it
+  /// returns.
   virtual std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) = 0;
 };
 
 /// "rank 3"; "ranks 1, 2 and 7 more".
 std::string ranks_text(std::span<const int> ranks);
 
-/// Collectives from messages between two ranks each: exact for buffers of different lengths, the same for a part of the ranks as for all. Gathering is direct,
-/// broadcasting goes along a binomial tree. Ranks that are out of step are told, since every buffer is announced by a header with its operation.
-/// `timeout`: for each operation; positive. `rank` and `size` are those of the whole job. Throws CheckpointError (invalid argument).
-std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank, int size, std::chrono::milliseconds timeout);
+/// Collectives from messages between two ranks each: exact for buffers of different lengths, the
+/// same for a part of the ranks as for all. Gathering is direct, broadcasting goes along a binomial
+/// tree. Ranks that are out of step are told, since every buffer is announced by a header with its
+/// operation. `timeout`: for each operation; positive. `rank` and `size` are those of the whole
+/// job. Throws CheckpointError (invalid argument).
+std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank,
+                                             int size, std::chrono::milliseconds timeout);
 
 }  // namespace dckpt

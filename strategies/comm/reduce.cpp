@@ -7,10 +7,14 @@
 
 namespace dckpt {
 
-void reduce_into(std::span<std::int64_t> into, std::span<const std::int64_t> values, ReduceOp op) noexcept {
+void reduce_into(std::span<std::int64_t> into, std::span<const std::int64_t> values,
+                 ReduceOp op) noexcept {
   for (std::size_t i = 0; i < into.size(); ++i) {
     switch (op) {
-      case ReduceOp::kSum: into[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(into[i]) + static_cast<std::uint64_t>(values[i])); break;
+      case ReduceOp::kSum:
+        into[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(into[i]) +
+                                            static_cast<std::uint64_t>(values[i]));
+        break;
       case ReduceOp::kMin: into[i] = std::min(into[i], values[i]); break;
       case ReduceOp::kMax: into[i] = std::max(into[i], values[i]); break;
     }
@@ -19,7 +23,9 @@ void reduce_into(std::span<std::int64_t> into, std::span<const std::int64_t> val
 
 void check_root(const Communicator& comm, int root) {
   if (root >= 0 && root < comm.size()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument, "root " + std::to_string(root) + " is no rank of a communicator of " + std::to_string(comm.size()) + " ranks",
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "root " + std::to_string(root) + " is no rank of a communicator of " +
+                            std::to_string(comm.size()) + " ranks",
                         {.rank = comm.rank()});
 }
 

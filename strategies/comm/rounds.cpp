@@ -5,7 +5,8 @@
 
 namespace dckpt {
 
-std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths, std::size_t longest, std::size_t room) {
+std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths,
+                                            std::size_t longest, std::size_t room) {
   std::vector<std::vector<Piece>> rounds;
   bool more = true;
   for (std::size_t offset = 0; more; offset += longest) {
@@ -26,7 +27,9 @@ std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths
   return rounds;
 }
 
-std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing, std::span<const Transport::Incoming> incoming, std::size_t longest, std::size_t room) {
+std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing,
+                                 std::span<const Transport::Incoming> incoming, std::size_t longest,
+                                 std::size_t room) {
   const auto plan = [&](const auto& messages) {
     std::vector<std::size_t> lengths;
     for (const auto& message : messages) lengths.push_back(message.bytes.size());

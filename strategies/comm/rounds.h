@@ -18,10 +18,13 @@ struct Piece {
 
 constexpr std::size_t kPieceAlignment = 256;
 
-/// Messages of these lengths cut into pieces of at most `longest` bytes, and these into rounds whose pieces fit into `room` bytes (at least `longest`, both
-/// multiples of the alignment). A round has at most one piece of a message, and the k-th piece of one goes after the pieces before the k-th of all: so sender and
-/// receiver, who have different other messages, agree on the pieces and on their order.
-std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths, std::size_t longest, std::size_t room);
+/// Messages of these lengths cut into pieces of at most `longest` bytes, and these into rounds
+/// whose pieces fit into `room` bytes (at least `longest`, both multiples of the alignment). A
+/// round has at most one piece of a message, and the k-th piece of one goes after the pieces before
+/// the k-th of all: so sender and receiver, who have different other messages, agree on the pieces
+/// and on their order.
+std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths,
+                                            std::size_t longest, std::size_t room);
 
 /// What of an exchange travels at once, through a staging buffer for each direction.
 struct Round {
@@ -30,6 +33,8 @@ struct Round {
   std::vector<int> peers;  ///< ascending
 };
 
-std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing, std::span<const Transport::Incoming> incoming, std::size_t longest, std::size_t room);
+std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing,
+                                 std::span<const Transport::Incoming> incoming, std::size_t longest,
+                                 std::size_t room);
 
 }  // namespace dckpt

@@ -1,15 +1,19 @@
 // Messages through shared memory.
 //
-// Each direction between two ranks has a channel: a ring of bytes in a memory file that the sender makes. Before the first message the sender tells over the network where
-// the memory file is to be found, the receiver maps it and answers whether that worked; if not, this direction stays on the network for good.
+// Each direction between two ranks has a channel: a ring of bytes in a memory file that the sender
+// makes. Before the first message the sender tells over the network where the memory file is to be
+// found, the receiver maps it and answers whether that worked; if not, this direction stays on the
+// network for good.
 //
 //   written   bytes put into the ring so far; only the sender changes it
 //   read      bytes taken out so far; only the receiver changes it
-//   state     of each side: for which rank it waits, and why it has given up. Who waits for a rank that waits itself says for whom, so all ranks name the one at fault.
+//   state     of each side: for which rank it waits, and why it has given up. Who waits for a rank
+//             that waits itself says for whom, so all ranks name the one at fault.
 //
-// Each side keeps its own counter by itself as well, and checks the other's: it is another process's memory. The file is sealed against shrinking before it is
-// offered, so that reading it cannot fail. Nobody blocks in the system while waiting: both sides look again, at growing intervals, until the deadline, and now and then
-// whether the other process is alive.
+// Each side keeps its own counter by itself as well, and checks the other's: it is another
+// process's memory. The file is sealed against shrinking before it is offered, so that reading it
+// cannot fail. Nobody blocks in the system while waiting: both sides look again, at growing
+// intervals, until the deadline, and now and then whether the other process is alive.
 
 #include "strategies/comm/shared_memory.h"
 
@@ -109,7 +113,9 @@ class Channel {
     Offer offer;
     offer.host = this_host();
     memory_ = posix::Fd(::memfd_create("dckpt", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!memory_ || ::ftruncate(memory_.get(), sizeof(SharedRing)) != 0 || ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0 || !map()) return offer;
+    if (!memory_ || ::ftruncate(memory_.get(), sizeof(SharedRing)) != 0 ||
+        ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0 || !map())
+      return offer;
     std::random_device random;
     for (std::uint64_t& word : offer.token) word = (std::uint64_t{random()} << 32) | random() | 1U;
     ring_->token = offer.token;
@@ -120,24 +126,34 @@ class Channel {
 
   /// The receiver's side.
   Answer take(const Offer& offer) {
-    if (offer.descriptor < 0 || offer.host.front() == '\0' || offer.host != this_host()) return Answer::kRefused;
-    const std::string path = "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.descriptor);
+    if (offer.descriptor < 0 || offer.host.front() == '\0' || offer.host != this_host())
+      return Answer::kRefused;
+    const std::string path =
+        "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.descriptor);
     memory_ = posix::Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     const int seals = !memory_ ? -1 : ::fcntl(memory_.get(), F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::lseek(memory_.get(), 0, SEEK_END) != sizeof(SharedRing) || !map() || ring_->token != offer.token) return Answer::kRefused;
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+        ::lseek(memory_.get(), 0, SEEK_END) != sizeof(SharedRing) || !map() ||
+        ring_->token != offer.token)
+      return Answer::kRefused;
     watch(offer.process);
     return Answer::kAccepted;
   }
 
   /// The other side's process, to notice its end.
-  void watch(std::int64_t process) { process_ = posix::Fd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0))); }
+  void watch(std::int64_t process) {
+    process_ =
+        posix::Fd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0)));
+  }
 
   bool other_has_ended() const {
     pollfd ended{process_.get(), POLLIN, 0};
     return process_ && ::poll(&ended, 1, 0) == 1;
   }
 
-  void say_waiting(std::optional<int> peer) noexcept { mine().waits_for.store(peer ? *peer + 1 : 0, std::memory_order_relaxed); }
+  void say_waiting(std::optional<int> peer) noexcept {
+    mine().waits_for.store(peer ? *peer + 1 : 0, std::memory_order_relaxed);
+  }
 
   void say_farewell(const std::string& why) noexcept {
     const std::size_t count = std::min(why.size(), mine().farewell.size());
@@ -152,7 +168,11 @@ class Channel {
   }
 
   /// Why the other side has given up; empty as long as it has not.
-  std::string farewell() const { return {theirs().farewell.data(), std::min<std::size_t>(theirs().length.load(std::memory_order_acquire), theirs().farewell.size())}; }
+  std::string farewell() const {
+    return {theirs().farewell.data(),
+            std::min<std::size_t>(theirs().length.load(std::memory_order_acquire),
+                                  theirs().farewell.size())};
+  }
 
   /// Puts in as much as there is room for. Returns how much.
   std::size_t send(ByteView bytes) {
@@ -169,7 +189,8 @@ class Channel {
   }
 
   std::size_t receive(MutableByteView bytes) {
-    const std::uint64_t available = ring_->written.value.load(std::memory_order_acquire) - position_;
+    const std::uint64_t available =
+        ring_->written.value.load(std::memory_order_acquire) - position_;
     check(available);
     const std::size_t count = std::min<std::size_t>(bytes.size(), available);
     const std::size_t at = position_ % kRing;
@@ -186,13 +207,17 @@ class Channel {
   State& theirs() const noexcept { return ring_->states[sends_ ? 1 : 0]; }
 
   bool map() {
-    void* const memory = ::mmap(nullptr, sizeof(SharedRing), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
+    void* const memory =
+        ::mmap(nullptr, sizeof(SharedRing), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
     if (memory != MAP_FAILED) ring_ = static_cast<SharedRing*>(memory);
     return ring_ != nullptr;
   }
 
   static void check(std::uint64_t used) {
-    if (used > kRing) throw CheckpointError(ErrorCode::kIo, "the counters in the memory shared with another rank are impossible: something has written over it");
+    if (used > kRing)
+      throw CheckpointError(ErrorCode::kIo,
+                            "the counters in the memory shared with another rank are impossible: "
+                            "something has written over it");
   }
 
   posix::Fd memory_;
@@ -204,23 +229,28 @@ class Channel {
 
 class SharedMemoryTransport final : public Transport {
  public:
-  SharedMemoryTransport(std::shared_ptr<Transport> network, int rank) : network_(std::move(network)), rank_(rank) {}
+  SharedMemoryTransport(std::shared_ptr<Transport> network, int rank)
+      : network_(std::move(network)), rank_(rank) {}
 
-  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                const Deadline& deadline) override {
     open_channels(outgoing, incoming, deadline);
     std::vector<Outgoing> network_out;
     std::vector<Incoming> network_in;
     std::vector<Moving> moving;
     for (const Outgoing& one : outgoing) {
       Channel* const channel = to_.at(one.to).get();
-      channel != nullptr ? moving.push_back({one.to, channel, one.bytes, {}}) : network_out.push_back(one);
+      channel != nullptr ? moving.push_back({one.to, channel, one.bytes, {}})
+                         : network_out.push_back(one);
     }
     for (const Incoming& one : incoming) {
       Channel* const channel = from_.at(one.from).get();
-      channel != nullptr ? moving.push_back({one.from, channel, {}, one.bytes}) : network_in.push_back(one);
+      channel != nullptr ? moving.push_back({one.from, channel, {}, one.bytes})
+                         : network_in.push_back(one);
     }
     try {
-      if (!network_out.empty() || !network_in.empty()) network_->exchange(network_out, network_in, deadline);
+      if (!network_out.empty() || !network_in.empty())
+        network_->exchange(network_out, network_in, deadline);
       move(std::move(moving), deadline);
     } catch (const CheckpointError& error) {
       for_all_channels([&](Channel& channel) { channel.say_farewell(error.message()); });
@@ -228,7 +258,9 @@ class SharedMemoryTransport final : public Transport {
     }
   }
 
-  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override { return with_shared_memory(network_->part(members, group), rank_); }
+  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override {
+    return with_shared_memory(network_->part(members, group), rank_);
+  }
 
  private:
   /// A null channel: messages in this direction use the network.
@@ -242,7 +274,8 @@ class SharedMemoryTransport final : public Transport {
   };
 
   /// For the messages of a call between ranks that had none before.
-  void open_channels(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) {
+  void open_channels(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                     const Deadline& deadline) {
     std::map<int, Offer> made;
     std::map<int, Offer> received;
     for (const Outgoing& one : outgoing) {
@@ -270,11 +303,14 @@ class SharedMemoryTransport final : public Transport {
   }
 
   template <typename Message>
-  void swap_messages(const std::map<int, Message>& mine, std::map<int, Message>& theirs, const Deadline& deadline) {
+  void swap_messages(const std::map<int, Message>& mine, std::map<int, Message>& theirs,
+                     const Deadline& deadline) {
     std::vector<Outgoing> outgoing;
     std::vector<Incoming> incoming;
-    for (const auto& [peer, message] : mine) outgoing.push_back({peer, std::as_bytes(std::span(&message, 1))});
-    for (auto& [peer, message] : theirs) incoming.push_back({peer, std::as_writable_bytes(std::span(&message, 1))});
+    for (const auto& [peer, message] : mine)
+      outgoing.push_back({peer, std::as_bytes(std::span(&message, 1))});
+    for (auto& [peer, message] : theirs)
+      incoming.push_back({peer, std::as_writable_bytes(std::span(&message, 1))});
     network_->exchange(outgoing, incoming, deadline);
   }
 
@@ -289,7 +325,8 @@ class SharedMemoryTransport final : public Transport {
 
   /// Who does not send comes before who does not receive.
   static const Moving& awaited(const std::vector<Moving>& moving) {
-    const auto silent = std::find_if(moving.begin(), moving.end(), [](const Moving& one) { return !one.to_receive.empty(); });
+    const auto silent = std::find_if(moving.begin(), moving.end(),
+                                     [](const Moving& one) { return !one.to_receive.empty(); });
     return silent != moving.end() ? *silent : moving.front();
   }
 
@@ -308,12 +345,14 @@ class SharedMemoryTransport final : public Transport {
       std::size_t moved = 0;
       for (Moving& one : moving) {
         const std::size_t sent = one.to_send.empty() ? 0 : one.channel->send(one.to_send);
-        const std::size_t received = one.to_receive.empty() ? 0 : one.channel->receive(one.to_receive);
+        const std::size_t received =
+            one.to_receive.empty() ? 0 : one.channel->receive(one.to_receive);
         one.to_send = one.to_send.subspan(sent);
         one.to_receive = one.to_receive.subspan(received);
         moved += sent + received;
       }
-      std::erase_if(moving, [](const Moving& one) { return one.to_send.empty() && one.to_receive.empty(); });
+      std::erase_if(
+          moving, [](const Moving& one) { return one.to_send.empty() && one.to_receive.empty(); });
       if (moved > 0) {
         if (idle >= kYields) for_all_channels([](Channel& channel) { channel.say_waiting({}); });
         idle = 0;
@@ -327,19 +366,28 @@ class SharedMemoryTransport final : public Transport {
       }
       for (const Moving& one : moving) {
         const std::string why = one.channel->farewell();
-        if (!why.empty()) throw CheckpointError(ErrorCode::kIo, "rank " + std::to_string(one.peer) + " has given up: " + printable(why));
+        if (!why.empty())
+          throw CheckpointError(ErrorCode::kIo, "rank " + std::to_string(one.peer) +
+                                                    " has given up: " + printable(why));
       }
-      if (ended) throw CheckpointError(ErrorCode::kIo, "lost the connection to rank " + std::to_string(*ended) + ": its process has ended");
+      if (ended)
+        throw CheckpointError(
+            ErrorCode::kIo,
+            "lost the connection to rank " + std::to_string(*ended) + ": its process has ended");
       const Moving& silent = awaited(moving);
       const std::optional<int> other = culprit(silent);
       if (deadline.passed()) {
-        throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " + std::to_string(silent.peer) +
-                                                  (other ? ", which waits for rank " + std::to_string(*other) : ""));
+        throw CheckpointError(
+            ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " +
+                                std::to_string(silent.peer) +
+                                (other ? ", which waits for rank " + std::to_string(*other) : ""));
       }
       for_all_channels([&](Channel& channel) { channel.say_waiting(other.value_or(silent.peer)); });
       if (const auto now = Clock::now(); now >= next_life_sign) {
         next_life_sign = now + kLifeSign;
-        const auto found = std::find_if(moving.begin(), moving.end(), [](const Moving& one) { return one.channel->other_has_ended(); });
+        const auto found = std::find_if(moving.begin(), moving.end(), [](const Moving& one) {
+          return one.channel->other_has_ended();
+        });
         if (found != moving.end()) ended = found->peer;
       }
       std::this_thread::sleep_for(nap);
@@ -355,6 +403,8 @@ class SharedMemoryTransport final : public Transport {
 
 }  // namespace
 
-std::shared_ptr<Transport> with_shared_memory(std::shared_ptr<Transport> network, int rank) { return std::make_shared<SharedMemoryTransport>(std::move(network), rank); }
+std::shared_ptr<Transport> with_shared_memory(std::shared_ptr<Transport> network, int rank) {
+  return std::make_shared<SharedMemoryTransport>(std::move(network), rank);
+}
 
 }  // namespace dckpt

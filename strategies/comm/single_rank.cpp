@@ -20,7 +20,9 @@ class SingleRank final : public Communicator {
     return all_gather(mine);
   }
 
-  std::vector<Bytes> all_gather(ByteView mine) override { return {Bytes(mine.begin(), mine.end())}; }
+  std::vector<Bytes> all_gather(ByteView mine) override {
+    return {Bytes(mine.begin(), mine.end())};
+  }
 
   Bytes scatter(std::span<const Bytes> parts, int root) override {
     check_root(*this, root);
@@ -37,14 +39,19 @@ class SingleRank final : public Communicator {
     return parts;
   }
 
-  std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp) override { return {values.begin(), values.end()}; }
+  std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp) override {
+    return {values.begin(), values.end()};
+  }
 
   std::unique_ptr<Communicator> split(int) override { return single_rank(); }
 
  private:
   static const Bytes& only(std::span<const Bytes> parts) {
     if (parts.size() != 1) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "got " + std::to_string(parts.size()) + " buffers for the only rank, expected one per rank", {.rank = 0});
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "got " + std::to_string(parts.size()) +
+                                " buffers for the only rank, expected one per rank",
+                            {.rank = 0});
     }
     return parts.front();
   }
@@ -52,6 +59,8 @@ class SingleRank final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> single_rank() { return std::make_unique<SingleRank>(); }
+std::unique_ptr<Communicator> single_rank() {
+  return std::make_unique<SingleRank>();
+}
 
 }  // namespace dckpt

@@ -17,11 +17,13 @@ namespace {
 // Longer ones would overflow the clock.
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
-/// An error that only reports another rank's: that one is the better answer to the caller of run_ranks.
+/// An error that only reports another rank's: that one is the better answer to the caller of
+/// run_ranks.
 class PeerFailure final : public CheckpointError {
  public:
   PeerFailure(const std::string& what, std::string cause, int rank)
-      : CheckpointError(ErrorCode::kIo, what + " cannot be completed: " + cause, {.rank = rank}), cause_(std::move(cause)) {}
+      : CheckpointError(ErrorCode::kIo, what + " cannot be completed: " + cause, {.rank = rank}),
+        cause_(std::move(cause)) {}
 
   const std::string& cause() const noexcept { return cause_; }
 
@@ -29,7 +31,8 @@ class PeerFailure final : public CheckpointError {
   std::string cause_;
 };
 
-/// What the threads of one run_ranks share. One mutex and one condition for all groups: ranks are few, messages are plain memory.
+/// What the threads of one run_ranks share. One mutex and one condition for all groups: ranks are
+/// few, messages are plain memory.
 struct World {
   std::mutex mutex;
   std::condition_variable changed;
@@ -44,20 +47,21 @@ struct World {
 
 struct Group;
 
-/// One collective operation of a group. When it is complete it no longer changes, except that a buffer meant for one rank may be
-/// moved out by that rank.
+/// One collective operation of a group. When it is complete it no longer changes, except that a
+/// buffer meant for one rank may be moved out by that rank.
 struct Round {
   std::string what;
-  std::map<int, std::vector<Bytes>> brought;     ///< by rank in the group
-  std::map<int, std::shared_ptr<Group>> groups;  ///< of a split, by colour; guarded by the world's mutex
+  std::map<int, std::vector<Bytes>> brought;  ///< by rank in the group
+  std::map<int, std::shared_ptr<Group>>
+      groups;  ///< of a split, by colour; guarded by the world's mutex
 };
 
 /// Ranks that communicate; guarded by the world's mutex.
 struct Group {
   World& world;
-  std::vector<int> members;  ///< world ranks in group rank order
+  std::vector<int> members;                                  ///< world ranks in group rank order
   std::map<std::uint64_t, std::shared_ptr<Round>> rounds{};  ///< unfinished ones, by number
-  std::string failure{};     ///< why it is unusable
+  std::string failure{};                                     ///< why it is unusable
 
   bool complete(const Round& round) const { return round.brought.size() == members.size(); }
 
@@ -74,7 +78,8 @@ struct Group {
   std::string obstacle(const Round& round) const {
     if (!failure.empty() || world.ended.empty()) return failure;
     for (const int rank : missing(round)) {
-      if (const auto found = world.ended.find(rank); found != world.ended.end()) return found->second;
+      if (const auto found = world.ended.find(rank); found != world.ended.end())
+        return found->second;
     }
     return {};
   }
@@ -82,13 +87,15 @@ struct Group {
 
 std::string rank_list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
   return text;
 }
 
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(std::shared_ptr<Group> group, int rank, std::chrono::milliseconds timeout) : group_(std::move(group)), rank_(rank), timeout_(timeout) {}
+  ThreadCommunicator(std::shared_ptr<Group> group, int rank, std::chrono::milliseconds timeout)
+      : group_(std::move(group)), rank_(rank), timeout_(timeout) {}
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return static_cast<int>(group_->members.size()); }
@@ -98,7 +105,8 @@ class ThreadCommunicator final : public Communicator {
 
   std::vector<Bytes> gather(ByteView mine, int root) override {
     check_root(*this, root);
-    const auto round = meet("gather to rank " + std::to_string(root), {Bytes(mine.begin(), mine.end())});
+    const auto round =
+        meet("gather to rank " + std::to_string(root), {Bytes(mine.begin(), mine.end())});
     std::vector<Bytes> all;
     if (rank_ != root) return all;
     for (auto& [sender, parts] : round->brought) all.push_back(std::move(parts.front()));
@@ -114,13 +122,16 @@ class ThreadCommunicator final : public Communicator {
 
   Bytes scatter(std::span<const Bytes> parts, int root) override {
     check_root(*this, root);
-    const auto round = meet("scatter from rank " + std::to_string(root), rank_ == root ? std::vector<Bytes>(parts.begin(), parts.end()) : std::vector<Bytes>{});
+    const auto round =
+        meet("scatter from rank " + std::to_string(root),
+             rank_ == root ? std::vector<Bytes>(parts.begin(), parts.end()) : std::vector<Bytes>{});
     return take_part(*round, root);
   }
 
   Bytes broadcast(ByteView bytes, int root) override {
     check_root(*this, root);
-    const auto round = meet("broadcast from rank " + std::to_string(root), {rank_ == root ? Bytes(bytes.begin(), bytes.end()) : Bytes{}});
+    const auto round = meet("broadcast from rank " + std::to_string(root),
+                            {rank_ == root ? Bytes(bytes.begin(), bytes.end()) : Bytes{}});
     return round->brought.at(root).front();
   }
 
@@ -143,7 +154,9 @@ class ThreadCommunicator final : public Communicator {
         continue;
       }
       if (others.size() != result.size()) {
-        throw misuse("all_reduce: rank 0 passed " + std::to_string(result.size()) + " values, rank " + std::to_string(sender) + " " + std::to_string(others.size()));
+        throw misuse("all_reduce: rank 0 passed " + std::to_string(result.size()) +
+                     " values, rank " + std::to_string(sender) + " " +
+                     std::to_string(others.size()));
       }
       reduce_into(result, others, op);
     }
@@ -170,7 +183,9 @@ class ThreadCommunicator final : public Communicator {
  private:
   int world_rank() const { return group_->members[static_cast<std::size_t>(rank_)]; }
 
-  CheckpointError misuse(const std::string& message) const { return {ErrorCode::kInvalidArgument, message, {.rank = world_rank()}}; }
+  CheckpointError misuse(const std::string& message) const {
+    return {ErrorCode::kInvalidArgument, message, {.rank = world_rank()}};
+  }
 
   /// Brings `mine` to the next operation and waits until all ranks have brought theirs.
   std::shared_ptr<Round> meet(const std::string& what, std::vector<Bytes> mine) {
@@ -182,7 +197,8 @@ class ThreadCommunicator final : public Communicator {
     const std::shared_ptr<Round> round = slot;
 
     if (round->what != what && group.failure.empty()) {
-      group.failure = "rank " + std::to_string(world_rank()) + " called " + what + " where other ranks called " + round->what +
+      group.failure = "rank " + std::to_string(world_rank()) + " called " + what +
+                      " where other ranks called " + round->what +
                       ": all ranks must call the same operations in the same order";
       group.world.changed.notify_all();
       throw misuse(group.failure);
@@ -200,7 +216,9 @@ class ThreadCommunicator final : public Communicator {
     });
     if (!obstacle.empty()) throw PeerFailure(what, obstacle, world_rank());
     if (!came) {
-      group.failure = "rank " + std::to_string(world_rank()) + " waited " + std::to_string(timeout_.count()) + " ms in " + what + " for " + rank_list(group.missing(*round));
+      group.failure = "rank " + std::to_string(world_rank()) + " waited " +
+                      std::to_string(timeout_.count()) + " ms in " + what + " for " +
+                      rank_list(group.missing(*round));
       group.world.changed.notify_all();
       throw CheckpointError(ErrorCode::kIo, group.failure, {.rank = world_rank()});
     }
@@ -210,7 +228,8 @@ class ThreadCommunicator final : public Communicator {
   Bytes take_part(Round& round, int sender) const {
     std::vector<Bytes>& parts = round.brought.at(sender);
     if (parts.size() != group_->members.size()) {
-      throw misuse(round.what + ": rank " + std::to_string(sender) + " passed " + std::to_string(parts.size()) + " buffers, expected one for each of the " +
+      throw misuse(round.what + ": rank " + std::to_string(sender) + " passed " +
+                   std::to_string(parts.size()) + " buffers, expected one for each of the " +
                    std::to_string(group_->members.size()) + " ranks");
     }
     return std::move(parts[static_cast<std::size_t>(rank_)]);
@@ -248,9 +267,12 @@ Outcome run_rank(World& world, int rank, const std::function<void()>& body) {
 
 }  // namespace
 
-void run_ranks(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout) {
+void run_ranks(int size, const std::function<void(Communicator&)>& body,
+               std::chrono::milliseconds timeout) {
   timeout = std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
-  if (size < 1) throw CheckpointError(ErrorCode::kInvalidArgument, "cannot run " + std::to_string(size) + " ranks: at least one is needed");
+  if (size < 1)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot run " + std::to_string(size) + " ranks: at least one is needed");
   World world;
   const auto group = std::make_shared<Group>(Group{world, {}});
   for (int rank = 0; rank < size; ++rank) group->members.push_back(rank);
@@ -264,7 +286,8 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body, std::ch
           ThreadCommunicator comm(group, rank, timeout);
           outcome = run_rank(world, rank, [&] { body(comm); });
         });
-      } catch (const std::exception& error) {  // no thread to be had: the others must not wait for this rank
+      } catch (const std::exception&
+                   error) {  // no thread to be had: the others must not wait for this rank
         world.end(rank, "rank " + std::to_string(rank) + " could not be started: " + error.what());
         outcome = {std::current_exception(), false};
       }
@@ -272,7 +295,8 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body, std::ch
   }
   for (const bool reports : {false, true}) {
     for (const Outcome& outcome : outcomes) {
-      if (outcome.error && outcome.only_reports_a_peer == reports) std::rethrow_exception(outcome.error);
+      if (outcome.error && outcome.only_reports_a_peer == reports)
+        std::rethrow_exception(outcome.error);
     }
   }
 }

@@ -25,7 +25,8 @@ struct SourceFile {
   std::optional<RankFile> of_rank{};  ///< without its state yet
 };
 
-[[noreturn]] void fail(const Storage& storage, ErrorCode code, const std::string& message, const std::string& file) {
+[[noreturn]] void fail(const Storage& storage, ErrorCode code, const std::string& message,
+                       const std::string& file) {
   throw CheckpointError(code, message, {.file = storage.describe(file)});
 }
 
@@ -37,7 +38,8 @@ std::vector<SourceFile> find_files(const Storage& storage) {
   std::vector<std::string> folders;
   for (const FileInfo& entry : storage.list("")) {
     if (!is_rank_folder(entry.name)) continue;
-    if (entry.kind != FileInfo::Kind::kDirectory) fail(storage, ErrorCode::kCorrupt, "a rank's folder is no directory", entry.name);
+    if (entry.kind != FileInfo::Kind::kDirectory)
+      fail(storage, ErrorCode::kCorrupt, "a rank's folder is no directory", entry.name);
     folders.push_back(entry.name);
   }
   if (folders.empty()) fail(storage, ErrorCode::kIncomplete, "there is no mp_rank_XX folder", "");
@@ -47,10 +49,13 @@ std::vector<SourceFile> find_files(const Storage& storage) {
     const std::size_t before = files.size();
     for (const FileInfo& entry : storage.list(folder)) {
       if (!entry.name.ends_with(kSuffix)) continue;
-      const RankFile file{.folder = folder, .stem = entry.name.substr(0, entry.name.size() - kSuffix.size()), .state = nullptr};
+      const RankFile file{.folder = folder,
+                          .stem = entry.name.substr(0, entry.name.size() - kSuffix.size()),
+                          .state = nullptr};
       files.push_back({file.name(), key_prefix(file, folders.size() > 1), file});
     }
-    if (files.size() == before) fail(storage, ErrorCode::kIncomplete, "the rank's folder holds no .pt file", folder);
+    if (files.size() == before)
+      fail(storage, ErrorCode::kIncomplete, "the rank's folder holds no .pt file", folder);
   }
   return files;
 }
@@ -59,24 +64,31 @@ std::vector<SourceFile> find_files(const Storage& storage) {
 std::uint64_t extent_bytes(const Tensor& tensor) {
   if (tensor.numel() == 0) return 0;
   std::int64_t last = 0;
-  for (std::size_t axis = 0; axis < tensor.dim(); ++axis) last += (tensor.shape()[axis] - 1) * tensor.strides()[axis];
+  for (std::size_t axis = 0; axis < tensor.dim(); ++axis)
+    last += (tensor.shape()[axis] - 1) * tensor.strides()[axis];
   return static_cast<std::uint64_t>(last + 1) * item_size(tensor.dtype());
 }
 
-/// The record that consists of these bytes. One that several tensors share is read by none of them as a whole.
-std::optional<RecordedCrc> exact_record(const std::vector<RecordedCrc>& records, std::uint64_t offset, std::uint64_t length) {
+/// The record that consists of these bytes. One that several tensors share is read by none of them
+/// as a whole.
+std::optional<RecordedCrc> exact_record(const std::vector<RecordedCrc>& records,
+                                        std::uint64_t offset, std::uint64_t length) {
   const auto found = std::ranges::lower_bound(records, offset, {}, &RecordedCrc::offset);
-  if (found == records.end() || found->offset != offset || found->length != length) return std::nullopt;
+  if (found == records.end() || found->offset != offset || found->length != length)
+    return std::nullopt;
   return *found;
 }
 
-Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file, const std::vector<RecordedCrc>& records) {
+Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file,
+                        const std::vector<RecordedCrc>& records) {
   if (tensor.file_range() == nullptr) return tensor;
   auto bytes = std::make_shared<Bytes>(extent_bytes(tensor));
   file.read(tensor.file_range()->offset, *bytes);
   const auto record = exact_record(records, tensor.file_range()->offset, bytes->size());
   if (record && crc32(*bytes) != record->crc) {
-    throw CheckpointError(ErrorCode::kCorrupt, "the elements of a tensor have another CRC-32 than the archive says: they were damaged after they had been written",
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "the elements of a tensor have another CRC-32 than the archive says: "
+                          "they were damaged after they had been written",
                           {.file = file.name(), .offset = record->offset});
   }
   Tensor read(tensor.dtype(), tensor.shape(), tensor.strides(), bytes->data(), bytes);
@@ -86,8 +98,11 @@ Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file, const st
 
 class LegacyReader final : public CheckpointReader {
  public:
-  LegacyReader(std::shared_ptr<const Storage> storage, const std::vector<SourceFile>& files, std::string producer)
-      : storage_(std::move(storage)), info_{.format = "torch", .producer = std::move(producer)}, checked_(files.size()) {
+  LegacyReader(std::shared_ptr<const Storage> storage, const std::vector<SourceFile>& files,
+               std::string producer)
+      : storage_(std::move(storage)),
+        info_{.format = "torch", .producer = std::move(producer)},
+        checked_(files.size()) {
     std::set<std::string> keys;
     for (const SourceFile& file : files) add(file, keys);
     check_ranks(files);
@@ -100,17 +115,21 @@ class LegacyReader final : public CheckpointReader {
   Value common_state() const override {
     if (rests_.size() == 1) return with_tensors(0);
     Dict states;
-    for (std::size_t file = 0; file < rests_.size(); ++file) states.set(metadata_.files[file], with_tensors(file));
+    for (std::size_t file = 0; file < rests_.size(); ++file)
+      states.set(metadata_.files[file], with_tensors(file));
     return states;
   }
 
-  ChunkPayload locate(std::size_t tensor, std::size_t, const ReadableFile&) const override { return payloads_.at(tensor); }
+  ChunkPayload locate(std::size_t tensor, std::size_t, const ReadableFile&) const override {
+    return payloads_.at(tensor);
+  }
 
   Bytes object_bytes(std::size_t) const override { throw no_objects(); }
   Value decode_object(std::size_t, ByteView) const override { throw no_objects(); }
   bool check_object(std::size_t) const override { throw no_objects(); }
 
-  /// A CRC covers a whole storage, which tensors may share, and the pickle matters to all of them: the first question about a file checks all of it.
+  /// A CRC covers a whole storage, which tensors may share, and the pickle matters to all of them:
+  /// the first question about a file checks all of it.
   bool check_chunk(std::size_t tensor, std::size_t, const ReadableFile&) const override {
     const std::uint32_t index = metadata_.tensors.at(tensor).places.front().file;
     FileCheck& check = checked_[index];
@@ -130,7 +149,9 @@ class LegacyReader final : public CheckpointReader {
     bool has_checksums = false;
   };
 
-  static CheckpointError no_objects() { return {ErrorCode::kInvalidArgument, "a checkpoint of format torch has no sharded objects"}; }
+  static CheckpointError no_objects() {
+    return {ErrorCode::kInvalidArgument, "a checkpoint of format torch has no sharded objects"};
+  }
 
   void add(const SourceFile& source, std::set<std::string>& keys) {
     const auto file = storage_->open(source.name);
@@ -141,16 +162,26 @@ class LegacyReader final : public CheckpointReader {
     metadata_.files.push_back(source.name);
     for (auto& [path, tensor] : state.tensors) {
       std::string key = source.key_prefix + path;
-      if (!keys.insert(key).second) fail(*storage_, ErrorCode::kUnsupported, "two tensors have the path " + quoted(key), source.name);
-      const std::uint64_t offset = tensor.file_range() == nullptr ? 0 : tensor.file_range()->offset;  // tensors without elements may lack it
-      TensorMetadata stored{.key = std::move(key),
-                            .properties = {.dtype = tensor.dtype(), .requires_grad = tensor.requires_grad},
-                            .size = tensor.shape(),
-                            .chunks = BoxList(tensor.dim())};
+      if (!keys.insert(key).second)
+        fail(*storage_, ErrorCode::kUnsupported, "two tensors have the path " + quoted(key),
+             source.name);
+      const std::uint64_t offset =
+          tensor.file_range() == nullptr
+              ? 0
+              : tensor.file_range()->offset;  // tensors without elements may lack it
+      TensorMetadata stored{
+          .key = std::move(key),
+          .properties = {.dtype = tensor.dtype(), .requires_grad = tensor.requires_grad},
+          .size = tensor.shape(),
+          .chunks = BoxList(tensor.dim())};
       stored.chunks.push_back(whole(tensor.shape()));
       stored.places.push_back({.file = index, .offset = offset, .length = extent_bytes(tensor)});
       metadata_.tensors.push_back(std::move(stored));
-      payloads_.push_back({.offset = offset, .dtype = tensor.dtype(), .strides = tensor.strides(), .contiguous = tensor.is_contiguous(), .record = exact_record(records, offset, extent_bytes(tensor))});
+      payloads_.push_back({.offset = offset,
+                           .dtype = tensor.dtype(),
+                           .strides = tensor.strides(),
+                           .contiguous = tensor.is_contiguous(),
+                           .record = exact_record(records, offset, extent_bytes(tensor))});
     }
     rests_.push_back(std::move(state.rest));
     records_.push_back(std::move(records));
@@ -162,9 +193,10 @@ class LegacyReader final : public CheckpointReader {
       if (!sources[i].of_rank) continue;
       files.push_back(*sources[i].of_rank);
       files.back().state = &rests_[i];
-      files.back().has_elements = std::ranges::any_of(metadata_.tensors, [&](const TensorMetadata& tensor) {
-        return tensor.places.front().file == i && tensor.places.front().length > 0;
-      });
+      files.back().has_elements =
+          std::ranges::any_of(metadata_.tensors, [&](const TensorMetadata& tensor) {
+            return tensor.places.front().file == i && tensor.places.front().length > 0;
+          });
     }
     check_rank_grid(*storage_, files);
   }
@@ -172,26 +204,34 @@ class LegacyReader final : public CheckpointReader {
   /// What is not a tensor of the checkpoint, with the tensors inside tuples and objects read.
   Value with_tensors(std::size_t index) const {
     const auto file = storage_->open(metadata_.files[index]);
-    return replace_tensors(rests_[index], [&](const Tensor& tensor) { return read_lazy_tensor(tensor, *file, records_[index]); });
+    return replace_tensors(rests_[index], [&](const Tensor& tensor) {
+      return read_lazy_tensor(tensor, *file, records_[index]);
+    });
   }
 
   std::shared_ptr<const Storage> storage_;
   CheckpointInfo info_;
   Metadata metadata_;
-  std::vector<ChunkPayload> payloads_;  // of metadata_.tensors, same order
-  std::vector<Value> rests_;            // of metadata_.files, same order
+  std::vector<ChunkPayload> payloads_;             // of metadata_.tensors, same order
+  std::vector<Value> rests_;                       // of metadata_.files, same order
   std::vector<std::vector<RecordedCrc>> records_;  // the same, by offset
   mutable std::vector<FileCheck> checked_;
 };
 
 }  // namespace
 
-bool is_rank_folder(const std::string& name) { return rank_folder_numbers(name).has_value(); }
+bool is_rank_folder(const std::string& name) {
+  return rank_folder_numbers(name).has_value();
+}
 
-std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage, const std::optional<std::string>& file) {
-  if (file) return std::make_unique<LegacyReader>(std::move(storage), std::vector{SourceFile{*file, ""}}, "");
+std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage,
+                                                    const std::optional<std::string>& file) {
+  if (file)
+    return std::make_unique<LegacyReader>(std::move(storage), std::vector{SourceFile{*file, ""}},
+                                          "");
   const std::vector<SourceFile> files = find_files(*storage);
-  return std::make_unique<LegacyReader>(std::move(storage), files, "Megatron-LM, one file per model-parallel rank");
+  return std::make_unique<LegacyReader>(std::move(storage), files,
+                                        "Megatron-LM, one file per model-parallel rank");
 }
 
 }  // namespace dckpt

@@ -9,22 +9,29 @@
 
 namespace dckpt {
 
-/// Opens a checkpoint of Megatron's oldest format, "torch", for reading, or any file that torch.save wrote:
+/// Opens a checkpoint of Megatron's oldest format, "torch", for reading, or any file that
+/// torch.save wrote:
 ///
-///     mp_rank_00/model_optim_rng.pt          one folder per model-parallel rank: mp_rank_<tp>[_<pp>][_<ep>]
+///     mp_rank_00/model_optim_rng.pt          one folder per model-parallel rank:
+///                                            mp_rank_<tp>[_<pp>][_<ep>]
 ///     mp_rank_00/distrib_optim.pt            and whatever other .pt files lie there
 ///
-/// Every tensor in the nested state is a tensor of the checkpoint, of one chunk, under its path: "model.language_model.embedding.weight". With several
-/// ranks, each of which holds its own part, the folder goes before: "mp_rank_00_001/model.…". What other files than model_optim_rng.pt hold gets
-/// the file's stem: "distrib_optim.0.(torch.bfloat16, torch.float32).param". The common state is the rest (see take_apart): the file's own for
-/// a single file, else a dict of them by the files' relative names. There are no objects.
+/// Every tensor in the nested state is a tensor of the checkpoint, of one chunk, under its path:
+/// "model.language_model.embedding.weight". With several ranks, each of which holds its own part,
+/// the folder goes before: "mp_rank_00_001/model.…". What other files than model_optim_rng.pt hold
+/// gets the file's stem: "distrib_optim.0.(torch.bfloat16, torch.float32).param". The common state
+/// is the rest (see take_apart): the file's own for a single file, else a dict of them by the
+/// files' relative names. There are no objects.
 ///
-/// `file`: only this one, wherever it lies below the storage's root. The pickles are read here, the tensors' bytes are not. Throws CheckpointError: (incomplete)
-/// without a rank folder or without files in one; (corrupt), (unsupported) as load_torch_file does, and if two tensors have the same path; as check_rank_grid
-/// does for folders that are missing, misplaced or copies.
-std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage, const std::optional<std::string>& file = {});
+/// `file`: only this one, wherever it lies below the storage's root. The pickles are read here, the
+/// tensors' bytes are not. Throws CheckpointError: (incomplete) without a rank folder or without
+/// files in one; (corrupt), (unsupported) as load_torch_file does, and if two tensors have the same
+/// path; as check_rank_grid does for folders that are missing, misplaced or copies.
+std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage,
+                                                    const std::optional<std::string>& file = {});
 
-/// Whether a folder has the name of a model-parallel rank's: "mp_rank_00", "mp_rank_00_001", "mp_rank_00_001_002".
+/// Whether a folder has the name of a model-parallel rank's: "mp_rank_00", "mp_rank_00_001",
+/// "mp_rank_00_001_002".
 bool is_rank_folder(const std::string& name);
 
 }  // namespace dckpt

@@ -84,7 +84,9 @@ class Dissection {
 
 }  // namespace
 
-NestedState take_apart(const Value& state) { return Dissection().run(state); }
+NestedState take_apart(const Value& state) {
+  return Dissection().run(state);
+}
 
 Value replace_tensors(const Value& value, const std::function<Tensor(const Tensor&)>& replacement) {
   const auto replaced = [&](const Value& item) { return replace_tensors(item, replacement); };

@@ -16,10 +16,11 @@ struct NestedState {
   Value rest;
 };
 
-/// Opens dicts, OrderedDicts and lists; tuples, sets and other objects stay whole in `rest`, with their tensors. A path is the keys joined by dots, list
-/// positions as numbers, other keys as Python prints them ("0.(torch.bfloat16, torch.float32).param"); that of a lone tensor is "tensor". In `rest` a
-/// dict lacks its tensors, and a list has none in their places. Parameters and tensors
-/// with hooks or attributes count as tensors (see tensor_of in torch_file.h).
+/// Opens dicts, OrderedDicts and lists; tuples, sets and other objects stay whole in `rest`, with
+/// their tensors. A path is the keys joined by dots, list positions as numbers, other keys as
+/// Python prints them ("0.(torch.bfloat16, torch.float32).param"); that of a lone tensor is
+/// "tensor". In `rest` a dict lacks its tensors, and a list has none in their places. Parameters
+/// and tensors with hooks or attributes count as tensors (see tensor_of in torch_file.h).
 NestedState take_apart(const Value& state);
 
 /// `value` with every tensor in it replaced, also inside objects.

@@ -51,7 +51,8 @@ struct Layout {
 Layout layout_of(const Value* args) {
   Layout layout;
   layout.tensor = number(args, "tensor_model_parallel_size");
-  if (!layout.tensor) layout.tensor = number(args, "model_parallel_size");  // before checkpoint_version 3
+  if (!layout.tensor)
+    layout.tensor = number(args, "model_parallel_size");  // before checkpoint_version 3
   layout.pipeline = number(args, "pipeline_model_parallel_size");
   layout.expert = number(args, "expert_model_parallel_size");
   layout.world = number(args, "world_size");
@@ -59,9 +60,12 @@ Layout layout_of(const Value* args) {
 }
 
 std::string describe(const Layout& layout) {
-  const auto size = [](std::optional<std::int64_t> value) { return std::to_string(value.value_or(1)); };
-  return "tensor " + size(layout.tensor) + ", pipeline " + size(layout.pipeline) + ", expert " + size(layout.expert) +
-         " (world size " + (layout.world ? std::to_string(*layout.world) : "unknown") + ")";
+  const auto size = [](std::optional<std::int64_t> value) {
+    return std::to_string(value.value_or(1));
+  };
+  return "tensor " + size(layout.tensor) + ", pipeline " + size(layout.pipeline) + ", expert " +
+         size(layout.expert) + " (world size " +
+         (layout.world ? std::to_string(*layout.world) : "unknown") + ")";
 }
 
 std::string folder_name(const std::vector<int>& numbers) {
@@ -76,7 +80,8 @@ std::string folder_name(const std::vector<int>& numbers) {
 
 class Grid {
  public:
-  Grid(const Storage& storage, std::span<const RankFile> files) : storage_(storage), files_(files) {}
+  Grid(const Storage& storage, std::span<const RankFile> files)
+      : storage_(storage), files_(files) {}
 
   void check() {
     find_main_files();
@@ -89,7 +94,8 @@ class Grid {
   }
 
  private:
-  [[noreturn]] void fail(ErrorCode code, const std::string& message, const std::string& file) const {
+  [[noreturn]] void fail(ErrorCode code, const std::string& message,
+                         const std::string& file) const {
     throw CheckpointError(code, message, {.file = storage_.describe(file)});
   }
 
@@ -97,16 +103,20 @@ class Grid {
     std::set<std::string> without;  // folders
     for (const RankFile& file : files_) without.insert(file.folder);
     for (const RankFile& file : files_) {
-      // The distributed optimizer before May 2023 has folders of its own, one per data-parallel rank.
+      // The distributed optimizer before May 2023 has folders of its own, one per data-parallel
+      // rank.
       if (file.is_main() || file.stem == "optim") without.erase(file.folder);
       if (!file.is_main()) continue;
       const auto [other, inserted] = folders_.emplace(*rank_folder_numbers(file.folder), &file);
       if (!inserted) {
-        fail(ErrorCode::kCorrupt, "there are two main files for one rank: this and " + quoted(other->second->name()), file.name());
+        fail(ErrorCode::kCorrupt,
+             "there are two main files for one rank: this and " + quoted(other->second->name()),
+             file.name());
       }
     }
     if (without.empty() && !folders_.empty()) return;
-    fail(ErrorCode::kIncomplete, std::string("the rank's folder has no model_optim_rng.pt") + kAdvice,
+    fail(ErrorCode::kIncomplete,
+         std::string("the rank's folder has no model_optim_rng.pt") + kAdvice,
          without.empty() ? files_.front().folder : *without.begin());
   }
 
@@ -122,27 +132,29 @@ class Grid {
           return value ? std::to_string(*value) : std::string("none");
         };
         fail(ErrorCode::kCorrupt,
-             "the ranks' files are of different saves: this one has iteration " + text(file) + ", that in " +
-                 quoted(first.folder) + " has " + text(first) + kAdvice,
+             "the ranks' files are of different saves: this one has iteration " + text(file) +
+                 ", that in " + quoted(first.folder) + " has " + text(first) + kAdvice,
              file.name());
       }
       const Layout layout = layout_of(attributes(*file.state));
       if (layout == layout_) continue;
       fail(ErrorCode::kCorrupt,
-           "the ranks' files are of different runs: parallel sizes in this one are " + describe(layout) + ", in " +
-               quoted(first.folder) + " " + describe(layout_) + kAdvice,
+           "the ranks' files are of different runs: parallel sizes in this one are " +
+               describe(layout) + ", in " + quoted(first.folder) + " " + describe(layout_) +
+               kAdvice,
            file.name());
     }
   }
 
-  /// Which numbers a folder's name must have, and how many of each. Without `args`, what the names themselves imply.
+  /// Which numbers a folder's name must have, and how many of each. Without `args`, what the names
+  /// themselves imply.
   void find_axes() {
     const std::size_t numbers = folders_.begin()->first.size();
     for (const auto& [coordinate, file] : folders_) {
       if (coordinate.size() == numbers) continue;
       fail(ErrorCode::kCorrupt,
-           "folders of different layouts lie side by side: " + quoted(folders_.begin()->second->folder) + " and " +
-               quoted(file->folder),
+           "folders of different layouts lie side by side: " +
+               quoted(folders_.begin()->second->folder) + " and " + quoted(file->folder),
            file->folder);
     }
     const std::int64_t pipeline = layout_.pipeline.value_or(1);
@@ -159,17 +171,20 @@ class Grid {
     const Value* const args = attributes(*folders_.begin()->second->state);
     const bool encoder = number(args, "encoder_pipeline_model_parallel_size").value_or(0) > 0 ||
                          number(args, "encoder_tensor_model_parallel_size").value_or(0) > 0;
-    known_ = layout_.tensor.has_value() && !encoder && std::ranges::all_of(sizes_, [](std::int64_t size) { return size > 0; });
+    known_ = layout_.tensor.has_value() && !encoder &&
+             std::ranges::all_of(sizes_, [](std::int64_t size) { return size > 0; });
     if (known_ && sizes_.size() == numbers) return;
     if (known_) {
       fail(ErrorCode::kCorrupt,
-           "the folder's name has " + std::to_string(numbers) + " numbers, but the run had parallel sizes " +
-               describe(layout_) + ", whose folders have " + std::to_string(sizes_.size()) + kAdvice,
+           "the folder's name has " + std::to_string(numbers) +
+               " numbers, but the run had parallel sizes " + describe(layout_) +
+               ", whose folders have " + std::to_string(sizes_.size()) + kAdvice,
            folders_.begin()->second->folder);
     }
     sizes_.assign(numbers, 1);
     for (const auto& [coordinate, file] : folders_) {
-      for (std::size_t axis = 0; axis < numbers; ++axis) sizes_[axis] = std::max<std::int64_t>(sizes_[axis], coordinate[axis] + 1);
+      for (std::size_t axis = 0; axis < numbers; ++axis)
+        sizes_[axis] = std::max<std::int64_t>(sizes_[axis], coordinate[axis] + 1);
     }
   }
 
@@ -178,13 +193,15 @@ class Grid {
       for (std::size_t axis = 0; axis < coordinate.size(); ++axis) {
         if (coordinate[axis] < sizes_[axis]) continue;
         fail(ErrorCode::kCorrupt,
-             "there is a folder " + quoted(file->folder) + ", but the run had parallel sizes " + describe(layout_) +
-                 "; it is left over from another save" + kAdvice,
+             "there is a folder " + quoted(file->folder) + ", but the run had parallel sizes " +
+                 describe(layout_) + "; it is left over from another save" + kAdvice,
              file->folder);
       }
     }
     std::int64_t expected = 1;
-    for (const std::int64_t size : sizes_) expected = std::min(kMaxFolders, size) * expected > kMaxFolders ? kMaxFolders : size * expected;
+    for (const std::int64_t size : sizes_)
+      expected =
+          std::min(kMaxFolders, size) * expected > kMaxFolders ? kMaxFolders : size * expected;
     if (static_cast<std::int64_t>(folders_.size()) == expected) return;
     std::vector<std::string> missing;
     std::vector<int> coordinate(sizes_.size(), 0);
@@ -195,14 +212,17 @@ class Grid {
         coordinate[axis] = 0;
       }
     }
-    const std::string why = known_ ? "the run had parallel sizes " + describe(layout_) : "the other folders' names imply them";
+    const std::string why = known_ ? "the run had parallel sizes " + describe(layout_)
+                                   : "the other folders' names imply them";
     fail(ErrorCode::kIncomplete,
-         "there are " + grouped(folders_.size()) + " of " + grouped(static_cast<std::uint64_t>(expected)) +
-             " ranks' folders (" + why + "); missing: " + quoted_list(missing) + kAdvice,
+         "there are " + grouped(folders_.size()) + " of " +
+             grouped(static_cast<std::uint64_t>(expected)) + " ranks' folders (" + why +
+             "); missing: " + quoted_list(missing) + kAdvice,
          "");
   }
 
-  /// Ranks are numbered tensor-parallel first; pipeline stages are the slowest, unless the run asked for another order.
+  /// Ranks are numbered tensor-parallel first; pipeline stages are the slowest, unless the run
+  /// asked for another order.
   void check_writers() const {
     std::map<std::int64_t, const RankFile*> writers;
     for (const auto& [coordinate, file] : folders_) {
@@ -216,31 +236,36 @@ class Grid {
       const std::int64_t rank = *number(&args, "rank");
       if (const RankFile* const other = writers.at(rank); other != file) {
         fail(ErrorCode::kCorrupt,
-             "rank " + std::to_string(rank) + " wrote the files of " + quoted(other->folder) + " and of " +
-                 quoted(file->folder) + ": one is a copy" + kAdvice,
+             "rank " + std::to_string(rank) + " wrote the files of " + quoted(other->folder) +
+                 " and of " + quoted(file->folder) + ": one is a copy" + kAdvice,
              file->name());
       }
       const std::vector<int> home = home_of(coordinate, args, rank);
       if (home == coordinate) continue;
       fail(ErrorCode::kCorrupt,
-           "the file is of rank " + std::to_string(rank) + ", which belongs to " + quoted(folder_name(home)) +
-               ": folders were exchanged or renamed (parallel sizes " + describe(layout_) + ")" + kAdvice,
+           "the file is of rank " + std::to_string(rank) + ", which belongs to " +
+               quoted(folder_name(home)) + ": folders were exchanged or renamed (parallel sizes " +
+               describe(layout_) + ")" + kAdvice,
            file->name());
     }
   }
 
   /// The folder of a rank; axes that `args` do not determine stay as they are.
-  std::vector<int> home_of(std::vector<int> coordinate, const Value& args, std::int64_t rank) const {
+  std::vector<int> home_of(std::vector<int> coordinate, const Value& args,
+                           std::int64_t rank) const {
     if (rank < 0 || (layout_.world && rank >= *layout_.world)) return coordinate;
     const std::int64_t tensor = sizes_[0];
     coordinate[0] = static_cast<int>(rank % tensor);
-    if (pipeline_axis_ && layout_.world && *layout_.world % sizes_[*pipeline_axis_] == 0 && !flag(args, "use_tp_pp_dp_mapping")) {
-      coordinate[*pipeline_axis_] = static_cast<int>(rank / (*layout_.world / sizes_[*pipeline_axis_]));
+    if (pipeline_axis_ && layout_.world && *layout_.world % sizes_[*pipeline_axis_] == 0 &&
+        !flag(args, "use_tp_pp_dp_mapping")) {
+      coordinate[*pipeline_axis_] =
+          static_cast<int>(rank / (*layout_.world / sizes_[*pipeline_axis_]));
     }
     const bool plain = number(&args, "context_parallel_size").value_or(1) == 1 &&
                        number(&args, "expert_tensor_parallel_size").value_or(tensor) == tensor &&
                        !flag(args, "use_tp_pp_dp_mapping");
-    if (expert_axis_ && plain) coordinate[*expert_axis_] = static_cast<int>(rank / tensor % sizes_[*expert_axis_]);
+    if (expert_axis_ && plain)
+      coordinate[*expert_axis_] = static_cast<int>(rank / tensor % sizes_[*expert_axis_]);
     return coordinate;
   }
 
@@ -252,19 +277,25 @@ class Grid {
     }
     for (const auto& [coordinate, file] : folders_) {
       if (with.empty() || with.contains(file->folder)) continue;
-      fail(ErrorCode::kIncomplete, "the rank's folder has no distrib_optim.pt, others have" + std::string(kAdvice), file->folder);
+      fail(ErrorCode::kIncomplete,
+           "the rank's folder has no distrib_optim.pt, others have" + std::string(kAdvice),
+           file->folder);
     }
   }
 
-  /// Files that `args.rank` does not tell apart must not be the same byte for byte: ranks hold different parts.
+  /// Files that `args.rank` does not tell apart must not be the same byte for byte: ranks hold
+  /// different parts.
   void check_copies() const {
-    std::map<std::tuple<std::string, std::uint64_t, std::optional<std::int64_t>>, std::vector<const RankFile*>> alike;
+    std::map<std::tuple<std::string, std::uint64_t, std::optional<std::int64_t>>,
+             std::vector<const RankFile*>>
+        alike;
     for (const RankFile& file : files_) {
       if (!file.has_elements) continue;
       const std::uint64_t size = storage_.open(file.name())->size();
       alike[{file.stem, size, number(attributes(*file.state), "rank")}].push_back(&file);
     }
-    for (auto& [key, candidates] : alike) compare(std::move(candidates), std::get<std::uint64_t>(key), 0);
+    for (auto& [key, candidates] : alike)
+      compare(std::move(candidates), std::get<std::uint64_t>(key), 0);
   }
 
   /// Files of one size that are the same up to `at`: reads on only in those that still are.
@@ -273,7 +304,8 @@ class Grid {
     for (; files.size() > 1; at += kStep) {
       if (at >= size) {
         fail(ErrorCode::kCorrupt,
-             "the file is a copy of " + quoted(files[0]->name()) + ", byte for byte, but ranks hold different parts" + kAdvice,
+             "the file is a copy of " + quoted(files[0]->name()) +
+                 ", byte for byte, but ranks hold different parts" + kAdvice,
              files[1]->name());
       }
       std::map<std::string, std::vector<const RankFile*>> by_content;
@@ -303,7 +335,8 @@ std::optional<std::vector<int>> rank_folder_numbers(const std::string& name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;
   std::vector<int> numbers;
   for (const std::string& part : split(std::string_view(name).substr(kFolderPrefix.size()), '_')) {
-    const bool digits = std::ranges::all_of(part, [](unsigned char c) { return std::isdigit(c) != 0; });
+    const bool digits =
+        std::ranges::all_of(part, [](unsigned char c) { return std::isdigit(c) != 0; });
     if (!digits || part.size() < 2 || part.size() > 6) return std::nullopt;
     numbers.push_back(static_cast<int>(*parse_u64(part)));
   }

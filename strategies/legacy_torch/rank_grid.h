@@ -10,14 +10,15 @@
 
 namespace dckpt {
 
-/// "mp_rank_00_001" → {0, 1}: tensor-parallel rank, then those of pipeline and expert parallelism where the run had them.
+/// "mp_rank_00_001" → {0, 1}: tensor-parallel rank, then those of pipeline and expert parallelism
+/// where the run had them.
 std::optional<std::vector<int>> rank_folder_numbers(const std::string& name);
 
 /// What is known of a .pt file in a rank's folder without reading its tensors.
 struct RankFile {
   std::string folder;
-  std::string stem;          ///< the file is FOLDER/STEM.pt
-  const Value* state;        ///< what it holds, tensors left out
+  std::string stem;           ///< the file is FOLDER/STEM.pt
+  const Value* state;         ///< what it holds, tensors left out
   bool has_elements = false;  ///< of tensors
 
   std::string name() const { return folder + "/" + stem + ".pt"; }
@@ -25,11 +26,12 @@ struct RankFile {
   bool is_main() const { return stem == "model_optim_rng" || stem == "model_rng"; }
 };
 
-/// Checks that the folders are those of one save, each under its own name: all ranks of the grid are there (of `args` in
-/// the main files, or of the folders' names where those have none), each with its main file; iteration and parallel sizes
-/// are the same in all; each file is of the rank that its folder names, as far as `args.rank` tells; none is a copy of
-/// another. Throws CheckpointError: (incomplete) with what is missing, (corrupt) for what is misplaced, a copy, or of
-/// another save.
+/// Checks that the folders are those of one save, each under its own name: all ranks of the grid
+/// are there (of `args` in the main files, or of the folders' names where those have none), each
+/// with its main file; iteration and parallel sizes are the same in all; each file is of the rank
+/// that its folder names, as far as `args.rank` tells; none is a copy of another. Throws
+/// CheckpointError: (incomplete) with what is missing, (corrupt) for what is misplaced, a copy, or
+/// of another save.
 void check_rank_grid(const Storage& storage, std::span<const RankFile> files);
 
 }  // namespace dckpt

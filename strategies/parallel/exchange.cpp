@@ -1,8 +1,12 @@
-// The protocol of an exchange of R rounds. Every rank does the same steps; collectives are marked with *.
+// The protocol of an exchange of R rounds. Every rank does the same steps; collectives are marked
+// with *.
 //
-//   for each round:   1* agree: the rank's own work, which is prepare and pack, and unpacking in the round before, succeeded everywhere
-//                     2* the buffers travel: one all_to_all, or one all_gather, or one broadcast after the other
-//                     3  unpack; a failure is kept for step 1 of the next round, since the other ranks are on their way there
+//   for each round:   1* agree: the rank's own work, which is prepare and pack, and unpacking in
+//                        the round before, succeeded everywhere
+//                     2* the buffers travel: one all_to_all, or one all_gather, or one broadcast
+//                        after the other
+//                     3  unpack; a failure is kept for step 1 of the next round, since the other
+//                        ranks are on their way there
 //   at the end        4* agree, as step 1, without packing
 //
 // So a rank that fails never leaves the others in a collective, and no data travel after a failure.
@@ -27,8 +31,13 @@ using Transfer = ExchangeSchedule::Transfer;
 
 class Rounds {
  public:
-  Rounds(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps, Communicator& comm)
-      : schedule_(schedule), how_(how), steps_(steps), comm_(comm), buffers_(how == Exchange::kAllToAll ? static_cast<std::size_t>(comm.size()) : 1) {}
+  Rounds(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,
+         Communicator& comm)
+      : schedule_(schedule),
+        how_(how),
+        steps_(steps),
+        comm_(comm),
+        buffers_(how == Exchange::kAllToAll ? static_cast<std::size_t>(comm.size()) : 1) {}
 
   void run() {
     for (std::uint32_t round = 0; round < schedule_.rounds; ++round) {
@@ -47,20 +56,28 @@ class Rounds {
 
  private:
   /// The transfers of a round, which come next.
-  static std::span<const Transfer> take(const std::vector<Transfer>& transfers, std::size_t& next, std::uint32_t round) {
+  static std::span<const Transfer> take(const std::vector<Transfer>& transfers, std::size_t& next,
+                                        std::uint32_t round) {
     const std::size_t first = next;
     while (next < transfers.size() && transfers[next].round == round) ++next;
     return std::span(transfers).subspan(first, next - first);
   }
 
-  Bytes& buffer_for(const Transfer& transfer) { return buffers_[how_ == Exchange::kAllToAll ? transfer.peer : 0]; }
+  Bytes& buffer_for(const Transfer& transfer) {
+    return buffers_[how_ == Exchange::kAllToAll ? transfer.peer : 0];
+  }
 
-  /// Buffers that came in the last round are packed in this one: fresh memory is slower than the copy into it.
+  /// Buffers that came in the last round are packed in this one: fresh memory is slower than the
+  /// copy into it.
   void pack(std::span<const Transfer> transfers) {
     std::vector<std::size_t> sizes(buffers_.size());
-    for (const Transfer& transfer : transfers) sizes[static_cast<std::size_t>(&buffer_for(transfer) - buffers_.data())] = transfer.offset + transfer.bytes;
+    for (const Transfer& transfer : transfers)
+      sizes[static_cast<std::size_t>(&buffer_for(transfer) - buffers_.data())] =
+          transfer.offset + transfer.bytes;
     for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].resize(sizes[i]);
-    for (const Transfer& transfer : transfers) steps_.pack(transfer, MutableByteView(buffer_for(transfer)).subspan(transfer.offset, transfer.bytes));
+    for (const Transfer& transfer : transfers)
+      steps_.pack(transfer,
+                  MutableByteView(buffer_for(transfer)).subspan(transfer.offset, transfer.bytes));
   }
 
   void move(std::uint32_t round, std::span<const Transfer> unpacked) {
@@ -71,28 +88,36 @@ class Rounds {
         break;
       }
       case Exchange::kBroadcast:
-        for (; next_broadcast_ < schedule_.broadcasts.size() && schedule_.broadcasts[next_broadcast_].first == round; ++next_broadcast_) {
+        for (; next_broadcast_ < schedule_.broadcasts.size() &&
+               schedule_.broadcasts[next_broadcast_].first == round;
+             ++next_broadcast_) {
           const std::uint32_t root = schedule_.broadcasts[next_broadcast_].second;
           const Bytes bytes = comm_.broadcast(buffers_.front(), static_cast<int>(root));
-          unpack(unpacked, [&](const Transfer&) -> ByteView { return bytes; }, root);
+          unpack(
+              unpacked, [&](const Transfer&) -> ByteView { return bytes; }, root);
         }
         break;
       default:
         buffers_ = comm_.all_to_all(std::move(buffers_));
-        unpack(unpacked, [&](const Transfer& transfer) -> ByteView { return buffers_[transfer.peer]; });
+        unpack(unpacked,
+               [&](const Transfer& transfer) -> ByteView { return buffers_[transfer.peer]; });
     }
   }
 
   template <typename BufferOf>
-  void unpack(std::span<const Transfer> transfers, BufferOf&& buffer_of, std::optional<std::uint32_t> only_from = {}) {
+  void unpack(std::span<const Transfer> transfers, BufferOf&& buffer_of,
+              std::optional<std::uint32_t> only_from = {}) {
     if (failure_) return;
     try {
       for (const Transfer& transfer : transfers) {
         if (only_from && transfer.peer != *only_from) continue;
         const ByteView buffer = buffer_of(transfer);
         if (!range_fits(transfer.offset, transfer.bytes, buffer.size())) {
-          throw CheckpointError(ErrorCode::kCorrupt, "rank " + std::to_string(transfer.peer) + " sent " + std::to_string(buffer.size()) + " bytes where " +
-                                                         std::to_string(transfer.offset + transfer.bytes) + " were due: do all ranks run the same build?");
+          throw CheckpointError(ErrorCode::kCorrupt,
+                                "rank " + std::to_string(transfer.peer) + " sent " +
+                                    std::to_string(buffer.size()) + " bytes where " +
+                                    std::to_string(transfer.offset + transfer.bytes) +
+                                    " were due: do all ranks run the same build?");
         }
         steps_.unpack(transfer, buffer.subspan(transfer.offset, transfer.bytes));
       }
@@ -118,6 +143,9 @@ class Rounds {
 
 }  // namespace
 
-void run_exchange(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps, Communicator& comm) { Rounds(schedule, how, steps, comm).run(); }
+void run_exchange(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,
+                  Communicator& comm) {
+  Rounds(schedule, how, steps, comm).run();
+}
 
 }  // namespace dckpt

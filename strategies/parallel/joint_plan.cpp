@@ -17,7 +17,8 @@ using Use = LoadDistribution::Use;
 
 class JointPlanning {
  public:
-  JointPlanning(LocatedReader& located, Exchange asked, std::uint64_t staging, Communicator& comm, LoadPlanner* planner)
+  JointPlanning(LocatedReader& located, Exchange asked, std::uint64_t staging, Communicator& comm,
+                LoadPlanner* planner)
       : located_(located),
         metadata_(located.metadata()),
         asked_(asked),
@@ -28,7 +29,8 @@ class JointPlanning {
     plan_->how = asked == Exchange::kAuto ? Exchange::kAllToAll : asked;
   }
 
-  std::shared_ptr<const JointPlan> run(std::span<const ReadItem> items, std::span<const Tensor> destinations) {
+  std::shared_ptr<const JointPlan> run(std::span<const ReadItem> items,
+                                       std::span<const Tensor> destinations) {
     Bytes message;
     agree(comm_, "listing the wanted parts", [&] {
       check_destinations(located_, items, destinations);
@@ -37,13 +39,16 @@ class JointPlanning {
     const std::vector<Bytes> messages = comm_.all_gather(message);
     std::vector<Request> requests;
     agree(comm_, "comparing the wanted parts", [&] { requests = decode_requests(messages); });
-    const auto is_known = [&](const Request& request) { return request.known != 0 && request.known == requests.front().known; };
+    const auto is_known = [&](const Request& request) {
+      return request.known != 0 && request.known == requests.front().known;
+    };
     if (std::all_of(requests.begin(), requests.end(), is_known)) {
       planner_->hit();
       return planner_->plan();
     }
     std::vector<Bytes> rest;
-    if (std::any_of(requests.begin(), requests.end(), [](const Request& request) { return request.known != 0; })) {
+    if (std::any_of(requests.begin(), requests.end(),
+                    [](const Request& request) { return request.known != 0; })) {
       rest = comm_.all_gather(known_ != 0 ? ByteView(now_.wish) : ByteView());
       for (std::size_t rank = 0; rank < requests.size(); ++rank) {
         if (requests[rank].known != 0) requests[rank].wish = rest[rank];
@@ -56,24 +61,35 @@ class JointPlanning {
  private:
   /// The wish, or the number of the plan that is remembered for it.
   Bytes ask(std::span<const ReadItem> items) {
-    now_ = {.wish = WantedParts(items).encode(), .exchange = asked_, .budget = round_budget(staging_, comm_.size()), .rank = comm_.rank(), .ranks = comm_.size()};
+    now_ = {.wish = WantedParts(items).encode(),
+            .exchange = asked_,
+            .budget = round_budget(staging_, comm_.size()),
+            .rank = comm_.rank(),
+            .ranks = comm_.size()};
     if (planner_ != nullptr) {
       now_.layout = layout_of(metadata_);
       known_ = planner_->known(now_);
       if (known_ != 0 && !fits(planner_->plan()->distribution)) known_ = 0;
     }
-    return encode_request({.identity = identity_of(metadata_), .budget = now_.budget, .known = known_, .wish = known_ != 0 ? ByteView() : ByteView(now_.wish)});
+    return encode_request({.identity = identity_of(metadata_),
+                           .budget = now_.budget,
+                           .known = known_,
+                           .wish = known_ != 0 ? ByteView() : ByteView(now_.wish)});
   }
 
-  /// Whether a plan can be for a checkpoint: the layouts' hashes may be the same by bad luck, or by ill will.
+  /// Whether a plan can be for a checkpoint: the layouts' hashes may be the same by bad luck, or by
+  /// ill will.
   bool fits(const LoadDistribution& distribution) const {
     const auto is_sound = [&](const auto& piece) {
       if (piece.tensor >= metadata_.tensors.size()) return false;
       const TensorMetadata& tensor = metadata_.tensors[piece.tensor];
       return piece.chunk < tensor.chunks.size() && dckpt::fits(piece.box, tensor.global_shape()) &&
-             piece.bytes == static_cast<std::uint64_t>(numel(piece.box.sizes)) * item_size(tensor.properties.dtype);
+             piece.bytes == static_cast<std::uint64_t>(numel(piece.box.sizes)) *
+                                item_size(tensor.properties.dtype);
     };
-    return std::ranges::all_of(distribution.shared, is_sound) && std::ranges::all_of(distribution.own, is_sound) && std::ranges::all_of(distribution.slabs, is_sound);
+    return std::ranges::all_of(distribution.shared, is_sound) &&
+           std::ranges::all_of(distribution.own, is_sound) &&
+           std::ranges::all_of(distribution.slabs, is_sound);
   }
 
   void plan(std::span<const Request> requests) {
@@ -84,7 +100,9 @@ class JointPlanning {
     agree(comm_, "sharing out the reading", [&] {
       std::vector<ByteView> wishes;
       for (const Request& request : requests) {
-        wanted.push_back(with_context({.rank = static_cast<int>(wanted.size())}, [&] { return WantedParts::decode(request.wish, metadata_); }));
+        wanted.push_back(with_context({.rank = static_cast<int>(wanted.size())}, [&] {
+          return WantedParts::decode(request.wish, metadata_);
+        }));
         wishes.push_back(request.wish);
       }
       if (planner_ != nullptr) number = number_of_wishes(now_.layout, wishes);
@@ -94,19 +112,27 @@ class JointPlanning {
     std::vector<Bytes> answers;
     if (!plan_->distribution.splits.empty()) answers = comm_.all_gather(found);
     agree(comm_, "preparing the exchange", [&] {
-      if (const auto read_whole = located_.learn(plan_->distribution.splits, answers); !read_whole.empty()) share_out(wanted, budget, read_whole);
+      if (const auto read_whole = located_.learn(plan_->distribution.splits, answers);
+          !read_whole.empty())
+        share_out(wanted, budget, read_whole);
       if (plan_->exchanges) make_schedule(budget);
     });
     if (planner_ != nullptr) planner_->remember(std::move(now_), number, plan_);
   }
 
-  void share_out(std::span<const WantedParts> wanted, std::uint64_t budget, std::span<const ChunkNumber> read_whole) {
+  void share_out(std::span<const WantedParts> wanted, std::uint64_t budget,
+                 std::span<const ChunkNumber> read_whole) {
     PartLimits limits;
-    limits.largest = std::max<std::uint64_t>(std::min(limits.largest, plan_->how == Exchange::kGather ? budget / wanted.size() : budget), 1);
-    limits.largest_slab = std::max<std::uint64_t>(std::min(limits.largest_slab, limits.largest / 2), 1);
+    limits.largest = std::max<std::uint64_t>(
+        std::min(limits.largest, plan_->how == Exchange::kGather ? budget / wanted.size() : budget),
+        1);
+    limits.largest_slab =
+        std::max<std::uint64_t>(std::min(limits.largest_slab, limits.largest / 2), 1);
     limits.smallest = std::min(limits.smallest, limits.largest);
     plan_->distribution = distribute_load(metadata_, wanted, rank_, limits, read_whole);
-    plan_->exchanges = asked_ != Exchange::kAuto || plan_->distribution.saved_bytes >= kWorthExchanging || !plan_->distribution.slabs.empty();
+    plan_->exchanges = asked_ != Exchange::kAuto ||
+                       plan_->distribution.saved_bytes >= kWorthExchanging ||
+                       !plan_->distribution.slabs.empty();
   }
 
   /// The ranks that want a part, but for one.
@@ -139,15 +165,18 @@ class JointPlanning {
     std::vector<Shipment> shipments;
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = distribution.shared[i];
-      Shipment shipment{i, to_holders ? std::vector{part.holder} : others(part, slab.reader), part.bytes};
-      if (!shipment.to.empty() && shipment.to.front() != slab.reader) shipments.push_back(std::move(shipment));
+      Shipment shipment{i, to_holders ? std::vector{part.holder} : others(part, slab.reader),
+                        part.bytes};
+      if (!shipment.to.empty() && shipment.to.front() != slab.reader)
+        shipments.push_back(std::move(shipment));
     }
     const std::uint32_t round = builder.add_held(slab.reader, shipments, slab.bytes);
     if (slab.reader == rank_) plan_->slab_rounds.emplace_back(index, round);
     if (!to_holders) return;
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = distribution.shared[i];
-      builder.add(part.holder, {i, others(part, part.holder), part.bytes}, part.holder == slab.reader ? round : round + 1);
+      builder.add(part.holder, {i, others(part, part.holder), part.bytes},
+                  part.holder == slab.reader ? round : round + 1);
     }
   }
 
@@ -165,8 +194,11 @@ class JointPlanning {
 
 }  // namespace
 
-std::shared_ptr<const JointPlan> plan_together(LocatedReader& located, std::span<const ReadItem> items, std::span<const Tensor> destinations, Exchange exchange,
-                                               std::uint64_t staging, Communicator& comm, LoadPlanner* planner) {
+std::shared_ptr<const JointPlan> plan_together(LocatedReader& located,
+                                               std::span<const ReadItem> items,
+                                               std::span<const Tensor> destinations,
+                                               Exchange exchange, std::uint64_t staging,
+                                               Communicator& comm, LoadPlanner* planner) {
   return JointPlanning(located, exchange, staging, comm, planner).run(items, destinations);
 }
 

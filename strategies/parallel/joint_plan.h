@@ -17,19 +17,25 @@
 
 namespace dckpt {
 
-/// Who reads what, and who hands what to whom, when ranks load tensors together: what one rank has to know of it. It refers to the rank's own items by their
-/// positions, and to nothing of a checkpoint but its layout.
+/// Who reads what, and who hands what to whom, when ranks load tensors together: what one rank has
+/// to know of it. It refers to the rank's own items by their positions, and to nothing of a
+/// checkpoint but its layout.
 struct JointPlan {
   Exchange how = Exchange::kAllToAll;  ///< not `auto`
   bool exchanges = true;               ///< otherwise every rank reads all it wants
   LoadDistribution distribution;
-  ExchangeSchedule schedule;           ///< its shipments are positions in distribution.shared
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> slab_rounds;  ///< slabs that this rank reads, and the round in which they are packed
+  ExchangeSchedule schedule;  ///< its shipments are positions in distribution.shared
+  std::vector<std::pair<std::uint32_t, std::uint32_t>>
+      slab_rounds;  ///< slabs that this rank reads, and the round in which they are packed
 };
 
-/// Every rank passes its own items and destinations. Collective; throws the same CheckpointError on all ranks, among others for destinations that cannot be filled.
-/// `located` learns where the chunks lie that are read in pieces, unless the plan is a remembered one. `planner` may be null.
-std::shared_ptr<const JointPlan> plan_together(LocatedReader& located, std::span<const ReadItem> items, std::span<const Tensor> destinations, Exchange exchange,
-                                               std::uint64_t staging, Communicator& comm, LoadPlanner* planner);
+/// Every rank passes its own items and destinations. Collective; throws the same CheckpointError on
+/// all ranks, among others for destinations that cannot be filled. `located` learns where the
+/// chunks lie that are read in pieces, unless the plan is a remembered one. `planner` may be null.
+std::shared_ptr<const JointPlan> plan_together(LocatedReader& located,
+                                               std::span<const ReadItem> items,
+                                               std::span<const Tensor> destinations,
+                                               Exchange exchange, std::uint64_t staging,
+                                               Communicator& comm, LoadPlanner* planner);
 
 }  // namespace dckpt

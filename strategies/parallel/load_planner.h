@@ -13,11 +13,14 @@ namespace dckpt {
 
 struct JointPlan;
 
-/// A rank's memory between loads in which ranks share the reading (LoadOptions::parallel), as SavePlanner is between saves. Each rank keeps one and passes it to
-/// every load. When all ranks want the same parts of tensors as last time, of a checkpoint in which these are cut into the same chunks, they exchange a few bytes
-/// instead of lists, and who reads what is as it was; otherwise all is planned anew. A rank compares what it wants byte by byte.
+/// A rank's memory between loads in which ranks share the reading (LoadOptions::parallel), as
+/// SavePlanner is between saves. Each rank keeps one and passes it to every load. When all ranks
+/// want the same parts of tensors as last time, of a checkpoint in which these are cut into the
+/// same chunks, they exchange a few bytes instead of lists, and who reads what is as it was;
+/// otherwise all is planned anew. A rank compares what it wants byte by byte.
 ///
-/// One thread at a time. It costs the memory of the lists of the last load, and is never wrong for being kept: a load of something else replaces it.
+/// One thread at a time. It costs the memory of the lists of the last load, and is never wrong for
+/// being kept: a load of something else replaces it.
 class LoadPlanner {
  public:
   /// Whether the last load was like the one before.
@@ -36,7 +39,8 @@ class LoadPlanner {
     friend bool operator==(const Circumstances&, const Circumstances&) = default;
   };
 
-  /// What this rank has asked for, as a plan, when the ranks' shares were last found to cover each key.
+  /// What this rank has asked for, as a plan, when the ranks' shares were last found to cover each
+  /// key.
   struct Access {
     Bytes request{};
     PlannerKind kind = PlannerKind::kMegatron;
@@ -48,11 +52,15 @@ class LoadPlanner {
   bool is_checked(const Access& access) const { return checked_ && access == *checked_; }
   void remember_checked(Access access) { checked_ = std::move(access); }
 
-  /// The number that all ranks have given to the plan that is remembered; 0 if none is, or not for these circumstances.
-  std::uint64_t known(const Circumstances& circumstances) const { return plan_ && circumstances == circumstances_ ? number_ : 0; }
+  /// The number that all ranks have given to the plan that is remembered; 0 if none is, or not for
+  /// these circumstances.
+  std::uint64_t known(const Circumstances& circumstances) const {
+    return plan_ && circumstances == circumstances_ ? number_ : 0;
+  }
   const std::shared_ptr<const JointPlan>& plan() const noexcept { return plan_; }
   void hit() noexcept { hit_ = true; }
-  void remember(Circumstances circumstances, std::uint64_t number, std::shared_ptr<const JointPlan> plan) {
+  void remember(Circumstances circumstances, std::uint64_t number,
+                std::shared_ptr<const JointPlan> plan) {
     hit_ = false;
     circumstances_ = std::move(circumstances);
     number_ = number;

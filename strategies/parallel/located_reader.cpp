@@ -12,15 +12,18 @@
 namespace dckpt {
 namespace {
 
-// In an answer: the elements do not lie row-major, or at 1 + so many bytes after the beginning of the chunk's place. Then where
-// its record begins there, its length (0: none) and its CRC.
+// In an answer: the elements do not lie row-major, or at 1 + so many bytes after the beginning of
+// the chunk's place. Then where its record begins there, its length (0: none) and its CRC.
 constexpr std::uint64_t kStrided = 0;
 
-const Place& place_of(const Metadata& metadata, const ChunkNumber& chunk) { return metadata.tensors[chunk.tensor].places[chunk.chunk]; }
+const Place& place_of(const Metadata& metadata, const ChunkNumber& chunk) {
+  return metadata.tensors[chunk.tensor].places[chunk.chunk];
+}
 
 }  // namespace
 
-Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Split> chunks, std::uint32_t rank) {
+Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Split> chunks,
+                              std::uint32_t rank) {
   std::vector<std::uint32_t> mine;
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
     if (chunks[i].reader == rank) mine.push_back(i);
@@ -29,7 +32,8 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
   const Metadata& metadata = base.metadata();
   std::vector<std::uint32_t> order = mine;
   const auto file_of = [&](std::uint32_t i) { return place_of(metadata, chunks[i].chunk).file; };
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return file_of(a) < file_of(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return file_of(a) < file_of(b); });
   std::vector<std::array<std::uint64_t, 4>> found(chunks.size());
   std::unique_ptr<ReadableFile> file;
   std::uint32_t open = 0;
@@ -39,23 +43,29 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
     with_context({.key = metadata.tensors[chunk.tensor].key}, [&] {
       if (!file || open != place.file) file = base.storage().open(metadata.files[place.file]);
       open = place.file;
-      const ChunkPayload payload = with_context({.file = file->name(), .offset = place.offset}, [&] { return base.locate(chunk.tensor, chunk.chunk, *file); });
+      const ChunkPayload payload =
+          with_context({.file = file->name(), .offset = place.offset},
+                       [&] { return base.locate(chunk.tensor, chunk.chunk, *file); });
       if (!payload.contiguous || payload.offset < place.offset) return;  // kStrided
       const RecordedCrc record = payload.record.value_or(RecordedCrc{place.offset});
-      found[i] = {payload.offset - place.offset + 1, record.offset - place.offset, record.length, record.crc};
+      found[i] = {payload.offset - place.offset + 1, record.offset - place.offset, record.length,
+                  record.crc};
     });
   }
   Bytes answer;
   WireWriter writer(answer);
   for (const std::uint32_t i : mine) {
-    for (const std::uint64_t number : std::span(found[i]).first(found[i][0] == kStrided ? 1 : 4)) writer.number(number);
+    for (const std::uint64_t number : std::span(found[i]).first(found[i][0] == kStrided ? 1 : 4))
+      writer.number(number);
   }
   return answer;
 }
 
-std::vector<ChunkNumber> LocatedReader::learn(std::span<const Split> chunks, std::span<const Bytes> answers) {
+std::vector<ChunkNumber> LocatedReader::learn(std::span<const Split> chunks,
+                                              std::span<const Bytes> answers) {
   std::vector<WireReader> readers;
-  for (std::size_t rank = 0; rank < answers.size(); ++rank) readers.emplace_back(answers[rank], "rank " + std::to_string(rank) + "'s places of chunks");
+  for (std::size_t rank = 0; rank < answers.size(); ++rank)
+    readers.emplace_back(answers[rank], "rank " + std::to_string(rank) + "'s places of chunks");
   std::vector<ChunkNumber> strided;
   for (const auto& [chunk, rank] : chunks) {
     WireReader& reader = readers[rank];
@@ -69,22 +79,31 @@ std::vector<ChunkNumber> LocatedReader::learn(std::span<const Split> chunks, std
     const auto crc = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     const TensorMetadata& tensor = metadata().tensors[chunk.tensor];
     const Place& place = place_of(metadata(), chunk);
-    const std::uint64_t bytes = static_cast<std::uint64_t>(numel(tensor.chunks.sizes(chunk.chunk))) * item_size(tensor.properties.dtype);
-    if (!range_fits(answer - 1, bytes, place.length) || !range_fits(record, length, place.length) || !checked_add(place.offset, answer)) reader.malformed("a chunk's elements lie outside the chunk");
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(numel(tensor.chunks.sizes(chunk.chunk))) *
+        item_size(tensor.properties.dtype);
+    if (!range_fits(answer - 1, bytes, place.length) || !range_fits(record, length, place.length) ||
+        !checked_add(place.offset, answer))
+      reader.malformed("a chunk's elements lie outside the chunk");
     known_.push_back(chunk);
-    found_.push_back({place.offset + answer - 1, length == 0 ? std::nullopt : std::optional(RecordedCrc{place.offset + record, length, crc})});
+    found_.push_back({place.offset + answer - 1,
+                      length == 0
+                          ? std::nullopt
+                          : std::optional(RecordedCrc{place.offset + record, length, crc})});
   }
   for (const WireReader& reader : readers) reader.finish();
   return strided;
 }
 
-ChunkPayload LocatedReader::locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const {
+ChunkPayload LocatedReader::locate(std::size_t tensor, std::size_t chunk,
+                                   const ReadableFile& file) const {
   const ChunkNumber wanted{static_cast<std::uint32_t>(tensor), static_cast<std::uint32_t>(chunk)};
   const auto found = std::lower_bound(known_.begin(), known_.end(), wanted);
   if (found == known_.end() || *found != wanted) return base_.locate(tensor, chunk, file);
   const TensorMetadata& stored = metadata().tensors[tensor];
   const auto& [offset, record] = found_[static_cast<std::size_t>(found - known_.begin())];
-  return {offset, stored.properties.dtype, row_major_strides(stored.chunks.sizes(chunk)), true, record};
+  return {offset, stored.properties.dtype, row_major_strides(stored.chunks.sizes(chunk)), true,
+          record};
 }
 
 }  // namespace dckpt

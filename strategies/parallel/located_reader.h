@@ -11,35 +11,44 @@
 
 namespace dckpt {
 
-/// A reader that has been told by other ranks where some chunks have their elements, and does not look for them again. What it has not been told it asks `base`
-/// for, which must live longer.
+/// A reader that has been told by other ranks where some chunks have their elements, and does not
+/// look for them again. What it has not been told it asks `base` for, which must live longer.
 class LocatedReader final : public CheckpointReader {
  public:
   explicit LocatedReader(const CheckpointReader& base) : base_(base) {}
 
   using Split = LoadDistribution::Split;
 
-  /// Looks for the chunks whose reader `rank` is, and returns where they are, for all ranks. Throws CheckpointError as CheckpointReader::locate does.
-  static Bytes look_for(const CheckpointReader& base, std::span<const Split> chunks, std::uint32_t rank);
+  /// Looks for the chunks whose reader `rank` is, and returns where they are, for all ranks. Throws
+  /// CheckpointError as CheckpointReader::locate does.
+  static Bytes look_for(const CheckpointReader& base, std::span<const Split> chunks,
+                        std::uint32_t rank);
 
-  /// `answers[r]` is what rank r has found. Returns the chunks that can only be read as a whole, since their elements do not lie row-major.
-  /// Throws CheckpointError (corrupt) for answers that are malformed or lie outside the chunks' places.
+  /// `answers[r]` is what rank r has found. Returns the chunks that can only be read as a whole,
+  /// since their elements do not lie row-major. Throws CheckpointError (corrupt) for answers that
+  /// are malformed or lie outside the chunks' places.
   std::vector<ChunkNumber> learn(std::span<const Split> chunks, std::span<const Bytes> answers);
 
   const CheckpointInfo& info() const noexcept override { return base_.info(); }
   const Metadata& metadata() const noexcept override { return base_.metadata(); }
   const Storage& storage() const noexcept override { return base_.storage(); }
   Value common_state() const override { return base_.common_state(); }
-  ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override;
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                      const ReadableFile& file) const override;
   Bytes object_bytes(std::size_t object) const override { return base_.object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override { return base_.decode_object(object, stored); }
-  bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override { return base_.check_chunk(tensor, chunk, file); }
+  Value decode_object(std::size_t object, ByteView stored) const override {
+    return base_.decode_object(object, stored);
+  }
+  bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
+    return base_.check_chunk(tensor, chunk, file);
+  }
   bool check_object(std::size_t object) const override { return base_.check_object(object); }
 
  private:
   const CheckpointReader& base_;
-  std::vector<ChunkNumber> known_;     ///< ascending
-  std::vector<std::pair<std::uint64_t, std::optional<RecordedCrc>>> found_;  ///< offsets of their elements, and their records
+  std::vector<ChunkNumber> known_;  ///< ascending
+  std::vector<std::pair<std::uint64_t, std::optional<RecordedCrc>>>
+      found_;  ///< offsets of their elements, and their records
 };
 
 }  // namespace dckpt

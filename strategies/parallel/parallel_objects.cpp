@@ -17,8 +17,14 @@ using Transfer = ExchangeSchedule::Transfer;
 
 class ParallelObjectRead {
  public:
-  ParallelObjectRead(const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange how, Communicator& comm, std::uint64_t staging)
-      : reader_(reader), objects_(objects.begin(), objects.end()), how_(how == Exchange::kAuto ? Exchange::kAllToAll : how), comm_(comm), staging_(staging), rank_(static_cast<std::uint32_t>(comm.rank())) {}
+  ParallelObjectRead(const CheckpointReader& reader, std::span<const std::uint32_t> objects,
+                     Exchange how, Communicator& comm, std::uint64_t staging)
+      : reader_(reader),
+        objects_(objects.begin(), objects.end()),
+        how_(how == Exchange::kAuto ? Exchange::kAllToAll : how),
+        comm_(comm),
+        staging_(staging),
+        rank_(static_cast<std::uint32_t>(comm.rank())) {}
 
   std::unordered_map<std::uint32_t, Value> run() {
     Bytes message;
@@ -27,8 +33,16 @@ class ParallelObjectRead {
     agree(comm_, "sharing out the reading of objects", [&] { share_out(messages); });
     const ExchangeSteps steps{.what = "reading objects",
                               .prepare = [&](std::uint32_t round) { read(round); },
-                              .pack = [&](const Transfer& transfer, MutableByteView into) { std::copy(read_.at(transfer.shipment).begin(), read_.at(transfer.shipment).end(), into.begin()); },
-                              .unpack = [&](const Transfer& transfer, ByteView from) { values_[transfer.shipment] = reader_.decode_object(transfer.shipment, from); }};
+                              .pack =
+                                  [&](const Transfer& transfer, MutableByteView into) {
+                                    std::copy(read_.at(transfer.shipment).begin(),
+                                              read_.at(transfer.shipment).end(), into.begin());
+                                  },
+                              .unpack =
+                                  [&](const Transfer& transfer, ByteView from) {
+                                    values_[transfer.shipment] =
+                                        reader_.decode_object(transfer.shipment, from);
+                                  }};
     run_exchange(schedule_, how_, steps, comm_);
     return std::move(values_);
   }
@@ -41,7 +55,9 @@ class ParallelObjectRead {
     WireWriter writer(wish);
     writer.number(objects_.size());
     for (const std::uint32_t object : objects_) writer.number(object);
-    return encode_request({.identity = identity_of(reader_.metadata()), .budget = round_budget(staging_, comm_.size()), .wish = wish});
+    return encode_request({.identity = identity_of(reader_.metadata()),
+                           .budget = round_budget(staging_, comm_.size()),
+                           .wish = wish});
   }
 
   /// Every object to the one with the fewest bytes of those that want it.
@@ -53,17 +69,21 @@ class ParallelObjectRead {
       WireReader wish(requests[rank].wish, "another rank's list of wanted objects");
       for (std::size_t count = wish.count(); count > 0; --count) {
         const std::uint64_t object = wish.number();
-        if (object >= stored.size() || (!wanting[object].empty() && wanting[object].back() == rank)) wish.malformed("an object's number is out of range, or there twice");
+        if (object >= stored.size() || (!wanting[object].empty() && wanting[object].back() == rank))
+          wish.malformed("an object's number is out of range, or there twice");
         wanting[object].push_back(rank);
       }
       wish.finish();
     }
-    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, how_, smallest_budget(requests));
+    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, how_,
+                            smallest_budget(requests));
     std::vector<std::uint64_t> load(requests.size());
     for (std::uint32_t object = 0; object < stored.size(); ++object) {
       std::vector<std::uint32_t>& ranks = wanting[object];
       if (ranks.empty()) continue;
-      const auto least = std::min_element(ranks.begin(), ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return load[a] < load[b]; });
+      const auto least =
+          std::min_element(ranks.begin(), ranks.end(),
+                           [&](std::uint32_t a, std::uint32_t b) { return load[a] < load[b]; });
       const std::uint32_t from = *least;
       load[from] += stored[object].place.length + 1;
       ranks.erase(least);
@@ -74,18 +94,23 @@ class ParallelObjectRead {
       }
     }
     schedule_ = builder.finish();
-    for (const Transfer& transfer : schedule_.packed) last_round_[transfer.shipment] = transfer.round;
+    for (const Transfer& transfer : schedule_.packed)
+      last_round_[transfer.shipment] = transfer.round;
   }
 
   /// Reads what is first packed in this round; at the end what no other rank wants.
   void read(std::uint32_t round) {
     std::erase_if(read_, [&](const auto& entry) { return last_round_.at(entry.first) < round; });
-    for (; next_packed_ < schedule_.packed.size() && schedule_.packed[next_packed_].round == round; ++next_packed_) {
+    for (; next_packed_ < schedule_.packed.size() && schedule_.packed[next_packed_].round == round;
+         ++next_packed_) {
       const Transfer& transfer = schedule_.packed[next_packed_];
       if (read_.contains(transfer.shipment)) continue;
       Bytes bytes = reader_.object_bytes(transfer.shipment);
       if (bytes.size() != transfer.bytes) {
-        throw CheckpointError(ErrorCode::kCorrupt, "the object has " + std::to_string(bytes.size()) + " bytes, expected " + std::to_string(transfer.bytes) + "; did its file change?",
+        throw CheckpointError(ErrorCode::kCorrupt,
+                              "the object has " + std::to_string(bytes.size()) +
+                                  " bytes, expected " + std::to_string(transfer.bytes) +
+                                  "; did its file change?",
                               {.key = reader_.metadata().objects[transfer.shipment].key});
       }
       values_[transfer.shipment] = reader_.decode_object(transfer.shipment, bytes);
@@ -111,8 +136,9 @@ class ParallelObjectRead {
 
 }  // namespace
 
-std::unordered_map<std::uint32_t, Value> read_objects_together(const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange, Communicator& comm,
-                                                               std::uint64_t staging) {
+std::unordered_map<std::uint32_t, Value> read_objects_together(
+    const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange,
+    Communicator& comm, std::uint64_t staging) {
   return ParallelObjectRead(reader, objects, exchange, comm, staging).run();
 }
 

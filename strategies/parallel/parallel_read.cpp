@@ -1,21 +1,28 @@
 // How ranks load together.
 //
-//   1 all_gather   every rank tells all others which parts of stored chunks it wants (a few bytes each), or that it wants the same as last time. If all do, they
-//                  go on with step 5 and the plan of last time; if some do, these tell now what it is
+//   1 all_gather   every rank tells all others which parts of stored chunks it wants (a few bytes
+//                  each), or that it wants the same as last time. If all do, they go on with step 5
+//                  and the plan of last time; if some do, these tell now what it is
 //   2 local        every rank shares out the reading by the same rules (distribute_load)
-//   3 all_gather   a chunk that is read in pieces is looked up in its file by one of its readers, who tells where its elements lie. If they do not lie row-major,
-//                  so that the chunk can only be read as a whole, every rank repeats step 2 with that knowledge
+//   3 all_gather   a chunk that is read in pieces is looked up in its file by one of its readers,
+//                  who tells where its elements lie. If they do not lie row-major, so that the
+//                  chunk can only be read as a whole, every rank repeats step 2 with that knowledge
 //   4 local        every rank puts what has to travel into rounds
-//   5 rounds       each rank reads what it sends in the next round while the parts of this round travel (run_exchange); what it alone wants, it reads at the end
+//   5 rounds       each rank reads what it sends in the next round while the parts of this round
+//                  travel (run_exchange); what it alone wants, it reads at the end
 //
 // Steps 1 to 4 are in joint_plan.cpp.
 //
-// A part goes straight into the destination of the rank that reads it and is sent from there. Where ranks want short runs that lie between each other's, one of
-// them reads all of it, a slab, into memory of the round; in that round it copies its own parts out of the slab and packs the others, each for one rank that
-// wants it, the holder. With all_to_all the holder hands it on to the rest in later rounds; with the other kinds all get it at once.
+// A part goes straight into the destination of the rank that reads it and is sent from there. Where
+// ranks want short runs that lie between each other's, one of them reads all of it, a slab, into
+// memory of the round; in that round it copies its own parts out of the slab and packs the others,
+// each for one rank that wants it, the holder. With all_to_all the holder hands it on to the rest
+// in later rounds; with the other kinds all get it at once.
 //
-// A rank thus holds its own destinations, the buffers of a round, and the slabs of the round that is packed and of the one that is read: for each of these rounds
-// at most half of what it may send in one, or one chunk that can only be read as a whole. Local work lies between collectives in agree().
+// A rank thus holds its own destinations, the buffers of a round, and the slabs of the round that
+// is packed and of the one that is read: for each of these rounds at most half of what it may send
+// in one, or one chunk that can only be read as a whole. Local work lies between collectives in
+// agree().
 
 #include "strategies/parallel/parallel_read.h"
 
@@ -45,37 +52,54 @@ constexpr const char* kReading = "reading tensors";
 
 class ParallelTensorRead {
  public:
-  ParallelTensorRead(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, Communicator& comm,
+  ParallelTensorRead(const CheckpointReader& reader, std::span<const ReadItem> items,
+                     std::span<const Tensor> destinations, Communicator& comm,
                      const ReadOptions& options)
-      : located_(reader), items_(items), destinations_(destinations), comm_(comm), options_(options), rank_(static_cast<std::uint32_t>(comm.rank())) {
+      : located_(reader),
+        items_(items),
+        destinations_(destinations),
+        comm_(comm),
+        options_(options),
+        rank_(static_cast<std::uint32_t>(comm.rank())) {
     options_.shared = true;
   }
 
   ReadStats run(Exchange exchange, LoadPlanner* planner) {
-    const std::shared_ptr<const JointPlan> plan = plan_together(located_, items_, destinations_, exchange, options_.staging, comm_, planner);
+    const std::shared_ptr<const JointPlan> plan =
+        plan_together(located_, items_, destinations_, exchange, options_.staging, comm_, planner);
     plan_ = plan.get();
     if (!plan->exchanges) {
-      Heartbeat(comm_).agree(kReading, [&] { stats_ = read_tensors(located_, items_, destinations_, options_); });
+      Heartbeat(comm_).agree(
+          kReading, [&] { stats_ = read_tensors(located_, items_, destinations_, options_); });
       return stats_;
     }
     agree(comm_, "preparing the reading of tensors", [&] { prepare_rounds(); });
-    const ExchangeSteps steps{.what = kReading,
-                              .prepare = [&](std::uint32_t round) { prepare(round); },
-                              .pack = [&](const Transfer& transfer, MutableByteView into) { pack(part_of(transfer), transfer.round, into); },
-                              .unpack = [&](const Transfer& transfer, ByteView from) { unpack(part_of(transfer), from); }};
+    const ExchangeSteps steps{
+        .what = kReading,
+        .prepare = [&](std::uint32_t round) { prepare(round); },
+        .pack = [&](const Transfer& transfer,
+                    MutableByteView into) { pack(part_of(transfer), transfer.round, into); },
+        .unpack = [&](const Transfer& transfer,
+                      ByteView from) { unpack(part_of(transfer), from); }};
     run_exchange(plan->schedule, plan->how, steps, comm_);
-    for (const ReadItem& item : items_) stats_.bytes_wanted += static_cast<std::uint64_t>(numel(item.sizes)) * size_of(item.tensor);
+    for (const ReadItem& item : items_)
+      stats_.bytes_wanted += static_cast<std::uint64_t>(numel(item.sizes)) * size_of(item.tensor);
     return stats_;
   }
 
  private:
-  std::size_t size_of(std::uint32_t tensor) const { return item_size(located_.metadata().tensors[tensor].properties.dtype); }
-  const Part& part_of(const Transfer& transfer) const { return plan_->distribution.shared[transfer.shipment]; }
+  std::size_t size_of(std::uint32_t tensor) const {
+    return item_size(located_.metadata().tensors[tensor].properties.dtype);
+  }
+  const Part& part_of(const Transfer& transfer) const {
+    return plan_->distribution.shared[transfer.shipment];
+  }
 
   /// batches_[r] is read before round r is packed, the last one at the end.
   void prepare_rounds() {
     batches_.resize(plan_->schedule.rounds + 1);
-    for (const auto& [slab, round] : plan_->slab_rounds) batches_[round].add_slab(slab, plan_->distribution.slabs[slab], located_.metadata());
+    for (const auto& [slab, round] : plan_->slab_rounds)
+      batches_[round].add_slab(slab, plan_->distribution.slabs[slab], located_.metadata());
     std::vector<bool> is_read(plan_->distribution.shared.size());
     for (const Transfer& transfer : plan_->schedule.packed) {
       const Part& part = part_of(transfer);
@@ -92,10 +116,13 @@ class ParallelTensorRead {
     batch.add_item(item, destinations_[item.destination]);
   }
 
-  /// Reads one batch in the background while the round before travels; when it is wanted, if there is no thread to be had.
+  /// Reads one batch in the background while the round before travels; when it is wanted, if there
+  /// is no thread to be had.
   void start_reading(std::size_t batch) {
     if (batch == batches_.size()) return;
-    reading_ = std::async(std::launch::async | std::launch::deferred, [this, batch] { return batches_[batch].read(located_, slab_memory_[batch % 2], options_); });
+    reading_ = std::async(std::launch::async | std::launch::deferred, [this, batch] {
+      return batches_[batch].read(located_, slab_memory_[batch % 2], options_);
+    });
   }
 
   void prepare(std::uint32_t round) {
@@ -115,7 +142,8 @@ class ParallelTensorRead {
       const Part& part = plan_->distribution.shared[i];
       const StridedView view = view_in_slab(part);
       for_own_items(part, [&](const ReadItem& item) {
-        strided_copy(item.sizes, size_of(item.tensor), batches_[round].slab(index).data(), view, data_of(item), item.target);
+        strided_copy(item.sizes, size_of(item.tensor), batches_[round].slab(index).data(), view,
+                     data_of(item), item.target);
       });
     }
   }
@@ -123,7 +151,8 @@ class ParallelTensorRead {
   StridedView view_in_slab(const Part& part) const {
     const Box& box = plan_->distribution.slabs[part.slab].box;
     StridedView view{0, row_major_strides(box.sizes)};
-    for (std::size_t axis = 0; axis < box.dims(); ++axis) view.offset += (part.box.offsets[axis] - box.offsets[axis]) * view.strides[axis];
+    for (std::size_t axis = 0; axis < box.dims(); ++axis)
+      view.offset += (part.box.offsets[axis] - box.offsets[axis]) * view.strides[axis];
     return view;
   }
 
@@ -150,7 +179,8 @@ class ParallelTensorRead {
   /// Of the items that contain the part, the one that it is read into.
   ReadItem first_item(const Part& part) const {
     const auto uses = plan_->distribution.uses_of(part);
-    return item_of(part, *std::find_if(uses.begin(), uses.end(), [&](const Use& use) { return use.rank == rank_; }));
+    return item_of(part, *std::find_if(uses.begin(), uses.end(),
+                                       [&](const Use& use) { return use.rank == rank_; }));
   }
 
   std::byte* data_of(const ReadItem& item) const { return destinations_[item.destination].data(); }
@@ -158,7 +188,8 @@ class ParallelTensorRead {
   void pack(const Part& part, std::uint32_t round, MutableByteView into) const {
     const StridedView packed{0, row_major_strides(part.box.sizes)};
     if (part.holder != rank_) {
-      strided_copy(part.box.sizes, size_of(part.tensor), batches_[round].slab(part.slab).data(), view_in_slab(part), into.data(), packed);
+      strided_copy(part.box.sizes, size_of(part.tensor), batches_[round].slab(part.slab).data(),
+                   view_in_slab(part), into.data(), packed);
       return;
     }
     const ReadItem item = first_item(part);
@@ -167,19 +198,22 @@ class ParallelTensorRead {
 
   void unpack(const Part& part, ByteView from) const {
     for_own_items(part, [&](const ReadItem& item) {
-      strided_copy(item.sizes, size_of(item.tensor), from.data(), {0, row_major_strides(item.sizes)}, data_of(item), item.target);
+      strided_copy(item.sizes, size_of(item.tensor), from.data(),
+                   {0, row_major_strides(item.sizes)}, data_of(item), item.target);
     });
   }
 
   /// What this rank has read straight into one place and wants in several.
   void copy_repeated() const {
-    for (const std::vector<Part>* const parts : {&plan_->distribution.shared, &plan_->distribution.own}) {
+    for (const std::vector<Part>* const parts :
+         {&plan_->distribution.shared, &plan_->distribution.own}) {
       for (const Part& part : *parts) {
         if (part.reader != rank_ || part.slab != LoadDistribution::kNoSlab) continue;
         const ReadItem read = first_item(part);
         for_own_items(part, [&](const ReadItem& item) {
           if (data_of(item) == data_of(read) && item.target == read.target) return;
-          strided_copy(item.sizes, size_of(item.tensor), data_of(read), read.target, data_of(item), item.target);
+          strided_copy(item.sizes, size_of(item.tensor), data_of(read), read.target, data_of(item),
+                       item.target);
         });
       }
     }
@@ -195,13 +229,16 @@ class ParallelTensorRead {
   std::vector<TensorBatch> batches_;
   std::array<Bytes, 2> slab_memory_;
   ReadStats stats_;
-  std::future<ReadStats> reading_;  ///< last: its destructor waits for the thread that uses the others
+  std::future<ReadStats>
+      reading_;  ///< last: its destructor waits for the thread that uses the others
 };
 
 }  // namespace
 
-ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items, std::span<const Tensor> destinations, Exchange exchange, Communicator& comm,
-                                const ReadOptions& options, LoadPlanner* planner) {
+ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items,
+                                std::span<const Tensor> destinations, Exchange exchange,
+                                Communicator& comm, const ReadOptions& options,
+                                LoadPlanner* planner) {
   return ParallelTensorRead(reader, items, destinations, comm, options).run(exchange, planner);
 }
 

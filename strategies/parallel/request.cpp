@@ -17,7 +17,9 @@ class Hash {
   }
   void bytes(ByteView content) {
     number(content.size());
-    for (; content.size() >= sizeof(std::uint64_t); content = content.subspan(sizeof(std::uint64_t))) number(load_le<std::uint64_t>(content, 0));
+    for (; content.size() >= sizeof(std::uint64_t);
+         content = content.subspan(sizeof(std::uint64_t)))
+      number(load_le<std::uint64_t>(content, 0));
     for (const std::byte byte : content) number(std::to_integer<std::uint64_t>(byte));
   }
   void text(std::string_view content) { bytes(as_bytes(content)); }
@@ -89,24 +91,38 @@ std::vector<Request> decode_requests(std::span<const Bytes> messages) {
   for (const Bytes& message : messages) {
     const auto rank = static_cast<int>(requests.size());
     constexpr std::size_t kNumber = sizeof(std::uint64_t), kHead = 3 * kNumber;
-    if (message.size() < kHead) throw CheckpointError(ErrorCode::kCorrupt, "a rank's request to load together is too short: do all ranks run the same build?", {.rank = rank});
-    requests.push_back({load_le<std::uint64_t>(message, 0), load_le<std::uint64_t>(message, kNumber), load_le<std::uint64_t>(message, 2 * kNumber), ByteView(message).subspan(kHead)});
+    if (message.size() < kHead)
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          "a rank's request to load together is too short: do all ranks run the same build?",
+          {.rank = rank});
+    requests.push_back(
+        {load_le<std::uint64_t>(message, 0), load_le<std::uint64_t>(message, kNumber),
+         load_le<std::uint64_t>(message, 2 * kNumber), ByteView(message).subspan(kHead)});
     if (requests.back().identity != requests.front().identity) {
-      throw CheckpointError(ErrorCode::kMismatch, "rank " + std::to_string(rank) + " sees another checkpoint under this path than rank 0: is it on a file system that all ranks "
-                                                  "share, and does a training root lead all of them to the same iteration?", {.rank = rank});
+      throw CheckpointError(
+          ErrorCode::kMismatch,
+          "rank " + std::to_string(rank) +
+              " sees another checkpoint under this path than rank 0: is it on a file system that "
+              "all ranks "
+              "share, and does a training root lead all of them to the same iteration?",
+          {.rank = rank});
     }
   }
   return requests;
 }
 
 std::uint64_t smallest_budget(std::span<const Request> requests) {
-  return std::min_element(requests.begin(), requests.end(), [](const Request& a, const Request& b) { return a.budget < b.budget; })->budget;
+  return std::min_element(requests.begin(), requests.end(),
+                          [](const Request& a, const Request& b) { return a.budget < b.budget; })
+      ->budget;
 }
 
 std::uint64_t round_budget(std::uint64_t staging, int ranks) {
   constexpr std::uint64_t kPerRank = std::uint64_t{1} << 20;
   constexpr std::uint64_t kLeast = std::uint64_t{4} << 20;
-  return std::max<std::uint64_t>(std::min(staging / 2, std::max(kLeast, static_cast<std::uint64_t>(ranks) * kPerRank)), 1);
+  return std::max<std::uint64_t>(
+      std::min(staging / 2, std::max(kLeast, static_cast<std::uint64_t>(ranks) * kPerRank)), 1);
 }
 
 }  // namespace dckpt

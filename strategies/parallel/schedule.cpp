@@ -7,10 +7,17 @@ namespace dckpt {
 
 using Transfer = ExchangeSchedule::Transfer;
 
-ScheduleBuilder::ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchange how, std::uint64_t budget)
-    : rank_(rank), how_(how), budget_(how == Exchange::kGather ? budget / ranks : budget), sent_(ranks), received_(ranks), held_(ranks) {}
+ScheduleBuilder::ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchange how,
+                                 std::uint64_t budget)
+    : rank_(rank),
+      how_(how),
+      budget_(how == Exchange::kGather ? budget / ranks : budget),
+      sent_(ranks),
+      received_(ranks),
+      held_(ranks) {}
 
-std::uint32_t ScheduleBuilder::add(std::uint32_t from, const Shipment& shipment, std::uint32_t not_before) {
+std::uint32_t ScheduleBuilder::add(std::uint32_t from, const Shipment& shipment,
+                                   std::uint32_t not_before) {
   std::uint32_t last = not_before;
   if (how_ != Exchange::kAllToAll) {
     last = std::max(last, sent_[from].first_open);
@@ -18,14 +25,18 @@ std::uint32_t ScheduleBuilder::add(std::uint32_t from, const Shipment& shipment,
     place_for_all(from, shipment, last);
     return last;
   }
-  // Every sender begins with the ranks after its own: if all ranks have much the same to send, they fill each round evenly.
+  // Every sender begins with the ranks after its own: if all ranks have much the same to send, they
+  // fill each round evenly.
   const auto after = std::upper_bound(shipment.to.begin(), shipment.to.end(), from);
-  for (auto it = after; it != shipment.to.end(); ++it) last = std::max(last, add_for_one(from, *it, shipment, not_before));
-  for (auto it = shipment.to.begin(); it != after; ++it) last = std::max(last, add_for_one(from, *it, shipment, not_before));
+  for (auto it = after; it != shipment.to.end(); ++it)
+    last = std::max(last, add_for_one(from, *it, shipment, not_before));
+  for (auto it = shipment.to.begin(); it != after; ++it)
+    last = std::max(last, add_for_one(from, *it, shipment, not_before));
   return last;
 }
 
-std::uint32_t ScheduleBuilder::add_held(std::uint32_t from, std::span<const Shipment> shipments, std::uint64_t held) {
+std::uint32_t ScheduleBuilder::add_held(std::uint32_t from, std::span<const Shipment> shipments,
+                                        std::uint64_t held) {
   const bool for_all = how_ != Exchange::kAllToAll;
   std::uint64_t sent = 0;
   std::map<std::uint32_t, std::uint64_t> received;
@@ -36,8 +47,11 @@ std::uint32_t ScheduleBuilder::add_held(std::uint32_t from, std::span<const Ship
   }
   std::uint32_t round = held_[from].first_open;
   const auto fits = [&] {
-    return has_room(held_[from], round, held, budget_ / 2) && has_room(sent_[from], round, sent, budget_) &&
-           std::all_of(received.begin(), received.end(), [&](const auto& entry) { return has_room(received_[entry.first], round, entry.second, budget_); });
+    return has_room(held_[from], round, held, budget_ / 2) &&
+           has_room(sent_[from], round, sent, budget_) &&
+           std::all_of(received.begin(), received.end(), [&](const auto& entry) {
+             return has_room(received_[entry.first], round, entry.second, budget_);
+           });
   };
   while (!fits()) ++round;
   put(held_[from], round, held, budget_ / 2);
@@ -51,40 +65,52 @@ std::uint32_t ScheduleBuilder::add_held(std::uint32_t from, std::span<const Ship
   return round;
 }
 
-std::uint32_t ScheduleBuilder::add_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment, std::uint32_t not_before) {
+std::uint32_t ScheduleBuilder::add_for_one(std::uint32_t from, std::uint32_t to,
+                                           const Shipment& shipment, std::uint32_t not_before) {
   std::uint32_t round = std::max({sent_[from].first_open, received_[to].first_open, not_before});
-  while (!has_room(sent_[from], round, shipment.bytes, budget_) || !has_room(received_[to], round, shipment.bytes, budget_)) ++round;
+  while (!has_room(sent_[from], round, shipment.bytes, budget_) ||
+         !has_room(received_[to], round, shipment.bytes, budget_))
+    ++round;
   place_for_one(from, to, shipment, round);
   return round;
 }
 
-void ScheduleBuilder::place_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment, std::uint32_t round) {
+void ScheduleBuilder::place_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment,
+                                    std::uint32_t round) {
   put(sent_[from], round, shipment.bytes, budget_);
   put(received_[to], round, shipment.bytes, budget_);
   if (from == rank_) schedule_.packed.push_back({round, shipment.id, to, 0, shipment.bytes});
   if (to == rank_) schedule_.unpacked.push_back({round, shipment.id, from, 0, shipment.bytes});
 }
 
-void ScheduleBuilder::place_for_all(std::uint32_t from, const Shipment& shipment, std::uint32_t round) {
-  const Transfer transfer{round, shipment.id, from, put(sent_[from], round, shipment.bytes, budget_), shipment.bytes};
-  if (how_ == Exchange::kBroadcast && transfer.offset == 0) schedule_.broadcasts.emplace_back(round, from);
+void ScheduleBuilder::place_for_all(std::uint32_t from, const Shipment& shipment,
+                                    std::uint32_t round) {
+  const Transfer transfer{round, shipment.id, from,
+                          put(sent_[from], round, shipment.bytes, budget_), shipment.bytes};
+  if (how_ == Exchange::kBroadcast && transfer.offset == 0)
+    schedule_.broadcasts.emplace_back(round, from);
   if (from == rank_) schedule_.packed.push_back(transfer);
-  if (std::binary_search(shipment.to.begin(), shipment.to.end(), rank_)) schedule_.unpacked.push_back(transfer);
+  if (std::binary_search(shipment.to.begin(), shipment.to.end(), rank_))
+    schedule_.unpacked.push_back(transfer);
 }
 
 ExchangeSchedule ScheduleBuilder::finish() {
   for (std::vector<Transfer>* const transfers : {&schedule_.packed, &schedule_.unpacked}) {
-    std::stable_sort(transfers->begin(), transfers->end(), [](const Transfer& a, const Transfer& b) { return a.round < b.round; });
+    std::stable_sort(transfers->begin(), transfers->end(),
+                     [](const Transfer& a, const Transfer& b) { return a.round < b.round; });
     if (how_ == Exchange::kAllToAll) lay_out(*transfers);
   }
   std::sort(schedule_.broadcasts.begin(), schedule_.broadcasts.end());
-  schedule_.broadcasts.erase(std::unique(schedule_.broadcasts.begin(), schedule_.broadcasts.end()), schedule_.broadcasts.end());
+  schedule_.broadcasts.erase(std::unique(schedule_.broadcasts.begin(), schedule_.broadcasts.end()),
+                             schedule_.broadcasts.end());
   return std::move(schedule_);
 }
 
-/// In the buffer between two ranks, shipments lie in the order in which they were added: both find the same offsets.
+/// In the buffer between two ranks, shipments lie in the order in which they were added: both find
+/// the same offsets.
 void ScheduleBuilder::lay_out(std::vector<Transfer>& transfers) const {
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> filled(sent_.size());  // by peer: round, bytes in it
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> filled(
+      sent_.size());  // by peer: round, bytes in it
   for (Transfer& transfer : transfers) {
     auto& [round, bytes] = filled[transfer.peer];
     if (round != transfer.round) bytes = 0;
@@ -94,17 +120,20 @@ void ScheduleBuilder::lay_out(std::vector<Transfer>& transfers) const {
   }
 }
 
-bool ScheduleBuilder::has_room(const Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget) {
+bool ScheduleBuilder::has_room(const Load& load, std::uint32_t round, std::uint64_t bytes,
+                               std::uint64_t budget) {
   if (round >= load.bytes.size() || load.bytes[round] == 0) return true;
   return load.bytes[round] <= budget && bytes <= budget - load.bytes[round];
 }
 
 /// Returns how much was there.
-std::uint64_t ScheduleBuilder::put(Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget) {
+std::uint64_t ScheduleBuilder::put(Load& load, std::uint32_t round, std::uint64_t bytes,
+                                   std::uint64_t budget) {
   if (load.bytes.size() <= round) load.bytes.resize(round + 1);
   const std::uint64_t before = load.bytes[round];
   load.bytes[round] += bytes;
-  while (load.first_open < load.bytes.size() && load.bytes[load.first_open] >= budget - budget / 8) ++load.first_open;
+  while (load.first_open < load.bytes.size() && load.bytes[load.first_open] >= budget - budget / 8)
+    ++load.first_open;
   schedule_.rounds = std::max(schedule_.rounds, round + 1);
   return before;
 }

@@ -14,7 +14,8 @@ struct ExchangeSchedule {
   struct Transfer {
     std::uint32_t round = 0;
     std::uint32_t shipment = 0;
-    std::uint32_t peer = 0;    ///< the receiver, or the sender of what is unpacked; what all ranks get has its sender here
+    std::uint32_t peer = 0;    ///< the receiver, or the sender of what is unpacked; what all ranks
+                               ///< get has its sender here
     std::uint64_t offset = 0;  ///< in the buffer
     std::uint64_t bytes = 0;
   };
@@ -34,10 +35,14 @@ struct Shipment {
 };
 
 /// Puts shipments into rounds so that no rank holds more than a budget of them at a time:
-///   all_to_all   each rank packs one buffer per receiver; it packs, and unpacks, at most `budget` bytes in a round
-///   gather       each rank packs one buffer, and all get all buffers: at most `budget` bytes together
-///   broadcast    each rank packs one buffer of at most `budget` bytes; the buffers of a round travel one after the other
-/// A shipment that is larger has a round for itself. Ranks that add the same shipments in the same order get schedules that fit together.
+///   all_to_all   each rank packs one buffer per receiver; it packs, and unpacks, at most `budget`
+///                bytes in a round
+///   gather       each rank packs one buffer, and all get all buffers: at most `budget` bytes
+///                together
+///   broadcast    each rank packs one buffer of at most `budget` bytes; the buffers of a round
+///                travel one after the other
+/// A shipment that is larger has a round for itself. Ranks that add the same shipments in the same
+/// order get schedules that fit together.
 class ScheduleBuilder {
  public:
   /// `how` is not `auto`.
@@ -46,9 +51,11 @@ class ScheduleBuilder {
   /// `from` can pack it from the round `not_before` on. Returns the last round in which it does.
   std::uint32_t add(std::uint32_t from, const Shipment& shipment, std::uint32_t not_before = 0);
 
-  /// `from` packs all shipments in one round, the one that is returned; it is the only one in which it holds what they are made of, `held` bytes. Of that a rank
-  /// holds at most half a budget in a round, or one that is larger.
-  std::uint32_t add_held(std::uint32_t from, std::span<const Shipment> shipments, std::uint64_t held);
+  /// `from` packs all shipments in one round, the one that is returned; it is the only one in which
+  /// it holds what they are made of, `held` bytes. Of that a rank holds at most half a budget in a
+  /// round, or one that is larger.
+  std::uint32_t add_held(std::uint32_t from, std::span<const Shipment> shipments,
+                         std::uint64_t held);
 
   ExchangeSchedule finish();
 
@@ -59,17 +66,20 @@ class ScheduleBuilder {
     std::uint32_t first_open = 0;  ///< rounds before it are full, or nearly
   };
 
-  static bool has_room(const Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget);
+  static bool has_room(const Load& load, std::uint32_t round, std::uint64_t bytes,
+                       std::uint64_t budget);
   std::uint64_t put(Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget);
-  std::uint32_t add_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment, std::uint32_t not_before);
-  void place_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment, std::uint32_t round);
+  std::uint32_t add_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment,
+                            std::uint32_t not_before);
+  void place_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment,
+                     std::uint32_t round);
   void place_for_all(std::uint32_t from, const Shipment& shipment, std::uint32_t round);
   void lay_out(std::vector<ExchangeSchedule::Transfer>& transfers) const;
 
   std::uint32_t rank_;
   Exchange how_;
   std::uint64_t budget_;
-  std::vector<Load> sent_;      // by rank, over all its buffers
+  std::vector<Load> sent_;  // by rank, over all its buffers
   std::vector<Load> received_;
   std::vector<Load> held_;
   ExchangeSchedule schedule_;

@@ -19,11 +19,15 @@ void TensorBatch::add_item(const ReadItem& item, const Tensor& destination) {
   destinations_.push_back(destination);
 }
 
-void TensorBatch::add_slab(std::uint32_t number, const LoadDistribution::Slab& slab, const Metadata& metadata) {
+void TensorBatch::add_slab(std::uint32_t number, const LoadDistribution::Slab& slab,
+                           const Metadata& metadata) {
   const TensorMetadata& tensor = metadata.tensors[slab.tensor];
   auto source = ChunkGeometry(tensor, slab.chunk).find(slab.box);
   if (!source) {
-    throw CheckpointError(ErrorCode::kCorrupt, "ranks want a part of a chunk that the chunk does not hold: do all ranks run the same build?", {.key = tensor.key});
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "ranks want a part of a chunk that the chunk does not hold: do all ranks "
+                          "run the same build?",
+                          {.key = tensor.key});
   }
   slabs_.push_back(number);
   slab_at_.emplace(number, destinations_.size());
@@ -37,7 +41,8 @@ void TensorBatch::add_slab(std::uint32_t number, const LoadDistribution::Slab& s
   destinations_.push_back(Tensor::described(tensor.properties.dtype, slab.box.sizes));
 }
 
-ReadStats TensorBatch::read(const CheckpointReader& reader, Bytes& memory, const ReadOptions& options) {
+ReadStats TensorBatch::read(const CheckpointReader& reader, Bytes& memory,
+                            const ReadOptions& options) {
   std::size_t size = 0;
   std::vector<std::size_t> offsets;
   for (const std::uint32_t number : slabs_) {
@@ -47,7 +52,8 @@ ReadStats TensorBatch::read(const CheckpointReader& reader, Bytes& memory, const
   if (memory.size() < size) memory = Bytes(size);
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     Tensor& slab = destinations_[slab_at_.at(slabs_[i])];
-    slab = Tensor(slab.dtype(), slab.shape(), row_major_strides(slab.shape()), memory.data() + offsets[i], nullptr);
+    slab = Tensor(slab.dtype(), slab.shape(), row_major_strides(slab.shape()),
+                  memory.data() + offsets[i], nullptr);
   }
   return read_tensors(reader, items_, destinations_, options);
 }

@@ -14,7 +14,8 @@
 
 namespace dckpt {
 
-/// What a rank reads at one go: items straight into their destinations, and slabs into memory of the batch, which stays until the batch is cleared.
+/// What a rank reads at one go: items straight into their destinations, and slabs into memory of
+/// the batch, which stays until the batch is cleared.
 class TensorBatch {
  public:
   void add_item(const ReadItem& item, const Tensor& destination);
@@ -22,7 +23,8 @@ class TensorBatch {
   void add_slab(std::uint32_t number, const LoadDistribution::Slab& slab, const Metadata& metadata);
   const std::vector<std::uint32_t>& slabs() const noexcept { return slabs_; }
 
-  /// Throws CheckpointError. `memory` is used for the slabs, and grown if it is too small; it must be left alone until the batch is cleared.
+  /// Throws CheckpointError. `memory` is used for the slabs, and grown if it is too small; it must
+  /// be left alone until the batch is cleared.
   ReadStats read(const CheckpointReader& reader, Bytes& memory, const ReadOptions& options);
 
   /// A slab that has been read: the elements of its box, row-major.

@@ -7,7 +7,9 @@ namespace {
 
 class CountingReadableFile final : public ReadableFile {
  public:
-  CountingReadableFile(std::unique_ptr<ReadableFile> file, std::shared_ptr<StorageCounters> counters) : file_(std::move(file)), counters_(std::move(counters)) {}
+  CountingReadableFile(std::unique_ptr<ReadableFile> file,
+                       std::shared_ptr<StorageCounters> counters)
+      : file_(std::move(file)), counters_(std::move(counters)) {}
 
   const std::string& name() const noexcept override { return file_->name(); }
   std::uint64_t size() const noexcept override { return file_->size(); }
@@ -30,7 +32,9 @@ class CountingReadableFile final : public ReadableFile {
 
 class CountingWritableFile final : public WritableFile {
  public:
-  CountingWritableFile(std::unique_ptr<WritableFile> file, std::shared_ptr<StorageCounters> counters) : file_(std::move(file)), counters_(std::move(counters)) {}
+  CountingWritableFile(std::unique_ptr<WritableFile> file,
+                       std::shared_ptr<StorageCounters> counters)
+      : file_(std::move(file)), counters_(std::move(counters)) {}
 
   const std::string& name() const noexcept override { return file_->name(); }
   std::uint64_t position() const noexcept override { return file_->position(); }
@@ -57,7 +61,8 @@ class CountingWritableFile final : public WritableFile {
 
 class CountingStorage final : public Storage {
  public:
-  CountingStorage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters) : storage_(std::move(storage)), counters_(std::move(counters)) {}
+  CountingStorage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters)
+      : storage_(std::move(storage)), counters_(std::move(counters)) {}
 
   std::string describe(const std::string& name) const override { return storage_->describe(name); }
 
@@ -79,7 +84,8 @@ class CountingStorage final : public Storage {
     return file;
   }
 
-  std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options) override {
+  std::unique_ptr<WritableFile> create(const std::string& name,
+                                       const CreateOptions& options) override {
     auto file = std::make_unique<CountingWritableFile>(storage_->create(name, options), counters_);
     ++counters_->files_created;
     if (file->engine() == IoEngine::kDirect) ++counters_->direct_files;
@@ -118,7 +124,8 @@ class CountingStorage final : public Storage {
 
 }  // namespace
 
-std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters) {
+std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage,
+                                          std::shared_ptr<StorageCounters> counters) {
   return std::make_shared<CountingStorage>(std::move(storage), std::move(counters));
 }
 

@@ -16,14 +16,16 @@ struct StorageCounters {
   std::atomic<std::uint64_t> files_opened{0};
   std::atomic<std::uint64_t> bytes_written{0};
   std::atomic<std::uint64_t> appends{0};
-  std::atomic<std::uint64_t> syncs{0};             ///< of files and of directories
+  std::atomic<std::uint64_t> syncs{0};  ///< of files and of directories
   std::atomic<std::uint64_t> files_created{0};
-  std::atomic<std::uint64_t> direct_files{0};      ///< created past the page cache
-  std::atomic<std::uint64_t> directory_changes{0};  ///< directories made, renames, exchanges, removals
-  std::atomic<std::uint64_t> lookups{0};           ///< lists and stats
+  std::atomic<std::uint64_t> direct_files{0};  ///< created past the page cache
+  std::atomic<std::uint64_t> directory_changes{
+      0};                                 ///< directories made, renames, exchanges, removals
+  std::atomic<std::uint64_t> lookups{0};  ///< lists and stats
 };
 
 /// Passes everything through to `storage` and counts what succeeded.
-std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters);
+std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage,
+                                          std::shared_ptr<StorageCounters> counters);
 
 }  // namespace dckpt

@@ -30,14 +30,20 @@ struct Tree {
 class MemoryReadableFile final : public ReadableFile {
  public:
   MemoryReadableFile(std::shared_ptr<Tree> tree, NodePtr node, std::string path)
-      : tree_(std::move(tree)), node_(std::move(node)), path_(std::move(path)), size_(node_->content.size()) {}
+      : tree_(std::move(tree)),
+        node_(std::move(node)),
+        path_(std::move(path)),
+        size_(node_->content.size()) {}
 
   const std::string& name() const noexcept override { return path_; }
   std::uint64_t size() const noexcept override { return size_; }
 
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), size_)) {
-      throw CheckpointError(ErrorCode::kCorrupt, "cannot read " + grouped(into.size()) + " bytes: the file has only " + grouped(size_), {.file = path_, .offset = offset});
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          "cannot read " + grouped(into.size()) + " bytes: the file has only " + grouped(size_),
+          {.file = path_, .offset = offset});
     }
     const std::shared_lock lock(tree_->mutex);
     std::ranges::copy(ByteView(node_->content).subspan(offset, into.size()), into.begin());
@@ -54,7 +60,8 @@ class MemoryReadableFile final : public ReadableFile {
 
 class MemoryWritableFile final : public WritableFile {
  public:
-  MemoryWritableFile(std::shared_ptr<Tree> tree, NodePtr node, std::string path) : tree_(std::move(tree)), node_(std::move(node)), path_(std::move(path)) {}
+  MemoryWritableFile(std::shared_ptr<Tree> tree, NodePtr node, std::string path)
+      : tree_(std::move(tree)), node_(std::move(node)), path_(std::move(path)) {}
 
   const std::string& name() const noexcept override { return path_; }
   std::uint64_t position() const noexcept override { return position_; }
@@ -105,15 +112,22 @@ class MemoryStorage final : public Storage {
     const std::vector<std::string_view> components = name_components(name);
     const std::shared_lock lock(tree_->mutex);
     NodePtr node = find(components);
-    if (!node) throw CheckpointError(ErrorCode::kIncomplete, "cannot open the file: there is none", {.file = describe(name)});
-    if (node->directory) throw CheckpointError(ErrorCode::kCorrupt, "refusing to read: it is a directory, not a regular file", {.file = describe(name)});
+    if (!node)
+      throw CheckpointError(ErrorCode::kIncomplete, "cannot open the file: there is none",
+                            {.file = describe(name)});
+    if (node->directory)
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "refusing to read: it is a directory, not a regular file",
+                            {.file = describe(name)});
     return std::make_unique<MemoryReadableFile>(tree_, std::move(node), describe(name));
   }
 
   std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions&) override {
     const std::vector<std::string_view> components = name_components(name);
     const std::unique_lock lock(tree_->mutex);
-    const auto [entry, created] = parent(components, "cannot create the file", name).entries.try_emplace(std::string(components.back()), std::make_shared<Node>());
+    const auto [entry, created] =
+        parent(components, "cannot create the file", name)
+            .entries.try_emplace(std::string(components.back()), std::make_shared<Node>());
     if (!created) fail("cannot create the file: it exists", name);
     return std::make_unique<MemoryWritableFile>(tree_, entry->second, describe(name));
   }
@@ -140,8 +154,10 @@ class MemoryStorage final : public Storage {
     const NodePtr node = find(source);
     const NodePtr replaced = find(target);
     if (!node) fail(attempt + ": there is nothing of the old name", from);
-    if (replaced && (node->directory || replaced->directory)) fail(attempt + ": something of that name exists", from);
-    if (node->directory && is_prefix(source, target)) fail(attempt + ": a directory cannot move into itself", from);
+    if (replaced && (node->directory || replaced->directory))
+      fail(attempt + ": something of that name exists", from);
+    if (node->directory && is_prefix(source, target))
+      fail(attempt + ": a directory cannot move into itself", from);
     source_parent.entries.erase(source_parent.entries.find(source.back()));
     target_parent.entries[std::string(target.back())] = node;
   }
@@ -154,8 +170,10 @@ class MemoryStorage final : public Storage {
     Node& first_parent = parent(first, attempt, a);
     Node& second_parent = parent(second, attempt, a);
     if (!find(first) || !find(second)) fail(attempt + ": one of them does not exist", a);
-    if (is_prefix(first, second) || is_prefix(second, first)) fail(attempt + ": one of them contains the other", a);
-    std::swap(first_parent.entries.find(first.back())->second, second_parent.entries.find(second.back())->second);
+    if (is_prefix(first, second) || is_prefix(second, first))
+      fail(attempt + ": one of them contains the other", a);
+    std::swap(first_parent.entries.find(first.back())->second,
+              second_parent.entries.find(second.back())->second);
   }
 
   void remove_all(const std::string& name) override {
@@ -170,22 +188,29 @@ class MemoryStorage final : public Storage {
   void sync_directory(const std::string& directory) override {
     const std::vector<std::string_view> components = directory_components(directory);
     const std::shared_lock lock(tree_->mutex);
-    if (walk(components) == nullptr) fail("cannot make the directory durable: there is none", directory);
+    if (walk(components) == nullptr)
+      fail("cannot make the directory durable: there is none", directory);
   }
 
  private:
   using Components = std::span<const std::string_view>;
 
   static FileInfo file_info(std::string name, const Node& node) {
-    return {std::move(name), node.directory ? FileInfo::Kind::kDirectory : FileInfo::Kind::kRegular, node.content.size()};
+    return {std::move(name), node.directory ? FileInfo::Kind::kDirectory : FileInfo::Kind::kRegular,
+            node.content.size()};
   }
 
-  static bool is_prefix(Components prefix, Components whole) { return prefix.size() <= whole.size() && std::ranges::equal(prefix, whole.first(prefix.size())); }
+  static bool is_prefix(Components prefix, Components whole) {
+    return prefix.size() <= whole.size() && std::ranges::equal(prefix, whole.first(prefix.size()));
+  }
 
-  [[noreturn]] void fail(const std::string& message, const std::string& name) const { throw CheckpointError(ErrorCode::kIo, message, {.file = describe(name)}); }
+  [[noreturn]] void fail(const std::string& message, const std::string& name) const {
+    throw CheckpointError(ErrorCode::kIo, message, {.file = describe(name)});
+  }
 
   [[noreturn]] static void refuse_path(std::string_view component) {
-    throw CheckpointError(ErrorCode::kCorrupt, "refusing the path: " + quoted(component) + " is a regular file, not a directory");
+    throw CheckpointError(ErrorCode::kCorrupt, "refusing the path: " + quoted(component) +
+                                                   " is a regular file, not a directory");
   }
 
   /// Null if it is missing.
@@ -219,6 +244,8 @@ class MemoryStorage final : public Storage {
 
 }  // namespace
 
-std::shared_ptr<Storage> memory_storage(std::string name) { return std::make_shared<MemoryStorage>(std::move(name)); }
+std::shared_ptr<Storage> memory_storage(std::string name) {
+  return std::make_shared<MemoryStorage>(std::move(name));
+}
 
 }  // namespace dckpt

@@ -18,7 +18,9 @@ std::vector<std::string_view> name_components(std::string_view name) {
   if (name.empty()) refuse(name, "it is empty");
   if (name.front() == '/') refuse(name, "it is absolute; names inside a checkpoint are relative");
   if (name.find('\0') != std::string_view::npos) refuse(name, "it holds a NUL byte");
-  if (name.size() > kMaxNameBytes) refuse(name, "it has " + grouped(name.size()) + " bytes, the limit is " + grouped(kMaxNameBytes));
+  if (name.size() > kMaxNameBytes)
+    refuse(name,
+           "it has " + grouped(name.size()) + " bytes, the limit is " + grouped(kMaxNameBytes));
   std::vector<std::string_view> components;
   for (std::size_t start = 0; start <= name.size();) {
     const std::size_t end = std::min(name.find('/', start), name.size());
@@ -26,9 +28,11 @@ std::vector<std::string_view> name_components(std::string_view name) {
     if (component.empty()) refuse(name, "it has an empty component");
     if (component == "." || component == "..") refuse(name, "a component is " + quoted(component));
     if (component.size() > kMaxComponentBytes) {
-      refuse(name, "a component has " + grouped(component.size()) + " bytes, the limit is " + grouped(kMaxComponentBytes));
+      refuse(name, "a component has " + grouped(component.size()) + " bytes, the limit is " +
+                       grouped(kMaxComponentBytes));
     }
-    if (components.size() == kMaxNameDepth) refuse(name, "it has more than " + std::to_string(kMaxNameDepth) + " components");
+    if (components.size() == kMaxNameDepth)
+      refuse(name, "it has more than " + std::to_string(kMaxNameDepth) + " components");
     components.push_back(component);
     start = end + 1;
   }

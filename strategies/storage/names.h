@@ -12,8 +12,9 @@ inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxComponentBytes = 255;
 inline constexpr std::size_t kMaxNameDepth = 64;
 
-/// The components of a name inside a Storage. Throws CheckpointError (corrupt) for an empty name, an absolute one, an empty, "." or ".."
-/// component, a NUL byte and names beyond the limits. The views point into `name`.
+/// The components of a name inside a Storage. Throws CheckpointError (corrupt) for an empty name,
+/// an absolute one, an empty, "." or ".." component, a NUL byte and names beyond the limits. The
+/// views point into `name`.
 std::vector<std::string_view> name_components(std::string_view name);
 
 /// The same for a directory, where "" is the root and has no components.

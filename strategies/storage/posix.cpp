@@ -26,15 +26,19 @@ constexpr std::size_t kMaxDirectoryEntries = std::size_t{1} << 24;
 
 // Files below it are written through the page cache if the choice is left to the storage.
 constexpr std::uint64_t kDirectFrom = std::uint64_t{8} << 20;
-// Where O_DIRECT is known to be the faster way to the disk: ext4 and XFS, by their numbers in statfs(2). Network file systems batch better than a writer with few
-// requests in flight, and files in memory have no disk.
+// Where O_DIRECT is known to be the faster way to the disk: ext4 and XFS, by their numbers in
+// statfs(2). Network file systems batch better than a writer with few requests in flight, and files
+// in memory have no disk.
 constexpr unsigned long kDirectFileSystems[] = {0xEF53, 0x58465342};
 
 using Components = std::vector<std::string_view>;
 
 FileInfo file_info(std::string name, const struct stat& status) {
-  const auto kind = S_ISREG(status.st_mode) ? FileInfo::Kind::kRegular : S_ISDIR(status.st_mode) ? FileInfo::Kind::kDirectory : FileInfo::Kind::kOther;
-  return {std::move(name), kind, kind == FileInfo::Kind::kRegular ? static_cast<std::uint64_t>(status.st_size) : 0};
+  const auto kind = S_ISREG(status.st_mode)   ? FileInfo::Kind::kRegular
+                    : S_ISDIR(status.st_mode) ? FileInfo::Kind::kDirectory
+                                              : FileInfo::Kind::kOther;
+  return {std::move(name), kind,
+          kind == FileInfo::Kind::kRegular ? static_cast<std::uint64_t>(status.st_size) : 0};
 }
 
 /// Names in an open directory, in the order of the file system.
@@ -46,12 +50,16 @@ std::vector<std::string> entry_names(Fd directory, const std::string& path) {
   for (;;) {
     errno = 0;
     const dirent* entry = ::readdir(stream.get());
-    if (entry == nullptr && errno != 0) throw system_error("cannot list the directory", errno, path);
+    if (entry == nullptr && errno != 0)
+      throw system_error("cannot list the directory", errno, path);
     if (entry == nullptr) return names;
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
     if (names.size() == kMaxDirectoryEntries) {
-      throw CheckpointError(ErrorCode::kCorrupt, "refusing to list the directory: it has more than " + grouped(kMaxDirectoryEntries) + " entries", {.file = path});
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "refusing to list the directory: it has more than " +
+                                grouped(kMaxDirectoryEntries) + " entries",
+                            {.file = path});
     }
     names.emplace_back(name);
   }
@@ -63,7 +71,9 @@ class PosixStorage final : public Storage {
       : root_(root.empty() ? "." : local_path(root)),
         absolute_root_(std::filesystem::absolute(root_)) {}
 
-  std::string describe(const std::string& name) const override { return name.empty() ? root_.string() : root_.string() + "/" + name; }
+  std::string describe(const std::string& name) const override {
+    return name.empty() ? root_.string() : root_.string() + "/" + name;
+  }
 
   std::vector<FileInfo> list(const std::string& directory) const override {
     const std::string path = describe(directory);
@@ -85,7 +95,8 @@ class PosixStorage final : public Storage {
     const Place place = find(name, "cannot examine the file");
     struct stat status {};
     if (!place.parent) return std::nullopt;
-    if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return file_info(place.last, status);
+    if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+      return file_info(place.last, status);
     if (errno == ENOENT) return std::nullopt;
     throw system_error("cannot examine the file", errno, describe(name));
   }
@@ -94,30 +105,45 @@ class PosixStorage final : public Storage {
     const std::string path = describe(name);
     const Place place = find(name, "cannot open the file");
     struct stat status {};
-    if (!place.parent || ::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (!place.parent ||
+        ::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
       const int error = place.parent ? errno : ENOENT;
-      throw system_error("cannot open the file", error, path, error == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
+      throw system_error("cannot open the file", error, path,
+                         error == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
     }
-    // Looked at before it is opened: opening a device can act on it. What is opened is examined again.
+    // Looked at before it is opened: opening a device can act on it. What is opened is examined
+    // again.
     if (!S_ISREG(status.st_mode)) {
-      throw CheckpointError(ErrorCode::kCorrupt, std::string("refusing to read: it is ") + posix::kind_of(status.st_mode) + ", not a regular file", {.file = path});
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            std::string("refusing to read: it is ") +
+                                posix::kind_of(status.st_mode) + ", not a regular file",
+                            {.file = path});
     }
-    Fd fd(::openat(place.parent.get(), place.last.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-    if (!fd) throw system_error("cannot open the file", errno, path, errno == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
+    Fd fd(::openat(place.parent.get(), place.last.c_str(),
+                   O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (!fd)
+      throw system_error("cannot open the file", errno, path,
+                         errno == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
     return posix::readable_file(std::move(fd), path);
   }
 
-  std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options) override {
+  std::unique_ptr<WritableFile> create(const std::string& name,
+                                       const CreateOptions& options) override {
     if (options.engine == IoEngine::kUring) {
-      throw CheckpointError(ErrorCode::kUnsupported, "cannot create the file: there is no input/output engine 'uring'; available: auto, buffered, direct", {.file = describe(name)});
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "cannot create the file: there is no input/output engine 'uring'; "
+                            "available: auto, buffered, direct",
+                            {.file = describe(name)});
     }
     make_root();
     const std::string path = describe(name);
     const Place place = find_parent(name, "cannot create the file");
-    Fd fd(::openat(place.parent.get(), place.last.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    Fd fd(::openat(place.parent.get(), place.last.c_str(),
+                   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!fd) throw system_error("cannot create the file", errno, path);
     try {
-      return start_direct(fd, path, options) ? posix::direct_file(std::move(fd), path, options) : posix::buffered_file(std::move(fd), path, options);
+      return start_direct(fd, path, options) ? posix::direct_file(std::move(fd), path, options)
+                                             : posix::buffered_file(std::move(fd), path, options);
     } catch (...) {
       ::unlinkat(place.parent.get(), place.last.c_str(), 0);
       throw;
@@ -132,7 +158,8 @@ class PosixStorage final : public Storage {
     for (const std::string_view component : components) {
       const std::string entry(component);
       path += "/" + entry;
-      if (::mkdirat(directory.get(), entry.c_str(), 0777) != 0 && errno != EEXIST) throw system_error("cannot create the directory", errno, path);
+      if (::mkdirat(directory.get(), entry.c_str(), 0777) != 0 && errno != EEXIST)
+        throw system_error("cannot create the directory", errno, path);
       directory = enter(directory, entry, path, "cannot create the directory");
       if (!directory) throw system_error("cannot create the directory", ENOENT, path);
     }
@@ -143,9 +170,13 @@ class PosixStorage final : public Storage {
     const Place source = find_parent(from, attempt);
     const Place target = find_parent(to, attempt);
     struct stat status {};
-    if (::fstatat(source.parent.get(), source.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) throw system_error(attempt, errno, describe(from));
+    if (::fstatat(source.parent.get(), source.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+      throw system_error(attempt, errno, describe(from));
     const auto move = [&](unsigned flags) {
-      return ::renameat2(source.parent.get(), source.last.c_str(), target.parent.get(), target.last.c_str(), flags) == 0 ? 0 : errno;
+      return ::renameat2(source.parent.get(), source.last.c_str(), target.parent.get(),
+                         target.last.c_str(), flags) == 0
+                 ? 0
+                 : errno;
     };
     if (!S_ISDIR(status.st_mode)) {
       if (const int error = move(0)) throw system_error(attempt, error, describe(from));
@@ -154,7 +185,10 @@ class PosixStorage final : public Storage {
     // A plain rename would replace an empty directory.
     int error = move(RENAME_NOREPLACE);
     if (flag_unsupported(error)) {
-      error = ::fstatat(target.parent.get(), target.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 ? EEXIST : errno == ENOENT ? move(0) : errno;
+      error = ::fstatat(target.parent.get(), target.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0
+                  ? EEXIST
+              : errno == ENOENT ? move(0)
+                                : errno;
     }
     if (error != 0) throw system_error(attempt, error, describe(from));
   }
@@ -163,8 +197,10 @@ class PosixStorage final : public Storage {
     const std::string attempt = "cannot exchange it with " + dckpt::quoted(b);
     const Place first = find_parent(a, attempt);
     const Place second = find_parent(b, attempt);
-    if (::renameat2(first.parent.get(), first.last.c_str(), second.parent.get(), second.last.c_str(), RENAME_EXCHANGE) != 0) {
-      throw system_error(attempt, errno, describe(a), flag_unsupported(errno) ? ErrorCode::kUnsupported : ErrorCode::kIo);
+    if (::renameat2(first.parent.get(), first.last.c_str(), second.parent.get(),
+                    second.last.c_str(), RENAME_EXCHANGE) != 0) {
+      throw system_error(attempt, errno, describe(a),
+                         flag_unsupported(errno) ? ErrorCode::kUnsupported : ErrorCode::kIo);
     }
   }
 
@@ -175,7 +211,8 @@ class PosixStorage final : public Storage {
 
   void sync_directory(const std::string& directory) override {
     const Fd fd = open_directory(directory, "cannot make the directory durable");
-    if (::fsync(fd.get()) != 0) throw system_error("cannot make the directory durable (fsync)", errno, describe(directory));
+    if (::fsync(fd.get()) != 0)
+      throw system_error("cannot make the directory durable (fsync)", errno, describe(directory));
   }
 
  private:
@@ -187,21 +224,29 @@ class PosixStorage final : public Storage {
 
   /// Decides about the engine, and if it is to be O_DIRECT turns that on.
   static bool start_direct(const Fd& fd, const std::string& path, const CreateOptions& options) {
-    const bool wanted = options.engine == IoEngine::kDirect || (options.engine == IoEngine::kAuto && options.durable && options.size_hint >= kDirectFrom && profits_from_direct(fd));
+    const bool wanted = options.engine == IoEngine::kDirect ||
+                        (options.engine == IoEngine::kAuto && options.durable &&
+                         options.size_hint >= kDirectFrom && profits_from_direct(fd));
     if (!wanted) return false;
     const int flags = ::fcntl(fd.get(), F_GETFL);
     if (flags >= 0 && ::fcntl(fd.get(), F_SETFL, flags | O_DIRECT) == 0) return true;
     if (options.engine == IoEngine::kAuto) return false;
-    throw system_error("cannot write past the page cache (O_DIRECT); use the engine 'auto' or 'buffered' on this file system", errno, path, ErrorCode::kUnsupported);
+    throw system_error(
+        "cannot write past the page cache (O_DIRECT); use the engine 'auto' or 'buffered' on this "
+        "file system",
+        errno, path, ErrorCode::kUnsupported);
   }
 
   static bool profits_from_direct(const Fd& fd) {
     struct statfs system {};
     if (::fstatfs(fd.get(), &system) != 0) return false;
-    return std::ranges::find(kDirectFileSystems, static_cast<unsigned long>(system.f_type)) != std::end(kDirectFileSystems);
+    return std::ranges::find(kDirectFileSystems, static_cast<unsigned long>(system.f_type)) !=
+           std::end(kDirectFileSystems);
   }
 
-  static bool flag_unsupported(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
+  static bool flag_unsupported(int error) {
+    return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
+  }
 
   Fd open_root(const std::string& attempt) const {
     Fd root(::open(absolute_root_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -210,14 +255,21 @@ class PosixStorage final : public Storage {
   }
 
   /// Steps down one directory; nothing if it is missing. Links are refused, other files too.
-  static Fd enter(const Fd& directory, const std::string& component, const std::string& path, const std::string& attempt) {
-    Fd next(::openat(directory.get(), component.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  static Fd enter(const Fd& directory, const std::string& component, const std::string& path,
+                  const std::string& attempt) {
+    Fd next(::openat(directory.get(), component.c_str(),
+                     O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (next || errno == ENOENT) return next;
     const int error = errno;
     struct stat status {};
-    if ((error == ELOOP || error == ENOTDIR) && ::fstatat(directory.get(), component.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
-      const std::string advice = S_ISLNK(status.st_mode) ? "; links inside a checkpoint are not followed" : "";
-      throw CheckpointError(ErrorCode::kCorrupt, attempt + ": a component of the path is " + posix::kind_of(status.st_mode) + ", not a directory" + advice, {.file = path});
+    if ((error == ELOOP || error == ENOTDIR) &&
+        ::fstatat(directory.get(), component.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+      const std::string advice =
+          S_ISLNK(status.st_mode) ? "; links inside a checkpoint are not followed" : "";
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            attempt + ": a component of the path is " +
+                                posix::kind_of(status.st_mode) + ", not a directory" + advice,
+                            {.file = path});
     }
     throw system_error(attempt, error, path);
   }
@@ -262,32 +314,47 @@ class PosixStorage final : public Storage {
     return copy;
   }
 
-  /// Creates the root with its parents where they are missing; their entries are durable afterwards.
+  /// Creates the root with its parents where they are missing; their entries are durable
+  /// afterwards.
   void make_root() const {
     std::vector<std::filesystem::path> missing;
     std::error_code ignored;
-    for (std::filesystem::path path = absolute_root_; !std::filesystem::exists(path, ignored); path = path.parent_path()) {
+    for (std::filesystem::path path = absolute_root_; !std::filesystem::exists(path, ignored);
+         path = path.parent_path()) {
       missing.push_back(path);
       if (path == path.parent_path()) break;
     }
     for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
-      if (::mkdir(path->c_str(), 0777) != 0 && errno != EEXIST) throw system_error("cannot create the directory", errno, path->string());
+      if (::mkdir(path->c_str(), 0777) != 0 && errno != EEXIST)
+        throw system_error("cannot create the directory", errno, path->string());
       const Fd parent(::open(path->parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      if (!parent || ::fsync(parent.get()) != 0) throw system_error("cannot make the directory durable", errno, path->parent_path().string());
+      if (!parent || ::fsync(parent.get()) != 0)
+        throw system_error("cannot make the directory durable", errno,
+                           path->parent_path().string());
     }
   }
 
-  static void remove_tree(const Fd& parent, const std::string& entry, const std::string& path, std::size_t depth) {
+  static void remove_tree(const Fd& parent, const std::string& entry, const std::string& path,
+                          std::size_t depth) {
     if (::unlinkat(parent.get(), entry.c_str(), 0) == 0 || errno == ENOENT) return;
-    if (errno != EISDIR && errno != EPERM) throw system_error("cannot remove the file", errno, path);
+    if (errno != EISDIR && errno != EPERM)
+      throw system_error("cannot remove the file", errno, path);
     if (depth == kMaxNameDepth) {
-      throw CheckpointError(ErrorCode::kUnsupported, "cannot remove the directory: it is nested deeper than " + std::to_string(kMaxNameDepth) + " levels", {.file = path});
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "cannot remove the directory: it is nested deeper than " +
+                                std::to_string(kMaxNameDepth) + " levels",
+                            {.file = path});
     }
     const int unlink_error = errno;
-    const Fd directory(::openat(parent.get(), entry.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!directory) throw system_error("cannot remove", errno == ENOTDIR || errno == ELOOP ? unlink_error : errno, path);
-    for (const std::string& name : entry_names(duplicate(directory, path), path)) remove_tree(directory, name, path + "/" + name, depth + 1);
-    if (::unlinkat(parent.get(), entry.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) throw system_error("cannot remove the directory", errno, path);
+    const Fd directory(
+        ::openat(parent.get(), entry.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!directory)
+      throw system_error("cannot remove", errno == ENOTDIR || errno == ELOOP ? unlink_error : errno,
+                         path);
+    for (const std::string& name : entry_names(duplicate(directory, path), path))
+      remove_tree(directory, name, path + "/" + name, depth + 1);
+    if (::unlinkat(parent.get(), entry.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
+      throw system_error("cannot remove the directory", errno, path);
   }
 
   std::filesystem::path root_;           ///< as the user spells it
@@ -296,6 +363,8 @@ class PosixStorage final : public Storage {
 
 }  // namespace
 
-std::shared_ptr<Storage> posix_storage(const std::filesystem::path& root) { return std::make_shared<PosixStorage>(root); }
+std::shared_ptr<Storage> posix_storage(const std::filesystem::path& root) {
+  return std::make_shared<PosixStorage>(root);
+}
 
 }  // namespace dckpt

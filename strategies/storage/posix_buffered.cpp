@@ -11,14 +11,17 @@ namespace {
 
 // Parts handed over in one system call.
 constexpr std::size_t kMaxBatch = std::min(IOV_MAX, 256);
-// What will be synced goes on its way to the disk by pieces of about this size. Otherwise Linux waits until a tenth of the memory is dirty, and all the waiting is left to
-// fsync.
+// What will be synced goes on its way to the disk by pieces of about this size. Otherwise Linux
+// waits until a tenth of the memory is dirty, and all the waiting is left to fsync.
 constexpr std::uint64_t kWriteback = std::uint64_t{8} << 20;
 
 class BufferedFile final : public WritableFile {
  public:
   BufferedFile(Fd fd, std::string path, const CreateOptions& options)
-      : fd_(std::move(fd)), path_(std::move(path)), durable_(options.durable), reserved_(reserve(fd_, path_, options.size_hint)) {}
+      : fd_(std::move(fd)),
+        path_(std::move(path)),
+        durable_(options.durable),
+        reserved_(reserve(fd_, path_, options.size_hint)) {}
 
   const std::string& name() const noexcept override { return path_; }
   std::uint64_t position() const noexcept override { return position_; }
@@ -30,10 +33,12 @@ class BufferedFile final : public WritableFile {
       std::uint64_t end = position_;
       for (; next < parts.size() && count < batch.size(); ++next) {
         if (parts[next].empty()) continue;
-        batch[count++] = {const_cast<std::byte*>(parts[next].data()), parts[next].size()};  // only read by the call
+        batch[count++] = {const_cast<std::byte*>(parts[next].data()),
+                          parts[next].size()};  // only read by the call
         end += parts[next].size();
       }
-      if (const int error = write_parts(fd_, {batch.data(), count}, position_)) throw write_error(fd_, path_, end - position_, error, position_);
+      if (const int error = write_parts(fd_, {batch.data(), count}, position_))
+        throw write_error(fd_, path_, end - position_, error, position_);
       if (durable_) start_writeback();
     }
   }
@@ -46,7 +51,8 @@ class BufferedFile final : public WritableFile {
   /// Only asks for it; what cannot be done (not every file system can) is left to sync().
   void start_writeback() {
     if (position_ - handed_over_ < kWriteback) return;
-    ::sync_file_range(fd_.get(), static_cast<off_t>(handed_over_), static_cast<off_t>(position_ - handed_over_), SYNC_FILE_RANGE_WRITE);
+    ::sync_file_range(fd_.get(), static_cast<off_t>(handed_over_),
+                      static_cast<off_t>(position_ - handed_over_), SYNC_FILE_RANGE_WRITE);
     handed_over_ = position_;
   }
 

@@ -1,9 +1,10 @@
 // Writing past the page cache (O_DIRECT).
 //
-// What is appended is copied into one of two blocks. A full one is written by a thread of the file while the other one fills, so that the disk is busy all the time, no
-// copy lies in the page cache, and nothing is left for fsync to wait for but the file's own entry.
-// Only multiples of kAlignment are written directly. What lies beyond the last one goes through the page cache when the file is synced or closed, and stays in its
-// block too, so that appending can go on.
+// What is appended is copied into one of two blocks. A full one is written by a thread of the file
+// while the other one fills, so that the disk is busy all the time, no copy lies in the page cache,
+// and nothing is left for fsync to wait for but the file's own entry. Only multiples of kAlignment
+// are written directly. What lies beyond the last one goes through the page cache when the file is
+// synced or closed, and stays in its block too, so that appending can go on.
 
 #include <fcntl.h>
 
@@ -32,14 +33,18 @@ struct Freed {
 };
 
 struct Block {
-  std::unique_ptr<std::byte, Freed> memory{static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBlock))};
+  std::unique_ptr<std::byte, Freed> memory{
+      static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBlock))};
   std::uint64_t offset = 0;  ///< in the file, a multiple of kAlignment
   std::size_t size = 0;
 };
 
 class DirectFile final : public WritableFile {
  public:
-  DirectFile(Fd fd, std::string path, const CreateOptions& options) : fd_(std::move(fd)), path_(std::move(path)), reserved_(reserve(fd_, path_, options.size_hint)) {
+  DirectFile(Fd fd, std::string path, const CreateOptions& options)
+      : fd_(std::move(fd)),
+        path_(std::move(path)),
+        reserved_(reserve(fd_, path_, options.size_hint)) {
     if (!filling_.memory || !writing_.memory) throw std::bad_alloc();
   }
 
@@ -150,7 +155,8 @@ class DirectFile final : public WritableFile {
       const int error = write_parts(fd_, {&part, 1}, at);
       if (error == 0) return;
       // The file system wants it otherwise aligned, or took a part that ends in between.
-      if (error != EINVAL || !set_direct(false)) throw write_error(fd_, path_, offset + size - at, error, at);
+      if (error != EINVAL || !set_direct(false))
+        throw write_error(fd_, path_, offset + size - at, error, at);
     }
   }
 
@@ -158,7 +164,8 @@ class DirectFile final : public WritableFile {
   bool set_direct(bool direct) {
     const int flags = ::fcntl(fd_.get(), F_GETFL);
     if (flags >= 0 && ((flags & O_DIRECT) != 0) == direct) return false;
-    if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags ^ O_DIRECT) != 0) throw system_error("cannot turn direct writing on or off", errno, path_);
+    if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags ^ O_DIRECT) != 0)
+      throw system_error("cannot turn direct writing on or off", errno, path_);
     return true;
   }
 

@@ -36,7 +36,8 @@ class Fd {
 };
 
 /// "attempt: text of errno" about a path.
-CheckpointError system_error(const std::string& attempt, int error, const std::string& path, ErrorCode code = ErrorCode::kIo);
+CheckpointError system_error(const std::string& attempt, int error, const std::string& path,
+                             ErrorCode code = ErrorCode::kIo);
 
 /// What `mode` of stat is, with an article: "a FIFO".
 const char* kind_of(unsigned mode) noexcept;

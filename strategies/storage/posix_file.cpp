@@ -20,21 +20,31 @@ constexpr std::uint64_t kMaxTransfer = std::uint64_t{1} << 30;
 
 class PosixReadableFile final : public ReadableFile {
  public:
-  PosixReadableFile(Fd fd, std::string path, std::uint64_t size) : fd_(std::move(fd)), path_(std::move(path)), size_(size) {}
+  PosixReadableFile(Fd fd, std::string path, std::uint64_t size)
+      : fd_(std::move(fd)), path_(std::move(path)), size_(size) {}
 
   const std::string& name() const noexcept override { return path_; }
   std::uint64_t size() const noexcept override { return size_; }
 
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), size_)) {
-      throw CheckpointError(ErrorCode::kCorrupt, "cannot read " + grouped(into.size()) + " bytes: the file has only " + grouped(size_), {.file = path_, .offset = offset});
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          "cannot read " + grouped(into.size()) + " bytes: the file has only " + grouped(size_),
+          {.file = path_, .offset = offset});
     }
     while (!into.empty()) {
-      const ssize_t got = ::pread(fd_.get(), into.data(), std::min<std::uint64_t>(into.size(), kMaxTransfer), static_cast<off_t>(offset));
+      const ssize_t got =
+          ::pread(fd_.get(), into.data(), std::min<std::uint64_t>(into.size(), kMaxTransfer),
+                  static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw system_error("cannot read " + grouped(into.size()) + " bytes", errno, path_).with({.offset = offset});
+      if (got < 0)
+        throw system_error("cannot read " + grouped(into.size()) + " bytes", errno, path_)
+            .with({.offset = offset});
       if (got == 0) {
-        throw CheckpointError(ErrorCode::kCorrupt, "the file ends here, but had " + grouped(size_) + " bytes when it was opened: something truncated it meanwhile",
+        throw CheckpointError(ErrorCode::kCorrupt,
+                              "the file ends here, but had " + grouped(size_) +
+                                  " bytes when it was opened: something truncated it meanwhile",
                               {.file = path_, .offset = offset});
       }
       into = into.subspan(static_cast<std::size_t>(got));
@@ -43,7 +53,9 @@ class PosixReadableFile final : public ReadableFile {
   }
 
   void prefetch(std::uint64_t offset, std::uint64_t length) const override {
-    if (length > 0 && range_fits(offset, length, size_)) ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_WILLNEED);
+    if (length > 0 && range_fits(offset, length, size_))
+      ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length),
+                      POSIX_FADV_WILLNEED);
   }
 
  private:
@@ -54,8 +66,10 @@ class PosixReadableFile final : public ReadableFile {
 
 }  // namespace
 
-CheckpointError system_error(const std::string& attempt, int error, const std::string& path, ErrorCode code) {
-  return CheckpointError(code, attempt + ": " + std::generic_category().message(error), {.file = path});
+CheckpointError system_error(const std::string& attempt, int error, const std::string& path,
+                             ErrorCode code) {
+  return CheckpointError(code, attempt + ": " + std::generic_category().message(error),
+                         {.file = path});
 }
 
 const char* kind_of(unsigned mode) noexcept {
@@ -74,10 +88,17 @@ const char* kind_of(unsigned mode) noexcept {
 std::unique_ptr<ReadableFile> readable_file(Fd fd, std::string path) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw system_error("cannot examine the file", errno, path);
-  if (!S_ISREG(status.st_mode)) throw CheckpointError(ErrorCode::kCorrupt, std::string("refusing to read: it is ") + kind_of(status.st_mode) + ", not a regular file", {.file = path});
-  // It was opened without blocking only for the case that it is a FIFO; file systems with offline storage would answer EAGAIN to such a reader.
-  if (const int flags = ::fcntl(fd.get(), F_GETFL); flags >= 0) ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK);
-  return std::make_unique<PosixReadableFile>(std::move(fd), std::move(path), static_cast<std::uint64_t>(status.st_size));
+  if (!S_ISREG(status.st_mode))
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        std::string("refusing to read: it is ") + kind_of(status.st_mode) + ", not a regular file",
+        {.file = path});
+  // It was opened without blocking only for the case that it is a FIFO; file systems with offline
+  // storage would answer EAGAIN to such a reader.
+  if (const int flags = ::fcntl(fd.get(), F_GETFL); flags >= 0)
+    ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK);
+  return std::make_unique<PosixReadableFile>(std::move(fd), std::move(path),
+                                             static_cast<std::uint64_t>(status.st_size));
 }
 
 }  // namespace posix
@@ -86,11 +107,15 @@ std::unique_ptr<ReadableFile> open_posix_file(const std::filesystem::path& given
   const std::filesystem::path path = local_path(given);
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
-    throw posix::system_error("cannot open the file", errno, path.string(), errno == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
+    throw posix::system_error("cannot open the file", errno, path.string(),
+                              errno == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
   }
   // Looked at before it is opened: opening a device can act on it.
   if (!S_ISREG(status.st_mode)) {
-    throw CheckpointError(ErrorCode::kCorrupt, std::string("refusing to read: it is ") + posix::kind_of(status.st_mode) + ", not a regular file", {.file = path.string()});
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          std::string("refusing to read: it is ") + posix::kind_of(status.st_mode) +
+                              ", not a regular file",
+                          {.file = path.string()});
   }
   posix::Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!fd) throw posix::system_error("cannot open the file", errno, path.string());

@@ -11,16 +11,18 @@
 // Internal to the POSIX storage; not installed. What its two kinds of written files have in common.
 namespace dckpt::posix {
 
-/// Sets blocks aside beyond the end of the file, which keeps its size. Returns how many bytes: 0 where that is not worth it or the file system does not do it.
-/// Throws CheckpointError (io) if they do not fit.
+/// Sets blocks aside beyond the end of the file, which keeps its size. Returns how many bytes: 0
+/// where that is not worth it or the file system does not do it. Throws CheckpointError (io) if
+/// they do not fit.
 std::uint64_t reserve(const Fd& fd, const std::string& path, std::uint64_t bytes);
 
-/// Writes the parts, fewer than IOV_MAX, one after the other from `offset`, which moves with what has been written. `parts` is used up.
-/// Returns 0, or errno.
+/// Writes the parts, fewer than IOV_MAX, one after the other from `offset`, which moves with what
+/// has been written. `parts` is used up. Returns 0, or errno.
 int write_parts(const Fd& fd, std::span<iovec> parts, std::uint64_t& offset);
 
 /// "cannot write … bytes", with what is available on a full disk.
-CheckpointError write_error(const Fd& fd, const std::string& path, std::uint64_t bytes, int error, std::uint64_t offset);
+CheckpointError write_error(const Fd& fd, const std::string& path, std::uint64_t bytes, int error,
+                            std::uint64_t offset);
 
 void sync_file(const Fd& fd, const std::string& path);
 

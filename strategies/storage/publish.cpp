@@ -11,45 +11,58 @@
 #include "mapping/base/text.h"
 #include "strategies/storage/names.h"
 
-// How the directory N becomes visible. P is the directory that holds it, S its hidden sibling `.N.saving-TOKEN`.
+// How the directory N becomes visible. P is the directory that holds it, S its hidden sibling
+// `.N.saving-TOKEN`.
 //
-//      step                                                          a crash after it leaves
-//   1  refuse if something is at N that may not be replaced          nothing new
-//   2  remove an S of this token, create S                           N as it was; S, hidden
-//   3  write the files into S and sync each (the caller does)        the same
-//   4  sync S, every directory in it, and those above P              the same
+//      step                                                  a crash after it leaves
+//   1  refuse if something is at N that may not be replaced  nothing new
+//   2  remove an S of this token, create S                   N as it was; S, hidden
+//   3  write the files into S and sync each (the caller)     the same
+//   4  sync S, every directory in it, and those above P      the same
 //   5  make S visible as N:
-//      a  nothing is at N: rename S to N, never replacing            N missing, or complete
-//      b  a directory is at N: exchange S and N                      N as it was, or the new one complete; the other one at S
-//      c  the file system cannot exchange: rename N to               N missing for a moment: the old one is complete in R
-//         R = `.N.replaced-TOKEN`, then rename S to N                and `mv R N` brings it back; then N complete
-//   6  sync P                                                        N complete
-//   7  remove what was replaced (S or R)                             N complete; some of the replaced one, hidden
+//      a  nothing is at N: rename S to N, never replacing    N missing, or complete
+//      b  a directory is at N: exchange S and N              N as it was, or the new one complete;
+//                                                            the other one at S
+//      c  the file system cannot exchange: rename N to       N missing for a moment: the old one is
+//         R = `.N.replaced-TOKEN`, then rename S to N        complete in R and `mv R N` brings it
+//                                                            back; then N complete
+//   6  sync P                                                N complete
+//   7  remove what was replaced (S or R)                     N complete; some of the replaced one,
+//                                                            hidden
 //
-// b also serves where N is an empty directory that may be replaced without being asked: if it turns out not to be empty after it was moved
-// out of the way, step 5 is undone. Nothing but S is ever removed before step 6 has succeeded.
+// b also serves where N is an empty directory that may be replaced without being asked: if it turns
+// out not to be empty after it was moved out of the way, step 5 is undone. Nothing but S is ever
+// removed before step 6 has succeeded.
 //
-// If a step fails, step 5 is undone and P synced before S is removed: a crash must not find N durable and its files gone. If undoing fails
-// too, or an exchange fails so that nobody can tell whether it happened, both directories stay where they are and a warning names them.
+// If a step fails, step 5 is undone and P synced before S is removed: a crash must not find N
+// durable and its files gone. If undoing fails too, or an exchange fails so that nobody can tell
+// whether it happened, both directories stay where they are and a warning names them.
 
 namespace dckpt {
 namespace {
 
-std::string hidden_sibling(const std::string& name, const std::string& purpose, const std::string& token) {
+std::string hidden_sibling(const std::string& name, const std::string& purpose,
+                           const std::string& token) {
   return join_name(parent_name(name), to_string(HiddenSibling{base_name(name), purpose, token}));
 }
 
-/// Whether there is a directory at `name` that has to make way. Throws if something is there that must stay.
+/// Whether there is a directory at `name` that has to make way. Throws if something is there that
+/// must stay.
 bool must_replace(const Storage& storage, const std::string& name, bool overwrite) {
   const std::optional<FileInfo> found = storage.stat(name);
   if (!found) return false;
   if (found->kind != FileInfo::Kind::kDirectory) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot save a checkpoint here: the name is taken by something that is no directory; choose another name", {.file = storage.describe(name)});
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot save a checkpoint here: the name is taken by something that is "
+                          "no directory; choose another name",
+                          {.file = storage.describe(name)});
   }
   if (overwrite) return true;
   const std::size_t entries = storage.list(name).size();
   if (entries > 0) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to replace the directory: it holds " + grouped(entries) + " entries; choose another name, or allow overwriting",
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "refusing to replace the directory: it holds " + grouped(entries) +
+                              " entries; choose another name, or allow overwriting",
                           {.file = storage.describe(name)});
   }
   return true;
@@ -57,7 +70,8 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
 
 void sync_tree(Storage& storage, const std::string& directory) {
   for (const FileInfo& entry : storage.list(directory)) {
-    if (entry.kind == FileInfo::Kind::kDirectory) sync_tree(storage, join_name(directory, entry.name));  // names end at kMaxNameDepth
+    if (entry.kind == FileInfo::Kind::kDirectory)
+      sync_tree(storage, join_name(directory, entry.name));  // names end at kMaxNameDepth
   }
   storage.sync_directory(directory);
 }
@@ -65,7 +79,9 @@ void sync_tree(Storage& storage, const std::string& directory) {
 /// Step 5 and the way back.
 class Switch {
  public:
-  Switch(Storage& storage, const std::string& name, const std::string& staging, const std::string& aside) : storage_(storage), name_(name), staging_(staging), aside_(aside) {}
+  Switch(Storage& storage, const std::string& name, const std::string& staging,
+         const std::string& aside)
+      : storage_(storage), name_(name), staging_(staging), aside_(aside) {}
 
   /// 5a
   void move_in() {
@@ -93,12 +109,15 @@ class Switch {
   void undo() {
     switch (stage_) {
       case Stage::kNothing: return;
-      case Stage::kExchanging: throw CheckpointError(ErrorCode::kIo, "it is not known whether the directories were exchanged");
+      case Stage::kExchanging:
+        throw CheckpointError(ErrorCode::kIo,
+                              "it is not known whether the directories were exchanged");
       case Stage::kExchanged: storage_.exchange(staging_, name_); return;
       case Stage::kMoving:
       case Stage::kSettingAside:
         if (!storage_.stat(staging_) && storage_.stat(name_)) storage_.rename(name_, staging_);
-        if (stage_ == Stage::kSettingAside && storage_.stat(aside_) && !storage_.stat(name_)) storage_.rename(aside_, name_);
+        if (stage_ == Stage::kSettingAside && storage_.stat(aside_) && !storage_.stat(name_))
+          storage_.rename(aside_, name_);
     }
   }
 
@@ -121,31 +140,48 @@ std::string random_token() {
 
 }  // namespace
 
-std::string to_string(const HiddenSibling& sibling) { return "." + sibling.name + "." + sibling.purpose + "-" + sibling.token; }
+std::string to_string(const HiddenSibling& sibling) {
+  return "." + sibling.name + "." + sibling.purpose + "-" + sibling.token;
+}
 
 std::optional<HiddenSibling> parse_hidden_sibling(std::string_view component) {
   static constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz";
-  for (std::size_t dot = component.find('.', 1); component.starts_with('.') && dot != std::string_view::npos; dot = component.find('.', dot + 1)) {
+  for (std::size_t dot = component.find('.', 1);
+       component.starts_with('.') && dot != std::string_view::npos;
+       dot = component.find('.', dot + 1)) {
     const std::size_t dash = component.find_first_not_of(kLetters, dot + 1);
-    if (dot == 1 || dash == std::string_view::npos || dash == dot + 1 || component[dash] != '-' || dash + 1 == component.size()) continue;
-    return HiddenSibling{std::string(component.substr(1, dot - 1)), std::string(component.substr(dot + 1, dash - dot - 1)), std::string(component.substr(dash + 1))};
+    if (dot == 1 || dash == std::string_view::npos || dash == dot + 1 || component[dash] != '-' ||
+        dash + 1 == component.size())
+      continue;
+    return HiddenSibling{std::string(component.substr(1, dot - 1)),
+                         std::string(component.substr(dot + 1, dash - dot - 1)),
+                         std::string(component.substr(dash + 1))};
   }
   return std::nullopt;
 }
 
-Publication Publication::begin(std::shared_ptr<Storage> storage, std::string name, std::string token, Options options) {
+Publication Publication::begin(std::shared_ptr<Storage> storage, std::string name,
+                               std::string token, Options options) {
   if (token.empty() || token.find('/') != std::string::npos) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot begin a save: the token " + quoted(token) + " is empty or holds a slash");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "cannot begin a save: the token " + quoted(token) + " is empty or holds a slash");
   }
   must_replace(*storage, name, options.overwrite);  // 1
   const std::string staging = hidden_sibling(name, "saving", token);
   if (storage->stat(staging)) storage->remove_all(staging);  // 2
   storage->make_directory(staging);
-  return Publication(std::move(storage), std::move(name), staging, hidden_sibling(name, "replaced", token), options);
+  return Publication(std::move(storage), std::move(name), staging,
+                     hidden_sibling(name, "replaced", token), options);
 }
 
-Publication::Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging, std::string aside, Options options)
-    : storage_(std::move(storage)), name_(std::move(name)), staging_(std::move(staging)), aside_(std::move(aside)), options_(options) {}
+Publication::Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging,
+                         std::string aside, Options options)
+    : storage_(std::move(storage)),
+      name_(std::move(name)),
+      staging_(std::move(staging)),
+      aside_(std::move(aside)),
+      options_(options) {}
 
 Publication::Publication(Publication&& other) noexcept
     : storage_(std::move(other.storage_)),
@@ -155,14 +191,20 @@ Publication::Publication(Publication&& other) noexcept
       options_(other.options_),
       open_(std::exchange(other.open_, false)) {}
 
-Publication::~Publication() { abandon(); }
+Publication::~Publication() {
+  abandon();
+}
 
 void Publication::commit() {
-  if (!open_) throw CheckpointError(ErrorCode::kInvalidArgument, "cannot commit the save: it was committed or abandoned before", {.file = name_});
+  if (!open_)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot commit the save: it was committed or abandoned before",
+                          {.file = name_});
   const std::string parent = parent_name(name_);
   if (options_.sync) {  // 4
     sync_tree(*storage_, staging_);
-    for (std::string above = parent; !above.empty();) storage_->sync_directory(above = parent_name(above));
+    for (std::string above = parent; !above.empty();)
+      storage_->sync_directory(above = parent_name(above));
   }
   const bool replaces = must_replace(*storage_, name_, options_.overwrite);
   std::string replaced;
@@ -170,7 +212,8 @@ void Publication::commit() {
   try {
     if (replaces) {  // 5b, 5c
       replaced = visible.displace();
-      must_replace(*storage_, replaced, options_.overwrite);  // an empty directory may have got files meanwhile
+      must_replace(*storage_, replaced,
+                   options_.overwrite);  // an empty directory may have got files meanwhile
     } else {
       visible.move_in();  // 5a
     }
@@ -181,8 +224,10 @@ void Publication::commit() {
       if (options_.sync) storage_->sync_directory(parent);
     } catch (const std::exception& error) {
       open_ = false;
-      log_warning("a failed save could not be undone (" + std::string(error.what()) + "); look into " + quoted(storage_->describe(name_)) + " and its hidden siblings " +
-                  quoted(base_name(staging_)) + " and " + quoted(base_name(aside_)) + ": nothing was removed");
+      log_warning("a failed save could not be undone (" + std::string(error.what()) +
+                  "); look into " + quoted(storage_->describe(name_)) +
+                  " and its hidden siblings " + quoted(base_name(staging_)) + " and " +
+                  quoted(base_name(aside_)) + ": nothing was removed");
     }
     throw;
   }
@@ -191,7 +236,8 @@ void Publication::commit() {
   try {
     storage_->remove_all(replaced);  // 7
   } catch (const std::exception& error) {
-    log_warning("the checkpoint is saved, but the one it replaced is still in " + quoted(storage_->describe(replaced)) + ": " + error.what());
+    log_warning("the checkpoint is saved, but the one it replaced is still in " +
+                quoted(storage_->describe(replaced)) + ": " + error.what());
   }
 }
 
@@ -208,7 +254,9 @@ void Publication::abandon() noexcept {
 }
 
 StagedFile::StagedFile(Storage& storage, std::string name, ByteView content)
-    : storage_(storage), name_(std::move(name)), temporary_(hidden_sibling(name_, "tmp", random_token())) {
+    : storage_(storage),
+      name_(std::move(name)),
+      temporary_(hidden_sibling(name_, "tmp", random_token())) {
   try {
     const std::unique_ptr<WritableFile> file = storage_.create(temporary_);
     file->append(content);
@@ -226,7 +274,9 @@ void StagedFile::commit() {
   storage_.sync_directory(parent_name(name_));
 }
 
-StagedFile::~StagedFile() { remove(); }
+StagedFile::~StagedFile() {
+  remove();
+}
 
 void StagedFile::remove() noexcept {
   if (!std::exchange(open_, false)) return;
@@ -240,6 +290,8 @@ void StagedFile::remove() noexcept {
   }
 }
 
-void write_file_atomically(Storage& storage, const std::string& name, ByteView content) { StagedFile(storage, name, content).commit(); }
+void write_file_atomically(Storage& storage, const std::string& name, ByteView content) {
+  StagedFile(storage, name, content).commit();
+}
 
 }  // namespace dckpt

@@ -10,8 +10,8 @@
 
 namespace dckpt {
 
-/// The hidden names next to a name that publishing uses: `.{name}.{purpose}-{token}`. Whoever makes another kind of them (a purpose is lower-case letters) uses
-/// these functions too.
+/// The hidden names next to a name that publishing uses: `.{name}.{purpose}-{token}`. Whoever makes
+/// another kind of them (a purpose is lower-case letters) uses these functions too.
 struct HiddenSibling {
   std::string name;     ///< one component
   std::string purpose;  ///< "saving", "replaced", "tmp", …
@@ -23,26 +23,32 @@ std::string to_string(const HiddenSibling& sibling);
 /// The way back, for names without a part like `.letters-`; empty for what is no such name.
 std::optional<HiddenSibling> parse_hidden_sibling(std::string_view component);
 
-/// Makes a finished directory visible in one step; the numbered protocol and what a crash after each step leaves stand at the top of publish.cpp.
-/// One process (rank 0) begins and commits; the other ranks write into `staging()` between.
+/// Makes a finished directory visible in one step; the numbered protocol and what a crash after
+/// each step leaves stand at the top of publish.cpp. One process (rank 0) begins and commits; the
+/// other ranks write into `staging()` between.
 class Publication {
  public:
   struct Options {
-    bool overwrite = false;   ///< replace an existing directory that holds anything; otherwise that throws (invalid argument). An empty one may always be replaced
-    bool sync = true;         ///< fsync directories (files are synced by who writes them)
+    bool overwrite = false;  ///< replace an existing directory that holds anything; otherwise that
+                             ///< throws (invalid argument). An empty one may always be replaced
+    bool sync = true;        ///< fsync directories (files are synced by who writes them)
   };
 
-  /// Creates the hidden sibling `.{name}.saving-{token}` of `name` in `storage`. `token` distinguishes jobs; leftovers of earlier
-  /// crashes with other tokens are not touched, one with the same token is removed: two running jobs must not share a token.
-  static Publication begin(std::shared_ptr<Storage> storage, std::string name, std::string token, Options options);
+  /// Creates the hidden sibling `.{name}.saving-{token}` of `name` in `storage`. `token`
+  /// distinguishes jobs; leftovers of earlier crashes with other tokens are not touched, one with
+  /// the same token is removed: two running jobs must not share a token.
+  static Publication begin(std::shared_ptr<Storage> storage, std::string name, std::string token,
+                           Options options);
 
   /// Directory to write into, relative to the storage.
   const std::string& staging() const noexcept { return staging_; }
 
-  /// Makes it visible under its name. Throws CheckpointError and leaves what was there before if any step fails. If that is not possible
-  /// either, nothing is removed and a warning names the directories. What was replaced is removed before this returns.
+  /// Makes it visible under its name. Throws CheckpointError and leaves what was there before if
+  /// any step fails. If that is not possible either, nothing is removed and a warning names the
+  /// directories. What was replaced is removed before this returns.
   void commit();
-  /// Removes the staging directory. Errors are logged only. Also done by the destructor if nothing was committed.
+  /// Removes the staging directory. Errors are logged only. Also done by the destructor if nothing
+  /// was committed.
   void abandon() noexcept;
 
   Publication(Publication&&) noexcept;
@@ -50,7 +56,8 @@ class Publication {
   ~Publication();
 
  private:
-  Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging, std::string aside, Options options);
+  Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging,
+              std::string aside, Options options);
   std::shared_ptr<Storage> storage_;
   std::string name_;
   std::string staging_;
@@ -59,8 +66,10 @@ class Publication {
   bool open_ = true;
 };
 
-/// A small file that takes its place in one step: written beside it under a hidden name, and durable there, so that what can fail for lack of space has failed before.
-/// One process at a time. Throws CheckpointError (io). Whatever happens, the name stands for what was there before or for all of `content`.
+/// A small file that takes its place in one step: written beside it under a hidden name, and
+/// durable there, so that what can fail for lack of space has failed before. One process at a time.
+/// Throws CheckpointError (io). Whatever happens, the name stands for what was there before or for
+/// all of `content`.
 class StagedFile {
  public:
   StagedFile(Storage& storage, std::string name, ByteView content);
@@ -81,7 +90,8 @@ class StagedFile {
   bool open_ = true;
 };
 
-/// Writes a small file atomically and durably: temporary sibling, sync, rename, sync of the directory. For tracker files.
+/// Writes a small file atomically and durably: temporary sibling, sync, rename, sync of the
+/// directory. For tracker files.
 void write_file_atomically(Storage& storage, const std::string& name, ByteView content);
 
 }  // namespace dckpt

@@ -7,7 +7,9 @@ namespace dckpt {
 
 Bytes read_file(const ReadableFile& file, std::uint64_t limit) {
   if (file.size() > limit) {
-    throw CheckpointError(ErrorCode::kCorrupt, "refusing to read the whole file: it has " + grouped(file.size()) + " bytes, the limit for this kind of file is " + grouped(limit),
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "refusing to read the whole file: it has " + grouped(file.size()) +
+                              " bytes, the limit for this kind of file is " + grouped(limit),
                           {.file = file.name()});
   }
   Bytes content(file.size());

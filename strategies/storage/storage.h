@@ -16,20 +16,24 @@ namespace dckpt {
 class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
-  virtual const std::string& name() const noexcept = 0;   ///< for messages: the path as the user would spell it
-  virtual std::uint64_t size() const noexcept = 0;        ///< when it was opened
-  /// Fills `into` from `offset`. Throws CheckpointError: (corrupt) if the range is not inside the file, (io) with errno's text otherwise.
+  virtual const std::string& name()
+      const noexcept = 0;  ///< for messages: the path as the user would spell it
+  virtual std::uint64_t size() const noexcept = 0;  ///< when it was opened
+  /// Fills `into` from `offset`. Throws CheckpointError: (corrupt) if the range is not inside the
+  /// file, (io) with errno's text otherwise.
   virtual void read(std::uint64_t offset, MutableByteView into) const = 0;
   /// Hints that the range will be read soon. May do nothing.
   virtual void prefetch(std::uint64_t offset, std::uint64_t length) const = 0;
 };
 
-/// A file being written by one thread. Dropping it without close() leaves a file of unknown content.
+/// A file being written by one thread. Dropping it without close() leaves a file of unknown
+/// content.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual const std::string& name() const noexcept = 0;
-  /// Appends the parts one after the other. Throws CheckpointError (io) with errno's text, the offset and, for a full disk, the sizes.
+  /// Appends the parts one after the other. Throws CheckpointError (io) with errno's text, the
+  /// offset and, for a full disk, the sizes.
   virtual void append(std::span<const ByteView> parts) = 0;
   void append(ByteView part) { append({&part, 1}); }
   virtual std::uint64_t position() const noexcept = 0;
@@ -42,41 +46,52 @@ class WritableFile {
 
 /// What is known of a file when it is created.
 struct CreateOptions {
-  std::uint64_t size_hint = 0;  ///< space to reserve where that is possible, so that a full disk shows early
-  bool durable = false;         ///< sync() will follow: what is appended may go on its way to the disk meanwhile
+  std::uint64_t size_hint =
+      0;  ///< space to reserve where that is possible, so that a full disk shows early
+  bool durable =
+      false;  ///< sync() will follow: what is appended may go on its way to the disk meanwhile
   IoEngine engine = IoEngine::kAuto;
 };
 
 struct FileInfo {
-  enum class Kind : std::uint8_t { kRegular, kDirectory, kOther };  ///< symlinks are kOther, so are FIFOs and devices
-  std::string name;   ///< one path component
+  enum class Kind : std::uint8_t {
+    kRegular,
+    kDirectory,
+    kOther
+  };                 ///< symlinks are kOther, so are FIFOs and devices
+  std::string name;  ///< one path component
   Kind kind = Kind::kRegular;
   std::uint64_t size = 0;
 };
 
-/// A tree of files under one root. Names are relative, components separated by '/', never empty, ".", ".." or absolute: anything
-/// else throws CheckpointError (corrupt) before the system is asked. Safe to use from several threads.
+/// A tree of files under one root. Names are relative, components separated by '/', never empty,
+/// ".", ".." or absolute: anything else throws CheckpointError (corrupt) before the system is
+/// asked. Safe to use from several threads.
 class Storage {
  public:
   virtual ~Storage() = default;
-  virtual std::string describe(const std::string& name) const = 0;   ///< the full path for messages
+  virtual std::string describe(const std::string& name) const = 0;  ///< the full path for messages
 
   /// Entries of a directory in name order, "" for the root. Throws (io) if it cannot be listed.
   virtual std::vector<FileInfo> list(const std::string& directory) const = 0;
   /// Does not follow a symlink in the last component. Empty if there is nothing.
   virtual std::optional<FileInfo> stat(const std::string& name) const = 0;
-  /// Opens a regular file without following a symlink in any component; never blocks on a FIFO. Throws (incomplete) if it is missing,
-  /// (corrupt) if it is not a regular file.
+  /// Opens a regular file without following a symlink in any component; never blocks on a FIFO.
+  /// Throws (incomplete) if it is missing, (corrupt) if it is not a regular file.
   virtual std::unique_ptr<ReadableFile> open(const std::string& name) const = 0;
-  /// Creates a new file; throws (io) if it exists or the reserved space is not there, (unsupported) for an engine that there is not.
-  virtual std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options = {}) = 0;
-  virtual void make_directory(const std::string& name) = 0;          ///< with parents; fine if it exists
+  /// Creates a new file; throws (io) if it exists or the reserved space is not there, (unsupported)
+  /// for an engine that there is not.
+  virtual std::unique_ptr<WritableFile> create(const std::string& name,
+                                               const CreateOptions& options = {}) = 0;
+  virtual void make_directory(const std::string& name) = 0;  ///< with parents; fine if it exists
   /// Renames a file or directory. Files are replaced; a directory is not. Atomic.
   virtual void rename(const std::string& from, const std::string& to) = 0;
   /// Swaps two directories atomically, or throws (unsupported) where the file system cannot.
   virtual void exchange(const std::string& a, const std::string& b) = 0;
-  virtual void remove_all(const std::string& name) = 0;              ///< a file or a tree, links not followed; fine if it is missing
-  virtual void sync_directory(const std::string& directory) = 0;     ///< makes creations, renames and removals in it durable
+  virtual void remove_all(const std::string& name) = 0;  ///< a file or a tree, links not followed;
+                                                         ///< fine if it is missing
+  virtual void sync_directory(
+      const std::string& directory) = 0;  ///< makes creations, renames and removals in it durable
 };
 
 /// The whole content; throws (corrupt) if it is larger than `limit`.

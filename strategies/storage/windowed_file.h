@@ -9,12 +9,14 @@
 
 namespace dckpt {
 
-/// A file of which one range is in memory already: reads inside it are copied from there, all others go to the file. For many small
-/// reads close to each other after one large one. Borrows both; they must live longer.
+/// A file of which one range is in memory already: reads inside it are copied from there, all
+/// others go to the file. For many small reads close to each other after one large one. Borrows
+/// both; they must live longer.
 class WindowedFile final : public ReadableFile {
  public:
   /// `window` holds the file's bytes from `offset` on.
-  WindowedFile(const ReadableFile& file, std::uint64_t offset, ByteView window) noexcept : file_(file), offset_(offset), window_(window) {}
+  WindowedFile(const ReadableFile& file, std::uint64_t offset, ByteView window) noexcept
+      : file_(file), offset_(offset), window_(window) {}
 
   const std::string& name() const noexcept override { return file_.name(); }
   std::uint64_t size() const noexcept override { return file_.size(); }
@@ -29,7 +31,9 @@ class WindowedFile final : public ReadableFile {
   }
 
  private:
-  bool covers(std::uint64_t offset, std::uint64_t length) const noexcept { return offset >= offset_ && range_fits(offset - offset_, length, window_.size()); }
+  bool covers(std::uint64_t offset, std::uint64_t length) const noexcept {
+    return offset >= offset_ && range_fits(offset - offset_, length, window_.size());
+  }
 
   const ReadableFile& file_;
   std::uint64_t offset_;

@@ -18,7 +18,8 @@ namespace {
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
 
-/// "optimizer.state.exp_avg.decoder.weight" → the shape of the model tensor "decoder.weight", if its stored size can be the reformulation.
+/// "optimizer.state.exp_avg.decoder.weight" → the shape of the model tensor "decoder.weight", if
+/// its stored size can be the reformulation.
 void recover_flattened_shapes(Metadata& metadata) {
   std::unordered_map<std::string_view, const TensorMetadata*> by_key;
   for (const TensorMetadata& tensor : metadata.tensors) by_key.emplace(tensor.key, &tensor);
@@ -27,10 +28,14 @@ void recover_flattened_shapes(Metadata& metadata) {
   for (TensorMetadata& tensor : metadata.tensors) {
     if (tensor.flattened_shape) continue;
     const std::string_view key = tensor.key;
-    for (std::size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
+    for (std::size_t dot = key.find('.'); dot != std::string_view::npos;
+         dot = key.find('.', dot + 1)) {
       const auto model = by_key.find(key.substr(dot + 1));
-      if (model == by_key.end() || model->second->flattened_shape || key.substr(0, dot).find("optimizer") == std::string_view::npos) continue;
-      if (may_be_reformulated(tensor.size, model->second->size)) found.emplace_back(&tensor, model->second->size);
+      if (model == by_key.end() || model->second->flattened_shape ||
+          key.substr(0, dot).find("optimizer") == std::string_view::npos)
+        continue;
+      if (may_be_reformulated(tensor.size, model->second->size))
+        found.emplace_back(&tensor, model->second->size);
       break;
     }
   }
@@ -43,10 +48,13 @@ void recover_flattened_shapes(Metadata& metadata) {
 
 class TorchDistReader : public CheckpointReader {
  public:
-  TorchDistReader(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options) : storage_(std::move(storage)) {
+  TorchDistReader(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options)
+      : storage_(std::move(storage)) {
     read_config();
     read_metadata();
-    if (options.recover_flattened_shapes && !metadata_.has_mcore_data && info_.format == "torch_dist") recover_flattened_shapes(metadata_);
+    if (options.recover_flattened_shapes && !metadata_.has_mcore_data &&
+        info_.format == "torch_dist")
+      recover_flattened_shapes(metadata_);
     find_common();
     info_.producer = guess_producer();
   }
@@ -58,15 +66,19 @@ class TorchDistReader : public CheckpointReader {
   Value common_state() const override {
     if (info_.common_file) {
       const auto file = storage_->open(*info_.common_file);
-      return with_context({.file = file->name()}, [&] { return require_dict(load_torch_file(*file)); });
+      return with_context({.file = file->name()},
+                          [&] { return require_dict(load_torch_file(*file)); });
     }
     if (!common_object_) return {};
     const Value stored = decode(*common_object_, stored_bytes(*common_object_));
-    const ErrorContext context{.key = common_object_->key, .file = metadata_.files[common_object_->place.file], .offset = common_object_->place.offset};
+    const ErrorContext context{.key = common_object_->key,
+                               .file = metadata_.files[common_object_->place.file],
+                               .offset = common_object_->place.offset};
     return with_context(context, [&] { return require_dict(unwrap(stored)); });
   }
 
-  ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                      const ReadableFile& file) const override {
     const TensorMetadata& entry = metadata_.tensors[tensor];
     const Place& place = entry.places[chunk];
     return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] {
@@ -78,7 +90,9 @@ class TorchDistReader : public CheckpointReader {
     });
   }
 
-  Bytes object_bytes(std::size_t object) const override { return stored_bytes(metadata_.objects[object]); }
+  Bytes object_bytes(std::size_t object) const override {
+    return stored_bytes(metadata_.objects[object]);
+  }
 
   Value decode_object(std::size_t object, ByteView stored) const override {
     const ObjectMetadata& entry = metadata_.objects[object];
@@ -89,14 +103,16 @@ class TorchDistReader : public CheckpointReader {
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
     const TensorMetadata& entry = metadata_.tensors[tensor];
     const Place& place = entry.places[chunk];
-    return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] { return check_tensor_blob(file, place.offset, place.length); });
+    return with_context({.key = entry.key, .file = file.name(), .offset = place.offset},
+                        [&] { return check_tensor_blob(file, place.offset, place.length); });
   }
 
   bool check_object(std::size_t object) const override {
     const ObjectMetadata& entry = metadata_.objects[object];
     const auto file = storage_->open(metadata_.files[entry.place.file]);
-    return with_context({.key = entry.key, .file = file->name(), .offset = entry.place.offset},
-                        [&] { return check_torch_file(*file, entry.place.offset, entry.place.length); });
+    return with_context(
+        {.key = entry.key, .file = file->name(), .offset = entry.place.offset},
+        [&] { return check_torch_file(*file, entry.place.offset, entry.place.length); });
   }
 
  private:
@@ -108,12 +124,14 @@ class TorchDistReader : public CheckpointReader {
       return;
     }
     const auto file = storage_->open(kConfigFile);
-    const CheckpointingConfig config = read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
+    const CheckpointingConfig config =
+        read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
     if (config.sharded_backend != "torch_dist" || config.sharded_backend_version != 1) {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "the checkpoint was written by backend " + quoted(config.sharded_backend) + " version " + std::to_string(config.sharded_backend_version) +
-                                "; expected 'torch_dist' version 1",
-                            {.file = file->name()});
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "the checkpoint was written by backend " + quoted(config.sharded_backend) + " version " +
+              std::to_string(config.sharded_backend_version) + "; expected 'torch_dist' version 1",
+          {.file = file->name()});
     }
     check_common_backend(config, file->name());
     info_.index_files.emplace_back(kConfigFile);
@@ -122,12 +140,15 @@ class TorchDistReader : public CheckpointReader {
     expects_common_file_ = config.common_backend.has_value();
   }
 
-  /// Plain DCP directories have no common.pt: a checkpoint with one is Megatron's, which has metadata.json.
+  /// Plain DCP directories have no common.pt: a checkpoint with one is Megatron's, which has
+  /// metadata.json.
   [[noreturn]] void throw_without_config() const {
     throw CheckpointError(ErrorCode::kIncomplete,
                           std::string("metadata.json is missing, but there is ") + kCommonFile +
-                              ": a torch_dist checkpoint whose save was interrupted, or a copy that is not complete. Copy it again; "
-                              "if only this file is lost, create it with the content {\"sharded_backend\": \"torch_dist\", "
+                              ": a torch_dist checkpoint whose save was interrupted, or a copy "
+                              "that is not complete. Copy it again; "
+                              "if only this file is lost, create it with the content "
+                              "{\"sharded_backend\": \"torch_dist\", "
                               "\"sharded_backend_version\": 1}",
                           {.file = storage_->describe(kConfigFile)});
   }
@@ -135,16 +156,20 @@ class TorchDistReader : public CheckpointReader {
   void read_metadata() {
     if (!storage_->stat(kMetadataFile)) {
       const bool interrupted = storage_->stat(".metadata.bck").has_value();
-      throw CheckpointError(ErrorCode::kIncomplete,
-                            std::string(".metadata is missing: ") +
-                                (interrupted ? "removing tensors from this checkpoint was interrupted; rename .metadata.bck to .metadata to get it back"
-                                             : "this is not a finished checkpoint (an interrupted save leaves data files without it)"),
-                            {.file = storage_->describe(kMetadataFile)});
+      throw CheckpointError(
+          ErrorCode::kIncomplete,
+          std::string(".metadata is missing: ") +
+              (interrupted ? "removing tensors from this checkpoint was interrupted; rename "
+                             ".metadata.bck to .metadata to get it back"
+                           : "this is not a finished checkpoint (an interrupted save leaves data "
+                             "files without it)"),
+          {.file = storage_->describe(kMetadataFile)});
     }
     const auto file = storage_->open(kMetadataFile);
     const Bytes pickle = read_file(*file, kMaxMetadataBytes);
     info_.index_files.emplace_back(kMetadataFile);
-    metadata_ = with_context({.file = file->name()}, [&] { return read_dcp_metadata(pickle, file->name()); });
+    metadata_ = with_context({.file = file->name()},
+                             [&] { return read_dcp_metadata(pickle, file->name()); });
   }
 
   void find_common() {
@@ -153,14 +178,19 @@ class TorchDistReader : public CheckpointReader {
       info_.common_file = kCommonFile;
       return;
     }
-    const auto found = std::find_if(metadata_.objects.begin(), metadata_.objects.end(), [](const ObjectMetadata& object) { return object.key == kCommonStateKey; });
+    const auto found =
+        std::find_if(metadata_.objects.begin(), metadata_.objects.end(),
+                     [](const ObjectMetadata& object) { return object.key == kCommonStateKey; });
     if (found != metadata_.objects.end()) {
       common_object_ = *found;
       info_.common_place = found->place;
       std::erase_if(metadata_.paths, [&](const auto& path) { return path.first == found->key; });
       metadata_.objects.erase(found);
     } else if (expects_common_file_) {
-      throw CheckpointError(ErrorCode::kIncomplete, "Common file common.pt does not exist, and there is no common_state object in its place", {.file = storage_->describe(kCommonFile)});
+      throw CheckpointError(
+          ErrorCode::kIncomplete,
+          "Common file common.pt does not exist, and there is no common_state object in its place",
+          {.file = storage_->describe(kCommonFile)});
     }
   }
 
@@ -171,40 +201,57 @@ class TorchDistReader : public CheckpointReader {
     return "Megatron-Core up to 0.18";
   }
 
-  /// What lies in the file must be what the metadata promise: torch would cast or reshape in silence.
+  /// What lies in the file must be what the metadata promise: torch would cast or reshape in
+  /// silence.
   static void check_blob(const TensorMetadata& entry, ShapeView sizes, const TensorBlob& blob) {
     if (blob.dtype != entry.properties.dtype) {
-      throw CheckpointError(ErrorCode::kCorrupt, "the stored tensor is " + std::string(to_string(blob.dtype)) + ", but .metadata says " + std::string(to_string(entry.properties.dtype)));
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "the stored tensor is " + std::string(to_string(blob.dtype)) +
+                                ", but .metadata says " +
+                                std::string(to_string(entry.properties.dtype)));
     }
     if (equal(blob.shape, sizes)) return;
-    // A reformulated fragment may be stored without its axes of extent 1; anything else with the same elements is not the same tensor.
-    const bool is_fragment = blob.contiguous && blob.shape.size() == 1 && !sizes.empty() && blob.shape[0] == sizes.back() && numel(sizes) == sizes.back();
+    // A reformulated fragment may be stored without its axes of extent 1; anything else with the
+    // same elements is not the same tensor.
+    const bool is_fragment = blob.contiguous && blob.shape.size() == 1 && !sizes.empty() &&
+                             blob.shape[0] == sizes.back() && numel(sizes) == sizes.back();
     if (!is_fragment) {
-      throw CheckpointError(ErrorCode::kCorrupt, "the stored tensor has the shape " + to_string(blob.shape) + ", but .metadata says " + to_string(sizes));
+      throw CheckpointError(ErrorCode::kCorrupt, "the stored tensor has the shape " +
+                                                     to_string(blob.shape) +
+                                                     ", but .metadata says " + to_string(sizes));
     }
   }
 
   Bytes stored_bytes(const ObjectMetadata& entry) const {
     const auto file = storage_->open(metadata_.files[entry.place.file]);
-    return with_context({.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
-      if (!range_fits(entry.place.offset, entry.place.length, file->size())) {
-        throw CheckpointError(ErrorCode::kCorrupt, "the object should have " + std::to_string(entry.place.length) + " bytes here, but the file ends at " +
-                                                       std::to_string(file->size()) + "; it is truncated or .metadata belongs to another save");
-      }
-      Bytes bytes(entry.place.length);
-      file->read(entry.place.offset, bytes);
-      check_torch_bytes(bytes, file->name());
-      return bytes;
-    });
+    return with_context(
+        {.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
+          if (!range_fits(entry.place.offset, entry.place.length, file->size())) {
+            throw CheckpointError(ErrorCode::kCorrupt,
+                                  "the object should have " + std::to_string(entry.place.length) +
+                                      " bytes here, but the file ends at " +
+                                      std::to_string(file->size()) +
+                                      "; it is truncated or .metadata belongs to another save");
+          }
+          Bytes bytes(entry.place.length);
+          file->read(entry.place.offset, bytes);
+          check_torch_bytes(bytes, file->name());
+          return bytes;
+        });
   }
 
   Value decode(const ObjectMetadata& entry, ByteView bytes) const {
     const std::string& file = metadata_.files[entry.place.file];
-    return with_context({.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset}, [&] { return load_torch_bytes(bytes, storage_->describe(file)); });
+    return with_context(
+        {.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset},
+        [&] { return load_torch_bytes(bytes, storage_->describe(file)); });
   }
 
-  /// Megatron stores [object], plain DCP directories the object itself, whatever its key looks like.
-  static Value unwrap(const Value& value) { return value.is_list() && value.size() == 1 ? value.items()[0] : value; }
+  /// Megatron stores [object], plain DCP directories the object itself, whatever its key looks
+  /// like.
+  static Value unwrap(const Value& value) {
+    return value.is_list() && value.size() == 1 ? value.items()[0] : value;
+  }
 
   std::shared_ptr<Storage> storage_;
   CheckpointInfo info_;
@@ -216,7 +263,8 @@ class TorchDistReader : public CheckpointReader {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> open_torch_dist(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options) {
+std::unique_ptr<CheckpointReader> open_torch_dist(std::shared_ptr<Storage> storage,
+                                                  const TorchDistReadOptions& options) {
   return std::make_unique<TorchDistReader>(std::move(storage), options);
 }
 

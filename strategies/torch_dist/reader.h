@@ -13,13 +13,17 @@ inline constexpr const char* kCommonFile = "common.pt";
 inline constexpr const char* kCommonStateKey = "common_state/shard_0_1";
 
 struct TorchDistReadOptions {
-  /// A reformulated flattened tensor whose metadata have lost the original shape gets it from the model tensor that its key ends with
-  /// ("optimizer.state.exp_avg.X" from "X"), if the stored size allows it. Only of Megatron's checkpoints, and of keys with "optimizer" before X.
+  /// A reformulated flattened tensor whose metadata have lost the original shape gets it from the
+  /// model tensor that its key ends with
+  /// ("optimizer.state.exp_avg.X" from "X"), if the stored size allows it. Only of Megatron's
+  /// checkpoints, and of keys with "optimizer" before X.
   bool recover_flattened_shapes = true;
 };
 
-/// Opens the root of `storage` as a torch_dist checkpoint (with Megatron's metadata.json) or as a plain DCP directory (without).
-/// Throws CheckpointError: (incomplete) without .metadata, (corrupt), (unsupported) for another backend or version.
-std::unique_ptr<CheckpointReader> open_torch_dist(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options = {});
+/// Opens the root of `storage` as a torch_dist checkpoint (with Megatron's metadata.json) or as a
+/// plain DCP directory (without). Throws CheckpointError: (incomplete) without .metadata,
+/// (corrupt), (unsupported) for another backend or version.
+std::unique_ptr<CheckpointReader> open_torch_dist(std::shared_ptr<Storage> storage,
+                                                  const TorchDistReadOptions& options = {});
 
 }  // namespace dckpt

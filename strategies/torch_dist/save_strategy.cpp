@@ -11,12 +11,16 @@ class TorchDistSaveStrategy final : public SaveStrategy {
  public:
   explicit TorchDistSaveStrategy(const SaveOptions& options) : options_(options) {}
 
-  WrittenItems write_data(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source) const override {
-    return write_data_files(storage, directory, rank, plan, source, options_.io, options_.separation_hint);
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
+                          const SavePlan& plan, ItemSource& source) const override {
+    return write_data_files(storage, directory, rank, plan, source, options_.io,
+                            options_.separation_hint);
   }
 
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata, const Value* common) const override {
-    CheckpointMarkers markers{.compat = options_.compat, .integrity = options_.integrity, .fsync = options_.io.fsync};
+  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const Value* common) const override {
+    CheckpointMarkers markers{
+        .compat = options_.compat, .integrity = options_.integrity, .fsync = options_.io.fsync};
     if (common != nullptr) markers.common_file = save_torch_file(*common);
     write_markers(storage, directory, metadata, markers);
   }

@@ -7,7 +7,8 @@
 
 namespace dckpt {
 
-/// Saves torch_dist checkpoints and, with Compat::kDcp, plain DCP directories. Has no options of its own: SaveOptions says all.
+/// Saves torch_dist checkpoints and, with Compat::kDcp, plain DCP directories. Has no options of
+/// its own: SaveOptions says all.
 std::unique_ptr<SaveStrategy> make_torch_dist_save_strategy(const SaveOptions& options);
 
 }  // namespace dckpt

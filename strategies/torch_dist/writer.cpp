@@ -6,9 +6,9 @@
 #include "configs/separation_hint.h"
 #include "mapping/base/error.h"
 #include "mapping/base/parallel_for.h"
-#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_writer.h"
+#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/torch_dist/reader.h"
 
@@ -16,15 +16,20 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kPageSize = 4096;
-constexpr std::uint64_t kBlobOverhead = 1200;            // of a tensor archive, for reserving space
-constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // small parts are gathered up to this size
+constexpr std::uint64_t kBlobOverhead = 1200;  // of a tensor archive, for reserving space
+constexpr std::size_t kBufferBytes = std::size_t{1}
+                                     << 20;  // small parts are gathered up to this size
 
-std::string in_directory(const std::string& directory, const std::string& name) { return directory.empty() ? name : directory + "/" + name; }
+std::string in_directory(const std::string& directory, const std::string& name) {
+  return directory.empty() ? name : directory + "/" + name;
+}
 
 /// Gathers small parts, passes large ones through.
 class BufferedFile {
  public:
-  explicit BufferedFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) { buffer_.reserve(kBufferBytes); }
+  explicit BufferedFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {
+    buffer_.reserve(kBufferBytes);
+  }
 
   void append(ByteView part) {
     if (part.size() >= kBufferBytes / 4) {
@@ -59,14 +64,16 @@ class BufferedFile {
 };
 
 TensorBlobWriter blob_of(const WriteItem& item, std::uint64_t file_offset, const WriteOptions& io) {
-  TensorBlobOptions options;  // requires no gradient: like torch, which detaches what it saves, and leaves it to the metadata to say so
+  TensorBlobOptions options;  // requires no gradient: like torch, which detaches what it saves, and
+                              // leaves it to the metadata to say so
   options.alignment = io.page_aligned ? kPageSize : 64;
   options.file_offset = file_offset;
   options.crc = io.checksums;
   return {item.properties.dtype, item.chunk.sizes, options};
 }
 
-void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source, const WriteOptions& io) {
+void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source,
+                  const WriteOptions& io) {
   const TensorBlobWriter blob = blob_of(item, file.position(), io);
   file.append(blob.head());
   std::uint32_t crc = 0;
@@ -77,13 +84,19 @@ void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source,
     delivered += part.size();
   });
   if (delivered != blob.payload_size()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the source delivered " + std::to_string(delivered) + " bytes instead of " + std::to_string(blob.payload_size()), {.key = item.key});
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the source delivered " + std::to_string(delivered) +
+                              " bytes instead of " + std::to_string(blob.payload_size()),
+                          {.key = item.key});
   }
   file.append(blob.tail(crc));
 }
 
-/// Which of `items` go to which file: objects first and round robin, then tensors, largest first to the file with the least bytes. No file is empty.
-std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::span<const std::size_t> items, std::size_t files) {
+/// Which of `items` go to which file: objects first and round robin, then tensors, largest first to
+/// the file with the least bytes. No file is empty.
+std::vector<std::vector<std::size_t>> spread(const SavePlan& plan,
+                                             std::span<const std::size_t> items,
+                                             std::size_t files) {
   std::vector<std::vector<std::size_t>> buckets(files);
   std::vector<std::uint64_t> bytes(files, 0);
   std::vector<std::size_t> tensors;
@@ -98,14 +111,17 @@ std::vector<std::vector<std::size_t>> spread(const SavePlan& plan, std::span<con
     }
   }
   std::vector<std::size_t> by_size = tensors;
-  std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) { return plan[a].nbytes > plan[b].nbytes; });
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](std::size_t a, std::size_t b) { return plan[a].nbytes > plan[b].nbytes; });
   std::vector<std::size_t> file_of(plan.size(), 0);
   for (const std::size_t i : by_size) {
-    const auto least = static_cast<std::size_t>(std::min_element(bytes.begin(), bytes.end()) - bytes.begin());
+    const auto least =
+        static_cast<std::size_t>(std::min_element(bytes.begin(), bytes.end()) - bytes.begin());
     bytes[least] += plan[i].nbytes + kBlobOverhead;
     file_of[i] = least;
   }
-  // Inside a file tensors keep the order of the plan, which is the order in which a whole-model load wants them.
+  // Inside a file tensors keep the order of the plan, which is the order in which a whole-model
+  // load wants them.
   for (const std::size_t i : tensors) buckets[file_of[i]].push_back(i);
   std::erase_if(buckets, [](const auto& bucket) { return bucket.empty(); });
   return buckets;
@@ -116,18 +132,24 @@ struct DataFile {
   std::vector<std::size_t> items;  ///< positions in the plan, in the order of the file
 };
 
-/// The rank's files, numbered through: first those of ordinary keys, then those that the hint keeps apart.
-std::vector<DataFile> plan_data_files(const SavePlan& plan, int rank, int files_per_rank, std::string_view hint) {
+/// The rank's files, numbered through: first those of ordinary keys, then those that the hint keeps
+/// apart.
+std::vector<DataFile> plan_data_files(const SavePlan& plan, int rank, int files_per_rank,
+                                      std::string_view hint) {
   std::vector<std::size_t> ordinary;
   std::vector<std::size_t> hinted;
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    const bool apart = !hint.empty() && plan[i].key.starts_with(hint) && plan[i].key != kCommonStateKey;
+    const bool apart =
+        !hint.empty() && plan[i].key.starts_with(hint) && plan[i].key != kCommonStateKey;
     (apart ? hinted : ordinary).push_back(i);
   }
   std::vector<DataFile> files;
   const auto add = [&](std::string_view prefix, std::span<const std::size_t> items) {
-    for (auto& bucket : spread(plan, items, static_cast<std::size_t>(std::max(files_per_rank, 1)))) {
-      files.push_back({std::string(prefix) + "__" + std::to_string(rank) + "_" + std::to_string(files.size()) + ".distcp", std::move(bucket)});
+    for (auto& bucket :
+         spread(plan, items, static_cast<std::size_t>(std::max(files_per_rank, 1)))) {
+      files.push_back({std::string(prefix) + "__" + std::to_string(rank) + "_" +
+                           std::to_string(files.size()) + ".distcp",
+                       std::move(bucket)});
     }
   };
   add("", ordinary);
@@ -144,10 +166,12 @@ void write_small_file(Storage& storage, const std::string& name, ByteView conten
 
 }  // namespace
 
-WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source, const WriteOptions& io,
+WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank,
+                              const SavePlan& plan, ItemSource& source, const WriteOptions& io,
                               std::string_view separation_hint) {
   check_separation_hint(separation_hint);
-  const std::vector<DataFile> files = plan_data_files(plan, rank, io.files_per_rank, separation_hint);
+  const std::vector<DataFile> files =
+      plan_data_files(plan, rank, io.files_per_rank, separation_hint);
   WrittenItems written;
   written.places.resize(plan.size());
   for (const DataFile& file : files) written.files.push_back(file.name);
@@ -156,7 +180,9 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
     const std::vector<std::size_t>& items = files[index].items;
     std::uint64_t expected = 0;
     for (const std::size_t i : items) expected += plan[i].nbytes + kBlobOverhead;
-    BufferedFile file(storage.create(in_directory(directory, files[index].name), {.size_hint = expected, .durable = io.fsync, .engine = io.engine}));
+    BufferedFile file(
+        storage.create(in_directory(directory, files[index].name),
+                       {.size_hint = expected, .durable = io.fsync, .engine = io.engine}));
     for (const std::size_t i : items) {
       const WriteItem& item = plan[i];
       const std::uint64_t start = file.position();
@@ -174,14 +200,17 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
   return written;
 }
 
-WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptions& io, std::string_view separation_hint) {
+WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptions& io,
+                                std::string_view separation_hint) {
   check_separation_hint(separation_hint);
   WrittenItems written;
   written.places.resize(plan.size());
   for (const DataFile& file : plan_data_files(plan, rank, io.files_per_rank, separation_hint)) {
     std::uint64_t position = 0;
     for (const std::size_t i : file.items) {
-      const std::uint64_t length = plan[i].kind == WriteItem::Kind::kObject ? plan[i].nbytes : blob_of(plan[i], position, io).size();
+      const std::uint64_t length = plan[i].kind == WriteItem::Kind::kObject
+                                       ? plan[i].nbytes
+                                       : blob_of(plan[i], position, io).size();
       written.places[i] = {static_cast<std::uint32_t>(written.files.size()), position, length};
       position += length;
     }
@@ -190,23 +219,31 @@ WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptio
   return written;
 }
 
-void write_markers(Storage& storage, const std::string& directory, const Metadata& metadata, const CheckpointMarkers& markers) {
-  if (markers.common_file) write_small_file(storage, in_directory(directory, kCommonFile), *markers.common_file, markers.fsync);
-  write_small_file(storage, in_directory(directory, kMetadataFile), write_dcp_metadata(metadata), markers.fsync);
+void write_markers(Storage& storage, const std::string& directory, const Metadata& metadata,
+                   const CheckpointMarkers& markers) {
+  if (markers.common_file)
+    write_small_file(storage, in_directory(directory, kCommonFile), *markers.common_file,
+                     markers.fsync);
+  write_small_file(storage, in_directory(directory, kMetadataFile), write_dcp_metadata(metadata),
+                   markers.fsync);
   if (markers.compat != Compat::kDcp) {
     CheckpointingConfig config;
     if (markers.compat == Compat::kMegatron) {
       config.common_backend = "torch";
       config.common_backend_version = 1;
     }
-    write_small_file(storage, in_directory(directory, kConfigFile), as_bytes(write_checkpointing_config(config)), markers.fsync);
+    write_small_file(storage, in_directory(directory, kConfigFile),
+                     as_bytes(write_checkpointing_config(config)), markers.fsync);
   }
   if (!markers.integrity) return;
   IntegrityManifest manifest;
   for (const FileInfo& entry : storage.list(directory)) {
-    if (entry.kind == FileInfo::Kind::kRegular) manifest.files.push_back({entry.name, file_sha256(*storage.open(in_directory(directory, entry.name)))});
+    if (entry.kind == FileInfo::Kind::kRegular)
+      manifest.files.push_back(
+          {entry.name, file_sha256(*storage.open(in_directory(directory, entry.name)))});
   }
-  write_small_file(storage, in_directory(directory, kIntegrityFile), as_bytes(write_integrity_manifest(manifest)), markers.fsync);
+  write_small_file(storage, in_directory(directory, kIntegrityFile),
+                   as_bytes(write_integrity_manifest(manifest)), markers.fsync);
 }
 
 }  // namespace dckpt

@@ -13,20 +13,26 @@ namespace dckpt {
 namespace {
 
 constexpr std::array kNumpyNames = {
-    std::pair{"|b1", DType::kBool},    std::pair{"|u1", DType::kUInt8},    std::pair{"<u2", DType::kUInt16},   std::pair{"<u4", DType::kUInt32},
-    std::pair{"<u8", DType::kUInt64},  std::pair{"|i1", DType::kInt8},     std::pair{"<i2", DType::kInt16},    std::pair{"<i4", DType::kInt32},
-    std::pair{"<i8", DType::kInt64},   std::pair{"<f2", DType::kFloat16},  std::pair{"<f4", DType::kFloat32},  std::pair{"<f8", DType::kFloat64},
-    std::pair{"<c8", DType::kComplex64}, std::pair{"<c16", DType::kComplex128}, std::pair{"bfloat16", DType::kBFloat16},
-    std::pair{"<V2", DType::kBFloat16}, std::pair{"|V2", DType::kBFloat16},
+    std::pair{"|b1", DType::kBool},          std::pair{"|u1", DType::kUInt8},
+    std::pair{"<u2", DType::kUInt16},        std::pair{"<u4", DType::kUInt32},
+    std::pair{"<u8", DType::kUInt64},        std::pair{"|i1", DType::kInt8},
+    std::pair{"<i2", DType::kInt16},         std::pair{"<i4", DType::kInt32},
+    std::pair{"<i8", DType::kInt64},         std::pair{"<f2", DType::kFloat16},
+    std::pair{"<f4", DType::kFloat32},       std::pair{"<f8", DType::kFloat64},
+    std::pair{"<c8", DType::kComplex64},     std::pair{"<c16", DType::kComplex128},
+    std::pair{"bfloat16", DType::kBFloat16}, std::pair{"<V2", DType::kBFloat16},
+    std::pair{"|V2", DType::kBFloat16},
 };
 
 /// One .zarray document and the file it came from, so that every complaint names it.
 class ZarrayParser {
  public:
-  ZarrayParser(Value document, const std::string& file_name) : document_(std::move(document)), file_name_(file_name) {}
+  ZarrayParser(Value document, const std::string& file_name)
+      : document_(std::move(document)), file_name_(file_name) {}
 
   ZarrArray parse() const {
-    if (!document_.is_dict()) fail(ErrorCode::kCorrupt, "the array's description is no JSON object");
+    if (!document_.is_dict())
+      fail(ErrorCode::kCorrupt, "the array's description is no JSON object");
     require_format();
     require_null("compressor");
     require_null("filters");
@@ -41,28 +47,37 @@ class ZarrayParser {
   }
 
  private:
-  [[noreturn]] void fail(ErrorCode code, const std::string& message) const { throw CheckpointError(code, message, {.file = file_name_}); }
+  [[noreturn]] void fail(ErrorCode code, const std::string& message) const {
+    throw CheckpointError(code, message, {.file = file_name_});
+  }
 
   const Value& field(const char* name) const {
     const Value* const value = document_.find(name);
-    if (value == nullptr) fail(ErrorCode::kCorrupt, "the array's description has no field " + quoted(name));
+    if (value == nullptr)
+      fail(ErrorCode::kCorrupt, "the array's description has no field " + quoted(name));
     return *value;
   }
 
   void require_format() const {
     const Value& format = field("zarr_format");
     if (!format.is_int()) fail(ErrorCode::kCorrupt, "'zarr_format' is no integer");
-    if (format.as_int() != 2) fail(ErrorCode::kUnsupported, "zarr format " + std::to_string(format.as_int()) + " is not known; Megatron writes format 2");
+    if (format.as_int() != 2)
+      fail(ErrorCode::kUnsupported, "zarr format " + std::to_string(format.as_int()) +
+                                        " is not known; Megatron writes format 2");
   }
 
   void require_null(const char* name) const {
-    if (!field(name).is_none()) fail(ErrorCode::kUnsupported, "the array has a " + std::string(name) + "; Megatron stores plain elements");
+    if (!field(name).is_none())
+      fail(ErrorCode::kUnsupported,
+           "the array has a " + std::string(name) + "; Megatron stores plain elements");
   }
 
   void require_text(const char* name, const char* wanted) const {
     const Value& value = field(name);
     if (!value.is_str()) fail(ErrorCode::kCorrupt, quoted(name) + " is no text");
-    if (value.as_str() != wanted) fail(ErrorCode::kUnsupported, quoted(name) + " is " + quoted(value.as_str()) + "; Megatron writes " + quoted(wanted));
+    if (value.as_str() != wanted)
+      fail(ErrorCode::kUnsupported,
+           quoted(name) + " is " + quoted(value.as_str()) + "; Megatron writes " + quoted(wanted));
   }
 
   DType dtype() const {
@@ -77,10 +92,13 @@ class ZarrayParser {
   Shape extents(const char* name) const {
     const Value& list = field(name);
     if (!list.is_list()) fail(ErrorCode::kCorrupt, quoted(name) + " is no list of extents");
-    if (list.size() > kMaxDims) fail(ErrorCode::kCorrupt, quoted(name) + " has " + std::to_string(list.size()) + " axes; the limit is " + std::to_string(kMaxDims));
+    if (list.size() > kMaxDims)
+      fail(ErrorCode::kCorrupt, quoted(name) + " has " + std::to_string(list.size()) +
+                                    " axes; the limit is " + std::to_string(kMaxDims));
     Shape result;
     for (const Value& extent : list.items()) {
-      if (!extent.is_int() || extent.as_int() < 0) fail(ErrorCode::kCorrupt, quoted(name) + " holds something that is no extent");
+      if (!extent.is_int() || extent.as_int() < 0)
+        fail(ErrorCode::kCorrupt, quoted(name) + " holds something that is no extent");
       result.push_back(extent.as_int());
     }
     return result;
@@ -88,16 +106,21 @@ class ZarrayParser {
 
   void check(const ZarrArray& array) const {
     if (array.chunk.size() != array.shape.size()) {
-      fail(ErrorCode::kCorrupt, "'shape' " + to_string(array.shape) + " and 'chunks' " + to_string(array.chunk) + " differ in their number of axes");
+      fail(ErrorCode::kCorrupt, "'shape' " + to_string(array.shape) + " and 'chunks' " +
+                                    to_string(array.chunk) + " differ in their number of axes");
     }
     for (std::size_t axis = 0; axis < array.shape.size(); ++axis) {
-      if (array.chunk[axis] == 0 && array.shape[axis] > 0) fail(ErrorCode::kCorrupt, "'chunks' " + to_string(array.chunk) + " has an extent of 0");
+      if (array.chunk[axis] == 0 && array.shape[axis] > 0)
+        fail(ErrorCode::kCorrupt, "'chunks' " + to_string(array.chunk) + " has an extent of 0");
     }
-    for (const auto& [name, extents] : {std::pair{"shape", &array.shape}, std::pair{"chunks", &array.chunk}}) {
+    for (const auto& [name, extents] :
+         {std::pair{"shape", &array.shape}, std::pair{"chunks", &array.chunk}}) {
       Shape at_least_one;  // so that strides fit too, which an extent of 0 does not shorten
-      for (const std::int64_t extent : *extents) at_least_one.push_back(std::max<std::int64_t>(extent, 1));
+      for (const std::int64_t extent : *extents)
+        at_least_one.push_back(std::max<std::int64_t>(extent, 1));
       const auto elements = checked_numel(at_least_one);
-      if (!elements || !checked_mul<std::int64_t>(*elements, static_cast<std::int64_t>(item_size(array.dtype)))) {
+      if (!elements || !checked_mul<std::int64_t>(
+                           *elements, static_cast<std::int64_t>(item_size(array.dtype)))) {
         fail(ErrorCode::kCorrupt, quoted(name) + " " + to_string(*extents) + " is too large");
       }
     }
@@ -128,7 +151,8 @@ Box ZarrArray::chunk_box(ShapeView position) const {
 }
 
 ZarrArray read_zarray(ByteView json, const std::string& file_name) {
-  return ZarrayParser(parse_json(json, file_name, {.max_bytes = kMaxZarrayBytes}), file_name).parse();
+  return ZarrayParser(parse_json(json, file_name, {.max_bytes = kMaxZarrayBytes}), file_name)
+      .parse();
 }
 
 std::string zarr_chunk_name(ShapeView position) {
@@ -145,7 +169,8 @@ std::optional<Shape> parse_zarr_chunk_name(std::string_view name, std::size_t di
   Shape position;
   for (const std::string& part : split(name, '.')) {
     const auto index = parse_u64(part);
-    if (!index || *index > static_cast<std::uint64_t>(INT64_MAX) || position.size() == kMaxDims) return std::nullopt;
+    if (!index || *index > static_cast<std::uint64_t>(INT64_MAX) || position.size() == kMaxDims)
+      return std::nullopt;
     position.push_back(static_cast<std::int64_t>(*index));
   }
   if (dims == 0 && name == "0") return Shape{};

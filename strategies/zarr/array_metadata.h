@@ -15,15 +15,19 @@ namespace dckpt {
 ///     {"chunks": [1, 48, 32], "compressor": null, "dtype": "bfloat16", "fill_value": null, "filters": null,
 ///      "order": "C", "shape": [2, 96, 32], "zarr_format": 2}
 ///
-/// and one file per chunk, named by its position in the grid of chunks ("1.0.0"; "0" for an array without axes), which holds the raw
-/// little-endian elements row-major. Chunks at the end of an axis are stored in full size even if the array ends before. dtype is numpy's
-/// spelling ("<f4"); bfloat16 is tensorstore's name, and "<V2" what a save that was interrupted leaves in its place.
+/// and one file per chunk, named by its position in the grid of chunks ("1.0.0"; "0" for an array
+/// without axes), which holds the raw little-endian elements row-major. Chunks at the end of an
+/// axis are stored in full size even if the array ends before. dtype is numpy's spelling ("<f4");
+/// bfloat16 is tensorstore's name, and "<V2" what a save that was interrupted leaves in its place.
 struct ZarrArray {
   Shape shape;
-  Shape chunk;   ///< extents of a stored chunk, at least 1 except where the array itself has extent 0
+  Shape
+      chunk;  ///< extents of a stored chunk, at least 1 except where the array itself has extent 0
   DType dtype = DType::kFloat32;
 
-  std::uint64_t chunk_bytes() const noexcept { return static_cast<std::uint64_t>(numel(chunk)) * item_size(dtype); }
+  std::uint64_t chunk_bytes() const noexcept {
+    return static_cast<std::uint64_t>(numel(chunk)) * item_size(dtype);
+  }
   /// Chunks per axis.
   Shape grid() const;
   /// The part of the array that the chunk at this position of the grid holds.
@@ -33,8 +37,10 @@ struct ZarrArray {
 inline constexpr const char* kZarrayFile = ".zarray";
 inline constexpr std::uint64_t kMaxZarrayBytes = 64 << 10;
 
-/// `file_name` names the text in messages. Throws CheckpointError: (corrupt) for broken JSON, missing fields, and extents that are negative, do not fit
-/// together or overflow; (unsupported) for compressors, filters, Fortran order, big-endian and other element types, and other formats than 2.
+/// `file_name` names the text in messages. Throws CheckpointError: (corrupt) for broken JSON,
+/// missing fields, and extents that are negative, do not fit together or overflow; (unsupported)
+/// for compressors, filters, Fortran order, big-endian and other element types, and other formats
+/// than 2.
 ZarrArray read_zarray(ByteView json, const std::string& file_name);
 
 /// "1.0.2"; "0" for no axes.

@@ -41,12 +41,17 @@ class ZarrScan {
     }
     for (const FileInfo& entry : entries) {
       if (entry.name == ".metadata" || entry.name.ends_with(".distcp")) {
-        fail(ErrorCode::kCorrupt, "metadata.json says zarr, but " + quoted(entry.name) + " belongs to a torch_dist checkpoint", entry.name);
+        fail(ErrorCode::kCorrupt,
+             "metadata.json says zarr, but " + quoted(entry.name) +
+                 " belongs to a torch_dist checkpoint",
+             entry.name);
       }
       if (entry.kind == FileInfo::Kind::kOther) {
-        fail(ErrorCode::kCorrupt, "the checkpoint holds a link or special file " + quoted(entry.name), entry.name);
+        fail(ErrorCode::kCorrupt,
+             "the checkpoint holds a link or special file " + quoted(entry.name), entry.name);
       }
-      if (entry.kind == FileInfo::Kind::kDirectory && !is_lock(entry.name, directories)) scan(entry.name);
+      if (entry.kind == FileInfo::Kind::kDirectory && !is_lock(entry.name, directories))
+        scan(entry.name);
     }
   }
 
@@ -54,17 +59,24 @@ class ZarrScan {
   std::vector<ZarrArray> arrays;  ///< of metadata.tensors, same order
 
  private:
-  [[noreturn]] void fail(ErrorCode code, const std::string& message, const std::string& file) const {
+  [[noreturn]] void fail(ErrorCode code, const std::string& message,
+                         const std::string& file) const {
     throw CheckpointError(code, message, {.file = storage_.describe(file)});
   }
 
   void require_common(const std::vector<FileInfo>& entries) const {
-    const bool found = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) { return entry.name == kCommonFile; });
-    if (!found) fail(ErrorCode::kIncomplete, "the checkpoint has no common.pt, which every zarr checkpoint of Megatron has", kCommonFile);
+    const bool found = std::any_of(entries.begin(), entries.end(),
+                                   [](const FileInfo& entry) { return entry.name == kCommonFile; });
+    if (!found)
+      fail(ErrorCode::kIncomplete,
+           "the checkpoint has no common.pt, which every zarr checkpoint of Megatron has",
+           kCommonFile);
   }
 
-  static bool is_lock(std::string_view name, const std::set<std::string, std::less<>>& directories) {
-    return name.ends_with(kLockSuffix) && directories.contains(name.substr(0, name.size() - kLockSuffix.size()));
+  static bool is_lock(std::string_view name,
+                      const std::set<std::string, std::less<>>& directories) {
+    return name.ends_with(kLockSuffix) &&
+           directories.contains(name.substr(0, name.size() - kLockSuffix.size()));
   }
 
   void scan(const std::string& key) {
@@ -74,20 +86,29 @@ class ZarrScan {
       scan_array(key, entries);
     } else if (has([](const FileInfo& entry) { return entry.name.starts_with("shard_"); })) {
       scan_objects(key, entries);
-    } else if (has([](const FileInfo& entry) { return !entry.name.empty() && entry.name.find_first_not_of("0123456789.") == std::string::npos; })) {
-      fail(ErrorCode::kIncomplete, "the array has chunks but no .zarray: the save was interrupted", key + "/" + kZarrayFile);
+    } else if (has([](const FileInfo& entry) {
+                 return !entry.name.empty() &&
+                        entry.name.find_first_not_of("0123456789.") == std::string::npos;
+               })) {
+      fail(ErrorCode::kIncomplete, "the array has chunks but no .zarray: the save was interrupted",
+           key + "/" + kZarrayFile);
     }
   }
 
   void scan_array(const std::string& key, const std::vector<FileInfo>& entries) {
     const std::string description = key + "/" + kZarrayFile;
     const auto file = storage_.open(description);
-    const ZarrArray array = with_context({.key = key}, [&] { return read_zarray(read_file(*file, kMaxZarrayBytes), file->name()); });
+    const ZarrArray array = with_context(
+        {.key = key}, [&] { return read_zarray(read_file(*file, kMaxZarrayBytes), file->name()); });
 
-    std::map<std::int64_t, std::pair<Shape, const FileInfo*>> found;  // by row-major order of the grid
+    std::map<std::int64_t, std::pair<Shape, const FileInfo*>>
+        found;  // by row-major order of the grid
     const Shape grid = array.grid();
     const auto grid_size = checked_numel(grid);
-    if (!grid_size) fail(ErrorCode::kCorrupt, "'chunks' " + to_string(array.chunk) + " cut the array into too many pieces", description);
+    if (!grid_size)
+      fail(ErrorCode::kCorrupt,
+           "'chunks' " + to_string(array.chunk) + " cut the array into too many pieces",
+           description);
     const Shape grid_strides = row_major_strides(grid);
     for (const FileInfo& entry : entries) {
       const auto position = parse_zarr_chunk_name(entry.name, array.shape.size());
@@ -95,14 +116,19 @@ class ZarrScan {
       std::int64_t index = 0;
       for (std::size_t axis = 0; axis < grid.size(); ++axis) {
         if ((*position)[axis] >= grid[axis]) {
-          fail(ErrorCode::kCorrupt, "the chunk lies outside the grid " + to_string(grid) + " of array " + quoted(key), key + "/" + entry.name);
+          fail(ErrorCode::kCorrupt,
+               "the chunk lies outside the grid " + to_string(grid) + " of array " + quoted(key),
+               key + "/" + entry.name);
         }
         index += (*position)[axis] * grid_strides[axis];
       }
       found.emplace(index, std::pair{*position, &entry});
     }
 
-    TensorMetadata tensor{.key = key, .properties = {.dtype = array.dtype}, .size = array.shape, .chunks = BoxList(array.shape.size())};
+    TensorMetadata tensor{.key = key,
+                          .properties = {.dtype = array.dtype},
+                          .size = array.shape,
+                          .chunks = BoxList(array.shape.size())};
     std::int64_t next = 0;
     for (const auto& [index, chunk] : found) {
       if (index != next) break;
@@ -114,25 +140,34 @@ class ZarrScan {
     arrays.push_back(array);
   }
 
-  void add_chunk(TensorMetadata& tensor, const ZarrArray& array, const Shape& position, const FileInfo& entry) {
+  void add_chunk(TensorMetadata& tensor, const ZarrArray& array, const Shape& position,
+                 const FileInfo& entry) {
     const std::string name = tensor.key + "/" + entry.name;
-    if (entry.kind != FileInfo::Kind::kRegular) fail(ErrorCode::kCorrupt, "the chunk is no regular file", name);
+    if (entry.kind != FileInfo::Kind::kRegular)
+      fail(ErrorCode::kCorrupt, "the chunk is no regular file", name);
     if (entry.size != array.chunk_bytes()) {
-      fail(ErrorCode::kCorrupt, "the chunk has " + grouped(entry.size) + " bytes, but " + to_string(array.chunk) + " elements of " +
-                                    std::string(to_string(array.dtype)) + " take " + grouped(array.chunk_bytes()), name);
+      fail(ErrorCode::kCorrupt,
+           "the chunk has " + grouped(entry.size) + " bytes, but " + to_string(array.chunk) +
+               " elements of " + std::string(to_string(array.dtype)) + " take " +
+               grouped(array.chunk_bytes()),
+           name);
     }
     tensor.chunks.push_back(array.chunk_box(position));
     tensor.places.push_back({.file = add_file(name), .offset = 0, .length = entry.size});
   }
 
-  [[noreturn]] void fail_missing_chunk(const std::string& key, const Shape& grid, std::int64_t index) const {
+  [[noreturn]] void fail_missing_chunk(const std::string& key, const Shape& grid,
+                                       std::int64_t index) const {
     Shape position;
     for (const std::int64_t stride : row_major_strides(grid)) {
       position.push_back(index / stride);
       index %= stride;
     }
-    fail(ErrorCode::kIncomplete, "a chunk of array " + quoted(key) + " is missing, so its values are undefined: the save was interrupted or a file was lost",
-         key + "/" + zarr_chunk_name(position));
+    fail(
+        ErrorCode::kIncomplete,
+        "a chunk of array " + quoted(key) +
+            " is missing, so its values are undefined: the save was interrupted or a file was lost",
+        key + "/" + zarr_chunk_name(position));
   }
 
   void scan_objects(const std::string& key, const std::vector<FileInfo>& entries) {
@@ -142,9 +177,15 @@ class ZarrScan {
       if (!entry.name.starts_with("shard_")) continue;
       const std::string name = key + "/" + entry.name;
       const auto parsed = parse_zarr_object_name(entry.name);
-      if (!parsed) fail(ErrorCode::kCorrupt, "the file's name is not that of an object, shard_<offset>_<shape>.pt with the offset inside the shape", name);
-      if (entry.kind != FileInfo::Kind::kRegular) fail(ErrorCode::kCorrupt, "the object is no regular file", name);
-      if (parsed->is_truncated() && parsed->offset.back() == INT64_MAX) fail(ErrorCode::kCorrupt, "the object's offset is out of bounds", name);
+      if (!parsed)
+        fail(ErrorCode::kCorrupt,
+             "the file's name is not that of an object, shard_<offset>_<shape>.pt with the offset "
+             "inside the shape",
+             name);
+      if (entry.kind != FileInfo::Kind::kRegular)
+        fail(ErrorCode::kCorrupt, "the object is no regular file", name);
+      if (parsed->is_truncated() && parsed->offset.back() == INT64_MAX)
+        fail(ErrorCode::kCorrupt, "the object's offset is out of bounds", name);
       if (parsed->is_truncated()) last_extent = std::max(last_extent, parsed->offset.back() + 1);
       objects.emplace_back(*parsed, &entry);
     }
@@ -152,8 +193,13 @@ class ZarrScan {
     for (auto& [name, entry] : objects) {
       if (name.is_truncated()) name.shape.push_back(last_extent);
       std::string unique_key = key + "/shard_" + join(name.offset) + "_" + join(name.shape);
-      if (!keys.insert(unique_key).second) fail(ErrorCode::kCorrupt, "the object " + quoted(unique_key) + " is stored twice", key + "/" + entry->name);
-      metadata.objects.push_back({.key = std::move(unique_key), .place = {.file = add_file(key + "/" + entry->name), .offset = 0, .length = entry->size}});
+      if (!keys.insert(unique_key).second)
+        fail(ErrorCode::kCorrupt, "the object " + quoted(unique_key) + " is stored twice",
+             key + "/" + entry->name);
+      metadata.objects.push_back(
+          {.key = std::move(unique_key),
+           .place = {
+               .file = add_file(key + "/" + entry->name), .offset = 0, .length = entry->size}});
     }
   }
 
@@ -170,26 +216,33 @@ class ZarrReader final : public CheckpointReader {
   explicit ZarrReader(std::shared_ptr<const Storage> storage) : storage_(std::move(storage)) {
     if (storage_->stat(kConfigFile)) {
       const auto file = storage_->open(kConfigFile);
-      check_common_backend(read_checkpointing_config(read_file(*file, kMaxZarrayBytes), file->name()), file->name());
+      check_common_backend(
+          read_checkpointing_config(read_file(*file, kMaxZarrayBytes), file->name()), file->name());
     }
     ZarrScan scan(*storage_);
     metadata_ = std::move(scan.metadata);
     arrays_ = std::move(scan.arrays);
     info_.index_files.emplace_back("metadata.json");
-    for (const TensorMetadata& tensor : metadata_.tensors) info_.index_files.push_back(tensor.key + "/" + kZarrayFile);
+    for (const TensorMetadata& tensor : metadata_.tensors)
+      info_.index_files.push_back(tensor.key + "/" + kZarrayFile);
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }
   const Metadata& metadata() const noexcept override { return metadata_; }
   const Storage& storage() const noexcept override { return *storage_; }
 
-  Value common_state() const override { return require_dict(load_torch_file(*storage_->open(kCommonFile))); }
+  Value common_state() const override {
+    return require_dict(load_torch_file(*storage_->open(kCommonFile)));
+  }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile&) const override {
     const ZarrArray& array = arrays_.at(tensor);
     const Shape strides = row_major_strides(array.chunk);
     const bool contiguous = is_row_major(metadata_.tensors[tensor].chunks.sizes(chunk), strides);
-    return {.offset = metadata_.tensors[tensor].places[chunk].offset, .dtype = array.dtype, .strides = strides, .contiguous = contiguous};
+    return {.offset = metadata_.tensors[tensor].places[chunk].offset,
+            .dtype = array.dtype,
+            .strides = strides,
+            .contiguous = contiguous};
   }
 
   Bytes object_bytes(std::size_t object) const override {
@@ -201,7 +254,8 @@ class ZarrReader final : public CheckpointReader {
   }
 
   Value decode_object(std::size_t object, ByteView stored) const override {
-    const std::string file = storage_->describe(metadata_.files[metadata_.objects.at(object).place.file]);
+    const std::string file =
+        storage_->describe(metadata_.files[metadata_.objects.at(object).place.file]);
     return with_context({.file = file}, [&] { return load_torch_bytes(stored, file); });
   }
 
@@ -213,16 +267,23 @@ class ZarrReader final : public CheckpointReader {
   }
 
  private:
-  std::unique_ptr<ReadableFile> open_object(std::size_t object) const { return storage_->open(metadata_.files[metadata_.objects.at(object).place.file]); }
+  std::unique_ptr<ReadableFile> open_object(std::size_t object) const {
+    return storage_->open(metadata_.files[metadata_.objects.at(object).place.file]);
+  }
 
   std::shared_ptr<const Storage> storage_;
-  CheckpointInfo info_{.format = "zarr", .version = 1, .producer = "Megatron-Core up to 0.15", .common_file = kCommonFile};
+  CheckpointInfo info_{.format = "zarr",
+                       .version = 1,
+                       .producer = "Megatron-Core up to 0.15",
+                       .common_file = kCommonFile};
   Metadata metadata_;
   std::vector<ZarrArray> arrays_;
 };
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> open_zarr(std::shared_ptr<const Storage> storage) { return std::make_unique<ZarrReader>(std::move(storage)); }
+std::unique_ptr<CheckpointReader> open_zarr(std::shared_ptr<const Storage> storage) {
+  return std::make_unique<ZarrReader>(std::move(storage));
+}
 
 }  // namespace dckpt

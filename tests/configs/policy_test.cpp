@@ -14,19 +14,23 @@ namespace dckpt {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
-using testing::error_of;
 
-/// Everything that is wrong with a policy, as messages in p.yaml. The line `version: 1` comes first.
+/// Everything that is wrong with a policy, as messages in p.yaml. The line `version: 1` comes
+/// first.
 std::vector<std::string> problems_of(const std::string& yaml) {
   std::vector<std::string> lines;
-  for (const ConfigProblem& problem : check_policy("version: 1\n" + yaml).problems) lines.push_back(to_string(problem, "p.yaml"));
+  for (const ConfigProblem& problem : check_policy("version: 1\n" + yaml).problems)
+    lines.push_back(to_string(problem, "p.yaml"));
   return lines;
 }
 
-Policy policy_of(const std::string& yaml) { return Policy::from_text("version: 1\n" + yaml); }
+Policy policy_of(const std::string& yaml) {
+  return Policy::from_text("version: 1\n" + yaml);
+}
 
 TEST(Policy, AnEmptyFileIsTheDefault) {
   EXPECT_EQ(Policy::from_text(""), Policy{});
@@ -64,9 +68,14 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.strategy, (StrategyName{"torch_dist", 1}));
   EXPECT_EQ(policy.save.compat, Compat::kMegatron019);
   EXPECT_EQ(policy.save.flattened, FlattenedForm::kMegatron);
-  EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron, .dedup = Dedup::kLowestRank, .cache = false, .keep_plans = true, .validate = false}));
+  EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron,
+                                                 .dedup = Dedup::kLowestRank,
+                                                 .cache = false,
+                                                 .keep_plans = true,
+                                                 .validate = false}));
   EXPECT_EQ(policy.save.parallel, (ParallelSaveOptions{true}));
-  EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false, .staging_memory = std::uint64_t{3} << 29}));
+  EXPECT_EQ(policy.save.async,
+            (AsyncOptions{.enabled = false, .staging_memory = std::uint64_t{3} << 29}));
   EXPECT_EQ(policy.save.separation_hint, "optimizer.");
   EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
   EXPECT_EQ(policy.save.timeout, std::chrono::minutes(90));
@@ -76,7 +85,8 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
   EXPECT_EQ(policy.load.padding, Padding::kReplicate);
-  EXPECT_THAT(policy.load.rename, ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}, RenameRule{"x", ""}));
+  EXPECT_THAT(policy.load.rename,
+              ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}, RenameRule{"x", ""}));
   EXPECT_THAT(policy.load.objects, ElementsAre(ObjectRule{"data*", WhenResharded::kDrop}));
   EXPECT_EQ(policy.load.threads, 9);
   EXPECT_EQ(policy.load.staging, std::uint64_t{128} << 20);
@@ -85,7 +95,9 @@ retention: {keep_last: 3, keep_every: 1000}
 }
 
 TEST(Policy, SavingHandsNothingOver) {
-  EXPECT_THAT(problems_of("save:\n  parallel: {enabled: true, exchange: gather}\n"), ElementsAre(HasSubstr("p.yaml:3:39: save.parallel.exchange: ranks that save hand nothing")));
+  EXPECT_THAT(
+      problems_of("save:\n  parallel: {enabled: true, exchange: gather}\n"),
+      ElementsAre(HasSubstr("p.yaml:3:39: save.parallel.exchange: ranks that save hand nothing")));
 }
 
 TEST(Policy, TheEffectiveOneSaysEverything) {
@@ -143,64 +155,107 @@ TEST(Policy, TimesHaveAUnit) {
   EXPECT_EQ(policy_of("save: {timeout: 1500ms}").save.timeout, std::chrono::milliseconds(1500));
   EXPECT_EQ(policy_of("save: {timeout: 8760h}").save.timeout, std::chrono::hours(8760));
   EXPECT_EQ(policy_of("save: {timeout: none}").save.timeout, std::chrono::milliseconds(0));
-  for (const char* const bad : {"30", "0s", "8761h", "-1s", "1.5h", "1 week", "99999999999999999999s", "\"\""}) {
+  for (const char* const bad :
+       {"30", "0s", "8761h", "-1s", "1.5h", "1 week", "99999999999999999999s", "\"\""}) {
     EXPECT_THAT(problems_of("save: {timeout: " + std::string(bad) + "}\n"),
-                ElementsAre(HasSubstr("expected none, or a time with its unit (ms, s, min, h), for example 30min"))) << bad;
+                ElementsAre(HasSubstr(
+                    "expected none, or a time with its unit (ms, s, min, h), for example 30min")))
+        << bad;
   }
 }
 
 TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
-  for (const auto& [value, name] : kCompatNames) EXPECT_EQ(policy_of("save: {compat: " + std::string(name) + "}").save.compat, value);
-  for (const auto& [value, name] : kStrictNames) EXPECT_EQ(policy_of("load: {strict: " + std::string(name) + "}").load.strict, value);
-  for (const auto& [value, name] : kDedupNames) EXPECT_EQ(policy_of("save: {planner: {dedup: " + std::string(name) + "}}").save.planner.dedup, value);
+  for (const auto& [value, name] : kCompatNames)
+    EXPECT_EQ(policy_of("save: {compat: " + std::string(name) + "}").save.compat, value);
+  for (const auto& [value, name] : kStrictNames)
+    EXPECT_EQ(policy_of("load: {strict: " + std::string(name) + "}").load.strict, value);
+  for (const auto& [value, name] : kDedupNames)
+    EXPECT_EQ(policy_of("save: {planner: {dedup: " + std::string(name) + "}}").save.planner.dedup,
+              value);
   for (const auto& [value, name] : kExchangeNames)
-    EXPECT_EQ(policy_of("load: {parallel: {exchange: " + std::string(name) + "}}").load.parallel.exchange, value);
+    EXPECT_EQ(
+        policy_of("load: {parallel: {exchange: " + std::string(name) + "}}").load.parallel.exchange,
+        value);
 }
 
 // Messages that people meet, whole.
 
 TEST(PolicyMessages, UnknownField) {
-  EXPECT_THAT(problems_of("save:\n  integrty: none\n"), ElementsAre("p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
-                                                                    "backend, compat, flattened, planner, parallel, async, separation_hint, io, timeout and integrity"));
-  EXPECT_THAT(problems_of("speed: fast\n"), ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, save, load and retention"));
+  EXPECT_THAT(
+      problems_of("save:\n  integrty: none\n"),
+      ElementsAre(
+          "p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
+          "backend, compat, flattened, planner, parallel, async, separation_hint, io, timeout and "
+          "integrity"));
+  EXPECT_THAT(problems_of("speed: fast\n"),
+              ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, "
+                          "save, load and retention"));
   EXPECT_THAT(problems_of("load: {rename: [{from: a, to: b, too: c}]}\n"),
-              ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it has from and to"));
+              ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it "
+                          "has from and to"));
 }
 
 TEST(PolicyMessages, WrongType) {
-  EXPECT_THAT(problems_of("save: {io: {fsync: yes}}\n"), ElementsAre("p.yaml:2:20: save.io.fsync: found 'yes', expected true or false"));
-  EXPECT_THAT(problems_of("save: {io: {fsync: \"true\"}}\n"), ElementsAre("p.yaml:2:20: save.io.fsync: found the text 'true', expected true or false"));
+  EXPECT_THAT(problems_of("save: {io: {fsync: yes}}\n"),
+              ElementsAre("p.yaml:2:20: save.io.fsync: found 'yes', expected true or false"));
+  EXPECT_THAT(
+      problems_of("save: {io: {fsync: \"true\"}}\n"),
+      ElementsAre("p.yaml:2:20: save.io.fsync: found the text 'true', expected true or false"));
   EXPECT_THAT(problems_of("save: {io: fast}\n"),
-              ElementsAre("p.yaml:2:12: save.io: found 'fast', expected a mapping with engine, threads, files_per_rank, fsync, checksums and page_aligned"));
+              ElementsAre("p.yaml:2:12: save.io: found 'fast', expected a mapping with engine, "
+                          "threads, files_per_rank, fsync, checksums and page_aligned"));
   EXPECT_THAT(problems_of("load: {allow_shape_mismatch: head}\n"),
-              ElementsAre("p.yaml:2:30: load.allow_shape_mismatch: found 'head', expected a list of patterns, for example [\"*.word_embeddings.weight\"]"));
-  EXPECT_THAT(problems_of("load: {allow_shape_mismatch: [a, [b]]}\n"),
-              ElementsAre("p.yaml:2:34: load.allow_shape_mismatch[1]: found a list, expected a pattern of keys"));
-  EXPECT_THAT(problems_of("save: {compat: {a: 1}}\n"), ElementsAre("p.yaml:2:16: save.compat: found a mapping, expected megatron, megatron-0.19 or dcp"));
-  EXPECT_THAT(problems_of("save: {compat: }\n"), ElementsAre("p.yaml:2:16: save.compat: found nothing, expected megatron, megatron-0.19 or dcp"));
+              ElementsAre("p.yaml:2:30: load.allow_shape_mismatch: found 'head', expected a list "
+                          "of patterns, for example [\"*.word_embeddings.weight\"]"));
+  EXPECT_THAT(
+      problems_of("load: {allow_shape_mismatch: [a, [b]]}\n"),
+      ElementsAre(
+          "p.yaml:2:34: load.allow_shape_mismatch[1]: found a list, expected a pattern of keys"));
+  EXPECT_THAT(
+      problems_of("save: {compat: {a: 1}}\n"),
+      ElementsAre(
+          "p.yaml:2:16: save.compat: found a mapping, expected megatron, megatron-0.19 or dcp"));
+  EXPECT_THAT(
+      problems_of("save: {compat: }\n"),
+      ElementsAre(
+          "p.yaml:2:16: save.compat: found nothing, expected megatron, megatron-0.19 or dcp"));
 }
 
 TEST(PolicyMessages, UnknownNameOfAnEnumeration) {
   EXPECT_THAT(problems_of("save: {compat: megatorn}\n"),
-              ElementsAre("p.yaml:2:16: save.compat: found 'megatorn', expected megatron, megatron-0.19 or dcp (did you mean 'megatron'?)"));
-  EXPECT_THAT(problems_of("save: {flattened: x}\n"), ElementsAre("p.yaml:2:19: save.flattened: found 'x', expected boxes or megatron"));
+              ElementsAre("p.yaml:2:16: save.compat: found 'megatorn', expected megatron, "
+                          "megatron-0.19 or dcp (did you mean 'megatron'?)"));
+  EXPECT_THAT(problems_of("save: {flattened: x}\n"),
+              ElementsAre("p.yaml:2:19: save.flattened: found 'x', expected boxes or megatron"));
 }
 
 TEST(PolicyMessages, NumbersOutOfRange) {
-  EXPECT_THAT(problems_of("save: {io: {threads: many}}\n"), ElementsAre("p.yaml:2:22: save.io.threads: found 'many', expected an integer from 1 to 1024"));
-  for (const char* const threads : {"0", "-1", "1025", "2.0", "0x2", "+2", "99999999999999999999", "''", "\"2\""}) {
-    EXPECT_THAT(problems_of(std::string("save: {io: {threads: ") + threads + "}}\n"), ElementsAre(HasSubstr("expected an integer from 1 to 1024"))) << threads;
+  EXPECT_THAT(
+      problems_of("save: {io: {threads: many}}\n"),
+      ElementsAre(
+          "p.yaml:2:22: save.io.threads: found 'many', expected an integer from 1 to 1024"));
+  for (const char* const threads :
+       {"0", "-1", "1025", "2.0", "0x2", "+2", "99999999999999999999", "''", "\"2\""}) {
+    EXPECT_THAT(problems_of(std::string("save: {io: {threads: ") + threads + "}}\n"),
+                ElementsAre(HasSubstr("expected an integer from 1 to 1024")))
+        << threads;
   }
   EXPECT_EQ(policy_of("save: {io: {threads: 1}}").save.io.threads, 1);
   EXPECT_EQ(policy_of("save: {io: {threads: 1024}}").save.io.threads, 1024);
-  EXPECT_THAT(problems_of("retention: {keep_last: -1}\n"), ElementsAre(HasSubstr("retention.keep_last: found '-1', expected an integer from 0 to ")));
+  EXPECT_THAT(
+      problems_of("retention: {keep_last: -1}\n"),
+      ElementsAre(HasSubstr("retention.keep_last: found '-1', expected an integer from 0 to ")));
 }
 
 TEST(PolicyMessages, SizesCarryTheirUnit) {
   EXPECT_THAT(problems_of("load: {staging: 64}\n"),
-              ElementsAre("p.yaml:2:17: load.staging: found '64', expected a size with its unit, from 1MiB to 1TiB, for example 512MiB"));
-  for (const char* const staging : {"64 parsecs", "MiB", "-1MiB", "1023KiB", "2TiB", "nan", "inf MiB", "1e30GiB", "0"}) {
-    EXPECT_THAT(problems_of(std::string("load: {staging: ") + staging + "}\n"), ElementsAre(HasSubstr("expected a size with its unit"))) << staging;
+              ElementsAre("p.yaml:2:17: load.staging: found '64', expected a size with its unit, "
+                          "from 1MiB to 1TiB, for example 512MiB"));
+  for (const char* const staging :
+       {"64 parsecs", "MiB", "-1MiB", "1023KiB", "2TiB", "nan", "inf MiB", "1e30GiB", "0"}) {
+    EXPECT_THAT(problems_of(std::string("load: {staging: ") + staging + "}\n"),
+                ElementsAre(HasSubstr("expected a size with its unit")))
+        << staging;
   }
   EXPECT_EQ(policy_of("load: {staging: 1MiB}").load.staging, std::uint64_t{1} << 20);
   EXPECT_EQ(policy_of("load: {staging: 1TiB}").load.staging, std::uint64_t{1} << 40);
@@ -210,72 +265,101 @@ TEST(PolicyMessages, SizesCarryTheirUnit) {
 TEST(PolicyMessages, Versions) {
   const auto only_problem = [](const std::string& yaml) {
     const ConfigProblems problems = check_policy(yaml).problems;
-    return problems.size() == 1 ? to_string(problems.front(), "p.yaml") : std::to_string(problems.size()) + " problems";
+    return problems.size() == 1 ? to_string(problems.front(), "p.yaml")
+                                : std::to_string(problems.size()) + " problems";
   };
-  EXPECT_EQ(only_problem("save: {compat: dcp}\n"), "p.yaml:1:1: the version of the schema is missing; begin with the line 'version: 1'");
-  EXPECT_EQ(only_problem("{}"), "p.yaml:1:1: the version of the schema is missing; begin with the line 'version: 1'");
-  EXPECT_EQ(only_problem("version: 2\n"), "p.yaml:1:10: version: this release reads policies of version 1, not of version 2");
-  EXPECT_EQ(only_problem("version: one\n"), "p.yaml:1:10: version: found 'one', expected an integer from 1 to 2147483647");
-  EXPECT_EQ(only_problem("[version, 1]"), "p.yaml:1:1: the file: found a list, expected a mapping with version, extends, save, load and retention");
+  EXPECT_EQ(only_problem("save: {compat: dcp}\n"),
+            "p.yaml:1:1: the version of the schema is missing; begin with the line 'version: 1'");
+  EXPECT_EQ(only_problem("{}"),
+            "p.yaml:1:1: the version of the schema is missing; begin with the line 'version: 1'");
+  EXPECT_EQ(only_problem("version: 2\n"),
+            "p.yaml:1:10: version: this release reads policies of version 1, not of version 2");
+  EXPECT_EQ(only_problem("version: one\n"),
+            "p.yaml:1:10: version: found 'one', expected an integer from 1 to 2147483647");
+  EXPECT_EQ(only_problem("[version, 1]"),
+            "p.yaml:1:1: the file: found a list, expected a mapping with version, extends, save, "
+            "load and retention");
   EXPECT_EQ(error_of([] { Policy::from_text("version: 2"); }).code(), ErrorCode::kUnsupported);
 }
 
 TEST(PolicyMessages, StrategyAndBackendExcludeEachOther) {
-  EXPECT_THAT(problems_of("save:\n  strategy: torch_dist\n  backend: {name: torch_dist}\n"),
-              ElementsAre("p.yaml:4:12: save: strategy and backend say the same thing; keep one of them"));
+  EXPECT_THAT(
+      problems_of("save:\n  strategy: torch_dist\n  backend: {name: torch_dist}\n"),
+      ElementsAre("p.yaml:4:12: save: strategy and backend say the same thing; keep one of them"));
 }
 
 TEST(PolicyMessages, SeparationHintsBecomeFileNames) {
   EXPECT_EQ(policy_of("save: {separation_hint: ~}").save.separation_hint, "");
   EXPECT_THAT(problems_of("save: {separation_hint: a/b}\n"),
-              ElementsAre("p.yaml:2:25: save.separation_hint: 'a/b' has a slash, a backslash or a control character; it is the beginning of file names"));
-  EXPECT_THAT(problems_of("save: {separation_hint: ''}\n"), ElementsAre("p.yaml:2:25: save.separation_hint: found the text '', expected a prefix of keys, or null"));
+              ElementsAre("p.yaml:2:25: save.separation_hint: 'a/b' has a slash, a backslash or a "
+                          "control character; it is the beginning of file names"));
+  EXPECT_THAT(problems_of("save: {separation_hint: ''}\n"),
+              ElementsAre("p.yaml:2:25: save.separation_hint: found the text '', expected a prefix "
+                          "of keys, or null"));
 }
 
 TEST(PolicyMessages, PlannersOfDcpSaveDcpOnly) {
-  EXPECT_EQ(policy_of("save: {compat: dcp, planner: {kind: standard}}").save.planner.kind, PlannerKind::kStandard);
+  EXPECT_EQ(policy_of("save: {compat: dcp, planner: {kind: standard}}").save.planner.kind,
+            PlannerKind::kStandard);
   EXPECT_THAT(problems_of("save: {planner: {kind: default}}\n"),
-              ElementsAre("p.yaml:2:24: save.planner.kind: default saves plain DCP directories, but compat is megatron; say compat: dcp, or kind: mcore"));
+              ElementsAre("p.yaml:2:24: save.planner.kind: default saves plain DCP directories, "
+                          "but compat is megatron; say compat: dcp, or kind: mcore"));
 }
 
 TEST(Policy, OptionsOfAStrategyAreKeptForIt) {
-  const Policy policy = policy_of("save: {backend: {name: mine, options: {level: 3, mode: Fast, names: [a, \"b, c\"], deep: {x: true}}}}");
+  const Policy policy = policy_of(
+      "save: {backend: {name: mine, options: {level: 3, mode: Fast, names: [a, \"b, c\"], deep: "
+      "{x: true}}}}");
   EXPECT_EQ(policy.save.strategy.name, "mine");
   ASSERT_NE(policy.save.strategy.options.find("level"), nullptr);
   EXPECT_EQ(policy.save.strategy.options.find("level")->text, "3");
   EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy) << to_yaml(policy);
   EXPECT_THAT(problems_of("save: {backend: {name: mine, options: 3}}\n"),
-              ElementsAre("p.yaml:2:39: save.backend.options: found '3', expected a mapping of the strategy's own options"));
+              ElementsAre("p.yaml:2:39: save.backend.options: found '3', expected a mapping of the "
+                          "strategy's own options"));
 }
 
 TEST(PolicyMessages, RulesThatCannotRename) {
-  EXPECT_THAT(problems_of("load:\n  rename:\n  - {from: \"(a\", to: b}\n  - {from: a, to: \"\\\\1\"}\n  - {from: a}\n"),
-              ElementsAre(StartsWith("p.yaml:4:5: load.rename[0]: 'from' is no regular expression: "),
-                          "p.yaml:5:5: load.rename[1]: 'to' refers to group \\1, but 'from' has no groups",
-                          "p.yaml:6:5: load.rename[2]: 'to' is missing; a rule is {from: REGEX, to: REPLACEMENT}"));
+  EXPECT_THAT(
+      problems_of("load:\n  rename:\n  - {from: \"(a\", to: b}\n  - {from: a, to: \"\\\\1\"}\n  - "
+                  "{from: a}\n"),
+      ElementsAre(
+          StartsWith("p.yaml:4:5: load.rename[0]: 'from' is no regular expression: "),
+          "p.yaml:5:5: load.rename[1]: 'to' refers to group \\1, but 'from' has no groups",
+          "p.yaml:6:5: load.rename[2]: 'to' is missing; a rule is {from: REGEX, to: REPLACEMENT}"));
 }
 
 TEST(PolicyProblems, RulesForObjectsNameKeysAndWhatToDo) {
-  EXPECT_THAT(problems_of("load:\n  objects:\n  - {keys: rng}\n  - {keys: rng, when_resharded: kep}\n"),
-              ElementsAre("p.yaml:4:5: load.objects[0]: 'when_resharded' is missing; a rule is {keys: PATTERN, when_resharded: error, keep, reinit or drop}",
-                          HasSubstr("(did you mean 'keep'?)")));
+  EXPECT_THAT(
+      problems_of("load:\n  objects:\n  - {keys: rng}\n  - {keys: rng, when_resharded: kep}\n"),
+      ElementsAre("p.yaml:4:5: load.objects[0]: 'when_resharded' is missing; a rule is {keys: "
+                  "PATTERN, when_resharded: error, keep, reinit or drop}",
+                  HasSubstr("(did you mean 'keep'?)")));
 }
 
 TEST(PolicyMessages, WhatThisVersionCannotDoIsRefusedWithWhatItCan) {
-  EXPECT_THAT(problems_of("save: {io: {engine: uring}}\n"), ElementsAre("p.yaml:2:21: save.io.engine: not supported; available: auto, buffered, direct"));
-  EXPECT_EQ(error_of([] { policy_of("save: {io: {engine: uring}}"); }).code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(
+      problems_of("save: {io: {engine: uring}}\n"),
+      ElementsAre("p.yaml:2:21: save.io.engine: not supported; available: auto, buffered, direct"));
+  EXPECT_EQ(error_of([] { policy_of("save: {io: {engine: uring}}"); }).code(),
+            ErrorCode::kUnsupported);
 }
 
 TEST(Policy, AllProblemsOfAFileAreReportedTogetherInItsOrder) {
   const CheckpointError error = error_of([] {
-    Policy::from_text("version: 1\nsave: {io: {engine: uring, threads: 0}}\nload: &x {}\nsave: {}\nspeed: 1\n", "p.yaml");
+    Policy::from_text(
+        "version: 1\nsave: {io: {engine: uring, threads: 0}}\nload: &x {}\nsave: {}\nspeed: 1\n",
+        "p.yaml");
   });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(error.message(), StartsWith("5 problems in 'p.yaml':\n"
-                                          "  p.yaml:2:21: save.io.engine: not supported; available: auto, buffered, direct\n"
-                                          "  p.yaml:2:37: save.io.threads: found '0', expected an integer from 1 to 1024\n"
-                                          "  p.yaml:3:7: the anchor '&x' is refused"));
-  EXPECT_THAT(error.message(), HasSubstr("\n  p.yaml:4:1: field 'save' is given twice, first at line 2\n  p.yaml:5:1: the file has no field 'speed'"));
+  EXPECT_THAT(
+      error.message(),
+      StartsWith("5 problems in 'p.yaml':\n"
+                 "  p.yaml:2:21: save.io.engine: not supported; available: auto, buffered, direct\n"
+                 "  p.yaml:2:37: save.io.threads: found '0', expected an integer from 1 to 1024\n"
+                 "  p.yaml:3:7: the anchor '&x' is refused"));
+  EXPECT_THAT(error.message(), HasSubstr("\n  p.yaml:4:1: field 'save' is given twice, first at "
+                                         "line 2\n  p.yaml:5:1: the file has no field 'speed'"));
 }
 
 TEST(Policy, AFloodOfProblemsIsCutShort) {
@@ -287,19 +371,23 @@ TEST(Policy, AFloodOfProblemsIsCutShort) {
   EXPECT_LT(message.size(), 10'000u);
 }
 
-TEST(Policy, TextFromTheFileIsHarmlessInMessages) { EXPECT_THAT(problems_of("\"\\e[2J\": 1\n"), ElementsAre(HasSubstr("no field '\\x1b[2J'"))); }
+TEST(Policy, TextFromTheFileIsHarmlessInMessages) {
+  EXPECT_THAT(problems_of("\"\\e[2J\": 1\n"), ElementsAre(HasSubstr("no field '\\x1b[2J'")));
+}
 
 TEST(Policy, FilesNameThemselvesInErrors) {
   const TempDir directory;
   const std::filesystem::path file = directory / "run.yaml";
   std::ofstream(file) << "version: 1\nsave:\n  compat: dpc\n";
-  EXPECT_THAT(error_of([&] { Policy::from_file(file); }).message(), StartsWith(file.string() + ":3:11: save.compat: found 'dpc'"));
+  EXPECT_THAT(error_of([&] { Policy::from_file(file); }).message(),
+              StartsWith(file.string() + ":3:11: save.compat: found 'dpc'"));
   std::ofstream(file) << "version: 1\nload: {threads: 5}\n";
   EXPECT_EQ(Policy::from_file(file).load.threads, 5);
   EXPECT_EQ(error_of([&] { Policy::from_file(directory / "absent.yaml"); }).code(), ErrorCode::kIo);
   EXPECT_EQ(error_of([&] { Policy::from_file(directory.path()); }).code(), ErrorCode::kIo);
   std::ofstream(file) << std::string(kMaxYamlBytes + 1, '#');
-  EXPECT_THAT(error_of([&] { Policy::from_file(file); }).message(), HasSubstr("more than 256.0 KiB"));
+  EXPECT_THAT(error_of([&] { Policy::from_file(file); }).message(),
+              HasSubstr("more than 256.0 KiB"));
 }
 
 class ExtendedPolicy : public ::testing::Test {
@@ -315,7 +403,8 @@ class ExtendedPolicy : public ::testing::Test {
 
 TEST_F(ExtendedPolicy, BeginsWithAShippedOneOrAFileBesideItAndOverridesFieldByField) {
   write("site/base.yaml", "extends: production\nload: {threads: 9, objects: []}\n");
-  const Policy policy = Policy::find(write("run.yaml", "extends: site/base.yaml\nload: {threads: 7}\n").string());
+  const Policy policy =
+      Policy::find(write("run.yaml", "extends: site/base.yaml\nload: {threads: 7}\n").string());
   Policy expected = Policy::shipped("production");
   expected.load.threads = 7;
   expected.load.objects.clear();
@@ -328,18 +417,26 @@ TEST_F(ExtendedPolicy, ProblemsNameTheFileThatTheyAreIn) {
   const auto base = write("base.yaml", "load: {treads: 9}\n");
   const auto run = write("run.yaml", "extends: base.yaml\nload: {threads: many}\n");
   EXPECT_THAT(error_of([&] { Policy::from_file(run); }).message(),
-              AllOf(HasSubstr(base.string() + ":2:8: load has no field 'treads'"), HasSubstr(run.string() + ":3:17: load.threads: found 'many'")));
+              AllOf(HasSubstr(base.string() + ":2:8: load has no field 'treads'"),
+                    HasSubstr(run.string() + ":3:17: load.threads: found 'many'")));
 }
 
 TEST_F(ExtendedPolicy, CyclesLongChainsAndMissingOnesAreRefusedWhereTheyAreNamed) {
   const auto one = write("one.yaml", "extends: two.yaml\n");
   write("two.yaml", "extends: one.yaml\n");
   EXPECT_THAT(error_of([&] { Policy::from_file(one); }).message(), HasSubstr("extends itself"));
-  for (int i = 0; i < 12; ++i) write(std::to_string(i) + ".yaml", "extends: " + std::to_string(i + 1) + ".yaml\n");
-  EXPECT_THAT(error_of([&] { Policy::from_file(directory_.path() / "0.yaml"); }).message(), HasSubstr("more than 8 policies"));
+  for (int i = 0; i < 12; ++i)
+    write(std::to_string(i) + ".yaml", "extends: " + std::to_string(i + 1) + ".yaml\n");
+  EXPECT_THAT(error_of([&] { Policy::from_file(directory_.path() / "0.yaml"); }).message(),
+              HasSubstr("more than 8 policies"));
   const auto typo = write("typo.yaml", "extends: producton\n");
-  EXPECT_THAT(error_of([&] { Policy::from_file(typo); }).message(), AllOf(HasSubstr("typo.yaml:2:10: extends: 'producton'"), HasSubstr("did you mean 'production'?")));
-  EXPECT_THAT(error_of([&] { Policy::from_text("version: 1\nextends: " + one.string() + "\n"); }).message(), HasSubstr("is shipped")) << "no file is read for a text";
+  EXPECT_THAT(error_of([&] { Policy::from_file(typo); }).message(),
+              AllOf(HasSubstr("typo.yaml:2:10: extends: 'producton'"),
+                    HasSubstr("did you mean 'production'?")));
+  EXPECT_THAT(
+      error_of([&] { Policy::from_text("version: 1\nextends: " + one.string() + "\n"); }).message(),
+      HasSubstr("is shipped"))
+      << "no file is read for a text";
 }
 
 /// A list as it is printed: on one line.
@@ -354,12 +451,17 @@ std::string shown_list(const YamlNode& node) {
 }
 
 /// Leaves of a policy as "save.io.threads", with the value as it is shown.
-void collect_leaves(const YamlNode& node, const std::string& path, std::vector<std::pair<std::string, std::string>>& leaves) {
+void collect_leaves(const YamlNode& node, const std::string& path,
+                    std::vector<std::pair<std::string, std::string>>& leaves) {
   if (node.kind != YamlNode::Kind::kMap) {
-    leaves.emplace_back(path, node.kind == YamlNode::Kind::kList ? shown_list(node) : node.kind == YamlNode::Kind::kNull ? "null" : node.text);
+    leaves.emplace_back(path, node.kind == YamlNode::Kind::kList   ? shown_list(node)
+                              : node.kind == YamlNode::Kind::kNull ? "null"
+                                                                   : node.text);
     return;
   }
-  for (std::size_t i = 0; i < node.keys.size(); ++i) collect_leaves(node.values[i], path.empty() ? node.keys[i].text : path + "." + node.keys[i].text, leaves);
+  for (std::size_t i = 0; i < node.keys.size(); ++i)
+    collect_leaves(node.values[i],
+                   path.empty() ? node.keys[i].text : path + "." + node.keys[i].text, leaves);
 }
 
 TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
@@ -369,7 +471,8 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
   ASSERT_EQ(leaves.size(), 38u);
-  for (const auto& [path, value] : leaves) EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
+  for (const auto& [path, value] : leaves)
+    EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 
 }  // namespace

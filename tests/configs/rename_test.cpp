@@ -8,25 +8,36 @@
 namespace dckpt {
 namespace {
 
+using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::Optional;
-using testing::error_of;
 
-std::string renamed(const std::vector<RenameRule>& rules, const std::string& key) { return KeyRenamer(rules)(key); }
+std::string renamed(const std::vector<RenameRule>& rules, const std::string& key) {
+  return KeyRenamer(rules)(key);
+}
 
 TEST(Rename, GroupsOfTheMatchGoWhereTheReplacementSays) {
   EXPECT_EQ(renamed({{"^module\\.(.*)$", "\\1"}}, "module.decoder.weight"), "decoder.weight");
   EXPECT_EQ(renamed({{"(\\w+)\\.(\\w+)", "\\2-\\1-\\0"}}, "a.b"), "b-a-a.b");
-  EXPECT_EQ(renamed({{"(x)|(y)", "<\\1\\2>"}}, "xy"), "<x><y>");  // a group that took no part is empty
+  EXPECT_EQ(renamed({{"(x)|(y)", "<\\1\\2>"}}, "xy"),
+            "<x><y>");  // a group that took no part is empty
 }
 
-TEST(Rename, KeysWithoutAMatchStay) { EXPECT_EQ(renamed({{"^module\\.", ""}}, "decoder.module.weight"), "decoder.module.weight"); }
+TEST(Rename, KeysWithoutAMatchStay) {
+  EXPECT_EQ(renamed({{"^module\\.", ""}}, "decoder.module.weight"), "decoder.module.weight");
+}
 
-TEST(Rename, EveryMatchIsReplaced) { EXPECT_EQ(renamed({{"layers\\.", "blocks."}}, "layers.0.layers.1"), "blocks.0.blocks.1"); }
+TEST(Rename, EveryMatchIsReplaced) {
+  EXPECT_EQ(renamed({{"layers\\.", "blocks."}}, "layers.0.layers.1"), "blocks.0.blocks.1");
+}
 
-TEST(Rename, EachRuleSeesWhatTheOnesBeforeHaveMade) { EXPECT_EQ(renamed({{"a", "b"}, {"b", "c"}}, "ab"), "cc"); }
+TEST(Rename, EachRuleSeesWhatTheOnesBeforeHaveMade) {
+  EXPECT_EQ(renamed({{"a", "b"}, {"b", "c"}}, "ab"), "cc");
+}
 
-TEST(Rename, OnlyBackslashesAreSpecialInTheReplacement) { EXPECT_EQ(renamed({{"a", "$1 $& \\\\ \\0"}}, "a"), "$1 $& \\ a"); }
+TEST(Rename, OnlyBackslashesAreSpecialInTheReplacement) {
+  EXPECT_EQ(renamed({{"a", "$1 $& \\\\ \\0"}}, "a"), "$1 $& \\ a");
+}
 
 TEST(Rename, EmptyMatchesAreReplacedBetweenCharacters) {
   EXPECT_EQ(renamed({{"x*", "-"}}, "aé"), "-a-é-");
@@ -35,13 +46,15 @@ TEST(Rename, EmptyMatchesAreReplacedBetweenCharacters) {
 }
 
 TEST(Rename, NoExpressionBacktracks) {
-  EXPECT_EQ(renamed({{"^(a+)+$", "x"}}, std::string(kMaxRenamedKey - 1, 'a') + "!").size(), kMaxRenamedKey);
+  EXPECT_EQ(renamed({{"^(a+)+$", "x"}}, std::string(kMaxRenamedKey - 1, 'a') + "!").size(),
+            kMaxRenamedKey);
   EXPECT_EQ(renamed({{"^((a|b)*)*$", "x"}}, std::string(kMaxRenamedKey, 'a')), "x");
 }
 
 TEST(Rename, WhatOnlyBacktrackingCanMatchIsRefused) {
   for (const char* from : {"(a)\\1", "a(?=b)", "a(?!b)", "(?<=a)b"}) {
-    EXPECT_THAT(problem_of({from, ""}), Optional(HasSubstr("no back-references, no look-ahead"))) << from;
+    EXPECT_THAT(problem_of({from, ""}), Optional(HasSubstr("no back-references, no look-ahead")))
+        << from;
   }
 }
 
@@ -55,7 +68,8 @@ TEST(Rename, ProblemsOfRulesAreExplained) {
   EXPECT_EQ(problem_of({"(a)(b)", "\\2\\1"}), std::nullopt);
   EXPECT_THAT(problem_of({"(", ""}), Optional(HasSubstr("'from' is no regular expression")));
   EXPECT_THAT(problem_of({"", "x"}), Optional(HasSubstr("'from' is empty")));
-  EXPECT_THAT(problem_of({"(a)", "\\2"}), Optional(std::string("'to' refers to group \\2, but 'from' has only one group")));
+  EXPECT_THAT(problem_of({"(a)", "\\2"}),
+              Optional(std::string("'to' refers to group \\2, but 'from' has only one group")));
   EXPECT_THAT(problem_of({"a", "\\1"}), Optional(HasSubstr("no groups")));
   EXPECT_THAT(problem_of({"a", "x\\"}), Optional(HasSubstr("a backslash must be followed")));
   EXPECT_THAT(problem_of({"a", "\\n"}), Optional(HasSubstr("a backslash must be followed")));
@@ -69,8 +83,14 @@ TEST(Rename, PatternsAndKeysHaveLimits) {
   EXPECT_NE(problem_of({std::string(kMaxRenamePattern + 1, 'a'), ""}), std::nullopt);
   EXPECT_NE(problem_of({"a", std::string(kMaxRenamePattern + 1, 'a')}), std::nullopt);
   EXPECT_EQ(renamed({{"^(.*)$", "\\1"}}, std::string(kMaxRenamedKey, 'k')).size(), kMaxRenamedKey);
-  EXPECT_EQ(error_of([] { renamed({{"^(.*)$", "\\1"}}, std::string(kMaxRenamedKey + 1, 'k')); }).code(), ErrorCode::kUnsupported);
-  EXPECT_EQ(error_of([] { renamed({{"k", "kk"}}, std::string(kMaxRenamedKey, 'k')); }).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(error_of([] {
+              renamed({{"^(.*)$", "\\1"}}, std::string(kMaxRenamedKey + 1, 'k'));
+            }).code(),
+            ErrorCode::kUnsupported);
+  EXPECT_EQ(error_of([] {
+              renamed({{"k", "kk"}}, std::string(kMaxRenamedKey, 'k'));
+            }).code(),
+            ErrorCode::kUnsupported);
 }
 
 }  // namespace

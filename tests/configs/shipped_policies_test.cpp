@@ -25,7 +25,8 @@ constexpr int kRanks = 2;
 /// Two rows of a tensor of four per rank, and an ordinary value.
 StateDict state_of(int rank, const Tensor& rows) {
   StateDict state;
-  state["weight"] = ShardedTensor::from_rank_offsets("decoder.weight", rows, {{.axis = 0, .rank = rank, .count = kRanks}});
+  state["weight"] = ShardedTensor::from_rank_offsets("decoder.weight", rows,
+                                                     {{.axis = 0, .rank = rank, .count = kRanks}});
   state["iteration"] = 7;
   return state;
 }
@@ -49,10 +50,13 @@ TEST_P(ShippedPolicies, SavesAndLoads) {
   const Policy policy = Policy::shipped(GetParam());
   const TempDir directory;
   const std::filesystem::path checkpoint = directory / "checkpoint";
-  run_ranks(kRanks, [&](Communicator& comm) { save(state_of(comm.rank(), rows_with(comm.rank())), checkpoint, policy.save, comm); });
+  run_ranks(kRanks, [&](Communicator& comm) {
+    save(state_of(comm.rank(), rows_with(comm.rank())), checkpoint, policy.save, comm);
+  });
   EXPECT_THAT(verify(*open_checkpoint(checkpoint), {.deep = true}).problems, IsEmpty());
   EXPECT_EQ(std::filesystem::exists(checkpoint / "integrity.json"), policy.save.integrity);
-  EXPECT_EQ(std::filesystem::exists(checkpoint / "metadata.json"), policy.save.compat != Compat::kDcp);
+  EXPECT_EQ(std::filesystem::exists(checkpoint / "metadata.json"),
+            policy.save.compat != Compat::kDcp);
   run_ranks(kRanks, [&](Communicator& comm) {
     const Tensor rows = Tensor::zeros(DType::kFloat32, {2, 3});
     StateDict state = state_of(comm.rank(), rows);
@@ -68,17 +72,20 @@ std::vector<std::string> names_in_the_library() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ShippedPolicies, ::testing::ValuesIn(names_in_the_library()), [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(All, ShippedPolicies, ::testing::ValuesIn(names_in_the_library()),
+                         [](const auto& test) { return test.param; });
 
 TEST(ShippedPolicyNames, AreThoseOfTheFolder) {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator("configs/policies")) files.push_back(entry.path().stem());
+  for (const auto& entry : std::filesystem::directory_iterator("configs/policies"))
+    files.push_back(entry.path().stem());
   EXPECT_THAT(names_in_the_library(), ::testing::UnorderedElementsAreArray(files));
 }
 
 TEST(ShippedPolicyNames, AreSuggested) {
   EXPECT_THAT(testing::error_of([] { Policy::shipped("prodction"); }).message(),
-              HasSubstr("no policy 'prodction' is shipped (did you mean 'production'?); there are 'dcp_readers', "));
+              HasSubstr("no policy 'prodction' is shipped (did you mean 'production'?); there are "
+                        "'dcp_readers', "));
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ TEST(Yaml, NodesKnowTheirPlaces) {
 }
 
 TEST(Yaml, AFileWithoutContentIsNull) {
-  for (const char* const text : {"", "# nothing\n", "---\n", "---\n...\n", "~", "\xEF\xBB\xBF"}) EXPECT_EQ(parsed(text).kind, Kind::kNull) << text;
+  for (const char* const text : {"", "# nothing\n", "---\n", "---\n...\n", "~", "\xEF\xBB\xBF"})
+    EXPECT_EQ(parsed(text).kind, Kind::kNull) << text;
 }
 
 TEST(Yaml, DuplicateKeysAreReportedWithBothPlacesAndTheFirstOneStands) {
@@ -64,52 +65,71 @@ TEST(Yaml, DuplicateKeysAreReportedWithBothPlacesAndTheFirstOneStands) {
 }
 
 TEST(Yaml, NothingThatExpandsIsAccepted) {
-  EXPECT_THAT(problems_of("a: &x [1]\nb: *x\n"), ElementsAre(HasSubstr("1:4: the anchor '&x' is refused"), HasSubstr("2:4: an alias is refused")));
+  EXPECT_THAT(problems_of("a: &x [1]\nb: *x\n"),
+              ElementsAre(HasSubstr("1:4: the anchor '&x' is refused"),
+                          HasSubstr("2:4: an alias is refused")));
   const std::string bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n";
   EXPECT_THAT(problems_of(bomb), AllOf(::testing::SizeIs(9), Each(HasSubstr("refused"))));
-  EXPECT_THAT(problems_of("a: !!python/object:os.system ls\n"), ElementsAre(HasSubstr("the tag 'tag:yaml.org,2002:python/object:os.system' is refused")));
-  EXPECT_EQ(parsed("<<: {a: 1}\n").keys[0].text, "<<");  // a merge key is a key like any other, which no schema has
+  EXPECT_THAT(
+      problems_of("a: !!python/object:os.system ls\n"),
+      ElementsAre(HasSubstr("the tag 'tag:yaml.org,2002:python/object:os.system' is refused")));
+  EXPECT_EQ(parsed("<<: {a: 1}\n").keys[0].text,
+            "<<");  // a merge key is a key like any other, which no schema has
 }
 
 TEST(Yaml, KeysMustBeText) {
-  EXPECT_THAT(problems_of("[1, 2]: x\n"), ElementsAre(HasSubstr("the name of a field must be text")));
+  EXPECT_THAT(problems_of("[1, 2]: x\n"),
+              ElementsAre(HasSubstr("the name of a field must be text")));
   EXPECT_THAT(problems_of("~: x\n"), ElementsAre("1:1: the name of a field must be text"));
 }
 
-TEST(Yaml, ASecondDocumentIsRefused) { EXPECT_THAT(problems_of("a: 1\n---\nb: 2\n"), ElementsAre(HasSubstr("2:1: a second document"))); }
+TEST(Yaml, ASecondDocumentIsRefused) {
+  EXPECT_THAT(problems_of("a: 1\n---\nb: 2\n"), ElementsAre(HasSubstr("2:1: a second document")));
+}
 
 TEST(Yaml, SyntaxErrorsNameTheirPlace) {
-  EXPECT_THAT(problems_of("save:\n  compat: [a, b\nload: x\n"), ElementsAre(HasSubstr(": this is not YAML: ")));
+  EXPECT_THAT(problems_of("save:\n  compat: [a, b\nload: x\n"),
+              ElementsAre(HasSubstr(": this is not YAML: ")));
   EXPECT_THAT(problems_of("a: 1\n\tb: 2\n"), ElementsAre(HasSubstr("2:")));
 }
 
 TEST(Yaml, DepthIsAcceptedUpToTheLimitAndRefusedBeyond) {
-  const auto nested = [](int depth) { return repeated("[", static_cast<std::size_t>(depth)) + repeated("]", static_cast<std::size_t>(depth)); };
+  const auto nested = [](int depth) {
+    return repeated("[", static_cast<std::size_t>(depth)) +
+           repeated("]", static_cast<std::size_t>(depth));
+  };
   EXPECT_THAT(problems_of(nested(kMaxYamlDepth)), IsEmpty());
-  EXPECT_THAT(problems_of(nested(kMaxYamlDepth + 1)), ElementsAre("1:17: nested more than 16 levels deep"));
+  EXPECT_THAT(problems_of(nested(kMaxYamlDepth + 1)),
+              ElementsAre("1:17: nested more than 16 levels deep"));
 }
 
 TEST(Yaml, SizeIsAcceptedUpToTheLimitAndRefusedBeyond) {
   const std::string largest = "# " + std::string(kMaxYamlBytes - 2, 'x');
   EXPECT_THAT(problems_of(largest), IsEmpty());
-  EXPECT_THAT(problems_of(largest + "x"), ElementsAre(HasSubstr("the file has more than 256.0 KiB")));
+  EXPECT_THAT(problems_of(largest + "x"),
+              ElementsAre(HasSubstr("the file has more than 256.0 KiB")));
 }
 
 TEST(Yaml, TheLargestHostileFilesEndInAnErrorAndNotInTheStack) {
-  for (const char* const unit : {"[", "{", "- ", "? ", "a: ", "{a: ", "[{", "!a ", "&a ", "*a ", "'a", "\"a ", "|", "---\n", "[?", "? - ", "a:\n "}) {
-    EXPECT_FALSE(problems_of(repeated(unit, kMaxYamlBytes / std::string(unit).size())).empty()) << unit;
+  for (const char* const unit : {"[", "{", "- ", "? ", "a: ", "{a: ", "[{", "!a ", "&a ", "*a ",
+                                 "'a", "\"a ", "|", "---\n", "[?", "? - ", "a:\n "}) {
+    EXPECT_FALSE(problems_of(repeated(unit, kMaxYamlBytes / std::string(unit).size())).empty())
+        << unit;
   }
 }
 
 TEST(Yaml, BytesThatAreNoTextAreRefused) {
-  EXPECT_THAT(problems_of("a: 1\nb: \x04 2\n"), ElementsAre(HasSubstr("2:4: a control character ('\\x04')")));
-  EXPECT_THAT(problems_of(std::string("a: \0", 4)), ElementsAre(HasSubstr("1:4: a control character")));
+  EXPECT_THAT(problems_of("a: 1\nb: \x04 2\n"),
+              ElementsAre(HasSubstr("2:4: a control character ('\\x04')")));
+  EXPECT_THAT(problems_of(std::string("a: \0", 4)),
+              ElementsAre(HasSubstr("1:4: a control character")));
   EXPECT_THAT(problems_of("a: \xff\n"), ElementsAre(HasSubstr("must be UTF-8")));
 }
 
 TEST(Yaml, TextSurvivesBeingWritten) {
   for (const std::string& text :
-       {std::string("^module\\.(.*)$"), std::string("a \"b\" 'c'\n\t\x01 é"), std::string("true"), std::string(), std::string("# - {")}) {
+       {std::string("^module\\.(.*)$"), std::string("a \"b\" 'c'\n\t\x01 é"), std::string("true"),
+        std::string(), std::string("# - {")}) {
     YamlNode map;
     map.kind = Kind::kMap;
     map.keys.push_back(YamlNode::plain("key"));

@@ -1,4 +1,5 @@
-// Jobs that die, and jobs that get in each other's way. Forks, so it is not run under ThreadSanitizer.
+// Jobs that die, and jobs that get in each other's way. Forks, so it is not run under
+// ThreadSanitizer.
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -42,9 +43,11 @@ class CheckpointerCrashTest : public TrainingRun {
 };
 
 enum class InTheBackground { kNo, kYes };
-class KilledSaves : public CheckpointerCrashTest, public ::testing::WithParamInterface<InTheBackground> {};
+class KilledSaves : public CheckpointerCrashTest,
+                    public ::testing::WithParamInterface<InTheBackground> {};
 
-/// Kills a job at every change that it makes to files while it saves, each time a later one, until one comes through.
+/// Kills a job at every change that it makes to files while it saves, each time a later one, until
+/// one comes through.
 TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
   Policy policy{.retention = {.keep_last = 2}};
   policy.save.async.enabled = GetParam() == InTheBackground::kYes;
@@ -60,12 +63,14 @@ TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
       const auto alone = single_rank();
       Checkpointer checkpointer(root_, policy, *alone);
       StateDict state = empty_state(0, 1);
-      if (!checkpointer.load_latest(state)) throw std::runtime_error("there is nothing to go on from");
+      if (!checkpointer.load_latest(state))
+        throw std::runtime_error("there is nothing to go on from");
       start();
       checkpointer.save(state_at(next, 0, 1), next);
       checkpointer.wait();
     });
-    if (ended == Ended::kNotTraceable) GTEST_SKIP() << "this system does not let a process trace its children";
+    if (ended == Ended::kNotTraceable)
+      GTEST_SKIP() << "this system does not let a process trace its children";
     ASSERT_NE(ended, Ended::kFailed);
     const std::uint64_t found = restart();
     ASSERT_THAT(hidden_entries(), ElementsAre()) << "what the dead job left is removed";
@@ -82,8 +87,12 @@ TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
   EXPECT_TRUE(lost && published) << "some calls come before the new checkpoint counts, some after";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, KilledSaves, ::testing::Values(InTheBackground::kNo, InTheBackground::kYes),
-                         [](const auto& background) { return background.param == InTheBackground::kYes ? "InTheBackground" : "InTheForeground"; });
+INSTANTIATE_TEST_SUITE_P(All, KilledSaves,
+                         ::testing::Values(InTheBackground::kNo, InTheBackground::kYes),
+                         [](const auto& background) {
+                           return background.param == InTheBackground::kYes ? "InTheBackground"
+                                                                            : "InTheForeground";
+                         });
 
 TEST_F(CheckpointerCrashTest, OneJobSavesAtATimeUntilItDies) {
   saved({100});
@@ -98,9 +107,11 @@ TEST_F(CheckpointerCrashTest, OneJobSavesAtATimeUntilItDies) {
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   job(4, [&](Checkpointer& checkpointer, Communicator& comm) {
-    const CheckpointError error = error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), 200); });
+    const CheckpointError error =
+        error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), 200); });
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("another job saves to this training root (it is locked by job "));
+    EXPECT_THAT(error.what(),
+                HasSubstr("another job saves to this training root (it is locked by job "));
     EXPECT_THAT(error.what(), HasSubstr("-" + std::to_string(other.id()) + "-"));
     EXPECT_THAT(error_of([&] { checkpointer.claim(); }).what(), HasSubstr("another job"));
     StateDict state = empty_state(comm.rank(), 4);
@@ -117,7 +128,8 @@ TEST_F(CheckpointerCrashTest, TwoCheckpointersOfOneProcessExcludeEachOtherToo) {
   Checkpointer first(root_, {}, *alone);
   Checkpointer second(root_, {}, *alone);
   first.save(state_at(100, 0, 1), 100);
-  EXPECT_THAT(error_of([&] { second.save(state_at(200, 0, 1), 200); }).what(), HasSubstr("another job saves"));
+  EXPECT_THAT(error_of([&] { second.save(state_at(200, 0, 1), 200); }).what(),
+              HasSubstr("another job saves"));
   EXPECT_EQ(second.latest(), 100U);
 }
 
@@ -128,8 +140,11 @@ TEST_F(CheckpointerCrashTest, ADiskThatIsFullFailsTheSaveAndLeavesWhatWasThere) 
     const rlimit limit{512, 512};
     setrlimit(RLIMIT_FSIZE, &limit);
     job(4, [&](Checkpointer& checkpointer, Communicator& comm) {
-      const CheckpointError error = error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), 200); });
-      if (error.code() != ErrorCode::kIo || std::string(error.what()).find("on ranks 0, 1, 2, 3 of 4") == std::string::npos) throw error;
+      const CheckpointError error =
+          error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), 200); });
+      if (error.code() != ErrorCode::kIo ||
+          std::string(error.what()).find("on ranks 0, 1, 2, 3 of 4") == std::string::npos)
+        throw error;
     });
   });
   EXPECT_EQ(child.wait(), 0);

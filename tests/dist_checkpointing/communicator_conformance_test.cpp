@@ -34,11 +34,16 @@ class Mistaken final : public Communicator {
     if (mistake_ == Mistake::kGathersInReverse) std::ranges::reverse(all);
     return all;
   }
-  Bytes scatter(std::span<const Bytes> parts, int root) override { return base_.scatter(parts, root); }
+  Bytes scatter(std::span<const Bytes> parts, int root) override {
+    return base_.scatter(parts, root);
+  }
   Bytes broadcast(ByteView bytes, int root) override { return base_.broadcast(bytes, root); }
-  std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override { return base_.all_to_all(std::move(parts)); }
+  std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override {
+    return base_.all_to_all(std::move(parts));
+  }
   std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp op) override {
-    return base_.all_reduce(values, mistake_ == Mistake::kIgnoresMinimum && op == ReduceOp::kMin ? ReduceOp::kMax : op);
+    return base_.all_reduce(
+        values, mistake_ == Mistake::kIgnoresMinimum && op == ReduceOp::kMin ? ReduceOp::kMax : op);
   }
   std::unique_ptr<Communicator> split(int colour) override { return base_.split(colour); }
 
@@ -60,17 +65,22 @@ std::vector<std::string> problems_with(Mistaken::Mistake mistake, int ranks = 3)
 }
 
 TEST(CheckCommunicator, ThreadsConform) {
-  for (const int ranks : {2, 3, 5}) EXPECT_THAT(problems_with(Mistaken::Mistake::kNone, ranks), IsEmpty());
+  for (const int ranks : {2, 3, 5})
+    EXPECT_THAT(problems_with(Mistaken::Mistake::kNone, ranks), IsEmpty());
 }
 
 TEST(CheckCommunicator, NamesTheOperationThatIsWrong) {
-  EXPECT_THAT(problems_with(Mistaken::Mistake::kGathersInReverse), Contains("rank 1: all_gather gave a wrong result"));
-  EXPECT_THAT(problems_with(Mistaken::Mistake::kIgnoresMinimum), Contains("rank 0: all_reduce (min) gave a wrong result"));
-  EXPECT_THAT(problems_with(Mistaken::Mistake::kTakesAnyRoot), Contains("rank 2: gather to a root outside the group gave a wrong result"));
+  EXPECT_THAT(problems_with(Mistaken::Mistake::kGathersInReverse),
+              Contains("rank 1: all_gather gave a wrong result"));
+  EXPECT_THAT(problems_with(Mistaken::Mistake::kIgnoresMinimum),
+              Contains("rank 0: all_reduce (min) gave a wrong result"));
+  EXPECT_THAT(problems_with(Mistaken::Mistake::kTakesAnyRoot),
+              Contains("rank 2: gather to a root outside the group gave a wrong result"));
 }
 
 TEST(CheckCommunicator, OneRankIsNotEnough) {
-  EXPECT_THAT(check_communicator(*single_rank()).problems, Contains(HasSubstr("at least two ranks are needed")));
+  EXPECT_THAT(check_communicator(*single_rank()).problems,
+              Contains(HasSubstr("at least two ranks are needed")));
 }
 
 }  // namespace

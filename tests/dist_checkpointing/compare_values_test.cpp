@@ -14,19 +14,24 @@ using ::testing::SizeIs;
 
 std::vector<std::string> differences(const Value& a, const Value& b, std::size_t limit = 100) {
   std::vector<std::string> lines;
-  for (const ValueDifference& found : compare_values(render(a), render(b), std::nullopt, limit)) lines.push_back(found.path + ": " + found.a + " | " + found.b);
+  for (const ValueDifference& found : compare_values(render(a), render(b), std::nullopt, limit))
+    lines.push_back(found.path + ": " + found.a + " | " + found.b);
   return lines;
 }
 
 TEST(CompareValues, OrderOfDictsDoesNotMatterKindsDo) {
-  EXPECT_THAT(differences(Value::dict({{"a", 1}, {"b", 2}}), Value::dict({{"b", 2}, {"a", 1}})), IsEmpty());
-  EXPECT_THAT(differences(Value::list({1}), Value::tuple({1})), ElementsAre(": [1] | {\"__tuple__\": [1]}"));
+  EXPECT_THAT(differences(Value::dict({{"a", 1}, {"b", 2}}), Value::dict({{"b", 2}, {"a", 1}})),
+              IsEmpty());
+  EXPECT_THAT(differences(Value::list({1}), Value::tuple({1})),
+              ElementsAre(": [1] | {\"__tuple__\": [1]}"));
   EXPECT_THAT(differences(1, 1.0), ElementsAre(": 1 | 1.0"));
   EXPECT_THAT(differences(1, true), ElementsAre(": 1 | true"));
 }
 
 TEST(CompareValues, MembersOnOneSideOnlyAreNamed) {
-  EXPECT_THAT(differences(Value::dict({{"a", 1}, {"x.y", 2}}), Value::dict({{"a", 1}, {"c", Value()}})), ElementsAre("[\"x.y\"]: 2 | ", "c:  | null"));
+  EXPECT_THAT(
+      differences(Value::dict({{"a", 1}, {"x.y", 2}}), Value::dict({{"a", 1}, {"c", Value()}})),
+      ElementsAre("[\"x.y\"]: 2 | ", "c:  | null"));
   EXPECT_THAT(differences(Value::list({1, 2}), Value::list({1})), ElementsAre("[1]: 2 | "));
 }
 
@@ -37,14 +42,22 @@ TEST(CompareValues, KeysOfAnyKindAreMatched) {
 }
 
 TEST(CompareValues, TensorsAreOneValue) {
-  const auto tensor = [](float x) { return Value(Tensor::from_bytes(DType::kFloat32, {1}, ByteView(reinterpret_cast<const std::byte*>(&x), 4))); };
-  EXPECT_THAT(differences(Value::dict({{"t", tensor(1)}}), Value::dict({{"t", tensor(1)}})), IsEmpty());
-  EXPECT_THAT(differences(Value::dict({{"t", tensor(1)}}), Value::dict({{"t", tensor(2)}})), SizeIs(1));
+  const auto tensor = [](float x) {
+    return Value(Tensor::from_bytes(DType::kFloat32, {1},
+                                    ByteView(reinterpret_cast<const std::byte*>(&x), 4)));
+  };
+  EXPECT_THAT(differences(Value::dict({{"t", tensor(1)}}), Value::dict({{"t", tensor(1)}})),
+              IsEmpty());
+  EXPECT_THAT(differences(Value::dict({{"t", tensor(1)}}), Value::dict({{"t", tensor(2)}})),
+              SizeIs(1));
 }
 
 TEST(CompareValues, AnOrdinaryDictMayLookTagged) {
-  EXPECT_THAT(differences(Value::dict({{"__dict__", 5}}), Value::dict({{"__dict__", Value::list({1})}})), SizeIs(1));
-  EXPECT_THAT(differences(Value::dict({{"__dict__", 5}}), Value::dict({{"__dict__", 5}})), IsEmpty());
+  EXPECT_THAT(
+      differences(Value::dict({{"__dict__", 5}}), Value::dict({{"__dict__", Value::list({1})}})),
+      SizeIs(1));
+  EXPECT_THAT(differences(Value::dict({{"__dict__", 5}}), Value::dict({{"__dict__", 5}})),
+              IsEmpty());
 }
 
 TEST(CompareValues, StopsAtTheLimit) {

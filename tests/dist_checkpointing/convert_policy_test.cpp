@@ -61,8 +61,9 @@ const std::vector<Case> kCases{
 
 /// Everything of the options that a policy decides.
 auto decided(const ConvertOptions& options) {
-  return std::tuple(options.from, options.compat, options.flattened, options.rename, options.check_source, options.verify_integrity, options.separation_hint, options.integrity, options.io,
-                    options.read_threads, options.staging);
+  return std::tuple(options.from, options.compat, options.flattened, options.rename,
+                    options.check_source, options.verify_integrity, options.separation_hint,
+                    options.integrity, options.io, options.read_threads, options.staging);
 }
 
 TEST(PolicyForConversion, HonoursRefusesOrNamesEachField) {
@@ -76,7 +77,8 @@ TEST(PolicyForConversion, HonoursRefusesOrNamesEachField) {
     }
     const PolicyForConversion result = policy_for_conversion(policy);
     EXPECT_EQ(result.unused.empty(), test.effect != Effect::kNamedAsUnused);
-    EXPECT_EQ(decided(result.options) != usual, test.effect == Effect::kHonoured || test.yaml.find("compat") != std::string::npos);
+    EXPECT_EQ(decided(result.options) != usual,
+              test.effect == Effect::kHonoured || test.yaml.find("compat") != std::string::npos);
   }
 }
 
@@ -87,12 +89,15 @@ TEST(PolicyForConversion, HasACaseForEachFieldOfTheSchema) {
     if (line.ends_with(':') || line.starts_with("version")) continue;
     const std::size_t begin = line.find_first_not_of(" -");
     const std::string field = line.substr(begin, line.find(':') - begin) + ":";
-    EXPECT_TRUE(std::ranges::any_of(kCases, [&](const Case& test) { return test.yaml.find(field) != std::string::npos; })) << field;
+    EXPECT_TRUE(std::ranges::any_of(kCases, [&](const Case& test) {
+      return test.yaml.find(field) != std::string::npos;
+    })) << field;
   }
 }
 
 TEST(PolicyForConversion, TakesEveryPolicyThatComesWithTheLibrary) {
-  for (const ShippedPolicy& shipped : shipped_policies()) EXPECT_NO_THROW(policy_for_conversion(Policy::shipped(shipped.name))) << shipped.name;
+  for (const ShippedPolicy& shipped : shipped_policies())
+    EXPECT_NO_THROW(policy_for_conversion(Policy::shipped(shipped.name))) << shipped.name;
   EXPECT_THAT(policy_for_conversion(Policy::shipped("production")).unused, Contains("retention"));
   EXPECT_THAT(policy_for_conversion({}).unused, IsEmpty());
 }

@@ -13,15 +13,18 @@
 namespace dckpt {
 namespace {
 
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using testing::counting;
 using testing::FakeReader;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using Kind = Difference::Kind;
 
 FakeReader one_tensor(const std::vector<float>& elements, std::vector<Box> boxes = {}) {
   FakeReader reader;
-  reader.tensor("w", DType::kFloat32, {2, static_cast<std::int64_t>(elements.size() / 2)}, elements, std::move(boxes)).write();
+  reader
+      .tensor("w", DType::kFloat32, {2, static_cast<std::int64_t>(elements.size() / 2)}, elements,
+              std::move(boxes))
+      .write();
   return reader;
 }
 
@@ -38,7 +41,8 @@ TEST(Diff, TellsWhereAndByHowMuchValuesDiffer) {
   std::vector<float> changed = counting<float>(12);
   changed[8] += 0.5F;
   changed[11] -= 2;
-  const DiffReport report = diff(one_tensor(counting<float>(12)), one_tensor(changed), {.memory = 32});
+  const DiffReport report =
+      diff(one_tensor(counting<float>(12)), one_tensor(changed), {.memory = 32});
   ASSERT_THAT(report.differences, SizeIs(1));
   EXPECT_EQ(report.differences[0].kind, Kind::kValues);
   EXPECT_EQ(report.differences[0].key, "w");
@@ -58,13 +62,16 @@ TEST(Diff, BitwiseUnlessAToleranceIsGiven) {
   EXPECT_TRUE(diff(one_tensor(x), one_tensor(x)).equal()) << "a NaN equals the same NaN";
   EXPECT_EQ(diff(one_tensor(x), one_tensor(y)).differences.at(0).elements->count, 3u);
   EXPECT_TRUE(diff(one_tensor(x), one_tensor(y), {.atol = 1e-5}).equal());
-  EXPECT_EQ(diff(one_tensor(x), one_tensor(y), {.rtol = 1e-9}).differences.at(0).elements->count, 1u);
+  EXPECT_EQ(diff(one_tensor(x), one_tensor(y), {.rtol = 1e-9}).differences.at(0).elements->count,
+            1u);
 }
 
 TEST(Diff, InfinityIsNearNothing) {
   const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_FALSE(diff(one_tensor({1, inf}), one_tensor({1, 5}), {.rtol = 1e30, .atol = 1e30}).equal());
-  EXPECT_FALSE(diff(one_tensor({1, 5}), one_tensor({1, inf}), {.rtol = 1e30, .atol = 1e30}).equal());
+  EXPECT_FALSE(
+      diff(one_tensor({1, inf}), one_tensor({1, 5}), {.rtol = 1e30, .atol = 1e30}).equal());
+  EXPECT_FALSE(
+      diff(one_tensor({1, 5}), one_tensor({1, inf}), {.rtol = 1e30, .atol = 1e30}).equal());
 }
 
 TEST(Diff, IntegersAreComparedExactlyWhateverTheTolerance) {
@@ -80,7 +87,8 @@ TEST(Diff, IntegersAreComparedExactlyWhateverTheTolerance) {
 TEST(Diff, Bfloat16IsComparedAsNumbers) {
   FakeReader a, b;
   a.tensor("w", DType::kBFloat16, {2}, std::vector<std::uint16_t>{0x3F80, 0x4000}).write();  // 1, 2
-  b.tensor("w", DType::kBFloat16, {2}, std::vector<std::uint16_t>{0x3F81, 0x4000}).write();  // 1.0078125
+  b.tensor("w", DType::kBFloat16, {2}, std::vector<std::uint16_t>{0x3F81, 0x4000})
+      .write();  // 1.0078125
   EXPECT_EQ(diff(a, b).differences.at(0).elements->max_abs, 0.0078125);
   EXPECT_TRUE(diff(a, b, {.atol = 0.01}).equal());
 }
@@ -109,7 +117,10 @@ TEST(Diff, ReportsKeysShapesAndTypes) {
 TEST(Diff, FollowsTheCommonStatePathByPath) {
   const auto common = [](double lr, Value betas) {
     return Value::dict(
-        {{"iteration", 3}, {"optimizer", Value::dict({{"param_groups", Value::list({Value::dict({{"lr", lr}, {"betas", std::move(betas)}})})}})}});
+        {{"iteration", 3},
+         {"optimizer",
+          Value::dict({{"param_groups",
+                        Value::list({Value::dict({{"lr", lr}, {"betas", std::move(betas)}})})}})}});
   };
   FakeReader a, b;
   a.common(common(0.1, Value::tuple({0.9, 0.99}))).write();

@@ -12,7 +12,8 @@
 
 namespace dckpt::testing {
 
-/// A checkpoint of raw elements in memory: "data" holds all chunks one after the other, each as its box's row-major elements.
+/// A checkpoint of raw elements in memory: "data" holds all chunks one after the other, each as its
+/// box's row-major elements.
 class FakeReader final : public CheckpointReader {
  public:
   FakeReader() {
@@ -22,15 +23,21 @@ class FakeReader final : public CheckpointReader {
 
   /// Adds a tensor cut into boxes; `elements` are those of the whole tensor.
   template <typename T>
-  FakeReader& tensor(std::string key, DType dtype, Shape shape, const std::vector<T>& elements, std::vector<Box> boxes = {}) {
+  FakeReader& tensor(std::string key, DType dtype, Shape shape, const std::vector<T>& elements,
+                     std::vector<Box> boxes = {}) {
     if (boxes.empty()) boxes.push_back(whole(shape));
-    TensorMetadata added{.key = std::move(key), .properties = {.dtype = dtype}, .size = shape, .chunks = BoxList(shape.size())};
+    TensorMetadata added{.key = std::move(key),
+                         .properties = {.dtype = dtype},
+                         .size = shape,
+                         .chunks = BoxList(shape.size())};
     for (const Box& box : boxes) {
       std::vector<T> piece(static_cast<std::size_t>(numel(box.sizes)));
       std::int64_t start = 0;
       const Shape strides = row_major_strides(shape);
-      for (std::size_t axis = 0; axis < shape.size(); ++axis) start += box.offsets[axis] * strides[axis];
-      strided_copy(box.sizes, sizeof(T), reinterpret_cast<const std::byte*>(elements.data()), {start, strides}, reinterpret_cast<std::byte*>(piece.data()),
+      for (std::size_t axis = 0; axis < shape.size(); ++axis)
+        start += box.offsets[axis] * strides[axis];
+      strided_copy(box.sizes, sizeof(T), reinterpret_cast<const std::byte*>(elements.data()),
+                   {start, strides}, reinterpret_cast<std::byte*>(piece.data()),
                    {0, row_major_strides(box.sizes)});
       const auto* const bytes = reinterpret_cast<const std::byte*>(piece.data());
       added.chunks.push_back(box);
@@ -75,12 +82,17 @@ class FakeReader final : public CheckpointReader {
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile&) const override {
     const TensorMetadata& entry = metadata_.tensors[tensor];
-    return {entry.places[chunk].offset, entry.properties.dtype, row_major_strides(entry.chunks.sizes(chunk)), true};
+    return {entry.places[chunk].offset, entry.properties.dtype,
+            row_major_strides(entry.chunks.sizes(chunk)), true};
   }
 
-  Bytes object_bytes(std::size_t object) const override { return to_bytes("stored bytes of " + metadata_.objects[object].key); }
+  Bytes object_bytes(std::size_t object) const override {
+    return to_bytes("stored bytes of " + metadata_.objects[object].key);
+  }
   Value decode_object(std::size_t object, ByteView) const override { return objects_[object]; }
-  bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return has_checksums_; }
+  bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override {
+    return has_checksums_;
+  }
   bool check_object(std::size_t) const override { return has_checksums_; }
 
  private:

@@ -8,14 +8,15 @@
 namespace dckpt {
 namespace {
 
-using ::testing::ElementsAre;
 using testing::counting;
+using ::testing::ElementsAre;
 using testing::FakeReader;
 
 TEST(Inspect, SumsUpByKindOfContent) {
   FakeReader reader;
   reader.tensor("decoder.weight", DType::kFloat16, {2, 3}, counting<std::uint16_t>(6))
-      .tensor("chained_1.optimizer.state.exp_avg.decoder.weight", DType::kFloat32, {2, 3}, counting<float>(6))
+      .tensor("chained_1.optimizer.state.exp_avg.decoder.weight", DType::kFloat32, {2, 3},
+              counting<float>(6))
       .tensor("optimizer.state.exp_avg.decoder.weight", DType::kFloat32, {2, 3}, counting<float>(6))
       .object("rng_state/shard_0_1", 7)
       .common(Value::dict({{"iteration", 5}}))
@@ -69,10 +70,13 @@ std::vector<std::string> tree_lines(const std::vector<std::string>& keys) {
 
 TEST(KeyTree, SumsBelowEachComponentAndCountsNumbersAsNumbers) {
   EXPECT_THAT(tree_lines({"layers.10.w", "head", "layers.9.w", "layers.9.b"}),
-              ElementsAre("head 1 head", "layers 3", "-9 2", "--b 1 layers.9.b", "--w 1 layers.9.w", "-10 1", "--w 1 layers.10.w"));
+              ElementsAre("head 1 head", "layers 3", "-9 2", "--b 1 layers.9.b", "--w 1 layers.9.w",
+                          "-10 1", "--w 1 layers.10.w"));
 }
 
-TEST(KeyTree, AKeyMayBeAPrefixOfAnother) { EXPECT_THAT(tree_lines({"a.b", "a"}), ElementsAre("a 2 a", "-b 1 a.b")); }
+TEST(KeyTree, AKeyMayBeAPrefixOfAnother) {
+  EXPECT_THAT(tree_lines({"a.b", "a"}), ElementsAre("a 2 a", "-b 1 a.b"));
+}
 
 TEST(KeyTree, StaysShallowForKeysFullOfDots) {
   const std::string key(10000, '.');

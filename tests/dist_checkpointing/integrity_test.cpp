@@ -39,13 +39,16 @@ std::string text_of(const fs::path& file) {
 StateDict rows(int rank, float value) {
   Tensor row = Tensor::zeros(DType::kFloat32, {1, 4});
   std::fill_n(reinterpret_cast<float*>(row.data()), 4, value);
-  return Value::dict({{"w", ShardedTensor::from_rank_offsets("w", row, {{0, rank, kRanks}})}, {"step", 7}});
+  return Value::dict(
+      {{"w", ShardedTensor::from_rank_offsets("w", row, {{0, rank, kRanks}})}, {"step", 7}});
 }
 
 class VerifiedLoad : public ::testing::Test {
  protected:
   void save_with(bool integrity) {
-    run_ranks(kRanks, [&](Communicator& comm) { save(rows(comm.rank(), 1), path(), {.integrity = integrity}, comm); });
+    run_ranks(kRanks, [&](Communicator& comm) {
+      save(rows(comm.rank(), 1), path(), {.integrity = integrity}, comm);
+    });
   }
   /// The same on every rank, "" if none fails.
   std::string load_verified() {
@@ -63,11 +66,14 @@ class VerifiedLoad : public ::testing::Test {
   }
   std::string problems() const {
     std::string text;
-    for (const CheckpointError& problem : verify(*open_checkpoint(path())).problems) text += problem.what();
+    for (const CheckpointError& problem : verify(*open_checkpoint(path())).problems)
+      text += problem.what();
     return text;
   }
   std::string text_of(const std::string& file) const { return dckpt::text_of(path() / file); }
-  void append_to(const std::string& file, const std::string& text) { std::ofstream(path() / file, std::ios::app) << text; }
+  void append_to(const std::string& file, const std::string& text) {
+    std::ofstream(path() / file, std::ios::app) << text;
+  }
   fs::path path() const { return directory_.path() / "checkpoint"; }
 
  private:
@@ -78,15 +84,19 @@ TEST_F(VerifiedLoad, AcceptsAnUntouchedCheckpoint) {
   save_with(true);
   EXPECT_EQ(load_verified(), "");
   StateDict state = rows(0, 0);
-  EXPECT_NO_THROW(load(state, testing::golden("mcore-head-synthetic"), {.strict = Strict::kIgnoreAll, .verify = Verify::kSha256})) << "Megatron's manifest";
+  EXPECT_NO_THROW(load(state, testing::golden("mcore-head-synthetic"),
+                       {.strict = Strict::kIgnoreAll, .verify = Verify::kSha256}))
+      << "Megatron's manifest";
 }
 
 TEST_F(VerifiedLoad, FailsForAnyDifferenceAlsoOfMetadataThatStillParse) {
   save_with(true);
   append_to("metadata.json", "\n");
-  EXPECT_THAT(load_verified(), AllOf(HasSubstr("metadata.json: hash mismatch (expected "), Not(HasSubstr(".distcp"))));
+  EXPECT_THAT(load_verified(), AllOf(HasSubstr("metadata.json: hash mismatch (expected "),
+                                     Not(HasSubstr(".distcp"))));
   StateDict state = rows(0, 0);
-  EXPECT_NO_THROW(load(state, path(), {.validate_access_integrity = false})) << "without verification it loads";
+  EXPECT_NO_THROW(load(state, path(), {.validate_access_integrity = false}))
+      << "without verification it loads";
 }
 
 TEST_F(VerifiedLoad, FailsForAMissingFile) {
@@ -105,7 +115,8 @@ TEST_F(VerifiedLoad, TheRanksShareTheFilesAndTellEachOther) {
   append_to("__0_0.distcp", "x");
   append_to("__1_0.distcp", "x");
   append_to("common.pt", "x");
-  EXPECT_THAT(load_verified(), AllOf(HasSubstr("Checkpoint integrity verification failed"), HasSubstr("rank")));
+  EXPECT_THAT(load_verified(),
+              AllOf(HasSubstr("Checkpoint integrity verification failed"), HasSubstr("rank")));
 }
 
 TEST_F(VerifiedLoad, AFileThatIsReadMustBeListed) {
@@ -116,26 +127,37 @@ TEST_F(VerifiedLoad, AFileThatIsReadMustBeListed) {
     const std::size_t begin = without.find("\"" + std::string(file) + "\"");
     ASSERT_NE(begin, std::string::npos) << file;
     const std::size_t comma = without.find(',', begin);
-    comma == std::string::npos ? without.erase(without.rfind(',', begin), without.find('\n', begin) - without.rfind(',', begin)) : without.erase(begin, comma + 1 - begin);
+    comma == std::string::npos
+        ? without.erase(without.rfind(',', begin),
+                        without.find('\n', begin) - without.rfind(',', begin))
+        : without.erase(begin, comma + 1 - begin);
     std::ofstream(path() / "integrity.json") << without;
-    EXPECT_THAT(load_verified(), HasSubstr("integrity.json does not list '" + std::string(file) + "'"));
+    EXPECT_THAT(load_verified(),
+                HasSubstr("integrity.json does not list '" + std::string(file) + "'"));
     EXPECT_THAT(problems(), HasSubstr("integrity.json does not list '" + std::string(file) + "'"));
-    EXPECT_THAT(testing::error_of([&] { convert(path(), path().parent_path() / "converted"); }).what(), HasSubstr("does not list '" + std::string(file) + "'"));
+    EXPECT_THAT(
+        testing::error_of([&] { convert(path(), path().parent_path() / "converted"); }).what(),
+        HasSubstr("does not list '" + std::string(file) + "'"));
     EXPECT_FALSE(fs::exists(path().parent_path() / "converted"));
   }
 }
 
-/// A checkpoint of one rank with a large tensor, a small one, an object and a common state, and a bit of any of them that flips.
+/// A checkpoint of one rank with a large tensor, a small one, an object and a common state, and a
+/// bit of any of them that flips.
 class DamagedData : public ::testing::Test {
  protected:
   static constexpr std::int64_t kRows = 512;  // of 64 KiB: 32 MiB, read by several threads
 
   DamagedData() {
-    StateDict state = Value::dict({{"large", ShardedTensor::whole("large", Tensor::zeros(DType::kFloat32, {kRows, 16384}))},
-                                   {"small", ShardedTensor::whole("small", Tensor::zeros(DType::kFloat32, {3}))},
-                                   {"object", ShardedObject{.key = "object", .data = "some text in an object", .global_shape = {1}, .global_offset = {0}}},
-                                   {"step", 7},
-                                   {"moments", Tensor::zeros(DType::kFloat32, {100})}});
+    StateDict state = Value::dict(
+        {{"large", ShardedTensor::whole("large", Tensor::zeros(DType::kFloat32, {kRows, 16384}))},
+         {"small", ShardedTensor::whole("small", Tensor::zeros(DType::kFloat32, {3}))},
+         {"object", ShardedObject{.key = "object",
+                                  .data = "some text in an object",
+                                  .global_shape = {1},
+                                  .global_offset = {0}}},
+         {"step", 7},
+         {"moments", Tensor::zeros(DType::kFloat32, {100})}});
     save(state, path(), {.io = {.fsync = false}});
   }
 
@@ -151,9 +173,12 @@ class DamagedData : public ::testing::Test {
   }
   std::uint64_t flip_tensor(const std::string& key, std::uint64_t byte) const {
     const auto reader = open_checkpoint(path());
-    const auto tensor = static_cast<std::size_t>(reader->metadata().find_tensor(key) - reader->metadata().tensors.data());
-    const std::string file = reader->metadata().files[reader->metadata().tensors[tensor].places[0].file];
-    const std::uint64_t offset = reader->locate(tensor, 0, *reader->storage().open(file)).offset + byte;
+    const auto tensor = static_cast<std::size_t>(reader->metadata().find_tensor(key) -
+                                                 reader->metadata().tensors.data());
+    const std::string file =
+        reader->metadata().files[reader->metadata().tensors[tensor].places[0].file];
+    const std::uint64_t offset =
+        reader->locate(tensor, 0, *reader->storage().open(file)).offset + byte;
     flip(file, offset);
     return offset;
   }
@@ -164,7 +189,8 @@ class DamagedData : public ::testing::Test {
     std::vector<std::uint64_t> unchecked(static_cast<std::size_t>(ranks));
     run_ranks(ranks, [&](Communicator& comm) {
       const Tensor rows = Tensor::empty(DType::kFloat32, {kRows / ranks, 16384});
-      StateDict state = Value::dict({{"large", ShardedTensor::from_rank_offsets("large", rows, {{0, comm.rank(), ranks}})}});
+      StateDict state = Value::dict(
+          {{"large", ShardedTensor::from_rank_offsets("large", rows, {{0, comm.rank(), ranks}})}});
       const auto rank = static_cast<std::size_t>(comm.rank());
       try {
         unchecked[rank] = load(state, path(), options, comm).bytes_unchecked;
@@ -176,7 +202,8 @@ class DamagedData : public ::testing::Test {
       }
     });
     EXPECT_EQ(errors.front(), errors.back());
-    return errors.front().empty() ? std::to_string(unchecked.front()) + " bytes unchecked" : errors.front();
+    return errors.front().empty() ? std::to_string(unchecked.front()) + " bytes unchecked"
+                                  : errors.front();
   }
 
  private:
@@ -185,16 +212,21 @@ class DamagedData : public ::testing::Test {
 
 TEST_F(DamagedData, IsNeverLoadedInSilence) {
   for (const int ranks : {1, 2}) {
-    for (const bool parallel : {false, true}) EXPECT_EQ(load_on(ranks, {.parallel = {.enabled = parallel}}), "0 bytes unchecked") << ranks;
+    for (const bool parallel : {false, true})
+      EXPECT_EQ(load_on(ranks, {.parallel = {.enabled = parallel}}), "0 bytes unchecked") << ranks;
   }
   flip_tensor("large", 20'000'000);
   for (const int ranks : {1, 2}) {
     for (const bool parallel : {false, true}) {
-      EXPECT_THAT(load_on(ranks, {.parallel = {.enabled = parallel}}), HasSubstr("another CRC-32")) << ranks;
-      EXPECT_EQ(load_on(ranks, {.parallel = {.enabled = parallel}, .verify = Verify::kNone}), std::to_string((32 << 20) / ranks) + " bytes unchecked");
+      EXPECT_THAT(load_on(ranks, {.parallel = {.enabled = parallel}}), HasSubstr("another CRC-32"))
+          << ranks;
+      EXPECT_EQ(load_on(ranks, {.parallel = {.enabled = parallel}, .verify = Verify::kNone}),
+                std::to_string((32 << 20) / ranks) + " bytes unchecked");
     }
   }
-  const auto expect_refused = [](const auto& body) { EXPECT_THAT(testing::error_of(body).what(), HasSubstr("another CRC-32")); };
+  const auto expect_refused = [](const auto& body) {
+    EXPECT_THAT(testing::error_of(body).what(), HasSubstr("another CRC-32"));
+  };
   expect_refused([&] { load_state_dict(path(), {"large"}); });
   expect_refused([&] { load_plain_tensors(path()); });
   expect_refused([&] { digest(*open_checkpoint(path())); });
@@ -204,7 +236,9 @@ TEST_F(DamagedData, IsNeverLoadedInSilence) {
 
 TEST_F(DamagedData, OfSmallThingsIsFoundTooAndNoneOfItIsConverted) {
   const auto message = [](const auto& body) { return std::string(testing::error_of(body).what()); };
-  const auto objects = [&] { digest(*open_checkpoint(path()), {.keys = {.include = {"object*"}}}); };
+  const auto objects = [&] {
+    digest(*open_checkpoint(path()), {.keys = {.include = {"object*"}}});
+  };
   const std::string data = "__0_0.distcp";
   const std::string bytes = text_of(path() / data);
 
@@ -217,7 +251,9 @@ TEST_F(DamagedData, OfSmallThingsIsFoundTooAndNoneOfItIsConverted) {
 
   flip_tensor("small", 5);
   EXPECT_THAT(message([&] { load_state_dict(path(), {"small"}); }), HasSubstr("another CRC-32"));
-  for (const int ranks : {1, 3}) EXPECT_THAT(message([&] { convert(path(), target(), {.ranks = ranks}); }), HasSubstr("another CRC-32"));
+  for (const int ranks : {1, 3})
+    EXPECT_THAT(message([&] { convert(path(), target(), {.ranks = ranks}); }),
+                HasSubstr("another CRC-32"));
   flip_tensor("small", 5);
 
   const std::size_t moments = text_of(path() / "common.pt").find("data/0") + 200;
@@ -226,7 +262,8 @@ TEST_F(DamagedData, OfSmallThingsIsFoundTooAndNoneOfItIsConverted) {
   EXPECT_FALSE(fs::exists(target()));
   flip("common.pt", moments);
   convert(path(), target(), {.ranks = 3, .max_memory = std::uint64_t{2} << 20});
-  EXPECT_THAT(message([&] { convert(path(), target(), {.overwrite = true, .max_memory = 1000}); }), HasSubstr("a conversion takes at least 1.1 MiB of memory"));
+  EXPECT_THAT(message([&] { convert(path(), target(), {.overwrite = true, .max_memory = 1000}); }),
+              HasSubstr("a conversion takes at least 1.1 MiB of memory"));
 }
 
 TEST_F(DamagedData, OfAFileWithoutChecksumsIsNotConvertedWhereAManifestShowsIt) {
@@ -236,7 +273,8 @@ TEST_F(DamagedData, OfAFileWithoutChecksumsIsNotConvertedWhereAManifestShowsIt) 
   fs::rename(source, path());
   flip_tensor("large", 1000);
   EXPECT_EQ(load_on(1, {}), std::to_string(32 << 20) + " bytes unchecked") << "no CRC was recorded";
-  EXPECT_THAT(testing::error_of([&] { convert(path(), target()); }).what(), HasSubstr("__0_0.distcp: hash mismatch"));
+  EXPECT_THAT(testing::error_of([&] { convert(path(), target()); }).what(),
+              HasSubstr("__0_0.distcp: hash mismatch"));
   EXPECT_FALSE(fs::exists(target()));
   EXPECT_NO_THROW(convert(path(), target(), {.check_source = false}));
 }

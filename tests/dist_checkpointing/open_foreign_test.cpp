@@ -15,8 +15,8 @@ namespace dckpt {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 void expect_refused(const fs::path& path, ErrorCode code, const std::string& message) {
   const CheckpointError error = error_of([&] { open_checkpoint(path); });
@@ -26,22 +26,28 @@ void expect_refused(const fs::path& path, ErrorCode code, const std::string& mes
 
 TEST(OpenCheckpoint, SafetensorsAreUnsupported) {
   const fs::path golden = testing::golden("dcp-hf-safetensors");
-  expect_refused(golden, ErrorCode::kUnsupported, "safetensors are written (dckpt extract), but not read");
+  expect_refused(golden, ErrorCode::kUnsupported,
+                 "safetensors are written (dckpt extract), but not read");
   TempDir directory;
   for (const fs::directory_entry& entry : fs::directory_iterator(golden)) {
     if (entry.path().extension() != ".safetensors") continue;
     expect_refused(entry.path(), ErrorCode::kUnsupported, "the file is a safetensors file");
-    fs::copy_file(entry.path(), directory.path() / "weights.bin", fs::copy_options::overwrite_existing);
-    expect_refused(directory.path() / "weights.bin", ErrorCode::kUnsupported, "the file is a safetensors file");
+    fs::copy_file(entry.path(), directory.path() / "weights.bin",
+                  fs::copy_options::overwrite_existing);
+    expect_refused(directory.path() / "weights.bin", ErrorCode::kUnsupported,
+                   "the file is a safetensors file");
   }
 }
 
 TEST(OpenCheckpoint, WithoutMetadataJsonAMegatronCheckpointIsNoPlainDcpDirectory) {
   TempDir directory;
-  fs::copy(testing::golden("mcore-0.14-flattened-single"), directory.path() / "ckpt", fs::copy_options::recursive);
+  fs::copy(testing::golden("mcore-0.14-flattened-single"), directory.path() / "ckpt",
+           fs::copy_options::recursive);
   fs::remove(directory.path() / "ckpt/metadata.json");
-  expect_refused(directory.path() / "ckpt", ErrorCode::kIncomplete, "metadata.json is missing, but there is common.pt");
-  std::ofstream(directory.path() / "ckpt/metadata.json") << R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})";
+  expect_refused(directory.path() / "ckpt", ErrorCode::kIncomplete,
+                 "metadata.json is missing, but there is common.pt");
+  std::ofstream(directory.path() / "ckpt/metadata.json")
+      << R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})";
   EXPECT_EQ(open_checkpoint(directory.path() / "ckpt")->info().format, "torch_dist");
 }
 

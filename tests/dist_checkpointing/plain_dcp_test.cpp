@@ -12,14 +12,16 @@ using ::testing::Contains;
 TEST_F(SaveLoad, APlainDcpDirectoryKeepsTheNestingOfTheStateDict) {
   StateDict state;
   state["model"]["w"] = arange({3, 2});
-  state["model"]["blocks"] = Value::list({Value::dict({{"b", arange({4})}}), Value::dict({{"b", arange({5})}})});
+  state["model"]["blocks"] =
+      Value::list({Value::dict({{"b", arange({4})}}), Value::dict({{"b", arange({5})}})});
   state["step"] = 12;
   save(state, checkpoint(), {.compat = Compat::kDcp});
   EXPECT_FALSE(std::filesystem::exists(checkpoint() / "metadata.json"));
 
   StateDict loaded;
   loaded["model"]["w"] = untouched({3, 2});
-  loaded["model"]["blocks"] = Value::list({Value::dict({{"b", untouched({4})}}), Value::dict({{"b", untouched({5})}})});
+  loaded["model"]["blocks"] =
+      Value::list({Value::dict({{"b", untouched({4})}}), Value::dict({{"b", untouched({5})}})});
   loaded["step"] = 0;
   load(loaded, checkpoint());
   EXPECT_TRUE(equal(loaded["model"]["w"].as_tensor(), arange({3, 2})));
@@ -28,49 +30,65 @@ TEST_F(SaveLoad, APlainDcpDirectoryKeepsTheNestingOfTheStateDict) {
 }
 
 TEST_F(SaveLoad, APlainDcpDirectoryKnowsThePlacesOfWhatOnlyOneRankHas) {
-  save_on(3, [](int rank) {
-    StateDict state;
-    state["shared"]["step"] = 7;
-    state["rank." + std::to_string(rank)]["blocks"] = Value::list({Value::dict({{"w", arange({2})}})});
-    state["rank." + std::to_string(rank)]["name"] = "own";
-    return state;
-  }, {.compat = Compat::kDcp});
+  save_on(3,
+          [](int rank) {
+            StateDict state;
+            state["shared"]["step"] = 7;
+            state["rank." + std::to_string(rank)]["blocks"] =
+                Value::list({Value::dict({{"w", arange({2})}})});
+            state["rank." + std::to_string(rank)]["name"] = "own";
+            return state;
+          },
+          {.compat = Compat::kDcp});
   const auto reader = open_checkpoint(checkpoint());
   EXPECT_EQ(reader->metadata().paths.size(), 7U) << "each key once";
-  EXPECT_THAT(reader->metadata().paths, Contains(std::pair("rank.2.blocks.0.w", KeyPath{"rank.2", "blocks", std::int64_t{0}, "w"})));
-  EXPECT_THAT(reader->metadata().paths, Contains(std::pair("rank.1.name", KeyPath{"rank.1", "name"})));
+  EXPECT_THAT(
+      reader->metadata().paths,
+      Contains(std::pair("rank.2.blocks.0.w", KeyPath{"rank.2", "blocks", std::int64_t{0}, "w"})));
+  EXPECT_THAT(reader->metadata().paths,
+              Contains(std::pair("rank.1.name", KeyPath{"rank.1", "name"})));
 }
 
 TEST_F(SaveLoad, ShardsInADcpSaveKeepTheirKeysAndAreCutAnew) {
   const Shape shape{6, 4};
-  save_on(3, [&](int rank) {
-    StateDict state;
-    state["model"]["w"] = ShardedTensor::from_rank_offsets("model.w", part_of_arange(shape, {{2 * rank, 0}, {2, 4}}), {{.axis = 0, .rank = rank, .count = 3}});
-    return state;
-  }, {.compat = Compat::kDcp});
+  save_on(3,
+          [&](int rank) {
+            StateDict state;
+            state["model"]["w"] = ShardedTensor::from_rank_offsets(
+                "model.w", part_of_arange(shape, {{2 * rank, 0}, {2, 4}}),
+                {{.axis = 0, .rank = rank, .count = 3}});
+            return state;
+          },
+          {.compat = Compat::kDcp});
   run_ranks(2, [&](Communicator& comm) {
     StateDict state;
-    state["model"]["w"] = ShardedTensor::from_rank_offsets("model.w", untouched({6, 2}), {{.axis = 1, .rank = comm.rank(), .count = 2}});
+    state["model"]["w"] = ShardedTensor::from_rank_offsets(
+        "model.w", untouched({6, 2}), {{.axis = 1, .rank = comm.rank(), .count = 2}});
     load(state, checkpoint(), {}, comm);
-    EXPECT_TRUE(equal(state["model"]["w"].as_tensor(), part_of_arange(shape, {{0, 2 * comm.rank()}, {6, 2}})));
+    EXPECT_TRUE(equal(state["model"]["w"].as_tensor(),
+                      part_of_arange(shape, {{0, 2 * comm.rank()}, {6, 2}})));
   });
 }
 
 TEST_F(SaveLoad, ReplicatedTensorsOfADcpSaveAreWrittenOnce) {
-  save_on(4, [](int) {
-    StateDict state;
-    state["w"] = arange({256, 64});
-    state["v"] = arange({256, 64});
-    state["step"] = 1;
-    return state;
-  }, {.compat = Compat::kDcp});
+  save_on(4,
+          [](int) {
+            StateDict state;
+            state["w"] = arange({256, 64});
+            state["v"] = arange({256, 64});
+            state["step"] = 1;
+            return state;
+          },
+          {.compat = Compat::kDcp});
   std::uintmax_t bytes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(checkpoint())) bytes += entry.path().extension() == ".distcp" ? entry.file_size() : 0;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint()))
+    bytes += entry.path().extension() == ".distcp" ? entry.file_size() : 0;
   EXPECT_LT(bytes, 3U * 256 * 64 * 4);
 }
 
 TEST_F(SaveLoad, MetadataOfAPlainDcpDirectoryLoadAsARequestForEverything) {
-  save(Value::dict({{"model", Value::dict({{"w", arange({4, 4})}})}, {"step", 12}}), checkpoint(), {.compat = Compat::kDcp});
+  save(Value::dict({{"model", Value::dict({{"w", arange({4, 4})}})}, {"step", 12}}), checkpoint(),
+       {.compat = Compat::kDcp});
   StateDict request = load_sharded_metadata(checkpoint());
   load(request, checkpoint());
   EXPECT_TRUE(equal(request["model.w"].as_tensor(), arange({4, 4})));

@@ -29,15 +29,18 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-/// One field: a policy that sets it, one that differs in nothing else, and where the difference shows.
+/// One field: a policy that sets it, one that differs in nothing else, and where the difference
+/// shows.
 struct FieldCase {
   std::string field;
-  std::string with;     ///< YAML below `version: 1`
-  std::string without;  ///< "" is the default policy
+  std::string with;        ///< YAML below `version: 1`
+  std::string without;     ///< "" is the default policy
   std::string shown_by{};  ///< a test elsewhere, where nothing of the result shows it
 };
 
-std::string yaml(const std::string& text) { return "version: 1\n" + text + "\n"; }
+std::string yaml(const std::string& text) {
+  return "version: 1\n" + text + "\n";
+}
 
 void add_leaves(const YamlNode& node, const std::string& path, std::set<std::string>& fields) {
   if (node.kind != YamlNode::Kind::kMap || node.keys.empty()) {
@@ -45,7 +48,8 @@ void add_leaves(const YamlNode& node, const std::string& path, std::set<std::str
     return;
   }
   for (std::size_t i = 0; i < node.keys.size(); ++i) {
-    add_leaves(node.values[i], path.empty() ? node.keys[i].text : path + "." + node.keys[i].text, fields);
+    add_leaves(node.values[i], path.empty() ? node.keys[i].text : path + "." + node.keys[i].text,
+               fields);
   }
 }
 
@@ -75,11 +79,14 @@ const std::vector<FieldCase> kSaveFields{
     {"save.compat", "save: {compat: megatron-0.19}", ""},
     {"save.flattened", "save: {flattened: megatron}", ""},
     {"save.planner.kind", "", "", "PolicyMessages.PlannersOfDcpSaveDcpOnly"},
-    {"save.planner.dedup", "save: {compat: dcp, planner: {dedup: lowest_rank}}", "save: {compat: dcp}"},
+    {"save.planner.dedup", "save: {compat: dcp, planner: {dedup: lowest_rank}}",
+     "save: {compat: dcp}"},
     {"save.planner.cache", "save: {planner: {cache: false}}", ""},
     {"save.planner.keep_plans", "save: {planner: {keep_plans: true}}", ""},
     {"save.planner.validate", "save: {planner: {validate: false}}", ""},
-    {"save.planner.split_replicas", "save: {parallel: {enabled: true}, planner: {split_replicas: true}}", "save: {parallel: {enabled: true}}"},
+    {"save.planner.split_replicas",
+     "save: {parallel: {enabled: true}, planner: {split_replicas: true}}",
+     "save: {parallel: {enabled: true}}"},
     {"save.parallel.enabled", "save: {parallel: {enabled: true}}", ""},
     {"save.async.enabled", "save: {async: {enabled: true}}", ""},
     {"save.async.snapshot", "", "", "SaveAsync.TheStateMayChangeAsSoonAsSaveHasReturned"},
@@ -105,13 +112,18 @@ class PolicyFields : public ::testing::Test {
   /// Two ranks that hold halves of a tensor, replicas, and ranges of a flattened one.
   static StateDict state_of(int rank, Extra extra) {
     StateDict state;
-    state["w"] = ShardedTensor::from_rank_offsets("w", arange({3, 5}), {{.axis = 0, .rank = rank, .count = 2}});
-    for (const char* const key : {"a", "b", "c"}) state[key] = ShardedTensor::whole(key, arange({100}), {.replica_id = rank});
+    state["w"] = ShardedTensor::from_rank_offsets("w", arange({3, 5}),
+                                                  {{.axis = 0, .rank = rank, .count = 2}});
+    for (const char* const key : {"a", "b", "c"})
+      state[key] = ShardedTensor::whole(key, arange({100}), {.replica_id = rank});
     const FlattenedRange range = rank == 0 ? FlattenedRange{0, 5} : FlattenedRange{5, 12};
-    state["m"] = ShardedTensor::from_rank_offsets_flat("optimizer.m", arange({range.end - range.begin}), {4, 3}, {}, range);
-    if (extra == Extra::kHole) state["holey"] = ShardedTensor::from_box("holey", arange({2}), {8}, {2 * rank});
+    state["m"] = ShardedTensor::from_rank_offsets_flat(
+        "optimizer.m", arange({range.end - range.begin}), {4, 3}, {}, range);
+    if (extra == Extra::kHole)
+      state["holey"] = ShardedTensor::from_box("holey", arange({2}), {8}, {2 * rank});
     if (extra == Extra::kLargeReplica) {
-      state["large"] = ShardedTensor::whole("large", Tensor::zeros(DType::kFloat32, {5 << 20}), {.replica_id = rank});
+      state["large"] = ShardedTensor::whole("large", Tensor::zeros(DType::kFloat32, {5 << 20}),
+                                            {.replica_id = rank});
     }
     state["step"] = 7;
     return state;
@@ -120,7 +132,8 @@ class PolicyFields : public ::testing::Test {
   /// What can be seen of two saves, one after the other: the files and their bytes without the
   /// metadata, whose ids differ; what the report says; errors.
   std::string seen_of(SaveEntry entry, const std::string& text, Extra extra) {
-    const fs::path root = directory_.path() / std::to_string(++saves_);  // names of one length: metadata hold them
+    const fs::path root =
+        directory_.path() / std::to_string(++saves_);  // names of one length: metadata hold them
     std::string report;
     try {
       const Policy policy = Policy::from_text(yaml(text));
@@ -137,17 +150,20 @@ class PolicyFields : public ::testing::Test {
                                    : saver      ? saver->save(state, target).wait()
                                                 : save(state, target, policy.save, comm, planner);
           if (comm.rank() != 0) continue;
-          report += saved.engine + saved.why_planned + (saved.plan_cached ? "cached" : "") + (saved.stage.bytes > 0 ? "staged" : "");
+          report += saved.engine + saved.why_planned + (saved.plan_cached ? "cached" : "") +
+                    (saved.stage.bytes > 0 ? "staged" : "");
         }
       });
     } catch (const CheckpointError& error) {
-      return std::string(to_string(error.code())) + error.message().substr(0, error.message().find(root.string()));
+      return std::string(to_string(error.code())) +
+             error.message().substr(0, error.message().find(root.string()));
     }
     std::set<std::string> files;
     for (const auto& file : fs::recursive_directory_iterator(root)) {
       if (!file.is_regular_file()) continue;
       const std::string name = file.path().filename().string();
-      std::string line = fs::relative(file.path(), root).string() + " " + std::to_string(file.file_size());
+      std::string line =
+          fs::relative(file.path(), root).string() + " " + std::to_string(file.file_size());
       if (name.ends_with(".distcp")) line += " " + file_sha256(*open_posix_file(file.path()));
       files.insert(line);
     }
@@ -162,14 +178,16 @@ class PolicyFields : public ::testing::Test {
 TEST_F(PolicyFields, ThatDifferChangeEverySaveOrAreRefused) {
   for (const FieldCase& test : kSaveFields) {
     if (test.with.empty()) continue;
-    const Extra extra = test.field == "save.planner.validate" ? Extra::kHole
+    const Extra extra = test.field == "save.planner.validate"         ? Extra::kHole
                         : test.field == "save.planner.split_replicas" ? Extra::kLargeReplica
                                                                       : Extra::kNone;
-    for (const SaveEntry entry : {SaveEntry::kSave, SaveEntry::kAsyncSaver, SaveEntry::kCheckpointer}) {
+    for (const SaveEntry entry :
+         {SaveEntry::kSave, SaveEntry::kAsyncSaver, SaveEntry::kCheckpointer}) {
       // save() never copies, AsyncSaver always does.
       if (test.field == "save.async.enabled" && entry != SaveEntry::kCheckpointer) continue;
       const std::string without = seen_of(entry, test.without, extra);
-      EXPECT_NE(seen_of(entry, test.with, extra), without) << test.field << " of entry " << static_cast<int>(entry);
+      EXPECT_NE(seen_of(entry, test.with, extra), without)
+          << test.field << " of entry " << static_cast<int>(entry);
       if (test.field == "save.compat") {
         EXPECT_EQ(seen_of(entry, test.without, extra), without) << "the same policy looks the same";
       }
@@ -182,28 +200,57 @@ TEST_F(PolicyFields, ThatDifferChangeEverySaveOrAreRefused) {
 enum class LoadEntry { kLoad, kLoadPlain, kLoadStateDict, kLoadPlainTensors };
 
 struct LoadCase : FieldCase {
-  const char* checkpoint = "sound";   ///< sound, dcp, or damaged
-  std::function<StateDict()> request = [] { return Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {6, 5}))}}); };
+  const char* checkpoint = "sound";  ///< sound, dcp, or damaged
+  std::function<StateDict()> request = [] {
+    return Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {6, 5}))}});
+  };
   bool refused_without_state = true;  ///< by load_state_dict and load_plain_tensors
 };
 
-Value asking(const std::string& key, const Shape& shape) { return Value::dict({{"w", ShardedTensor::whole(key, Tensor::zeros(DType::kFloat32, shape))}}); }
+Value asking(const std::string& key, const Shape& shape) {
+  return Value::dict({{"w", ShardedTensor::whole(key, Tensor::zeros(DType::kFloat32, shape))}});
+}
 
 const std::vector<LoadCase> kLoadFields{
     {{"load.strategy", "load: {strategy: zarr}", ""}, "sound", {}, false},
     {{"load.strict", "load: {strict: raise_all}", ""}},
-    {{"load.allow_partial_load", "load: {allow_partial_load: true}", ""}, "dcp", [] { return asking("unknown", {6, 5}); }, false},
+    {{"load.allow_partial_load", "load: {allow_partial_load: true}", ""},
+     "dcp",
+     [] {
+       return asking("unknown", {6, 5});
+     },
+     false},
     {{"load.parallel.enabled", "", "", "ParallelLoad.ReplicasOfAllTensorsAreReadOnce"}},
     {{"load.parallel.exchange", "", "", "ParallelLoad.ReplicasOfAllTensorsAreReadOnce"}},
-    {{"load.allow_shape_mismatch", "load: {allow_shape_mismatch: ['w']}", ""}, "sound", [] { return asking("w", {7, 5}); }},
-    {{"load.padding", "load: {allow_shape_mismatch: ['w'], padding: replicate}", "load: {allow_shape_mismatch: ['w']}"}, "sound", [] { return asking("w", {7, 5}); }},
-    {{"load.rename", "load: {rename: [{from: '^w$', to: v}]}", ""}, "sound", [] { return asking("v", {6, 5}); }},
+    {{"load.allow_shape_mismatch", "load: {allow_shape_mismatch: ['w']}", ""},
+     "sound",
+     [] {
+       return asking("w", {7, 5});
+     }},
+    {{"load.padding", "load: {allow_shape_mismatch: ['w'], padding: replicate}",
+      "load: {allow_shape_mismatch: ['w']}"},
+     "sound",
+     [] {
+       return asking("w", {7, 5});
+     }},
+    {{"load.rename", "load: {rename: [{from: '^w$', to: v}]}", ""},
+     "sound",
+     [] {
+       return asking("v", {6, 5});
+     }},
     {{"load.objects", "load: {objects: [{keys: o, when_resharded: keep}]}", ""},
      "sound",
-     [] { return Value::dict({{"o", ShardedObject{.key = "o", .global_shape = {3}, .global_offset = {1}}}}); }},
+     [] {
+       return Value::dict(
+           {{"o", ShardedObject{.key = "o", .global_shape = {3}, .global_offset = {1}}}});
+     }},
     {{"load.validate_access_integrity", "load: {validate_access_integrity: false}", ""},
      "sound",
-     [] { return Value::dict({{"w", ShardedTensor::from_box("w", Tensor::zeros(DType::kFloat32, {2, 5}), {6, 5}, {0, 0})}}); }},
+     [] {
+       return Value::dict(
+           {{"w", ShardedTensor::from_box("w", Tensor::zeros(DType::kFloat32, {2, 5}), {6, 5},
+                                          {0, 0})}});
+     }},
     {{"load.verify", "load: {verify: none}", ""}, "damaged", {}, false},
     {{"load.threads", "", "", "ReadTensors.ComparesWhatSeveralThreadsReadOfOneRecord"}},
     {{"load.staging", "", "", "ReadTensors.StagingIsABoundHoweverManyThreadsThereAre"}},
@@ -212,16 +259,19 @@ const std::vector<LoadCase> kLoadFields{
 class PolicyFieldsOfLoads : public ::testing::Test {
  protected:
   PolicyFieldsOfLoads() {
-    StateDict state = Value::dict({{"w", ShardedTensor::whole("w", arange({6, 5}))}, {"u", ShardedTensor::whole("u", arange({2}))}});
+    StateDict state = Value::dict({{"w", ShardedTensor::whole("w", arange({6, 5}))},
+                                   {"u", ShardedTensor::whole("u", arange({2}))}});
     save(state, directory_ / "dcp", {.compat = Compat::kDcp});
-    state["o"] = ShardedObject{.key = "o", .data = "value", .global_shape = {1}, .global_offset = {0}};
+    state["o"] =
+        ShardedObject{.key = "o", .data = "value", .global_shape = {1}, .global_offset = {0}};
     for (const char* const name : {"sound", "damaged"}) save(state, directory_ / name);
     const auto reader = open_checkpoint(directory_ / "damaged");
     const TensorMetadata* const tensor = reader->metadata().find_tensor("w");
     const std::string file = reader->metadata().files[tensor->places[0].file];
     const auto index = static_cast<std::size_t>(tensor - reader->metadata().tensors.data());
     const std::uint64_t offset = reader->locate(index, 0, *reader->storage().open(file)).offset;
-    std::fstream stream(directory_ / "damaged" / file, std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream stream(directory_ / "damaged" / file,
+                        std::ios::in | std::ios::out | std::ios::binary);
     stream.seekp(static_cast<std::streamoff>(offset));
     stream.put('x');
   }
@@ -234,7 +284,13 @@ class PolicyFieldsOfLoads : public ::testing::Test {
       switch (entry) {
         case LoadEntry::kLoad: load(state, path, options); break;
         case LoadEntry::kLoadPlain: load_plain(state, path, options); break;
-        case LoadEntry::kLoadStateDict: state = load_state_dict(path, test.checkpoint == std::string("dcp") ? std::vector<std::string>{"unknown"} : std::vector<std::string>{}, options); break;
+        case LoadEntry::kLoadStateDict:
+          state = load_state_dict(path,
+                                  test.checkpoint == std::string("dcp")
+                                      ? std::vector<std::string>{"unknown"}
+                                      : std::vector<std::string>{},
+                                  options);
+          break;
         case LoadEntry::kLoadPlainTensors: state = load_plain_tensors(path, options); break;
       }
     } catch (const CheckpointError& error) {
@@ -242,7 +298,11 @@ class PolicyFieldsOfLoads : public ::testing::Test {
     }
     std::string seen;
     visit_leaves(plain_state(state), [&](const KeyPath& at, const Value& leaf) {
-      seen += to_string(at) + (leaf.is_tensor() ? sha256_hex(leaf.as_tensor().contiguous().bytes()) : leaf.is_str() ? leaf.as_str() : "") + "\n";
+      seen += to_string(at) +
+              (leaf.is_tensor() ? sha256_hex(leaf.as_tensor().contiguous().bytes())
+               : leaf.is_str()  ? leaf.as_str()
+                                : "") +
+              "\n";
     });
     return seen;
   }

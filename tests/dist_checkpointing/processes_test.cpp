@@ -1,4 +1,5 @@
-// Jobs of real processes over Gloo, one of which dies or falls silent. training_process.cpp says what each of them does.
+// Jobs of real processes over Gloo, one of which dies or falls silent. training_process.cpp says
+// what each of them does.
 
 #include <gmock/gmock.h>
 #include <spawn.h>
@@ -17,7 +18,8 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-/// How a job ends: rank `victim` before the `operation`-th exchange of a save, or after the save if it has no so many.
+/// How a job ends: rank `victim` before the `operation`-th exchange of a save, or after the save if
+/// it has no so many.
 struct Ending {
   int victim;
   int operation;
@@ -32,14 +34,17 @@ class Processes : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override { size_ = GetParam(); }
 
-  /// One job after the other in the same root. Every job checks that it goes on from what the one before has left.
+  /// One job after the other in the same root. Every job checks that it goes on from what the one
+  /// before has left.
   void run_jobs(const std::vector<Ending>& endings) {
     for (const Ending& ending : endings) {
-      SCOPED_TRACE("rank " + std::to_string(ending.victim) + " of " + std::to_string(size_) + " ends at exchange " + std::to_string(ending.operation));
+      SCOPED_TRACE("rank " + std::to_string(ending.victim) + " of " + std::to_string(size_) +
+                   " ends at exchange " + std::to_string(ending.operation));
       EXPECT_THAT(run_job(ending), Each(0)) << "all ranks that live get an error";
       const std::vector<std::string> errors = errors_but_of(ending.victim);
       EXPECT_THAT(errors, Each(HasSubstr("rank ")));
-      EXPECT_THAT(errors, Contains(HasSubstr("rank " + std::to_string(ending.victim)))) << "some rank has waited for the one that is gone";
+      EXPECT_THAT(errors, Contains(HasSubstr("rank " + std::to_string(ending.victim))))
+          << "some rank has waited for the one that is gone";
       ASSERT_TRUE(std::ifstream(folder_ / "saved") >> oldest_);
       newest_ = oldest_ + (ending.may_be_published ? 100 : 0);
       if (ending.operation == kAfterTheSave) oldest_ = newest_;
@@ -53,15 +58,17 @@ class Processes : public ::testing::TestWithParam<int> {
     std::vector<pid_t> processes;
     for (int rank = 0; rank < size_; ++rank) {
       std::filesystem::remove(folder_ / ("error." + std::to_string(rank)));
-      processes.push_back(start({DCKPT_TRAINING_PROCESS, folder_.path(), std::to_string(oldest_), std::to_string(newest_), std::to_string(ending.victim),
-                                 std::to_string(ending.operation), ending.how},
-                                {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(size_)}));
+      processes.push_back(start(
+          {DCKPT_TRAINING_PROCESS, folder_.path(), std::to_string(oldest_), std::to_string(newest_),
+           std::to_string(ending.victim), std::to_string(ending.operation), ending.how},
+          {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(size_)}));
     }
     std::vector<int> codes;
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == ending.victim) continue;
       int status = 0;
-      EXPECT_EQ(waitpid(processes[static_cast<std::size_t>(rank)], &status, 0), processes[static_cast<std::size_t>(rank)]);
+      EXPECT_EQ(waitpid(processes[static_cast<std::size_t>(rank)], &status, 0),
+                processes[static_cast<std::size_t>(rank)]);
       codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
     }
     const pid_t victim = processes[static_cast<std::size_t>(ending.victim)];
@@ -76,10 +83,13 @@ class Processes : public ::testing::TestWithParam<int> {
     arguments.push_back(nullptr);
     std::vector<char*> environment;
     for (std::string& variable : variables) environment.push_back(variable.data());
-    for (char** variable = environ; *variable != nullptr; ++variable) environment.push_back(*variable);
+    for (char** variable = environ; *variable != nullptr; ++variable)
+      environment.push_back(*variable);
     environment.push_back(nullptr);
     pid_t process = 0;
-    EXPECT_EQ(posix_spawn(&process, arguments[0], nullptr, nullptr, arguments.data(), environment.data()), 0);
+    EXPECT_EQ(
+        posix_spawn(&process, arguments[0], nullptr, nullptr, arguments.data(), environment.data()),
+        0);
     return process;
   }
 
@@ -87,7 +97,8 @@ class Processes : public ::testing::TestWithParam<int> {
     std::vector<std::string> errors;
     for (int rank = 0; rank < size_; ++rank) {
       std::ifstream file(folder_ / ("error." + std::to_string(rank)));
-      if (rank != victim) errors.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      if (rank != victim)
+        errors.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
     return errors;
   }
@@ -101,10 +112,16 @@ class Processes : public ::testing::TestWithParam<int> {
 TEST_P(Processes, ThatAreKilledBeforeInOrAfterASaveFailTheOthersAndTheNextJobGoesOn) {
   const int last = GetParam() - 1;
   run_jobs({{last, 6, false}, {0, kAboutPublishing, true}, {last, kAfterTheSave, true}});
-  if (GetParam() == 4) run_jobs({{last, 1, false}, {0, 1, false}, {0, 6, false}, {1, kAboutPublishing, true}, {0, kAfterTheSave, true}});
+  if (GetParam() == 4)
+    run_jobs({{last, 1, false},
+              {0, 1, false},
+              {0, 6, false},
+              {1, kAboutPublishing, true},
+              {0, kAfterTheSave, true}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Gloo, Processes, ::testing::Values(2, 4, 8), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Gloo, Processes, ::testing::Values(2, 4, 8),
+                         ::testing::PrintToStringParamName());
 
 class SilentProcesses : public Processes {};
 
@@ -112,7 +129,8 @@ TEST_P(SilentProcesses, AreWaitedForUntilTheTimeout) {
   run_jobs({{GetParam() / 2, 6, false, "stop"}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Gloo, SilentProcesses, ::testing::Values(4), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Gloo, SilentProcesses, ::testing::Values(4),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace dckpt::testing

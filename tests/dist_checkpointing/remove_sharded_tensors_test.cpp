@@ -29,11 +29,11 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
-using testing::error_of;
 
 constexpr std::uint64_t kMuch = std::uint64_t{1} << 30;
 
@@ -49,9 +49,11 @@ void save_to(const fs::path& directory, const SaveOptions& options) {
     const int rank = comm.rank();
     StateDict state;
     for (const char* const key : {"model.w", "optimizer.m", "optimizer.v"}) {
-      state[key] = ShardedTensor::from_rank_offsets(key, filled(static_cast<float>(rank)), {{.axis = 0, .rank = rank, .count = 2}});
+      state[key] = ShardedTensor::from_rank_offsets(key, filled(static_cast<float>(rank)),
+                                                    {{.axis = 0, .rank = rank, .count = 2}});
     }
-    state["rng"] = ShardedObject{.key = "optimizer.rng", .data = Value(rank), .global_shape = {2}, .global_offset = {rank}};
+    state["rng"] = ShardedObject{
+        .key = "optimizer.rng", .data = Value(rank), .global_shape = {2}, .global_offset = {rank}};
     state["iteration"] = 7;
     save(state, directory, options, comm);
   });
@@ -60,7 +62,8 @@ void save_to(const fs::path& directory, const SaveOptions& options) {
 /// The files of a directory by name, hidden ones too.
 std::map<std::string, std::string> contents(const Storage& storage) {
   std::map<std::string, std::string> files;
-  for (const FileInfo& entry : storage.list("")) files.emplace(entry.name, as_text(read_file(*storage.open(entry.name), kMuch)));
+  for (const FileInfo& entry : storage.list(""))
+    files.emplace(entry.name, as_text(read_file(*storage.open(entry.name), kMuch)));
   return files;
 }
 
@@ -71,11 +74,14 @@ std::vector<std::string> keys_of(const Metadata& metadata) {
   return keys;
 }
 
-/// That everything is there and has the checksums and digests that it should have; an interrupted removal may leave .metadata without one.
+/// That everything is there and has the checksums and digests that it should have; an interrupted
+/// removal may leave .metadata without one.
 void expect_sound(const std::shared_ptr<Storage>& storage, bool interrupted = false) {
   std::vector<std::string> problems;
-  for (const CheckpointError& problem : verify(*open_torch_dist(storage), {.deep = true}).problems) {
-    if (!interrupted || !problem.message().starts_with("integrity.json does not list '.metadata'")) problems.emplace_back(problem.what());
+  for (const CheckpointError& problem :
+       verify(*open_torch_dist(storage), {.deep = true}).problems) {
+    if (!interrupted || !problem.message().starts_with("integrity.json does not list '.metadata'"))
+      problems.emplace_back(problem.what());
   }
   EXPECT_THAT(problems, IsEmpty());
 }
@@ -94,7 +100,8 @@ TEST_F(RemoveShardedTensors, DeletesTheFilesOfTheHintAndTouchesNoOther) {
   EXPECT_EQ(removed.tensors, 2u);
   EXPECT_EQ(removed.objects, 2u);
   EXPECT_THAT(removed.files, ElementsAre("optimizer__0_1.distcp", "optimizer__1_1.distcp"));
-  EXPECT_EQ(removed.bytes_freed, before["optimizer__0_1.distcp"].size() + before["optimizer__1_1.distcp"].size());
+  EXPECT_EQ(removed.bytes_freed,
+            before["optimizer__0_1.distcp"].size() + before["optimizer__1_1.distcp"].size());
   EXPECT_EQ(removed.bytes_kept, 0u);
 
   auto after = contents(*storage());
@@ -126,7 +133,9 @@ TEST_F(RemoveShardedTensors, FilesThatHoldOtherKeysTooStayAndItSaysHowMuch) {
 
 TEST_F(RemoveShardedTensors, TheManifestIsBroughtUpToDateAndDigestsOfWhatStaysAreKept) {
   save_to(checkpoint(), {.integrity = true, .separation_hint = "optimizer"});
-  const auto manifest = [&] { return read_integrity_manifest(as_bytes(contents(*storage()).at("integrity.json"))); };
+  const auto manifest = [&] {
+    return read_integrity_manifest(as_bytes(contents(*storage()).at("integrity.json")));
+  };
   const IntegrityManifest before = manifest();
   std::ofstream(checkpoint() / "__0_0.distcp", std::ios::app) << "damage";
   remove_sharded_tensors(checkpoint(), "optimizer");
@@ -136,7 +145,8 @@ TEST_F(RemoveShardedTensors, TheManifestIsBroughtUpToDateAndDigestsOfWhatStaysAr
     const bool kept = std::ranges::find(before.files, entry) != before.files.end();
     EXPECT_EQ(kept, entry.name != ".metadata") << entry.name;
   }
-  EXPECT_THAT(names, ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "common.pt", "metadata.json"));
+  EXPECT_THAT(names, ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "common.pt",
+                                 "metadata.json"));
   const auto problems = verify(*open_torch_dist(storage()), {.deep = true}).problems;
   ASSERT_FALSE(problems.empty());
   EXPECT_THAT(problems.front().what(), HasSubstr("__0_0.distcp")) << "damage gets no fresh digest";
@@ -144,17 +154,21 @@ TEST_F(RemoveShardedTensors, TheManifestIsBroughtUpToDateAndDigestsOfWhatStaysAr
 
 TEST_F(RemoveShardedTensors, MetadataThatContradictTheManifestAreNotGivenANewDigest) {
   save_to(checkpoint(), {.integrity = true, .separation_hint = "optimizer"});
-  IntegrityManifest manifest = read_integrity_manifest(as_bytes(contents(*storage()).at("integrity.json")));
-  for (IntegrityManifest::Entry& entry : manifest.files) entry.sha256[0] = entry.sha256[0] == '0' ? '1' : '0';
+  IntegrityManifest manifest =
+      read_integrity_manifest(as_bytes(contents(*storage()).at("integrity.json")));
+  for (IntegrityManifest::Entry& entry : manifest.files)
+    entry.sha256[0] = entry.sha256[0] == '0' ? '1' : '0';
   std::ofstream(checkpoint() / "integrity.json") << write_integrity_manifest(manifest);
   const auto before = contents(*storage());
-  EXPECT_EQ(error_of([&] { remove_sharded_tensors(checkpoint(), "optimizer"); }).code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(error_of([&] { remove_sharded_tensors(checkpoint(), "optimizer"); }).code(),
+            ErrorCode::kCorrupt);
   EXPECT_EQ(contents(*storage()), before);
 }
 
 TEST_F(RemoveShardedTensors, TheCommonStateIsNeverRemoved) {
   save_to(checkpoint(), {.compat = Compat::kMegatron019});
-  EXPECT_THAT(error_of([&] { remove_sharded_tensors(checkpoint(), "common_state"); }).message(), HasSubstr("the common state is never removed"));
+  EXPECT_THAT(error_of([&] { remove_sharded_tensors(checkpoint(), "common_state"); }).message(),
+              HasSubstr("the common state is never removed"));
   remove_sharded_tensors(checkpoint(), "o");
   remove_sharded_tensors(checkpoint(), "m");
   EXPECT_EQ(open_checkpoint(checkpoint())->common_state().at("iteration").as_int(), 7);
@@ -170,9 +184,12 @@ TEST_F(RemoveShardedTensors, ADryRunReportsAndChangesNothing) {
 TEST_F(RemoveShardedTensors, APrefixThatNoKeyHasIsAnErrorThatNamesNearOnes) {
   save_to(checkpoint(), {});
   const auto before = contents(*storage());
-  EXPECT_THAT(error_of([&] { remove_sharded_tensors(checkpoint(), "optimzer"); }).message(), HasSubstr("begins with 'optimzer' (did you mean 'optimizer'?)"));
-  EXPECT_THAT(error_of([&] { remove_sharded_tensors(checkpoint(), "optimizr."); }).message(), HasSubstr("(did you mean 'optimizer.'?)"));
-  EXPECT_EQ(error_of([&] { remove_sharded_tensors(checkpoint(), ""); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error_of([&] { remove_sharded_tensors(checkpoint(), "optimzer"); }).message(),
+              HasSubstr("begins with 'optimzer' (did you mean 'optimizer'?)"));
+  EXPECT_THAT(error_of([&] { remove_sharded_tensors(checkpoint(), "optimizr."); }).message(),
+              HasSubstr("(did you mean 'optimizer.'?)"));
+  EXPECT_EQ(error_of([&] { remove_sharded_tensors(checkpoint(), ""); }).code(),
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(contents(*storage()), before);
 }
 
@@ -183,7 +200,8 @@ TEST_F(RemoveShardedTensors, MarkersAreNotDeletedWhateverTheMetadataSay) {
   const std::string marker = "important_marker.json";  // as long, so that the pickle stays sound
   files[".metadata"].replace(files[".metadata"].find(data), data.size(), marker);
   const auto forged = memory_storage();
-  for (const auto& [name, content] : files) forged->create(name == data ? marker : name)->append(as_bytes(content));
+  for (const auto& [name, content] : files)
+    forged->create(name == data ? marker : name)->append(as_bytes(content));
   const RemovedTensors removed = remove_sharded_tensors(forged, "optimizer");
   EXPECT_THAT(removed.files, ElementsAre("optimizer__1_1.distcp"));
   EXPECT_TRUE(forged->stat(marker)) << "it is not named like a data file";
@@ -191,7 +209,8 @@ TEST_F(RemoveShardedTensors, MarkersAreNotDeletedWhateverTheMetadataSay) {
 }
 
 TEST_F(RemoveShardedTensors, GoldensOfMegatronKeepTheirOtherTensors) {
-  for (const char* const name : {"mcore-0.14-flattened-tp2pp2dp2", "mcore-0.15-flattened-tp2pp2dp2", "mcore-0.16-fully-reshardable-tp2pp2dp2", "mcore-head-moe-ep2"}) {
+  for (const char* const name : {"mcore-0.14-flattened-tp2pp2dp2", "mcore-0.15-flattened-tp2pp2dp2",
+                                 "mcore-0.16-fully-reshardable-tp2pp2dp2", "mcore-head-moe-ep2"}) {
     SCOPED_TRACE(name);
     fs::remove_all(checkpoint());
     fs::copy(testing::golden(name), checkpoint());
@@ -199,15 +218,18 @@ TEST_F(RemoveShardedTensors, GoldensOfMegatronKeepTheirOtherTensors) {
     const auto reader = open_checkpoint(checkpoint());
     const Value expected = testing::golden_expected(name).at("tensors");
     std::size_t left = 0;
-    for (const auto& [key, entry] : expected.as_dict().items()) left += key.as_str().starts_with("optimizer.") ? 0 : 1;
+    for (const auto& [key, entry] : expected.as_dict().items())
+      left += key.as_str().starts_with("optimizer.") ? 0 : 1;
     ASSERT_EQ(reader->metadata().tensors.size(), left);
     for (std::size_t i = 0; i < left; ++i) {
-      EXPECT_EQ(testing::describe_content(*reader, i).at("sha256"), expected.at(reader->metadata().tensors[i].key).at("sha256"));
+      EXPECT_EQ(testing::describe_content(*reader, i).at("sha256"),
+                expected.at(reader->metadata().tensors[i].key).at("sha256"));
     }
   }
 }
 
-/// What a storage holds as a checkpoint: "old" or "new", both sound; fails the test for anything else.
+/// What a storage holds as a checkpoint: "old" or "new", both sound; fails the test for anything
+/// else.
 std::string state_of(const std::shared_ptr<Storage>& storage, bool interrupted = false) {
   expect_sound(storage, interrupted);
   const std::vector<std::string> keys = keys_of(open_torch_dist(storage)->metadata());
@@ -218,7 +240,8 @@ std::string state_of(const std::shared_ptr<Storage>& storage, bool interrupted =
 class RemoveSweep : public ::testing::TestWithParam<std::tuple<Fault::Kind, bool>> {
  protected:
   void SetUp() override {
-    save_to(directory_ / "checkpoint", {.integrity = std::get<1>(GetParam()), .separation_hint = "optimizer"});
+    save_to(directory_ / "checkpoint",
+            {.integrity = std::get<1>(GetParam()), .separation_hint = "optimizer"});
     files_ = contents(*posix_storage(directory_ / "checkpoint"));
     set_log_sink([](LogLevel, std::string_view) {});
   }
@@ -245,7 +268,8 @@ TEST_P(RemoveSweep, ItIsTheOldOrTheNewCheckpointAtEveryFaultPoint) {
   for (std::uint64_t at = 1; !ran_through; ++at) {
     SCOPED_TRACE("fault at operation " + std::to_string(at));
     const auto simulated = disk();
-    const auto faulty = std::make_shared<FaultyStorage>(simulated, Fault{std::get<0>(GetParam()), at});
+    const auto faulty =
+        std::make_shared<FaultyStorage>(simulated, Fault{std::get<0>(GetParam()), at});
     bool reported = false;
     try {
       remove_sharded_tensors(faulty, "optimizer");
@@ -254,8 +278,11 @@ TEST_P(RemoveSweep, ItIsTheOldOrTheNewCheckpointAtEveryFaultPoint) {
     }
     ran_through = !faulty->fired();
     std::vector<std::shared_ptr<Storage>> found{simulated};
-    for (const PowerCut::Kind kind : {PowerCut::Kind::kLosesUnsynced, PowerCut::Kind::kKeepsUnsynced}) found.push_back(simulated->after({kind}));
-    for (unsigned seed = 0; seed < 4; ++seed) found.push_back(simulated->after({PowerCut::Kind::kMixed, seed}));
+    for (const PowerCut::Kind kind :
+         {PowerCut::Kind::kLosesUnsynced, PowerCut::Kind::kKeepsUnsynced})
+      found.push_back(simulated->after({kind}));
+    for (unsigned seed = 0; seed < 4; ++seed)
+      found.push_back(simulated->after({PowerCut::Kind::kMixed, seed}));
     for (const auto& storage : found) {
       const std::string state = state_of(storage, reported);
       seen.insert(state);
@@ -263,22 +290,32 @@ TEST_P(RemoveSweep, ItIsTheOldOrTheNewCheckpointAtEveryFaultPoint) {
       try {
         remove_sharded_tensors(storage, "optimizer");
       } catch (const CheckpointError& error) {
-        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << "nothing was left to be removed: " << error.what();
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument)
+            << "nothing was left to be removed: " << error.what();
       }
       EXPECT_EQ(state_of(storage), "new");
-      for (const FileInfo& entry : storage->list("")) EXPECT_THAT(entry.name, Not(StartsWith("optimizer")));
+      for (const FileInfo& entry : storage->list(""))
+        EXPECT_THAT(entry.name, Not(StartsWith("optimizer")));
     }
   }
   EXPECT_THAT(seen, ElementsAre("new", "old"));
 }
 
 std::string name_of(Fault::Kind kind) {
-  return kind == Fault::Kind::kError ? "Error" : kind == Fault::Kind::kErrorAfterEffect ? "ErrorAfterEffect" : "Crash";
+  return kind == Fault::Kind::kError              ? "Error"
+         : kind == Fault::Kind::kErrorAfterEffect ? "ErrorAfterEffect"
+                                                  : "Crash";
 }
 
 INSTANTIATE_TEST_SUITE_P(AllFaults, RemoveSweep,
-                         ::testing::Combine(::testing::Values(Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash), ::testing::Bool()),
-                         [](const auto& test) { return name_of(std::get<0>(test.param)) + (std::get<1>(test.param) ? "WithManifest" : ""); });
+                         ::testing::Combine(::testing::Values(Fault::Kind::kError,
+                                                              Fault::Kind::kErrorAfterEffect,
+                                                              Fault::Kind::kCrash),
+                                            ::testing::Bool()),
+                         [](const auto& test) {
+                           return name_of(std::get<0>(test.param)) +
+                                  (std::get<1>(test.param) ? "WithManifest" : "");
+                         });
 
 }  // namespace
 }  // namespace dckpt

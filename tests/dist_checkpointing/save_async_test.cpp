@@ -22,10 +22,11 @@
 namespace dckpt {
 namespace {
 
-using ::testing::HasSubstr;
 using dckpt::testing::error_of;
+using ::testing::HasSubstr;
 
-/// torch_dist, but data are written only when the test lets them, and not at all on rank `fails_on`.
+/// torch_dist, but data are written only when the test lets them, and not at all on rank
+/// `fails_on`.
 struct Gate {
   std::counting_semaphore<64> open{0};
   std::atomic<int> fails_on{-1};
@@ -34,13 +35,17 @@ Gate gate;
 
 class GatedStrategy final : public SaveStrategy {
  public:
-  explicit GatedStrategy(const SaveOptions& options) : inner_(make_torch_dist_save_strategy(options)) {}
-  WrittenItems write_data(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source) const override {
+  explicit GatedStrategy(const SaveOptions& options)
+      : inner_(make_torch_dist_save_strategy(options)) {}
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
+                          const SavePlan& plan, ItemSource& source) const override {
     gate.open.acquire();
-    if (rank == gate.fails_on) throw CheckpointError(ErrorCode::kIo, "the disk of this rank is full");
+    if (rank == gate.fails_on)
+      throw CheckpointError(ErrorCode::kIo, "the disk of this rank is full");
     return inner_->write_data(storage, directory, rank, plan, source);
   }
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata, const Value* common) const override {
+  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const Value* common) const override {
     inner_->write_metadata(storage, directory, metadata, common);
   }
 
@@ -51,11 +56,12 @@ class GatedStrategy final : public SaveStrategy {
 class SaveAsync : public ::testing::Test {
  protected:
   SaveAsync() {
-    register_strategy(SaveStrategyEntry{.name = "gated", .about = "for this test", .make = [](const SaveOptions& options) {
-                                          SaveOptions inner = options;
-                                          inner.strategy = {};
-                                          return std::make_unique<GatedStrategy>(inner);
-                                        }});
+    register_strategy(SaveStrategyEntry{
+        .name = "gated", .about = "for this test", .make = [](const SaveOptions& options) {
+          SaveOptions inner = options;
+          inner.strategy = {};
+          return std::make_unique<GatedStrategy>(inner);
+        }});
     gate.fails_on = -1;
   }
 
@@ -67,15 +73,20 @@ class SaveAsync : public ::testing::Test {
 
   std::filesystem::path path(const std::string& name) const { return directory_.path() / name; }
 
-  /// Half of a tensor, all elements `number`; some common state with a tensor in a tuple; an object.
+  /// Half of a tensor, all elements `number`; some common state with a tensor in a tuple; an
+  /// object.
   static StateDict state_of(int rank, float number, std::int64_t rows = 300) {
     Tensor half = Tensor::empty(DType::kFloat32, {rows, 1000});
     std::fill_n(reinterpret_cast<float*>(half.data()), half.numel(), number);
     Tensor step = Tensor::empty(DType::kFloat32, {1});
     *reinterpret_cast<float*>(step.data()) = number;
     StateDict state;
-    state["w"] = ShardedTensor::from_rank_offsets("w", half, {{.axis = 0, .rank = rank, .count = 2}});
-    state["rng"] = ShardedObject{.key = "rng", .data = Value(std::int64_t{rank}), .global_shape = {2}, .global_offset = {rank}};
+    state["w"] =
+        ShardedTensor::from_rank_offsets("w", half, {{.axis = 0, .rank = rank, .count = 2}});
+    state["rng"] = ShardedObject{.key = "rng",
+                                 .data = Value(std::int64_t{rank}),
+                                 .global_shape = {2},
+                                 .global_offset = {rank}};
     state["common"] = Value::tuple({Value(step), Value("text")});
     return state;
   }
@@ -92,9 +103,12 @@ class SaveAsync : public ::testing::Test {
     const StateDict tensors = load_plain_tensors(path(name));
     const Tensor& w = tensors.at("w").as_tensor();
     const auto* const values = reinterpret_cast<const float*>(w.data());
-    EXPECT_TRUE(std::all_of(values, values + w.numel(), [&](float value) { return value == number; })) << name;
+    EXPECT_TRUE(std::all_of(values, values + w.numel(), [&](float value) {
+      return value == number;
+    })) << name;
     const StateDict common = load_common_state(path(name));
-    EXPECT_EQ(*reinterpret_cast<const float*>(common.at("common").items()[0].as_tensor().data()), number);
+    EXPECT_EQ(*reinterpret_cast<const float*>(common.at("common").items()[0].as_tensor().data()),
+              number);
   }
 
   TempDir directory_;
@@ -180,7 +194,8 @@ TEST_F(SaveAsync, AnErrorThatARankHasNotAskedForIsThrownByTheNextSaveOnAll) {
     if (comm.rank() == 0) {
       EXPECT_THAT(error_of([&] { pending.wait(); }).what(), HasSubstr("full"));
     }
-    EXPECT_THAT(error_of([&] { saver.save(state_of(comm.rank(), 2), path("b")); }).what(), HasSubstr("the disk of this rank is full"));
+    EXPECT_THAT(error_of([&] { saver.save(state_of(comm.rank(), 2), path("b")); }).what(),
+                HasSubstr("the disk of this rank is full"));
     gate.fails_on = -1;
     comm.barrier();
     gate.open.release();
@@ -208,7 +223,8 @@ TEST_F(SaveAsync, AnErrorBeforeTheBackgroundIsThrownAtOnce) {
   std::filesystem::create_directories(path("a") / "something");
   run_ranks(2, [&](Communicator& comm) {
     AsyncSaver saver({}, comm);
-    EXPECT_EQ(error_of([&] { saver.save(state_of(comm.rank(), 1), path("a")); }).code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error_of([&] { saver.save(state_of(comm.rank(), 1), path("a")); }).code(),
+              ErrorCode::kInvalidArgument);
     saver.save(state_of(comm.rank(), 2), path("b")).wait();
   });
   expect_holds("b", 2);
@@ -216,10 +232,14 @@ TEST_F(SaveAsync, AnErrorBeforeTheBackgroundIsThrownAtOnce) {
 
 TEST_F(SaveAsync, WhatCannotBePreparedOnOneRankIsNotStartedOnTheOthers) {
   run_ranks(2, [&](Communicator& comm) {
-    AsyncSaver saver({.planner = {.validate = false}}, comm);  // else the comparison of common states finds it before
+    AsyncSaver saver({.planner = {.validate = false}},
+                     comm);  // else the comparison of common states finds it before
     StateDict state = state_of(comm.rank(), 1);
-    if (comm.rank() == 0) state["unwritable"] = Opaque{.callable = Global{"collections", "Counter"}, .args = Value(1)};  // arguments are a tuple
-    EXPECT_THAT(error_of([&] { saver.save(state, path("a")); }).what(), HasSubstr("preparing the save in the background failed on rank 0 of 2"));
+    if (comm.rank() == 0)
+      state["unwritable"] = Opaque{.callable = Global{"collections", "Counter"},
+                                   .args = Value(1)};  // arguments are a tuple
+    EXPECT_THAT(error_of([&] { saver.save(state, path("a")); }).what(),
+                HasSubstr("preparing the save in the background failed on rank 0 of 2"));
     saver.save(state_of(comm.rank(), 2), path("b")).wait();
   });
   EXPECT_FALSE(std::filesystem::exists(path("a")));
@@ -230,13 +250,18 @@ TEST_F(SaveAsync, WhatFollowsThePublicationRunsInTheBackgroundToo) {
   run_ranks(2, [&](Communicator& comm) {
     AsyncSaver saver({}, comm);
     std::vector<std::int64_t> sum;
-    saver.save(state_of(comm.rank(), 1), path("a"), [&](Communicator& own) {
-      EXPECT_TRUE(std::filesystem::exists(path("a") / "metadata.json"));
-      const std::int64_t one = 1;
-      sum = own.all_reduce({&one, 1}, ReduceOp::kSum);
-    }).wait();
+    saver
+        .save(state_of(comm.rank(), 1), path("a"),
+              [&](Communicator& own) {
+                EXPECT_TRUE(std::filesystem::exists(path("a") / "metadata.json"));
+                const std::int64_t one = 1;
+                sum = own.all_reduce({&one, 1}, ReduceOp::kSum);
+              })
+        .wait();
     EXPECT_EQ(sum, std::vector<std::int64_t>{2});
-    const PendingSave failing = saver.save(state_of(comm.rank(), 1), path("b"), [](Communicator&) { throw CheckpointError(ErrorCode::kIo, "no tracker"); });
+    const PendingSave failing = saver.save(state_of(comm.rank(), 1), path("b"), [](Communicator&) {
+      throw CheckpointError(ErrorCode::kIo, "no tracker");
+    });
     EXPECT_THAT(error_of([&] { failing.wait(); }).what(), HasSubstr("no tracker"));
   });
 }

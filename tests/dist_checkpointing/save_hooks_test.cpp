@@ -22,9 +22,11 @@ using ::testing::Not;
 class SaveHooksTest : public ::testing::Test {
  protected:
   /// Saves on three ranks what `state` makes for each; returns the warnings.
-  std::string warnings_of(const std::function<StateDict(int rank)>& state, const SaveOptions& options = {}, const SaveHooks& hooks = {}) const {
+  std::string warnings_of(const std::function<StateDict(int rank)>& state,
+                          const SaveOptions& options = {}, const SaveHooks& hooks = {}) const {
     const Warnings warnings;
-    run_ranks(3, [&](Communicator& comm) { save(state(comm.rank()), path_, options, comm, hooks); });
+    run_ranks(3,
+              [&](Communicator& comm) { save(state(comm.rank()), path_, options, comm, hooks); });
     return warnings.text();
   }
 
@@ -34,14 +36,17 @@ class SaveHooksTest : public ::testing::Test {
 
 TEST_F(SaveHooksTest, EqualCommonStatesGiveNoWarningInAnyOrderOfKeys) {
   EXPECT_THAT(warnings_of([](int rank) {
-                return rank == 0 ? Value::dict({{"a", 1}, {"b", Value::list({Value(2)})}}) : Value::dict({{"b", Value::list({Value(2)})}, {"a", 1}});
+                return rank == 0 ? Value::dict({{"a", 1}, {"b", Value::list({Value(2)})}})
+                                 : Value::dict({{"b", Value::list({Value(2)})}, {"a", 1}});
               }),
               IsEmpty());
 }
 
 TEST_F(SaveHooksTest, ARankWhoseCommonStateDiffersIsToldWhereAndRank0sIsSaved) {
   const std::string warnings = warnings_of([](int rank) {
-    StateDict state = Value::dict({{"args", Value::dict({{"lr", 0.1}, {"seeds", Value::list({Value(1), Value(2)})}})}, {"iteration", 5}});
+    StateDict state = Value::dict(
+        {{"args", Value::dict({{"lr", 0.1}, {"seeds", Value::list({Value(1), Value(2)})}})},
+         {"iteration", 5}});
     if (rank == 0) state["args"]["only_here"] = 1;
     if (rank == 2) {
       state["args"]["lr"] = 1;
@@ -50,9 +55,15 @@ TEST_F(SaveHooksTest, ARankWhoseCommonStateDiffersIsToldWhereAndRank0sIsSaved) {
     }
     return state;
   });
-  EXPECT_THAT(warnings, HasSubstr("Rank 1 common state dict differs from rank 0 common state dict. Keys only on rank 0: [('args', 'only_here')], Keys only on 1: [], Mismatched keys: []"));
-  EXPECT_THAT(warnings, HasSubstr("Rank 2 common state dict differs from rank 0 common state dict. Keys only on rank 0: [('args', 'only_here')], Keys only on 2: [('extra',)], "
-                                  "Mismatched keys: [(('args', 'lr'), float, int), (('args', 'seeds', 1), int, int)]; rank 0's is saved"));
+  EXPECT_THAT(
+      warnings,
+      HasSubstr("Rank 1 common state dict differs from rank 0 common state dict. Keys only on rank "
+                "0: [('args', 'only_here')], Keys only on 1: [], Mismatched keys: []"));
+  EXPECT_THAT(warnings,
+              HasSubstr("Rank 2 common state dict differs from rank 0 common state dict. Keys only "
+                        "on rank 0: [('args', 'only_here')], Keys only on 2: [('extra',)], "
+                        "Mismatched keys: [(('args', 'lr'), float, int), (('args', 'seeds', 1), "
+                        "int, int)]; rank 0's is saved"));
   EXPECT_TRUE(load_common_state(path_).at("args").contains("only_here"));
 }
 
@@ -61,11 +72,14 @@ TEST_F(SaveHooksTest, WhatMayDifferIsTakenOutBeforeTheComparisonButSaved) {
     common.mutable_dict().erase("host");
     return common;
   }};
-  const auto state = [](int rank) { return Value::dict({{"host", "node" + std::to_string(rank)}, {"iteration", 5}}); };
+  const auto state = [](int rank) {
+    return Value::dict({{"host", "node" + std::to_string(rank)}, {"iteration", 5}});
+  };
   EXPECT_THAT(warnings_of(state, {}, hooks), IsEmpty());
   EXPECT_EQ(load_common_state(path_).at("host"), Value("node0"));
   EXPECT_THAT(warnings_of(state, {.overwrite = true}), Not(IsEmpty()));
-  EXPECT_THAT(warnings_of(state, {.planner = {.validate = false}, .overwrite = true}), IsEmpty()) << "whole-job checks are off";
+  EXPECT_THAT(warnings_of(state, {.planner = {.validate = false}, .overwrite = true}), IsEmpty())
+      << "whole-job checks are off";
 }
 
 TEST_F(SaveHooksTest, ATensorThatDiffersFromRank0sIsAnErrorOnAllRanks) {
@@ -86,10 +100,20 @@ TEST_F(SaveHooksTest, ATensorThatDiffersFromRank0sIsAnErrorOnAllRanks) {
     EXPECT_EQ(errors[0], errors[1]);
     return errors[1];
   };
-  const auto weights = [&](float value) { return Value::dict({{"model", Value::tuple({number(value), 1})}}); };
-  EXPECT_THAT(error_of_rank_1([&](int rank) { return weights(static_cast<float>(rank)); }), HasSubstr("these tensors of rank 1 are not the same there"));
-  EXPECT_THAT(error_of_rank_1([&](int rank) { return rank == 0 ? Value::dict({{"a", 1}}) : weights(1); }), HasSubstr("model"));
-  EXPECT_THAT(error_of_rank_1([&](int rank) { return rank == 1 ? Value::dict({{"a", 1}}) : weights(1); }), IsEmpty()) << "rank 0's is saved";
+  const auto weights = [&](float value) {
+    return Value::dict({{"model", Value::tuple({number(value), 1})}});
+  };
+  EXPECT_THAT(error_of_rank_1([&](int rank) { return weights(static_cast<float>(rank)); }),
+              HasSubstr("these tensors of rank 1 are not the same there"));
+  EXPECT_THAT(error_of_rank_1([&](int rank) {
+                return rank == 0 ? Value::dict({{"a", 1}}) : weights(1);
+              }),
+              HasSubstr("model"));
+  EXPECT_THAT(error_of_rank_1([&](int rank) {
+                return rank == 1 ? Value::dict({{"a", 1}}) : weights(1);
+              }),
+              IsEmpty())
+      << "rank 0's is saved";
   EXPECT_THAT(error_of_rank_1([&](int) { return weights(1); }), IsEmpty());
 }
 
@@ -108,12 +132,14 @@ TEST_F(SaveHooksTest, TheStateMayBeChangedBeforeItIsSavedWithoutChangingTheTrain
 TEST_F(SaveHooksTest, ContentMetadataComesBackAsItWas) {
   const auto alone = single_rank();
   const auto saved_with = [&](std::optional<Value> metadata) {
-    save(Value::dict({{"iteration", 5}}), path_, {.overwrite = true}, *alone, {.content_metadata = std::move(metadata)});
+    save(Value::dict({{"iteration", 5}}), path_, {.overwrite = true}, *alone,
+         {.content_metadata = std::move(metadata)});
     return load_content_metadata(path_);
   };
   EXPECT_EQ(saved_with(std::nullopt), std::nullopt);
   EXPECT_EQ(saved_with(Value::dict()), Value::dict()) << "empty is not none";
-  const Value nested = Value::dict({{"type", Value::tuple({Value("fully_reshardable"), Value(1)})}, {Value(7), Value::dict({{Value(0), Value()}})}});
+  const Value nested = Value::dict({{"type", Value::tuple({Value("fully_reshardable"), Value(1)})},
+                                    {Value(7), Value::dict({{Value(0), Value()}})}});
   EXPECT_EQ(saved_with(nested), nested);
 }
 
@@ -122,7 +148,8 @@ TEST_F(SaveHooksTest, ACheckpointerPassesThemToEverySave) {
   Checkpointer checkpointer(directory_ / "run", {}, *alone, {.content_metadata = Value("v2")});
   checkpointer.save(Value::dict({{"iteration", 1}}), 1);
   checkpointer.save_async(Value::dict({{"iteration", 2}}), 2).wait();
-  for (const char* const name : {"iter_0000001", "iter_0000002"}) EXPECT_EQ(load_content_metadata(directory_ / "run" / name), Value("v2"));
+  for (const char* const name : {"iter_0000001", "iter_0000002"})
+    EXPECT_EQ(load_content_metadata(directory_ / "run" / name), Value("v2"));
 }
 
 }  // namespace

@@ -18,10 +18,14 @@ namespace dckpt {
 /// A folder for checkpoints that ranks, as threads, save and load.
 class SaveLoad : public ::testing::Test {
  protected:
-  std::filesystem::path checkpoint(const std::string& name = "checkpoint") const { return directory_.path() / name; }
+  std::filesystem::path checkpoint(const std::string& name = "checkpoint") const {
+    return directory_.path() / name;
+  }
 
-  void save_on(int ranks, const std::function<StateDict(int rank)>& state, const SaveOptions& options = {}) {
-    run_ranks(ranks, [&](Communicator& comm) { save(state(comm.rank()), checkpoint(), options, comm); });
+  void save_on(int ranks, const std::function<StateDict(int rank)>& state,
+               const SaveOptions& options = {}) {
+    run_ranks(ranks,
+              [&](Communicator& comm) { save(state(comm.rank()), checkpoint(), options, comm); });
   }
 
   std::string error_of(const std::function<void()>& action) {

@@ -14,14 +14,17 @@ TEST_F(SaveLoad, RowsOfFourRanksBecomeColumnsOfThree) {
   const Shape shape{8, 9};
   save_on(4, [&](int rank) {
     StateDict state;
-    state["model"]["w"] = ShardedTensor::from_rank_offsets("w", part_of_arange(shape, {{2 * rank, 0}, {2, 9}}), {{.axis = 0, .rank = rank, .count = 4}});
+    state["model"]["w"] =
+        ShardedTensor::from_rank_offsets("w", part_of_arange(shape, {{2 * rank, 0}, {2, 9}}),
+                                         {{.axis = 0, .rank = rank, .count = 4}});
     return state;
   });
   run_ranks(3, [&](Communicator& comm) {
     const Box mine{{0, 3 * comm.rank()}, {8, 3}};
     const Tensor destination = untouched({8, 3});
     StateDict state;
-    state["elsewhere"] = ShardedTensor::from_rank_offsets("w", destination, {{.axis = 1, .rank = comm.rank(), .count = 3}});
+    state["elsewhere"] = ShardedTensor::from_rank_offsets(
+        "w", destination, {{.axis = 1, .rank = comm.rank(), .count = 3}});
     load(state, checkpoint(), {}, comm);
     EXPECT_TRUE(equal(destination, part_of_arange(shape, mine))) << "filled in place";
     EXPECT_EQ(state["elsewhere"].as_tensor().data(), destination.data());
@@ -29,18 +32,21 @@ TEST_F(SaveLoad, RowsOfFourRanksBecomeColumnsOfThree) {
 }
 
 TEST_F(SaveLoad, KeysWithTheSeparationHintHaveFilesOfTheirOwn) {
-  save_on(
-      2,
-      [&](int rank) {
-        StateDict state;
-        for (const char* const key : {"model.w", "optimizer.w"}) {
-          state[key] = ShardedTensor::from_rank_offsets(key, part_of_arange({4, 3}, {{2 * rank, 0}, {2, 3}}), {{.axis = 0, .rank = rank, .count = 2}});
-        }
-        return state;
-      },
-      {.separation_hint = "optimizer"});
+  save_on(2,
+          [&](int rank) {
+            StateDict state;
+            for (const char* const key : {"model.w", "optimizer.w"}) {
+              state[key] = ShardedTensor::from_rank_offsets(
+                  key, part_of_arange({4, 3}, {{2 * rank, 0}, {2, 3}}),
+                  {{.axis = 0, .rank = rank, .count = 2}});
+            }
+            return state;
+          },
+          {.separation_hint = "optimizer"});
   const auto reader = open_checkpoint(checkpoint());
-  EXPECT_THAT(reader->metadata().files, ::testing::UnorderedElementsAre("__0_0.distcp", "optimizer__0_1.distcp", "__1_0.distcp", "optimizer__1_1.distcp"));
+  EXPECT_THAT(reader->metadata().files,
+              ::testing::UnorderedElementsAre("__0_0.distcp", "optimizer__0_1.distcp",
+                                              "__1_0.distcp", "optimizer__1_1.distcp"));
   StateDict wanted;
   wanted["w"] = ShardedTensor::whole("optimizer.w", untouched({4, 3}));
   load(wanted, checkpoint());
@@ -50,7 +56,8 @@ TEST_F(SaveLoad, KeysWithTheSeparationHintHaveFilesOfTheirOwn) {
 TEST_F(SaveLoad, ASeparationHintThatIsNoFileNameIsRefusedBeforeAnythingIsWritten) {
   StateDict state;
   state["w"] = ShardedTensor::whole("w", arange({2}));
-  EXPECT_THAT(error_of([&] { save(state, checkpoint(), {.separation_hint = "a/../b"}); }), HasSubstr("the separation hint 'a/../b' has a slash"));
+  EXPECT_THAT(error_of([&] { save(state, checkpoint(), {.separation_hint = "a/../b"}); }),
+              HasSubstr("the separation hint 'a/../b' has a slash"));
   EXPECT_FALSE(std::filesystem::exists(checkpoint()));
 }
 
@@ -81,13 +88,19 @@ TEST_F(SaveLoad, FillsAStridedDestination) {
 }
 
 TEST_F(SaveLoad, Float8GoesFromAndToStridedTensors) {
-  // Torch has no copy of such a tensor that is not contiguous; here their elements are bytes like any others.
-  const auto transposed = [](DType dtype, const Tensor& memory) { return Tensor(dtype, Shape{6, 4}, Shape{1, 6}, memory.data(), memory.owner()); };
-  for (const DType dtype : {DType::kFloat8E4M3FN, DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU}) {
+  // Torch has no copy of such a tensor that is not contiguous; here their elements are bytes like
+  // any others.
+  const auto transposed = [](DType dtype, const Tensor& memory) {
+    return Tensor(dtype, Shape{6, 4}, Shape{1, 6}, memory.data(), memory.owner());
+  };
+  for (const DType dtype : {DType::kFloat8E4M3FN, DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2,
+                            DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU}) {
     for (const Compat compat : {Compat::kMegatron, Compat::kDcp}) {
-      const auto path = checkpoint(std::string(to_string(dtype)) + "-" + std::string(to_string(compat)));
+      const auto path =
+          checkpoint(std::string(to_string(dtype)) + "-" + std::string(to_string(compat)));
       Tensor memory = Tensor::empty(dtype, {4, 6});
-      for (int i = 0; i < 24; ++i) memory.data()[i] = static_cast<std::byte>(11 * i);  // NaNs among them
+      for (int i = 0; i < 24; ++i)
+        memory.data()[i] = static_cast<std::byte>(11 * i);  // NaNs among them
       StateDict state;
       state["w"] = ShardedTensor::whole("w", transposed(dtype, memory));
       save(state, path, {.compat = compat});
@@ -103,33 +116,41 @@ TEST_F(SaveLoad, Float8GoesFromAndToStridedTensors) {
 TEST_F(SaveLoad, StoresAStridedTensorRowMajor) {
   const Tensor memory = arange({4, 6});
   StateDict state;
-  state["w"] = ShardedTensor::whole("w", Tensor(DType::kFloat32, Shape{6, 4}, Shape{1, 6}, memory.data(), memory.owner()));
+  state["w"] = ShardedTensor::whole(
+      "w", Tensor(DType::kFloat32, Shape{6, 4}, Shape{1, 6}, memory.data(), memory.owner()));
   save(state, checkpoint());
   const Tensor loaded = load_plain_tensors(checkpoint())["w"].as_tensor();
-  EXPECT_EQ(reinterpret_cast<const float*>(loaded.data())[1], 6.0F) << "element (0, 1) of the transposed tensor";
+  EXPECT_EQ(reinterpret_cast<const float*>(loaded.data())[1], 6.0F)
+      << "element (0, 1) of the transposed tensor";
 }
 
 TEST_F(SaveLoad, PrependedAxesBecomeLayersOfOneTensor) {
   save_on(2, [&](int rank) {
     StateDict state;
-    state["layer"] = ShardedTensor::from_rank_offsets("layers.w", part_of_arange({2, 3, 4}, {{rank, 0, 0}, {1, 3, 4}}).view({3, 4}), {{.axis = 0, .rank = rank, .count = 2}},
-                                                      {.prepend_axis_num = 1});
+    state["layer"] = ShardedTensor::from_rank_offsets(
+        "layers.w", part_of_arange({2, 3, 4}, {{rank, 0, 0}, {1, 3, 4}}).view({3, 4}),
+        {{.axis = 0, .rank = rank, .count = 2}}, {.prepend_axis_num = 1});
     return state;
   });
   EXPECT_TRUE(equal(load_plain_tensors(checkpoint())["layers.w"].as_tensor(), arange({2, 3, 4})));
   StateDict second;
-  second["w"] = ShardedTensor::from_rank_offsets("layers.w", untouched({3, 4}), {{.axis = 0, .rank = 1, .count = 2}}, {.prepend_axis_num = 1});
+  second["w"] = ShardedTensor::from_rank_offsets(
+      "layers.w", untouched({3, 4}), {{.axis = 0, .rank = 1, .count = 2}}, {.prepend_axis_num = 1});
   load(second, checkpoint(), {.validate_access_integrity = false});
-  EXPECT_TRUE(equal(second["w"].as_tensor().view({1, 3, 4}), part_of_arange({2, 3, 4}, {{1, 0, 0}, {1, 3, 4}})));
+  EXPECT_TRUE(equal(second["w"].as_tensor().view({1, 3, 4}),
+                    part_of_arange({2, 3, 4}, {{1, 0, 0}, {1, 3, 4}})));
 }
 
-/// Three data-parallel ranks share a (4, 6) tensor as flattened ranges; then two ranks with another grid load it.
+/// Three data-parallel ranks share a (4, 6) tensor as flattened ranges; then two ranks with another
+/// grid load it.
 void save_flattened(const std::filesystem::path& path, FlattenedForm form) {
   const std::vector<std::int64_t> cuts = {0, 5, 17, 24};
   run_ranks(3, [&](Communicator& comm) {
-    const FlattenedRange range{cuts.at(static_cast<std::size_t>(comm.rank())), cuts.at(static_cast<std::size_t>(comm.rank()) + 1)};
+    const FlattenedRange range{cuts.at(static_cast<std::size_t>(comm.rank())),
+                               cuts.at(static_cast<std::size_t>(comm.rank()) + 1)};
     StateDict state;
-    state["m"] = ShardedTensor::from_rank_offsets_flat("m", arange({24}).narrow(0, range.begin, range.end - range.begin), Shape{4, 6}, {}, range);
+    state["m"] = ShardedTensor::from_rank_offsets_flat(
+        "m", arange({24}).narrow(0, range.begin, range.end - range.begin), Shape{4, 6}, {}, range);
     save(state, path, {.flattened = form}, comm);
   });
 }
@@ -141,7 +162,9 @@ TEST_F(SaveLoad, FlattenedRangesAreReshardedInBothForms) {
     EXPECT_TRUE(equal(load_plain_tensors(path)["m"].as_tensor(), arange({4, 6})));
     run_ranks(2, [&](Communicator& comm) {
       StateDict state;
-      state["m"] = ShardedTensor::from_rank_offsets_flat("m", untouched({7}), Shape{4, 3}, {{.axis = 1, .rank = comm.rank(), .count = 2}}, {4, 11});
+      state["m"] = ShardedTensor::from_rank_offsets_flat(
+          "m", untouched({7}), Shape{4, 3}, {{.axis = 1, .rank = comm.rank(), .count = 2}},
+          {4, 11});
       load(state, path, {.validate_access_integrity = false}, comm);
       const Tensor half = part_of_arange({4, 6}, {{0, 3 * comm.rank()}, {4, 3}});
       EXPECT_TRUE(equal(state["m"].as_tensor(), half.view({12}).narrow(0, 4, 7)));
@@ -155,7 +178,8 @@ TEST_F(SaveLoad, UnevenAndEmptyShardsMakeOneTensor) {
     const std::int64_t begin = cuts.at(static_cast<std::size_t>(rank));
     const std::int64_t size = cuts.at(static_cast<std::size_t>(rank) + 1) - begin;
     StateDict state;
-    state["v"] = ShardedTensor::from_box("v", part_of_arange({12}, {{begin}, {size}}), {12}, {begin});
+    state["v"] =
+        ShardedTensor::from_box("v", part_of_arange({12}, {{begin}, {size}}), {12}, {begin});
     return state;
   });
   EXPECT_TRUE(equal(load_plain_tensors(checkpoint())["v"].as_tensor(), arange({12})));
@@ -164,7 +188,10 @@ TEST_F(SaveLoad, UnevenAndEmptyShardsMakeOneTensor) {
 TEST_F(SaveLoad, ObjectsOfEveryRankAndTheCommonStateComeBack) {
   save_on(2, [](int rank) {
     StateDict state;
-    state["rng"] = ShardedObject{.key = "rng", .data = Value::tuple({rank, "state"}), .global_shape = {2}, .global_offset = {rank}};
+    state["rng"] = ShardedObject{.key = "rng",
+                                 .data = Value::tuple({rank, "state"}),
+                                 .global_shape = {2},
+                                 .global_offset = {rank}};
     state["iteration"] = 100 + rank;  // rank 0's is stored
     state["args"] = Value::dict({{"lr", 0.5}, {"betas", Value::tuple({0.9, 0.95})}, {7, nullptr}});
     return state;
@@ -193,8 +220,10 @@ TEST_F(SaveLoad, FactoriesSplitBeforeSavingAndMergeAfterLoading) {
     ShardedTensorFactory result;
     result.key = "fc1";
     result.data = data;
-    result.build = [](const std::string& key, const Tensor& whole_data, const ReplicaId&, std::optional<FlattenedRange>) {
-      return Value::list({ShardedTensor::whole(key + "_w", whole_data.narrow(0, 0, 2)), ShardedTensor::whole(key + "_v", whole_data.narrow(0, 2, 2))});
+    result.build = [](const std::string& key, const Tensor& whole_data, const ReplicaId&,
+                      std::optional<FlattenedRange>) {
+      return Value::list({ShardedTensor::whole(key + "_w", whole_data.narrow(0, 0, 2)),
+                          ShardedTensor::whole(key + "_v", whole_data.narrow(0, 2, 2))});
     };
     result.merge = [](const Value& parts) {
       const Tensor merged = Tensor::empty(DType::kFloat32, {4, 3});
@@ -217,13 +246,17 @@ TEST_F(SaveLoad, FactoriesSplitBeforeSavingAndMergeAfterLoading) {
 TEST_F(SaveLoad, ReplicasShareTheWritingWhenAsked) {
   const auto state = [](int rank) {
     StateDict held;
-    for (const std::string key : {"a", "b", "c", "d"}) held[key] = ShardedTensor::whole(key, arange({64, 64}), {.replica_id = {0, rank}});
+    for (const std::string key : {"a", "b", "c", "d"})
+      held[key] = ShardedTensor::whole(key, arange({64, 64}), {.replica_id = {0, rank}});
     return held;
   };
   save_on(4, state, {.parallel = {.enabled = true}});
-  for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(std::filesystem::exists(checkpoint() / ("__" + std::to_string(rank) + "_0.distcp"))) << "rank " << rank << " wrote one of them";
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_TRUE(std::filesystem::exists(checkpoint() / ("__" + std::to_string(rank) + "_0.distcp")))
+        << "rank " << rank << " wrote one of them";
   StateDict loaded = load_plain_tensors(checkpoint());
-  for (const std::string key : {"a", "b", "c", "d"}) EXPECT_TRUE(equal(loaded[key].as_tensor(), arange({64, 64})));
+  for (const std::string key : {"a", "b", "c", "d"})
+    EXPECT_TRUE(equal(loaded[key].as_tensor(), arange({64, 64})));
 }
 
 TEST_F(SaveLoad, APlannerRemembersThePlanFromSaveToSave) {
@@ -234,10 +267,14 @@ TEST_F(SaveLoad, APlannerRemembersThePlanFromSaveToSave) {
       Tensor rows = Tensor::empty(DType::kFloat32, {2, columns});
       std::fill_n(reinterpret_cast<float*>(rows.data()), rows.numel(), value);
       StateDict state;
-      state["w"] = ShardedTensor::from_rank_offsets("w", rows, {{.axis = 0, .rank = comm.rank(), .count = 3}});
+      state["w"] = ShardedTensor::from_rank_offsets("w", rows,
+                                                    {{.axis = 0, .rank = comm.rank(), .count = 3}});
       save(state, checkpoint(), options, comm, planner);
     };
-    const auto first_value = [&] { return *reinterpret_cast<const float*>(load_plain_tensors(checkpoint())["w"].as_tensor().data()); };
+    const auto first_value = [&] {
+      return *reinterpret_cast<const float*>(
+          load_plain_tensors(checkpoint())["w"].as_tensor().data());
+    };
     save_values(1, 4);
     EXPECT_FALSE(planner.was_hit());
     save_values(2, 4);

@@ -13,7 +13,8 @@ using ::testing::IsEmpty;
 
 TEST_F(SaveLoad, WhatThisVersionCannotDoIsRefusedNotIgnored) {
   const auto state = [](int) { return StateDict(Value::dict()); };
-  EXPECT_THAT(error_of([&] { save_on(1, state, {.io = {.engine = IoEngine::kUring}}); }), HasSubstr("engine"));
+  EXPECT_THAT(error_of([&] { save_on(1, state, {.io = {.engine = IoEngine::kUring}}); }),
+              HasSubstr("engine"));
   EXPECT_FALSE(std::filesystem::exists(checkpoint()));
 }
 
@@ -21,38 +22,56 @@ TEST_F(SaveLoad, AFailingRankFailsAllAndLeavesNothing) {
   const std::string message = error_of([&] {
     save_on(3, [](int rank) {
       StateDict state;
-      state["w"] = ShardedTensor::from_rank_offsets("w", arange({4}), {{.axis = 0, .rank = rank, .count = 3}});
+      state["w"] = ShardedTensor::from_rank_offsets("w", arange({4}),
+                                                    {{.axis = 0, .rank = rank, .count = 3}});
       if (rank == 1) state["w"].mutable_sharded_tensor().local_shape = {5};
       return state;
     });
   });
   EXPECT_THAT(message, HasSubstr("rank 1"));
-  EXPECT_THAT(std::vector<std::filesystem::path>(std::filesystem::directory_iterator(directory_.path()), {}), IsEmpty());
+  EXPECT_THAT(std::vector<std::filesystem::path>(
+                  std::filesystem::directory_iterator(directory_.path()), {}),
+              IsEmpty());
 }
 
 TEST_F(SaveLoad, RanksThatWereGivenDifferentThingsAreNamedOnAllRanks) {
   const auto state_of = [](int rank) {
     StateDict state;
-    state["w"] = ShardedTensor::from_rank_offsets("w", arange({4}), {{.axis = 0, .rank = rank, .count = 3}});
+    state["w"] =
+        ShardedTensor::from_rank_offsets("w", arange({4}), {{.axis = 0, .rank = rank, .count = 3}});
     return state;
   };
-  const auto expect_on_all = [&](const std::string& text, const std::function<void(Communicator&)>& action) {
-    run_ranks(3, [&](Communicator& comm) { EXPECT_THAT(error_of([&] { action(comm); }), HasSubstr(text)) << "on rank " << comm.rank(); });
+  const auto expect_on_all = [&](const std::string& text,
+                                 const std::function<void(Communicator&)>& action) {
+    run_ranks(3, [&](Communicator& comm) {
+      EXPECT_THAT(error_of([&] { action(comm); }), HasSubstr(text)) << "on rank " << comm.rank();
+    });
   };
-  expect_on_all("cannot save: the ranks were given different options: 'validate: true' on ranks 0, 2; 'validate: false' on rank 1", [&](Communicator& comm) {
-    save(state_of(comm.rank()), checkpoint(), {.planner = {.validate = comm.rank() != 1}}, comm);
-  });
+  expect_on_all(
+      "cannot save: the ranks were given different options: 'validate: true' on ranks 0, 2; "
+      "'validate: false' on rank 1",
+      [&](Communicator& comm) {
+        save(state_of(comm.rank()), checkpoint(), {.planner = {.validate = comm.rank() != 1}},
+             comm);
+      });
   expect_on_all("different options: 'overwrite: false' on ranks 0, 2; 'overwrite: true' on rank 1",
-                [&](Communicator& comm) { save(state_of(comm.rank()), checkpoint(), {.overwrite = comm.rank() == 1}, comm); });
-  expect_on_all("cannot save: the ranks were given different directories",
-                [&](Communicator& comm) { save(state_of(comm.rank()), checkpoint(comm.rank() == 2 ? "other" : "checkpoint"), {}, comm); });
+                [&](Communicator& comm) {
+                  save(state_of(comm.rank()), checkpoint(), {.overwrite = comm.rank() == 1}, comm);
+                });
+  expect_on_all("cannot save: the ranks were given different directories", [&](Communicator& comm) {
+    save(state_of(comm.rank()), checkpoint(comm.rank() == 2 ? "other" : "checkpoint"), {}, comm);
+  });
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
 
   save_on(3, state_of);
-  expect_on_all("cannot load: the ranks were given different options: 'strict: raise_all' on rank 0; 'strict: assume_ok_unexpected' on ranks 1, 2", [&](Communicator& comm) {
-    StateDict wanted = state_of(comm.rank());
-    load(wanted, checkpoint(), {.strict = comm.rank() == 0 ? Strict::kRaiseAll : Strict::kAssumeOkUnexpected}, comm);
-  });
+  expect_on_all(
+      "cannot load: the ranks were given different options: 'strict: raise_all' on rank 0; "
+      "'strict: assume_ok_unexpected' on ranks 1, 2",
+      [&](Communicator& comm) {
+        StateDict wanted = state_of(comm.rank());
+        load(wanted, checkpoint(),
+             {.strict = comm.rank() == 0 ? Strict::kRaiseAll : Strict::kAssumeOkUnexpected}, comm);
+      });
   std::filesystem::copy(checkpoint(), checkpoint("copy"));
   run_ranks(3, [&](Communicator& comm) {
     StateDict wanted = state_of(comm.rank());
@@ -69,8 +88,11 @@ TEST_F(SaveLoad, AHoleBetweenRanksIsReportedBeforeAnythingIsWritten) {
   const std::string message = error_of([&] {
     save_on(2, [](int rank) {
       StateDict state;
-      if (rank == 0) state["w"] = ShardedTensor::from_rank_offsets("w", arange({4}), {{.axis = 0, .rank = 0, .count = 2}});
-      state["x"] = ShardedTensor::from_rank_offsets("x", arange({4}), {{.axis = 0, .rank = rank, .count = 2}});
+      if (rank == 0)
+        state["w"] = ShardedTensor::from_rank_offsets("w", arange({4}),
+                                                      {{.axis = 0, .rank = 0, .count = 2}});
+      state["x"] = ShardedTensor::from_rank_offsets("x", arange({4}),
+                                                    {{.axis = 0, .rank = rank, .count = 2}});
       return state;
     });
   });
@@ -95,7 +117,8 @@ TEST_F(SaveLoad, ATrainingRootIsNeverReplacedByACheckpoint) {
   const StateDict state = Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}});
   save(state, checkpoint("root") / "iter_0000100");
   const auto replace_root = [&] { save(state, checkpoint("root"), {.overwrite = true}); };
-  EXPECT_THAT(error_of(replace_root), HasSubstr("refusing to replace a training root (it has iteration 100)"));
+  EXPECT_THAT(error_of(replace_root),
+              HasSubstr("refusing to replace a training root (it has iteration 100)"));
   std::filesystem::rename(checkpoint("root") / "iter_0000100", checkpoint("elsewhere"));
   std::ofstream(checkpoint("root") / "latest_checkpointed_iteration.txt") << 100;
   EXPECT_THAT(error_of(replace_root), HasSubstr("refusing to replace a training root"));
@@ -107,19 +130,27 @@ TEST_F(SaveLoad, OnlyCheckpointsAndEmptyDirectoriesAreReplaced) {
   const auto replace = [&] { save(state, checkpoint(), {.overwrite = true}); };
   std::filesystem::create_directory(checkpoint());
   replace();
-  std::filesystem::remove(checkpoint() / "metadata.json");  // as an interrupted save of Megatron leaves it
+  std::filesystem::remove(checkpoint() /
+                          "metadata.json");  // as an interrupted save of Megatron leaves it
   std::filesystem::remove(checkpoint() / ".metadata");
   replace();
   replace();
   std::filesystem::remove_all(checkpoint());
   std::filesystem::create_directory(checkpoint());
   std::ofstream(checkpoint() / "thesis.tex") << "chapter 1";
-  EXPECT_THAT(error_of(replace), AllOf(HasSubstr("refusing to replace a directory that is no checkpoint (it holds 'thesis.tex')"), HasSubstr("choose another name")));
+  EXPECT_THAT(
+      error_of(replace),
+      AllOf(HasSubstr(
+                "refusing to replace a directory that is no checkpoint (it holds 'thesis.tex')"),
+            HasSubstr("choose another name")));
   EXPECT_TRUE(std::filesystem::exists(checkpoint() / "thesis.tex"));
 }
 
 TEST_F(SaveLoad, ADirectoryWithoutANameIsRefused) {
-  for (const char* const nowhere : {"", "/"}) EXPECT_THAT(error_of([&] { save(Value::dict(), nowhere); }), ::testing::Not(HasSubstr("no error"))) << nowhere;
+  for (const char* const nowhere : {"", "/"})
+    EXPECT_THAT(error_of([&] { save(Value::dict(), nowhere); }),
+                ::testing::Not(HasSubstr("no error")))
+        << nowhere;
 }
 
 }  // namespace

@@ -19,9 +19,12 @@ constexpr int kRanks = 3;
 
 StateDict state_of(int rank, DType dtype = DType::kFloat32) {
   StateDict state;
-  state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(dtype, {2, 3}), {{.axis = 0, .rank = rank, .count = kRanks}});
-  state["optimizer"] = ShardedTensor::whole("optimizer.w", Tensor::zeros(DType::kFloat32, {5}), {.replica_id = rank});
-  state["rng"] = ShardedObject{.key = "rng", .data = Value(rank), .global_shape = {kRanks}, .global_offset = {rank}};
+  state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(dtype, {2, 3}),
+                                                {{.axis = 0, .rank = rank, .count = kRanks}});
+  state["optimizer"] = ShardedTensor::whole("optimizer.w", Tensor::zeros(DType::kFloat32, {5}),
+                                            {.replica_id = rank});
+  state["rng"] = ShardedObject{
+      .key = "rng", .data = Value(rank), .global_shape = {kRanks}, .global_offset = {rank}};
   state["iteration"] = 7;
   return state;
 }
@@ -30,7 +33,9 @@ class SeedPlanner : public ::testing::Test {
  protected:
   /// Saves a first checkpoint as one job.
   void save_first(const SaveOptions& options) {
-    run_ranks(kRanks, [&](Communicator& comm) { save(state_of(comm.rank()), directory_ / "first", options, comm); });
+    run_ranks(kRanks, [&](Communicator& comm) {
+      save(state_of(comm.rank()), directory_ / "first", options, comm);
+    });
   }
 
   struct Outcome {
@@ -39,7 +44,8 @@ class SeedPlanner : public ::testing::Test {
   };
 
   /// Another job begins with what the first checkpoint keeps, and saves.
-  Outcome resume(const SaveOptions& options, const std::function<StateDict(int rank)>& state, const std::string& name = "second") {
+  Outcome resume(const SaveOptions& options, const std::function<StateDict(int rank)>& state,
+                 const std::string& name = "second") {
     Outcome outcome;
     run_ranks(kRanks, [&](Communicator& comm) {
       SavePlanner planner = make_planner(options);
@@ -55,7 +61,8 @@ class SeedPlanner : public ::testing::Test {
 
 TEST_F(SeedPlanner, AResumedJobOfTheSameStructureDoesNotSendPlans) {
   for (const bool parallel : {false, true}) {
-    const SaveOptions options{.planner = {.keep_plans = true}, .parallel = {.enabled = parallel}, .overwrite = true};
+    const SaveOptions options{
+        .planner = {.keep_plans = true}, .parallel = {.enabled = parallel}, .overwrite = true};
     save_first(options);
     const Outcome outcome = resume(options, [](int rank) { return state_of(rank); });
     EXPECT_TRUE(outcome.seeded);
@@ -77,12 +84,20 @@ TEST_F(SeedPlanner, AnotherStructureOnOneRankIsPlannedAnew) {
   save_first(options);
   const Outcome other_replica = resume(options, [](int rank) {
     StateDict state = state_of(rank);
-    state["optimizer"] = ShardedTensor::whole("optimizer.w", Tensor::zeros(DType::kFloat32, {5}), {.replica_id = (rank + 1) % kRanks});
+    state["optimizer"] = ShardedTensor::whole("optimizer.w", Tensor::zeros(DType::kFloat32, {5}),
+                                              {.replica_id = (rank + 1) % kRanks});
     return state;
   });
   EXPECT_TRUE(other_replica.seeded);
   EXPECT_FALSE(other_replica.hit);
-  EXPECT_EQ(code_of([&] { resume(options, [](int rank) { return state_of(rank, rank == 1 ? DType::kInt32 : DType::kFloat32); }, "third"); }), "mismatch");
+  EXPECT_EQ(
+      code_of([&] {
+        resume(
+            options,
+            [](int rank) { return state_of(rank, rank == 1 ? DType::kInt32 : DType::kFloat32); },
+            "third");
+      }),
+      "mismatch");
 }
 
 TEST_F(SeedPlanner, PlansOfAnotherNumberOfRanksAreNotTaken) {

@@ -1,4 +1,5 @@
-// Behaviours of Megatron's and PyTorch's own tests that are easy to get wrong: who holds what, under which name, and what a load then makes of it.
+// Behaviours of Megatron's and PyTorch's own tests that are easy to get wrong: who holds what,
+// under which name, and what a load then makes of it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +30,8 @@ const Shape kShape{7, 9};
 Tensor part_of_matrix(const Box& box) {
   Tensor part = Tensor::empty(DType::kInt64, box.sizes);
   for (std::int64_t i = 0; i < part.numel(); ++i) {
-    const std::int64_t value = (box.offsets[0] + i / box.sizes[1]) * kShape[1] + box.offsets[1] + i % box.sizes[1];
+    const std::int64_t value =
+        (box.offsets[0] + i / box.sizes[1]) * kShape[1] + box.offsets[1] + i % box.sizes[1];
     std::memcpy(part.data() + 8 * i, &value, 8);
   }
   return part;
@@ -39,8 +41,10 @@ Tensor part_of_matrix(const Box& box) {
 StateDict hold(const std::vector<Box>& boxes, bool filled) {
   StateDict state = Value::dict();
   for (std::size_t i = 0; i < boxes.size(); ++i) {
-    const Tensor data = filled ? part_of_matrix(boxes[i]) : Tensor::zeros(DType::kInt64, boxes[i].sizes);
-    state["part" + std::to_string(i)] = ShardedTensor::from_box("matrix", data, kShape, boxes[i].offsets);
+    const Tensor data =
+        filled ? part_of_matrix(boxes[i]) : Tensor::zeros(DType::kInt64, boxes[i].sizes);
+    state["part" + std::to_string(i)] =
+        ShardedTensor::from_box("matrix", data, kShape, boxes[i].offsets);
   }
   return state;
 }
@@ -50,39 +54,50 @@ class ShardedStateDict : public ::testing::Test {
   using PerRank = std::vector<std::vector<Box>>;
 
   void save_boxes(const PerRank& boxes, const std::filesystem::path& path) {
-    run_ranks(static_cast<int>(boxes.size()), [&](Communicator& comm) { save(hold(boxes[static_cast<std::size_t>(comm.rank())], true), path, {}, comm); });
+    run_ranks(static_cast<int>(boxes.size()), [&](Communicator& comm) {
+      save(hold(boxes[static_cast<std::size_t>(comm.rank())], true), path, {}, comm);
+    });
   }
-  void expect_loaded_as(const PerRank& boxes, const std::filesystem::path& path, const LoadOptions& options = {}) {
+  void expect_loaded_as(const PerRank& boxes, const std::filesystem::path& path,
+                        const LoadOptions& options = {}) {
     run_ranks(static_cast<int>(boxes.size()), [&](Communicator& comm) {
       const std::vector<Box>& mine = boxes[static_cast<std::size_t>(comm.rank())];
       StateDict state = hold(mine, false);
       load(state, path, options, comm);
       for (std::size_t i = 0; i < mine.size(); ++i) {
-        EXPECT_TRUE(equal(state["part" + std::to_string(i)].as_tensor(), part_of_matrix(mine[i]))) << to_string(mine[i]) << " on rank " << comm.rank();
+        EXPECT_TRUE(equal(state["part" + std::to_string(i)].as_tensor(), part_of_matrix(mine[i])))
+            << to_string(mine[i]) << " on rank " << comm.rank();
       }
     });
   }
-  std::filesystem::path checkpoint(const std::string& name = "checkpoint") const { return directory_.path() / name; }
+  std::filesystem::path checkpoint(const std::string& name = "checkpoint") const {
+    return directory_.path() / name;
+  }
 
  private:
   TempDir directory_;
 };
 
 TEST_F(ShardedStateDict, ARankMayHoldSeveralUnevenShardsOfATensorAndAnotherOneNone) {
-  const PerRank saved{{Box{{0, 0}, {2, 9}}, Box{{3, 0}, {4, 4}}}, {}, {Box{{2, 0}, {1, 9}}, Box{{3, 4}, {4, 5}}, Box{{7, 0}, {0, 9}}}};
+  const PerRank saved{{Box{{0, 0}, {2, 9}}, Box{{3, 0}, {4, 4}}},
+                      {},
+                      {Box{{2, 0}, {1, 9}}, Box{{3, 4}, {4, 5}}, Box{{7, 0}, {0, 9}}}};
   save_boxes(saved, checkpoint());
   const auto reader = open_checkpoint(checkpoint());
   ASSERT_EQ(reader->metadata().tensors.size(), 1U);
-  EXPECT_EQ(reader->metadata().tensors[0].chunks.size(), 4U) << "one entry, a chunk for each shard with elements";
+  EXPECT_EQ(reader->metadata().tensors[0].chunks.size(), 4U)
+      << "one entry, a chunk for each shard with elements";
   expect_loaded_as(saved, checkpoint());
-  expect_loaded_as({{Box{{0, 0}, {7, 1}}, Box{{6, 1}, {1, 8}}}, {}}, checkpoint(), {.validate_access_integrity = false});
+  expect_loaded_as({{Box{{0, 0}, {7, 1}}, Box{{6, 1}, {1, 8}}}, {}}, checkpoint(),
+                   {.validate_access_integrity = false});
 }
 
 /// Boxes that tile the matrix, on random ranks.
 std::vector<std::vector<Box>> random_cut(Random& random) {
   std::vector<Box> boxes{whole(kShape)};
   for (std::int64_t cuts = random.between(0, 5); cuts > 0; --cuts) {
-    const auto at = static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(boxes.size()) - 1));
+    const auto at =
+        static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(boxes.size()) - 1));
     const auto axis = static_cast<std::size_t>(random.between(0, 1));
     Box rest = boxes[at];
     const std::int64_t first = random.between(0, rest.sizes[axis]);
@@ -92,7 +107,9 @@ std::vector<std::vector<Box>> random_cut(Random& random) {
     boxes.push_back(std::move(rest));
   }
   std::vector<std::vector<Box>> ranks(static_cast<std::size_t>(random.between(1, 4)));
-  for (Box& box : boxes) ranks[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(ranks.size()) - 1))].push_back(std::move(box));
+  for (Box& box : boxes)
+    ranks[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(ranks.size()) - 1))]
+        .push_back(std::move(box));
   return ranks;
 }
 
@@ -117,7 +134,8 @@ TEST_F(ShardedStateDict, TheMainReplicaMayLieOnAnyRank) {
   };
   run_ranks(4, [&](Communicator& comm) {
     StateDict state = Value::dict();
-    state["v"] = ShardedTensor::whole("v", vector_of(static_cast<float>(comm.rank())), {.replica_id = {0, 3 - comm.rank()}});
+    state["v"] = ShardedTensor::whole("v", vector_of(static_cast<float>(comm.rank())),
+                                      {.replica_id = {0, 3 - comm.rank()}});
     save(state, checkpoint(), {}, comm);
   });
   run_ranks(4, [&](Communicator& comm) {
@@ -125,13 +143,23 @@ TEST_F(ShardedStateDict, TheMainReplicaMayLieOnAnyRank) {
     const bool asks = comm.rank() == 1;
     if (asks) state["v"] = ShardedTensor::whole("v", vector_of(9), {.replica_id = {0, 5}});
     load(state, checkpoint(), {.validate_access_integrity = false}, comm);
-    EXPECT_TRUE(!asks || equal(state["v"].as_tensor(), vector_of(3))) << "that of rank 3, whose replica id is all zeros";
+    EXPECT_TRUE(!asks || equal(state["v"].as_tensor(), vector_of(3)))
+        << "that of rank 3, whose replica id is all zeros";
   });
 }
 
 TEST_F(ShardedStateDict, ObjectsComeBackAsTheKindTheyWere) {
-  const Value stream = Value(Opaque{.callable = Global{"_io", "BytesIO"}, .args = Value::tuple({Value::bytes(to_bytes("state"))})});
-  const ValueList objects{Value::set({1, 2}), Value::tuple({}), Value::dict(), Value::dict({{1, Value::list({nullptr, 0.5})}}), Value::bytes(to_bytes("b")), "text", false, {}, stream};
+  const Value stream = Value(Opaque{.callable = Global{"_io", "BytesIO"},
+                                    .args = Value::tuple({Value::bytes(to_bytes("state"))})});
+  const ValueList objects{Value::set({1, 2}),
+                          Value::tuple({}),
+                          Value::dict(),
+                          Value::dict({{1, Value::list({nullptr, 0.5})}}),
+                          Value::bytes(to_bytes("b")),
+                          "text",
+                          false,
+                          {},
+                          stream};
   StateDict state = Value::dict();
   StateDict wanted = Value::dict();
   for (std::size_t i = 0; i < objects.size(); ++i) {
@@ -141,7 +169,8 @@ TEST_F(ShardedStateDict, ObjectsComeBackAsTheKindTheyWere) {
   }
   save(state, checkpoint());
   load(wanted, checkpoint());
-  for (std::size_t i = 0; i < objects.size(); ++i) EXPECT_EQ(wanted["object" + std::to_string(i)].as_sharded_object().data, objects[i]) << i;
+  for (std::size_t i = 0; i < objects.size(); ++i)
+    EXPECT_EQ(wanted["object" + std::to_string(i)].as_sharded_object().data, objects[i]) << i;
 }
 
 /// Every message of the library while it lives.
@@ -161,7 +190,8 @@ class LogCapture {
 
 class EveryStrictMode : public ShardedStateDict, public ::testing::WithParamInterface<Strict> {
  protected:
-  /// A tensor, an object, and a common state that nobody asks for, which the newer form keeps as an object.
+  /// A tensor, an object, and a common state that nobody asks for, which the newer form keeps as an
+  /// object.
   void save_two(Compat compat) {
     StateDict state = Value::dict({{"iteration", 3}});
     state["w"] = ShardedTensor::whole("w", part_of_matrix(whole(kShape)));
@@ -201,8 +231,10 @@ TEST_P(EveryStrictMode, ReportsStoredKeysThatNobodyWantsOnlyIfItIsForAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryStrictMode,
-                         ::testing::Values(Strict::kAssumeOkUnexpected, Strict::kLogUnexpected, Strict::kLogAll, Strict::kRaiseUnexpected, Strict::kRaiseAll,
-                                           Strict::kReturnUnexpected, Strict::kReturnAll, Strict::kIgnoreAll),
+                         ::testing::Values(Strict::kAssumeOkUnexpected, Strict::kLogUnexpected,
+                                           Strict::kLogAll, Strict::kRaiseUnexpected,
+                                           Strict::kRaiseAll, Strict::kReturnUnexpected,
+                                           Strict::kReturnAll, Strict::kIgnoreAll),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
 }  // namespace

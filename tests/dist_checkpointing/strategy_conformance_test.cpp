@@ -18,14 +18,16 @@
 namespace dckpt {
 namespace {
 
+using dckpt::testing::error_of;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using dckpt::testing::error_of;
 
 class StrategyConformance : public ::testing::Test {
  protected:
-  std::vector<std::string> problems_of(const SaveOptions& options) const { return check_strategy(options, directory_ / "conformance").problems; }
+  std::vector<std::string> problems_of(const SaveOptions& options) const {
+    return check_strategy(options, directory_ / "conformance").problems;
+  }
   TempDir directory_;
 };
 
@@ -46,20 +48,28 @@ TEST_F(StrategyConformance, TheExampleOfAStrategy) {
 class Mistaken final : public SaveStrategy {
  public:
   enum class Mistake { kFlipsAByte, kForgetsATensor, kForgetsTheCommonState, kGivesAPlaceTwice };
-  Mistaken(Mistake mistake, const SaveOptions& options) : mistake_(mistake), inner_(make_torch_dist_save_strategy(options)) {}
+  Mistaken(Mistake mistake, const SaveOptions& options)
+      : mistake_(mistake), inner_(make_torch_dist_save_strategy(options)) {}
 
-  WrittenItems write_data(Storage& storage, const std::string& directory, int rank, const SavePlan& plan, ItemSource& source) const override {
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
+                          const SavePlan& plan, ItemSource& source) const override {
     Flipping flipping(source);
-    WrittenItems written = inner_->write_data(storage, directory, rank, plan, mistake_ == Mistake::kFlipsAByte ? static_cast<ItemSource&>(flipping) : source);
-    if (mistake_ == Mistake::kGivesAPlaceTwice && written.places.size() > 1) written.places[0] = written.places[1];
+    WrittenItems written = inner_->write_data(
+        storage, directory, rank, plan,
+        mistake_ == Mistake::kFlipsAByte ? static_cast<ItemSource&>(flipping) : source);
+    if (mistake_ == Mistake::kGivesAPlaceTwice && written.places.size() > 1)
+      written.places[0] = written.places[1];
     return written;
   }
 
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata, const Value* common) const override {
+  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const Value* common) const override {
     Metadata changed = metadata;
-    if (mistake_ == Mistake::kForgetsATensor && !changed.tensors.empty()) changed.tensors.pop_back();
+    if (mistake_ == Mistake::kForgetsATensor && !changed.tensors.empty())
+      changed.tensors.pop_back();
     const Value none = Value::dict();
-    inner_->write_metadata(storage, directory, changed, mistake_ == Mistake::kForgetsTheCommonState ? &none : common);
+    inner_->write_metadata(storage, directory, changed,
+                           mistake_ == Mistake::kForgetsTheCommonState ? &none : common);
   }
 
  private:
@@ -82,11 +92,14 @@ class Mistaken final : public SaveStrategy {
 
 TEST_F(StrategyConformance, MistakesAreFound) {
   using Mistake = Mistaken::Mistake;
-  for (const auto& [mistake, finding] : std::vector<std::pair<Mistake, std::string>>{{Mistake::kFlipsAByte, "has other values than were saved"},
-                                                                                      {Mistake::kForgetsATensor, "instead of"},
-                                                                                      {Mistake::kForgetsTheCommonState, "the common state is another one than was saved"},
-                                                                                      {Mistake::kGivesAPlaceTwice, "shards of any type and shape"}}) {
-    register_strategy(SaveStrategyEntry{.name = "mistaken", .about = "for this test", .make = [mistake = mistake](SaveOptions options) {
+  for (const auto& [mistake, finding] : std::vector<std::pair<Mistake, std::string>>{
+           {Mistake::kFlipsAByte, "has other values than were saved"},
+           {Mistake::kForgetsATensor, "instead of"},
+           {Mistake::kForgetsTheCommonState, "the common state is another one than was saved"},
+           {Mistake::kGivesAPlaceTwice, "shards of any type and shape"}}) {
+    register_strategy(SaveStrategyEntry{.name = "mistaken",
+                                        .about = "for this test",
+                                        .make = [mistake = mistake](SaveOptions options) {
                                           options.strategy = {};
                                           return std::make_unique<Mistaken>(mistake, options);
                                         }});
@@ -106,10 +119,12 @@ TEST_F(StrategyConformance, WhatAStrategyDoesNotStoreIsRefused) {
   state["iteration"] = 5;
   const CheckpointError error = error_of([&] { save(state, directory_ / "checkpoint", options); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.what(), HasSubstr("strategy 'tensors_only' does not store values that are not sharded"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("strategy 'tensors_only' does not store values that are not sharded"));
   EXPECT_EQ(error.context().key, "iteration");
   state = Value::dict({{"rng", ShardedObject{.key = "rng", .data = 1}}});
-  EXPECT_THAT(error_of([&] { save(state, directory_ / "checkpoint", options); }).what(), HasSubstr("does not store objects"));
+  EXPECT_THAT(error_of([&] { save(state, directory_ / "checkpoint", options); }).what(),
+              HasSubstr("does not store objects"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "checkpoint"));
 }
 
@@ -122,7 +137,9 @@ TEST_F(StrategyConformance, RubbishInTheIndexOfTheExampleIsAnError) {
   const Bytes index = to_bytes(std::string(std::istreambuf_iterator<char>(file), {}));
   raw::decode(index, "index");
   for (std::size_t at = 0; at < index.size(); ++at) {
-    EXPECT_EQ(error_of([&] { raw::decode(ByteView(index).first(at), "index"); }).code(), ErrorCode::kCorrupt) << "cut at " << at;
+    EXPECT_EQ(error_of([&] { raw::decode(ByteView(index).first(at), "index"); }).code(),
+              ErrorCode::kCorrupt)
+        << "cut at " << at;
     Bytes flipped = index;
     flipped[at] ^= std::byte{0x40};
     try {

@@ -1,13 +1,16 @@
-// training_process FOLDER OLDEST NEWEST VICTIM OPERATION END: one process of a job (RANK, WORLD_SIZE) whose training root is FOLDER/run. It
+// training_process FOLDER OLDEST NEWEST VICTIM OPERATION END: one process of a job (RANK,
+// WORLD_SIZE) whose training root is FOLDER/run. It
 //
 //   1  goes on from an iteration from OLDEST to NEWEST, or begins anew if OLDEST is 0
-//   2  fails to save a state in which the last rank has another global shape, then one that does not fit on the last rank's disk
+//   2  fails to save a state in which the last rank has another global shape, then one that does
+//      not fit on the last rank's disk
 //   3  saves the next iteration, as every rank
-//   4  saves one more; rank VICTIM ends, as END says (kill, stop), before the save's OPERATION-th exchange between ranks, or after the save if it has
-//      no so many
+//   4  saves one more; rank VICTIM ends, as END says (kill, stop), before the save's OPERATION-th
+//      exchange between ranks, or after the save if it has no so many
 //
-// Exit code 0 if all of that went as it should and, in 4, this rank got an io error. The ranks that live write the iteration of 3 to FOLDER/saved, and each
-// its error to FOLDER/error.RANK. They find each other through FOLDER/store.
+// Exit code 0 if all of that went as it should and, in 4, this rank got an io error. The ranks that
+// live write the iteration of 3 to FOLDER/saved, and each its error to FOLDER/error.RANK. They find
+// each other through FOLDER/store.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -87,20 +90,27 @@ std::uint64_t go_on(Checkpointer& checkpointer, const Arguments& arguments, int 
   const auto resumed = checkpointer.load_latest(state);
   require(resumed.has_value() == (arguments.oldest != 0), "a checkpoint unless the run is new");
   if (!resumed) return 0;
-  require(arguments.oldest <= resumed->iteration && resumed->iteration <= arguments.newest, "another iteration than " + std::to_string(resumed->iteration));
-  require(holds(state, resumed->iteration, rank, size), "the values of iteration " + std::to_string(resumed->iteration));
+  require(arguments.oldest <= resumed->iteration && resumed->iteration <= arguments.newest,
+          "another iteration than " + std::to_string(resumed->iteration));
+  require(holds(state, resumed->iteration, rank, size),
+          "the values of iteration " + std::to_string(resumed->iteration));
   return resumed->iteration;
 }
 
 void fail_together(Checkpointer& checkpointer, std::uint64_t iteration, int rank, int size) {
   StateDict state = state_at(iteration, rank, size);
   const Tensor three_rows = Tensor::zeros(DType::kInt64, {3, kColumns / size});
-  if (rank == size - 1) state["w"] = ShardedTensor::from_rank_offsets("w", three_rows, {{.axis = 1, .rank = rank, .count = size}});
+  if (rank == size - 1)
+    state["w"] = ShardedTensor::from_rank_offsets("w", three_rows,
+                                                  {{.axis = 1, .rank = rank, .count = size}});
   const CheckpointError shapes = error_of([&] { checkpointer.save(state, iteration); });
-  require(shapes.code() != ErrorCode::kIo && contains(shapes, "'w'"), std::string("an error about the shape of w, not ") + shapes.what());
+  require(shapes.code() != ErrorCode::kIo && contains(shapes, "'w'"),
+          std::string("an error about the shape of w, not ") + shapes.what());
   const FileSizeLimit full(rank == size - 1 ? 512 : std::uint64_t{1} << 30);
-  const CheckpointError disk = error_of([&] { checkpointer.save(state_at(iteration, rank, size), iteration); });
-  require(contains(disk, "failed on rank " + std::to_string(size - 1) + " of"), std::string("an error that names the last rank, not ") + disk.what());
+  const CheckpointError disk =
+      error_of([&] { checkpointer.save(state_at(iteration, rank, size), iteration); });
+  require(contains(disk, "failed on rank " + std::to_string(size - 1) + " of"),
+          std::string("an error that names the last rank, not ") + disk.what());
 }
 
 [[noreturn]] void end_this_process(const std::string& how) {
@@ -115,14 +125,16 @@ void run(const Arguments& arguments, int rank, int size) {
   bool armed = false;
   std::uint64_t first_moment = 0;
   WatchedCommunicator watched(*comm, [&](std::uint64_t moment) {
-    if (armed && is_victim && moment - first_moment == 2 * arguments.operation - 1) end_this_process(arguments.end);
+    if (armed && is_victim && moment - first_moment == 2 * arguments.operation - 1)
+      end_this_process(arguments.end);
   });
   Policy policy{.retention = {.keep_last = 2}};
   policy.save.io.fsync = false;  // no power fails here, and a slow disk is no silent rank
   Checkpointer checkpointer(arguments.folder / "run", policy, watched);
   checkpointer.claim();
   for (const auto& entry : fs::directory_iterator(arguments.folder / "run")) {
-    require(!entry.path().filename().string().starts_with(".iter_"), "nothing left of the job before, not " + entry.path().string());
+    require(!entry.path().filename().string().starts_with(".iter_"),
+            "nothing left of the job before, not " + entry.path().string());
   }
   const std::uint64_t next = go_on(checkpointer, arguments, rank, size) + 100;
   fail_together(checkpointer, next, rank, size);
@@ -148,8 +160,9 @@ int main(int argc, char** argv) {
   if (argc == 7) {
     try {
       const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
-      dckpt::testing::run({argv[1], number(argv[2]), number(argv[3]), std::atoi(argv[4]), number(argv[5]), argv[6]}, std::atoi(std::getenv("RANK")),
-                          std::atoi(std::getenv("WORLD_SIZE")));
+      dckpt::testing::run(
+          {argv[1], number(argv[2]), number(argv[3]), std::atoi(argv[4]), number(argv[5]), argv[6]},
+          std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE")));
       code = 0;
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %s: %s\n", std::getenv("RANK"), error.what());

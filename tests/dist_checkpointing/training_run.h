@@ -17,16 +17,20 @@ namespace dckpt::testing {
 
 constexpr std::int64_t kColumns = 48;
 
-/// What a run holds at an iteration: columns of one tensor, whose element i is 1000 · iteration + i, and the iteration as common state.
+/// What a run holds at an iteration: columns of one tensor, whose element i is 1000 · iteration +
+/// i, and the iteration as common state.
 inline StateDict state_at(std::uint64_t iteration, int rank, int ranks) {
   const std::int64_t width = kColumns / ranks;
   Tensor mine = Tensor::empty(DType::kInt64, {2, width});
   auto* values = reinterpret_cast<std::int64_t*>(mine.data());
   for (std::int64_t row = 0; row < 2; ++row) {
-    for (std::int64_t column = 0; column < width; ++column) *values++ = static_cast<std::int64_t>(1000 * iteration) + row * kColumns + rank * width + column;
+    for (std::int64_t column = 0; column < width; ++column)
+      *values++ =
+          static_cast<std::int64_t>(1000 * iteration) + row * kColumns + rank * width + column;
   }
   StateDict state;
-  state["w"] = ShardedTensor::from_rank_offsets("w", mine, {{.axis = 1, .rank = rank, .count = ranks}});
+  state["w"] =
+      ShardedTensor::from_rank_offsets("w", mine, {{.axis = 1, .rank = rank, .count = ranks}});
   state["iteration"] = static_cast<std::int64_t>(iteration);
   return state;
 }
@@ -34,13 +38,16 @@ inline StateDict state_at(std::uint64_t iteration, int rank, int ranks) {
 /// The same with nothing in it yet.
 inline StateDict empty_state(int rank, int ranks) {
   StateDict state;
-  state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kInt64, {2, kColumns / ranks}), {{.axis = 1, .rank = rank, .count = ranks}});
+  state["w"] =
+      ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kInt64, {2, kColumns / ranks}),
+                                       {{.axis = 1, .rank = rank, .count = ranks}});
   return state;
 }
 
 inline bool holds(const StateDict& loaded, std::uint64_t iteration, int rank, int ranks) {
   return loaded.at("iteration").as_int() == static_cast<std::int64_t>(iteration) &&
-         equal(loaded.at("w").as_tensor(), *state_at(iteration, rank, ranks).at("w").as_sharded_tensor().data);
+         equal(loaded.at("w").as_tensor(),
+               *state_at(iteration, rank, ranks).at("w").as_sharded_tensor().data);
 }
 
 /// The warnings of its lifetime.
@@ -78,7 +85,8 @@ class TrainingRun : public ::testing::Test {
     job(
         2,
         [&](Checkpointer& checkpointer, Communicator& comm) {
-          for (const std::uint64_t iteration : iterations) checkpointer.save(state_at(iteration, comm.rank(), 2), iteration);
+          for (const std::uint64_t iteration : iterations)
+            checkpointer.save(state_at(iteration, comm.rank(), 2), iteration);
         },
         policy);
   }
@@ -91,7 +99,8 @@ class TrainingRun : public ::testing::Test {
       const auto resumed = checkpointer.load_latest(state);
       if (!resumed) return;
       EXPECT_EQ(checkpointer.latest(), resumed->iteration);
-      EXPECT_TRUE(holds(state, static_cast<std::uint64_t>(state.at("iteration").as_int()), comm.rank(), 2));
+      EXPECT_TRUE(
+          holds(state, static_cast<std::uint64_t>(state.at("iteration").as_int()), comm.rank(), 2));
       if (comm.rank() == 0) found = state.at("iteration").as_int();
     });
     return found;
@@ -99,7 +108,8 @@ class TrainingRun : public ::testing::Test {
 
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(root_)) names.push_back(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(root_))
+      names.push_back(entry.path().filename());
     std::ranges::sort(names);
     return names;
   }
@@ -108,7 +118,9 @@ class TrainingRun : public ::testing::Test {
     std::ifstream file(root_ / "latest_checkpointed_iteration.txt");
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  void set_tracker(const std::string& content) const { std::ofstream(root_ / "latest_checkpointed_iteration.txt", std::ios::trunc) << content; }
+  void set_tracker(const std::string& content) const {
+    std::ofstream(root_ / "latest_checkpointed_iteration.txt", std::ios::trunc) << content;
+  }
 
   TempDir directory_;
   std::filesystem::path root_ = directory_ / "run";

@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "dist_checkpointing/open.h"
-#include "strategies/formats/torch_archive/torch_file.h"
 #include "dist_checkpointing/save.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/posix.h"
 #include "strategies/torch_dist/reader.h"
@@ -21,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::counting;
 using testing::FakeReader;
+using ::testing::HasSubstr;
 
 constexpr const char* kSynthetic = "mcore-head-synthetic";  // has integrity.json
 constexpr const char* kFlattened = "mcore-0.14-flattened-tp2pp2dp2";
@@ -31,7 +31,9 @@ constexpr const char* kFlattened = "mcore-0.14-flattened-tp2pp2dp2";
 /// A copy of a golden that may be damaged.
 class Damaged {
  public:
-  explicit Damaged(const std::string& golden) { fs::copy(testing::golden(golden), path(), fs::copy_options::recursive); }
+  explicit Damaged(const std::string& golden) {
+    fs::copy(testing::golden(golden), path(), fs::copy_options::recursive);
+  }
   fs::path path() const { return directory_.path() / "ckpt"; }
 
   Damaged& flip_byte(const std::string& file, std::uint64_t offset) {
@@ -51,7 +53,9 @@ class Damaged {
     return *this;
   }
 
-  VerifyReport verify(bool deep = false) const { return dckpt::verify(*open_checkpoint(path()), {.deep = deep}); }
+  VerifyReport verify(bool deep = false) const {
+    return dckpt::verify(*open_checkpoint(path()), {.deep = deep});
+  }
 
  private:
   TempDir directory_;
@@ -64,7 +68,8 @@ std::string all_problems(const VerifyReport& report) {
 }
 
 TEST(Verify, SoundCheckpointsHaveNoProblems) {
-  for (const char* const golden : {kSynthetic, kFlattened, "mcore-0.10-bucket-space-tp2pp1dp2", "dcp-fsdp2-tp", "mcore-0.15-dp-reshardable-tp2pp1dp2"}) {
+  for (const char* const golden : {kSynthetic, kFlattened, "mcore-0.10-bucket-space-tp2pp1dp2",
+                                   "dcp-fsdp2-tp", "mcore-0.15-dp-reshardable-tp2pp1dp2"}) {
     for (const bool deep : {false, true}) {
       const VerifyReport report = verify(*open_checkpoint(testing::golden(golden)), {.deep = deep});
       EXPECT_TRUE(report.ok()) << golden << ": " << all_problems(report);
@@ -118,9 +123,13 @@ TEST(Verify, ManifestFindsAChangeThatChecksumsDoNotCover) {
 TEST(Verify, ReadsADataFileOnceForAllItsChecksums) {
   const TempDir directory;
   const fs::path path = directory / "checkpoint";
-  save(Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {2048, 2048}))}}), path, {.integrity = true, .io = {.fsync = false}});
+  save(
+      Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {2048, 2048}))}}),
+      path, {.integrity = true, .io = {.fsync = false}});
   const auto counters = std::make_shared<StorageCounters>();
-  EXPECT_TRUE(verify(*open_torch_dist(counting_storage(posix_storage(path), counters)), {.deep = true}).ok());
+  EXPECT_TRUE(
+      verify(*open_torch_dist(counting_storage(posix_storage(path), counters)), {.deep = true})
+          .ok());
   EXPECT_LT(counters->bytes_read, std::uint64_t{17} << 20);
 }
 
@@ -153,12 +162,17 @@ TEST(Verify, PathsOfKeysThatAreNotStoredAreAProblem) {
   FakeReader reader;
   reader.tensor("model.w", DType::kFloat32, {4}, counting<float>(4)).write();
   const_cast<Metadata&>(reader.metadata()).stray_paths = {"model.v"};
-  EXPECT_THAT(all_problems(verify(reader)), HasSubstr("planner_data names a key for which nothing is stored: 'model.v'; 'model.w' has no path"));
+  EXPECT_THAT(all_problems(verify(reader)),
+              HasSubstr("planner_data names a key for which nothing is stored: 'model.v'; "
+                        "'model.w' has no path"));
 }
 
 TEST(Verify, SaysWhereNoChecksumIsRecorded) {
   FakeReader reader;
-  reader.tensor("w", DType::kFloat32, {4}, counting<float>(4), {{{0}, {1}}, {{1}, {3}}}).object("o/shard_0_1", 1).checksum(false).write();
+  reader.tensor("w", DType::kFloat32, {4}, counting<float>(4), {{{0}, {1}}, {{1}, {3}}})
+      .object("o/shard_0_1", 1)
+      .checksum(false)
+      .write();
   const VerifyReport report = verify(reader, {.deep = true});
   EXPECT_TRUE(report.ok());
   EXPECT_EQ(report.chunks_without_checksum, 2u);
@@ -183,9 +197,11 @@ TEST(Verify, CollectsHolesOverlapsAndShortFilesTogether) {
 
 TEST(Verify, GivesTheSameOrderWithManyThreads) {
   FakeReader reader;
-  for (int i = 0; i < 50; ++i) reader.tensor("t" + std::to_string(i), DType::kFloat32, {4}, counting<float>(4));
+  for (int i = 0; i < 50; ++i)
+    reader.tensor("t" + std::to_string(i), DType::kFloat32, {4}, counting<float>(4));
   reader.write(600);
-  EXPECT_EQ(all_problems(verify(reader, {.threads = 1})), all_problems(verify(reader, {.threads = 8})));
+  EXPECT_EQ(all_problems(verify(reader, {.threads = 1})),
+            all_problems(verify(reader, {.threads = 8})));
 }
 
 }  // namespace

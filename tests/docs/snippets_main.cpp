@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
   constexpr int kNotFound = 77;
 #endif
   const auto found = all.find(argv[1]);
-  if (found == all.end()) return std::fprintf(stderr, "not in docs_snippets; build it anew\n"), kNotFound;
+  if (found == all.end())
+    return std::fprintf(stderr, "not in docs_snippets; build it anew\n"), kNotFound;
   try {
     found->second();
   } catch (const std::exception& error) {

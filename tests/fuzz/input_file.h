@@ -19,7 +19,9 @@ class InputFile final : public ReadableFile {
   const std::string& name() const noexcept override { return name_; }
   std::uint64_t size() const noexcept override { return size_; }
   void read(std::uint64_t offset, MutableByteView into) const override {
-    if (!range_fits(offset, into.size(), size_)) throw CheckpointError(ErrorCode::kCorrupt, "read beyond the end", {.file = name_, .offset = offset});
+    if (!range_fits(offset, into.size(), size_))
+      throw CheckpointError(ErrorCode::kCorrupt, "read beyond the end",
+                            {.file = name_, .offset = offset});
     if (!into.empty()) std::memcpy(into.data(), data_ + offset, into.size());
   }
   void prefetch(std::uint64_t, std::uint64_t) const override {}

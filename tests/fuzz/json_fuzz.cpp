@@ -10,7 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace dckpt;
   Value value;
   try {
-    value = parse_json({reinterpret_cast<const std::byte*>(data), size}, "fuzz", {.max_bytes = 1 << 20, .max_depth = 100});
+    value = parse_json({reinterpret_cast<const std::byte*>(data), size}, "fuzz",
+                       {.max_bytes = 1 << 20, .max_depth = 100});
   } catch (const CheckpointError&) {
     return 0;
   }

@@ -8,8 +8,9 @@
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 
-/// Reads bytes as DCP metadata; what is accepted must be sound, and the same after it was written and read again. Without some of its keys it is refused, or
-/// reads as metadata that may lack more than these (chosen pickles share containers), but never have them.
+/// Reads bytes as DCP metadata; what is accepted must be sound, and the same after it was written
+/// and read again. Without some of its keys it is refused, or reads as metadata that may lack more
+/// than these (chosen pickles share containers), but never have them.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dckpt;
   Metadata metadata;
@@ -25,13 +26,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   const Metadata again = read_dcp_metadata(write_dcp_metadata(metadata));
-  if (again.tensors.size() != metadata.tensors.size() || again.objects.size() != metadata.objects.size()) std::abort();
+  if (again.tensors.size() != metadata.tensors.size() ||
+      again.objects.size() != metadata.objects.size())
+    std::abort();
   for (std::size_t i = 0; i < again.tensors.size(); ++i) {
-    if (again.tensors[i].key != metadata.tensors[i].key || again.tensors[i].chunks != metadata.tensors[i].chunks) std::abort();
+    if (again.tensors[i].key != metadata.tensors[i].key ||
+        again.tensors[i].chunks != metadata.tensors[i].chunks)
+      std::abort();
   }
   const auto removed = [](std::string_view key) { return key.size() % 2 == 0; };
   try {
-    const Metadata less = read_dcp_metadata(without_keys({reinterpret_cast<const std::byte*>(data), size}, removed));
+    const Metadata less =
+        read_dcp_metadata(without_keys({reinterpret_cast<const std::byte*>(data), size}, removed));
     for (const TensorMetadata& tensor : less.tensors) {
       if (removed(tensor.key)) std::abort();
     }

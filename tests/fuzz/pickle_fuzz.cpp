@@ -1,5 +1,5 @@
-// Any bytes become a graph and a value, or a CheckpointError. What became a value can be written at protocol 4 and reads back as the same value, and whatever
-// is written at protocol 2 is sound.
+// Any bytes become a graph and a value, or a CheckpointError. What became a value can be written at
+// protocol 4 and reads back as the same value, and whatever is written at protocol 2 is sound.
 
 #include <cstdlib>
 
@@ -11,9 +11,12 @@ namespace {
 using namespace dckpt;
 using namespace dckpt::pickle;
 
-// Far below the real limits, so that an input that reaches them takes no time; what is written may take a little more.
-constexpr Limits kLimits{.max_nodes = 1 << 16, .max_bytes = 1 << 20, .max_depth = 100, .max_expanded = 1 << 12};
-constexpr Limits kAgain{.max_nodes = 1 << 20, .max_bytes = 1 << 24, .max_depth = 200, .max_expanded = 1 << 16};
+// Far below the real limits, so that an input that reaches them takes no time; what is written may
+// take a little more.
+constexpr Limits kLimits{
+    .max_nodes = 1 << 16, .max_bytes = 1 << 20, .max_depth = 100, .max_expanded = 1 << 12};
+constexpr Limits kAgain{
+    .max_nodes = 1 << 20, .max_bytes = 1 << 24, .max_depth = 200, .max_expanded = 1 << 16};
 
 Value read(ByteView bytes, const Limits& limits) {
   ValueHooks hooks;

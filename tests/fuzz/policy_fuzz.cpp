@@ -6,12 +6,15 @@
 #include "configs/policy.h"
 #include "configs/yaml.h"
 
-/// Reads bytes as a policy. Problems stand in the text they are about; a policy without any reads back from its effective form as the same one.
+/// Reads bytes as a policy. Problems stand in the text they are about; a policy without any reads
+/// back from its effective form as the same one.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dckpt;
   const CheckedPolicy checked = check_policy({reinterpret_cast<const char*>(data), size});
   for (const ConfigProblem& problem : checked.problems) {
-    if (problem.message.empty() || problem.place.line < 0 || problem.place.column < 0 || problem.place.line > static_cast<int>(size) + 1) std::abort();
+    if (problem.message.empty() || problem.place.line < 0 || problem.place.column < 0 ||
+        problem.place.line > static_cast<int>(size) + 1)
+      std::abort();
   }
   if (!checked.problems.empty()) return 0;
   const CheckedPolicy again = check_policy(to_yaml(checked.policy));

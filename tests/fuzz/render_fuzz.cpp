@@ -1,4 +1,5 @@
-// Whatever a pickle holds can be shown: its rendering is JSON, which reads back as the same value, and a comparison with itself finds nothing.
+// Whatever a pickle holds can be shown: its rendering is JSON, which reads back as the same value,
+// and a comparison with itself finds nothing.
 
 #include <cstdlib>
 
@@ -13,14 +14,17 @@ namespace {
 using namespace dckpt;
 
 // Far below the real limits, so that an input that reaches them takes no time.
-constexpr pickle::Limits kLimits{.max_nodes = 1 << 16, .max_bytes = 1 << 20, .max_depth = 100, .max_expanded = 1 << 12};
+constexpr pickle::Limits kLimits{
+    .max_nodes = 1 << 16, .max_bytes = 1 << 20, .max_depth = 100, .max_expanded = 1 << 12};
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Value rendered;
   try {
-    rendered = render(pickle::value_from_graph(pickle::read_graph(as_bytes({reinterpret_cast<const char*>(data), size}), "input", kLimits), {}, kLimits));
+    rendered = render(pickle::value_from_graph(
+        pickle::read_graph(as_bytes({reinterpret_cast<const char*>(data), size}), "input", kLimits),
+        {}, kLimits));
   } catch (const CheckpointError&) {
     return 0;
   }
@@ -32,7 +36,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     parse_json(as_bytes(text), "rendering", {.max_depth = 1000});
   } catch (const CheckpointError&) {
-    if (text.find("\\ud") == std::string::npos) std::abort();  // only lone surrogates, which JSON can spell but parse_json refuses
+    if (text.find("\\ud") == std::string::npos)
+      std::abort();  // only lone surrogates, which JSON can spell but parse_json refuses
   }
   return 0;
 }

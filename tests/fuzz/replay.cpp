@@ -1,5 +1,6 @@
-// Runs the files of one folder through a fuzz target, without libFuzzer: each file whole, and cut short at up to kPrefixes places,
-// since truncation is the damage that parsers meet most. A crash, a sanitizer report or a folder without files fails the test.
+// Runs the files of one folder through a fuzz target, without libFuzzer: each file whole, and cut
+// short at up to kPrefixes places, since truncation is the damage that parsers meet most. A crash,
+// a sanitizer report or a folder without files fails the test.
 
 #include <algorithm>
 #include <cstddef>
@@ -31,7 +32,8 @@ int main(int argc, char** argv) {
   }
   std::vector<std::filesystem::path> files;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(argv[1], error), end; !error && it != end; it.increment(error)) {
+  for (std::filesystem::directory_iterator it(argv[1], error), end; !error && it != end;
+       it.increment(error)) {
     if (it->is_regular_file()) files.push_back(it->path());
   }
   if (files.empty()) {

@@ -1,4 +1,5 @@
-// torch.save files of any bytes, in the zip and the stream form, and as blobs of one tensor. What loads must survive being saved and loaded again.
+// torch.save files of any bytes, in the zip and the stream form, and as blobs of one tensor. What
+// loads must survive being saved and loaded again.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const dckpt::InputFile file(data, size);
   try {
     const dckpt::TensorBlob blob = dckpt::locate_tensor_blob(file, 0, size);
-    if (blob.storage_offset + blob.storage_size > size || blob.offset < blob.storage_offset) std::abort();
+    if (blob.storage_offset + blob.storage_size > size || blob.offset < blob.storage_offset)
+      std::abort();
   } catch (const dckpt::CheckpointError&) {
   }
   dckpt::Value value;

@@ -1,4 +1,5 @@
-// The tracker of a training root, and the names of its entries: what is accepted leads to a directory of the root and nowhere else.
+// The tracker of a training root, and the names of its entries: what is accepted leads to a
+// directory of the root and nowhere else.
 
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +17,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   dckpt::write_file_atomically(*root, dckpt::kTrackerFile, dckpt::as_bytes(text));
   try {
     const auto directory = dckpt::read_tracker(*root);
-    if (!directory || (*directory != dckpt::kReleaseDirectory && !dckpt::parse_iteration_directory(*directory))) std::abort();
+    if (!directory ||
+        (*directory != dckpt::kReleaseDirectory && !dckpt::parse_iteration_directory(*directory)))
+      std::abort();
   } catch (const dckpt::CheckpointError&) {
   }
   const auto iteration = dckpt::parse_iteration_directory(text);

@@ -22,7 +22,10 @@ dckpt::Metadata stored() {
   scalar.chunks.push_back(dckpt::Box{});
   scalar.places.push_back({0, 192, 4});
   // Pieces of (2, 5) in a grid of (2, 1), stored as a flat range.
-  dckpt::TensorMetadata flat{.key = "flat", .size = {2, 1, 10}, .chunks = dckpt::BoxList(3), .flattened_shape = dckpt::Shape{4, 5}};
+  dckpt::TensorMetadata flat{.key = "flat",
+                             .size = {2, 1, 10},
+                             .chunks = dckpt::BoxList(3),
+                             .flattened_shape = dckpt::Shape{4, 5}};
   flat.chunks.push_back(dckpt::Box{{0, 0, 3}, {2, 1, 6}});
   flat.places.push_back({0, 196, 48});
   metadata.tensors = {matrix, scalar, flat};
@@ -31,7 +34,8 @@ dckpt::Metadata stored() {
 
 /// Columns of the matrix, and what the flat range has of two rows.
 dckpt::WantedParts other_wish(const dckpt::Metadata& metadata) {
-  const std::vector<dckpt::WantedShard> wanted = {{.tensor = 0, .box = {{0, 2}, {8, 2}}}, {.tensor = 2, .box = {{1, 0}, {2, 5}}}};
+  const std::vector<dckpt::WantedShard> wanted = {{.tensor = 0, .box = {{0, 2}, {8, 2}}},
+                                                  {.tensor = 2, .box = {{1, 0}, {2, 5}}}};
   return dckpt::WantedParts(dckpt::plan_reads(metadata, wanted));
 }
 
@@ -48,7 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (parts.size() >= 64) return 0;
     const std::vector<dckpt::ChunkNumber> read_whole = {{0, 1}, {2, 0}};
     for (const std::uint64_t small_chunk : {0, 1000}) {
-      const dckpt::PartLimits limits{.smallest = 1, .largest = 16, .largest_slab = 24, .small_chunk = small_chunk};
+      const dckpt::PartLimits limits{
+          .smallest = 1, .largest = 16, .largest_slab = 24, .small_chunk = small_chunk};
       dckpt::distribute_load(metadata, ranks, 1, limits);
       dckpt::distribute_load(metadata, ranks, 1, limits, read_whole);
     }

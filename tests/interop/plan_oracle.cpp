@@ -1,13 +1,15 @@
-// plan_oracle: how the library plans, for the comparison with the planners of torch and Megatron in test_plans_torch.py and test_plans_megatron.py. One case of
-// JSON per line of standard input, one line of answer per case, {"refused": message} where the library throws.
+// plan_oracle: how the library plans, for the comparison with the planners of torch and Megatron in
+// test_plans_torch.py and test_plans_megatron.py. One case of JSON per line of standard input, one
+// line of answer per case, {"refused": message} where the library throws.
 //
 //   {"save": {"kind", "dedup", "flattened"}, "ranks": [TREE, …]}
 //     → {"ranks": [{"items": [ITEM, …], "kept": [[position in items, chunk], …], "paths": {key: path}}, …], "tensors": […], "objects": [key, …]}
 //   {"stored": [{"key", "dtype", "size", "chunks": [[offsets, sizes], …]}, …], "wanted": [[tensor, offsets, sizes], …]}
 //     → {"reads": [[wanted, chunk, offsets in the chunk, offsets in the wanted box, lengths], …]}
 //
-// A TREE is what a rank holds: {"dict": [[key, TREE], …]}, {"list": […]}, {"tuple": […]}, {"bytes": text}, {"tensor": [dtype, shape, requires_grad]}, {"shard": …}, {"object": …}
-// or a scalar. The chunk of an object is null.
+// A TREE is what a rank holds: {"dict": [[key, TREE], …]}, {"list": […]}, {"tuple": […]}, {"bytes":
+// text}, {"tensor": [dtype, shape, requires_grad]}, {"shard": …}, {"object": …} or a scalar. The
+// chunk of an object is null.
 
 #include <cstdio>
 #include <exception>
@@ -38,26 +40,34 @@ Json json_of(ShapeView shape) {
 
 Json json_of(const KeyPath& path) {
   Json json = Json::array();
-  for (const PathElement& element : path) std::visit([&](const auto& step) { json.push_back(step); }, element);
+  for (const PathElement& element : path)
+    std::visit([&](const auto& step) { json.push_back(step); }, element);
   return json;
 }
 
-ReplicaId replica_of(const Json& json) { return json.is_array() ? ReplicaId(shape_of(json)) : ReplicaId(json.get<std::int64_t>()); }
+ReplicaId replica_of(const Json& json) {
+  return json.is_array() ? ReplicaId(shape_of(json)) : ReplicaId(json.get<std::int64_t>());
+}
 
-/// {"key", "dtype", "local", "replica"} and either {"global", "offset"} or {"pieces": [[axis, rank, count], …], "prepend"}, with {"range": [begin, end]} or {"grad"}.
+/// {"key", "dtype", "local", "replica"} and either {"global", "offset"} or {"pieces": [[axis, rank,
+/// count], …], "prepend"}, with {"range": [begin, end]} or {"grad"}.
 ShardedTensor shard_of(const Json& json) {
   const auto key = json.at("key").get<std::string>();
   const DType dtype = parse_dtype(json.at("dtype").get<std::string>()).value();
   const Shape local = shape_of(json.at("local"));
-  const ShardedTensorOptions options{.replica_id = replica_of(json.at("replica")), .prepend_axis_num = json.value("prepend", 0)};
+  const ShardedTensorOptions options{.replica_id = replica_of(json.at("replica")),
+                                     .prepend_axis_num = json.value("prepend", 0)};
   Tensor data = Tensor::zeros(dtype, local);
   data.requires_grad = json.value("grad", false);
-  if (!json.contains("pieces")) return ShardedTensor::from_box(key, data, shape_of(json.at("global")), shape_of(json.at("offset")), options);
+  if (!json.contains("pieces"))
+    return ShardedTensor::from_box(key, data, shape_of(json.at("global")),
+                                   shape_of(json.at("offset")), options);
   std::vector<RankOffset> pieces;
   for (const Json& piece : json.at("pieces")) pieces.push_back({piece[0], piece[1], piece[2]});
   if (!json.contains("range")) return ShardedTensor::from_rank_offsets(key, data, pieces, options);
   const FlattenedRange range{json.at("range")[0], json.at("range")[1]};
-  return ShardedTensor::from_rank_offsets_flat(key, Tensor::zeros(dtype, {range.end - range.begin}), local, pieces, range, options);
+  return ShardedTensor::from_rank_offsets_flat(key, Tensor::zeros(dtype, {range.end - range.begin}),
+                                               local, pieces, range, options);
 }
 
 Value value_of(const Json& json);
@@ -85,13 +95,17 @@ Value value_of(const Json& json) {
   if (kind == "tuple") return Value::tuple(values_of(content));
   if (kind == "bytes") return Value::bytes(to_bytes(content.get<std::string>()));
   if (kind == "tensor") {
-    Tensor tensor = Tensor::zeros(parse_dtype(content[0].get<std::string>()).value(), shape_of(content[1]));
+    Tensor tensor =
+        Tensor::zeros(parse_dtype(content[0].get<std::string>()).value(), shape_of(content[1]));
     tensor.requires_grad = content[2].get<bool>();
     return tensor;
   }
   if (kind == "shard") return shard_of(content);
   if (kind == "object") {
-    return ShardedObject{.key = content.at("key"), .data = "object", .global_shape = shape_of(content.at("global")), .global_offset = shape_of(content.at("offset")),
+    return ShardedObject{.key = content.at("key"),
+                         .data = "object",
+                         .global_shape = shape_of(content.at("global")),
+                         .global_offset = shape_of(content.at("offset")),
                          .replica_id = replica_of(content.at("replica"))};
   }
   if (kind != "dict") throw std::invalid_argument("unknown kind of value: " + kind);
@@ -102,14 +116,23 @@ Value value_of(const Json& json) {
 
 Json json_of(const WriteItem& item) {
   if (item.kind == WriteItem::Kind::kObject) return {{"key", item.key}};
-  return {{"key", item.key}, {"dtype", to_string(item.properties.dtype)}, {"grad", item.properties.requires_grad}, {"size", json_of(item.size)}, {"offsets", json_of(item.chunk.offsets)},
+  return {{"key", item.key},
+          {"dtype", to_string(item.properties.dtype)},
+          {"grad", item.properties.requires_grad},
+          {"size", json_of(item.size)},
+          {"offsets", json_of(item.chunk.offsets)},
           {"sizes", json_of(item.chunk.sizes)}};
 }
 
 Json json_of(const TensorMetadata& tensor) {
   Json chunks = Json::array();
-  for (std::size_t i = 0; i < tensor.chunks.size(); ++i) chunks.push_back({json_of(tensor.chunks.offsets(i)), json_of(tensor.chunks.sizes(i))});
-  return {{"key", tensor.key}, {"dtype", to_string(tensor.properties.dtype)}, {"grad", tensor.properties.requires_grad}, {"size", json_of(tensor.size)}, {"chunks", std::move(chunks)},
+  for (std::size_t i = 0; i < tensor.chunks.size(); ++i)
+    chunks.push_back({json_of(tensor.chunks.offsets(i)), json_of(tensor.chunks.sizes(i))});
+  return {{"key", tensor.key},
+          {"dtype", to_string(tensor.properties.dtype)},
+          {"grad", tensor.properties.requires_grad},
+          {"size", json_of(tensor.size)},
+          {"chunks", std::move(chunks)},
           {"shape", json_of(tensor.global_shape())}};
 }
 
@@ -118,37 +141,47 @@ Json plan_save(const Json& job) {
   SaveOptions options;
   options.planner.kind = parse_planner_kind(how.at("kind").get<std::string>()).value();
   options.planner.dedup = parse_dedup(how.at("dedup").get<std::string>()).value();
-  options.compat = options.planner.kind == PlannerKind::kMegatron ? Compat::kMegatron : Compat::kDcp;
-  options.flattened = how.at("flattened") == "megatron" ? FlattenedForm::kMegatron : FlattenedForm::kBoxes;
+  options.compat =
+      options.planner.kind == PlannerKind::kMegatron ? Compat::kMegatron : Compat::kDcp;
+  options.flattened =
+      how.at("flattened") == "megatron" ? FlattenedForm::kMegatron : FlattenedForm::kBoxes;
 
   Json ranks = Json::array();
   GlobalPlanner planner({.kind = options.planner.kind, .dedup = options.planner.dedup});
   for (const Json& tree : job.at("ranks")) {
-    const DescribedState described = describe_state(value_of(tree), options, static_cast<int>(ranks.size()));
+    const DescribedState described =
+        describe_state(value_of(tree), options, static_cast<int>(ranks.size()));
     const SavePlan plan = plan_local_save(described.shards, options.flattened);
     planner.add(plan);
     Json items = Json::array(), paths = Json::object();
     for (const WriteItem& item : plan) items.push_back(json_of(item));
     for (const auto& [key, path] : described.paths) paths[key] = json_of(path);
-    ranks.push_back({{"items", std::move(items)}, {"kept", Json::array()}, {"paths", std::move(paths)}});
+    ranks.push_back(
+        {{"items", std::move(items)}, {"kept", Json::array()}, {"paths", std::move(paths)}});
   }
   const GlobalPlan plan = std::move(planner).finish();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     for (std::size_t i = 0; i < plan.items[rank].size(); ++i) {
       const GlobalPlan::Slot& slot = plan.slots[rank][i];
-      ranks[rank]["kept"].push_back({plan.items[rank][i].item, slot.is_object ? Json() : Json(slot.chunk)});
+      ranks[rank]["kept"].push_back(
+          {plan.items[rank][i].item, slot.is_object ? Json() : Json(slot.chunk)});
     }
   }
   Json tensors = Json::array(), objects = Json::array();
   for (const TensorMetadata& tensor : plan.metadata.tensors) tensors.push_back(json_of(tensor));
   for (const ObjectMetadata& object : plan.metadata.objects) objects.push_back(object.key);
-  return {{"ranks", std::move(ranks)}, {"tensors", std::move(tensors)}, {"objects", std::move(objects)}};
+  return {{"ranks", std::move(ranks)},
+          {"tensors", std::move(tensors)},
+          {"objects", std::move(objects)}};
 }
 
-/// The coordinates in a row-major box of these sizes at which a view begins; it must have the box's strides.
+/// The coordinates in a row-major box of these sizes at which a view begins; it must have the box's
+/// strides.
 Json corner_of(const StridedView& view, ShapeView sizes) {
   const Shape strides = row_major_strides(sizes);
-  if (view.strides != strides) throw std::logic_error("the strides of a read item are " + to_string(view.strides) + " in a box of " + to_string(sizes));
+  if (view.strides != strides)
+    throw std::logic_error("the strides of a read item are " + to_string(view.strides) +
+                           " in a box of " + to_string(sizes));
   Json corner = Json::array();
   std::int64_t rest = view.offset;
   for (const std::int64_t stride : strides) {
@@ -161,19 +194,27 @@ Json corner_of(const StridedView& view, ShapeView sizes) {
 Json plan_load(const Json& job) {
   Metadata metadata;
   for (const Json& stored : job.at("stored")) {
-    TensorMetadata tensor{stored.at("key"), {.dtype = parse_dtype(stored.at("dtype").get<std::string>()).value()}, shape_of(stored.at("size")),
-                          BoxList(stored.at("size").size()), {}};
-    for (const Json& chunk : stored.at("chunks")) tensor.chunks.push_back(shape_of(chunk[0]), shape_of(chunk[1]));
+    TensorMetadata tensor{stored.at("key"),
+                          {.dtype = parse_dtype(stored.at("dtype").get<std::string>()).value()},
+                          shape_of(stored.at("size")),
+                          BoxList(stored.at("size").size()),
+                          {}};
+    for (const Json& chunk : stored.at("chunks"))
+      tensor.chunks.push_back(shape_of(chunk[0]), shape_of(chunk[1]));
     metadata.tensors.push_back(std::move(tensor));
   }
   std::vector<WantedShard> wanted;
   for (const Json& part : job.at("wanted")) {
-    wanted.push_back({.tensor = part[0], .destination = static_cast<std::uint32_t>(wanted.size()), .box = {shape_of(part[1]), shape_of(part[2])}});
+    wanted.push_back({.tensor = part[0],
+                      .destination = static_cast<std::uint32_t>(wanted.size()),
+                      .box = {shape_of(part[1]), shape_of(part[2])}});
   }
   Json reads = Json::array();
   for (const ReadItem& item : plan_reads(metadata, wanted)) {
-    reads.push_back({item.destination, item.chunk, corner_of(item.source, metadata.tensors[item.tensor].chunks.sizes(item.chunk)),
-                     corner_of(item.target, wanted[item.destination].box.sizes), json_of(item.sizes)});
+    reads.push_back({item.destination, item.chunk,
+                     corner_of(item.source, metadata.tensors[item.tensor].chunks.sizes(item.chunk)),
+                     corner_of(item.target, wanted[item.destination].box.sizes),
+                     json_of(item.sizes)});
   }
   return {{"reads", std::move(reads)}};
 }

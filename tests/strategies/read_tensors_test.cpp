@@ -17,9 +17,9 @@
 namespace dckpt {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::counting;
 using testing::FakeReader;
+using ::testing::HasSubstr;
 
 template <typename Body>
 void expect_corrupt(const std::string& part, const Body& body) {
@@ -38,14 +38,16 @@ std::uint64_t memory_in_use() {
 
 class WatchedFile final : public ReadableFile {
  public:
-  WatchedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& peak) : file_(std::move(file)), peak_(peak) {}
+  WatchedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& peak)
+      : file_(std::move(file)), peak_(peak) {}
   const std::string& name() const noexcept override { return file_->name(); }
   std::uint64_t size() const noexcept override { return file_->size(); }
   void prefetch(std::uint64_t, std::uint64_t) const override {}
   void read(std::uint64_t offset, MutableByteView into) const override {
     file_->read(offset, into);
     const std::uint64_t now = memory_in_use();
-    for (std::uint64_t peak = peak_; peak < now && !peak_.compare_exchange_weak(peak, now);) {}
+    for (std::uint64_t peak = peak_; peak < now && !peak_.compare_exchange_weak(peak, now);) {
+    }
   }
 
  private:
@@ -58,10 +60,16 @@ class WatchedStorage final : public Storage {
  public:
   explicit WatchedStorage(const Storage& base) : base_(base) {}
   std::string describe(const std::string& name) const override { return base_.describe(name); }
-  std::vector<FileInfo> list(const std::string& directory) const override { return base_.list(directory); }
+  std::vector<FileInfo> list(const std::string& directory) const override {
+    return base_.list(directory);
+  }
   std::optional<FileInfo> stat(const std::string& name) const override { return base_.stat(name); }
-  std::unique_ptr<ReadableFile> open(const std::string& name) const override { return std::make_unique<WatchedFile>(base_.open(name), peak); }
-  std::unique_ptr<WritableFile> create(const std::string&, const CreateOptions&) override { return nullptr; }
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    return std::make_unique<WatchedFile>(base_.open(name), peak);
+  }
+  std::unique_ptr<WritableFile> create(const std::string&, const CreateOptions&) override {
+    return nullptr;
+  }
   void make_directory(const std::string&) override {}
   void rename(const std::string&, const std::string&) override {}
   void exchange(const std::string&, const std::string&) override {}
@@ -78,7 +86,9 @@ class WatchedStorage final : public Storage {
 class Bent final : public CheckpointReader {
  public:
   explicit Bent(const Shape& shape, std::vector<Box> boxes = {}, std::size_t tensors = 1) {
-    for (std::size_t i = 0; i < tensors; ++i) base_.tensor("t" + std::to_string(i), DType::kFloat32, shape, counting<float>(static_cast<std::size_t>(numel(shape))), boxes);
+    for (std::size_t i = 0; i < tensors; ++i)
+      base_.tensor("t" + std::to_string(i), DType::kFloat32, shape,
+                   counting<float>(static_cast<std::size_t>(numel(shape))), boxes);
     base_.write();
   }
   std::function<void(ChunkPayload&, const Place&)> bend = [](ChunkPayload&, const Place&) {};
@@ -96,7 +106,8 @@ class Bent final : public CheckpointReader {
   const Metadata& metadata() const noexcept override { return base_.metadata(); }
   const WatchedStorage& storage() const noexcept override { return storage_; }
   Value common_state() const override { return {}; }
-  ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                      const ReadableFile& file) const override {
     ChunkPayload payload = base_.locate(tensor, chunk, file);
     bend(payload, metadata().tensors[tensor].places[chunk]);
     return payload;
@@ -116,13 +127,16 @@ std::vector<float> floats(const Tensor& tensor) {
   return {first, first + tensor.numel()};
 }
 
-ReadStats read_part(const CheckpointReader& reader, const Box& box, const ReadOptions& options = {}) {
+ReadStats read_part(const CheckpointReader& reader, const Box& box,
+                    const ReadOptions& options = {}) {
   const Tensor into = Tensor::empty(DType::kFloat32, box.sizes);
   const WantedShard wanted{.tensor = 0, .destination = 0, .box = box};
   return read_tensors(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&into, 1}, options);
 }
 
-constexpr auto kEverything = [](const Bent& reader) { return whole(reader.metadata().tensors[0].size); };
+constexpr auto kEverything = [](const Bent& reader) {
+  return whole(reader.metadata().tensors[0].size);
+};
 
 // Checksums
 
@@ -131,7 +145,8 @@ TEST(ReadTensors, ComparesWhatSeveralThreadsReadOfOneRecord) {
   reader.record_crcs();
   EXPECT_EQ(read_part(reader, kEverything(reader), {.threads = 3}).bytes_unchecked, 0u);
   reader.record_crcs(1);
-  expect_corrupt("another CRC-32 than was recorded", [&] { read_part(reader, kEverything(reader), {.threads = 3}); });
+  expect_corrupt("another CRC-32 than was recorded",
+                 [&] { read_part(reader, kEverything(reader), {.threads = 3}); });
   EXPECT_EQ(read_part(reader, kEverything(reader), {.verify = false}).bytes_unchecked, 40 * kMiB);
 }
 
@@ -142,14 +157,18 @@ TEST(ReadTensors, CountsWhatNothingIsRecordedForAndWhatIsReadInPart) {
   EXPECT_EQ(read_part(reader, {{0, 0}, {512, 1024}}).bytes_unchecked, 2 * kMiB) << "half a record";
   Bent small({8, 8}, {}, 3);
   small.record_crcs(1);
-  expect_corrupt("another CRC-32", [&] { read_part(small, {{0, 0}, {1, 8}}); });  // read as a whole, for it is small
+  expect_corrupt("another CRC-32", [&] {
+    read_part(small, {{0, 0}, {1, 8}});
+  });  // read as a whole, for it is small
 }
 
 TEST(ReadTensors, GoesOnWithARecordInTheNextCallAndOnTheNextRank) {
   Bent reader({1024, 1024});
   for (const std::uint32_t damage : {0u, 1u}) {
     reader.record_crcs(damage);
-    const auto check = [&](const std::function<void()>& last) { damage == 0 ? last() : expect_corrupt("another CRC-32", last); };
+    const auto check = [&](const std::function<void()>& last) {
+      damage == 0 ? last() : expect_corrupt("another CRC-32", last);
+    };
     RecordChecks here(reader.metadata());
     read_part(reader, {{0, 0}, {100, 1024}}, {.checks = &here});
     EXPECT_EQ(here.unchecked_bytes(), 100u * 4096);
@@ -164,8 +183,10 @@ TEST(ReadTensors, GoesOnWithARecordInTheNextCallAndOnTheNextRank) {
 TEST(RecordChecks, RefusesAnotherRanksRubbish) {
   const Bent reader({4});
   RecordChecks checks(reader.metadata());
-  for (const char* const rubbish : {"\x01", "\x01\x05\x01\x01\x01\x01\x01", "\x01\x00\x01\x01\x04\x01\x01"}) {
-    expect_corrupt("rank 1's checksums", [&] { checks.take(as_bytes(rubbish), "rank 1's checksums"); });
+  for (const char* const rubbish :
+       {"\x01", "\x01\x05\x01\x01\x01\x01\x01", "\x01\x00\x01\x01\x04\x01\x01"}) {
+    expect_corrupt("rank 1's checksums",
+                   [&] { checks.take(as_bytes(rubbish), "rank 1's checksums"); });
   }
 }
 
@@ -177,11 +198,21 @@ TEST(ReadTensors, NeverTouchesBytesOutsideAChunksPlaceWhateverTheReaderSays) {
       [](ChunkPayload& payload, const Place&) { payload.offset -= 4; },
       [](ChunkPayload& payload, const Place&) { payload.offset = UINT64_MAX; },
       [](ChunkPayload& payload, const Place&) { payload.dtype = DType::kFloat64; },
-      [](ChunkPayload& payload, const Place&) { payload.contiguous = false, payload.strides = {1024, 1}; },
-      [](ChunkPayload& payload, const Place&) { payload.contiguous = false, payload.strides = {-8, 1}; },
-      [](ChunkPayload& payload, const Place&) { payload.contiguous = false, payload.strides = {INT64_MAX, INT64_MAX}; },
-      [](ChunkPayload& payload, const Place&) { payload.contiguous = false, payload.strides = {1}; },
-      [](ChunkPayload& payload, const Place& place) { payload.record = {place.offset, place.length + 1, 0}; },
+      [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {1024, 1};
+      },
+      [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {-8, 1};
+      },
+      [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {INT64_MAX, INT64_MAX};
+      },
+      [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {1};
+      },
+      [](ChunkPayload& payload, const Place& place) {
+        payload.record = {place.offset, place.length + 1, 0};
+      },
   };
   for (const Shape& shape : {Shape{8, 8}, Shape{512, 512}}) {  // read in batches, and in ranges
     Bent reader(shape, {}, 3);
@@ -189,7 +220,9 @@ TEST(ReadTensors, NeverTouchesBytesOutsideAChunksPlaceWhateverTheReaderSays) {
       reader.bend = lie;
       const Tensor into = Tensor::empty(DType::kFloat32, shape);
       const WantedShard wanted{.tensor = 1, .destination = 0, .box = whole(shape)};
-      expect_corrupt("not inside the place of their chunk", [&] { read_tensors(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&into, 1}); });
+      expect_corrupt("not inside the place of their chunk", [&] {
+        read_tensors(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&into, 1});
+      });
     }
   }
 }
@@ -200,7 +233,10 @@ TEST(ReadTensors, StagingIsABoundHoweverManyThreadsThereAre) {
   constexpr std::uint64_t kSlack = 512 << 10;  // plans, files, threads
   for (const bool transposed : {false, true}) {
     Bent reader({1024, 4096}, {}, 4);  // 16 MiB each
-    if (transposed) reader.bend = [](ChunkPayload& payload, const Place&) { payload.contiguous = false, payload.strides = {1, 1024}; };
+    if (transposed)
+      reader.bend = [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {1, 1024};
+      };
     std::vector<Tensor> columns;
     std::vector<WantedShard> wanted;
     for (std::uint32_t i = 0; i < 4; ++i) {

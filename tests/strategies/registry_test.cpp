@@ -10,9 +10,9 @@
 namespace dckpt {
 namespace {
 
+using dckpt::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using dckpt::testing::error_of;
 
 struct DummyOptions {
   int level = 1;
@@ -23,7 +23,10 @@ struct DummyOptions {
 class Dummy final : public SaveStrategy {
  public:
   explicit Dummy(const DummyOptions& given) : options(given) {}
-  WrittenItems write_data(Storage&, const std::string&, int, const SavePlan&, ItemSource&) const override { return {}; }
+  WrittenItems write_data(Storage&, const std::string&, int, const SavePlan&,
+                          ItemSource&) const override {
+    return {};
+  }
   void write_metadata(Storage&, const std::string&, const Metadata&, const Value*) const override {}
   const DummyOptions options;
 };
@@ -33,7 +36,11 @@ SaveStrategyEntry dummy(int version, Capabilities capabilities = {}) {
       config::field("level", &DummyOptions::level, config::integer(1, 9)),
       config::field("fast", &DummyOptions::fast, config::flag()),
   }};
-  return {.name = "dummy", .version = version, .about = "for this test", .capabilities = capabilities, .make = [schema](const SaveOptions& options) {
+  return {.name = "dummy",
+          .version = version,
+          .about = "for this test",
+          .capabilities = capabilities,
+          .make = [schema](const SaveOptions& options) {
             return std::make_unique<Dummy>(read_options(schema, options.strategy));
           }};
 }
@@ -46,12 +53,15 @@ class StrategyRegistry : public ::testing::Test {
     register_strategy(dummy(2));
   }
 
-  static SaveOptions asking_for(const std::string& backend) { return Policy::from_text("version: 1\nsave:\n  backend: " + backend).save; }
+  static SaveOptions asking_for(const std::string& backend) {
+    return Policy::from_text("version: 1\nsave:\n  backend: " + backend).save;
+  }
 };
 
 TEST_F(StrategyRegistry, HoldsTheBuiltInOnes) {
   EXPECT_EQ(find_save_strategy("torch_dist").version, 1);
-  for (const char* const name : {"torch_dist", "dcp", "zarr", "torch"}) EXPECT_EQ(find_load_strategy(name).name, name);
+  for (const char* const name : {"torch_dist", "dcp", "zarr", "torch"})
+    EXPECT_EQ(find_load_strategy(name).name, name);
 }
 
 TEST_F(StrategyRegistry, TheNewestVersionIsTakenUnlessOneIsNamed) {
@@ -72,26 +82,39 @@ TEST_F(StrategyRegistry, AnEntryOfTheSameNameAndVersionIsReplaced) {
 TEST_F(StrategyRegistry, AnErrorListsWhatExistsAndSuggests) {
   const CheckpointError error = error_of([] { find_save_strategy("torch_dits"); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), AllOf(HasSubstr("no strategy saves with backend 'torch_dits'; there are: 'torch_dist version 1', 'dummy version 1'"),
+  EXPECT_THAT(error.message(), AllOf(HasSubstr("no strategy saves with backend 'torch_dits'; there "
+                                               "are: 'torch_dist version 1', 'dummy version 1'"),
                                      HasSubstr("(did you mean 'torch_dist'?)")));
-  EXPECT_THAT(error_of([] { find_save_strategy("dummy", 7); }).message(), HasSubstr("no strategy saves with backend 'dummy' version 7; there are:"));
-  EXPECT_THAT(error_of([] { find_load_strategy("tensorstore"); }).message(), HasSubstr("no strategy reads backend 'tensorstore'"));
+  EXPECT_THAT(error_of([] { find_save_strategy("dummy", 7); }).message(),
+              HasSubstr("no strategy saves with backend 'dummy' version 7; there are:"));
+  EXPECT_THAT(error_of([] { find_load_strategy("tensorstore"); }).message(),
+              HasSubstr("no strategy reads backend 'tensorstore'"));
 }
 
 TEST_F(StrategyRegistry, AStrategyReadsItsOwnOptionsFromThePolicy) {
-  const auto strategy = make_save_strategy(asking_for("{name: dummy, options: {level: 4, fast: true}}"));
+  const auto strategy =
+      make_save_strategy(asking_for("{name: dummy, options: {level: 4, fast: true}}"));
   EXPECT_EQ(dynamic_cast<const Dummy&>(*strategy).options.level, 4);
   EXPECT_TRUE(dynamic_cast<const Dummy&>(*strategy).options.fast);
-  EXPECT_EQ(dynamic_cast<const Dummy&>(*make_save_strategy(asking_for("{name: dummy}"))).options.level, 1);
+  EXPECT_EQ(
+      dynamic_cast<const Dummy&>(*make_save_strategy(asking_for("{name: dummy}"))).options.level,
+      1);
 }
 
 TEST_F(StrategyRegistry, OptionsThatDoNotFitAreAllReportedWithTheirPlaces) {
-  const CheckpointError error = error_of([] { make_save_strategy(asking_for("{name: dummy, options: {level: 10, levl: 2}}")); });
+  const CheckpointError error = error_of(
+      [] { make_save_strategy(asking_for("{name: dummy, options: {level: 10, levl: 2}}")); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(error.message(), AllOf(HasSubstr("options of strategy dummy:3:43: save.backend.options.level: found '10', expected an integer from 1 to 9"),
-                                     HasSubstr("save.backend.options has no field 'levl' (did you mean 'level'?)")));
-  EXPECT_THAT(error_of([] { make_save_strategy(asking_for("{name: torch_dist, options: {level: 1}}")); }).message(),
-              HasSubstr("strategy 'torch_dist' has no options of its own, but save.backend.options has 'level'"));
+  EXPECT_THAT(error.message(),
+              AllOf(HasSubstr("options of strategy dummy:3:43: save.backend.options.level: found "
+                              "'10', expected an integer from 1 to 9"),
+                    HasSubstr("save.backend.options has no field 'levl' (did you mean 'level'?)")));
+  EXPECT_THAT(
+      error_of([] {
+        make_save_strategy(asking_for("{name: torch_dist, options: {level: 1}}"));
+      }).message(),
+      HasSubstr(
+          "strategy 'torch_dist' has no options of its own, but save.backend.options has 'level'"));
 }
 
 TEST_F(StrategyRegistry, WhatAStrategyCannotDoIsRefused) {
@@ -99,24 +122,37 @@ TEST_F(StrategyRegistry, WhatAStrategyCannotDoIsRefused) {
     options.strategy.name = "dummy";
     return error_of([&] { make_save_strategy(options); }).message();
   };
-  EXPECT_THAT(refusal({.flattened = FlattenedForm::kMegatron}), HasSubstr("stores flattened tensors as boxes only"));
+  EXPECT_THAT(refusal({.flattened = FlattenedForm::kMegatron}),
+              HasSubstr("stores flattened tensors as boxes only"));
   EXPECT_THAT(refusal({.compat = Compat::kDcp}), HasSubstr("it has one form only"));
   EXPECT_THAT(refusal({.integrity = true}), HasSubstr("it writes no integrity manifest"));
 }
 
 TEST_F(StrategyRegistry, AFactoryThatMakesNothingIsAnError) {
-  register_strategy(SaveStrategyEntry{.name = "empty", .make = [](const SaveOptions&) { return std::unique_ptr<SaveStrategy>(); }});
-  register_strategy(LoadStrategyEntry{.name = "empty", .open = [](std::shared_ptr<Storage>, const OpenHints&) { return std::unique_ptr<CheckpointReader>(); }});
+  register_strategy(SaveStrategyEntry{
+      .name = "empty", .make = [](const SaveOptions&) { return std::unique_ptr<SaveStrategy>(); }});
+  register_strategy(
+      LoadStrategyEntry{.name = "empty", .open = [](std::shared_ptr<Storage>, const OpenHints&) {
+                          return std::unique_ptr<CheckpointReader>();
+                        }});
   SaveOptions options;
   options.strategy.name = "empty";
-  EXPECT_THAT(error_of([&] { make_save_strategy(options); }).what(), HasSubstr("'empty' has made nothing"));
-  EXPECT_THAT(error_of([&] { find_load_strategy("empty").open(nullptr, {}); }).what(), HasSubstr("'empty' has made nothing"));
+  EXPECT_THAT(error_of([&] { make_save_strategy(options); }).what(),
+              HasSubstr("'empty' has made nothing"));
+  EXPECT_THAT(error_of([&] { find_load_strategy("empty").open(nullptr, {}); }).what(),
+              HasSubstr("'empty' has made nothing"));
 }
 
 TEST_F(StrategyRegistry, EntriesNeedANameAndAFactory) {
-  EXPECT_EQ(error_of([] { register_strategy(SaveStrategyEntry{.name = "x"}); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error_of([] { register_strategy(LoadStrategyEntry{.open = [](std::shared_ptr<Storage>, const OpenHints&) { return std::unique_ptr<CheckpointReader>(); }}); }).code(),
+  EXPECT_EQ(error_of([] { register_strategy(SaveStrategyEntry{.name = "x"}); }).code(),
             ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      error_of([] {
+        register_strategy(LoadStrategyEntry{.open = [](std::shared_ptr<Storage>, const OpenHints&) {
+          return std::unique_ptr<CheckpointReader>();
+        }});
+      }).code(),
+      ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

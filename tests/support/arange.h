@@ -17,14 +17,17 @@ inline Tensor part_of_arange(const Shape& shape, const Box& box) {
   auto* const out = reinterpret_cast<float*>(part.data());
   for (std::int64_t i = 0; i < part.numel(); ++i) {
     std::int64_t global = 0;
-    for (std::size_t axis = 0; axis < shape.size(); ++axis) global += (box.offsets[axis] + i / local[axis] % box.sizes[axis]) * strides[axis];
+    for (std::size_t axis = 0; axis < shape.size(); ++axis)
+      global += (box.offsets[axis] + i / local[axis] % box.sizes[axis]) * strides[axis];
     out[i] = static_cast<float>(global);
   }
   return part;
 }
 
 /// All of it.
-inline Tensor arange(const Shape& shape) { return part_of_arange(shape, whole(shape)); }
+inline Tensor arange(const Shape& shape) {
+  return part_of_arange(shape, whole(shape));
+}
 
 /// A destination in which every element that a load leaves out shows.
 inline Tensor untouched(const Shape& shape) {

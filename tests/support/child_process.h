@@ -19,7 +19,8 @@
 
 namespace dckpt::testing {
 
-/// A forked copy of this process that runs `body` and ends with 0, or 1 if it throws. Killed with its owner. One at a time, while no other threads run.
+/// A forked copy of this process that runs `body` and ends with 0, or 1 if it throws. Killed with
+/// its owner. One at a time, while no other threads run.
 class ChildProcess {
  public:
   explicit ChildProcess(const std::function<void()>& body) : id_(::fork()) {
@@ -39,7 +40,8 @@ class ChildProcess {
 
   pid_t id() const noexcept { return id_; }
   bool ended() const noexcept { return id_ == 0; }
-  /// Waits for the next event of the process, or of one of its threads if they are traced: its thread and its status.
+  /// Waits for the next event of the process, or of one of its threads if they are traced: its
+  /// thread and its status.
   std::pair<pid_t, int> next_event() {
     int status = 0;
     const pid_t thread = ::waitpid(-1, &status, __WALL);
@@ -64,32 +66,40 @@ class ChildProcess {
 
 /// Whether a system call changes files.
 inline bool changes_files(const __ptrace_syscall_info& call) {
-  constexpr std::array kCalls = {SYS_mkdirat,  SYS_renameat2, SYS_unlinkat, SYS_fsync,     SYS_fdatasync, SYS_write,
-                                 SYS_pwrite64, SYS_writev,    SYS_pwritev,  SYS_ftruncate, SYS_fallocate};
+  constexpr std::array kCalls = {SYS_mkdirat,   SYS_renameat2, SYS_unlinkat, SYS_fsync,
+                                 SYS_fdatasync, SYS_write,     SYS_pwrite64, SYS_writev,
+                                 SYS_pwritev,   SYS_ftruncate, SYS_fallocate};
   const auto number = static_cast<long>(call.entry.nr);
-  return std::ranges::find(kCalls, number) != kCalls.end() || (number == SYS_openat && (call.entry.args[2] & O_CREAT) != 0);
+  return std::ranges::find(kCalls, number) != kCalls.end() ||
+         (number == SYS_openat && (call.entry.args[2] & O_CREAT) != 0);
 }
 
 enum class Ended { kKilled, kFinished, kFailed, kNotTraceable };
 
-/// Runs `body` in a child process and kills it before its `number`-th system call that changes files, in any of its threads, counted from 1 after `body` has
-/// called its argument.
-inline Ended killed_at(std::uint64_t number, const std::function<void(const std::function<void()>& start)>& body) {
+/// Runs `body` in a child process and kills it before its `number`-th system call that changes
+/// files, in any of its threads, counted from 1 after `body` has called its argument.
+inline Ended killed_at(std::uint64_t number,
+                       const std::function<void(const std::function<void()>& start)>& body) {
   ChildProcess child([&] {
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(77);
     body([] { ::raise(SIGSTOP); });
   });
   auto [thread, status] = child.next_event();
-  if (child.ended()) return WIFEXITED(status) && WEXITSTATUS(status) == 77 ? Ended::kNotTraceable : Ended::kFailed;
+  if (child.ended())
+    return WIFEXITED(status) && WEXITSTATUS(status) == 77 ? Ended::kNotTraceable : Ended::kFailed;
   const auto options = PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL | PTRACE_O_TRACECLONE;
   if (::ptrace(PTRACE_SETOPTIONS, thread, nullptr, options) != 0) return Ended::kNotTraceable;
   for (std::uint64_t calls = 0;;) {
     ::ptrace(PTRACE_SYSCALL, thread, nullptr, nullptr);
     std::tie(thread, status) = child.next_event();
-    if (child.ended()) return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? Ended::kFinished : Ended::kFailed;
+    if (child.ended())
+      return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? Ended::kFinished : Ended::kFailed;
     __ptrace_syscall_info call{};
-    if (!WIFSTOPPED(status) || WSTOPSIG(status) != (SIGTRAP | 0x80) || ::ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof call, &call) <= 0) continue;
-    if (call.op == PTRACE_SYSCALL_INFO_ENTRY && changes_files(call) && ++calls == number) return Ended::kKilled;  // by the destructor
+    if (!WIFSTOPPED(status) || WSTOPSIG(status) != (SIGTRAP | 0x80) ||
+        ::ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof call, &call) <= 0)
+      continue;
+    if (call.op == PTRACE_SYSCALL_INFO_ENTRY && changes_files(call) && ++calls == number)
+      return Ended::kKilled;  // by the destructor
   }
 }
 

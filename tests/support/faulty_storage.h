@@ -13,10 +13,11 @@
 
 namespace dckpt {
 
-/// What happens at one operation of a FaultyStorage. All operations count, those of its open files too, from 1.
+/// What happens at one operation of a FaultyStorage. All operations count, those of its open files
+/// too, from 1.
 struct Fault {
   enum class Kind {
-    kError,             ///< it fails; an append has written half by then, a removal has removed some
+    kError,  ///< it fails; an append has written half by then, a removal has removed some
     kErrorAfterEffect,  ///< it is done but reports an error, as a network file system may
     kCrash,             ///< as kError, and every later operation fails too: the process is dead
   };
@@ -24,11 +25,15 @@ struct Fault {
   std::uint64_t at = 0;  ///< number of the operation; 0 for never
 };
 
-/// Passes everything through to `storage` but fails as told. Injected errors say "injected". Safe to use from several threads.
+/// Passes everything through to `storage` but fails as told. Injected errors say "injected". Safe
+/// to use from several threads.
 class FaultyStorage final : public Storage {
  public:
-  explicit FaultyStorage(std::shared_ptr<Storage> storage, Fault fault = {}, bool can_exchange = true)
-      : storage_(std::move(storage)), can_exchange_(can_exchange), plan_(std::make_shared<Plan>(fault)) {}
+  explicit FaultyStorage(std::shared_ptr<Storage> storage, Fault fault = {},
+                         bool can_exchange = true)
+      : storage_(std::move(storage)),
+        can_exchange_(can_exchange),
+        plan_(std::make_shared<Plan>(fault)) {}
 
   std::uint64_t operations() const { return plan_->operations; }
   bool fired() const { return plan_->fault.at != 0 && plan_->operations >= plan_->fault.at; }
@@ -42,10 +47,14 @@ class FaultyStorage final : public Storage {
     return plan_->run("stat", [&] { return storage_->stat(name); });
   }
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
-    return plan_->run("open", [&] { return std::make_unique<FaultyReadableFile>(storage_->open(name), plan_); });
+    return plan_->run(
+        "open", [&] { return std::make_unique<FaultyReadableFile>(storage_->open(name), plan_); });
   }
-  std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options = {}) override {
-    return plan_->run("create", [&] { return std::make_unique<FaultyWritableFile>(storage_->create(name, options), plan_); });
+  std::unique_ptr<WritableFile> create(const std::string& name,
+                                       const CreateOptions& options = {}) override {
+    return plan_->run("create", [&] {
+      return std::make_unique<FaultyWritableFile>(storage_->create(name, options), plan_);
+    });
   }
   void make_directory(const std::string& name) override {
     plan_->run("make_directory", [&] { storage_->make_directory(name); });
@@ -55,12 +64,14 @@ class FaultyStorage final : public Storage {
   }
   void exchange(const std::string& a, const std::string& b) override {
     plan_->run("exchange", [&] {
-      if (!can_exchange_) throw CheckpointError(ErrorCode::kUnsupported, "this storage cannot exchange");
+      if (!can_exchange_)
+        throw CheckpointError(ErrorCode::kUnsupported, "this storage cannot exchange");
       storage_->exchange(a, b);
     });
   }
   void remove_all(const std::string& name) override {
-    plan_->run("remove_all", [&] { storage_->remove_all(name); }, [&] { remove_some(name); });
+    plan_->run(
+        "remove_all", [&] { storage_->remove_all(name); }, [&] { remove_some(name); });
   }
   void sync_directory(const std::string& directory) override {
     plan_->run("sync_directory", [&] { storage_->sync_directory(directory); });
@@ -71,12 +82,18 @@ class FaultyStorage final : public Storage {
     explicit Plan(Fault planned) : fault(planned) {}
 
     template <typename Work>
-    auto run(const char* what, Work&& work, const std::function<void()>& half = {}) -> decltype(work()) {
+    auto run(const char* what, Work&& work, const std::function<void()>& half = {})
+        -> decltype(work()) {
       const std::uint64_t number = ++operations;
-      if (fault.at == 0 || number < fault.at || (number > fault.at && fault.kind != Fault::Kind::kCrash)) return work();
+      if (fault.at == 0 || number < fault.at ||
+          (number > fault.at && fault.kind != Fault::Kind::kCrash))
+        return work();
       if (number == fault.at && fault.kind == Fault::Kind::kErrorAfterEffect) work();
       if (number == fault.at && fault.kind != Fault::Kind::kErrorAfterEffect && half) half();
-      throw CheckpointError(ErrorCode::kIo, std::string(number == fault.at ? "injected fault" : "injected: dead since the crash") + " at operation " + std::to_string(number) + " (" + what + ")");
+      throw CheckpointError(
+          ErrorCode::kIo,
+          std::string(number == fault.at ? "injected fault" : "injected: dead since the crash") +
+              " at operation " + std::to_string(number) + " (" + what + ")");
     }
 
     const Fault fault;
@@ -85,13 +102,16 @@ class FaultyStorage final : public Storage {
 
   class FaultyReadableFile final : public ReadableFile {
    public:
-    FaultyReadableFile(std::unique_ptr<ReadableFile> file, std::shared_ptr<Plan> plan) : file_(std::move(file)), plan_(std::move(plan)) {}
+    FaultyReadableFile(std::unique_ptr<ReadableFile> file, std::shared_ptr<Plan> plan)
+        : file_(std::move(file)), plan_(std::move(plan)) {}
     const std::string& name() const noexcept override { return file_->name(); }
     std::uint64_t size() const noexcept override { return file_->size(); }
     void read(std::uint64_t offset, MutableByteView into) const override {
       plan_->run("read", [&] { file_->read(offset, into); });
     }
-    void prefetch(std::uint64_t offset, std::uint64_t length) const override { file_->prefetch(offset, length); }
+    void prefetch(std::uint64_t offset, std::uint64_t length) const override {
+      file_->prefetch(offset, length);
+    }
 
    private:
     std::unique_ptr<ReadableFile> file_;
@@ -100,11 +120,14 @@ class FaultyStorage final : public Storage {
 
   class FaultyWritableFile final : public WritableFile {
    public:
-    FaultyWritableFile(std::unique_ptr<WritableFile> file, std::shared_ptr<Plan> plan) : file_(std::move(file)), plan_(std::move(plan)) {}
+    FaultyWritableFile(std::unique_ptr<WritableFile> file, std::shared_ptr<Plan> plan)
+        : file_(std::move(file)), plan_(std::move(plan)) {}
     const std::string& name() const noexcept override { return file_->name(); }
     std::uint64_t position() const noexcept override { return file_->position(); }
     void append(std::span<const ByteView> parts) override {
-      plan_->run("append", [&] { file_->append(parts); }, [&] { file_->append(parts.first(parts.size() / 2)); });
+      plan_->run(
+          "append", [&] { file_->append(parts); },
+          [&] { file_->append(parts.first(parts.size() / 2)); });
     }
     void sync() override {
       plan_->run("sync", [&] { file_->sync(); });
@@ -122,7 +145,8 @@ class FaultyStorage final : public Storage {
     const auto info = storage_->stat(name);
     if (!info || info->kind != FileInfo::Kind::kDirectory) return;
     const auto entries = storage_->list(name);
-    for (std::size_t i = 0; i < (entries.size() + 1) / 2; ++i) storage_->remove_all(join_name(name, entries[i].name));
+    for (std::size_t i = 0; i < (entries.size() + 1) / 2; ++i)
+      storage_->remove_all(join_name(name, entries[i].name));
   }
 
   std::shared_ptr<Storage> storage_;

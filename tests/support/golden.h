@@ -14,7 +14,9 @@
 namespace dckpt::testing {
 
 /// The checkpoint of tests/data/checkpoints/NAME, as its producer left it.
-inline std::filesystem::path golden(const std::string& name) { return std::filesystem::path(DCKPT_TEST_DATA) / "checkpoints" / name / "ckpt"; }
+inline std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(DCKPT_TEST_DATA) / "checkpoints" / name / "ckpt";
+}
 
 /// Its expected.json (tests/data/README.md).
 inline Value golden_expected(const std::string& name) {
@@ -31,7 +33,9 @@ inline Value describe_content(const CheckpointReader& reader, std::size_t tensor
   const Tensor content = read_box(reader, tensor, whole(entry.size));
   ValueList shape;
   for (const std::int64_t extent : entry.global_shape()) shape.emplace_back(extent);
-  return Value::dict({{"dtype", std::string(to_string(content.dtype()))}, {"shape", Value::list(std::move(shape))}, {"sha256", sha256_hex(content.bytes())}});
+  return Value::dict({{"dtype", std::string(to_string(content.dtype()))},
+                      {"shape", Value::list(std::move(shape))},
+                      {"sha256", sha256_hex(content.bytes())}});
 }
 
 }  // namespace dckpt::testing

@@ -13,12 +13,16 @@ class Random {
   Random() : seed_(seed_from_environment()), engine_(seed_) {}
 
   /// Both ends included.
-  std::int64_t between(std::int64_t low, std::int64_t high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine_); }
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
+  }
   bool chance(int percent) { return between(1, 100) <= percent; }
   std::mt19937_64& engine() { return engine_; }
 
   /// For SCOPED_TRACE, so that a failure can be replayed.
-  std::string trace(int round) const { return "DCKPT_TEST_SEED=" + std::to_string(seed_) + " round " + std::to_string(round); }
+  std::string trace(int round) const {
+    return "DCKPT_TEST_SEED=" + std::to_string(seed_) + " round " + std::to_string(round);
+  }
 
  private:
   static std::uint64_t seed_from_environment() {

@@ -13,14 +13,16 @@
 
 namespace dckpt {
 
-/// What of the things that were never synced is still there after a power cut. Operations on one directory survive in their order;
-/// between directories and files there is no order.
+/// What of the things that were never synced is still there after a power cut. Operations on one
+/// directory survive in their order; between directories and files there is no order.
 struct PowerCut {
   enum class Kind { kLosesUnsynced, kKeepsUnsynced, kMixed } kind = Kind::kLosesUnsynced;
-  unsigned seed = 0;  ///< of kMixed: each directory is as it was synced or as it is now, each file keeps some length between the two
+  unsigned seed = 0;  ///< of kMixed: each directory is as it was synced or as it is now, each file
+                      ///< keeps some length between the two
 };
 
-/// A memory storage that knows which contents and directory entries were made durable, and can show what a power cut would leave.
+/// A memory storage that knows which contents and directory entries were made durable, and can show
+/// what a power cut would leave.
 class SimulatedDisk final : public Storage {
  public:
   /// The tree as the next boot finds it.
@@ -33,11 +35,18 @@ class SimulatedDisk final : public Storage {
   }
 
   std::string describe(const std::string& name) const override { return current_->describe(name); }
-  std::vector<FileInfo> list(const std::string& directory) const override { return current_->list(directory); }
-  std::optional<FileInfo> stat(const std::string& name) const override { return current_->stat(name); }
-  std::unique_ptr<ReadableFile> open(const std::string& name) const override { return current_->open(name); }
+  std::vector<FileInfo> list(const std::string& directory) const override {
+    return current_->list(directory);
+  }
+  std::optional<FileInfo> stat(const std::string& name) const override {
+    return current_->stat(name);
+  }
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    return current_->open(name);
+  }
 
-  std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions& options = {}) override {
+  std::unique_ptr<WritableFile> create(const std::string& name,
+                                       const CreateOptions& options = {}) override {
     const std::lock_guard lock(mutex_);
     auto file = current_->create(name, options);
     const auto node = std::make_shared<Node>();
@@ -100,7 +109,10 @@ class SimulatedDisk final : public Storage {
 
   class File final : public WritableFile {
    public:
-    File(SimulatedDisk& disk, std::unique_ptr<WritableFile> file, NodePtr node) : disk_(disk), file_(std::move(file)), node_(std::move(node)) { node_->file = true; }
+    File(SimulatedDisk& disk, std::unique_ptr<WritableFile> file, NodePtr node)
+        : disk_(disk), file_(std::move(file)), node_(std::move(node)) {
+      node_->file = true;
+    }
 
     const std::string& name() const noexcept override { return file_->name(); }
     std::uint64_t position() const noexcept override { return file_->position(); }
@@ -108,7 +120,8 @@ class SimulatedDisk final : public Storage {
     void append(std::span<const ByteView> parts) override {
       const std::lock_guard lock(disk_.mutex_);
       file_->append(parts);
-      for (const ByteView part : parts) node_->content.insert(node_->content.end(), part.begin(), part.end());
+      for (const ByteView part : parts)
+        node_->content.insert(node_->content.end(), part.begin(), part.end());
     }
 
     void sync() override {
@@ -129,7 +142,8 @@ class SimulatedDisk final : public Storage {
   NodePtr& entry(const std::string& name) {
     const std::string directory = parent_name(name);
     Node* node = root_.get();
-    for (const std::string_view component : directory_components(directory)) node = node->entries.at(std::string(component)).get();
+    for (const std::string_view component : directory_components(directory))
+      node = node->entries.at(std::string(component)).get();
     return node->entries[base_name(name)];
   }
 
@@ -140,11 +154,14 @@ class SimulatedDisk final : public Storage {
     }
   }
 
-  static void copy_surviving(const Node& node, const std::string& path, PowerCut::Kind kind, std::mt19937& random, Storage& into) {
-    const bool keep = kind == PowerCut::Kind::kMixed ? random() % 2 == 0 : kind == PowerCut::Kind::kKeepsUnsynced;
+  static void copy_surviving(const Node& node, const std::string& path, PowerCut::Kind kind,
+                             std::mt19937& random, Storage& into) {
+    const bool keep =
+        kind == PowerCut::Kind::kMixed ? random() % 2 == 0 : kind == PowerCut::Kind::kKeepsUnsynced;
     if (node.file) {
       std::size_t size = keep ? node.content.size() : node.durable_size;
-      if (kind == PowerCut::Kind::kMixed && random() % 2 == 0) size = node.durable_size + random() % (node.content.size() - node.durable_size + 1);
+      if (kind == PowerCut::Kind::kMixed && random() % 2 == 0)
+        size = node.durable_size + random() % (node.content.size() - node.durable_size + 1);
       into.create(path)->append(ByteView(node.content).first(size));
       return;
     }

@@ -10,8 +10,9 @@
 
 namespace dckpt::testing {
 
-/// Passes everything through to `comm`, and calls `at` before and after each operation, which may throw or end the process. Moments are counted from 1: odd
-/// ones come before an operation, even ones after it.
+/// Passes everything through to `comm`, and calls `at` before and after each operation, which may
+/// throw or end the process. Moments are counted from 1: odd ones come before an operation, even
+/// ones after it.
 class WatchedCommunicator final : public Communicator {
   template <typename Operation>
   auto watch(Operation&& operation) {
@@ -22,7 +23,8 @@ class WatchedCommunicator final : public Communicator {
   }
 
  public:
-  WatchedCommunicator(Communicator& comm, std::function<void(std::uint64_t moment)> at) : comm_(comm), at_(std::move(at)) {}
+  WatchedCommunicator(Communicator& comm, std::function<void(std::uint64_t moment)> at)
+      : comm_(comm), at_(std::move(at)) {}
 
   std::uint64_t moments() const noexcept { return moments_; }
   /// Bytes of this rank's buffers in gathers, so far.

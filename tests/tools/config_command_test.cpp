@@ -15,11 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using testing::golden;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::StartsWith;
-using testing::golden;
 using testing::run_tool;
+using ::testing::StartsWith;
 using testing::ToolRun;
 
 constexpr const char* kModel = "mcore-0.14-flattened-tp2pp2dp2";
@@ -52,9 +52,14 @@ TEST(ToolConfig, EveryProblemIsALineAndTheExitCodeIsOne) {
   const PolicyFile policy("version: 1\nsave:\n  integrty: none\n  io: {threads: 0}\n");
   const ToolRun run = run_tool({"config", "check", policy.text()});
   EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.out, AllOf(StartsWith(policy.text() + ":3:3: save has no field 'integrty' (did you mean 'integrity'?)"),
-                             HasSubstr("\n" + policy.text() + ":4:17: save.io.threads: found '0', expected an integer from 1 to 1024\n")));
-  EXPECT_THAT(run.err, StartsWith("dckpt: error: 2 problems in '" + policy.text() + "', the first: "));
+  EXPECT_THAT(
+      run.out,
+      AllOf(StartsWith(policy.text() +
+                       ":3:3: save has no field 'integrty' (did you mean 'integrity'?)"),
+            HasSubstr("\n" + policy.text() +
+                      ":4:17: save.io.threads: found '0', expected an integer from 1 to 1024\n")));
+  EXPECT_THAT(run.err,
+              StartsWith("dckpt: error: 2 problems in '" + policy.text() + "', the first: "));
 }
 
 TEST(ToolConfig, ProblemsForProgramsHaveLineAndColumn) {
@@ -75,14 +80,19 @@ TEST(ToolConfig, AStrategyThatTheToolDoesNotKnowIsReportedWithThoseItKnows) {
   const PolicyFile policy("version: 1\nsave: {strategy: torch_dits}\nload: {strategy: zar}\n");
   const ToolRun run = run_tool({"config", "check", policy.text()});
   EXPECT_EQ(run.exit_code, 6);
-  EXPECT_THAT(run.out, HasSubstr(":2:18: save.strategy: no strategy saves with backend 'torch_dits'; there are: 'torch_dist version 1' (did you mean 'torch_dist'?)"));
+  EXPECT_THAT(run.out,
+              HasSubstr(":2:18: save.strategy: no strategy saves with backend 'torch_dits'; there "
+                        "are: 'torch_dist version 1' (did you mean 'torch_dist'?)"));
   EXPECT_THAT(run.out, HasSubstr(":3:18: load.strategy: no strategy reads backend 'zar'"));
   const PolicyFile long_form("version: 1\nsave:\n  backend: {name: torch_dist, version: 7}\n");
-  EXPECT_THAT(run_tool({"config", "check", long_form.text()}).out, HasSubstr(":3:12: save.strategy: no strategy saves with backend 'torch_dist' version 7"));
+  EXPECT_THAT(
+      run_tool({"config", "check", long_form.text()}).out,
+      HasSubstr(":3:12: save.strategy: no strategy saves with backend 'torch_dist' version 7"));
 }
 
 TEST(ToolConfig, ShowPrintsAPolicyThatSaysTheSame) {
-  const PolicyFile policy("version: 1\nload: {threads: 5, rename: [{from: '^a', to: \"\\\\0\"}]}\n");
+  const PolicyFile policy(
+      "version: 1\nload: {threads: 5, rename: [{from: '^a', to: \"\\\\0\"}]}\n");
   const ToolRun run = run_tool({"config", "show", policy.text()});
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_THAT(run.out, HasSubstr("\n  threads: 5\n"));
@@ -104,7 +114,8 @@ TEST(ToolConfig, ShowOfAPolicyWithProblemsPrintsNone) {
 }
 
 TEST(ToolConfig, PoliciesThatComeWithItGoByTheirNames) {
-  EXPECT_EQ(Policy::from_text(run_tool({"config", "show", "production"}).out), Policy::shipped("production"));
+  EXPECT_EQ(Policy::from_text(run_tool({"config", "show", "production"}).out),
+            Policy::shipped("production"));
   const ToolRun slip = run_tool({"config", "check", "prodution"});
   EXPECT_EQ(slip.exit_code, 2);
   EXPECT_THAT(slip.err, HasSubstr("did you mean 'production'?"));
@@ -132,7 +143,8 @@ TEST(ToolConfig, ConvertTakesFromThePolicyWhatNoOptionSays) {
   EXPECT_TRUE(fs::exists(plain / ".metadata"));
   EXPECT_FALSE(fs::exists(plain / "metadata.json"));
 
-  const PolicyFile policy("version: 1\nsave: {compat: megatron-0.19, integrity: sha256, io: {files_per_rank: 2}}\n");
+  const PolicyFile policy(
+      "version: 1\nsave: {compat: megatron-0.19, integrity: sha256, io: {files_per_rank: 2}}\n");
   const fs::path newer = convert("newer", {"--policy", policy.text()});
   EXPECT_TRUE(fs::exists(newer / "integrity.json"));
   EXPECT_TRUE(fs::exists(newer / "__0_1.distcp"));
@@ -147,7 +159,8 @@ TEST(ToolConfig, ConvertTakesFromThePolicyWhatNoOptionSays) {
 TEST(ToolConfig, ConvertRefusesAPolicyWithProblemsBeforeItWrites) {
   const TempDir directory;
   const PolicyFile policy("version: 1\nsave: {compat: none}\n");
-  const ToolRun run = run_tool({"convert", golden(kModel).string(), (directory / "out").string(), "--policy", policy.text()});
+  const ToolRun run = run_tool({"convert", golden(kModel).string(), (directory / "out").string(),
+                                "--policy", policy.text()});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr(policy.text() + ":2:16: save.compat: found 'none'"));
   EXPECT_FALSE(fs::exists(directory / "out"));

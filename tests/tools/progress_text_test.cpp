@@ -9,8 +9,10 @@ namespace {
 constexpr std::uint64_t kMiB = 1 << 20;
 
 TEST(ProgressText, ShowsShareBytesRateAndTimeLeft) {
-  EXPECT_EQ(progress_text(256 * kMiB, 1024 * kMiB, 2.0), " 25%  256.0 MiB of 1.0 GiB  128.0 MiB/s  0:06 left");
-  EXPECT_EQ(progress_text(kMiB, 4096 * kMiB, 1.0), "  0%  1.0 MiB of 4.0 GiB  1.0 MiB/s  1:08:15 left");
+  EXPECT_EQ(progress_text(256 * kMiB, 1024 * kMiB, 2.0),
+            " 25%  256.0 MiB of 1.0 GiB  128.0 MiB/s  0:06 left");
+  EXPECT_EQ(progress_text(kMiB, 4096 * kMiB, 1.0),
+            "  0%  1.0 MiB of 4.0 GiB  1.0 MiB/s  1:08:15 left");
 }
 
 TEST(ProgressText, NothingToDoIsDone) {

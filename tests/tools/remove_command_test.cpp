@@ -11,8 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::golden;
+using ::testing::HasSubstr;
 using testing::run_tool;
 using testing::ToolRun;
 
@@ -28,7 +28,8 @@ TEST(ToolRemove, TakesAPrefixOutAndSaysWhatStays) {
   const Copy copy;
   const ToolRun dry = run_tool({"remove", copy.text(), "--prefix", "optimizer.", "--dry-run"});
   EXPECT_EQ(dry.exit_code, 0) << dry.err;
-  EXPECT_THAT(dry.out, AllOf(HasSubstr("stay in files that hold other keys too"), HasSubstr("dry run: nothing was removed\n")));
+  EXPECT_THAT(dry.out, AllOf(HasSubstr("stay in files that hold other keys too"),
+                             HasSubstr("dry run: nothing was removed\n")));
   EXPECT_THAT(run_tool({"inspect", copy.text()}).out, HasSubstr("optimizer.state"));
 
   const Value json = run_tool({"remove", copy.text(), "--prefix", "optimizer.", "--json"}).json();
@@ -49,9 +50,11 @@ TEST(ToolRemove, APrefixWithoutKeysIsAUsageError) {
 }
 
 TEST(ToolRemove, OtherFormatsAreRefused) {
-  const ToolRun run = run_tool({"remove", golden("mcore-0.14-zarr-tp2pp1dp2").string(), "--prefix", "decoder"});
+  const ToolRun run =
+      run_tool({"remove", golden("mcore-0.14-zarr-tp2pp1dp2").string(), "--prefix", "decoder"});
   EXPECT_EQ(run.exit_code, 6);
-  EXPECT_THAT(run.err, HasSubstr("not from zarr; 'dckpt convert --exclude' makes a copy without them"));
+  EXPECT_THAT(run.err,
+              HasSubstr("not from zarr; 'dckpt convert --exclude' makes a copy without them"));
 }
 
 }  // namespace

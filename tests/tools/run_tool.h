@@ -15,7 +15,7 @@ namespace dckpt::testing {
 
 /// What a run of the tool left behind.
 struct ToolRun {
-  int exit_code = -1;   ///< 128 + n when it was killed by signal n
+  int exit_code = -1;  ///< 128 + n when it was killed by signal n
   std::string out;
   std::string err;
 
@@ -27,7 +27,8 @@ inline std::string slurp(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Runs the built tool with these words, without a terminal. `stdout_to` takes standard output elsewhere: a redirection or pipe of the shell.
+/// Runs the built tool with these words, without a terminal. `stdout_to` takes standard output
+/// elsewhere: a redirection or pipe of the shell.
 inline ToolRun run_tool(std::vector<std::string> words, const std::string& stdout_to = "") {
   const TempDir scratch;
   const auto quote = [](const std::string& word) {
@@ -38,7 +39,8 @@ inline ToolRun run_tool(std::vector<std::string> words, const std::string& stdou
   const auto in_scratch = [&](const char* name) { return quote((scratch / name).string()); };
   std::string line = "{ " + quote(DCKPT_TOOL);
   for (const std::string& word : words) line += " " + quote(word);
-  line += " </dev/null 2>" + in_scratch("err") + "; echo $? >" + in_scratch("code") + "; } " + (stdout_to.empty() ? ">" + in_scratch("out") : stdout_to);
+  line += " </dev/null 2>" + in_scratch("err") + "; echo $? >" + in_scratch("code") + "; } " +
+          (stdout_to.empty() ? ">" + in_scratch("out") : stdout_to);
   if (std::system(line.c_str()) == -1) throw std::runtime_error("no shell");
   return {std::stoi(slurp(scratch / "code")), slurp(scratch / "out"), slurp(scratch / "err")};
 }

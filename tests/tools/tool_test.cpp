@@ -12,8 +12,8 @@
 
 #include "dckpt/cli.h"
 #include "dist_checkpointing/save.h"
-#include "mapping/state/sharded_tensor.h"
 #include "examples/raw_strategy/raw_strategy.h"
+#include "mapping/state/sharded_tensor.h"
 #include "tests/support/golden.h"
 #include "tests/tools/run_tool.h"
 
@@ -23,13 +23,13 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using testing::golden;
+using testing::golden_expected;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::StartsWith;
-using testing::golden;
-using testing::golden_expected;
 using testing::run_tool;
+using ::testing::StartsWith;
 using testing::ToolRun;
 
 constexpr const char* kSynthetic = "mcore-0.14-synthetic";
@@ -37,13 +37,17 @@ constexpr const char* kModel = "mcore-0.14-flattened-tp2pp2dp2";
 
 /// A copy that may be damaged.
 struct Copy {
-  explicit Copy(const std::string& name) { fs::copy(golden(name), path(), fs::copy_options::recursive); }
+  explicit Copy(const std::string& name) {
+    fs::copy(golden(name), path(), fs::copy_options::recursive);
+  }
   fs::path path() const { return directory / "ckpt"; }
   std::string text() const { return path().string(); }
   TempDir directory;
 };
 
-std::string path_of(const std::string& name) { return golden(name).string(); }
+std::string path_of(const std::string& name) {
+  return golden(name).string();
+}
 
 std::vector<std::string> members(const Value& dict) {
   std::vector<std::string> names;
@@ -54,7 +58,9 @@ std::vector<std::string> members(const Value& dict) {
 TEST(Tool, WithoutArgumentsGivesAnOverview) {
   const ToolRun run = run_tool({});
   EXPECT_EQ(run.exit_code, 0);
-  for (const char* const command : {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"}) EXPECT_THAT(run.out, HasSubstr(command));
+  for (const char* const command :
+       {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"})
+    EXPECT_THAT(run.out, HasSubstr(command));
   EXPECT_THAT(run.err, IsEmpty());
 }
 
@@ -89,29 +95,39 @@ TEST(Tool, ASignalStopsAConversionWhichRemovesWhatItHasBegun) {
 TEST(Tool, AFileThatMayNotGrowIsAnErrorThatLeavesNothing) {
   const TempDir directory;
   const fs::path target = directory / "copy";
-  const std::string line = "ulimit -f 8; exec '" DCKPT_TOOL "' convert '" + path_of(kModel) + "' '" + target.string() + "' >/dev/null 2>&1";
+  const std::string line = "ulimit -f 8; exec '" DCKPT_TOOL "' convert '" + path_of(kModel) +
+                           "' '" + target.string() + "' >/dev/null 2>&1";
   const int status = std::system(line.c_str());
   EXPECT_EQ(WEXITSTATUS(status), 3);
   EXPECT_TRUE(fs::is_empty(directory.path()));
 }
 
 TEST(Tool, EveryCommandExplainsItselfWithExamples) {
-  for (const char* const command : {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"}) {
+  for (const char* const command :
+       {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"}) {
     const ToolRun run = run_tool({command, "--help"});
     EXPECT_EQ(run.exit_code, 0) << command;
-    EXPECT_THAT(run.out, AllOf(HasSubstr("Example"), HasSubstr("--json"), HasSubstr(std::string("dckpt ") + command)));
+    EXPECT_THAT(run.out, AllOf(HasSubstr("Example"), HasSubstr("--json"),
+                               HasSubstr(std::string("dckpt ") + command)));
   }
 }
 
 TEST(Tool, HelpFitsAHundredColumns) {
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"--help"}, {"inspect", "--help"}, {"convert", "--help"}, {"extract", "--help"}, {"diff", "--help"}, {"config", "--help"}}) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--help"},
+                                                {"inspect", "--help"},
+                                                {"convert", "--help"},
+                                                {"extract", "--help"},
+                                                {"diff", "--help"},
+                                                {"config", "--help"}}) {
     std::istringstream lines(run_tool(words).out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
   }
 }
 
-TEST(Tool, Version) { EXPECT_THAT(run_tool({"--version"}).out, ::testing::MatchesRegex("dckpt [0-9]+\\.[0-9]+\\.[0-9]+\n")); }
+TEST(Tool, Version) {
+  EXPECT_THAT(run_tool({"--version"}).out,
+              ::testing::MatchesRegex("dckpt [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
 
 TEST(Tool, WrongUsageIsTwoAndSuggests) {
   const ToolRun slip = run_tool({"inspekt", "x"});
@@ -134,7 +150,8 @@ TEST(Tool, ExitCodesTellWhatIsWrong) {
   EXPECT_THAT(corrupt.err, AllOf(StartsWith("dckpt: error: "), HasSubstr(".metadata")));
   fs::remove(broken.path() / ".metadata");
   EXPECT_EQ(run_tool({"inspect", broken.text()}).exit_code, 5);
-  std::ofstream(broken.path() / "metadata.json") << R"({"sharded_backend": "other", "sharded_backend_version": 7})";
+  std::ofstream(broken.path() / "metadata.json")
+      << R"({"sharded_backend": "other", "sharded_backend_version": 7})";
   const ToolRun unsupported = run_tool({"inspect", broken.text()});
   EXPECT_EQ(unsupported.exit_code, 6);
   EXPECT_THAT(unsupported.err, HasSubstr("metadata.json"));
@@ -144,10 +161,12 @@ TEST(Tool, InspectJsonHasTheDocumentedShape) {
   const ToolRun run = run_tool({"inspect", path_of(kSynthetic), "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Value json = run.json();
-  EXPECT_THAT(members(json), ElementsAre("format", "version", "producer", "readers", "tensors", "objects", "common", "files"));
+  EXPECT_THAT(members(json), ElementsAre("format", "version", "producer", "readers", "tensors",
+                                         "objects", "common", "files"));
   EXPECT_EQ(json.at("format").as_str(), "torch_dist");
   EXPECT_EQ(json.at("version").as_int(), 1);
-  EXPECT_THAT(members(json.at("tensors").items().front()), ElementsAre("key", "dtype", "shape", "bytes", "chunks", "flattened"));
+  EXPECT_THAT(members(json.at("tensors").items().front()),
+              ElementsAre("key", "dtype", "shape", "bytes", "chunks", "flattened"));
   EXPECT_THAT(members(json.at("objects").items().front()), ElementsAre("key", "bytes"));
   const Value expected = golden_expected(kSynthetic);
   ASSERT_EQ(json.at("tensors").size(), expected.at("tensors").size());
@@ -158,25 +177,33 @@ TEST(Tool, InspectJsonHasTheDocumentedShape) {
     EXPECT_EQ(tensor.at("flattened"), wanted.at("flattened")) << tensor.at("key").as_str();
   }
   std::uint64_t files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(golden(kSynthetic))) files += entry.is_regular_file() ? 1 : 0;
+  for (const auto& entry : fs::recursive_directory_iterator(golden(kSynthetic)))
+    files += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(json.at("files").size(), files);
 }
 
 TEST(Tool, InspectReadsForPeopleInEveryView) {
-  for (const std::vector<std::string>& view : {std::vector<std::string>{}, {"--tree"}, {"--chunks"}, {"--keys", "decoder.*", "--exclude", "*bias"}}) {
+  for (const std::vector<std::string>& view : {std::vector<std::string>{},
+                                               {"--tree"},
+                                               {"--chunks"},
+                                               {"--keys", "decoder.*", "--exclude", "*bias"}}) {
     std::vector<std::string> words = {"inspect", path_of(kModel)};
     words.insert(words.end(), view.begin(), view.end());
     const ToolRun run = run_tool(words);
     EXPECT_EQ(run.exit_code, 0) << run.err;
-    EXPECT_THAT(run.out, AllOf(HasSubstr("torch_dist version 1"), HasSubstr("final_layernorm"), HasSubstr("__0_0.distcp"), Not(HasSubstr("\x1b"))));
+    EXPECT_THAT(run.out, AllOf(HasSubstr("torch_dist version 1"), HasSubstr("final_layernorm"),
+                               HasSubstr("__0_0.distcp"), Not(HasSubstr("\x1b"))));
   }
 }
 
 TEST(Tool, KeysAreChosenByGlob) {
-  const Value json = run_tool({"inspect", path_of(kModel), "--json", "--keys", "embedding.*", "--keys", "output_layer.*"}).json();
+  const Value json = run_tool({"inspect", path_of(kModel), "--json", "--keys", "embedding.*",
+                               "--keys", "output_layer.*"})
+                         .json();
   std::vector<std::string> keys;
   for (const Value& tensor : json.at("tensors").items()) keys.push_back(tensor.at("key").as_str());
-  EXPECT_THAT(keys, ::testing::Each(::testing::AnyOf(StartsWith("embedding."), StartsWith("output_layer."))));
+  EXPECT_THAT(keys, ::testing::Each(
+                        ::testing::AnyOf(StartsWith("embedding."), StartsWith("output_layer."))));
   EXPECT_GE(keys.size(), 2u);
 }
 
@@ -200,7 +227,8 @@ TEST(Tool, DigestAgreesWithTheProducer) {
     EXPECT_THAT(members(json), ElementsAre("tensors", "objects"));
     ASSERT_EQ(json.at("tensors").size(), expected.at("tensors").size()) << name;
     for (const auto& [key, tensor] : json.at("tensors").as_dict()) {
-      EXPECT_EQ(tensor.at("sha256"), expected.at("tensors").at(key).at("sha256")) << name << " " << key.as_str();
+      EXPECT_EQ(tensor.at("sha256"), expected.at("tensors").at(key).at("sha256"))
+          << name << " " << key.as_str();
       EXPECT_EQ(tensor.at("shape"), expected.at("tensors").at(key).at("global_shape"));
       EXPECT_EQ(tensor.at("dtype"), expected.at("tensors").at(key).at("dtype"));
     }
@@ -213,22 +241,26 @@ TEST(Tool, DiffEndsWithOneWhereSomethingDiffers) {
   EXPECT_THAT(same.out, HasSubstr("equal"));
   const ToolRun other = run_tool({"diff", path_of(kModel), path_of("mcore-0.14-flattened-single")});
   EXPECT_EQ(other.exit_code, 1);
-  const Value json = run_tool({"diff", path_of(kModel), path_of("mcore-0.14-flattened-single"), "--json"}).json();
+  const Value json =
+      run_tool({"diff", path_of(kModel), path_of("mcore-0.14-flattened-single"), "--json"}).json();
   EXPECT_FALSE(json.at("equal").as_bool());
   EXPECT_GT(json.at("differences").size(), 0u);
 }
 
 TEST(Tool, ExtractGivesJsonOrATensorFile) {
   const Value expected = golden_expected(kSynthetic);
-  EXPECT_EQ(members(run_tool({"extract", path_of(kSynthetic), "--objects"}).json()).size(), expected.at("objects").size());
-  EXPECT_EQ(run_tool({"extract", path_of(kSynthetic), "--common"}).json().at("str"), expected.at("common").at("str"));
+  EXPECT_EQ(members(run_tool({"extract", path_of(kSynthetic), "--objects"}).json()).size(),
+            expected.at("objects").size());
+  EXPECT_EQ(run_tool({"extract", path_of(kSynthetic), "--common"}).json().at("str"),
+            expected.at("common").at("str"));
   EXPECT_EQ(run_tool({"extract", path_of(kSynthetic), "obj.ints/shard_2_4"}).out, "11002\n");
 
   const TempDir scratch;
   const std::string file = (scratch / "w.npy").string();
   ASSERT_EQ(run_tool({"extract", path_of(kSynthetic), "dtype.float32", "-o", file}).exit_code, 0);
   const std::string npy = testing::slurp(file);
-  EXPECT_EQ(sha256_hex(as_bytes(npy).subspan(npy.size() - 48)), expected.at("tensors").at("dtype.float32").at("sha256").as_str());
+  EXPECT_EQ(sha256_hex(as_bytes(npy).subspan(npy.size() - 48)),
+            expected.at("tensors").at("dtype.float32").at("sha256").as_str());
   EXPECT_EQ(run_tool({"extract", path_of(kSynthetic), "dtype.float32", "-o", "-"}).out, npy);
 }
 
@@ -243,23 +275,34 @@ TEST(Tool, ExtractExplainsWhatItCannotDo) {
   EXPECT_EQ(slip.exit_code, 1);
   EXPECT_THAT(slip.err, HasSubstr("did you mean 'dtype.bfloat16'?"));
   EXPECT_EQ(run_tool({"extract", path_of(kSynthetic), "dtype.float32"}).exit_code, 2);
-  EXPECT_EQ(run_tool({"extract", path_of(kSynthetic), "dtype.float32", "-o", (scratch / "no" / "folder.npy").string()}).exit_code, 3);
+  EXPECT_EQ(run_tool({"extract", path_of(kSynthetic), "dtype.float32", "-o",
+                      (scratch / "no" / "folder.npy").string()})
+                .exit_code,
+            3);
 }
 
 TEST(Tool, ConvertedCheckpointIsEqual) {
   const TempDir scratch;
   const std::string result = (scratch / "plain").string();
-  const ToolRun dry = run_tool({"convert", path_of(kModel), result, "--to", "dcp", "--ranks", "3", "--dry-run"});
+  const ToolRun dry =
+      run_tool({"convert", path_of(kModel), result, "--to", "dcp", "--ranks", "3", "--dry-run"});
   EXPECT_EQ(dry.exit_code, 0) << dry.err;
   EXPECT_FALSE(fs::exists(result));
-  const ToolRun run = run_tool({"convert", path_of(kModel), result, "--to", "dcp", "--ranks", "3", "--json"});
+  const ToolRun run =
+      run_tool({"convert", path_of(kModel), result, "--to", "dcp", "--ranks", "3", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.json().at("to").as_str(), "dcp");
   EXPECT_EQ(run_tool({"verify", result, "--deep"}).exit_code, 0);
-  EXPECT_EQ(run_tool({"digest", result, "--json"}).json().at("tensors"), run_tool({"digest", path_of(kModel), "--json"}).json().at("tensors"));
-  EXPECT_EQ(run_tool({"convert", path_of(kModel), result}).exit_code, 2) << "an existing directory is not replaced";
-  EXPECT_EQ(run_tool({"convert", path_of(kModel), (scratch / "x").string(), "--max-memory", "lots"}).exit_code, 2);
-  EXPECT_EQ(run_tool({"convert", path_of(kModel), (scratch / "x").string(), "--to", "nonsense"}).exit_code, 6);
+  EXPECT_EQ(run_tool({"digest", result, "--json"}).json().at("tensors"),
+            run_tool({"digest", path_of(kModel), "--json"}).json().at("tensors"));
+  EXPECT_EQ(run_tool({"convert", path_of(kModel), result}).exit_code, 2)
+      << "an existing directory is not replaced";
+  EXPECT_EQ(run_tool({"convert", path_of(kModel), (scratch / "x").string(), "--max-memory", "lots"})
+                .exit_code,
+            2);
+  EXPECT_EQ(run_tool({"convert", path_of(kModel), (scratch / "x").string(), "--to", "nonsense"})
+                .exit_code,
+            6);
 }
 
 TEST(Tool, NumbersAreDecimal) {
@@ -301,15 +344,19 @@ TEST(Tool, PathsWithASchemeAreUnsupported) {
 TEST(Tool, FormatsAreListed) {
   EXPECT_THAT(run_tool({"formats"}).out, AllOf(HasSubstr("torch_dist"), HasSubstr("dcp")));
   const Value json = run_tool({"formats", "--json"}).json();
-  for (const Value& format : json.at("formats").items()) EXPECT_THAT(members(format), ElementsAre("name", "versions", "reads", "writes", "about"));
+  for (const Value& format : json.at("formats").items())
+    EXPECT_THAT(members(format), ElementsAre("name", "versions", "reads", "writes", "about"));
 }
 
 TEST(Tool, TrainingRootsAndFilesLeadToTheCheckpoint) {
   const TempDir root;
   fs::copy(golden(kModel), root / "iter_0000010", fs::copy_options::recursive);
-  fs::copy(golden("mcore-0.14-flattened-single"), root / "iter_0000020", fs::copy_options::recursive);
+  fs::copy(golden("mcore-0.14-flattened-single"), root / "iter_0000020",
+           fs::copy_options::recursive);
   std::ofstream(root / "latest_checkpointed_iteration.txt") << "20";
-  const auto tensors = [&](std::vector<std::string> words) { return run_tool(std::move(words)).json().at("files").size(); };
+  const auto tensors = [&](std::vector<std::string> words) {
+    return run_tool(std::move(words)).json().at("files").size();
+  };
   const std::size_t latest = tensors({"inspect", (root / "iter_0000020").string(), "--json"});
   const std::size_t first = tensors({"inspect", (root / "iter_0000010").string(), "--json"});
   ASSERT_NE(latest, first);

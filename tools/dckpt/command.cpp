@@ -11,10 +11,13 @@
 namespace dckpt::tool {
 
 std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
-  return with_context({.file = path}, [&] { return open_checkpoint(path, {.iteration = iteration}); });
+  return with_context({.file = path},
+                      [&] { return open_checkpoint(path, {.iteration = iteration}); });
 }
 
-std::string CheckpointArgument::resolved() const { return resolve_checkpoint(path, {.iteration = iteration}).string(); }
+std::string CheckpointArgument::resolved() const {
+  return resolve_checkpoint(path, {.iteration = iteration}).string();
+}
 
 void add_iteration(CLI::App& command, const std::string& option,
                    std::optional<IterationName>& iteration) {
@@ -33,15 +36,27 @@ void add_iteration(CLI::App& command, const std::string& option,
 }
 
 void add_checkpoint(CLI::App& command, CheckpointArgument& argument) {
-  command.add_option("PATH", argument.path, "Checkpoint directory, training root, or a file of a checkpoint")->required()->type_name("");
+  command
+      .add_option("PATH", argument.path,
+                  "Checkpoint directory, training root, or a file of a checkpoint")
+      ->required()
+      ->type_name("");
   add_iteration(command, "--iteration", argument.iteration);
 }
 
-void add_json(CLI::App& command, bool& json) { command.add_flag("--json", json, "Print JSON for programs"); }
+void add_json(CLI::App& command, bool& json) {
+  command.add_flag("--json", json, "Print JSON for programs");
+}
 
 void add_key_filter(CLI::App& command, KeyFilter& filter) {
-  command.add_option("--keys", filter.include, "Only keys that match this pattern (* ? [a-z]); repeatable")->type_name("GLOB")->allow_extra_args(false);
-  command.add_option("--exclude", filter.exclude, "No keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
+  command
+      .add_option("--keys", filter.include,
+                  "Only keys that match this pattern (* ? [a-z]); repeatable")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  command.add_option("--exclude", filter.exclude, "No keys that match this pattern; repeatable")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
 }
 
 void add_number(CLI::App& command, const std::string& option, const std::string& about, int largest,
@@ -65,8 +80,12 @@ void add_threads(CLI::App& command, int& threads) {
              [&threads](int number) { threads = number; });
 }
 
-void print_json(const Value& value) { print(to_json(value, 2) + "\n"); }
+void print_json(const Value& value) {
+  print(to_json(value, 2) + "\n");
+}
 
-Value to_json_list(ShapeView shape) { return Value::list(ValueList(shape.begin(), shape.end())); }
+Value to_json_list(ShapeView shape) {
+  return Value::list(ValueList(shape.begin(), shape.end()));
+}
 
 }  // namespace dckpt::tool

@@ -18,7 +18,8 @@ class App;
 
 namespace dckpt::tool {
 
-/// A subcommand: how it is called, and what it does once its options have been parsed (returns the exit code, throws CheckpointError).
+/// A subcommand: how it is called, and what it does once its options have been parsed (returns the
+/// exit code, throws CheckpointError).
 struct Command {
   const CLI::App* parser;
   std::function<int()> run;

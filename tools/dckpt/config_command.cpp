@@ -21,15 +21,19 @@ struct Options {
 
 ExitCode code_of(const ConfigProblems& problems) {
   if (problems.empty()) return kOk;
-  const bool unsupported = std::ranges::all_of(problems, [](const ConfigProblem& problem) { return problem.code == ErrorCode::kUnsupported; });
+  const bool unsupported = std::ranges::all_of(problems, [](const ConfigProblem& problem) {
+    return problem.code == ErrorCode::kUnsupported;
+  });
   return unsupported ? kUnsupported : kDiffers;
 }
 
 Value to_json_value(const ConfigProblems& problems) {
   ValueList list;
   for (const ConfigProblem& problem : problems) {
-    list.push_back(
-        Value::dict({{"line", problem.place.line}, {"column", problem.place.column}, {"code", to_string(problem.code)}, {"message", problem.message}}));
+    list.push_back(Value::dict({{"line", problem.place.line},
+                                {"column", problem.place.column},
+                                {"code", to_string(problem.code)},
+                                {"message", problem.message}}));
   }
   return Value::list(std::move(list));
 }
@@ -43,7 +47,8 @@ Value to_json_value(const YamlNode& node) {
   }
   if (node.kind == YamlNode::Kind::kMap) {
     Value map = Value::dict();
-    for (std::size_t i = 0; i < node.keys.size(); ++i) map[node.keys[i].text] = to_json_value(node.values[i]);
+    for (std::size_t i = 0; i < node.keys.size(); ++i)
+      map[node.keys[i].text] = to_json_value(node.values[i]);
     return map;
   }
   if (node.kind == YamlNode::Kind::kNull) return {};
@@ -53,14 +58,18 @@ Value to_json_value(const YamlNode& node) {
   return node.text;
 }
 
-std::string count(std::size_t number) { return grouped(number) + (number == 1 ? " problem" : " problems"); }
+std::string count(std::size_t number) {
+  return grouped(number) + (number == 1 ? " problem" : " problems");
+}
 
 void report_problems(const Options& options, const ConfigProblems& problems) {
   flush_output();
-  print_error(count(problems.size()) + " in " + dckpt::quoted(options.policy.name, 1000) + ", the first: " + to_string(problems.front(), options.policy.name));
+  print_error(count(problems.size()) + " in " + dckpt::quoted(options.policy.name, 1000) +
+              ", the first: " + to_string(problems.front(), options.policy.name));
 }
 
-/// That there are strategies of the names given, and that they take the options: the file itself cannot tell.
+/// That there are strategies of the names given, and that they take the options: the file itself
+/// cannot tell.
 void check_strategies(const std::string& text, const Policy& policy, ConfigProblems& problems) {
   ConfigProblems known;
   const YamlNode root = parse_yaml(text, known).value_or(YamlNode{});
@@ -72,7 +81,8 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
     }
   };
   check("save.strategy", [&] { make_save_strategy(policy.save); });
-  if (policy.load.strategy != "auto") check("load.strategy", [&] { find_load_strategy(policy.load.strategy); });
+  if (policy.load.strategy != "auto")
+    check("load.strategy", [&] { find_load_strategy(policy.load.strategy); });
   sort_by_place(problems);
 }
 
@@ -82,11 +92,14 @@ int run_check(const Options& options) {
   ConfigProblems& problems = checked.problems;
   check_strategies(text.yaml, checked.policy, problems);
   if (options.json) {
-    print_json(Value::dict({{"file", options.policy.name}, {"ok", problems.empty()}, {"problems", to_json_value(problems)}}));
+    print_json(Value::dict({{"file", options.policy.name},
+                            {"ok", problems.empty()},
+                            {"problems", to_json_value(problems)}}));
   } else if (problems.empty()) {
     print(styled(Style::kGreen, "OK") + "  " + shown(options.policy.name) + "\n");
   } else {
-    for (const ConfigProblem& problem : problems) print(safe_message(to_string(problem, options.policy.name)) + "\n");
+    for (const ConfigProblem& problem : problems)
+      print(safe_message(to_string(problem, options.policy.name)) + "\n");
   }
   if (!problems.empty()) report_problems(options, problems);
   return code_of(problems);
@@ -99,8 +112,10 @@ int run_show(const Options& options) {
     report_problems(options, checked.problems);
     return code_of(checked.problems);
   }
-  if (options.json) print_json(to_json_value(policy_type().show(checked.policy)));
-  else print(to_yaml(checked.policy));
+  if (options.json)
+    print_json(to_json_value(policy_type().show(checked.policy)));
+  else
+    print(to_yaml(checked.policy));
   return kOk;
 }
 
@@ -108,23 +123,36 @@ int run_show(const Options& options) {
 
 Command add_config(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand("config", "Check or show a policy: the YAML file that says how to save and load");
+  CLI::App& command = *program.add_subcommand(
+      "config", "Check or show a policy: the YAML file that says how to save and load");
   std::string names;
   for (const ShippedPolicy& policy : shipped_policies()) names += "\n  " + std::string(policy.name);
   command.footer(
-      "check reports everything that is wrong, each with line and column; show prints every field with\n"
+      "check reports everything that is wrong, each with line and column; show prints every field "
+      "with\n"
       "the value in effect, as YAML that is a policy itself.\n\n"
-      "These policies come with dckpt and go by their names:" + names + "\n\n"
+      "These policies come with dckpt and go by their names:" +
+      names +
+      "\n\n"
       "Exit codes: 0 sound; 1 something is wrong; 2 no such name; 3 the file cannot be read;\n"
       "            6 it asks for what this version cannot do, and nothing else is wrong\n\n"
       "Examples:\n"
       "  dckpt config check run.yaml\n"
       "  dckpt config show production > run.yaml\n"
       "  dckpt config check run.yaml --json | jq '.problems'");
-  command.add_option("ACTION", options->action, "check or show")->required()->type_name("")->check(CLI::IsMember({"check", "show"}).description(""));
-  command.add_option("FILE", options->policy.name, "Policy file, or the name of one that comes with dckpt")->required()->type_name("");
+  command.add_option("ACTION", options->action, "check or show")
+      ->required()
+      ->type_name("")
+      ->check(CLI::IsMember({"check", "show"}).description(""));
+  command
+      .add_option("FILE", options->policy.name,
+                  "Policy file, or the name of one that comes with dckpt")
+      ->required()
+      ->type_name("");
   add_json(command, options->json);
-  return {&command, [options] { return options->action == "check" ? run_check(*options) : run_show(*options); }};
+  return {&command, [options] {
+            return options->action == "check" ? run_check(*options) : run_show(*options);
+          }};
 }
 
 }  // namespace dckpt::tool

@@ -50,18 +50,24 @@ void print_report(const ConvertReport& report, bool dry_run) {
   Table table({{""}, {""}}, "");
   table.add({"from", shown(report.source.string()) + " (" + shown(report.from) + ")"});
   table.add({"to", shown(report.destination.string()) + " (" + shown(report.to) + ")"});
-  table.add({"content", grouped(report.tensors) + " tensors of " + human_bytes(report.bytes) + ", " + grouped(report.objects) + " objects" +
-                            (report.left_out > 0 ? "; " + grouped(report.left_out) + " left out" : "")});
-  table.add({"chunks", grouped(report.chunks_before) + " before, " + grouped(report.chunks_after) + " after, in " + grouped(report.files) +
-                           (report.files == 1 ? " file" : " files") + " for " + grouped(static_cast<std::uint64_t>(report.ranks)) +
+  table.add(
+      {"content", grouped(report.tensors) + " tensors of " + human_bytes(report.bytes) + ", " +
+                      grouped(report.objects) + " objects" +
+                      (report.left_out > 0 ? "; " + grouped(report.left_out) + " left out" : "")});
+  table.add({"chunks", grouped(report.chunks_before) + " before, " + grouped(report.chunks_after) +
+                           " after, in " + grouped(report.files) +
+                           (report.files == 1 ? " file" : " files") + " for " +
+                           grouped(static_cast<std::uint64_t>(report.ranks)) +
                            (report.ranks == 1 ? " rank" : " ranks")});
   table.add({"on disk", std::string(dry_run ? "about " : "") + human_bytes(report.disk_bytes)});
   table.print();
   for (const std::string& remark : report.remarks) print("note: " + safe_message(remark) + "\n");
-  print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n" : styled(Style::kGreen, "written") + "\n");
+  print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n"
+                : styled(Style::kGreen, "written") + "\n");
 }
 
-/// What the command line says where it says something, else the policy, whose fields that mean nothing here go to `unused`.
+/// What the command line says where it says something, else the policy, whose fields that mean
+/// nothing here go to `unused`.
 ConvertOptions merged(const Options& options, std::vector<std::string>& unused) {
   if (options.policy.name.empty()) return options.convert;
   PolicyForConversion policy = policy_for_conversion(options.policy.parsed());
@@ -83,8 +89,10 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
 /// With the options that CLI11 has left as text.
 ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) {
   ConvertOptions parsed = merged(options, unused);
-  const auto refuse = [](const std::string& option, const std::string& text, const std::string& expected) {
-    return CheckpointError(ErrorCode::kInvalidArgument, option + ": found " + dckpt::quoted(text) + ", expected " + expected);
+  const auto refuse = [](const std::string& option, const std::string& text,
+                         const std::string& expected) {
+    return CheckpointError(ErrorCode::kInvalidArgument,
+                           option + ": found " + dckpt::quoted(text) + ", expected " + expected);
   };
   if (!options.compat.empty()) {
     parsed.compat = parse_compat(options.compat);
@@ -97,7 +105,8 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
   }
   if (!options.max_memory.empty()) {
     const std::optional<std::uint64_t> size = parse_size(options.max_memory);
-    if (!size || *size == 0) throw refuse("--max-memory", options.max_memory, "a size, for example 512MiB or 4GiB");
+    if (!size || *size == 0)
+      throw refuse("--max-memory", options.max_memory, "a size, for example 512MiB or 4GiB");
     parsed.max_memory = *size;
   }
   if (options.trust_source) parsed.check_source = false;
@@ -116,12 +125,21 @@ int run_convert(const Options& options) {
   ConvertReport report;
   {
     ProgressLine progress("convert ");
-    convert_options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
-    report = with_context({.file = options.source}, [&] { return convert(options.source, options.destination, convert_options); });
+    convert_options.progress = [&](std::uint64_t done, std::uint64_t total) {
+      progress.update(done, total);
+    };
+    report = with_context({.file = options.source}, [&] {
+      return convert(options.source, options.destination, convert_options);
+    });
   }
-  if (!unused.empty()) report.remarks.push_back("of the policy, these mean nothing for one process that writes one checkpoint: " + joined(unused));
-  if (options.json) print_json(to_json_value(report, convert_options.dry_run));
-  else print_report(report, convert_options.dry_run);
+  if (!unused.empty())
+    report.remarks.push_back(
+        "of the policy, these mean nothing for one process that writes one checkpoint: " +
+        joined(unused));
+  if (options.json)
+    print_json(to_json_value(report, convert_options.dry_run));
+  else
+    print_report(report, convert_options.dry_run);
   return kOk;
 }
 
@@ -130,14 +148,18 @@ int run_convert(const Options& options) {
 Command add_convert(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   ConvertOptions& convert = options->convert;
-  CLI::App& command = *program.add_subcommand("convert", "Write a checkpoint anew: another format, other shards, fewer keys");
+  CLI::App& command = *program.add_subcommand(
+      "convert", "Write a checkpoint anew: another format, other shards, fewer keys");
   command.footer(
-      "The result appears under DST in one step when it is complete. Memory stays within --max-memory,\n"
+      "The result appears under DST in one step when it is complete. Memory stays within "
+      "--max-memory,\n"
       "whatever the size of the tensors.\n\n"
       "Who loads the result:\n"
-      "  model      by default every Megatron-Core with torch_dist (0.6 and newer) and PyTorch DCP;\n"
+      "  model      by default every Megatron-Core with torch_dist (0.6 and newer) and PyTorch "
+      "DCP;\n"
       "             --compat megatron-0.19: Megatron-Core 0.19 and newer; --to dcp: PyTorch DCP\n"
-      "  optimizer  no form serves every release. State of Megatron-Core 0.8 to 0.15 that is flattened\n"
+      "  optimizer  no form serves every release. State of Megatron-Core 0.8 to 0.15 that is "
+      "flattened\n"
       "             (fully_sharded_model_space) is resumed by these releases alone, and only with\n"
       "             --flattened megatron. fully_reshardable and dp_reshardable: 0.15 and newer.\n"
       "  The notes after a conversion, and dckpt inspect, say it of the checkpoint at hand.\n\n"
@@ -147,21 +169,47 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
-  command.add_option("SRC", options->source, "Checkpoint directory, training root, or a file of a checkpoint")->required()->type_name("");
+  command
+      .add_option("SRC", options->source,
+                  "Checkpoint directory, training root, or a file of a checkpoint")
+      ->required()
+      ->type_name("");
   command.add_option("DST", options->destination, "Directory to write")->required()->type_name("");
   add_iteration(command, "--iteration", convert.iteration);
-  command.add_option("--to", convert.to, "Format to write: torch_dist or dcp; by default that of SRC")->type_name("FORMAT");
-  command.add_option("--policy", options->policy.name, "Take from this policy what no other option says (see dckpt config)")->type_name("FILE");
-  command.add_option("--compat", options->compat, "Readers of the model: megatron (0.6 and newer), megatron-0.19, dcp")->type_name("NAME");
-  command.add_option("--flattened", options->flattened, "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")->type_name("FORM");
+  command
+      .add_option("--to", convert.to, "Format to write: torch_dist or dcp; by default that of SRC")
+      ->type_name("FORMAT");
+  command
+      .add_option("--policy", options->policy.name,
+                  "Take from this policy what no other option says (see dckpt config)")
+      ->type_name("FILE");
+  command
+      .add_option("--compat", options->compat,
+                  "Readers of the model: megatron (0.6 and newer), megatron-0.19, dcp")
+      ->type_name("NAME");
+  command
+      .add_option("--flattened", options->flattened,
+                  "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")
+      ->type_name("FORM");
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
              [&convert](int ranks) { convert.ranks = ranks; });
-  command.add_option("--include", convert.keys.include, "Only keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
-  command.add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; repeatable")->type_name("GLOB")->allow_extra_args(false);
-  command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")->type_name("SIZE");
-  command.add_flag("--integrity", convert.integrity, "Write integrity.json with a SHA-256 per file");
-  command.add_flag("--trust-source", options->trust_source, "Do not compare the source with its checksums");
-  command.add_flag("--dry-run", convert.dry_run, "Say what would be written and how large it is, write nothing");
+  command
+      .add_option("--include", convert.keys.include,
+                  "Only keys that match this pattern; repeatable")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  command
+      .add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; repeatable")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")
+      ->type_name("SIZE");
+  command.add_flag("--integrity", convert.integrity,
+                   "Write integrity.json with a SHA-256 per file");
+  command.add_flag("--trust-source", options->trust_source,
+                   "Do not compare the source with its checksums");
+  command.add_flag("--dry-run", convert.dry_run,
+                   "Say what would be written and how large it is, write nothing");
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
   add_json(command, options->json);
   return {&command, [options] {

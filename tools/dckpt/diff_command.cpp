@@ -51,14 +51,17 @@ Value to_json_value(const DiffReport& report) {
                       {"differences", Value::list(std::move(differences))}});
 }
 
-std::string either(const std::string& a, const std::string& b) { return (a.empty() ? "(nothing)" : shown(a)) + " | " + (b.empty() ? "(nothing)" : shown(b)); }
+std::string either(const std::string& a, const std::string& b) {
+  return (a.empty() ? "(nothing)" : shown(a)) + " | " + (b.empty() ? "(nothing)" : shown(b));
+}
 
 std::string what_differs(const Difference& difference) {
   if (difference.kind == Difference::Kind::kOnlyInA) return difference.a;
   if (difference.kind == Difference::Kind::kOnlyInB) return difference.b;
   if (!difference.elements) return either(difference.a, difference.b);
   const ElementDifferences& elements = *difference.elements;
-  std::string text = grouped(elements.count) + " of " + grouped(elements.elements) + (elements.elements == 1 ? " element" : " elements") + ", first at " +
+  std::string text = grouped(elements.count) + " of " + grouped(elements.elements) +
+                     (elements.elements == 1 ? " element" : " elements") + ", first at " +
                      to_string(elements.first) + ": " + either(elements.first_a, elements.first_b);
   if (elements.max_abs) text += ", max |a - b| " + shortest(*elements.max_abs);
   return text;
@@ -69,7 +72,8 @@ void print_difference(const Difference& difference) {
   constexpr std::size_t kColumns = 100;
   std::string head = to_string(difference.kind);
   head.resize(std::max<std::size_t>(head.size(), 9), ' ');
-  head += "  " + shown(difference.key) + (difference.path.empty() || difference.key.empty() ? "" : " ") + shown(difference.path);
+  head += "  " + shown(difference.key) +
+          (difference.path.empty() || difference.key.empty() ? "" : " ") + shown(difference.path);
   const std::string what = what_differs(difference);
   const bool fits = head.size() + 2 + what.size() <= kColumns;
   print(head + (fits ? "  " : "\n" + std::string(13, ' ')) + what + "\n");
@@ -78,14 +82,24 @@ void print_difference(const Difference& difference) {
 void print_report(const Options& options, const DiffReport& report) {
   if (!report.equal()) {
     print("A  " + shown(options.a.resolved()) + "\nB  " + shown(options.b.resolved()) + "\n\n");
-    for (std::size_t i = 0; i < std::min(report.differences.size(), kShownDifferences); ++i) print_difference(report.differences[i]);
-    if (report.differences.size() > kShownDifferences) print("… and " + grouped(report.differences.size() - kShownDifferences) + " more (--json lists all)\n");
+    for (std::size_t i = 0; i < std::min(report.differences.size(), kShownDifferences); ++i)
+      print_difference(report.differences[i]);
+    if (report.differences.size() > kShownDifferences)
+      print("… and " + grouped(report.differences.size() - kShownDifferences) +
+            " more (--json lists all)\n");
     print("\n");
   }
-  print(grouped(report.tensors_compared) + " tensors and " + grouped(report.objects_compared) + " objects are in both" +
-        (report.common_compared ? "; the common state was compared, too" : "; no common state was compared") + "\n");
-  print(report.equal() ? styled(Style::kGreen, "equal") + "\n"
-                       : styled(Style::kRed, grouped(report.differences.size()) + (report.differences.size() == 1 ? " difference" : " differences")) + "\n");
+  print(grouped(report.tensors_compared) + " tensors and " + grouped(report.objects_compared) +
+        " objects are in both" +
+        (report.common_compared ? "; the common state was compared, too"
+                                : "; no common state was compared") +
+        "\n");
+  print(report.equal()
+            ? styled(Style::kGreen, "equal") + "\n"
+            : styled(Style::kRed,
+                     grouped(report.differences.size()) +
+                         (report.differences.size() == 1 ? " difference" : " differences")) +
+                  "\n");
 }
 
 int run_diff(const Options& options) {
@@ -96,11 +110,15 @@ int run_diff(const Options& options) {
   DiffReport report;
   {
     ProgressLine progress("diff ");
-    diff_options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+    diff_options.progress = [&](std::uint64_t done, std::uint64_t total) {
+      progress.update(done, total);
+    };
     report = diff(*a, *b, diff_options);
   }
-  if (options.json) print_json(to_json_value(report));
-  else print_report(options, report);
+  if (options.json)
+    print_json(to_json_value(report));
+  else
+    print_report(options, report);
   return report.equal() ? kOk : kDiffers;
 }
 
@@ -108,7 +126,8 @@ int run_diff(const Options& options) {
 
 Command add_diff(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand("diff", "Compare two checkpoints of any formats and shardings");
+  CLI::App& command =
+      *program.add_subcommand("diff", "Compare two checkpoints of any formats and shardings");
   command.footer(
       "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if "
       "anything\n"

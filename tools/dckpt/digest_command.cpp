@@ -23,10 +23,13 @@ struct Options {
 Value to_json_value(const Digests& digests) {
   Value tensors = Value::dict();
   for (const TensorDigest& tensor : digests.tensors) {
-    tensors[tensor.key] = Value::dict({{"dtype", std::string(to_string(tensor.dtype))}, {"shape", to_json_list(tensor.shape)}, {"sha256", tensor.sha256}});
+    tensors[tensor.key] = Value::dict({{"dtype", std::string(to_string(tensor.dtype))},
+                                       {"shape", to_json_list(tensor.shape)},
+                                       {"sha256", tensor.sha256}});
   }
   Value objects = Value::dict();
-  for (const ObjectDigest& object : digests.objects) objects[object.key] = Value::dict({{"sha256", object.sha256}});
+  for (const ObjectDigest& object : digests.objects)
+    objects[object.key] = Value::dict({{"sha256", object.sha256}});
   return Value::dict({{"tensors", std::move(tensors)}, {"objects", std::move(objects)}});
 }
 
@@ -40,7 +43,8 @@ std::vector<Entry> in_order(std::vector<Entry> entries) {
 void print_table(const Digests& digests) {
   Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}}, "");
   for (const TensorDigest& tensor : in_order(digests.tensors))
-    table.add({tensor.sha256, std::string(to_string(tensor.dtype)), to_string(tensor.shape), shown(tensor.key)});
+    table.add({tensor.sha256, std::string(to_string(tensor.dtype)), to_string(tensor.shape),
+               shown(tensor.key)});
   for (const ObjectDigest& object : in_order(digests.objects))
     table.add({object.sha256, "object", "", shown(object.key)});
   table.print();
@@ -52,11 +56,16 @@ int run_digest(const Options& options) {
   Digests digests;
   {
     ProgressLine progress("digest ");
-    digest_options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
-    digests = with_context({.file = options.checkpoint.path}, [&] { return digest(*reader, digest_options); });
+    digest_options.progress = [&](std::uint64_t done, std::uint64_t total) {
+      progress.update(done, total);
+    };
+    digests = with_context({.file = options.checkpoint.path},
+                           [&] { return digest(*reader, digest_options); });
   }
-  if (options.json) print_json(to_json_value(digests));
-  else print_table(digests);
+  if (options.json)
+    print_json(to_json_value(digests));
+  else
+    print_table(digests);
   return kOk;
 }
 
@@ -64,9 +73,11 @@ int run_digest(const Options& options) {
 
 Command add_digest(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand("digest", "SHA-256 of each tensor as a whole and of each object");
+  CLI::App& command =
+      *program.add_subcommand("digest", "SHA-256 of each tensor as a whole and of each object");
   command.footer(
-      "A tensor is assembled from its chunks in C order, little-endian, so that its digest does not depend\n"
+      "A tensor is assembled from its chunks in C order, little-endian, so that its digest does "
+      "not depend\n"
       "on format or sharding.\n\n"
       "Examples:\n"
       "  dckpt digest iter_0001000\n"

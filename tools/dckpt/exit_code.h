@@ -7,7 +7,7 @@ namespace dckpt::tool {
 /// What the process ends with.
 enum ExitCode : int {
   kOk = 0,
-  kDiffers = 1,      ///< or verification found a problem, or request and checkpoint disagree
+  kDiffers = 1,  ///< or verification found a problem, or request and checkpoint disagree
   kUsage = 2,
   kIoFailure = 3,
   kCorrupt = 4,

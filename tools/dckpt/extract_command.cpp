@@ -47,30 +47,40 @@ void write_json(const Options& options, const Value& value) {
   file.commit();
 }
 
-TensorFileFormat file_format(const Options& options, const CheckpointReader& reader, std::size_t tensor) {
+TensorFileFormat file_format(const Options& options, const CheckpointReader& reader,
+                             std::size_t tensor) {
   if (options.output.ends_with(".safetensors")) return TensorFileFormat::kSafetensors;
   if (options.output.ends_with(".npy")) return TensorFileFormat::kNpy;
   if (options.output == "-") {
     if (is_terminal(stdout))
-      throw CheckpointError(ErrorCode::kInvalidArgument, "a tensor is not written to a terminal; redirect the output or name a file with -o");
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          "a tensor is not written to a terminal; redirect the output or name a file with -o");
     return TensorFileFormat::kNpy;
   }
   const TensorMetadata& metadata = reader.metadata().tensors[tensor];
-  const std::string what =
-      dckpt::quoted(metadata.key) + " is a tensor, " + std::string(to_string(metadata.properties.dtype)) + " " + to_string(metadata.global_shape());
-  throw CheckpointError(ErrorCode::kInvalidArgument, what + "; name a file that ends in .npy or .safetensors with -o" +
-                                                         (options.output.empty() ? "" : ", not " + dckpt::quoted(options.output)));
+  const std::string what = dckpt::quoted(metadata.key) + " is a tensor, " +
+                           std::string(to_string(metadata.properties.dtype)) + " " +
+                           to_string(metadata.global_shape());
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      what + "; name a file that ends in .npy or .safetensors with -o" +
+          (options.output.empty() ? "" : ", not " + dckpt::quoted(options.output)));
 }
 
 void extract_tensor(const Options& options, const CheckpointReader& reader, std::size_t tensor) {
   const TensorFileFormat format = file_format(options, reader, tensor);
   ProgressLine progress("extract ");
-  const TensorFileOptions file_options{.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); }};
-  std::optional<OutputFile> file;   // not before the element type is known to fit
-  write_tensor_file(reader, tensor, format, [&](ByteView bytes) {
-    if (!file) file.emplace(options.output);
-    file->write(bytes);
-  }, file_options);
+  const TensorFileOptions file_options{
+      .progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); }};
+  std::optional<OutputFile> file;  // not before the element type is known to fit
+  write_tensor_file(
+      reader, tensor, format,
+      [&](ByteView bytes) {
+        if (!file) file.emplace(options.output);
+        file->write(bytes);
+      },
+      file_options);
   file->commit();
 }
 
@@ -86,7 +96,8 @@ void extract_object(const Options& options, const Value& object) {
   file.commit();
 }
 
-/// A format without a common state has an empty one here: what reads the JSON need not tell the two apart.
+/// A format without a common state has an empty one here: what reads the JSON need not tell the two
+/// apart.
 Value common_or_empty(const CheckpointReader& reader) {
   Value common = reader.common_state();
   return common.is_none() ? Value::dict() : common;
@@ -103,13 +114,15 @@ Value all_objects(const CheckpointReader& reader) {
 
 int run_extract(const Options& options) {
   if ((options.key.empty() ? 0 : 1) + (options.common ? 1 : 0) + (options.objects ? 1 : 0) != 1) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "name exactly one thing to extract: a KEY, --common or --objects");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "name exactly one thing to extract: a KEY, --common or --objects");
   }
   const auto reader = options.checkpoint.open();
   with_context({.file = options.checkpoint.path}, [&] {
     if (options.common) return write_json(options, render(common_or_empty(*reader)));
     if (options.objects) return write_json(options, all_objects(*reader));
-    if (const auto tensor = position_of(reader->metadata().tensors, options.key)) return extract_tensor(options, *reader, *tensor);
+    if (const auto tensor = position_of(reader->metadata().tensors, options.key))
+      return extract_tensor(options, *reader, *tensor);
     if (const auto object = position_of(reader->metadata().objects, options.key))
       return extract_object(options, reader->object(*object));
     throw_no_key(reader->metadata(), options.key);
@@ -121,7 +134,8 @@ int run_extract(const Options& options) {
 
 Command add_extract(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand("extract", "Take out one tensor, an object, or the common state");
+  CLI::App& command =
+      *program.add_subcommand("extract", "Take out one tensor, an object, or the common state");
   command.footer(
       "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 "
       "and\n"
@@ -141,7 +155,10 @@ Command add_extract(CLI::App& program) {
   command.add_option("KEY", options->key, "Key of a tensor or object")->type_name("");
   command.add_flag("--common", options->common, "The common state");
   command.add_flag("--objects", options->objects, "All objects: {key: value}");
-  command.add_option("-o,--output", options->output, "File to write; - for standard output, the default of JSON")->type_name("FILE");
+  command
+      .add_option("-o,--output", options->output,
+                  "File to write; - for standard output, the default of JSON")
+      ->type_name("FILE");
   add_json(command, options->json);
   return {&command, [options] { return run_extract(*options); }};
 }

@@ -54,7 +54,8 @@ std::vector<std::pair<std::string, Row>> rows() {
 
 std::string versions_text(const Row& row) {
   std::string text;
-  for (const int version : row.versions) text += (text.empty() ? "" : ", ") + std::to_string(version);
+  for (const int version : row.versions)
+    text += (text.empty() ? "" : ", ") + std::to_string(version);
   return text.empty() ? "-" : text;
 }
 
@@ -62,17 +63,20 @@ int run_formats(bool json) {
   if (json) {
     ValueList formats;
     for (const auto& [name, row] : rows()) {
-      formats.push_back(Value::dict({{"name", name},
-                                     {"versions", Value::list(ValueList(row.versions.begin(), row.versions.end()))},
-                                     {"reads", row.reads},
-                                     {"writes", row.writes},
-                                     {"about", row.about}}));
+      formats.push_back(Value::dict(
+          {{"name", name},
+           {"versions", Value::list(ValueList(row.versions.begin(), row.versions.end()))},
+           {"reads", row.reads},
+           {"writes", row.writes},
+           {"about", row.about}}));
     }
     print_json(Value::dict({{"formats", Value::list(std::move(formats))}}));
     return kOk;
   }
   Table table({{"NAME"}, {"VERSIONS"}, {"READS"}, {"WRITES"}, {"ABOUT"}}, "");
-  for (const auto& [name, row] : rows()) table.add({shown(name), versions_text(row), row.reads ? "yes" : "no", row.writes ? "yes" : "no", shown(row.about)});
+  for (const auto& [name, row] : rows())
+    table.add({shown(name), versions_text(row), row.reads ? "yes" : "no", row.writes ? "yes" : "no",
+               shown(row.about)});
   table.print();
   return kOk;
 }
@@ -81,7 +85,8 @@ int run_formats(bool json) {
 
 Command add_formats(CLI::App& program) {
   const auto json = std::make_shared<bool>(false);
-  CLI::App& command = *program.add_subcommand("formats", "List the formats that can be read and written");
+  CLI::App& command =
+      *program.add_subcommand("formats", "List the formats that can be read and written");
   command.footer("Example:\n  dckpt formats --json");
   add_json(command, *json);
   return {&command, [json] { return run_formats(*json); }};

@@ -62,18 +62,19 @@ Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool
     tensors.push_back(std::move(entry));
   }
   ValueList objects;
-  for (const ObjectSummary& object : summary.objects) objects.push_back(Value::dict({{"key", object.key}, {"bytes", object.bytes}}));
+  for (const ObjectSummary& object : summary.objects)
+    objects.push_back(Value::dict({{"key", object.key}, {"bytes", object.bytes}}));
   ValueList files;
   for (const FileSummary& file : summary.files) files.push_back(to_json_value(file));
-  Value json =
-      Value::dict({{"format", summary.info.format},
-                   {"version", or_none(summary.info.version)},
-                   {"producer", summary.info.producer},
-                   {"readers", Value::list(ValueList(summary.readers.begin(), summary.readers.end()))},
-                   {"tensors", Value::list(std::move(tensors))},
-                   {"objects", Value::list(std::move(objects))},
-                   {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
-                   {"files", Value::list(std::move(files))}});
+  Value json = Value::dict(
+      {{"format", summary.info.format},
+       {"version", or_none(summary.info.version)},
+       {"producer", summary.info.producer},
+       {"readers", Value::list(ValueList(summary.readers.begin(), summary.readers.end()))},
+       {"tensors", Value::list(std::move(tensors))},
+       {"objects", Value::list(std::move(objects))},
+       {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
+       {"files", Value::list(std::move(files))}});
   if (resume) json["resume"] = resume_json(*resume);
   return json;
 }
@@ -81,11 +82,14 @@ Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool
 /// "Namespace, 42 entries" rather than all of them.
 std::string short_value(const Value& value) {
   constexpr std::size_t kLongest = 68;
-  const auto counted = [](const std::string& what, std::size_t count) { return what + ", " + grouped(count) + (count == 1 ? " entry" : " entries"); };
+  const auto counted = [](const std::string& what, std::size_t count) {
+    return what + ", " + grouped(count) + (count == 1 ? " entry" : " entries");
+  };
   if (value.is(Value::Kind::kOpaque)) {
     const Opaque& object = value.as_opaque();
     const std::string path = object.class_path();
-    if (object.states.size() == 1 && object.states.front().is_dict()) return shown(counted(path, object.states.front().size()));
+    if (object.states.size() == 1 && object.states.front().is_dict())
+      return shown(counted(path, object.states.front().size()));
   }
   std::string text = to_json(render(value));
   if (text.size() <= kLongest) return text;
@@ -118,8 +122,10 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
   if (summary.info.version) format += " version " + std::to_string(*summary.info.version);
   if (!summary.info.producer.empty()) format += " (" + summary.info.producer + ")";
   head.add({"format", shown(format)});
-  head.add({"on disk", human_bytes(bytes) + " in " + grouped(summary.files.size()) + (summary.files.size() == 1 ? " file" : " files")});
-  if (const Value* iteration = summary.common.find("iteration"); iteration != nullptr && iteration->is_int())
+  head.add({"on disk", human_bytes(bytes) + " in " + grouped(summary.files.size()) +
+                           (summary.files.size() == 1 ? " file" : " files")});
+  if (const Value* iteration = summary.common.find("iteration");
+      iteration != nullptr && iteration->is_int())
     head.add({"iteration", std::to_string(iteration->as_int())});
   if (const std::string optimizer = optimizer_text(summary); !optimizer.empty())
     head.add({"optimizer", optimizer});
@@ -136,14 +142,20 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
 
   print("\n");
   using Align = Table::Align;
-  Table totals({{"COUNT", Align::kRight}, {"ELEMENTS", Align::kRight}, {"SIZE", Align::kRight}, {"CONTENT"}});
+  Table totals({{"COUNT", Align::kRight},
+                {"ELEMENTS", Align::kRight},
+                {"SIZE", Align::kRight},
+                {"CONTENT"}});
   const auto add = [&](const GroupTotal& total, const char* name, bool tensors) {
-    if (total.count > 0) totals.add({grouped(total.count), tensors ? grouped(total.elements) : "", human_bytes(total.bytes), name});
+    if (total.count > 0)
+      totals.add({grouped(total.count), tensors ? grouped(total.elements) : "",
+                  human_bytes(total.bytes), name});
   };
   add(summary.weights, "model tensors", true);
   add(summary.optimizer, "optimizer tensors", true);
   add(summary.object_total, "objects", false);
-  if (summary.common.is_dict()) totals.add({grouped(summary.common.size()), "", "", "entries of the common state"});
+  if (summary.common.is_dict())
+    totals.add({grouped(summary.common.size()), "", "", "entries of the common state"});
   totals.print();
 }
 
@@ -252,7 +264,8 @@ void print_tensors(const Options& options, const CheckpointSummary& summary) {
                to_string(tensor.shape), grouped(row.chunks),
                shown(row.key) + (tensor.flattened ? "  (flattened)" : "")});
     for (const ChunkSummary& chunk : tensor.chunks) {
-      table.add({human_bytes(chunk.length), "", to_string(chunk.box), "", "  " + shown(chunk.file) + " at " + grouped(chunk.offset)});
+      table.add({human_bytes(chunk.length), "", to_string(chunk.box), "",
+                 "  " + shown(chunk.file) + " at " + grouped(chunk.offset)});
     }
   }
   table.print();
@@ -293,7 +306,8 @@ void print_rest(const CheckpointSummary& summary) {
   if (summary.common.is_dict() && summary.common.size() > 0) {
     print("\n" + styled(Style::kBold, "Common state") + "\n");
     for (const auto& [key, value] : summary.common.as_dict())
-      print("  " + (key.is_str() ? shown(key.as_str()) : short_value(key)) + styled(Style::kDim, ": ") + short_value(value) + "\n");
+      print("  " + (key.is_str() ? shown(key.as_str()) : short_value(key)) +
+            styled(Style::kDim, ": ") + short_value(value) + "\n");
   }
   print("\n" + styled(Style::kBold, "Files") + "\n");
   Table files({{"SIZE", Align::kRight}, {"NAME"}});
@@ -320,7 +334,8 @@ int run_inspect(const Options& options) {
   const bool of_root = !options.checkpoint.iteration && is_training_root(options.checkpoint.path);
   const Resume resume = of_root ? Resume(resume_choice(options.checkpoint.path)) : std::nullopt;
   const auto reader = open(options, resume);
-  const CheckpointSummary summary = with_context({.file = options.checkpoint.path}, [&] { return inspect(*reader, options.inspect); });
+  const CheckpointSummary summary = with_context({.file = options.checkpoint.path},
+                                                 [&] { return inspect(*reader, options.inspect); });
   if (options.json) {
     print_json(to_json_value(summary, resume, options.inspect.chunks));
     return kOk;

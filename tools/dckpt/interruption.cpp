@@ -28,7 +28,8 @@ Interruption::Interruption() {
   sigaddset(&watched_, SIGUSR2);  // wakes the watcher at the end
   ::pthread_sigmask(SIG_BLOCK, &watched_, &before_);
   const timespec now{};
-  if (const int pending = ::sigtimedwait(&watched_, nullptr, &now); pending > 0) ask_to_stop(pending);
+  if (const int pending = ::sigtimedwait(&watched_, nullptr, &now); pending > 0)
+    ask_to_stop(pending);
   watcher_ = std::jthread([this] { watch(); });
 }
 
@@ -56,7 +57,8 @@ int Interruption::run(const std::function<int()>& command) {
     return command();
   } catch (const CheckpointError& error) {
     if (signal_ == 0) throw;
-    print_error(std::string("stopped by a signal (") + ::strsignal(signal_) + "): " + error.message());
+    print_error(std::string("stopped by a signal (") + ::strsignal(signal_) +
+                "): " + error.message());
     return kFirstSignalExit + signal_;
   }
 }

@@ -10,9 +10,10 @@
 
 namespace dckpt::tool {
 
-/// While one lives, SIGINT, SIGTERM and SIGHUP ask the command to stop and remove what it has begun; the same signal again ends
-/// the process at once. Signals that the process was started to ignore (nohup) stay ignored. Made before other threads are,
-/// which inherit that signals go to this one's thread only.
+/// While one lives, SIGINT, SIGTERM and SIGHUP ask the command to stop and remove what it has
+/// begun; the same signal again ends the process at once. Signals that the process was started to
+/// ignore (nohup) stay ignored. Made before other threads are, which inherit that signals go to
+/// this one's thread only.
 class Interruption {
  public:
   Interruption();
@@ -22,7 +23,8 @@ class Interruption {
 
   std::stop_token token() const { return source_.get_token(); }
 
-  /// Runs a command; if it was stopped, says so and returns the exit code for the signal, 128 + its number.
+  /// Runs a command; if it was stopped, says so and returns the exit code for the signal, 128 + its
+  /// number.
   int run(const std::function<int()>& command);
 
  private:

@@ -30,7 +30,9 @@ OutputFile::OutputFile(const std::string& name) : target_(local_path(name)) {
   const bool special = is_special(target_);
   written_ =
       special ? target_ : fs::path(target_.string() + ".partial-" + std::to_string(getpid()));
-  const int descriptor = open(written_.c_str(), special ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int descriptor =
+      open(written_.c_str(),
+           special ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   file_ = descriptor < 0 ? nullptr : fdopen(descriptor, "wb");
   if (file_ == nullptr) fail("cannot create the output file");
 }
@@ -42,18 +44,22 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(const std::string& attempted) const {
-  throw CheckpointError(ErrorCode::kIo, attempted + ": " + std::strerror(errno), {.file = target_.string()});
+  throw CheckpointError(ErrorCode::kIo, attempted + ": " + std::strerror(errno),
+                        {.file = target_.string()});
 }
 
 void OutputFile::write(ByteView bytes) {
   if (file_ == nullptr) return print_bytes(bytes.data(), bytes.size());
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) fail("cannot write the output file");
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size())
+    fail("cannot write the output file");
 }
 
 void OutputFile::commit() {
   if (file_ == nullptr) return flush_output();
-  if (std::fflush(file_) != 0 || (written_ != target_ && fsync(fileno(file_)) != 0)) fail("cannot write the output file");
-  if (written_ != target_ && std::rename(written_.c_str(), target_.c_str()) != 0) fail("cannot put the output file in its place");
+  if (std::fflush(file_) != 0 || (written_ != target_ && fsync(fileno(file_)) != 0))
+    fail("cannot write the output file");
+  if (written_ != target_ && std::rename(written_.c_str(), target_.c_str()) != 0)
+    fail("cannot put the output file in its place");
   std::fclose(file_);
   file_ = nullptr;
 }

@@ -8,8 +8,9 @@
 
 namespace dckpt::tool {
 
-/// Where -o writes: a file, or stdout for "-". A file is written beside its name first and appears under it, replacing what was there, only when it is
-/// complete. Devices and pipes are written to as they are. Errors throw CheckpointError (io).
+/// Where -o writes: a file, or stdout for "-". A file is written beside its name first and appears
+/// under it, replacing what was there, only when it is complete. Devices and pipes are written to
+/// as they are. Errors throw CheckpointError (io).
 class OutputFile {
  public:
   explicit OutputFile(const std::string& name);
@@ -25,7 +26,7 @@ class OutputFile {
   [[noreturn]] void fail(const std::string& attempted) const;
 
   std::filesystem::path target_;
-  std::filesystem::path written_;   // empty for stdout
+  std::filesystem::path written_;  // empty for stdout
   std::FILE* file_ = nullptr;
 };
 

@@ -10,23 +10,26 @@
 namespace dckpt::tool {
 namespace {
 
-constexpr std::chrono::milliseconds kQuiet{300};     // shorter work shows nothing
+constexpr std::chrono::milliseconds kQuiet{300};  // shorter work shows nothing
 constexpr std::chrono::milliseconds kInterval{100};
 
 std::string duration(double seconds) {
   const auto whole = static_cast<std::uint64_t>(std::min(seconds, 359999.0));
   char text[32];
   if (whole >= 3600)
-    std::snprintf(text, sizeof text, "%u:%02u:%02u", static_cast<unsigned>(whole / 3600), static_cast<unsigned>(whole / 60 % 60),
+    std::snprintf(text, sizeof text, "%u:%02u:%02u", static_cast<unsigned>(whole / 3600),
+                  static_cast<unsigned>(whole / 60 % 60), static_cast<unsigned>(whole % 60));
+  else
+    std::snprintf(text, sizeof text, "%u:%02u", static_cast<unsigned>(whole / 60),
                   static_cast<unsigned>(whole % 60));
-  else std::snprintf(text, sizeof text, "%u:%02u", static_cast<unsigned>(whole / 60), static_cast<unsigned>(whole % 60));
   return text;
 }
 
 }  // namespace
 
 std::string progress_text(std::uint64_t done, std::uint64_t total, double seconds) {
-  const double share = total > 0 ? std::min(static_cast<double>(done) / static_cast<double>(total), 1.0) : 1.0;
+  const double share =
+      total > 0 ? std::min(static_cast<double>(done) / static_cast<double>(total), 1.0) : 1.0;
   char percent[8];
   std::snprintf(percent, sizeof percent, "%3d%%", static_cast<int>(share * 100));
   std::string text = std::string(percent) + "  " + human_bytes(done) + " of " + human_bytes(total);
@@ -38,7 +41,8 @@ std::string progress_text(std::uint64_t done, std::uint64_t total, double second
   return text;
 }
 
-ProgressLine::ProgressLine(std::string verb) : verb_(std::move(verb)), enabled_(is_terminal(stderr)), start_(Clock::now()), last_(start_) {}
+ProgressLine::ProgressLine(std::string verb)
+    : verb_(std::move(verb)), enabled_(is_terminal(stderr)), start_(Clock::now()), last_(start_) {}
 
 ProgressLine::~ProgressLine() {
   if (drawn_) std::fputs("\r\x1b[K", stderr);
@@ -50,7 +54,9 @@ void ProgressLine::update(std::uint64_t done, std::uint64_t total) {
   if (now - start_ < kQuiet || now - last_ < kInterval) return;
   last_ = now;
   drawn_ = true;
-  const std::string line = "\r" + verb_ + progress_text(done, total, std::chrono::duration<double>(now - start_).count()) + "\x1b[K";
+  const std::string line =
+      "\r" + verb_ +
+      progress_text(done, total, std::chrono::duration<double>(now - start_).count()) + "\x1b[K";
   std::fputs(line.c_str(), stderr);
 }
 

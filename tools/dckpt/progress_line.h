@@ -6,8 +6,8 @@
 
 namespace dckpt::tool {
 
-/// One line on stderr that follows long work: share, bytes, rate, time left. Nothing at all where stderr is no terminal, and nothing for work that
-/// is over in a moment. Removes itself.
+/// One line on stderr that follows long work: share, bytes, rate, time left. Nothing at all where
+/// stderr is no terminal, and nothing for work that is over in a moment. Removes itself.
 class ProgressLine {
  public:
   explicit ProgressLine(std::string verb);

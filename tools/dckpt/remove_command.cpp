@@ -30,21 +30,32 @@ Value to_json_value(const RemovedTensors& removed, const Options& options) {
 }
 
 void print_report(const RemovedTensors& removed, bool dry_run) {
-  const auto count = [](std::uint64_t number, const std::string& noun) { return grouped(number) + " " + noun + (number == 1 ? "" : "s"); };
-  print("keys   " + count(removed.tensors, "tensor") + " and " + count(removed.objects, "object") + "\n");
-  print("files  " + count(removed.files.size(), "data file") + " of " + human_bytes(removed.bytes_freed) + "\n");
+  const auto count = [](std::uint64_t number, const std::string& noun) {
+    return grouped(number) + " " + noun + (number == 1 ? "" : "s");
+  };
+  print("keys   " + count(removed.tensors, "tensor") + " and " + count(removed.objects, "object") +
+        "\n");
+  print("files  " + count(removed.files.size(), "data file") + " of " +
+        human_bytes(removed.bytes_freed) + "\n");
   if (removed.bytes_kept > 0) {
-    print("note: " + human_bytes(removed.bytes_kept) + " stay in files that hold other keys too; 'dckpt convert --exclude' makes a copy without them\n");
+    print("note: " + human_bytes(removed.bytes_kept) +
+          " stay in files that hold other keys too; 'dckpt convert --exclude' makes a copy without "
+          "them\n");
   }
-  print(dry_run ? styled(Style::kYellow, "dry run: nothing was removed") + "\n" : styled(Style::kGreen, "removed") + "\n");
+  print(dry_run ? styled(Style::kYellow, "dry run: nothing was removed") + "\n"
+                : styled(Style::kGreen, "removed") + "\n");
 }
 
 int run_remove(const Options& options, const std::stop_token& stop) {
   const RemovedTensors removed = with_context({.file = options.checkpoint.path}, [&] {
-    return remove_sharded_tensors(options.checkpoint.path, options.prefix, {.dry_run = options.dry_run, .iteration = options.checkpoint.iteration, .stop = stop});
+    return remove_sharded_tensors(
+        options.checkpoint.path, options.prefix,
+        {.dry_run = options.dry_run, .iteration = options.checkpoint.iteration, .stop = stop});
   });
-  if (options.json) print_json(to_json_value(removed, options));
-  else print_report(removed, options.dry_run);
+  if (options.json)
+    print_json(to_json_value(removed, options));
+  else
+    print_report(removed, options.dry_run);
   return kOk;
 }
 
@@ -52,16 +63,21 @@ int run_remove(const Options& options, const std::stop_token& stop) {
 
 Command add_remove(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand("remove", "Take the tensors and objects with a prefix out of a checkpoint, in place");
+  CLI::App& command = *program.add_subcommand(
+      "remove", "Take the tensors and objects with a prefix out of a checkpoint, in place");
   command.footer(
-      "Data files that hold nothing else are deleted (save with separation_hint to have them so); files\n"
-      "that hold other keys too stay as they are. The common state is never removed. It cannot be undone:\n"
+      "Data files that hold nothing else are deleted (save with separation_hint to have them so); "
+      "files\n"
+      "that hold other keys too stay as they are. The common state is never removed. It cannot be "
+      "undone:\n"
       "look with --dry-run first. A crash leaves the checkpoint as it was or without the keys.\n\n"
       "Examples:\n"
       "  dckpt remove iter_0001000 --prefix optimizer --dry-run\n"
       "  dckpt remove iter_0001000 --prefix optimizer --json | jq '.bytes_freed'");
   add_checkpoint(command, options->checkpoint);
-  command.add_option("--prefix", options->prefix, "What the keys begin with")->required()->type_name("TEXT");
+  command.add_option("--prefix", options->prefix, "What the keys begin with")
+      ->required()
+      ->type_name("TEXT");
   command.add_flag("--dry-run", options->dry_run, "Report, change nothing");
   add_json(command, options->json);
   return {&command, [options] {

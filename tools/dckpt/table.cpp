@@ -18,7 +18,10 @@ void Table::print() const {
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       const std::string& cell = cell_of(c);
       const bool last = c + 1 == columns_.size();
-      const std::string padding(last && columns_[c].align == Align::kLeft ? 0 : widths[c] - std::min(widths[c], cell.size()), ' ');
+      const std::string padding(last && columns_[c].align == Align::kLeft
+                                    ? 0
+                                    : widths[c] - std::min(widths[c], cell.size()),
+                                ' ');
       text += columns_[c].align == Align::kRight ? padding + cell : cell + padding;
       if (!last) text += "  ";
     }
@@ -26,9 +29,13 @@ void Table::print() const {
     return text;
   };
   if (std::ranges::any_of(columns_, [](const Column& column) { return !column.title.empty(); })) {
-    tool::print(styled(Style::kDim, line([&](std::size_t c) -> const std::string& { return columns_[c].title; })) + "\n");
+    tool::print(styled(Style::kDim, line([&](std::size_t c) -> const std::string& {
+                         return columns_[c].title;
+                       })) +
+                "\n");
   }
-  for (const auto& row : rows_) tool::print(line([&](std::size_t c) -> const std::string& { return row[c]; }) + "\n");
+  for (const auto& row : rows_)
+    tool::print(line([&](std::size_t c) -> const std::string& { return row[c]; }) + "\n");
 }
 
 }  // namespace dckpt::tool

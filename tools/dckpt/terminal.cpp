@@ -20,7 +20,8 @@ void check(bool ok) {
     reader_is_gone = true;
     return;
   }
-  throw CheckpointError(ErrorCode::kIo, std::string("cannot write to standard output: ") + std::strerror(errno));
+  throw CheckpointError(ErrorCode::kIo,
+                        std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
 void print_to_stderr(const std::string& line) {
@@ -30,19 +31,23 @@ void print_to_stderr(const std::string& line) {
 
 }  // namespace
 
-bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
+bool is_terminal(std::FILE* stream) {
+  return isatty(fileno(stream)) == 1;
+}
 
 bool wants_colour(std::FILE* stream) {
   const char* const no_colour = std::getenv("NO_COLOR");
   const char* const term = std::getenv("TERM");
-  return is_terminal(stream) && (no_colour == nullptr || *no_colour == '\0') && term != nullptr && std::strcmp(term, "dumb") != 0;
+  return is_terminal(stream) && (no_colour == nullptr || *no_colour == '\0') && term != nullptr &&
+         std::strcmp(term, "dumb") != 0;
 }
 
 std::string styled(Style style, std::string_view text) {
   static const bool coloured = wants_colour(stdout);
   if (!coloured) return std::string(text);
   static constexpr const char* kCodes[] = {"1", "2", "31", "32", "33"};
-  return "\x1b[" + std::string(kCodes[static_cast<int>(style)]) + "m" + std::string(text) + "\x1b[0m";
+  return "\x1b[" + std::string(kCodes[static_cast<int>(style)]) + "m" + std::string(text) +
+         "\x1b[0m";
 }
 
 std::string shown(std::string_view text) {
@@ -50,7 +55,8 @@ std::string shown(std::string_view text) {
 }
 
 std::string safe_message(std::string_view text) {
-  // printable escapes backslashes and line breaks, which the message already uses for what it quotes and for its layout; so it gets the text between them.
+  // printable escapes backslashes and line breaks, which the message already uses for what it
+  // quotes and for its layout; so it gets the text between them.
   std::string safe;
   for (std::size_t start = 0;;) {
     const std::size_t end = text.find_first_of("\\\n", start);
@@ -65,7 +71,9 @@ void print_bytes(const void* data, std::size_t size) {
   if (!reader_is_gone) check(std::fwrite(data, 1, size, stdout) == size);
 }
 
-void print(std::string_view text) { print_bytes(text.data(), text.size()); }
+void print(std::string_view text) {
+  print_bytes(text.data(), text.size());
+}
 
 void flush_output() {
   if (!reader_is_gone) check(std::fflush(stdout) == 0);
@@ -73,9 +81,12 @@ void flush_output() {
 
 void print_error(std::string_view message) {
   const bool coloured = wants_colour(stderr);
-  print_to_stderr(std::string("dckpt: ") + (coloured ? "\x1b[31merror:\x1b[0m " : "error: ") + safe_message(message) + "\n");
+  print_to_stderr(std::string("dckpt: ") + (coloured ? "\x1b[31merror:\x1b[0m " : "error: ") +
+                  safe_message(message) + "\n");
 }
 
-void print_note(std::string_view message) { print_to_stderr("dckpt: " + safe_message(message) + "\n"); }
+void print_note(std::string_view message) {
+  print_to_stderr("dckpt: " + safe_message(message) + "\n");
+}
 
 }  // namespace dckpt::tool

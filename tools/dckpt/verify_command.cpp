@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <unordered_map>
 
-#include "dist_checkpointing/verify.h"
 #include "dist_checkpointing/training_root/layout.h"
+#include "dist_checkpointing/verify.h"
 #include "mapping/base/error.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
@@ -38,8 +38,11 @@ Value to_json_value(const Verified& verified) {
   const VerifyReport& report = verified.report;
   ValueList problems;
   for (const CheckpointError& problem : report.problems) {
-    problems.push_back(Value::dict({{"code", to_string(problem.code())}, {"message", problem.message()}, {"key", or_none(problem.context().key)},
-                                    {"file", or_none(problem.context().file)}, {"offset", or_none(problem.context().offset)}}));
+    problems.push_back(Value::dict({{"code", to_string(problem.code())},
+                                    {"message", problem.message()},
+                                    {"key", or_none(problem.context().key)},
+                                    {"file", or_none(problem.context().file)},
+                                    {"offset", or_none(problem.context().offset)}}));
   }
   return Value::dict(
       {{"ok", report.ok()},
@@ -56,7 +59,9 @@ Value to_json_value(const Verified& verified) {
        {"problems", Value::list(std::move(problems))}});
 }
 
-std::string count(std::size_t number, const std::string& noun) { return grouped(number) + " " + noun + (number == 1 ? "" : "s"); }
+std::string count(std::size_t number, const std::string& noun) {
+  return grouped(number) + " " + noun + (number == 1 ? "" : "s");
+}
 
 /// The problems of each file together, so that one damage is one entry; a problem without a file
 /// stands alone. Files are named with and without the checkpoint's path.
@@ -96,18 +101,23 @@ void print_report(const Verified& verified) {
   if (verified.format.empty()) return;  // it could not be opened
   if (!report.ok()) print("\n");
 
-  print("checked   " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") + ", " + count(report.objects, "object") + ", " +
-        count(report.files, "data file") + ", " + human_bytes(report.bytes) + "\n");
+  print("checked   " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") +
+        ", " + count(report.objects, "object") + ", " + count(report.files, "data file") + ", " +
+        human_bytes(report.bytes) + "\n");
   if (report.deep) {
     const std::size_t without = report.chunks_without_checksum + report.objects_without_checksum;
     const std::size_t all = report.chunks + report.objects;
-    print("content   checksums of " + grouped(all - std::min(all, without)) + " of " + grouped(all) + " chunks and objects compared");
-    print(without == 0 ? "\n" : "; " + styled(Style::kYellow, "not computed for " + grouped(without)) + "\n");
+    print("content   checksums of " + grouped(all - std::min(all, without)) + " of " +
+          grouped(all) + " chunks and objects compared");
+    print(without == 0
+              ? "\n"
+              : "; " + styled(Style::kYellow, "not computed for " + grouped(without)) + "\n");
   } else {
     print("content   not read; --deep also compares checksums\n");
   }
   if (report.manifest_files > 0) {
-    print("manifest  integrity.json lists " + count(report.manifest_files, "file") + (report.deep ? ", SHA-256 compared\n" : "\n"));
+    print("manifest  integrity.json lists " + count(report.manifest_files, "file") +
+          (report.deep ? ", SHA-256 compared\n" : "\n"));
   }
   if (report.ok() && report.tensors + report.objects == 0)
     print("note: the checkpoint holds no tensors and no objects\n");
@@ -204,7 +214,8 @@ int run_verify(const Options& options) {
 
 Command add_verify(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand("verify", "Check that a checkpoint is complete and sound");
+  CLI::App& command =
+      *program.add_subcommand("verify", "Check that a checkpoint is complete and sound");
   command.footer(
       "Without --deep no tensor is read: it checks files, byte ranges, the coverage of every "
       "tensor,\n"
@@ -217,7 +228,8 @@ Command add_verify(CLI::App& program) {
       "  dckpt verify iter_0001000 --deep --threads 8\n"
       "  dckpt verify iter_0001000 --json | jq '.problems'");
   add_checkpoint(command, options->checkpoint);
-  command.add_flag("--deep", options->verify.deep, "Read everything; compare CRC-32 checksums and integrity.json");
+  command.add_flag("--deep", options->verify.deep,
+                   "Read everything; compare CRC-32 checksums and integrity.json");
   command.add_flag("--all", options->all,
                    "Every checkpoint of a training root, and which one a run would take");
   add_threads(command, options->verify.threads);

@@ -12,28 +12,39 @@
 namespace dckpt {
 
 void check_backend(const c10::intrusive_ptr<c10d::Backend>& backend) {
-  if (!backend) throw CheckpointError(ErrorCode::kInvalidArgument, "a communicator over c10d needs a process group; the one that was passed is null");
+  if (!backend)
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "a communicator over c10d needs a process group; the one that was passed is null");
 }
 
-void backend_call(std::span<const int> peers, const Deadline& deadline, const std::function<void()>& call) {
+void backend_call(std::span<const int> peers, const Deadline& deadline,
+                  const std::function<void()>& call) {
   try {
     call();
   } catch (const std::exception& error) {
     const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-    throw CheckpointError(ErrorCode::kIo, (deadline.passed() ? "waited " + std::to_string(deadline.timeout.count()) + " ms for " : "lost the connection to ") +
-                                              ranks_text(peers) + ": " +
-                                              printable(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what()));
+    throw CheckpointError(
+        ErrorCode::kIo,
+        (deadline.passed() ? "waited " + std::to_string(deadline.timeout.count()) + " ms for "
+                           : "lost the connection to ") +
+            ranks_text(peers) + ": " +
+            printable(torch_error != nullptr ? torch_error->what_without_backtrace()
+                                             : error.what()));
   }
 }
 
 void wait(c10d::Work& work, const Deadline& deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.at - std::chrono::steady_clock::now());
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline.at - std::chrono::steady_clock::now());
   // Zero would mean for ever.
-  if (!work.wait(std::max(left, std::chrono::milliseconds(1)))) throw std::runtime_error("the operation was aborted");
+  if (!work.wait(std::max(left, std::chrono::milliseconds(1))))
+    throw std::runtime_error("the operation was aborted");
 }
 
 at::Tensor tensor_over(ByteView bytes) {
-  return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<std::int64_t>(bytes.size())}, at::kByte);
+  return at::from_blob(const_cast<std::byte*>(bytes.data()),
+                       {static_cast<std::int64_t>(bytes.size())}, at::kByte);
 }
 
 }  // namespace dckpt

@@ -16,7 +16,8 @@ namespace dckpt {
 void check_backend(const c10::intrusive_ptr<c10d::Backend>& backend);
 
 /// What the backend throws in `call` becomes an error that says for whom this rank waited.
-void backend_call(std::span<const int> peers, const Deadline& deadline, const std::function<void()>& call);
+void backend_call(std::span<const int> peers, const Deadline& deadline,
+                  const std::function<void()>& call);
 
 /// Until the work is done; throws at the deadline.
 void wait(c10d::Work& work, const Deadline& deadline);

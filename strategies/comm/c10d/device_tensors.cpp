@@ -20,25 +20,35 @@ namespace {
 // Bytes of one message. The same on all ranks, whatever their staging.
 constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
 
-/// Messages of a backend, staged through tensors of its device. Backends for devices do not look at tags.
+/// Messages of a backend, staged through tensors of its device. Backends for devices do not look at
+/// tags.
 class DeviceTransport final : public Transport {
  public:
-  /// `members`: the job's ranks in the backend's order, ascending. `next_group` is shared by all that stem from one backend.
-  DeviceTransport(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> members, DeviceTensors how, std::shared_ptr<std::int64_t> next_group)
+  /// `members`: the job's ranks in the backend's order, ascending. `next_group` is shared by all
+  /// that stem from one backend.
+  DeviceTransport(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> members,
+                  DeviceTensors how, std::shared_ptr<std::int64_t> next_group)
       : backend_(std::move(backend)),
         members_(std::move(members)),
         how_(std::move(how)),
         next_group_(std::move(next_group)),
         room_(how_.staging / kPieceAlignment * kPieceAlignment),
-        out_(at::empty({static_cast<std::int64_t>(room_)}, at::TensorOptions(at::kByte).device(how_.device))),
+        out_(at::empty({static_cast<std::int64_t>(room_)},
+                       at::TensorOptions(at::kByte).device(how_.device))),
         in_(at::empty_like(out_)) {}
 
-  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                const Deadline& deadline) override {
     for (const Round& round : plan_exchange(outgoing, incoming, kLongestPiece, room_)) {
       backend_call(round.peers, deadline, [&] {
-        for (const Piece& piece : round.outgoing) part_of(out_, piece).copy_(tensor_over(outgoing[piece.message].bytes.subspan(piece.offset, piece.length)));
+        for (const Piece& piece : round.outgoing)
+          part_of(out_, piece)
+              .copy_(
+                  tensor_over(outgoing[piece.message].bytes.subspan(piece.offset, piece.length)));
         for (const Work& work : post(round, outgoing, incoming)) wait(*work, deadline);
-        for (const Piece& piece : round.incoming) tensor_over(incoming[piece.message].bytes.subspan(piece.offset, piece.length)).copy_(part_of(in_, piece));
+        for (const Piece& piece : round.incoming)
+          tensor_over(incoming[piece.message].bytes.subspan(piece.offset, piece.length))
+              .copy_(part_of(in_, piece));
       });
     }
   }
@@ -46,26 +56,35 @@ class DeviceTransport final : public Transport {
   std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override {
     if (!how_.new_group) {
       throw CheckpointError(ErrorCode::kUnsupported,
-                            "ranks over a backend for device tensors, whose messages have no tags, can be split only with DeviceTensors::new_group (a save in "
+                            "ranks over a backend for device tensors, whose messages have no tags, "
+                            "can be split only with DeviceTensors::new_group (a save in "
                             "the background needs it)");
     }
-    const std::int64_t number = group.all_reduce({next_group_.get(), 1}, ReduceOp::kMax).front();  // of no other group of these ranks
+    const std::int64_t number = group.all_reduce({next_group_.get(), 1}, ReduceOp::kMax)
+                                    .front();  // of no other group of these ranks
     *next_group_ = number + 1;
     std::vector<int> ranks(members.begin(), members.end());
-    const std::string name = "dckpt/" + std::to_string(number) + "/" + std::to_string(ranks.front());
+    const std::string name =
+        "dckpt/" + std::to_string(number) + "/" + std::to_string(ranks.front());
     c10::intrusive_ptr<c10d::Backend> backend;
-    backend_call(members, Deadline::after(group.timeout()), [&] { backend = how_.new_group(ranks, name); });
+    backend_call(members, Deadline::after(group.timeout()),
+                 [&] { backend = how_.new_group(ranks, name); });
     if (!backend || backend->getSize() != group.size() || backend->getRank() != group.rank()) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "DeviceTensors::new_group made no process group of " + ranks_text(ranks) + " in this order");
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "DeviceTensors::new_group made no process group of " +
+                                ranks_text(ranks) + " in this order");
     }
-    return std::make_shared<DeviceTransport>(std::move(backend), std::move(ranks), how_, next_group_);
+    return std::make_shared<DeviceTransport>(std::move(backend), std::move(ranks), how_,
+                                             next_group_);
   }
 
  private:
   using Work = c10::intrusive_ptr<c10d::Work>;
 
-  /// All messages at once where the backend can: one that works through a stream would else wait for the first before it begins the second.
-  std::vector<Work> post(const Round& round, std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) {
+  /// All messages at once where the backend can: one that works through a stream would else wait
+  /// for the first before it begins the second.
+  std::vector<Work> post(const Round& round, std::span<const Outgoing> outgoing,
+                         std::span<const Incoming> incoming) {
     std::vector<Work> works;
     const bool at_once = backend_->supportsCoalescing();
     if (at_once) backend_->startCoalescing();
@@ -96,10 +115,13 @@ class DeviceTransport final : public Transport {
   }
 
   static at::Tensor part_of(const at::Tensor& staging, const Piece& piece) {
-    return staging.narrow(0, static_cast<std::int64_t>(piece.place), static_cast<std::int64_t>(piece.length));
+    return staging.narrow(0, static_cast<std::int64_t>(piece.place),
+                          static_cast<std::int64_t>(piece.length));
   }
 
-  int backend_rank(int rank) const noexcept { return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin()); }
+  int backend_rank(int rank) const noexcept {
+    return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin());
+  }
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::vector<int> members_;
@@ -112,16 +134,22 @@ class DeviceTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Communicator> c10d_communicator(const c10::intrusive_ptr<c10d::Backend>& backend, DeviceTensors how, std::chrono::milliseconds timeout) {
+std::unique_ptr<Communicator> c10d_communicator(const c10::intrusive_ptr<c10d::Backend>& backend,
+                                                DeviceTensors how,
+                                                std::chrono::milliseconds timeout) {
   check_backend(backend);
   if (how.staging < kLongestPiece) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the staging of a communicator over device tensors is " + human_bytes(how.staging) +
-                                                           ", expected at least " + human_bytes(kLongestPiece));
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the staging of a communicator over device tensors is " +
+                              human_bytes(how.staging) + ", expected at least " +
+                              human_bytes(kLongestPiece));
   }
   std::vector<int> members(static_cast<std::size_t>(backend->getSize()));
   std::iota(members.begin(), members.end(), 0);
-  return point_to_point(std::make_shared<DeviceTransport>(backend, std::move(members), std::move(how), std::make_shared<std::int64_t>(0)), backend->getRank(),
-                        backend->getSize(), timeout);
+  return point_to_point(
+      std::make_shared<DeviceTransport>(backend, std::move(members), std::move(how),
+                                        std::make_shared<std::int64_t>(0)),
+      backend->getRank(), backend->getSize(), timeout);
 }
 
 }  // namespace dckpt

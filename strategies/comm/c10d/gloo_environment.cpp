@@ -25,7 +25,10 @@ namespace {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') {
-    throw CheckpointError(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name + " is not set; torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        std::string("the environment variable ") + name +
+            " is not set; torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
   }
   return value;
 }
@@ -35,8 +38,10 @@ int number(const char* name, int least, int most) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name + " is " + dckpt::quoted(text) + ", expected a number from " +
-                                                           std::to_string(least) + " to " + std::to_string(most));
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          std::string("the environment variable ") + name + " is " +
+                              dckpt::quoted(text) + ", expected a number from " +
+                              std::to_string(least) + " to " + std::to_string(most));
   }
   return value;
 }
@@ -51,7 +56,9 @@ std::string text_of(const std::exception& error) {
   return printable(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
 }
 
-std::string sign_of(int rank) { return "here/" + std::to_string(rank); }
+std::string sign_of(int rank) {
+  return "here/" + std::to_string(rank);
+}
 
 /// Ranks that have left no sign in the store, as far as it can still be asked.
 std::vector<int> missing_ranks(c10d::Store& store, int size) {
@@ -67,7 +74,8 @@ std::vector<int> missing_ranks(c10d::Store& store, int size) {
   return missing;
 }
 
-c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string& host, int port, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string& host, int port,
+                                          std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.isServer = rank == 0 && optional_variable("TORCHELASTIC_USE_AGENT_STORE") != "True";
@@ -76,15 +84,19 @@ c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string&
   options.multiTenant = true;  // the trainer may serve the same port in this process
   const auto server = c10::make_intrusive<c10d::TCPStore>(host, options);
 
-  // The store also holds the trainer's keys, those of workers before a restart, and those of earlier calls.
+  // The store also holds the trainer's keys, those of workers before a restart, and those of
+  // earlier calls.
   static std::atomic<int> calls = 0;
-  const std::string prefix = "dckpt/" + optional_variable("TORCHELASTIC_RESTART_COUNT") + "/" + std::to_string(calls++);
+  const std::string prefix =
+      "dckpt/" + optional_variable("TORCHELASTIC_RESTART_COUNT") + "/" + std::to_string(calls++);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, server);
   store->setTimeout(timeout);
 
   const auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
   const std::string interface = optional_variable("GLOO_SOCKET_IFNAME");
-  gloo->devices.push_back(interface.empty() ? c10d::ProcessGroupGloo::createDefaultDevice() : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+  gloo->devices.push_back(interface.empty()
+                              ? c10d::ProcessGroupGloo::createDefaultDevice()
+                              : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
   gloo->threads = 1;  // they serve collectives; messages need none
   store->set(sign_of(rank), std::vector<std::uint8_t>{1});
   try {
@@ -106,10 +118,14 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
   const std::string host = variable("MASTER_ADDR");
   c10::intrusive_ptr<c10d::Backend> backend;
   try {
-    backend = connect(rank, size, host, port, std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(1), std::chrono::hours(24)));
+    backend = connect(rank, size, host, port,
+                      std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(1),
+                                                            std::chrono::hours(24)));
   } catch (const std::exception& error) {
     throw CheckpointError(ErrorCode::kIo,
-                          "cannot connect the " + std::to_string(size) + " processes of the job over " + dckpt::quoted(host) + " port " + std::to_string(port) + ": " + text_of(error),
+                          "cannot connect the " + std::to_string(size) +
+                              " processes of the job over " + dckpt::quoted(host) + " port " +
+                              std::to_string(port) + ": " + text_of(error),
                           {.rank = rank});
   }
   std::unique_ptr<Communicator> comm = c10d_communicator(backend, timeout);
@@ -124,7 +140,9 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
 namespace dckpt {
 
 std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds) {
-  throw CheckpointError(ErrorCode::kUnsupported, "this dckpt was built without the headers of Gloo (Debian: libgloo-dev); make the process group in the trainer and pass it to c10d_communicator");
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "this dckpt was built without the headers of Gloo (Debian: libgloo-dev); "
+                        "make the process group in the trainer and pass it to c10d_communicator");
 }
 
 }  // namespace dckpt

@@ -27,17 +27,20 @@ constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
 void check_cuda(cudaError_t result, const std::string& what) {
   if (result == cudaSuccess) return;
   cudaGetLastError();  // told here; the trainer's next check must not find it
-  throw CheckpointError(ErrorCode::kIo, what + ": " + cudaGetErrorString(result) + " (" + cudaGetErrorName(result) + ")");
+  throw CheckpointError(ErrorCode::kIo, what + ": " + cudaGetErrorString(result) + " (" +
+                                            cudaGetErrorName(result) + ")");
 }
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   const char* last = ncclGetLastError(comm);
-  return std::string(ncclGetErrorString(result)) + (last == nullptr || *last == '\0' ? "" : " (" + printable(last) + ")");
+  return std::string(ncclGetErrorString(result)) +
+         (last == nullptr || *last == '\0' ? "" : " (" + printable(last) + ")");
 }
 
 /// Non-blocking communicators also say that they have begun.
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* what) {
-  if (result != ncclSuccess && result != ncclInProgress) throw CheckpointError(ErrorCode::kIo, std::string(what) + ": " + nccl_text(result, comm));
+  if (result != ncclSuccess && result != ncclInProgress)
+    throw CheckpointError(ErrorCode::kIo, std::string(what) + ": " + nccl_text(result, comm));
 }
 
 template <auto kDestroy>
@@ -57,7 +60,9 @@ bool has_context(int device) {
   using GetState = int (*)(int device, unsigned int* flags, int* active);
   void* get_state = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &get_state, 7000, cudaEnableDefault, &found) == cudaSuccess && get_state != nullptr) {
+  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &get_state, 7000,
+                                       cudaEnableDefault, &found) == cudaSuccess &&
+      get_state != nullptr) {
     unsigned int flags = 0;
     int active = 1;
     reinterpret_cast<GetState>(get_state)(device, &flags, &active);
@@ -68,8 +73,10 @@ bool has_context(int device) {
   return true;
 }
 
-/// Makes a device current in this thread, and keeps calls here from breaking a graph that another thread captures. The device before is not made current again
-/// if that would be its first use: a background thread that never chose one has device 0, and a context there would cost every process memory of the first GPU.
+/// Makes a device current in this thread, and keeps calls here from breaking a graph that another
+/// thread captures. The device before is not made current again if that would be its first use: a
+/// background thread that never chose one has device 0, and a context there would cost every
+/// process memory of the first GPU.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -91,16 +98,21 @@ class OnDevice {
 
 void check_options(const NcclOptions& options) {
   if (options.staging < 2 * kLongestPiece) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the staging of a communicator over NCCL is " + human_bytes(options.staging) + ", expected at least " +
-                                                           human_bytes(2 * kLongestPiece));
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the staging of a communicator over NCCL is " +
+                              human_bytes(options.staging) + ", expected at least " +
+                              human_bytes(2 * kLongestPiece));
   }
   if (options.timeout <= options.timeout.zero()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the timeout of a communicator over NCCL is " + std::to_string(options.timeout.count()) + " ms, expected a positive time");
+                          "the timeout of a communicator over NCCL is " +
+                              std::to_string(options.timeout.count()) +
+                              " ms, expected a positive time");
   }
 }
 
-/// Where the bytes of one round are while they travel: what goes out in the first half, what comes in in the second.
+/// Where the bytes of one round are while they travel: what goes out in the first half, what comes
+/// in in the second.
 struct Stage {
   PinnedMemory host;
   DeviceMemory device;
@@ -109,21 +121,26 @@ struct Stage {
 
 /// Two stages: while one round is on its way, the next is copied in and the one before copied out.
 struct Staging {
-  Staging(int device, const NcclOptions& options) : room(options.staging / 2 / kPieceAlignment * kPieceAlignment) {
+  Staging(int device, const NcclOptions& options)
+      : room(options.staging / 2 / kPieceAlignment * kPieceAlignment) {
     check_options(options);
     const OnDevice current(device);
     cudaStream_t made = nullptr;
-    check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking),
+               "cudaStreamCreateWithFlags");
     stream.reset(made);
     const std::string size = human_bytes(2 * room);
     for (Stage& stage : stages) {
       void* memory = nullptr;
-      check_cuda(cudaHostAlloc(&memory, 2 * room, cudaHostAllocDefault), "cudaHostAlloc of " + size);
+      check_cuda(cudaHostAlloc(&memory, 2 * room, cudaHostAllocDefault),
+                 "cudaHostAlloc of " + size);
       stage.host.reset(static_cast<std::byte*>(memory));
-      check_cuda(cudaMalloc(&memory, 2 * room), "cudaMalloc of " + size + " on device " + std::to_string(device));
+      check_cuda(cudaMalloc(&memory, 2 * room),
+                 "cudaMalloc of " + size + " on device " + std::to_string(device));
       stage.device.reset(static_cast<std::byte*>(memory));
       cudaEvent_t event = nullptr;
-      check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                 "cudaEventCreateWithFlags");
       stage.arrived.reset(event);
     }
   }
@@ -138,7 +155,11 @@ class NcclTransport final : public Transport {
  public:
   /// `members`: the job's ranks in NCCL's order, ascending.
   NcclTransport(std::vector<int> members, int rank, int device, const NcclOptions& options)
-      : members_(std::move(members)), rank_(rank), device_(device), options_(options), staging_(device, options) {}
+      : members_(std::move(members)),
+        rank_(rank),
+        device_(device),
+        options_(options),
+        staging_(device, options) {}
 
   ~NcclTransport() override {
     try {
@@ -159,18 +180,25 @@ class NcclTransport final : public Transport {
     std::vector<int> others = members_;
     std::erase(others, rank_);
     try {
-      check_nccl(ncclCommInitRankConfig(&comm_, static_cast<int>(members_.size()), nccl_id, nccl_rank(rank_), &config), nullptr, "ncclCommInitRankConfig");
+      check_nccl(ncclCommInitRankConfig(&comm_, static_cast<int>(members_.size()), nccl_id,
+                                        nccl_rank(rank_), &config),
+                 nullptr, "ncclCommInitRankConfig");
       wait_ready(Deadline::after(options_.timeout), others);
     } catch (const CheckpointError& error) {
       abort();
-      throw CheckpointError(error.code(), "cannot connect " + std::to_string(members_.size()) + " ranks over NCCL: " + error.message(), {.rank = rank_});
+      throw CheckpointError(error.code(),
+                            "cannot connect " + std::to_string(members_.size()) +
+                                " ranks over NCCL: " + error.message(),
+                            {.rank = rank_});
     }
   }
 
   void take_over(ncclComm_t comm) noexcept { comm_ = comm; }
 
-  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
-    if (comm_ == nullptr) throw CheckpointError(ErrorCode::kIo, "the NCCL communicator was aborted: " + failure_);
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                const Deadline& deadline) override {
+    if (comm_ == nullptr)
+      throw CheckpointError(ErrorCode::kIo, "the NCCL communicator was aborted: " + failure_);
     try {
       const OnDevice current(device_);
       exchange_in_rounds(outgoing, incoming, deadline);
@@ -186,8 +214,11 @@ class NcclTransport final : public Transport {
     return connected(group, {members.begin(), members.end()}, rank_, device_, options_);
   }
 
-  /// Over an id that the first rank of `bootstrap` makes. Nobody begins to wait for a rank that lacks memory.
-  static std::shared_ptr<NcclTransport> connected(Communicator& bootstrap, std::vector<int> members, int rank, int device, const NcclOptions& options) {
+  /// Over an id that the first rank of `bootstrap` makes. Nobody begins to wait for a rank that
+  /// lacks memory.
+  static std::shared_ptr<NcclTransport> connected(Communicator& bootstrap, std::vector<int> members,
+                                                  int rank, int device,
+                                                  const NcclOptions& options) {
     std::shared_ptr<NcclTransport> transport;
     NcclId id{};
     agree(bootstrap, "preparing a communicator over NCCL", [&] {
@@ -196,7 +227,10 @@ class NcclTransport final : public Transport {
     });
     const Bytes received = bootstrap.broadcast(id, 0);
     if (received.size() != id.size()) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?", {.rank = rank});
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?",
+          {.rank = rank});
     }
     std::ranges::copy(received, id.begin());
     transport->connect(id);
@@ -204,61 +238,80 @@ class NcclTransport final : public Transport {
   }
 
  private:
-  void exchange_in_rounds(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) {
-    const std::vector<Round> rounds = plan_exchange(outgoing, incoming, kLongestPiece, staging_.room);
+  void exchange_in_rounds(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                          const Deadline& deadline) {
+    const std::vector<Round> rounds =
+        plan_exchange(outgoing, incoming, kLongestPiece, staging_.room);
     for (std::size_t i = 0; i < rounds.size(); ++i) {
       start(staging_.stages[i % 2], rounds[i], outgoing, incoming, deadline);
       if (i > 0) finish(staging_.stages[(i - 1) % 2], rounds[i - 1], incoming, deadline);
     }
-    if (!rounds.empty()) finish(staging_.stages[(rounds.size() - 1) % 2], rounds.back(), incoming, deadline);
+    if (!rounds.empty())
+      finish(staging_.stages[(rounds.size() - 1) % 2], rounds.back(), incoming, deadline);
   }
 
   /// In stream order: host to device, all messages of the round at once, device to host.
-  void start(const Stage& stage, const Round& round, std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) {
+  void start(const Stage& stage, const Round& round, std::span<const Outgoing> outgoing,
+             std::span<const Incoming> incoming, const Deadline& deadline) {
     cudaStream_t stream = staging_.stream.get();
     std::byte* const device_in = stage.device.get() + staging_.room;
     for (const Piece& piece : round.outgoing) {
-      std::memcpy(stage.host.get() + piece.place, outgoing[piece.message].bytes.data() + piece.offset, piece.length);
+      std::memcpy(stage.host.get() + piece.place,
+                  outgoing[piece.message].bytes.data() + piece.offset, piece.length);
     }
     if (!round.outgoing.empty()) {
-      check_cuda(cudaMemcpyAsync(stage.device.get(), stage.host.get(), end_of(round.outgoing), cudaMemcpyHostToDevice, stream),
+      check_cuda(cudaMemcpyAsync(stage.device.get(), stage.host.get(), end_of(round.outgoing),
+                                 cudaMemcpyHostToDevice, stream),
                  "cudaMemcpyAsync to the device");
     }
 
     check_nccl(ncclGroupStart(), comm_, "ncclGroupStart");
     ncclResult_t posted = ncclSuccess;
-    const auto post = [&](ncclResult_t result) { posted = posted == ncclSuccess || posted == ncclInProgress ? result : posted; };
+    const auto post = [&](ncclResult_t result) {
+      posted = posted == ncclSuccess || posted == ncclInProgress ? result : posted;
+    };
     for (const Piece& piece : round.outgoing) {
-      post(ncclSend(stage.device.get() + piece.place, piece.length, ncclUint8, nccl_rank(outgoing[piece.message].to), comm_, stream));
+      post(ncclSend(stage.device.get() + piece.place, piece.length, ncclUint8,
+                    nccl_rank(outgoing[piece.message].to), comm_, stream));
     }
     for (const Piece& piece : round.incoming) {
-      post(ncclRecv(device_in + piece.place, piece.length, ncclUint8, nccl_rank(incoming[piece.message].from), comm_, stream));
+      post(ncclRecv(device_in + piece.place, piece.length, ncclUint8,
+                    nccl_rank(incoming[piece.message].from), comm_, stream));
     }
-    const ncclResult_t ended = ncclGroupEnd();  // also after an error: the group belongs to the thread
+    const ncclResult_t ended =
+        ncclGroupEnd();  // also after an error: the group belongs to the thread
     check_nccl(posted, comm_, "ncclSend and ncclRecv");
     check_nccl(ended, comm_, "ncclGroupEnd");
     wait_ready(deadline, round.peers);  // not on the stream before
 
     if (!round.incoming.empty()) {
-      check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room, device_in, end_of(round.incoming), cudaMemcpyDeviceToHost, stream),
+      check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room, device_in,
+                                 end_of(round.incoming), cudaMemcpyDeviceToHost, stream),
                  "cudaMemcpyAsync from the device");
     }
     check_cuda(cudaEventRecord(stage.arrived.get(), stream), "cudaEventRecord");
   }
 
-  void finish(const Stage& stage, const Round& round, std::span<const Incoming> incoming, const Deadline& deadline) {
+  void finish(const Stage& stage, const Round& round, std::span<const Incoming> incoming,
+              const Deadline& deadline) {
     wait_arrived(stage, deadline, round.peers);
     for (const Piece& piece : round.incoming) {
-      std::memcpy(incoming[piece.message].bytes.data() + piece.offset, stage.host.get() + staging_.room + piece.place, piece.length);
+      std::memcpy(incoming[piece.message].bytes.data() + piece.offset,
+                  stage.host.get() + staging_.room + piece.place, piece.length);
     }
   }
 
-  static std::size_t end_of(std::span<const Piece> pieces) { return pieces.back().place + pieces.back().length; }
+  static std::size_t end_of(std::span<const Piece> pieces) {
+    return pieces.back().place + pieces.back().length;
+  }
 
   /// NCCL's number of a rank of the job.
-  int nccl_rank(int rank) const noexcept { return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin()); }
+  int nccl_rank(int rank) const noexcept {
+    return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin());
+  }
 
-  /// Until `arrived` says so and NCCL has nothing under way. Meanwhile NCCL may report that a connection broke, and then nothing has arrived.
+  /// Until `arrived` says so and NCCL has nothing under way. Meanwhile NCCL may report that a
+  /// connection broke, and then nothing has arrived.
   template <typename Arrived>
   void poll(const Deadline& deadline, std::span<const int> peers, Arrived&& arrived) {
     constexpr int kBusyTurns = 1000;
@@ -267,10 +320,13 @@ class NcclTransport final : public Transport {
       ncclResult_t state = ncclSuccess;
       check_nccl(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
       if (state != ncclSuccess && state != ncclInProgress) {
-        throw CheckpointError(ErrorCode::kIo, "lost the connection to " + ranks_text(peers) + ": " + nccl_text(state, comm_));
+        throw CheckpointError(ErrorCode::kIo, "lost the connection to " + ranks_text(peers) + ": " +
+                                                  nccl_text(state, comm_));
       }
       if (all && state == ncclSuccess) return;
-      if (deadline.passed()) throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for " + ranks_text(peers));
+      if (deadline.passed())
+        throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) +
+                                                  " ms for " + ranks_text(peers));
       if (turn < kBusyTurns) {
         std::this_thread::yield();
       } else {
@@ -333,22 +389,30 @@ NcclId nccl_unique_id() {
   return id;
 }
 
-std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int size, int device, const NcclOptions& options) {
+std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int size, int device,
+                                                const NcclOptions& options) {
   if (rank < 0 || rank >= size) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " is none of the " + std::to_string(size) + " ranks of a communicator");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "rank " + std::to_string(rank) + " is none of the " +
+                              std::to_string(size) + " ranks of a communicator");
   }
   const auto transport = std::make_shared<NcclTransport>(all_ranks(size), rank, device, options);
   transport->connect(id);
   return point_to_point(transport, rank, size, options.timeout);
 }
 
-std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int device, const NcclOptions& options) {
-  return point_to_point(NcclTransport::connected(bootstrap, all_ranks(bootstrap.size()), bootstrap.rank(), device, options), bootstrap.rank(), bootstrap.size(),
-                        options.timeout);
+std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int device,
+                                                const NcclOptions& options) {
+  return point_to_point(NcclTransport::connected(bootstrap, all_ranks(bootstrap.size()),
+                                                 bootstrap.rank(), device, options),
+                        bootstrap.rank(), bootstrap.size(), options.timeout);
 }
 
 std::unique_ptr<Communicator> nccl_communicator(ncclComm* comm, const NcclOptions& options) {
-  if (comm == nullptr) throw CheckpointError(ErrorCode::kInvalidArgument, "a communicator over NCCL needs one of NCCL's; the one that was passed is null");
+  if (comm == nullptr)
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "a communicator over NCCL needs one of NCCL's; the one that was passed is null");
   int size = 0;
   int rank = 0;
   int device = 0;

@@ -8,19 +8,22 @@
 
 namespace dckpt::dcp {
 
-/// Gives the chunks of one tensor their places. A storage record says which chunk it is of by the chunk's offsets; its index is a hint that may be
-/// absent or wrong. Records mostly come in the order of the chunks or have right hints; the others are found by a binary search. Linear but
-/// for one sort when that is needed.
+/// Gives the chunks of one tensor their places. A storage record says which chunk it is of by the
+/// chunk's offsets; its index is a hint that may be absent or wrong. Records mostly come in the
+/// order of the chunks or have right hints; the others are found by a binary search. Linear but for
+/// one sort when that is needed.
 class ChunkMatcher {
  public:
   /// Fills `tensor.places`; the tensor must stay where it is.
   explicit ChunkMatcher(TensorMetadata& tensor);
 
-  /// Throws CheckpointError (corrupt) if no chunk has these offsets, or if those that have got a place before.
+  /// Throws CheckpointError (corrupt) if no chunk has these offsets, or if those that have got a
+  /// place before.
   void add(ShapeView offsets, std::optional<std::int64_t> hint, const Place& place);
 
-  /// Throws CheckpointError (corrupt) for a chunk without a place. Where chunks have the same offsets (all but one of them are empty, or they overlap)
-  /// one record does for all, because Python's readers look records up by offsets.
+  /// Throws CheckpointError (corrupt) for a chunk without a place. Where chunks have the same
+  /// offsets (all but one of them are empty, or they overlap) one record does for all, because
+  /// Python's readers look records up by offsets.
   void finish();
 
  private:
@@ -28,7 +31,9 @@ class ChunkMatcher {
   bool take(std::size_t chunk, ShapeView offsets, const Place& place);
   void prefetch(std::size_t chunk) const noexcept;
   std::uint64_t position(ShapeView offsets) const noexcept;
-  bool same(std::uint32_t chunk, ShapeView offsets) const noexcept { return equal(tensor_->chunks.offsets(chunk), offsets); }
+  bool same(std::uint32_t chunk, ShapeView offsets) const noexcept {
+    return equal(tensor_->chunks.offsets(chunk), offsets);
+  }
   void sort();
 
   static constexpr std::uint32_t kNowhere = UINT32_MAX;

@@ -19,8 +19,12 @@ namespace {
 /// The fields of one of the two files.
 class Fields {
  public:
-  Fields(ByteView json, const std::string& file_name) : file_name_(file_name), value_(parse_json(json, file_name)) {
-    if (!value_.is_dict()) corrupt(std::string("the JSON is of kind ") + to_string(value_.kind()) + " (expected: an object)", file_name);
+  Fields(ByteView json, const std::string& file_name)
+      : file_name_(file_name), value_(parse_json(json, file_name)) {
+    if (!value_.is_dict())
+      corrupt(
+          std::string("the JSON is of kind ") + to_string(value_.kind()) + " (expected: an object)",
+          file_name);
   }
 
   const std::string* text(const char* name) const {
@@ -35,7 +39,9 @@ class Fields {
     if (value == nullptr) return std::nullopt;
     if (!value->is_int()) wrong_kind(name, *value, "an integer");
     if (value->as_int() < 0 || value->as_int() > std::numeric_limits<int>::max()) {
-      corrupt("the field " + quoted(name) + " is " + std::to_string(value->as_int()) + ", which is no version", file_name_);
+      corrupt("the field " + quoted(name) + " is " + std::to_string(value->as_int()) +
+                  ", which is no version",
+              file_name_);
     }
     return static_cast<int>(value->as_int());
   }
@@ -47,11 +53,16 @@ class Fields {
     return value->as_dict();
   }
 
-  [[noreturn]] void missing(const char* name) const { corrupt("the field " + quoted(name) + " is missing", file_name_); }
+  [[noreturn]] void missing(const char* name) const {
+    corrupt("the field " + quoted(name) + " is missing", file_name_);
+  }
 
  private:
-  [[noreturn]] void wrong_kind(const char* name, const Value& value, const std::string& wanted) const {
-    corrupt("the field " + quoted(name) + " is of kind " + to_string(value.kind()) + " (expected: " + wanted + ")", file_name_);
+  [[noreturn]] void wrong_kind(const char* name, const Value& value,
+                               const std::string& wanted) const {
+    corrupt("the field " + quoted(name) + " is of kind " + to_string(value.kind()) +
+                " (expected: " + wanted + ")",
+            file_name_);
   }
 
   const std::string& file_name_;
@@ -68,7 +79,9 @@ bool is_plain_name(const std::string& name) {
 }
 
 bool is_sha256(std::string_view text) {
-  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
 }
 
 }  // namespace
@@ -89,13 +102,15 @@ void check_common_backend(const CheckpointingConfig& config, const std::string& 
   const int version = config.common_backend_version.value_or(1);
   if (config.common_backend.value_or("torch") == "torch" && version == 1) return;
   throw CheckpointError(ErrorCode::kUnsupported,
-                        "the common state was written by backend " + quoted(config.common_backend.value_or("torch")) + " version " + std::to_string(version) +
-                            "; expected 'torch' version 1",
+                        "the common state was written by backend " +
+                            quoted(config.common_backend.value_or("torch")) + " version " +
+                            std::to_string(version) + "; expected 'torch' version 1",
                         {.file = file_name});
 }
 
 std::string write_checkpointing_config(const CheckpointingConfig& config) {
-  Dict fields{{"sharded_backend", config.sharded_backend}, {"sharded_backend_version", config.sharded_backend_version}};
+  Dict fields{{"sharded_backend", config.sharded_backend},
+              {"sharded_backend_version", config.sharded_backend_version}};
   if (config.common_backend) {
     fields.set("common_backend", *config.common_backend);
     fields.set("common_backend_version", config.common_backend_version.value_or(1));
@@ -108,13 +123,21 @@ IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file
   const std::string* algorithm = fields.text("algorithm");
   if (algorithm == nullptr) fields.missing("algorithm");
   if (*algorithm != "sha256") {
-    throw CheckpointError(ErrorCode::kUnsupported, "Unsupported hash algorithm " + quoted(*algorithm) + " (expected: 'sha256')", {.file = file_name});
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "Unsupported hash algorithm " + quoted(*algorithm) + " (expected: 'sha256')",
+        {.file = file_name});
   }
   IntegrityManifest manifest;
   for (const auto& [name, digest] : fields.dict("files")) {
-    if (!is_plain_name(name.as_str())) corrupt("the manifest names " + quoted(name.as_str()) + ", which is no file directly in the checkpoint", file_name);
+    if (!is_plain_name(name.as_str()))
+      corrupt("the manifest names " + quoted(name.as_str()) +
+                  ", which is no file directly in the checkpoint",
+              file_name);
     if (!digest.is_str() || !is_sha256(digest.as_str())) {
-      corrupt("the digest of " + quoted(name.as_str()) + " is no SHA-256 (expected: 64 hexadecimal digits in lower case)", file_name);
+      corrupt("the digest of " + quoted(name.as_str()) +
+                  " is no SHA-256 (expected: 64 hexadecimal digits in lower case)",
+              file_name);
     }
     manifest.files.push_back({name.as_str(), digest.as_str()});
   }
@@ -123,13 +146,16 @@ IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file
 
 std::string write_integrity_manifest(const IntegrityManifest& manifest) {
   std::vector<IntegrityManifest::Entry> sorted = manifest.files;
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
   Dict files;
   for (const auto& [name, digest] : sorted) files.set(name, digest);
   return to_json(Value::dict({{"algorithm", "sha256"}, {"files", Value(std::move(files))}}), 2);
 }
 
-void check_integrity(const IntegrityManifest& manifest, const std::function<std::optional<std::string>(const std::string& name)>& digest) {
+void check_integrity(
+    const IntegrityManifest& manifest,
+    const std::function<std::optional<std::string>(const std::string& name)>& digest) {
   constexpr std::size_t kMostLines = 20;
   std::vector<std::string> lines;
   for (const auto& [name, expected] : manifest.files) {
@@ -137,13 +163,16 @@ void check_integrity(const IntegrityManifest& manifest, const std::function<std:
     if (!found) {
       lines.push_back(printable(name) + ": file missing or unreadable");
     } else if (*found != expected) {
-      lines.push_back(printable(name) + ": hash mismatch (expected " + expected.substr(0, 16) + "..., got " + found->substr(0, 16) + "...)");
+      lines.push_back(printable(name) + ": hash mismatch (expected " + expected.substr(0, 16) +
+                      "..., got " + found->substr(0, 16) + "...)");
     }
   }
   if (lines.empty()) return;
-  std::string message = "Checkpoint integrity verification failed for " + grouped(lines.size()) + " file(s)";
+  std::string message =
+      "Checkpoint integrity verification failed for " + grouped(lines.size()) + " file(s)";
   for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) message += "\n  " + lines[i];
-  if (lines.size() > kMostLines) message += "\n  and " + grouped(lines.size() - kMostLines) + " more";
+  if (lines.size() > kMostLines)
+    message += "\n  and " + grouped(lines.size() - kMostLines) + " more";
   throw CheckpointError(ErrorCode::kCorrupt, message, {.file = kIntegrityFile});
 }
 

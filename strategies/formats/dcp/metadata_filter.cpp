@@ -15,7 +15,8 @@ using Kind = MetadataGraph::Kind;
 
 class MetadataFilter {
  public:
-  MetadataFilter(const pickle::Graph& nodes, const std::function<bool(std::string_view)>& removed) : graph_(nodes), removed_(removed) {}
+  MetadataFilter(const pickle::Graph& nodes, const std::function<bool(std::string_view)>& removed)
+      : graph_(nodes), removed_(removed) {}
 
   pickle::Omissions omissions() {
     const Id state = graph_.state(graph_.nodes().root());
@@ -42,7 +43,9 @@ class MetadataFilter {
     marks[member] = true;
   }
 
-  bool is_removed(Id key) const { return graph_.is_text(key) && removed_(graph_.nodes().text(key)); }
+  bool is_removed(Id key) const {
+    return graph_.is_text(key) && removed_(graph_.nodes().text(key));
+  }
 
   /// {key: …}
   void leave_out_keys(Id dict) {
@@ -57,11 +60,13 @@ class MetadataFilter {
   void leave_out_records(Id dict) {
     const auto items = graph_.dict(dict, "storage_data");
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-      if (is_removed(graph_.find(graph_.attributes(items[i]), "fqn"))) omit(dict, i / 2, items.size() / 2);
+      if (is_removed(graph_.find(graph_.attributes(items[i]), "fqn")))
+        omit(dict, i / 2, items.size() / 2);
     }
   }
 
-  /// [SavePlan(items=[WriteItem(index=MetadataIndex(key, …), …), …], …), …]. False if it is something else.
+  /// [SavePlan(items=[WriteItem(index=MetadataIndex(key, …), …), …], …), …]. False if it is
+  /// something else.
   bool leave_out_items(Id plans) {
     if (graph_.is_none(plans)) return true;
     try {
@@ -92,7 +97,8 @@ class MetadataFilter {
 
 }  // namespace
 
-Bytes without_keys(ByteView pickle, const std::function<bool(std::string_view key)>& removed, const std::string& file_name) {
+Bytes without_keys(ByteView pickle, const std::function<bool(std::string_view key)>& removed,
+                   const std::string& file_name) {
   return with_context({.file = file_name}, [&] {
     const pickle::Graph graph = pickle::read_graph(pickle, file_name);
     return pickle::write_graph(graph, MetadataFilter(graph, removed).omissions());

@@ -11,7 +11,8 @@ void throw_corrupt(std::string message) {
 }
 
 void MetadataGraph::expected(std::string_view what, std::string_view wanted, Id found) const {
-  throw_corrupt(std::string(what) + " is " + describe(found) + " (expected: " + std::string(wanted) + ")");
+  throw_corrupt(std::string(what) + " is " + describe(found) +
+                " (expected: " + std::string(wanted) + ")");
 }
 
 GlobalName MetadataGraph::global(Id id) const noexcept {
@@ -38,10 +39,13 @@ MetadataGraph::Id MetadataGraph::reconstructed_class(Id id) const noexcept {
 }
 
 void MetadataGraph::refuse_changed(Id object) const {
-  throw_corrupt(describe(object) + " was changed after it was made, which no writer of metadata does");
+  throw_corrupt(describe(object) +
+                " was changed after it was made, which no writer of metadata does");
 }
 
-void MetadataGraph::refuse_state(Id object, Id given) const { expected("the state of " + describe(object), "a dict", given); }
+void MetadataGraph::refuse_state(Id object, Id given) const {
+  expected("the state of " + describe(object), "a dict", given);
+}
 
 std::uint32_t MetadataGraph::position(std::span<const Id> items, std::string_view name) const {
   std::uint32_t found = 0;
@@ -61,11 +65,13 @@ MetadataGraph::Id MetadataGraph::find(std::span<const Id> items, std::string_vie
 std::span<const MetadataGraph::Id> MetadataGraph::dict(Id id, std::string_view what) const {
   if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
   if (kind(id) == Kind::kDict) return graph_.children(id);
-  if (!called(id).is("collections", "OrderedDict") || !arguments(id).empty()) expected(what, "a dict", id);
+  if (!called(id).is("collections", "OrderedDict") || !arguments(id).empty())
+    expected(what, "a dict", id);
   return graph_.extras(id).dict_items;
 }
 
-std::span<const MetadataGraph::Id> MetadataGraph::list_or_tuple(Id id, std::string_view what) const {
+std::span<const MetadataGraph::Id> MetadataGraph::list_or_tuple(Id id,
+                                                                std::string_view what) const {
   if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
   if (kind(id) != Kind::kList && kind(id) != Kind::kTuple) expected(what, "a list", id);
   return graph_.children(id);
@@ -95,7 +101,8 @@ void MetadataGraph::shape(Id id, std::string_view what, Shape& out) const {
   if (kind(numbers) != Kind::kTuple) expected(what, "a torch.Size", id);
   const auto members = graph_.children(numbers);
   if (members.size() > kMaxDims)
-    throw_corrupt(std::string(what) + " has " + grouped(members.size()) + " axes, more than the limit of " + std::to_string(kMaxDims));
+    throw_corrupt(std::string(what) + " has " + grouped(members.size()) +
+                  " axes, more than the limit of " + std::to_string(kMaxDims));
   out.resize(members.size());
   for (std::size_t axis = 0; axis < members.size(); ++axis) out[axis] = count(members[axis], what);
 }
@@ -103,7 +110,8 @@ void MetadataGraph::shape(Id id, std::string_view what, Shape& out) const {
 bool MetadataGraph::is_pathlib(Id id) const noexcept {
   const GlobalName type = called(id);
   return (type.module == "pathlib" || type.module == "pathlib._local") &&
-         (type.name == "PosixPath" || type.name == "Path" || type.name == "PurePosixPath" || type.name == "PurePath");
+         (type.name == "PosixPath" || type.name == "Path" || type.name == "PurePosixPath" ||
+          type.name == "PurePath");
 }
 
 std::string MetadataGraph::path(Id id, std::string_view what) const {
@@ -111,7 +119,9 @@ std::string MetadataGraph::path(Id id, std::string_view what) const {
   std::string joined;
   for (const Id part : arguments(id)) {
     const std::string_view next = text(part, what);
-    if (joined.size() + next.size() > kMaxNameBytes) throw_corrupt(std::string(what) + " is longer than " + std::to_string(kMaxNameBytes) + " bytes");
+    if (joined.size() + next.size() > kMaxNameBytes)
+      throw_corrupt(std::string(what) + " is longer than " + std::to_string(kMaxNameBytes) +
+                    " bytes");
     if (next.starts_with('/')) joined.clear();  // as pathlib joins
     if (!joined.empty() && !joined.ends_with('/')) joined += '/';
     joined += next;
@@ -121,7 +131,9 @@ std::string MetadataGraph::path(Id id, std::string_view what) const {
 
 std::string MetadataGraph::describe(Id id) const {
   if (id == kAbsent) return "missing";
-  const auto named = [](const GlobalName& global) { return quoted(std::string(global.module) + "." + std::string(global.name)); };
+  const auto named = [](const GlobalName& global) {
+    return quoted(std::string(global.module) + "." + std::string(global.name));
+  };
   if (const GlobalName type = class_of(id)) return "an object of class " + named(type);
   switch (kind(id)) {
     case Kind::kNone: return "None";

@@ -14,40 +14,48 @@ namespace dckpt::dcp {
 
 inline constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
-inline constexpr std::string_view kMegatronModule = "megatron.core.dist_checkpointing.strategies.torch";
+inline constexpr std::string_view kMegatronModule =
+    "megatron.core.dist_checkpointing.strategies.torch";
 
 inline constexpr std::string_view kPlannerModule = "torch.distributed.checkpoint.planner";
-/// The attribute that this library adds to each SavePlan of all_local_plans: KeptPlan::proposed. Python ignores it.
+/// The attribute that this library adds to each SavePlan of all_local_plans: KeptPlan::proposed.
+/// Python ignores it.
 inline constexpr std::string_view kKeptPlan = "dckpt_plan";
-/// The attribute that this library adds to Metadata: Metadata::common_paths. Readers of Python ignore it.
+/// The attribute that this library adds to Metadata: Metadata::common_paths. Readers of Python
+/// ignore it.
 inline constexpr std::string_view kCommonPaths = "dckpt_common_paths";
 
 struct GlobalName {
   std::string_view module;
   std::string_view name;
-  bool is(std::string_view wanted_module, std::string_view wanted_name) const noexcept { return name == wanted_name && module == wanted_module; }
+  bool is(std::string_view wanted_module, std::string_view wanted_name) const noexcept {
+    return name == wanted_name && module == wanted_module;
+  }
   explicit operator bool() const noexcept { return !name.empty(); }
 };
 
-/// A class or function that is asked for again and again. A pickler writes each name once and then refers to it, so that the node which
-/// was right the last time mostly answers the question.
+/// A class or function that is asked for again and again. A pickler writes each name once and then
+/// refers to it, so that the node which was right the last time mostly answers the question.
 struct KnownGlobal {
   std::string_view module;
   std::string_view name;
   mutable pickle::Graph::Id node = pickle::Graph::kNil;  ///< a node that names it
 };
 
-/// The fields of a class, to be found in one object after the other. Objects of a class mostly have the same keys (the same nodes) in the same order: then the
-/// values are where they were in the object before.
+/// The fields of a class, to be found in one object after the other. Objects of a class mostly have
+/// the same keys (the same nodes) in the same order: then the values are where they were in the
+/// object before.
 template <std::size_t kCount>
 struct Fields {
   std::array<std::string_view, kCount> names;
-  mutable std::vector<pickle::Graph::Id> keys{};          ///< of the object before
-  mutable std::array<std::uint32_t, kCount> positions{};  ///< of the values among its items, 0 = absent
+  mutable std::vector<pickle::Graph::Id> keys{};  ///< of the object before
+  mutable std::array<std::uint32_t, kCount>
+      positions{};  ///< of the values among its items, 0 = absent
 };
 
-/// Reads the few kinds of Python values that DCP metadata are made of, straight from the nodes of the pickle. `what` names a value in messages.
-/// Everything throws CheckpointError (corrupt) without key and file for a value of another kind; the reader adds those.
+/// Reads the few kinds of Python values that DCP metadata are made of, straight from the nodes of
+/// the pickle. `what` names a value in messages. Everything throws CheckpointError (corrupt)
+/// without key and file for a value of another kind; the reader adds those.
 class MetadataGraph {
  public:
   using Id = pickle::Graph::Id;
@@ -64,11 +72,16 @@ class MetadataGraph {
 
   /// Whether the node names a class or function, and which; empty names if it does not.
   GlobalName global(Id id) const noexcept;
-  /// The class of a plain object: made by NEWOBJ without arguments, or by copyreg._reconstructor in protocols 0 and 1. Empty for anything else.
+  /// The class of a plain object: made by NEWOBJ without arguments, or by copyreg._reconstructor in
+  /// protocols 0 and 1. Empty for anything else.
   GlobalName class_of(Id id) const noexcept { return global(class_node(id)); }
-  bool is(Id id, const KnownGlobal& known) const noexcept { return id != kAbsent && (id == known.node || is_named(id, known)); }
+  bool is(Id id, const KnownGlobal& known) const noexcept {
+    return id != kAbsent && (id == known.node || is_named(id, known));
+  }
   bool is_object_of(Id id, const KnownGlobal& type) const { return is(class_node(id), type); }
-  bool is_call_of(Id id, const KnownGlobal& function) const { return id != kAbsent && kind(id) == Kind::kCall && is(graph_.children(id)[0], function); }
+  bool is_call_of(Id id, const KnownGlobal& function) const {
+    return id != kAbsent && kind(id) == Kind::kCall && is(graph_.children(id)[0], function);
+  }
   /// The function of a call and its arguments; an empty name for anything else.
   GlobalName called(Id id) const noexcept;
   std::span<const Id> arguments(Id call) const noexcept {
@@ -79,10 +92,12 @@ class MetadataGraph {
   /// The one state that an object was given, or kAbsent.
   Id state(Id object) const {
     const auto extras = graph_.extras(object);
-    if (extras.states.size() > 1 || !extras.list_items.empty() || !extras.dict_items.empty()) refuse_changed(object);
+    if (extras.states.size() > 1 || !extras.list_items.empty() || !extras.dict_items.empty())
+      refuse_changed(object);
     return extras.states.empty() ? kAbsent : extras.states[0];
   }
-  /// The attributes of an object: key, value, … of the dict it was given as state; none if it was given none.
+  /// The attributes of an object: key, value, … of the dict it was given as state; none if it was
+  /// given none.
   std::span<const Id> attributes(Id object) const {
     const Id given = state(object);
     if (is_none(given)) return {};
@@ -97,7 +112,8 @@ class MetadataGraph {
   std::array<Id, kCount> find(std::span<const Id> items, const Fields<kCount>& fields) const {
     if (!same_keys(items, fields.keys)) {
       std::array<std::uint32_t, kCount> positions;
-      for (std::size_t field = 0; field < kCount; ++field) positions[field] = position(items, fields.names[field]);
+      for (std::size_t field = 0; field < kCount; ++field)
+        positions[field] = position(items, fields.names[field]);
       fields.positions = positions;
       fields.keys.clear();
       for (std::size_t i = 0; i < items.size(); i += 2) fields.keys.push_back(items[i]);
@@ -124,7 +140,8 @@ class MetadataGraph {
   /// A str, or a pathlib path joined from its parts.
   std::string path(Id id, std::string_view what) const;
 
-  /// What a node is, for messages: "a list", "an object of class 'a.B'", "the result of a call of 'os.system'".
+  /// What a node is, for messages: "a list", "an object of class 'a.B'", "the result of a call of
+  /// 'os.system'".
   std::string describe(Id id) const;
 
  private:

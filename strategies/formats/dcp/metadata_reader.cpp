@@ -28,8 +28,8 @@ using dcp::throw_corrupt;
 using Id = MetadataGraph::Id;
 using Kind = MetadataGraph::Kind;
 
-/// Axes of all boxes together, per node of the pickle. A pickle may refer to one box again and again in two bytes each; real ones, where each chunk takes
-/// ten nodes or more, stay far below.
+/// Axes of all boxes together, per node of the pickle. A pickle may refer to one box again and
+/// again in two bytes each; real ones, where each chunk takes ten nodes or more, stay far below.
 constexpr std::uint64_t kMaxBoxAxesPerNode = 8;
 
 /// Keys that share a bucket of the hash table; chosen keys could otherwise make it slow.
@@ -54,19 +54,23 @@ void check_bytes(ShapeView shape, DType dtype, std::string_view what) {
   std::optional<std::int64_t> bytes = static_cast<std::int64_t>(item_size(dtype));
   for (const std::int64_t extent : shape) {
     bytes = checked_mul(*bytes, std::max<std::int64_t>(extent, 1));
-    if (!bytes) throw_corrupt(std::string(what) + " " + to_string(shape) + " has more bytes than a file can have");
+    if (!bytes)
+      throw_corrupt(std::string(what) + " " + to_string(shape) +
+                    " has more bytes than a file can have");
   }
 }
 
 class MetadataReader {
  public:
-  MetadataReader(const pickle::Graph& nodes, std::uint64_t pickle_size) : graph_(nodes), pickle_size_(pickle_size) {}
+  MetadataReader(const pickle::Graph& nodes, std::uint64_t pickle_size)
+      : graph_(nodes), pickle_size_(pickle_size) {}
 
   Metadata read() {
     refuse_persistent_ids();
     const Id root = graph_.nodes().root();
     const GlobalName type = graph_.class_of(root);
-    if (!type.is(dcp::kMetadataModule, "Metadata") && !type.is(dcp::kMegatronModule, "MCoreMetadata")) {
+    if (!type.is(dcp::kMetadataModule, "Metadata") &&
+        !type.is(dcp::kMegatronModule, "MCoreMetadata")) {
       throw_corrupt("the pickle holds " + graph_.describe(root) + " (expected: DCP's Metadata)");
     }
     const auto fields = graph_.attributes(root);
@@ -78,10 +82,12 @@ class MetadataReader {
       metadata_.stray_paths.emplace_back(key);
       return false;
     });
-    read_paths(graph_.find(fields, dcp::kCommonPaths), metadata_.common_paths, [&](std::string_view key) { return !entry_of_key_.contains(key); });
+    read_paths(graph_.find(fields, dcp::kCommonPaths), metadata_.common_paths,
+               [&](std::string_view key) { return !entry_of_key_.contains(key); });
     read_storage_meta(graph_.find(fields, "storage_meta"));
     read_kept_plans(graph_.find(fields, "all_local_plans"));
-    if (const Id version = graph_.find(fields, "version"); graph_.is_text(version)) metadata_.version = std::string(graph_.text(version, "version"));
+    if (const Id version = graph_.find(fields, "version"); graph_.is_text(version))
+      metadata_.version = std::string(graph_.text(version, "version"));
     return std::move(metadata_);
   }
 
@@ -93,9 +99,11 @@ class MetadataReader {
     std::uint32_t position = 0;
   };
 
-  /// They stand for storages in files of torch.save; here an unpickler fails on them wherever they are.
+  /// They stand for storages in files of torch.save; here an unpickler fails on them wherever they
+  /// are.
   void refuse_persistent_ids() const {
-    if (!graph_.nodes().persistent().empty()) throw_corrupt("the pickle has a persistent id, which has no meaning here");
+    if (!graph_.nodes().persistent().empty())
+      throw_corrupt("the pickle has a persistent id, which has no meaning here");
   }
 
   void read_entries(std::span<const Id> items) {
@@ -104,18 +112,22 @@ class MetadataReader {
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       const std::string_view key = graph_.text(items[i], "a key of state_dict_metadata");
       for_key(key, [&] {
-        if (key.empty() || !is_utf8(key)) throw_corrupt("a key of state_dict_metadata is empty or not UTF-8");
+        if (key.empty() || !is_utf8(key))
+          throw_corrupt("a key of state_dict_metadata is empty or not UTF-8");
         const GlobalName type = graph_.class_of(items[i + 1]);
         const bool is_tensor = type.is(dcp::kMetadataModule, "TensorStorageMetadata");
         if (!is_tensor && !type.is(dcp::kMetadataModule, "BytesStorageMetadata")) {
-          throw_corrupt("state_dict_metadata has " + graph_.describe(items[i + 1]) + " (expected: the metadata of a tensor or of bytes)");
+          throw_corrupt("state_dict_metadata has " + graph_.describe(items[i + 1]) +
+                        " (expected: the metadata of a tensor or of bytes)");
         }
-        const std::size_t position = is_tensor ? metadata_.tensors.size() : metadata_.objects.size();
+        const std::size_t position =
+            is_tensor ? metadata_.tensors.size() : metadata_.objects.size();
         if (!entry_of_key_.try_emplace(key, static_cast<std::uint32_t>(entries_.size())).second) {
           throw_corrupt("state_dict_metadata names the key twice");
         }
         if (entry_of_key_.bucket_size(entry_of_key_.bucket(key)) > kMaxCollisions) {
-          throw_unsupported("more than " + std::to_string(kMaxCollisions) + " keys have the same hash, which is the limit");
+          throw_unsupported("more than " + std::to_string(kMaxCollisions) +
+                            " keys have the same hash, which is the limit");
         }
         entries_.push_back({key, is_tensor, static_cast<std::uint32_t>(position)});
         if (is_tensor) {
@@ -136,19 +148,22 @@ class MetadataReader {
 
     const auto chunks = graph_.list_or_tuple(graph_.find(fields, "chunks"), "the list of chunks");
     box_axes_ += chunks.size() * std::max<std::size_t>(tensor.size.size(), 1);
-    if (box_axes_ / kMaxBoxAxesPerNode > graph_.nodes().size()) throw_corrupt("the list of chunks repeats the same chunks over and over");
+    if (box_axes_ / kMaxBoxAxesPerNode > graph_.nodes().size())
+      throw_corrupt("the list of chunks repeats the same chunks over and over");
     tensor.chunks = BoxList(tensor.size.size());
     tensor.chunks.reserve(chunks.size());
     Box box;
     for (const Id chunk : chunks) {
       if (!graph_.is_object_of(chunk, chunk_class_)) {
-        throw_corrupt("the list of chunks has " + graph_.describe(chunk) + " (expected: ChunkStorageMetadata)");
+        throw_corrupt("the list of chunks has " + graph_.describe(chunk) +
+                      " (expected: ChunkStorageMetadata)");
       }
       const auto [offsets, sizes] = graph_.find(graph_.attributes(chunk), chunk_fields_);
       graph_.shape(offsets, "an offset of a chunk", box.offsets);
       graph_.shape(sizes, "a size of a chunk", box.sizes);
       if (!fits(box, tensor.size)) {
-        throw_corrupt("the chunk with offsets " + to_string(box.offsets) + " and sizes " + to_string(box.sizes) + " is not inside the tensor of size " +
+        throw_corrupt("the chunk with offsets " + to_string(box.offsets) + " and sizes " +
+                      to_string(box.sizes) + " is not inside the tensor of size " +
                       to_string(tensor.size));
       }
       tensor.chunks.push_back(box);
@@ -158,24 +173,32 @@ class MetadataReader {
   TensorProperties read_properties(Id id) {
     const GlobalName type = graph_.class_of(id);
     // Up to torch 2.2 the class lived with the sharded tensors.
-    if (!type.is(dcp::kMetadataModule, "TensorProperties") && !type.is("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties")) {
-      throw_corrupt("the properties of the tensor are " + graph_.describe(id) + " (expected: TensorProperties)");
+    if (!type.is(dcp::kMetadataModule, "TensorProperties") &&
+        !type.is("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties")) {
+      throw_corrupt("the properties of the tensor are " + graph_.describe(id) +
+                    " (expected: TensorProperties)");
     }
     const Id state = graph_.state(id);
     Id parts[5];  // dtype, layout, requires_grad, memory format, pin_memory
     if (state != MetadataGraph::kAbsent && graph_.kind(state) == Kind::kTuple) {
       const auto members = graph_.list_or_tuple(state, "the state");
-      if (members.size() < std::size(parts)) throw_corrupt("TensorProperties has " + std::to_string(members.size()) + " fields (expected: at least 5)");
-      std::copy_n(members.begin(), std::size(parts), parts);  // torch 2.15 adds the strides of the tensor in memory
+      if (members.size() < std::size(parts))
+        throw_corrupt("TensorProperties has " + std::to_string(members.size()) +
+                      " fields (expected: at least 5)");
+      std::copy_n(members.begin(), std::size(parts),
+                  parts);  // torch 2.15 adds the strides of the tensor in memory
     } else {
       const auto fields = graph_.attributes(id);
-      static constexpr std::string_view kNames[] = {"dtype", "layout", "requires_grad", "memory_format", "pin_memory"};
-      std::transform(std::begin(kNames), std::end(kNames), parts, [&](std::string_view name) { return graph_.find(fields, name); });
+      static constexpr std::string_view kNames[] = {"dtype", "layout", "requires_grad",
+                                                    "memory_format", "pin_memory"};
+      std::transform(std::begin(kNames), std::end(kNames), parts,
+                     [&](std::string_view name) { return graph_.find(fields, name); });
     }
     TensorProperties properties;
     properties.dtype = read_dtype(parts[0]);
     check_layout(parts[1]);
-    if (!graph_.is_none(parts[2])) properties.requires_grad = graph_.boolean(parts[2], "requires_grad");
+    if (!graph_.is_none(parts[2]))
+      properties.requires_grad = graph_.boolean(parts[2], "requires_grad");
     if (!graph_.is_none(parts[3])) properties.memory_format = read_memory_format(parts[3]);
     if (!graph_.is_none(parts[4])) properties.pin_memory = graph_.boolean(parts[4], "pin_memory");
     return properties;
@@ -184,44 +207,59 @@ class MetadataReader {
   DType read_dtype(Id id) const {
     const GlobalName name = graph_.global(id);
     if (name.module != "torch" || name.name.find('.') != std::string_view::npos) {
-      throw_corrupt("the dtype of the tensor is " + graph_.describe(id) + " (expected: a dtype of torch)");
+      throw_corrupt("the dtype of the tensor is " + graph_.describe(id) +
+                    " (expected: a dtype of torch)");
     }
     if (const std::optional<DType> dtype = parse_dtype(name.name)) return *dtype;
-    throw_unsupported("the tensor has dtype " + quoted("torch." + std::string(name.name)) + ", which this version does not know");
+    throw_unsupported("the tensor has dtype " + quoted("torch." + std::string(name.name)) +
+                      ", which this version does not know");
   }
 
   void check_layout(Id id) const {
     if (graph_.is_none(id) || graph_.global(id).is("torch", "strided")) return;
-    if (!graph_.called(id).is("torch.serialization", "_get_layout") || graph_.arguments(id).size() != 1) {
-      throw_corrupt("the layout of the tensor is " + graph_.describe(id) + " (expected: a layout of torch)");
+    if (!graph_.called(id).is("torch.serialization", "_get_layout") ||
+        graph_.arguments(id).size() != 1) {
+      throw_corrupt("the layout of the tensor is " + graph_.describe(id) +
+                    " (expected: a layout of torch)");
     }
     const std::string_view name = graph_.text(graph_.arguments(id)[0], "the layout of the tensor");
-    if (name != "torch.strided") throw_unsupported("the tensor has layout " + quoted(name) + "; only torch.strided can be read");
+    if (name != "torch.strided")
+      throw_unsupported("the tensor has layout " + quoted(name) +
+                        "; only torch.strided can be read");
   }
 
-  /// An enum by value (`E(0)`), by name (`getattr(E, 'TORCH_…')`, Python 3.11.0 to 3.11.3), or the memory format of torch itself.
+  /// An enum by value (`E(0)`), by name (`getattr(E, 'TORCH_…')`, Python 3.11.0 to 3.11.3), or the
+  /// memory format of torch itself.
   TensorProperties::MemoryFormat read_memory_format(Id id) const {
-    static constexpr std::string_view kNames[] = {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT"};
-    static constexpr std::string_view kFormats[] = {"contiguous_format", "channels_last", "preserve_format"};
+    static constexpr std::string_view kNames[] = {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST",
+                                                  "TORCH_PRESERVE_FORMAT"};
+    static constexpr std::string_view kFormats[] = {"contiguous_format", "channels_last",
+                                                    "preserve_format"};
     const auto is_enum = [](const GlobalName& name) {
-      return name.is(dcp::kMetadataModule, "_MEM_FORMAT_ENCODING") || name.is("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING");
+      return name.is(dcp::kMetadataModule, "_MEM_FORMAT_ENCODING") ||
+             name.is("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING");
     };
     const GlobalName function = graph_.called(id);
     std::size_t found = std::size(kNames);
     if (const GlobalName format = graph_.global(id); format.module == "torch") {
-      found = static_cast<std::size_t>(std::find(std::begin(kFormats), std::end(kFormats), format.name) - std::begin(kFormats));
+      found = static_cast<std::size_t>(
+          std::find(std::begin(kFormats), std::end(kFormats), format.name) - std::begin(kFormats));
     } else if (is_enum(function) && graph_.arguments(id).size() == 1) {
       found = static_cast<std::size_t>(graph_.count(graph_.arguments(id)[0], "the memory format"));
-    } else if (function.is("builtins", "getattr") && graph_.arguments(id).size() == 2 && is_enum(graph_.global(graph_.arguments(id)[0]))) {
+    } else if (function.is("builtins", "getattr") && graph_.arguments(id).size() == 2 &&
+               is_enum(graph_.global(graph_.arguments(id)[0]))) {
       const std::string_view name = graph_.text(graph_.arguments(id)[1], "the memory format");
-      found = static_cast<std::size_t>(std::find(std::begin(kNames), std::end(kNames), name) - std::begin(kNames));
+      found = static_cast<std::size_t>(std::find(std::begin(kNames), std::end(kNames), name) -
+                                       std::begin(kNames));
     }
     if (found >= std::size(kNames))
-      throw_corrupt("the memory format of the tensor is " + graph_.describe(id) + " (expected: a member of _MEM_FORMAT_ENCODING)");
+      throw_corrupt("the memory format of the tensor is " + graph_.describe(id) +
+                    " (expected: a member of _MEM_FORMAT_ENCODING)");
     return static_cast<TensorProperties::MemoryFormat>(found);
   }
 
-  /// {key: {} or {'nd_reformulated_orig_global_shape': shape}}; keys that the checkpoint does not have are of no interest.
+  /// {key: {} or {'nd_reformulated_orig_global_shape': shape}}; keys that the checkpoint does not
+  /// have are of no interest.
   void read_mcore_data(Id id) {
     if (graph_.is_none(id)) return;
     metadata_.has_mcore_data = true;
@@ -230,12 +268,17 @@ class MetadataReader {
       const std::string_view key = graph_.text(items[i], "a key of mcore_data");
       const auto entry = entry_of_key_.find(key);
       if (entry == entry_of_key_.end()) {
-        for_key(key, [] { throw_corrupt("mcore_data has the original shape of a tensor that is not stored; is a letter of its key damaged?"); });
+        for_key(key, [] {
+          throw_corrupt(
+              "mcore_data has the original shape of a tensor that is not stored; is a letter of "
+              "its key damaged?");
+        });
       }
       if (!entries_[entry->second].is_tensor) continue;
       TensorMetadata& tensor = metadata_.tensors[entries_[entry->second].position];
       for_key(key, [&] {
-        const Id shape = graph_.find(graph_.dict(items[i + 1], "the entry of mcore_data"), "nd_reformulated_orig_global_shape");
+        const Id shape = graph_.find(graph_.dict(items[i + 1], "the entry of mcore_data"),
+                                     "nd_reformulated_orig_global_shape");
         if (shape == MetadataGraph::kAbsent) return;
         if (tensor.flattened_shape) throw_corrupt("mcore_data names the key twice");
         graph_.shape(shape, "nd_reformulated_orig_global_shape", tensor.flattened_shape.emplace());
@@ -255,7 +298,8 @@ class MetadataReader {
     Shape offsets;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!graph_.is_object_of(items[i], index_class_)) {
-        throw_corrupt("a key of storage_data is " + graph_.describe(items[i]) + " (expected: MetadataIndex)");
+        throw_corrupt("a key of storage_data is " + graph_.describe(items[i]) +
+                      " (expected: MetadataIndex)");
       }
       const auto index = graph_.find(graph_.attributes(items[i]), index_fields_);
       const Id fqn = index[0];
@@ -265,15 +309,19 @@ class MetadataReader {
       for_key(key, [&] {
         const Place place = read_place(items[i + 1]);
         const Entry* const entry = entry_of_record(fqn, key);
-        if (entry == nullptr) throw_corrupt("a storage record is for a key that state_dict_metadata does not have");
+        if (entry == nullptr)
+          throw_corrupt("a storage record is for a key that state_dict_metadata does not have");
         const std::uint32_t position = entry->position;
         if (entry->is_tensor) {
           if (graph_.is_none(offset)) throw_corrupt("a storage record of the tensor has no offset");
           graph_.shape(offset, "the offset of a storage record", offsets);
           const bool has_hint = !graph_.is_none(hint) && graph_.kind(hint) == Kind::kInt;
-          matchers[position].add(offsets, has_hint ? std::optional(graph_.nodes().integer(hint)) : std::nullopt, place);
+          matchers[position].add(
+              offsets, has_hint ? std::optional(graph_.nodes().integer(hint)) : std::nullopt,
+              place);
         } else {
-          if (!graph_.is_none(offset)) throw_corrupt("a storage record of the object has an offset, as only tensors have");
+          if (!graph_.is_none(offset))
+            throw_corrupt("a storage record of the object has an offset, as only tensors have");
           if (placed[position]) throw_corrupt("two storage records name the object");
           placed[position] = true;
           metadata_.objects[position].place = place;
@@ -290,7 +338,8 @@ class MetadataReader {
     }
   }
 
-  /// Records mostly come with all chunks of a key one after the other, or rank by rank with the keys in one order: then no table has to be asked.
+  /// Records mostly come with all chunks of a key one after the other, or rank by rank with the
+  /// keys in one order: then no table has to be asked.
   const Entry* entry_of_record(Id fqn, std::string_view key) {
     if (fqn == last_fqn_) return &entries_[last_entry_];
     const std::uint32_t next = last_entry_ + 1 < entries_.size() ? last_entry_ + 1 : 0;
@@ -307,15 +356,19 @@ class MetadataReader {
 
   Place read_place(Id id) {
     if (!graph_.is_object_of(id, place_class_)) {
-      if (graph_.class_of(id)) throw_unsupported("a storage record is " + graph_.describe(id) + ", of a storage writer that this version does not know");
+      if (graph_.class_of(id))
+        throw_unsupported("a storage record is " + graph_.describe(id) +
+                          ", of a storage writer that this version does not know");
       throw_corrupt("a storage record is " + graph_.describe(id) + " (expected: _StorageInfo)");
     }
-    const auto [path, offset_id, length_id, transforms] = graph_.find(graph_.attributes(id), place_fields_);
+    const auto [path, offset_id, length_id, transforms] =
+        graph_.find(graph_.attributes(id), place_fields_);
     check_transforms(transforms);
     const std::uint32_t file = read_file(path);
     const std::int64_t offset = graph_.count(offset_id, "the file offset of a storage record");
     const std::int64_t length = graph_.count(length_id, "the length of a storage record");
-    if (!checked_add(offset, length)) throw_corrupt("the offset and length of a storage record do not fit 63 bits together");
+    if (!checked_add(offset, length))
+      throw_corrupt("the offset and length of a storage record do not fit 63 bits together");
     return {file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)};
   }
 
@@ -324,22 +377,29 @@ class MetadataReader {
     const auto transforms = graph_.list_or_tuple(id, "transform_descriptors");
     if (transforms.empty()) return;
     const Id first = transforms[0];
-    const std::string name = graph_.is_text(first) ? quoted(graph_.text(first, "a transform")) : graph_.describe(first);
-    throw_unsupported("the stored bytes were transformed by " + name +
-                      " (compression or the like), which cannot be undone here; save again without transforms");
+    const std::string name =
+        graph_.is_text(first) ? quoted(graph_.text(first, "a transform")) : graph_.describe(first);
+    throw_unsupported(
+        "the stored bytes were transformed by " + name +
+        " (compression or the like), which cannot be undone here; save again without transforms");
   }
 
-  /// Mostly all records of a file refer to one str, and come one after the other or in turns with those of the other files.
+  /// Mostly all records of a file refer to one str, and come one after the other or in turns with
+  /// those of the other files.
   std::uint32_t read_file(Id id) {
     for (const std::uint32_t likely : {last_file_, last_file_ + 1, 0U}) {
       if (likely < path_of_file_.size() && path_of_file_[likely] == id) return last_file_ = likely;
     }
     std::string name = graph_.path(id, "the relative_path of a storage record");
-    name_components(name);  // refuses names that are absolute, leave the checkpoint or are no names at all
+    name_components(
+        name);  // refuses names that are absolute, leave the checkpoint or are no names at all
     if (name.find('\\') != std::string::npos || !is_utf8(name)) {
-      throw_corrupt("the file name " + quoted(name) + " of a storage record has a backslash or is not UTF-8, which systems understand differently");
+      throw_corrupt("the file name " + quoted(name) +
+                    " of a storage record has a backslash or is not UTF-8, which systems "
+                    "understand differently");
     }
-    const auto [file, is_new] = files_.try_emplace(std::move(name), static_cast<std::uint32_t>(metadata_.files.size()));
+    const auto [file, is_new] =
+        files_.try_emplace(std::move(name), static_cast<std::uint32_t>(metadata_.files.size()));
     if (is_new) {
       metadata_.files.push_back(file->first);
       path_of_file_.push_back(id);
@@ -349,8 +409,9 @@ class MetadataReader {
     return last_file_;
   }
 
-  /// {key: path in a nested dict}. Nothing depends on it, so that entries of another form are skipped. DCP's keys are the elements of their path with dots
-  /// between them: a path that is longer is none, and must not be copied (one str may be referred to again and again).
+  /// {key: path in a nested dict}. Nothing depends on it, so that entries of another form are
+  /// skipped. DCP's keys are the elements of their path with dots between them: a path that is
+  /// longer is none, and must not be copied (one str may be referred to again and again).
   template <typename IsWanted>
   void read_paths(Id id, std::vector<std::pair<std::string, KeyPath>>& paths, IsWanted is_wanted) {
     if (id == MetadataGraph::kAbsent || graph_.kind(id) != Kind::kDict) return;
@@ -360,7 +421,8 @@ class MetadataReader {
       if (!graph_.is_text(items[i])) continue;
       const std::string_view key = graph_.text(items[i], "a key of a path");
       if (!seen.insert(key).second) continue;
-      auto path = read_path(key, items[i + 1]);  // what is no path could not lead anywhere, whatever the key
+      auto path = read_path(
+          key, items[i + 1]);  // what is no path could not lead anywhere, whatever the key
       if (path && is_wanted(key)) paths.emplace_back(std::string(key), std::move(*path));
     }
   }
@@ -390,11 +452,14 @@ class MetadataReader {
     const auto fields = graph_.attributes(id);
     StorageMeta& meta = metadata_.storage_meta.emplace();
     // Storage back ends have path classes of their own; those are skipped.
-    if (const Id place = graph_.find(fields, "checkpoint_id"); graph_.is_path(place)) meta.checkpoint_id = graph_.path(place, "checkpoint_id");
-    if (const Id save = graph_.find(fields, "save_id"); graph_.is_text(save)) meta.save_id = std::string(graph_.text(save, "save_id"));
+    if (const Id place = graph_.find(fields, "checkpoint_id"); graph_.is_path(place))
+      meta.checkpoint_id = graph_.path(place, "checkpoint_id");
+    if (const Id save = graph_.find(fields, "save_id"); graph_.is_text(save))
+      meta.save_id = std::string(graph_.text(save, "save_id"));
   }
 
-  /// Of Megatron's plans only what this library has attached to each; nothing else depends on them, so that others are skipped.
+  /// Of Megatron's plans only what this library has attached to each; nothing else depends on them,
+  /// so that others are skipped.
   void read_kept_plans(Id id) {
     if (id == MetadataGraph::kAbsent || graph_.kind(id) != Kind::kList) return;
     std::vector<KeptPlan> plans;

@@ -7,16 +7,20 @@
 
 namespace dckpt {
 
-/// Reads the pickle of a DCP `.metadata` file: torch's Metadata and Megatron's MCoreMetadata of every generation. Nothing in it is imported or
-/// called; fields that are not known are skipped, and so is what Megatron keeps in all_local_plans (not what SavePlanner does).
+/// Reads the pickle of a DCP `.metadata` file: torch's Metadata and Megatron's MCoreMetadata of
+/// every generation. Nothing in it is imported or called; fields that are not known are skipped,
+/// and so is what Megatron keeps in all_local_plans (not what SavePlanner does).
 ///
-/// What is returned has been checked against itself: every dtype is known, every number fits and is not negative, every chunk lies inside its
-/// tensor and has exactly one storage record, found by key and offset (the index in a record is only a hint), every object has one record
-/// without an offset, every file name is relative and stays inside the checkpoint, and an original shape of a flattened tensor agrees with the
-/// stored one. Not checked here: that chunks cover their tensor (validate_coverage) and that places lie inside the files.
+/// What is returned has been checked against itself: every dtype is known, every number fits and is
+/// not negative, every chunk lies inside its tensor and has exactly one storage record, found by
+/// key and offset (the index in a record is only a hint), every object has one record without an
+/// offset, every file name is relative and stays inside the checkpoint, and an original shape of a
+/// flattened tensor agrees with the stored one. Not checked here: that chunks cover their tensor
+/// (validate_coverage) and that places lie inside the files.
 ///
-/// `file_name` names the file in messages. Throws CheckpointError naming it and the key: (corrupt) for anything that contradicts the above,
-/// (unsupported) for transformed chunks, sparse layouts, and dtypes and storage writers that are not known.
+/// `file_name` names the file in messages. Throws CheckpointError naming it and the key: (corrupt)
+/// for anything that contradicts the above, (unsupported) for transformed chunks, sparse layouts,
+/// and dtypes and storage writers that are not known.
 Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name = ".metadata");
 
 }  // namespace dckpt

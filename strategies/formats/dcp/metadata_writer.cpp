@@ -15,8 +15,9 @@
 namespace dckpt {
 namespace {
 
-/// Emits the objects as Python's pickler does: an object is NEWOBJ of its class and BUILD of its attributes, and what was written before (texts,
-/// globals, equal sizes, the offsets of a chunk in its storage record) is referred to.
+/// Emits the objects as Python's pickler does: an object is NEWOBJ of its class and BUILD of its
+/// attributes, and what was written before (texts, globals, equal sizes, the offsets of a chunk in
+/// its storage record) is referred to.
 class MetadataWriter {
   static constexpr std::size_t kBytesPerChunk = 112;  // with its storage record, for two axes
 
@@ -30,12 +31,14 @@ class MetadataWriter {
     object(dcp::kMetadataModule, "Metadata");
     attributes([&] {
       attribute("state_dict_metadata", [&] { state_dict_metadata(); });
-      attribute("planner_data", [&] { metadata_.paths.empty() ? out_.none() : paths(metadata_.paths); });
+      attribute("planner_data",
+                [&] { metadata_.paths.empty() ? out_.none() : paths(metadata_.paths); });
       attribute("storage_data", [&] { storage_data(); });
       attribute("storage_meta", [&] { storage_meta(); });
       if (metadata_.version) attribute("version", [&] { out_.text(*metadata_.version); });
       if (metadata_.has_mcore_data) attribute("mcore_data", [&] { mcore_data(); });
-      if (!metadata_.common_paths.empty()) attribute(dcp::kCommonPaths, [&] { paths(metadata_.common_paths); });
+      if (!metadata_.common_paths.empty())
+        attribute(dcp::kCommonPaths, [&] { paths(metadata_.common_paths); });
       if (!metadata_.kept_plans.empty()) attribute("all_local_plans", [&] { all_local_plans(); });
     });
     return out_.finish();
@@ -105,7 +108,8 @@ class MetadataWriter {
 
   /// Sizes repeat; offsets hardly do.
   void repeated_torch_size(ShapeView numbers) {
-    if (last_size_ != sizes_.end() && equal(last_size_->first, numbers)) return out_.get(last_size_->second);
+    if (last_size_ != sizes_.end() && equal(last_size_->first, numbers))
+      return out_.get(last_size_->second);
     const Shape key = to_shape(numbers);
     last_size_ = sizes_.find(key);
     if (last_size_ != sizes_.end()) return out_.get(last_size_->second);
@@ -151,7 +155,8 @@ class MetadataWriter {
 
   void properties(const TensorProperties& wanted) {
     object(dcp::kMetadataModule, "TensorProperties");
-    const auto known = std::find_if(states_.begin(), states_.end(), [&](const auto& state) { return state.first == wanted; });
+    const auto known = std::find_if(states_.begin(), states_.end(),
+                                    [&](const auto& state) { return state.first == wanted; });
     if (known != states_.end()) {
       out_.get(known->second);
     } else {
@@ -197,10 +202,11 @@ class MetadataWriter {
       for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
         const TensorMetadata& tensor = metadata_.tensors[i];
         if (tensor.places.size() != tensor.chunks.size()) {
-          throw CheckpointError(
-              ErrorCode::kInvalidArgument,
-              "cannot write metadata with " + std::to_string(tensor.chunks.size()) + " chunks and " + std::to_string(tensor.places.size()) + " places",
-              {.key = tensor.key});
+          throw CheckpointError(ErrorCode::kInvalidArgument,
+                                "cannot write metadata with " +
+                                    std::to_string(tensor.chunks.size()) + " chunks and " +
+                                    std::to_string(tensor.places.size()) + " places",
+                                {.key = tensor.key});
         }
         Text key{tensor.key};
         for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
@@ -227,7 +233,9 @@ class MetadataWriter {
   void storage_info(const std::string& key, const Place& place) {
     if (place.file >= metadata_.files.size()) {
       throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "cannot write metadata with a place in file " + std::to_string(place.file) + " of " + std::to_string(metadata_.files.size()),
+                            "cannot write metadata with a place in file " +
+                                std::to_string(place.file) + " of " +
+                                std::to_string(metadata_.files.size()),
                             {.key = key});
     }
     object(place_class_);
@@ -240,7 +248,9 @@ class MetadataWriter {
 
   void storage_meta() {
     if (!metadata_.storage_meta) return out_.none();
-    const auto optional_text = [&](const std::optional<std::string>& text) { text ? out_.text(*text) : out_.none(); };
+    const auto optional_text = [&](const std::optional<std::string>& text) {
+      text ? out_.text(*text) : out_.none();
+    };
     object(dcp::kMetadataModule, "StorageMeta");
     attributes([&] {
       attribute("checkpoint_id", [&] { optional_text(metadata_.storage_meta->checkpoint_id); });
@@ -265,7 +275,8 @@ class MetadataWriter {
     });
   }
 
-  /// Megatron compares each of its own plans with these field by field, except storage_data; mcore_data is a field of its plans up to 0.15.
+  /// Megatron compares each of its own plans with these field by field, except storage_data;
+  /// mcore_data is a field of its plans up to 0.15.
   void all_local_plans() {
     out_.empty_list();
     out_.mark();
@@ -305,7 +316,8 @@ class MetadataWriter {
         object(index_class_);
         attributes([&] {
           attribute(fqn_name_, [&] { out_.text(item.key); });
-          attribute(offset_name_, [&] { is_tensor ? repeated_torch_size(item.chunk.offsets) : out_.none(); });
+          attribute(offset_name_,
+                    [&] { is_tensor ? repeated_torch_size(item.chunk.offsets) : out_.none(); });
           attribute(index_name_, [&] { out_.none(); });
         });
       });
@@ -356,7 +368,9 @@ class MetadataWriter {
   }
 
   struct Lexicographic {
-    bool operator()(const Shape& a, const Shape& b) const { return std::ranges::lexicographical_compare(a, b); }
+    bool operator()(const Shape& a, const Shape& b) const {
+      return std::ranges::lexicographical_compare(a, b);
+    }
   };
 
   const Metadata& metadata_;

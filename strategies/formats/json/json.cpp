@@ -15,7 +15,8 @@ namespace {
 
 using Sax = nlohmann::json_sax<nlohmann::json>;
 
-/// Builds the Value from the events of nlohmann's parser, which keeps its own stack on the heap and checks UTF-8 and the grammar.
+/// Builds the Value from the events of nlohmann's parser, which keeps its own stack on the heap and
+/// checks UTF-8 and the grammar.
 /// (`dckpt::quoted` is spelt out because the look-up by argument would find std::quoted.)
 class ValueBuilder final : public Sax {
  public:
@@ -28,7 +29,8 @@ class ValueBuilder final : public Sax {
   bool number_integer(number_integer_t value) override { return add(std::int64_t{value}); }
   bool number_unsigned(number_unsigned_t value) override { return add(std::uint64_t{value}); }
   bool number_float(number_float_t value, const string_t& token) override {
-    if (token.find_first_of(".eE") == string_t::npos) fail("the integer " + dckpt::quoted(token, 40) + " does not fit 64 bits");
+    if (token.find_first_of(".eE") == string_t::npos)
+      fail("the integer " + dckpt::quoted(token, 40) + " does not fit 64 bits");
     return add(double{value});
   }
   bool string(string_t& value) override { return add(Value(std::move(value))); }
@@ -41,13 +43,16 @@ class ValueBuilder final : public Sax {
   bool key(string_t& name) override {
     Frame& frame = frames_.back();
     frame.key = Value(std::move(name));
-    if (frame.container.contains(frame.key)) fail("the key " + dckpt::quoted(frame.key.as_str()) + " occurs twice in one object");
+    if (frame.container.contains(frame.key))
+      fail("the key " + dckpt::quoted(frame.key.as_str()) + " occurs twice in one object");
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
     std::string message = error.what();
-    if (const std::size_t prefix = message.find("] "); prefix != std::string::npos) message.erase(0, prefix + 2);
+    if (const std::size_t prefix = message.find("] "); prefix != std::string::npos)
+      message.erase(0, prefix + 2);
     fail(printable(message), position);
   }
 
@@ -57,8 +62,10 @@ class ValueBuilder final : public Sax {
     Value key;
   };
 
-  [[noreturn]] void fail(const std::string& message, std::optional<std::uint64_t> position = {}) const {
-    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + message, {.file = what_, .offset = position});
+  [[noreturn]] void fail(const std::string& message,
+                         std::optional<std::uint64_t> position = {}) const {
+    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + message,
+                          {.file = what_, .offset = position});
   }
 
   bool add(Value value) {
@@ -76,7 +83,9 @@ class ValueBuilder final : public Sax {
   }
 
   bool open(Value container) {
-    if (frames_.size() >= limits_.max_depth) fail("more than " + std::to_string(limits_.max_depth) + " arrays and objects inside each other");
+    if (frames_.size() >= limits_.max_depth)
+      fail("more than " + std::to_string(limits_.max_depth) +
+           " arrays and objects inside each other");
     frames_.push_back({std::move(container), Value()});
     return true;
   }
@@ -93,8 +102,8 @@ class ValueBuilder final : public Sax {
   Value root_;
 };
 
-/// The code point at `text[at]` and its length; for anything that is neither UTF-8 nor a lone surrogate in three bytes, the byte as Python's
-/// surrogateescape has it.
+/// The code point at `text[at]` and its length; for anything that is neither UTF-8 nor a lone
+/// surrogate in three bytes, the byte as Python's surrogateescape has it.
 struct CodePoint {
   std::uint32_t value;
   std::size_t length;
@@ -107,7 +116,8 @@ CodePoint code_point(std::string_view text, std::size_t at) {
   if (at + length <= text.size()) {
     std::uint32_t value = first & (0x7Fu >> length);
     for (std::size_t i = 1; i < length; ++i) value = value << 6 | (byte(i) & 0x3Fu);
-    const bool surrogate = first == 0xED && byte(1) >= 0xA0 && byte(1) < 0xC0 && (byte(2) & 0xC0) == 0x80;
+    const bool surrogate =
+        first == 0xED && byte(1) >= 0xA0 && byte(1) < 0xC0 && (byte(2) & 0xC0) == 0x80;
     if (surrogate || is_utf8(text.substr(at, length))) return {value, length};
   }
   return {0xDC00 | first, 1};
@@ -120,8 +130,10 @@ class JsonWriter {
   std::string take() { return std::move(out_); }
 
   void value(const Value& value, std::uint32_t depth = 0) {
-    if (depth > kMaxJsonOutputDepth) refuse("more than " + std::to_string(kMaxJsonOutputDepth) + " containers inside each other");
-    if (out_.size() > kMaxJsonOutputBytes) refuse("the text is longer than " + human_bytes(kMaxJsonOutputBytes));
+    if (depth > kMaxJsonOutputDepth)
+      refuse("more than " + std::to_string(kMaxJsonOutputDepth) + " containers inside each other");
+    if (out_.size() > kMaxJsonOutputBytes)
+      refuse("the text is longer than " + human_bytes(kMaxJsonOutputBytes));
     switch (value.kind()) {
       case Value::Kind::kNone: out_ += "null"; return;
       case Value::Kind::kBool: out_ += value.as_bool() ? "true" : "false"; return;
@@ -130,10 +142,14 @@ class JsonWriter {
       case Value::Kind::kFloat: real(value.as_float()); return;
       case Value::Kind::kStr: text(value.as_str()); return;
       case Value::Kind::kList:
-      case Value::Kind::kTuple: members('[', ']', value.items(), depth, [&](const Value& item) { this->value(item, depth + 1); }); return;
+      case Value::Kind::kTuple:
+        members('[', ']', value.items(), depth,
+                [&](const Value& item) { this->value(item, depth + 1); });
+        return;
       case Value::Kind::kDict:
         members('{', '}', value.as_dict().items(), depth, [&](const Dict::Item& item) {
-          if (!item.first.is_str()) refuse(std::string("a dict with a key of kind ") + to_string(item.first.kind()));
+          if (!item.first.is_str())
+            refuse(std::string("a dict with a key of kind ") + to_string(item.first.kind()));
           text(item.first.as_str());
           out_ += ": ";
           this->value(item.second, depth + 1);
@@ -144,7 +160,9 @@ class JsonWriter {
   }
 
  private:
-  [[noreturn]] static void refuse(const std::string& what) { throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write JSON: " + what); }
+  [[noreturn]] static void refuse(const std::string& what) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write JSON: " + what);
+  }
 
   template <typename Items, typename Write>
   void members(char open, char close, const Items& items, std::uint32_t depth, Write write) {
@@ -165,14 +183,17 @@ class JsonWriter {
     out_.append(indent_ * depth, ' ');
   }
 
-  /// As Python's repr: the shortest digits that read back the same, in positional notation for exponents from -4 to 15.
+  /// As Python's repr: the shortest digits that read back the same, in positional notation for
+  /// exponents from -4 to 15.
   void real(double value) {
     if (!std::isfinite(value)) refuse("a float that is not finite");
     const double magnitude = std::fabs(value);
     const bool positional = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
     std::array<char, 40> digits{};
     const auto end =
-        std::to_chars(digits.data(), digits.data() + digits.size(), value, positional ? std::chars_format::fixed : std::chars_format::scientific).ptr;
+        std::to_chars(digits.data(), digits.data() + digits.size(), value,
+                      positional ? std::chars_format::fixed : std::chars_format::scientific)
+            .ptr;
     const std::string_view written(digits.data(), static_cast<std::size_t>(end - digits.data()));
     out_ += written;
     if (written.find_first_of(".e") == std::string_view::npos) out_ += ".0";
@@ -219,15 +240,20 @@ class JsonWriter {
 
 Value parse_json(ByteView text, const std::string& what, const JsonLimits& limits) {
   const auto refuse = [&](const std::string& why, std::optional<std::uint64_t> offset) {
-    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + why, {.file = what, .offset = offset});
+    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + why,
+                          {.file = what, .offset = offset});
   };
-  if (text.size() > limits.max_bytes) refuse(human_bytes(text.size()) + ", more than the limit of " + human_bytes(limits.max_bytes), {});
+  if (text.size() > limits.max_bytes)
+    refuse(human_bytes(text.size()) + ", more than the limit of " + human_bytes(limits.max_bytes),
+           {});
   const std::string_view characters = as_text(text);
   if (characters.starts_with("\xEF\xBB\xBF")) refuse("it begins with a byte order mark", 0);
   // nlohmann's parser takes a NUL for the end of the text.
-  if (const std::size_t nul = characters.find('\0'); nul != std::string_view::npos) refuse("it has a NUL byte", nul);
+  if (const std::size_t nul = characters.find('\0'); nul != std::string_view::npos)
+    refuse("it has a NUL byte", nul);
   ValueBuilder builder(what, limits);
-  if (!nlohmann::json::sax_parse(characters.begin(), characters.end(), &builder)) refuse("the parser gave up", {});
+  if (!nlohmann::json::sax_parse(characters.begin(), characters.end(), &builder))
+    refuse("the parser gave up", {});
   return builder.take();
 }
 

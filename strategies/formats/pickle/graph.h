@@ -14,32 +14,40 @@
 
 namespace dckpt::pickle {
 
-/// A pickle as what it describes: nodes in one array, referring to each other by number. Shared and cyclic references are edges
-/// like any other; nothing is imported and nothing is called. Text and byte nodes point into the pickle's own bytes where they can, which
-/// must outlive the graph.
-/// A node takes a few 32-bit words, its edges among them, so that the metadata of millions of chunks can be walked in memory.
+/// A pickle as what it describes: nodes in one array, referring to each other by number. Shared and
+/// cyclic references are edges like any other; nothing is imported and nothing is called. Text and
+/// byte nodes point into the pickle's own bytes where they can, which must outlive the graph. A
+/// node takes a few 32-bit words, its edges among them, so that the metadata of millions of chunks
+/// can be walked in memory.
 class Graph {
  public:
   using Id = std::uint32_t;  ///< position of the first word of a node; not counted up one by one
   static constexpr Id kNil = 0xFFFFFFFF;
 
   enum class Kind : std::uint8_t {
-    kNone, kFalse, kTrue,
-    kInt,           ///< integer()
-    kLong,          ///< outside int64: bytes() two's complement, little-endian
-    kFloat,         ///< real()
-    kStr,           ///< text(): UTF-8, surrogates passed
-    kBytes, kByteArray,  ///< bytes()
-    kList, kSet,    ///< children(): members
-    kDict,          ///< children(): key, value, key, value, …
-    kTuple, kFrozenSet,  ///< children(): members
-    kGlobal,        ///< children(): module (str), name (str); Python 2 names of protocols 0–2 appear as Python 3's
-    kPersistent,    ///< children(): the persistent id
-    kCall,          ///< callable(*args): children(): callable, args tuple
-    kNew,           ///< callable.__new__: children(): callable, args tuple[, kwargs dict]
+    kNone,
+    kFalse,
+    kTrue,
+    kInt,    ///< integer()
+    kLong,   ///< outside int64: bytes() two's complement, little-endian
+    kFloat,  ///< real()
+    kStr,    ///< text(): UTF-8, surrogates passed
+    kBytes,
+    kByteArray,  ///< bytes()
+    kList,
+    kSet,   ///< children(): members
+    kDict,  ///< children(): key, value, key, value, …
+    kTuple,
+    kFrozenSet,  ///< children(): members
+    kGlobal,  ///< children(): module (str), name (str); Python 2 names of protocols 0–2 appear as
+              ///< Python 3's
+    kPersistent,  ///< children(): the persistent id
+    kCall,        ///< callable(*args): children(): callable, args tuple
+    kNew,         ///< callable.__new__: children(): callable, args tuple[, kwargs dict]
   };
 
-  /// What was done to a kCall or kNew node after it was made; lists, sets and dicts hold it as children.
+  /// What was done to a kCall or kNew node after it was made; lists, sets and dicts hold it as
+  /// children.
   struct Extras {
     std::span<const Id> states;      ///< arguments of BUILD
     std::span<const Id> list_items;  ///< of APPEND(S)
@@ -67,25 +75,32 @@ class Graph {
   std::size_t child_count(Id id) const noexcept { return children(id).size(); }
   /// Empty spans when there are none.
   Extras extras(Id id) const noexcept;
-  /// All nodes of kPersistent, also those that the root does not reach, in the order in which they were made.
+  /// All nodes of kPersistent, also those that the root does not reach, in the order in which they
+  /// were made.
   std::span<const Id> persistent() const noexcept { return persistent_; }
 
  private:
   friend class GraphBuilder;
 
-  // The first word of a node has the kind, flags, and a number of 24 bits; what follows depends on the kind:
+  // The first word of a node has the kind, flags, and a number of 24 bits; what follows depends on
+  // the kind:
   //   kNone, kFalse, kTrue       –
   //   kInt                       the number is the value; if wide, two words are
   //   kFloat                     two words
-  //   kLong, kStr, kBytes, …     the number is the length, a word the position in the pickle; if wide, the word is the position in texts_
-  //   kList, kSet, kDict         a word: position of the run of children, which is their count and they themselves
-  //   kTuple … kPersistent       the number of children and the children; if wide, a word has their number
-  //   kCall, kNew                the number of children, the children, and a word: the state or kNil; if extended, the position in object_extras_
+  //   kLong, kStr, kBytes, …     the number is the length, a word the position in the pickle; if
+  //                              wide, the word is the position in texts_
+  //   kList, kSet, kDict         a word: position of the run of children, which is their count and
+  //                              they themselves
+  //   kTuple … kPersistent       the number of children and the children; if wide, a word has their
+  //                              number
+  //   kCall, kNew                the number of children, the children, and a word: the state or
+  //                              kNil; if extended, the position in object_extras_
   using Word = std::uint32_t;
   static constexpr Word kKindMask = 0x1F;
   static constexpr Word kWide = 0x20;
   static constexpr Word kExtended = 0x40;
-  static constexpr Word kScattered = 0x80;  // while reading: filled in steps that do not lie one after the other
+  static constexpr Word kScattered =
+      0x80;  // while reading: filled in steps that do not lie one after the other
   static constexpr int kNumberShift = 8;
   static constexpr std::uint64_t kMaxNumber = (1U << 24) - 1;
 
@@ -96,9 +111,13 @@ class Graph {
 
   Word number(Id id) const noexcept { return words_[id] >> kNumberShift; }
   bool has(Id id, Word flag) const noexcept { return (words_[id] & flag) != 0; }
-  std::uint64_t wide(Id id) const noexcept { return words_[id + 1] | std::uint64_t{words_[id + 2]} << 32; }
+  std::uint64_t wide(Id id) const noexcept {
+    return words_[id + 1] | std::uint64_t{words_[id + 2]} << 32;
+  }
   bool is_object(Id id) const noexcept { return kind(id) >= Kind::kCall; }
-  std::span<const Id> run(Word first, Word count) const noexcept { return {words_.data() + first, count}; }
+  std::span<const Id> run(Word first, Word count) const noexcept {
+    return {words_.data() + first, count};
+  }
 
   Id root_ = kNil;
   std::size_t node_count_ = 0;
@@ -107,7 +126,7 @@ class Graph {
   std::vector<std::string_view> texts_;
   std::vector<ObjectExtras> object_extras_;
   std::vector<Id> persistent_;
-  std::deque<Bytes> owned_;    // decoded text that is not in the pickle as such (escapes, latin-1)
+  std::deque<Bytes> owned_;  // decoded text that is not in the pickle as such (escapes, latin-1)
 };
 
 inline std::int64_t Graph::integer(Id id) const noexcept {
@@ -130,15 +149,20 @@ inline std::span<const Graph::Id> Graph::children(Id id) const noexcept {
 /// Limits against hostile input; a real checkpoint stays far below them.
 struct Limits {
   std::uint64_t max_nodes = std::uint64_t{1} << 28;
-  std::uint64_t max_bytes = std::uint64_t{1} << 32;   ///< of the pickle itself
-  std::uint32_t max_depth = 1000;                     ///< of MARKs inside MARKs (read_graph), and of values inside values (value.h)
-  std::uint64_t max_expanded = std::uint64_t{1} << 26;  ///< what sharing may add when everything is counted wherever it is referred to (value.h)
+  std::uint64_t max_bytes = std::uint64_t{1} << 32;  ///< of the pickle itself
+  std::uint32_t max_depth =
+      1000;  ///< of MARKs inside MARKs (read_graph), and of values inside values (value.h)
+  std::uint64_t max_expanded = std::uint64_t{1}
+                               << 26;  ///< what sharing may add when everything is counted wherever
+                                       ///< it is referred to (value.h)
 };
 
-/// Reads one pickle of protocol 0–5. `what` names the bytes in messages (a file); errors carry it and the offset of the opcode.
-/// Throws CheckpointError (corrupt) on malformed or truncated input, bytes after STOP, extension codes, out-of-band buffers, and on
-/// opcodes that readers of the world understand differently; (unsupported) on protocols above 5.
-/// If `consumed` is given, bytes after STOP are allowed and their position is stored there (streams of several pickles).
-Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits = {}, std::size_t* consumed = nullptr);
+/// Reads one pickle of protocol 0–5. `what` names the bytes in messages (a file); errors carry it
+/// and the offset of the opcode. Throws CheckpointError (corrupt) on malformed or truncated input,
+/// bytes after STOP, extension codes, out-of-band buffers, and on opcodes that readers of the world
+/// understand differently; (unsupported) on protocols above 5. If `consumed` is given, bytes after
+/// STOP are allowed and their position is stored there (streams of several pickles).
+Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits = {},
+                 std::size_t* consumed = nullptr);
 
 }  // namespace dckpt::pickle

@@ -16,7 +16,8 @@ constexpr std::size_t kMaxReserved = std::size_t{1} << 28;
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(ByteView pickle, std::uint64_t max_nodes) : pickle_size_(pickle.size()), max_nodes_(max_nodes) {
+GraphBuilder::GraphBuilder(ByteView pickle, std::uint64_t max_nodes)
+    : pickle_size_(pickle.size()), max_nodes_(max_nodes) {
   graph_.pickle_ = as_text(pickle).data();
   graph_.words_.reserve(std::min(pickle.size() / kBytesPerWord, kMaxReserved));
   graph_.words_.push_back(0);  // the empty run
@@ -26,7 +27,8 @@ GraphBuilder::GraphBuilder(ByteView pickle, std::uint64_t max_nodes) : pickle_si
 
 Graph::Id GraphBuilder::add_integer(std::int64_t value) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 23;
-  if (value >= -kLimit && value < kLimit) return add_head(Kind::kInt, static_cast<std::size_t>(value), 1);
+  if (value >= -kLimit && value < kLimit)
+    return add_head(Kind::kInt, static_cast<std::size_t>(value), 1);
   Word* const node = add(3);
   node[0] = head(Kind::kInt, 0, Graph::kWide);
   std::memcpy(node + 1, &value, sizeof value);
@@ -41,7 +43,8 @@ Graph::Id GraphBuilder::real(double value) {
 }
 
 Graph::Id GraphBuilder::text(Kind kind, std::string_view content) {
-  const std::uintptr_t position = reinterpret_cast<std::uintptr_t>(content.data()) - reinterpret_cast<std::uintptr_t>(graph_.pickle_);
+  const std::uintptr_t position = reinterpret_cast<std::uintptr_t>(content.data()) -
+                                  reinterpret_cast<std::uintptr_t>(graph_.pickle_);
   Word* const node = add(2);
   if (position <= pickle_size_ && content.size() <= Graph::kMaxNumber) {
     node[0] = head(kind, content.size());
@@ -57,7 +60,8 @@ Graph::Id GraphBuilder::text(Kind kind, std::string_view content) {
 Graph::Id GraphBuilder::integer(ByteView bytes) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(bytes[i]); };
   const auto last_is_redundant = [&](std::size_t n) {
-    return n > 1 && ((byte(n - 1) == 0x00 && byte(n - 2) < 0x80) || (byte(n - 1) == 0xFF && byte(n - 2) >= 0x80));
+    return n > 1 && ((byte(n - 1) == 0x00 && byte(n - 2) < 0x80) ||
+                     (byte(n - 1) == 0xFF && byte(n - 2) >= 0x80));
   };
   std::size_t size = bytes.size();
   while (last_is_redundant(size)) --size;
@@ -74,7 +78,8 @@ Graph::Id GraphBuilder::owned_text(Kind kind, Bytes content) {
 
 Graph::Id GraphBuilder::owned_integer(Bytes bytes) {
   const Id id = integer(ByteView(bytes));
-  if (kind(id) == Kind::kLong) graph_.owned_.push_back(std::move(bytes));  // moving keeps the address
+  if (kind(id) == Kind::kLong)
+    graph_.owned_.push_back(std::move(bytes));  // moving keeps the address
   return id;
 }
 
@@ -93,7 +98,8 @@ void GraphBuilder::extend(Id id, std::span<const Id> members) {
   PodArray<Word>& words = graph_.words_;
   const auto count = static_cast<std::uint32_t>(members.size());
   const Word run = words[id + 1];
-  if (run != 0 && !graph_.has(id, Graph::kScattered) && run + 1 + words[run] == words.size()) {  // nothing came between
+  if (run != 0 && !graph_.has(id, Graph::kScattered) &&
+      run + 1 + words[run] == words.size()) {  // nothing came between
     copy_ids(members, extend_words(count));
     words[run] += count;
     return;
@@ -153,16 +159,21 @@ Graph GraphBuilder::finish(Id root) && {
 }
 
 void GraphBuilder::too_many_nodes() const {
-  throw CheckpointError(ErrorCode::kUnsupported, "the pickle describes more than " + grouped(max_nodes_) + " values, which is the limit");
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      "the pickle describes more than " + grouped(max_nodes_) + " values, which is the limit");
 }
 
 void GraphBuilder::too_many_words() const {
-  throw CheckpointError(ErrorCode::kUnsupported, "the values of the pickle and what they refer to take more than " + grouped(Graph::kNil) + " words, which is the limit");
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "the values of the pickle and what they refer to take more than " +
+                            grouped(Graph::kNil) + " words, which is the limit");
 }
 
 void GraphBuilder::gather_pieces() {
-  std::stable_sort(pieces_.begin(), pieces_.end(),
-                   [](const Piece& a, const Piece& b) { return std::tie(a.owner, a.part) < std::tie(b.owner, b.part); });
+  std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return std::tie(a.owner, a.part) < std::tie(b.owner, b.part);
+  });
   PodArray<Word>& words = graph_.words_;
   for (const Piece& piece : pieces_) {
     const bool object = is_object(piece.owner);

@@ -11,7 +11,8 @@
 
 namespace dckpt::pickle {
 
-/// Grows a Graph node by node. Containers may be filled in any number of steps, also after other nodes refer to them.
+/// Grows a Graph node by node. Containers may be filled in any number of steps, also after other
+/// nodes refer to them.
 class GraphBuilder {
  public:
   using Id = Graph::Id;
@@ -38,7 +39,8 @@ class GraphBuilder {
     if (shared == Graph::kNil) shared = add_integer(value);
     return shared;
   }
-  /// Two's complement, little-endian, of any length; becomes kInt where it fits. The bytes outlive the graph.
+  /// Two's complement, little-endian, of any length; becomes kInt where it fits. The bytes outlive
+  /// the graph.
   Id integer(ByteView twos_complement);
   /// The same for bytes that the graph has to keep.
   Id owned_integer(Bytes twos_complement);

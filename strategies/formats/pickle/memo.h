@@ -9,8 +9,8 @@
 
 namespace dckpt::pickle {
 
-/// What PUT stored. Indices are any 32-bit numbers: those that a pickler counts up lie in an array, strays in a tree, so that memory
-/// follows the number of entries and not the largest index.
+/// What PUT stored. Indices are any 32-bit numbers: those that a pickler counts up lie in an array,
+/// strays in a tree, so that memory follows the number of entries and not the largest index.
 class Memo {
  public:
   using Id = Graph::Id;

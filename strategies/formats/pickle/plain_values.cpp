@@ -42,20 +42,24 @@ std::optional<Value> value_of_builtin(const std::string& name, const ValueList& 
   if (name == "frozenset") return set_of(args, true);
   if (name == "bytes" && args.empty()) return Value::bytes({});
   if (name == "bytearray") return byte_array_of(args);
-  if (name == "complex" && args.size() == 2 && args[0].is(Kind::kFloat) && args[1].is(Kind::kFloat)) {
+  if (name == "complex" && args.size() == 2 && args[0].is(Kind::kFloat) &&
+      args[1].is(Kind::kFloat)) {
     return Value(std::complex<double>(args[0].as_float(), args[1].as_float()));
   }
   return std::nullopt;
 }
 
-/// Keys or members whose hashes are all the same take quadratic time; only hostile pickles have many.
+/// Keys or members whose hashes are all the same take quadratic time; only hostile pickles have
+/// many.
 class CollisionLimit {
  public:
   explicit CollisionLimit(std::size_t keys) : active_(keys > kMaxCollisions) {}
 
   void add(const Value& key) {
     if (!active_ || ++seen_[hash_value(key)] <= kMaxCollisions) return;
-    throw CheckpointError(ErrorCode::kUnsupported, "a dict or set has more than " + std::to_string(kMaxCollisions) + " keys with the same hash, which is the limit");
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "a dict or set has more than " + std::to_string(kMaxCollisions) +
+                              " keys with the same hash, which is the limit");
   }
 
  private:
@@ -64,7 +68,9 @@ class CollisionLimit {
   std::unordered_map<std::size_t, std::size_t> seen_;
 };
 
-bool has_extras(const Opaque& object) { return !object.states.empty() || !object.list_items.empty() || !object.dict_items.empty(); }
+bool has_extras(const Opaque& object) {
+  return !object.states.empty() || !object.list_items.empty() || !object.dict_items.empty();
+}
 
 /// copyreg.__newobj__(class, *args) and copyreg.__newobj_ex__(class, args, kwargs).
 std::optional<Value> new_object_of(const Opaque& call, const std::string& name) {
@@ -75,7 +81,8 @@ std::optional<Value> new_object_of(const Opaque& call, const std::string& name) 
   if (name == "__newobj__") {
     object.callable = args[0];
     object.args = Value::tuple({args.begin() + 1, args.end()});
-  } else if (name == "__newobj_ex__" && args.size() == 3 && args[1].is(Kind::kTuple) && args[2].is_dict()) {
+  } else if (name == "__newobj_ex__" && args.size() == 3 && args[1].is(Kind::kTuple) &&
+             args[2].is_dict()) {
     object.callable = args[0];
     object.args = args[1];
     object.kwargs = args[2];
@@ -98,15 +105,20 @@ bool is_hashable(const Value& value) {
   }
 }
 
-bool is_callable(const Value& value) { return value.is(Kind::kGlobal) || value.is(Kind::kOpaque); }
+bool is_callable(const Value& value) {
+  return value.is(Kind::kGlobal) || value.is(Kind::kOpaque);
+}
 
 Dict make_dict(std::vector<std::pair<Value, Value>> items) {
   Dict dict;
   CollisionLimit collisions(items.size());
   for (auto& [key, value] : items) {
-    if (!is_hashable(key)) throw CheckpointError(ErrorCode::kCorrupt, "a dict has " + describe(key) + " as key, which Python cannot hash");
+    if (!is_hashable(key))
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "a dict has " + describe(key) + " as key, which Python cannot hash");
     collisions.add(key);
-    if (dict.find(key) != nullptr) throw CheckpointError(ErrorCode::kCorrupt, "a dict has the key " + describe(key) + " twice");
+    if (dict.find(key) != nullptr)
+      throw CheckpointError(ErrorCode::kCorrupt, "a dict has the key " + describe(key) + " twice");
     dict.set(std::move(key), std::move(value));
   }
   return dict;
@@ -115,12 +127,15 @@ Dict make_dict(std::vector<std::pair<Value, Value>> items) {
 Value make_set(ValueList members, bool frozen) {
   CollisionLimit collisions(members.size());
   for (const Value& member : members) {
-    if (!is_hashable(member)) throw CheckpointError(ErrorCode::kCorrupt, "a set has " + describe(member) + " as member, which Python cannot hash");
+    if (!is_hashable(member))
+      throw CheckpointError(ErrorCode::kCorrupt, "a set has " + describe(member) +
+                                                     " as member, which Python cannot hash");
     collisions.add(member);
   }
   const std::size_t count = members.size();
   Value set = frozen ? Value::frozen_set(std::move(members)) : Value::set(std::move(members));
-  if (set.size() != count) throw CheckpointError(ErrorCode::kCorrupt, "a set has the same member twice");
+  if (set.size() != count)
+    throw CheckpointError(ErrorCode::kCorrupt, "a set has the same member twice");
   return set;
 }
 
@@ -131,7 +146,8 @@ std::optional<Value> plain_value_of(const Opaque& call) {
   if (has_extras(call)) return std::nullopt;
   if (function.module == "builtins") return value_of_builtin(function.name, call.args.items());
   if (function.module == "_codecs" && function.name == "encode") {
-    if (std::optional<Bytes> content = latin1_bytes(call.args.items())) return Value::bytes(std::move(*content));
+    if (std::optional<Bytes> content = latin1_bytes(call.args.items()))
+      return Value::bytes(std::move(*content));
   }
   return std::nullopt;
 }

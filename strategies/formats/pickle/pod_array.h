@@ -10,15 +10,18 @@
 
 namespace dckpt::pickle {
 
-/// A growing array of plain values for millions of small ones. Other than std::vector it does not write elements before they have a value, and large
-/// arrays grow without a copy, because realloc moves their pages.
+/// A growing array of plain values for millions of small ones. Other than std::vector it does not
+/// write elements before they have a value, and large arrays grow without a copy, because realloc
+/// moves their pages.
 template <typename T>
-  requires std::is_trivially_copyable_v<T>
+requires std::is_trivially_copyable_v<T>
 class PodArray {
  public:
   PodArray() = default;
   PodArray(PodArray&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), capacity_(std::exchange(other.capacity_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        capacity_(std::exchange(other.capacity_, 0)) {}
   PodArray& operator=(PodArray&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
@@ -58,7 +61,8 @@ class PodArray {
 
   [[gnu::noinline]] void grow(std::size_t more) {
     const std::size_t wanted = std::max({kFirstCapacity, size_ + more, capacity_ * 2});
-    void* const moved = wanted > SIZE_MAX / sizeof(T) ? nullptr : std::realloc(data_, wanted * sizeof(T));
+    void* const moved =
+        wanted > SIZE_MAX / sizeof(T) ? nullptr : std::realloc(data_, wanted * sizeof(T));
     if (moved == nullptr) throw std::bad_alloc();
     data_ = static_cast<T*>(moved);
     capacity_ = wanted;

@@ -28,7 +28,8 @@ const std::map<Name, Name>& renamed() {
       {{"itertools", "imap"}, {"builtins", "map"}},
       {{"itertools", "izip"}, {"builtins", "zip"}},
       {{"itertools", "izip_longest"}, {"itertools", "zip_longest"}},
-      {{"multiprocessing", "AuthenticationError"}, {"multiprocessing.context", "AuthenticationError"}},
+      {{"multiprocessing", "AuthenticationError"},
+       {"multiprocessing.context", "AuthenticationError"}},
       {{"multiprocessing", "BufferTooShort"}, {"multiprocessing.context", "BufferTooShort"}},
       {{"multiprocessing", "ProcessError"}, {"multiprocessing.context", "ProcessError"}},
       {{"multiprocessing", "TimeoutError"}, {"multiprocessing.context", "TimeoutError"}},
@@ -56,19 +57,62 @@ const std::map<Name, Name>& renamed() {
 
 const std::map<std::string_view, std::string_view>& moved_modules() {
   static const std::map<std::string_view, std::string_view> modules = {
-      {"BaseHTTPServer", "http.server"}, {"CGIHTTPServer", "http.server"}, {"ConfigParser", "configparser"}, {"Cookie", "http.cookies"},
-      {"Dialog", "tkinter.dialog"}, {"DocXMLRPCServer", "xmlrpc.server"}, {"FileDialog", "tkinter.filedialog"}, {"HTMLParser", "html.parser"},
-      {"Queue", "queue"}, {"ScrolledText", "tkinter.scrolledtext"}, {"SimpleDialog", "tkinter.simpledialog"}, {"SimpleHTTPServer", "http.server"},
-      {"SimpleXMLRPCServer", "xmlrpc.server"}, {"SocketServer", "socketserver"}, {"StringIO", "io"}, {"Tix", "tkinter.tix"},
-      {"Tkconstants", "tkinter.constants"}, {"Tkdnd", "tkinter.dnd"}, {"Tkinter", "tkinter"}, {"UserDict", "collections"}, {"UserList", "collections"},
-      {"UserString", "collections"}, {"__builtin__", "builtins"}, {"_abcoll", "collections.abc"}, {"_elementtree", "xml.etree.ElementTree"},
-      {"_winreg", "winreg"}, {"anydbm", "dbm"}, {"cPickle", "pickle"}, {"cStringIO", "io"}, {"commands", "subprocess"}, {"cookielib", "http.cookiejar"},
-      {"copy_reg", "copyreg"}, {"dbhash", "dbm.bsd"}, {"dbm", "dbm.ndbm"}, {"dumbdbm", "dbm.dumb"}, {"dummy_thread", "_dummy_thread"},
-      {"gdbm", "dbm.gnu"}, {"htmlentitydefs", "html.entities"}, {"httplib", "http.client"}, {"markupbase", "_markupbase"}, {"repr", "reprlib"},
-      {"robotparser", "urllib.robotparser"}, {"test.test_support", "test.support"}, {"thread", "_thread"}, {"tkColorChooser", "tkinter.colorchooser"},
-      {"tkCommonDialog", "tkinter.commondialog"}, {"tkFileDialog", "tkinter.filedialog"}, {"tkFont", "tkinter.font"},
-      {"tkMessageBox", "tkinter.messagebox"}, {"tkSimpleDialog", "tkinter.simpledialog"}, {"ttk", "tkinter.ttk"}, {"urllib2", "urllib.request"},
-      {"urlparse", "urllib.parse"}, {"whichdb", "dbm"}, {"xmlrpclib", "xmlrpc.client"}, {"exceptions", "builtins"},
+      {"BaseHTTPServer", "http.server"},
+      {"CGIHTTPServer", "http.server"},
+      {"ConfigParser", "configparser"},
+      {"Cookie", "http.cookies"},
+      {"Dialog", "tkinter.dialog"},
+      {"DocXMLRPCServer", "xmlrpc.server"},
+      {"FileDialog", "tkinter.filedialog"},
+      {"HTMLParser", "html.parser"},
+      {"Queue", "queue"},
+      {"ScrolledText", "tkinter.scrolledtext"},
+      {"SimpleDialog", "tkinter.simpledialog"},
+      {"SimpleHTTPServer", "http.server"},
+      {"SimpleXMLRPCServer", "xmlrpc.server"},
+      {"SocketServer", "socketserver"},
+      {"StringIO", "io"},
+      {"Tix", "tkinter.tix"},
+      {"Tkconstants", "tkinter.constants"},
+      {"Tkdnd", "tkinter.dnd"},
+      {"Tkinter", "tkinter"},
+      {"UserDict", "collections"},
+      {"UserList", "collections"},
+      {"UserString", "collections"},
+      {"__builtin__", "builtins"},
+      {"_abcoll", "collections.abc"},
+      {"_elementtree", "xml.etree.ElementTree"},
+      {"_winreg", "winreg"},
+      {"anydbm", "dbm"},
+      {"cPickle", "pickle"},
+      {"cStringIO", "io"},
+      {"commands", "subprocess"},
+      {"cookielib", "http.cookiejar"},
+      {"copy_reg", "copyreg"},
+      {"dbhash", "dbm.bsd"},
+      {"dbm", "dbm.ndbm"},
+      {"dumbdbm", "dbm.dumb"},
+      {"dummy_thread", "_dummy_thread"},
+      {"gdbm", "dbm.gnu"},
+      {"htmlentitydefs", "html.entities"},
+      {"httplib", "http.client"},
+      {"markupbase", "_markupbase"},
+      {"repr", "reprlib"},
+      {"robotparser", "urllib.robotparser"},
+      {"test.test_support", "test.support"},
+      {"thread", "_thread"},
+      {"tkColorChooser", "tkinter.colorchooser"},
+      {"tkCommonDialog", "tkinter.commondialog"},
+      {"tkFileDialog", "tkinter.filedialog"},
+      {"tkFont", "tkinter.font"},
+      {"tkMessageBox", "tkinter.messagebox"},
+      {"tkSimpleDialog", "tkinter.simpledialog"},
+      {"ttk", "tkinter.ttk"},
+      {"urllib2", "urllib.request"},
+      {"urlparse", "urllib.parse"},
+      {"whichdb", "dbm"},
+      {"xmlrpclib", "xmlrpc.client"},
+      {"exceptions", "builtins"},
   };
   return modules;
 }
@@ -76,8 +120,10 @@ const std::map<std::string_view, std::string_view>& moved_modules() {
 }  // namespace
 
 Name python3_name(std::string_view module, std::string_view name) {
-  if (const auto found = renamed().find({module, name}); found != renamed().end()) return found->second;
-  if (const auto found = moved_modules().find(module); found != moved_modules().end()) return {found->second, name};
+  if (const auto found = renamed().find({module, name}); found != renamed().end())
+    return found->second;
+  if (const auto found = moved_modules().find(module); found != moved_modules().end())
+    return {found->second, name};
   return {module, name};
 }
 

@@ -23,10 +23,14 @@ using Kind = Graph::Kind;
 using Part = GraphBuilder::Part;
 
 // Out of line, so that the code which runs for every opcode stays small.
-[[noreturn, gnu::cold, gnu::noinline]] void corrupt(const std::string& message) { throw CheckpointError(ErrorCode::kCorrupt, "malformed pickle: " + message); }
+[[noreturn, gnu::cold, gnu::noinline]] void corrupt(const std::string& message) {
+  throw CheckpointError(ErrorCode::kCorrupt, "malformed pickle: " + message);
+}
 
-[[noreturn, gnu::cold, gnu::noinline]] void too_few_bytes(std::uint64_t wanted, std::uint64_t left) {
-  corrupt("the opcode declares " + std::to_string(wanted) + " bytes, but " + std::to_string(left) + " are left");
+[[noreturn, gnu::cold, gnu::noinline]] void too_few_bytes(std::uint64_t wanted,
+                                                          std::uint64_t left) {
+  corrupt("the opcode declares " + std::to_string(wanted) + " bytes, but " + std::to_string(left) +
+          " are left");
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void too_few_values(std::size_t wanted) {
@@ -38,7 +42,9 @@ using Part = GraphBuilder::Part;
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void too_many_marks(std::uint32_t limit) {
-  throw CheckpointError(ErrorCode::kUnsupported, "the pickle has more than " + std::to_string(limit) + " MARKs inside each other, which is the limit");
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "the pickle has more than " + std::to_string(limit) +
+                            " MARKs inside each other, which is the limit");
 }
 
 /// What is left of the pickle.
@@ -83,7 +89,8 @@ class Cursor {
 /// The stack machine that a pickle is a program for, building nodes instead of objects.
 class Machine {
  public:
-  Machine(ByteView pickle, const Limits& limits) : in_(pickle), limits_(limits), graph_(pickle, limits.max_nodes), at_(pickle.data()) {}
+  Machine(ByteView pickle, const Limits& limits)
+      : in_(pickle), limits_(limits), graph_(pickle, limits.max_nodes), at_(pickle.data()) {}
 
   /// Runs until STOP.
   Graph run();
@@ -114,7 +121,9 @@ class Machine {
     floor_ = marks_.empty() ? 0 : marks_.back();
     return position;
   }
-  std::span<const Id> above(std::size_t position) const { return {stack_.data() + position, stack_.size() - position}; }
+  std::span<const Id> above(std::size_t position) const {
+    return {stack_.data() + position, stack_.size() - position};
+  }
   void push_container(Kind kind, std::size_t first) {
     const Id id = graph_.container(kind, above(first));
     stack_.shrink(first);
@@ -160,7 +169,8 @@ class Machine {
   Memo memo_;
 };
 
-/// The opcodes that pickles of protocol 2 and above consist of almost wholly are in this loop, so that the cursor stays in registers.
+/// The opcodes that pickles of protocol 2 and above consist of almost wholly are in this loop, so
+/// that the cursor stays in registers.
 Graph Machine::run() {
   for (Cursor in(in_);;) {
     at_ = in.position();
@@ -188,7 +198,8 @@ Graph Machine::run() {
       case Op::kLongBinGet: get(in.number<std::uint32_t>()); break;
       case Op::kStop: {
         const Id root = pop();
-        if (!stack_.empty()) corrupt("STOP leaves " + std::to_string(stack_.size()) + " more values on the stack");
+        if (!stack_.empty())
+          corrupt("STOP leaves " + std::to_string(stack_.size()) + " more values on the stack");
         at_ = in.position();
         return std::move(graph_).finish(root);
       }
@@ -236,7 +247,9 @@ void Machine::execute(Op op, Cursor& in) {
       if (!value) corrupt("FLOAT holds " + quoted(text, 40) + ", which is no number");
       return push(graph_.real(*value));
     }
-    case Op::kBinFloat: return push(graph_.real(std::bit_cast<double>(__builtin_bswap64(in.number<std::uint64_t>()))));
+    case Op::kBinFloat:
+      return push(
+          graph_.real(std::bit_cast<double>(__builtin_bswap64(in.number<std::uint64_t>()))));
 
     case Op::kBinUnicode8: return push_utf8(in.take(in.number<std::uint64_t>()));
     case Op::kUnicode: {
@@ -255,10 +268,13 @@ void Machine::execute(Op op, Cursor& in) {
       stack_.back() = graph_.owned_text(Kind::kStr, std::move(*text));
       return;
     }
-    case Op::kShortBinBytes: return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint8_t>())));
+    case Op::kShortBinBytes:
+      return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint8_t>())));
     case Op::kBinBytes: return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint32_t>())));
-    case Op::kBinBytes8: return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint64_t>())));
-    case Op::kByteArray8: return push(graph_.text(Kind::kByteArray, in.take(in.number<std::uint64_t>())));
+    case Op::kBinBytes8:
+      return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint64_t>())));
+    case Op::kByteArray8:
+      return push(graph_.text(Kind::kByteArray, in.take(in.number<std::uint64_t>())));
 
     case Op::kEmptyList: return push(graph_.container(Kind::kList));
     case Op::kEmptySet: return push(graph_.container(Kind::kSet));
@@ -269,13 +285,9 @@ void Machine::execute(Op op, Cursor& in) {
       if (above(first).size() % 2 != 0) corrupt("DICT has a key without a value");
       return push_container(Kind::kDict, first);
     }
-    case Op::kAppend:
-      need(2);
-      return add_list_items(stack_.size() - 1);
+    case Op::kAppend: need(2); return add_list_items(stack_.size() - 1);
     case Op::kAppends: return add_list_items(pop_mark());
-    case Op::kSetItem:
-      need(3);
-      return add_dict_items(stack_.size() - 2);
+    case Op::kSetItem: need(3); return add_dict_items(stack_.size() - 2);
     case Op::kAddItems: return add_set_items(pop_mark());
 
     case Op::kGlobal: {
@@ -285,7 +297,8 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kStackGlobal: {
       const Id name = pop();
       const Id module = pop();
-      if (graph_.kind(module) != Kind::kStr || graph_.kind(name) != Kind::kStr) corrupt("STACK_GLOBAL needs two strings");
+      if (graph_.kind(module) != Kind::kStr || graph_.kind(name) != Kind::kStr)
+        corrupt("STACK_GLOBAL needs two strings");
       return push_global(graph_.text(module), graph_.text(name));
     }
     case Op::kNewObjEx: return push_object(Kind::kNew, 3);
@@ -304,9 +317,7 @@ void Machine::execute(Op op, Cursor& in) {
       push_utf8(in.line());
       return push_fixed(Kind::kPersistent, stack_.size() - 1);
     }
-    case Op::kBinPersId:
-      need(1);
-      return push_fixed(Kind::kPersistent, stack_.size() - 1);
+    case Op::kBinPersId: need(1); return push_fixed(Kind::kPersistent, stack_.size() - 1);
 
     case Op::kPut: return memo_.store(text_index(in.line()), top());
     case Op::kGet: return get(text_index(in.line()));
@@ -314,17 +325,24 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kProto:
       protocol_ = in.number<std::uint8_t>();
       if (protocol_ > kHighestProtocol) {
-        throw CheckpointError(ErrorCode::kUnsupported, "pickle protocol " + std::to_string(protocol_) + "; protocols 0 to 5 are known");
+        throw CheckpointError(
+            ErrorCode::kUnsupported,
+            "pickle protocol " + std::to_string(protocol_) + "; protocols 0 to 5 are known");
       }
       return;
     case Op::kFrame: {  // a hint for readers that buffer; where it ends means nothing
       const auto length = in.number<std::uint64_t>();
-      if (length > in.left()) corrupt("a frame of " + std::to_string(length) + " bytes, but " + std::to_string(in.left()) + " are left");
+      if (length > in.left())
+        corrupt("a frame of " + std::to_string(length) + " bytes, but " +
+                std::to_string(in.left()) + " are left");
       return;
     }
     case Op::kExt1:
     case Op::kExt2:
-    case Op::kExt4: corrupt("a copyreg extension code; which class it means is known only to the program that wrote it");
+    case Op::kExt4:
+      corrupt(
+          "a copyreg extension code; which class it means is known only to the program that wrote "
+          "it");
     case Op::kNextBuffer:
     case Op::kReadonlyBuffer: corrupt("an out-of-band buffer, which is not in the file");
     default: corrupt("unknown opcode " + std::to_string(static_cast<unsigned>(op)));
@@ -335,9 +353,13 @@ void Machine::push_object(Kind kind, std::size_t parts) {
   need(parts);
   const std::size_t first = stack_.size() - parts;
   const Kind callable = graph_.kind(stack_[first]);
-  if (callable != Kind::kGlobal && callable != Kind::kPersistent && !graph_.is_object(stack_[first])) corrupt("what is called is a plain value");
-  if (graph_.kind(stack_[first + 1]) != Kind::kTuple) corrupt("the arguments of a call are no tuple");
-  if (parts == 3 && graph_.kind(stack_[first + 2]) != Kind::kDict) corrupt("the keyword arguments of a call are no dict");
+  if (callable != Kind::kGlobal && callable != Kind::kPersistent &&
+      !graph_.is_object(stack_[first]))
+    corrupt("what is called is a plain value");
+  if (graph_.kind(stack_[first + 1]) != Kind::kTuple)
+    corrupt("the arguments of a call are no tuple");
+  if (parts == 3 && graph_.kind(stack_[first + 2]) != Kind::kDict)
+    corrupt("the keyword arguments of a call are no dict");
   const Id id = graph_.object(kind, above(first));
   stack_.shrink(first);
   push(id);
@@ -359,13 +381,18 @@ void Machine::push_utf8(std::string_view text) {
 }
 
 void Machine::push_python2_text(std::string_view text) {
-  if (!is_utf8(text)) throw CheckpointError(ErrorCode::kUnsupported, "a string that Python 2 wrote is not UTF-8; which encoding it has is not recorded");
+  if (!is_utf8(text))
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "a string that Python 2 wrote is not UTF-8; which encoding it has is not recorded");
   push(graph_.text(Kind::kStr, text));
 }
 
 void Machine::push_decimal(std::string_view text, const char* opcode) {
   std::optional<Bytes> number = parse_decimal(text);
-  if (!number) corrupt(std::string(opcode) + " holds " + quoted(text, 40) + ", which is no decimal number (without leading zeros, of at most 4300 digits)");
+  if (!number)
+    corrupt(std::string(opcode) + " holds " + quoted(text, 40) +
+            ", which is no decimal number (without leading zeros, of at most 4300 digits)");
   push(graph_.owned_integer(std::move(*number)));
 }
 
@@ -435,10 +462,16 @@ std::uint32_t Machine::text_index(std::string_view text) {
 
 }  // namespace
 
-Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits, std::size_t* consumed) {
-  const std::uint64_t max_bytes = std::min<std::uint64_t>(limits.max_bytes, std::numeric_limits<std::uint32_t>::max());  // lengths of texts have 32 bits
+Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits,
+                 std::size_t* consumed) {
+  const std::uint64_t max_bytes = std::min<std::uint64_t>(
+      limits.max_bytes,
+      std::numeric_limits<std::uint32_t>::max());  // lengths of texts have 32 bits
   if (pickle.size() > max_bytes) {
-    throw CheckpointError(ErrorCode::kUnsupported, "a pickle of " + human_bytes(pickle.size()) + "; the limit is " + human_bytes(max_bytes), {.file = what});
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "a pickle of " + human_bytes(pickle.size()) + "; the limit is " + human_bytes(max_bytes),
+        {.file = what});
   }
   Machine machine(pickle, limits);
   try {

@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::size_t kMaxDecimalDigits = 4300;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 /// Exactly `count` hexadecimal digits at the front of `text`, which is advanced.
 std::optional<std::uint32_t> take_hex(std::string_view& text, std::size_t count) {
@@ -36,7 +38,9 @@ char take(std::string_view& text) {
 std::optional<Bytes> parse_decimal(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
-  if (text.empty() || text.size() > kMaxDecimalDigits || !std::all_of(text.begin(), text.end(), is_digit)) return std::nullopt;
+  if (text.empty() || text.size() > kMaxDecimalDigits ||
+      !std::all_of(text.begin(), text.end(), is_digit))
+    return std::nullopt;
   if (text.size() > 1 && text.front() == '0') return std::nullopt;
   std::vector<std::uint32_t> limbs;  // of the magnitude, least significant first
   for (const char digit : text) {
@@ -64,7 +68,9 @@ std::optional<Bytes> parse_decimal(std::string_view text) {
 
 std::optional<double> parse_real(std::string_view text) {
   const std::string_view magnitude = text.starts_with('-') ? text.substr(1) : text;
-  if (magnitude != "inf" && magnitude != "nan" && magnitude.find_first_not_of("0123456789.e+-") != std::string_view::npos) return std::nullopt;
+  if (magnitude != "inf" && magnitude != "nan" &&
+      magnitude.find_first_not_of("0123456789.e+-") != std::string_view::npos)
+    return std::nullopt;
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
@@ -78,7 +84,8 @@ std::optional<std::uint32_t> parse_index(std::string_view text) {
 }
 
 bool is_plain_ascii(std::string_view text) noexcept {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<std::uint8_t>(c) < 0x80 && c != '\\'; });
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<std::uint8_t>(c) < 0x80 && c != '\\'; });
 }
 
 std::optional<Bytes> decode_raw_unicode_escape(std::string_view text) {
@@ -102,7 +109,9 @@ std::optional<Bytes> decode_raw_unicode_escape(std::string_view text) {
 }
 
 std::optional<Bytes> decode_quoted(std::string_view text) {
-  if (text.size() < 2 || (text.front() != '\'' && text.front() != '"') || text.front() != text.back()) return std::nullopt;
+  if (text.size() < 2 || (text.front() != '\'' && text.front() != '"') ||
+      text.front() != text.back())
+    return std::nullopt;
   text = text.substr(1, text.size() - 2);
   Bytes out;
   out.reserve(text.size());
@@ -179,8 +188,13 @@ bool is_surrogatepass_utf8(std::string_view text) noexcept {
     }
     if (at == end) break;
     const std::uint8_t lead = *at;
-    const std::ptrdiff_t length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : (lead & 0xF0) == 0xE0 ? 3 : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
-    if (length == 0 || end - at < length || !std::all_of(at + 1, at + length, is_tail)) return false;
+    const std::ptrdiff_t length = lead < 0x80                   ? 1
+                                  : lead >= 0xC2 && lead < 0xE0 ? 2
+                                  : (lead & 0xF0) == 0xE0       ? 3
+                                  : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                                : 0;
+    if (length == 0 || end - at < length || !std::all_of(at + 1, at + length, is_tail))
+      return false;
     const bool overlong = (lead == 0xE0 && at[1] < 0xA0) || (lead == 0xF0 && at[1] < 0x90);
     const bool beyond = lead == 0xF4 && at[1] >= 0x90;
     if (overlong || beyond) return false;

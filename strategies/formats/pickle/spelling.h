@@ -8,10 +8,11 @@
 
 namespace dckpt::pickle {
 
-/// How protocol 0 spells values as text. Only spellings that all readers understand alike are accepted; all functions return empty for others.
+/// How protocol 0 spells values as text. Only spellings that all readers understand alike are
+/// accepted; all functions return empty for others.
 
-/// Decimal digits in an optional minus sign; no leading zeros, which some readers take for octal, and no more digits than Python converts by default (4300).
-/// Two's complement, little-endian.
+/// Decimal digits in an optional minus sign; no leading zeros, which some readers take for octal,
+/// and no more digits than Python converts by default (4300). Two's complement, little-endian.
 std::optional<Bytes> parse_decimal(std::string_view text);
 
 /// What repr(float) gives: "1.5", "-1e-07", "inf", "nan".
@@ -20,7 +21,8 @@ std::optional<double> parse_real(std::string_view text);
 /// A memo index: digits, below 2^32.
 std::optional<std::uint32_t> parse_index(std::string_view text);
 
-/// Whether `text` is ASCII without backslashes, so that all of protocol 0's spellings leave it as it is.
+/// Whether `text` is ASCII without backslashes, so that all of protocol 0's spellings leave it as
+/// it is.
 bool is_plain_ascii(std::string_view text) noexcept;
 
 /// Latin-1 with \uXXXX and \UXXXXXXXX → UTF-8 with surrogates passed.
@@ -35,7 +37,8 @@ void append_utf8(Bytes& out, std::uint32_t code_point);
 /// UTF-8 of characters up to 0xFF → one byte each; empty if there are others.
 std::optional<Bytes> encode_latin1(std::string_view utf8);
 
-/// Whether `text` is UTF-8, in which lone surrogates may stand as three bytes each (Python's "surrogatepass").
+/// Whether `text` is UTF-8, in which lone surrogates may stand as three bytes each (Python's
+/// "surrogatepass").
 bool is_surrogatepass_utf8(std::string_view text) noexcept;
 
 }  // namespace dckpt::pickle

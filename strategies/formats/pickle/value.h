@@ -13,18 +13,21 @@ namespace dckpt::pickle {
 
 /// What a reader knows beyond the pickle itself.
 struct ValueHooks {
-  /// The value that a persistent id stands for, mostly a TorchStorage. Without this hook a persistent id is an error (corrupt).
+  /// The value that a persistent id stands for, mostly a TorchStorage. Without this hook a
+  /// persistent id is an error (corrupt).
   std::function<Value(const Value& persistent_id)> persistent{};
-  /// The value of a call or object that the caller knows, mostly a Tensor; an empty result keeps it as Opaque. Called once an object is complete,
-  /// its arguments and states first.
+  /// The value of a call or object that the caller knows, mostly a Tensor; an empty result keeps it
+  /// as Opaque. Called once an object is complete, its arguments and states first.
   std::function<std::optional<Value>(const Opaque& object)> known{};
 };
 
-/// Turns nodes of a graph into Values. A node that is referred to twice becomes copies of one Value, within and between calls, so
-/// that sharing costs no memory and is kept when the Value is written again. Calls and objects stay Opaque, except those that are only a spelling of
-/// a plain value in old protocols: `_codecs.encode(str, 'latin1')` and `bytes()` (bytes), `bytearray(…)`, `set([…])`, `frozenset([…])`,
-/// `complex(re, im)`, `copyreg.__newobj__` and `copyreg.__newobj_ex__` (a new object).
-/// Keeps a reference to the graph. Not for several threads at once.
+/// Turns nodes of a graph into Values. A node that is referred to twice becomes copies of one
+/// Value, within and between calls, so that sharing costs no memory and is kept when the Value is
+/// written again. Calls and objects stay Opaque, except those that are only a spelling of a plain
+/// value in old protocols: `_codecs.encode(str, 'latin1')` and `bytes()` (bytes), `bytearray(…)`,
+/// `set([…])`, `frozenset([…])`, `complex(re, im)`, `copyreg.__newobj__` and
+/// `copyreg.__newobj_ex__` (a new object). Keeps a reference to the graph. Not for several threads
+/// at once.
 class GraphValues {
  public:
   explicit GraphValues(const Graph& graph, ValueHooks hooks = {}, const Limits& limits = {});
@@ -32,9 +35,10 @@ class GraphValues {
   GraphValues(GraphValues&&) noexcept;
   GraphValues& operator=(GraphValues&&) noexcept;
 
-  /// Throws CheckpointError without a file (see with_context): corrupt for unhashable or repeated keys and members and for persistent ids that nobody
-  /// resolves; unsupported for values that contain themselves, that are nested deeper than max_depth, or that would be larger as a tree than as a graph by more
-  /// than max_expanded references and 16-byte pieces of text.
+  /// Throws CheckpointError without a file (see with_context): corrupt for unhashable or repeated
+  /// keys and members and for persistent ids that nobody resolves; unsupported for values that
+  /// contain themselves, that are nested deeper than max_depth, or that would be larger as a tree
+  /// than as a graph by more than max_expanded references and 16-byte pieces of text.
   Value value(Graph::Id id);
 
  private:
@@ -47,14 +51,16 @@ Value value_from_graph(const Graph& graph, ValueHooks hooks = {}, const Limits& 
 
 struct WriteOptions {
   int protocol = 2;  ///< 2 (what torch.save writes) or 4
-  /// What to write for a tensor: mostly an Opaque call that has a TorchStorage among its arguments. Without it a tensor is an error (invalid argument).
+  /// What to write for a tensor: mostly an Opaque call that has a TorchStorage among its arguments.
+  /// Without it a tensor is an error (invalid argument).
   std::function<Value(const Tensor& tensor)> reduce_tensor{};
   /// The persistent id of a storage. Without it a storage is an error (invalid argument).
   std::function<Value(const TorchStorage& storage)> persistent_id{};
 };
 
-/// The pickle of a value, which Python loads as an equal object. Values that share data (Value::identity) are written once.
-/// Throws CheckpointError (invalid argument) for sharded leaves, factories and non-persistent objects, and for more than 1100 levels.
+/// The pickle of a value, which Python loads as an equal object. Values that share data
+/// (Value::identity) are written once. Throws CheckpointError (invalid argument) for sharded
+/// leaves, factories and non-persistent objects, and for more than 1100 levels.
 Bytes write_pickle(const Value& value, const WriteOptions& options = {});
 
 }  // namespace dckpt::pickle

@@ -29,14 +29,21 @@ const char* describe(Kind kind) {
   }
 }
 
-std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) { return checked_add(a, b).value_or(std::numeric_limits<std::uint64_t>::max()); }
+std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
+  return checked_add(a, b).value_or(std::numeric_limits<std::uint64_t>::max());
+}
 
 }  // namespace
 
-/// Walks the graph depth first without recursion and makes each node's Value once, after those of its parts.
+/// Walks the graph depth first without recursion and makes each node's Value once, after those of
+/// its parts.
 class GraphValues::Impl {
  public:
-  Impl(const Graph& graph, ValueHooks hooks, const Limits& limits) : graph_(graph), hooks_(std::move(hooks)), limits_(limits), slot_of_(graph.id_limit(), kNoSlot) {}
+  Impl(const Graph& graph, ValueHooks hooks, const Limits& limits)
+      : graph_(graph),
+        hooks_(std::move(hooks)),
+        limits_(limits),
+        slot_of_(graph.id_limit(), kNoSlot) {}
 
   Value value(Id root) {
     for (const Visit& visit : open_) slot(visit.id).state = State::kUntouched;  // left by an error
@@ -59,7 +66,8 @@ class GraphValues::Impl {
 
   struct Slot {
     Value value{};
-    std::uint64_t expanded = 0;  // references and text pieces when everything shared is counted wherever it is referred to
+    std::uint64_t expanded = 0;  // references and text pieces when everything shared is counted
+                                 // wherever it is referred to
     std::uint32_t height = 0;
     State state = State::kUntouched;
   };
@@ -92,7 +100,9 @@ class GraphValues::Impl {
   void open(Id id) {
     Slot& slot = this->slot(id);
     if (slot.state == State::kOpen) {
-      throw CheckpointError(ErrorCode::kUnsupported, std::string("the pickle holds ") + describe(graph_.kind(id)) + " that contains itself");
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          std::string("the pickle holds ") + describe(graph_.kind(id)) + " that contains itself");
     }
     slot.state = State::kOpen;
     open_.push_back({id});
@@ -116,7 +126,8 @@ class GraphValues::Impl {
     slot.state = State::kDone;
   }
 
-  /// Nothing may walk the value for ever or run out of stack: not a chain of a million lists, nor 64 lists that each hold the next one twice.
+  /// Nothing may walk the value for ever or run out of stack: not a chain of a million lists, nor
+  /// 64 lists that each hold the next one twice.
   void measure(Id id, Slot& slot) {
     std::uint64_t own = is_text(graph_.kind(id)) ? graph_.bytes(id).size() / 16 : 0;
     for (const auto list : parts(id)) {
@@ -129,15 +140,21 @@ class GraphValues::Impl {
     slot.expanded = saturating_add(slot.expanded, own);
     unshared_ += own;
     if (slot.height > limits_.max_depth) {
-      throw CheckpointError(ErrorCode::kUnsupported, "the pickle nests values more than " + std::to_string(limits_.max_depth) + " deep, which is the limit");
+      throw CheckpointError(ErrorCode::kUnsupported, "the pickle nests values more than " +
+                                                         std::to_string(limits_.max_depth) +
+                                                         " deep, which is the limit");
     }
     if (slot.expanded > saturating_add(unshared_, limits_.max_expanded)) {
-      throw CheckpointError(ErrorCode::kUnsupported, "the pickle shares values so often that they would be more than " + grouped(limits_.max_expanded) +
-                                                         " as a tree, which is the limit");
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "the pickle shares values so often that they would be more than " +
+                                grouped(limits_.max_expanded) + " as a tree, which is the limit");
     }
   }
 
-  static bool is_text(Kind kind) { return kind == Kind::kStr || kind == Kind::kBytes || kind == Kind::kByteArray || kind == Kind::kLong; }
+  static bool is_text(Kind kind) {
+    return kind == Kind::kStr || kind == Kind::kBytes || kind == Kind::kByteArray ||
+           kind == Kind::kLong;
+  }
 
   ValueList values(std::span<const Id> ids) const {
     ValueList result;
@@ -149,7 +166,8 @@ class GraphValues::Impl {
   std::vector<std::pair<Value, Value>> pairs(std::span<const Id> ids) const {
     std::vector<std::pair<Value, Value>> result;
     result.reserve(ids.size() / 2);
-    for (std::size_t i = 0; i + 1 < ids.size(); i += 2) result.emplace_back(made(ids[i]), made(ids[i + 1]));
+    for (std::size_t i = 0; i + 1 < ids.size(); i += 2)
+      result.emplace_back(made(ids[i]), made(ids[i + 1]));
     return result;
   }
 
@@ -170,11 +188,15 @@ class GraphValues::Impl {
       case Kind::kSet: return make_set(values(children), false);
       case Kind::kFrozenSet: return make_set(values(children), true);
       case Kind::kDict: return make_dict(pairs(children));
-      case Kind::kGlobal: return Global{std::string(graph_.text(children[0])), std::string(graph_.text(children[1]))};
+      case Kind::kGlobal:
+        return Global{std::string(graph_.text(children[0])), std::string(graph_.text(children[1]))};
       case Kind::kCall:
       case Kind::kNew: return make_object(id);
       case Kind::kPersistent:
-        if (!hooks_.persistent) throw CheckpointError(ErrorCode::kCorrupt, "the pickle has a persistent id, which means nothing in this place");
+        if (!hooks_.persistent)
+          throw CheckpointError(
+              ErrorCode::kCorrupt,
+              "the pickle has a persistent id, which means nothing in this place");
         return hooks_.persistent(made(children[0]));
     }
     return {};
@@ -187,7 +209,8 @@ class GraphValues::Impl {
     object.form = graph_.kind(id) == Kind::kCall ? Opaque::Form::kCall : Opaque::Form::kNew;
     object.callable = made(children[0]);
     if (!is_callable(object.callable)) {
-      throw CheckpointError(ErrorCode::kCorrupt, std::string("the pickle calls a value of kind ") + to_string(object.callable.kind()));
+      throw CheckpointError(ErrorCode::kCorrupt, std::string("the pickle calls a value of kind ") +
+                                                     to_string(object.callable.kind()));
     }
     object.args = made(children[1]);
     if (children.size() > 2) object.kwargs = made(children[2]);
@@ -215,13 +238,18 @@ class GraphValues::Impl {
   std::uint64_t unshared_ = 0;
 };
 
-GraphValues::GraphValues(const Graph& graph, ValueHooks hooks, const Limits& limits) : impl_(std::make_unique<Impl>(graph, std::move(hooks), limits)) {}
+GraphValues::GraphValues(const Graph& graph, ValueHooks hooks, const Limits& limits)
+    : impl_(std::make_unique<Impl>(graph, std::move(hooks), limits)) {}
 GraphValues::~GraphValues() = default;
 GraphValues::GraphValues(GraphValues&&) noexcept = default;
 GraphValues& GraphValues::operator=(GraphValues&&) noexcept = default;
 
-Value GraphValues::value(Graph::Id id) { return impl_->value(id); }
+Value GraphValues::value(Graph::Id id) {
+  return impl_->value(id);
+}
 
-Value value_from_graph(const Graph& graph, ValueHooks hooks, const Limits& limits) { return GraphValues(graph, std::move(hooks), limits).value(graph.root()); }
+Value value_from_graph(const Graph& graph, ValueHooks hooks, const Limits& limits) {
+  return GraphValues(graph, std::move(hooks), limits).value(graph.root());
+}
 
 }  // namespace dckpt::pickle

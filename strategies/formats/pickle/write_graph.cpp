@@ -14,7 +14,8 @@ constexpr int kMaxDepth = 1000;
 
 class GraphWriter {
  public:
-  GraphWriter(const Graph& graph, const Omissions& omitted) : graph_(graph), omitted_(omitted), slots_(graph.id_limit(), kUnwritten) {}
+  GraphWriter(const Graph& graph, const Omissions& omitted)
+      : graph_(graph), omitted_(omitted), slots_(graph.id_limit(), kUnwritten) {}
 
   Bytes write() {
     value(graph_.root());
@@ -23,7 +24,8 @@ class GraphWriter {
 
  private:
   static constexpr Slot kUnwritten = 0xFFFFFFFF;
-  static constexpr Slot kUnfinished = 0xFFFFFFFE;  ///< on the way to the value that is being written
+  static constexpr Slot kUnfinished =
+      0xFFFFFFFE;  ///< on the way to the value that is being written
 
   void value(Id id) {
     switch (graph_.kind(id)) {
@@ -32,21 +34,30 @@ class GraphWriter {
       case Kind::kTrue: return out_.boolean(true);
       case Kind::kInt: return out_.integer(graph_.integer(id));
       case Kind::kFloat: return out_.real(graph_.real(id));
-      case Kind::kGlobal: return out_.global(graph_.text(graph_.children(id)[0]), graph_.text(graph_.children(id)[1]));
+      case Kind::kGlobal:
+        return out_.global(graph_.text(graph_.children(id)[0]),
+                           graph_.text(graph_.children(id)[1]));
       case Kind::kStr:
-        if (graph_.text(id).size() <= PickleWriter::kLongestSharedText) return out_.text(graph_.text(id));  // equal ones are written once
+        if (graph_.text(id).size() <= PickleWriter::kLongestSharedText)
+          return out_.text(graph_.text(id));  // equal ones are written once
         break;
       default: break;
     }
     if (slots_[id] < kUnfinished) return out_.get(slots_[id]);
-    if (slots_[id] == kUnfinished) throw CheckpointError(ErrorCode::kUnsupported, "a tuple or an argument contains itself, which is not written");
-    if (++depth_ > kMaxDepth) throw CheckpointError(ErrorCode::kUnsupported, "values nested more than " + std::to_string(kMaxDepth) + " deep are not written");
+    if (slots_[id] == kUnfinished)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "a tuple or an argument contains itself, which is not written");
+    if (++depth_ > kMaxDepth)
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "values nested more than " + std::to_string(kMaxDepth) + " deep are not written");
     slots_[id] = kUnfinished;
     shared(id);
     --depth_;
   }
 
-  /// Values with an identity of their own. What can be filled later is remembered before it is, so that it may contain itself.
+  /// Values with an identity of their own. What can be filled later is remembered before it is, so
+  /// that it may contain itself.
   void shared(Id id) {
     switch (graph_.kind(id)) {
       case Kind::kLong: out_.big_integer(graph_.bytes(id)); return remember(id);
@@ -83,7 +94,9 @@ class GraphWriter {
         return remember(id);
       case Kind::kCall:
       case Kind::kNew: return object(id);
-      default: throw CheckpointError(ErrorCode::kCorrupt, "the pickle has a persistent id, which has no meaning here");
+      default:
+        throw CheckpointError(ErrorCode::kCorrupt,
+                              "the pickle has a persistent id, which has no meaning here");
     }
   }
 
@@ -146,6 +159,8 @@ class GraphWriter {
 
 }  // namespace
 
-Bytes write_graph(const Graph& graph, const Omissions& omitted) { return GraphWriter(graph, omitted).write(); }
+Bytes write_graph(const Graph& graph, const Omissions& omitted) {
+  return GraphWriter(graph, omitted).write();
+}
 
 }  // namespace dckpt::pickle

@@ -31,32 +31,44 @@ class ValueWriter {
       case Kind::kInt: return out_.integer(value.as_int());
       case Kind::kBigInt: return out_.big_integer(value.as_big_int().bytes);
       case Kind::kFloat: return out_.real(value.as_float());
-      case Kind::kComplex: return out_.complex(value.as_complex().real(), value.as_complex().imag());
+      case Kind::kComplex:
+        return out_.complex(value.as_complex().real(), value.as_complex().imag());
       case Kind::kGlobal: return out_.global(value.as_global().module, value.as_global().name);
       case Kind::kTuple:
         if (value.items().empty()) return out_.empty_tuple();
         break;
       default: break;
     }
-    if (const auto known = slots_.find(value.identity()); known != slots_.end()) return out_.get(known->second);
+    if (const auto known = slots_.find(value.identity()); known != slots_.end())
+      return out_.get(known->second);
     if (++depth_ > kMaxDepth) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "values nested more than " + std::to_string(kMaxDepth) + " deep cannot be pickled");
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          "values nested more than " + std::to_string(kMaxDepth) + " deep cannot be pickled");
     }
     shared(value);
     --depth_;
   }
 
-  /// Values with an identity of their own. Each is remembered at the moment when Python's pickler does it: containers before they are filled.
+  /// Values with an identity of their own. Each is remembered at the moment when Python's pickler
+  /// does it: containers before they are filled.
   void shared(const Value& value) {
     switch (value.kind()) {
       case Kind::kStr: return text(value);
       case Kind::kBytes: out_.bytes(value.as_bytes()); return remember(value);
       case Kind::kByteArray: out_.byte_array(value.as_bytes()); return remember(value);
-      case Kind::kList: out_.empty_list(); remember(value); return list_items(value.items());
+      case Kind::kList:
+        out_.empty_list();
+        remember(value);
+        return list_items(value.items());
       case Kind::kTuple: tuple(value.items()); return remember(value);
       case Kind::kSet: return options_.protocol < 4 ? set_call(value, "set") : set(value);
-      case Kind::kFrozenSet: return options_.protocol < 4 ? set_call(value, "frozenset") : frozen_set(value);
-      case Kind::kDict: out_.empty_dict(); remember(value); return dict_items(value.as_dict().items());
+      case Kind::kFrozenSet:
+        return options_.protocol < 4 ? set_call(value, "frozenset") : frozen_set(value);
+      case Kind::kDict:
+        out_.empty_dict();
+        remember(value);
+        return dict_items(value.as_dict().items());
       case Kind::kOpaque: return object(value);
       case Kind::kTensor:
         if (!options_.reduce_tensor) refuse(value);
@@ -74,7 +86,8 @@ class ValueWriter {
   void remember(const Value& value) { slots_.emplace(value.identity(), out_.put()); }
 
   [[noreturn]] static void refuse(const Value& value) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, std::string("a ") + to_string(value.kind()) + " cannot be written into this pickle");
+    throw CheckpointError(ErrorCode::kInvalidArgument, std::string("a ") + to_string(value.kind()) +
+                                                           " cannot be written into this pickle");
   }
 
   /// The memo knows values by address, so those made on the way have to stay.
@@ -137,7 +150,10 @@ class ValueWriter {
 
   void object(const Value& shared_object) {
     const Opaque& object = shared_object.as_opaque();
-    if (!object.args.is(Kind::kTuple)) throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write an object whose arguments are no tuple; wrap them in Value::tuple()");
+    if (!object.args.is(Kind::kTuple))
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          "cannot write an object whose arguments are no tuple; wrap them in Value::tuple()");
     if (object.form == Opaque::Form::kCall) {
       value(object.callable);
       value(object.args);
@@ -177,6 +193,8 @@ class ValueWriter {
 
 }  // namespace
 
-Bytes write_pickle(const Value& value, const WriteOptions& options) { return ValueWriter(options).write(value); }
+Bytes write_pickle(const Value& value, const WriteOptions& options) {
+  return ValueWriter(options).write(value);
+}
 
 }  // namespace dckpt::pickle

@@ -17,18 +17,27 @@ bool fits(std::uint64_t size) {
   return size <= std::numeric_limits<Wide>::max();
 }
 
-std::string global_key(std::string_view module, std::string_view name) { return std::string(module) + '\n' + std::string(name); }
+std::string global_key(std::string_view module, std::string_view name) {
+  return std::string(module) + '\n' + std::string(name);
+}
 
 }  // namespace
 
 PickleWriter::PickleWriter(int protocol) : protocol_(protocol) {
-  if (protocol != 2 && protocol != 4) throw CheckpointError(ErrorCode::kInvalidArgument, "pickle protocol " + std::to_string(protocol) + " is not written; 2 and 4 are");
+  if (protocol != 2 && protocol != 4)
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "pickle protocol " + std::to_string(protocol) + " is not written; 2 and 4 are");
   op(Op::kProto, static_cast<std::uint8_t>(protocol));
 }
 
-void PickleWriter::none() { op(Op::kNone); }
+void PickleWriter::none() {
+  op(Op::kNone);
+}
 
-void PickleWriter::boolean(bool value) { op(value ? Op::kNewTrue : Op::kNewFalse); }
+void PickleWriter::boolean(bool value) {
+  op(value ? Op::kNewTrue : Op::kNewFalse);
+}
 
 void PickleWriter::integer(std::int64_t value) {
   if (value >= 0 && fits<std::uint8_t>(static_cast<std::uint64_t>(value))) {
@@ -50,7 +59,9 @@ void PickleWriter::big_integer(ByteView twos_complement) {
   } else if (fits<std::int32_t>(twos_complement.size())) {
     op(Op::kLong4, static_cast<std::int32_t>(twos_complement.size()));
   } else {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "an integer of " + human_bytes(twos_complement.size()) + " cannot be pickled");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "an integer of " + human_bytes(twos_complement.size()) + " cannot be pickled");
   }
   raw(twos_complement);
 }
@@ -76,7 +87,8 @@ void PickleWriter::text(std::string_view utf8) {
 
 void PickleWriter::first_text(RepeatedText& repeated) {
   text(repeated.text);
-  if (repeated.text.size() <= kLongestSharedText) repeated.slot = texts_.find(repeated.text)->second;
+  if (repeated.text.size() <= kLongestSharedText)
+    repeated.slot = texts_.find(repeated.text)->second;
 }
 
 void PickleWriter::plain_text(std::string_view utf8) {
@@ -85,7 +97,8 @@ void PickleWriter::plain_text(std::string_view utf8) {
   } else if (fits<std::uint32_t>(utf8.size())) {
     op(Op::kBinUnicode, static_cast<std::uint32_t>(utf8.size()));
   } else {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "a text of " + human_bytes(utf8.size()) + " cannot be pickled");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "a text of " + human_bytes(utf8.size()) + " cannot be pickled");
   }
   raw(as_bytes(utf8));
 }
@@ -161,8 +174,11 @@ void PickleWriter::plain_global(std::string_view module, std::string_view name) 
   } else {
     // A name that Python would read as another one: see python2_names.h.
     const bool renamed = python3_name(module, name) != std::pair(module, name);
-    if (module.empty() || name.empty() || renamed || std::count(key.begin(), key.end(), '\n') != 1) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "the global " + quoted(name) + " of module " + quoted(module) + " cannot be pickled at protocol 2");
+    if (module.empty() || name.empty() || renamed ||
+        std::count(key.begin(), key.end(), '\n') != 1) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "the global " + quoted(name) +
+                                                             " of module " + quoted(module) +
+                                                             " cannot be pickled at protocol 2");
     }
     op(Op::kGlobal);
     raw(as_bytes(key));
@@ -173,27 +189,64 @@ void PickleWriter::plain_global(std::string_view module, std::string_view name) 
 
 void PickleWriter::first_global(RepeatedGlobal& repeated) {
   global(repeated.module, repeated.name);
-  if (protocol_ >= 4 || repeated.name.find('.') == std::string_view::npos) repeated.slot = globals_.at(global_key(repeated.module, repeated.name));
+  if (protocol_ >= 4 || repeated.name.find('.') == std::string_view::npos)
+    repeated.slot = globals_.at(global_key(repeated.module, repeated.name));
 }
 
-void PickleWriter::empty_tuple() { op(Op::kEmptyTuple); }
-void PickleWriter::empty_list() { op(Op::kEmptyList); }
-void PickleWriter::empty_dict() { op(Op::kEmptyDict); }
-void PickleWriter::empty_set() { op(Op::kEmptySet); }
-void PickleWriter::mark() { op(Op::kMark); }
-void PickleWriter::tuple() { op(Op::kTuple); }
-void PickleWriter::tuple(int count) { op(Op{static_cast<std::uint8_t>(static_cast<int>(Op::kTuple1) + count - 1)}); }
-void PickleWriter::frozen_set() { op(Op::kFrozenSet); }
-void PickleWriter::append() { op(Op::kAppend); }
-void PickleWriter::append_items() { op(Op::kAppends); }
-void PickleWriter::set_item() { op(Op::kSetItem); }
-void PickleWriter::set_items() { op(Op::kSetItems); }
-void PickleWriter::add_items() { op(Op::kAddItems); }
-void PickleWriter::reduce() { op(Op::kReduce); }
-void PickleWriter::new_object() { op(Op::kNewObj); }
-void PickleWriter::new_object_ex() { op(Op::kNewObjEx); }
-void PickleWriter::build() { op(Op::kBuild); }
-void PickleWriter::persistent_id() { op(Op::kBinPersId); }
+void PickleWriter::empty_tuple() {
+  op(Op::kEmptyTuple);
+}
+void PickleWriter::empty_list() {
+  op(Op::kEmptyList);
+}
+void PickleWriter::empty_dict() {
+  op(Op::kEmptyDict);
+}
+void PickleWriter::empty_set() {
+  op(Op::kEmptySet);
+}
+void PickleWriter::mark() {
+  op(Op::kMark);
+}
+void PickleWriter::tuple() {
+  op(Op::kTuple);
+}
+void PickleWriter::tuple(int count) {
+  op(Op{static_cast<std::uint8_t>(static_cast<int>(Op::kTuple1) + count - 1)});
+}
+void PickleWriter::frozen_set() {
+  op(Op::kFrozenSet);
+}
+void PickleWriter::append() {
+  op(Op::kAppend);
+}
+void PickleWriter::append_items() {
+  op(Op::kAppends);
+}
+void PickleWriter::set_item() {
+  op(Op::kSetItem);
+}
+void PickleWriter::set_items() {
+  op(Op::kSetItems);
+}
+void PickleWriter::add_items() {
+  op(Op::kAddItems);
+}
+void PickleWriter::reduce() {
+  op(Op::kReduce);
+}
+void PickleWriter::new_object() {
+  op(Op::kNewObj);
+}
+void PickleWriter::new_object_ex() {
+  op(Op::kNewObjEx);
+}
+void PickleWriter::build() {
+  op(Op::kBuild);
+}
+void PickleWriter::persistent_id() {
+  op(Op::kBinPersId);
+}
 
 PickleWriter::Slot PickleWriter::put() {
   const Slot slot = next_++;

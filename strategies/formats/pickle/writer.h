@@ -14,15 +14,19 @@
 
 namespace dckpt::pickle {
 
-/// Emits the opcodes of one pickle, in the order in which a reader executes them: values push themselves on the reader's stack, the others take
-/// their operands from it. `{"a": (1, 2)}` is `empty_dict(), text("a"), integer(1), integer(2), tuple(2), set_item()`.
-/// Short texts and globals that were written before are referred to. The caller is responsible for a sound order; nothing is checked.
+/// Emits the opcodes of one pickle, in the order in which a reader executes them: values push
+/// themselves on the reader's stack, the others take their operands from it. `{"a": (1, 2)}` is
+/// `empty_dict(), text("a"), integer(1), integer(2), tuple(2), set_item()`. Short texts and globals
+/// that were written before are referred to. The caller is responsible for a sound order; nothing
+/// is checked.
 class PickleWriter {
  public:
   using Slot = std::uint32_t;  ///< place in the memo
-  static constexpr std::size_t kLongestSharedText = 256;  ///< longer texts are rarely repeated and would make the memo large
+  static constexpr std::size_t kLongestSharedText =
+      256;  ///< longer texts are rarely repeated and would make the memo large
 
-  /// A text or global that is written again and again; spares looking it up each time. For one writer only.
+  /// A text or global that is written again and again; spares looking it up each time. For one
+  /// writer only.
   struct RepeatedText {
     std::string_view text;
     std::optional<Slot> slot{};
@@ -44,36 +48,39 @@ class PickleWriter {
   void big_integer(ByteView twos_complement);  ///< little-endian
   void real(double value);
   void complex(double re, double im);
-  void text(std::string_view utf8);            ///< surrogates as three bytes each
+  void text(std::string_view utf8);  ///< surrogates as three bytes each
   void text(RepeatedText& repeated) { repeated.slot ? get(*repeated.slot) : first_text(repeated); }
   void bytes(ByteView value);
   void byte_array(ByteView value);
-  /// A class or function. At protocol 2 a dotted name becomes getattr calls, as Python's own pickler writes it. Throws CheckpointError (invalid
-  /// argument) for names that protocol 2 cannot express: empty, with a line break, or taken for a Python 2 name.
+  /// A class or function. At protocol 2 a dotted name becomes getattr calls, as Python's own
+  /// pickler writes it. Throws CheckpointError (invalid argument) for names that protocol 2 cannot
+  /// express: empty, with a line break, or taken for a Python 2 name.
   void global(std::string_view module, std::string_view name);
-  void global(RepeatedGlobal& repeated) { repeated.slot ? get(*repeated.slot) : first_global(repeated); }
+  void global(RepeatedGlobal& repeated) {
+    repeated.slot ? get(*repeated.slot) : first_global(repeated);
+  }
 
   void empty_tuple();
   void empty_list();
   void empty_dict();
-  void empty_set();        ///< protocol 4
+  void empty_set();  ///< protocol 4
 
   void mark();
-  void tuple();            ///< of everything since mark
-  void tuple(int count);   ///< of the 1, 2 or 3 values on top
-  void frozen_set();       ///< of everything since mark; protocol 4
-  void append();           ///< list, value → list
-  void append_items();     ///< list, mark, values → list
-  void set_item();         ///< dict, key, value → dict
-  void set_items();        ///< dict, mark, key, value, … → dict
-  void add_items();        ///< set, mark, values → set; protocol 4
-  void reduce();           ///< callable, args tuple → callable(*args)
-  void new_object();       ///< class, args tuple → class.__new__(class, *args)
-  void new_object_ex();    ///< class, args tuple, kwargs dict → …; protocol 4
-  void build();            ///< object, state → object
-  void persistent_id();    ///< id → the object it stands for
+  void tuple();           ///< of everything since mark
+  void tuple(int count);  ///< of the 1, 2 or 3 values on top
+  void frozen_set();      ///< of everything since mark; protocol 4
+  void append();          ///< list, value → list
+  void append_items();    ///< list, mark, values → list
+  void set_item();        ///< dict, key, value → dict
+  void set_items();       ///< dict, mark, key, value, … → dict
+  void add_items();       ///< set, mark, values → set; protocol 4
+  void reduce();          ///< callable, args tuple → callable(*args)
+  void new_object();      ///< class, args tuple → class.__new__(class, *args)
+  void new_object_ex();   ///< class, args tuple, kwargs dict → …; protocol 4
+  void build();           ///< object, state → object
+  void persistent_id();   ///< id → the object it stands for
 
-  Slot put();              ///< remembers the top of the stack, which stays there
+  Slot put();  ///< remembers the top of the stack, which stays there
   void get(Slot slot);
 
   std::size_t size() const noexcept { return size_; }
@@ -106,11 +113,13 @@ class PickleWriter {
 
   struct TextHash {
     using is_transparent = void;
-    std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
+    std::size_t operator()(std::string_view text) const noexcept {
+      return std::hash<std::string_view>{}(text);
+    }
   };
   using Memo = std::unordered_map<std::string, Slot, TextHash, std::equal_to<>>;
 
-  Bytes out_;              // filled up to size_
+  Bytes out_;  // filled up to size_
   std::size_t size_ = 0;
   int protocol_;
   Slot next_ = 0;

@@ -17,15 +17,18 @@ namespace dckpt {
 
 std::uint32_t crc32(ByteView bytes, std::uint32_t previous) noexcept {
 #ifdef DCKPT_HAVE_ISAL
-  return ::crc32_gzip_refl(previous, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  return ::crc32_gzip_refl(previous, reinterpret_cast<const unsigned char*>(bytes.data()),
+                           bytes.size());
 #else
-  return static_cast<std::uint32_t>(::crc32_z(previous, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
+  return static_cast<std::uint32_t>(
+      ::crc32_z(previous, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
 #endif
 }
 
 namespace {
 
-// Polynomials over GF(2) modulo CRC-32's, as zip stores them: the highest bit is the coefficient of x^0.
+// Polynomials over GF(2) modulo CRC-32's, as zip stores them: the highest bit is the coefficient of
+// x^0.
 constexpr std::uint32_t kPolynomial = 0xedb88320;
 constexpr std::uint32_t kOne = std::uint32_t{1} << 31;
 constexpr std::uint32_t kX8 = std::uint32_t{1} << 23;
@@ -41,9 +44,12 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) noexcept {
 
 }  // namespace
 
-std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_length) noexcept {
-  std::uint32_t shift = kOne;  // becomes x^(8·length): what so many more bytes do to the CRC of those before
-  for (std::uint32_t power = kX8; second_length != 0; second_length >>= 1, power = multiply(power, power)) {
+std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
+                            std::uint64_t second_length) noexcept {
+  std::uint32_t shift =
+      kOne;  // becomes x^(8·length): what so many more bytes do to the CRC of those before
+  for (std::uint32_t power = kX8; second_length != 0;
+       second_length >>= 1, power = multiply(power, power)) {
     if ((second_length & 1) != 0) shift = multiply(shift, power);
   }
   return multiply(shift, first) ^ second;
@@ -57,25 +63,35 @@ struct Sha256::Context {
     check(EVP_DigestInit_ex(evp, EVP_sha256(), nullptr));
   }
   static void check(int result) {
-    if (result != 1) throw CheckpointError(ErrorCode::kUnsupported, "cannot compute SHA-256: the OpenSSL library of this system refuses it");
+    if (result != 1)
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "cannot compute SHA-256: the OpenSSL library of this system refuses it");
   }
 };
 
-Sha256::Sha256() : context_(std::make_unique<Context>()) { context_->start(); }
+Sha256::Sha256() : context_(std::make_unique<Context>()) {
+  context_->start();
+}
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 Sha256::~Sha256() = default;
 
-void Sha256::update(ByteView bytes) { Context::check(EVP_DigestUpdate(context_->evp, bytes.data(), bytes.size())); }
+void Sha256::update(ByteView bytes) {
+  Context::check(EVP_DigestUpdate(context_->evp, bytes.data(), bytes.size()));
+}
 
 Sha256::Digest Sha256::finish() {
   Digest digest;
-  Context::check(EVP_DigestFinal_ex(context_->evp, reinterpret_cast<unsigned char*>(digest.data()), nullptr));
+  Context::check(
+      EVP_DigestFinal_ex(context_->evp, reinterpret_cast<unsigned char*>(digest.data()), nullptr));
   context_->start();
   return digest;
 }
 
-std::string Sha256::finish_hex() { return to_hex(finish()); }
+std::string Sha256::finish_hex() {
+  return to_hex(finish());
+}
 
 std::string to_hex(ByteView bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -95,7 +111,8 @@ std::string sha256_hex(ByteView bytes) {
 }
 
 void HashedFile::read(std::uint64_t offset, MutableByteView into) const {
-  constexpr std::uint64_t kShortGap = std::uint64_t{16} << 10;  // what lies between two records, say
+  constexpr std::uint64_t kShortGap = std::uint64_t{16}
+                                      << 10;  // what lies between two records, say
   file_.read(offset, into);
   if (offset > hashed_ && offset - hashed_ <= kShortGap) hash_up_to(offset);
   if (offset > hashed_ || offset + into.size() <= hashed_) return;
@@ -107,7 +124,8 @@ void HashedFile::hash_up_to(std::uint64_t end) const {
   constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
   Bytes buffer(static_cast<std::size_t>(std::min(end - hashed_, kStep)));
   while (hashed_ < end) {
-    const MutableByteView step(buffer.data(), static_cast<std::size_t>(std::min(kStep, end - hashed_)));
+    const MutableByteView step(buffer.data(),
+                               static_cast<std::size_t>(std::min(kStep, end - hashed_)));
     file_.read(hashed_, step);
     hash_.update(step);
     hashed_ += step.size();
@@ -119,12 +137,14 @@ std::string HashedFile::finish_hex() {
   return hash_.finish_hex();
 }
 
-std::string file_sha256(const ReadableFile& file, const std::function<void(std::uint64_t)>& progress) {
+std::string file_sha256(const ReadableFile& file,
+                        const std::function<void(std::uint64_t)>& progress) {
   constexpr std::uint64_t kStep = std::uint64_t{4} << 20;
   Sha256 hash;
   Bytes buffer(static_cast<std::size_t>(std::min(file.size(), kStep)));
   for (std::uint64_t offset = 0; offset < file.size(); offset += kStep) {
-    const MutableByteView step(buffer.data(), static_cast<std::size_t>(std::min(kStep, file.size() - offset)));
+    const MutableByteView step(buffer.data(),
+                               static_cast<std::size_t>(std::min(kStep, file.size() - offset)));
     file.read(offset, step);
     hash.update(step);
     if (progress) progress(step.size());

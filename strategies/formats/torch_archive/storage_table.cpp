@@ -22,9 +22,12 @@ Value StorageTable::resolve(const Value& persistent_id) {
   const auto [place, added] = entries_.try_emplace(id.key);
   Entry& entry = place->second;
   if (added) {
-    entry = {id.type, id.numel, TorchStorage{.type = id.type, .location = id.location, .elements = elements(id)}};
+    entry = {id.type, id.numel,
+             TorchStorage{.type = id.type, .location = id.location, .elements = elements(id)}};
   } else if (entry.type != id.type || entry.numel != id.numel) {
-    throw CheckpointError(ErrorCode::kCorrupt, "storage " + quoted(id.key) + " is used as " + std::to_string(entry.numel) + " elements of " + entry.type + " and as " +
+    throw CheckpointError(ErrorCode::kCorrupt, "storage " + quoted(id.key) + " is used as " +
+                                                   std::to_string(entry.numel) + " elements of " +
+                                                   entry.type + " and as " +
                                                    std::to_string(id.numel) + " of " + id.type);
   }
   return entry.storage;
@@ -37,7 +40,9 @@ Tensor StorageTable::elements(const StorageId& id) {
     return Tensor::in_file(id.dtype, Shape(1, id.numel), Shape(1, 1), {file_.name(), offset});
   }
   if (id.nbytes() > options_.max_tensor_bytes - bytes_read_) {
-    throw CheckpointError(ErrorCode::kUnsupported, "the file holds more than the limit of " + human_bytes(options_.max_tensor_bytes) + " of tensors");
+    throw CheckpointError(ErrorCode::kUnsupported, "the file holds more than the limit of " +
+                                                       human_bytes(options_.max_tensor_bytes) +
+                                                       " of tensors");
   }
   bytes_read_ += id.nbytes();
   Tensor tensor = Tensor::empty(id.dtype, Shape(1, id.numel));
@@ -51,7 +56,9 @@ void StorageTable::compare(const Tensor& elements, const RecordedCrc& record) co
   Bytes rest(record.length - bytes.size());  // of an untyped storage, less than an element
   if (!rest.empty()) file_.read(record.offset + bytes.size(), rest);
   if (crc32(rest, crc32(bytes)) == record.crc) return;
-  throw CheckpointError(ErrorCode::kCorrupt, "the elements of a tensor have another CRC-32 than the archive says: they were damaged after they had been written",
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        "the elements of a tensor have another CRC-32 than the archive says: they "
+                        "were damaged after they had been written",
                         {.file = file_.name(), .offset = record.offset});
 }
 

@@ -14,19 +14,23 @@
 
 namespace dckpt {
 
-/// The storages of one torch file: each is read (or described) once, when the pickle refers to it first.
+/// The storages of one torch file: each is read (or described) once, when the pickle refers to it
+/// first.
 class StorageTable {
  public:
   struct Located {
     std::uint64_t offset = 0;
     std::optional<RecordedCrc> record{};  ///< begins at `offset` and holds at least the storage
   };
-  /// `locate` gives the place in the file of a storage's first byte, after it has made sure that all its bytes are in the file.
+  /// `locate` gives the place in the file of a storage's first byte, after it has made sure that
+  /// all its bytes are in the file.
   using Locate = std::function<Located(const StorageId&)>;
 
-  StorageTable(const ReadableFile& file, const TorchFileOptions& options, Locate locate) : file_(file), options_(options), locate_(std::move(locate)) {}
+  StorageTable(const ReadableFile& file, const TorchFileOptions& options, Locate locate)
+      : file_(file), options_(options), locate_(std::move(locate)) {}
 
-  /// Hooks that turn persistent ids into storages and rebuild calls into tensors; they refer to this table.
+  /// Hooks that turn persistent ids into storages and rebuild calls into tensors; they refer to
+  /// this table.
   pickle::ValueHooks hooks();
 
  private:
@@ -48,6 +52,7 @@ class StorageTable {
 };
 
 /// The stream form, without the zip archive around it.
-Value load_torch_stream(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options);
+Value load_torch_stream(const ReadableFile& file, std::uint64_t base, std::uint64_t length,
+                        const TorchFileOptions& options);
 
 }  // namespace dckpt

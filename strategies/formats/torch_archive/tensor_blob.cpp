@@ -29,7 +29,8 @@ constexpr std::size_t kMaxCachedPickle = 4096;
 constexpr std::size_t kMaxCachedEntries = std::size_t{1} << 16;
 constexpr std::uint64_t kMaxCachedBlob = std::uint64_t{4} << 10;
 constexpr std::size_t kMaxCachedBlobs = std::size_t{1} << 12;
-constexpr std::size_t kMaxAlike = 64;  // of one length: the padding that aligns the elements differs
+constexpr std::size_t kMaxAlike =
+    64;  // of one length: the padding that aligns the elements differs
 
 void write_extents(pickle::PickleWriter& writer, ShapeView extents) {
   if (extents.empty()) {
@@ -46,7 +47,8 @@ void write_extents(pickle::PickleWriter& writer, ShapeView extents) {
   writer.put();
 }
 
-/// The pickle of a row-major tensor with a storage of its own, opcode for opcode as torch writes it.
+/// The pickle of a row-major tensor with a storage of its own, opcode for opcode as torch writes
+/// it.
 Bytes tensor_pickle(DType dtype, ShapeView shape, std::int64_t numel, bool requires_grad) {
   const std::string type(storage_class(dtype));
   const bool untyped = type == "UntypedStorage";
@@ -80,7 +82,7 @@ Bytes tensor_pickle(DType dtype, ShapeView shape, std::int64_t numel, bool requi
 
 /// What a blob's pickle says: all but the place of the storage in the file.
 struct PickledTensor {
-  TensorBlob tensor;            // offsets relative to the storage
+  TensorBlob tensor;  // offsets relative to the storage
   std::string storage_key;
   std::uint64_t storage_size = 0;
   std::uint64_t storage_item = 1;
@@ -92,12 +94,16 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
   pickle::ValueHooks hooks;
   hooks.persistent = [&storages](const Value& id) -> Value {
     StorageId storage = parse_storage_id(id);
-    // Only described, with the key in the place of a file name: so the tensor will tell which storage it is a view of.
-    Tensor elements = Tensor::in_file(storage.dtype, Shape(1, storage.numel), Shape(1, 1), {storage.key, 0});
-    TorchStorage value{.type = storage.type, .location = storage.location, .elements = std::move(elements)};
+    // Only described, with the key in the place of a file name: so the tensor will tell which
+    // storage it is a view of.
+    Tensor elements =
+        Tensor::in_file(storage.dtype, Shape(1, storage.numel), Shape(1, 1), {storage.key, 0});
+    TorchStorage value{
+        .type = storage.type, .location = storage.location, .elements = std::move(elements)};
     const auto [known, added] = storages.try_emplace(storage.key, storage);
     if (!added && (known->second.type != storage.type || known->second.numel != storage.numel)) {
-      throw CheckpointError(ErrorCode::kCorrupt, "storage " + quoted(storage.key) + " is used with two types or sizes");
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "storage " + quoted(storage.key) + " is used with two types or sizes");
     }
     return value;
   };
@@ -123,11 +129,13 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
   return result;
 }
 
-/// A small blob that was understood already. One of the same dtype and shape that is written in the same manner differs from it only in the elements, the serialization
-/// id, which nobody reads, and the CRCs of both: it is understood by comparing bytes.
+/// A small blob that was understood already. One of the same dtype and shape that is written in the
+/// same manner differs from it only in the elements, the serialization id, which nobody reads, and
+/// the CRCs of both: it is understood by comparing bytes.
 class KnownBlob {
  public:
-  /// `tensor` is what `archive`, whose bytes are given, holds in the member `storage`. Throws CheckpointError if its other members cannot be read.
+  /// `tensor` is what `archive`, whose bytes are given, holds in the member `storage`. Throws
+  /// CheckpointError if its other members cannot be read.
   KnownBlob(ByteView bytes, const ZipArchive& archive, const ZipMember& storage, TensorBlob tensor)
       : bytes_(bytes.begin(), bytes.end()), base_(archive.base()), tensor_(std::move(tensor)) {
     add(archive, storage);
@@ -136,7 +144,9 @@ class KnownBlob {
     }
     std::vector<Range> others;
     for (const Member& member : members_) {
-      others.insert(others.end(), {crc_at(member.local), {member.data, member.data + member.size}, crc_at(member.entry)});
+      others.insert(
+          others.end(),
+          {crc_at(member.local), {member.data, member.data + member.size}, crc_at(member.entry)});
       if (member.descriptor != 0) others.push_back(crc_at(member.descriptor));
     }
     std::ranges::sort(others, {}, &Range::begin);
@@ -149,8 +159,13 @@ class KnownBlob {
   }
 
   bool matches(ByteView blob) const {
-    const auto equal = [&](const Range& range) { return std::memcmp(bytes_.data() + range.begin, blob.data() + range.begin, range.end - range.begin) == 0; };
-    return blob.size() == bytes_.size() && std::ranges::all_of(same_, equal) && std::ranges::all_of(members_, [&](const Member& member) { return agrees(blob, member); });
+    const auto equal = [&](const Range& range) {
+      return std::memcmp(bytes_.data() + range.begin, blob.data() + range.begin,
+                         range.end - range.begin) == 0;
+    };
+    return blob.size() == bytes_.size() && std::ranges::all_of(same_, equal) &&
+           std::ranges::all_of(members_,
+                               [&](const Member& member) { return agrees(blob, member); });
   }
 
   /// The tensor of a blob that matches and lies at `base`.
@@ -181,7 +196,8 @@ class KnownBlob {
   void add(const ZipArchive& archive, const ZipMember& member) {
     const std::size_t data = archive.data_offset(member) - base_;
     const bool described = (member.flags & zip::kFlagDescriptor) != 0;
-    members_.push_back({member.header_offset + 14, data, member.size, described ? data + member.size + 4 : 0, member.entry_offset + 16});
+    members_.push_back({member.header_offset + 14, data, member.size,
+                        described ? data + member.size + 4 : 0, member.entry_offset + 16});
   }
 
   /// What all readers of zip archives demand of the CRCs.
@@ -202,9 +218,13 @@ class KnownBlob {
 }  // namespace
 
 TensorBlobWriter::TensorBlobWriter(DType dtype, ShapeView shape, const TensorBlobOptions& options) {
-  const std::optional<std::int64_t> count = shape.size() <= kMaxDims ? checked_numel(shape) : std::nullopt;
-  const auto nbytes = count ? checked_mul(*count, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
-  if (!nbytes) throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write a tensor of shape " + to_string(shape));
+  const std::optional<std::int64_t> count =
+      shape.size() <= kMaxDims ? checked_numel(shape) : std::nullopt;
+  const auto nbytes =
+      count ? checked_mul(*count, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
+  if (!nbytes)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot write a tensor of shape " + to_string(shape));
   payload_size_ = static_cast<std::uint64_t>(*nbytes);
   const Bytes pickle = tensor_pickle(dtype, shape, *count, options.requires_grad);
   const ZipWriterOptions zip{.file_offset = options.file_offset, .crc = options.crc};
@@ -225,18 +245,21 @@ Bytes TensorBlobWriter::tail(std::uint32_t crc) const {
 struct TensorBlobCache::Impl {
   std::shared_mutex mutex;
   std::unordered_map<std::string, PickledTensor> known;  // by the bytes of data.pkl
-  std::unordered_map<std::uint64_t, std::vector<std::shared_ptr<const KnownBlob>>> blobs;  // by their length
+  std::unordered_map<std::uint64_t, std::vector<std::shared_ptr<const KnownBlob>>>
+      blobs;  // by their length
   std::size_t blob_count = 0;
 
   std::shared_ptr<const KnownBlob> find_like(ByteView blob) {
     const std::shared_lock lock(mutex);
     const auto alike = blobs.find(blob.size());
     if (alike == blobs.end()) return nullptr;
-    const auto found = std::ranges::find_if(alike->second, [&](const auto& candidate) { return candidate->matches(blob); });
+    const auto found = std::ranges::find_if(
+        alike->second, [&](const auto& candidate) { return candidate->matches(blob); });
     return found == alike->second.end() ? nullptr : *found;
   }
 
-  void keep(ByteView bytes, const ZipArchive& archive, const ZipMember& storage, const TensorBlob& tensor) {
+  void keep(ByteView bytes, const ZipArchive& archive, const ZipMember& storage,
+            const TensorBlob& tensor) {
     std::shared_ptr<const KnownBlob> blob;
     try {
       blob = std::make_shared<const KnownBlob>(bytes, archive, storage, tensor);
@@ -266,7 +289,8 @@ struct TensorBlobCache::Impl {
 TensorBlobCache::TensorBlobCache() : impl_(std::make_unique<Impl>()) {}
 TensorBlobCache::~TensorBlobCache() = default;
 
-TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length, TensorBlobCache* cache) {
+TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length,
+                              TensorBlobCache* cache) {
   Bytes whole;
   if (cache != nullptr && length <= kMaxCachedBlob && range_fits(base, length, file.size())) {
     whole.resize(length);
@@ -277,13 +301,16 @@ TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base, std:
   const TorchArchive archive(window, base, length);
   const Bytes bytes = archive.pickle(kMaxBlobPickle);
   const std::string pickle(as_text(bytes));
-  std::optional<PickledTensor> pickled = cache == nullptr ? std::nullopt : cache->impl_->find(pickle);
+  std::optional<PickledTensor> pickled =
+      cache == nullptr ? std::nullopt : cache->impl_->find(pickle);
   if (!pickled) {
-    pickled = with_context({.file = file.name(), .offset = base}, [&] { return parse_tensor_pickle(bytes, file.name()); });
+    pickled = with_context({.file = file.name(), .offset = base},
+                           [&] { return parse_tensor_pickle(bytes, file.name()); });
     if (cache != nullptr) cache->impl_->keep(pickle, *pickled);
   }
 
-  const ZipMember& storage = archive.storage(pickled->storage_key, pickled->storage_size, pickled->storage_item);
+  const ZipMember& storage =
+      archive.storage(pickled->storage_key, pickled->storage_size, pickled->storage_item);
   TensorBlob result = std::move(pickled->tensor);
   result.storage_offset = archive.zip().data_offset(storage);
   result.storage_size = storage.size;
@@ -293,6 +320,8 @@ TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base, std:
   return result;
 }
 
-bool check_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length) { return check_torch_file(file, base, length); }
+bool check_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length) {
+  return check_torch_file(file, base, length);
+}
 
 }  // namespace dckpt

@@ -15,7 +15,8 @@ class TorchArchiveWriter;
 
 /// One tensor as torch.save(tensor) writes it: a zip archive with the members
 ///
-///     archive/data.pkl                  a pickle: _rebuild_tensor_v2(storage "0", offset, size, stride, …)
+///     archive/data.pkl                  a pickle: _rebuild_tensor_v2(storage "0", offset, size,
+///                                       stride, …)
 ///     archive/.format_version           "1"
 ///     archive/.storage_alignment        "64"
 ///     archive/byteorder                 "little"
@@ -26,15 +27,18 @@ class TorchArchiveWriter;
 /// all stored uncompressed. A .distcp file is a sequence of such blobs.
 
 struct TensorBlobOptions {
-  std::uint64_t alignment = 64;    ///< of the payload in the file, in bytes: a power of two up to 32 KiB
-  std::uint64_t file_offset = 0;   ///< where the blob starts in the file
-  bool crc = true;                 ///< false: every CRC of the blob is 0, "not computed", as torch.serialization.set_crc32_options(False)
+  std::uint64_t alignment =
+      64;  ///< of the payload in the file, in bytes: a power of two up to 32 KiB
+  std::uint64_t file_offset = 0;  ///< where the blob starts in the file
+  bool crc = true;                ///< false: every CRC of the blob is 0, "not computed", as
+                                  ///< torch.serialization.set_crc32_options(False)
   bool requires_grad = false;
 };
 
-/// The bytes around a payload, so that the payload can go from the tensor's memory straight into the file: head, payload_size() bytes of
-/// row-major elements, tail. Byte for byte what torch 2.11 writes, but for the serialization id. Sizes are known before anything is written,
-/// the CRC is needed only for the tail.
+/// The bytes around a payload, so that the payload can go from the tensor's memory straight into
+/// the file: head, payload_size() bytes of row-major elements, tail. Byte for byte what torch 2.11
+/// writes, but for the serialization id. Sizes are known before anything is written, the CRC is
+/// needed only for the tail.
 class TensorBlobWriter {
  public:
   /// Throws CheckpointError (invalid argument) for a shape or alignment that is not sound.
@@ -58,33 +62,39 @@ class TensorBlobWriter {
 struct TensorBlob {
   DType dtype = DType::kFloat32;
   Shape shape;
-  Shape strides;                      ///< in elements
-  std::uint64_t offset = 0;           ///< of element 0, in the file
-  bool contiguous = true;             ///< strides are row-major for the shape
+  Shape strides;             ///< in elements
+  std::uint64_t offset = 0;  ///< of element 0, in the file
+  bool contiguous = true;    ///< strides are row-major for the shape
   bool requires_grad = false;
-  std::uint64_t storage_offset = 0;   ///< of the stored bytes, in the file; a view may lie anywhere in them
-  std::uint64_t storage_size = 0;     ///< in bytes
-  std::optional<std::uint32_t> crc{}; ///< of the stored bytes, when it was computed
+  std::uint64_t storage_offset =
+      0;  ///< of the stored bytes, in the file; a view may lie anywhere in them
+  std::uint64_t storage_size = 0;      ///< in bytes
+  std::optional<std::uint32_t> crc{};  ///< of the stored bytes, when it was computed
 };
 
-/// Remembers the pickles, and the small blobs, that were understood already: those of a checkpoint repeat a few. Safe to share between threads.
+/// Remembers the pickles, and the small blobs, that were understood already: those of a checkpoint
+/// repeat a few. Safe to share between threads.
 class TensorBlobCache {
  public:
   TensorBlobCache();
   ~TensorBlobCache();
 
  private:
-  friend struct TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length, TensorBlobCache* cache);
+  friend struct TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base,
+                                              std::uint64_t length, TensorBlobCache* cache);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-/// Finds the tensor in [base, base + length) of the file. Reads at most a few KiB at both ends, never the elements. Every element of the
-/// tensor lies inside the stored bytes and these inside the blob. Throws CheckpointError: (corrupt) if it is not one archive with one tensor,
+/// Finds the tensor in [base, base + length) of the file. Reads at most a few KiB at both ends,
+/// never the elements. Every element of the tensor lies inside the stored bytes and these inside
+/// the blob. Throws CheckpointError: (corrupt) if it is not one archive with one tensor,
 /// (unsupported) for compressed members, big-endian elements, conjugated views and the like.
-TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length, TensorBlobCache* cache = nullptr);
+TensorBlob locate_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length,
+                              TensorBlobCache* cache = nullptr);
 
-/// Compares the CRC of every member with its bytes. Returns false if none was computed. Throws CheckpointError (corrupt).
+/// Compares the CRC of every member with its bytes. Returns false if none was computed. Throws
+/// CheckpointError (corrupt).
 bool check_tensor_blob(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
 
 }  // namespace dckpt

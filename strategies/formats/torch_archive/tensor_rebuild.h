@@ -9,36 +9,42 @@
 
 namespace dckpt {
 
-/// How torch spells tensors in a pickle: calls of torch._utils._rebuild_tensor_v2 or _v3 with a storage, which the pickle refers to by a persistent id.
+/// How torch spells tensors in a pickle: calls of torch._utils._rebuild_tensor_v2 or _v3 with a
+/// storage, which the pickle refers to by a persistent id.
 
-/// "FloatStorage" for float32; "UntypedStorage" for the types that have no class of their own (float8, uint16, …).
+/// "FloatStorage" for float32; "UntypedStorage" for the types that have no class of their own
+/// (float8, uint16, …).
 std::string_view storage_class(DType dtype) noexcept;
 /// The element type of a storage class; uint8 for "UntypedStorage". Empty for an unknown name.
 std::optional<DType> storage_dtype(std::string_view class_name) noexcept;
 
 /// ('storage', <class>, key, location, numel)
 struct StorageId {
-  std::string type;            ///< class name
+  std::string type;  ///< class name
   DType dtype = DType::kUInt8;
   std::string key;
   std::string location;
   std::int64_t numel = 0;
 
-  std::uint64_t nbytes() const noexcept { return static_cast<std::uint64_t>(numel) * item_size(dtype); }
+  std::uint64_t nbytes() const noexcept {
+    return static_cast<std::uint64_t>(numel) * item_size(dtype);
+  }
 };
 
 /// Throws CheckpointError (corrupt) if it is none; the bytes of the storage fit in int64.
 StorageId parse_storage_id(const Value& id);
 Value make_storage_id(const TorchStorage& storage, const std::string& key);
 
-/// The tensor that a call makes; empty if the object is something else, or has parts that a plain tensor lacks (hooks, conjugation): then it is kept.
-/// Every element lies in the storage. Throws CheckpointError (corrupt) for calls that torch refuses, (unsupported) for absurd repetitions.
+/// The tensor that a call makes; empty if the object is something else, or has parts that a plain
+/// tensor lacks (hooks, conjugation): then it is kept. Every element lies in the storage. Throws
+/// CheckpointError (corrupt) for calls that torch refuses, (unsupported) for absurd repetitions.
 std::optional<Tensor> rebuild_tensor(const Opaque& object);
 
 /// The call that makes this tensor, with its own elements only, row-major.
 Value reduce_tensor(const Tensor& tensor);
 
 /// A part of a 1-D tensor; shares the elements. The caller has checked the range.
-Tensor slice_storage(const Tensor& elements, DType dtype, std::int64_t offset, Shape shape, Shape strides);
+Tensor slice_storage(const Tensor& elements, DType dtype, std::int64_t offset, Shape shape,
+                     Shape strides);
 
 }  // namespace dckpt

@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{1} << 30;
 constexpr std::string_view kZipStart = "PK\3\4";
-/// LONG1 with the ten bytes of 0x1950a86a20f9469cfc6c, then STOP; before it PROTO, and from protocol 4 on maybe FRAME.
+/// LONG1 with the ten bytes of 0x1950a86a20f9469cfc6c, then STOP; before it PROTO, and from
+/// protocol 4 on maybe FRAME.
 constexpr std::string_view kStreamMagic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 constexpr std::size_t kStreamStart = 2 + 9 + kStreamMagic.size();
 
@@ -32,7 +33,9 @@ class ViewFile final : public ReadableFile {
   std::uint64_t size() const noexcept override { return bytes_.size(); }
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), bytes_.size())) {
-      throw CheckpointError(ErrorCode::kCorrupt, "cannot read " + std::to_string(into.size()) + " bytes: beyond the end", {.file = name_, .offset = offset});
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "cannot read " + std::to_string(into.size()) + " bytes: beyond the end",
+                            {.file = name_, .offset = offset});
     }
     if (!into.empty()) std::memcpy(into.data(), bytes_.data() + offset, into.size());
   }
@@ -43,7 +46,8 @@ class ViewFile final : public ReadableFile {
   const std::string& name_;
 };
 
-Value load_archive(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options) {
+Value load_archive(const ReadableFile& file, std::uint64_t base, std::uint64_t length,
+                   const TorchFileOptions& options) {
   const TorchArchive archive(file, base, length);
   StorageTable table(file, options, [&archive](const StorageId& id) {
     const ZipMember& member = archive.storage(id.key, id.nbytes(), item_size(id.dtype));
@@ -58,30 +62,38 @@ Value load_archive(const ReadableFile& file, std::uint64_t base, std::uint64_t l
 
 }  // namespace
 
-std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length) {
+std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::uint64_t base,
+                                               std::uint64_t length) {
   if (!range_fits(base, length, file.size())) return std::nullopt;
   std::array<std::byte, kStreamStart> start{};
   const std::size_t size = std::min<std::uint64_t>(length, start.size());
   file.read(base, MutableByteView(start).first(size));
   const std::string_view text = as_text(ByteView(start).first(size));
   if (text.starts_with(kZipStart)) return TorchFileForm::kZip;
-  if (text.starts_with('\x80') && text.find(kStreamMagic) != std::string_view::npos) return TorchFileForm::kStream;
+  if (text.starts_with('\x80') && text.find(kStreamMagic) != std::string_view::npos)
+    return TorchFileForm::kStream;
   return std::nullopt;
 }
 
-Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options) {
+Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length,
+                      const TorchFileOptions& options) {
   return with_context({.file = file.name()}, [&] {
     const std::optional<TorchFileForm> form = detect_torch_file(file, base, length);
     if (!form) {
       throw CheckpointError(ErrorCode::kCorrupt,
-                            "this is no torch.save file: it starts neither like a zip archive nor like the stream of torch before 1.6 "
-                            "(the tar form before 0.1.10 is not read); it may be damaged, truncated or something else");
+                            "this is no torch.save file: it starts neither like a zip archive nor "
+                            "like the stream of torch before 1.6 "
+                            "(the tar form before 0.1.10 is not read); it may be damaged, "
+                            "truncated or something else");
     }
-    return *form == TorchFileForm::kZip ? load_archive(file, base, length, options) : load_torch_stream(file, base, length, options);
+    return *form == TorchFileForm::kZip ? load_archive(file, base, length, options)
+                                        : load_torch_stream(file, base, length, options);
   });
 }
 
-Value load_torch_file(const ReadableFile& file, const TorchFileOptions& options) { return load_torch_file(file, 0, file.size(), options); }
+Value load_torch_file(const ReadableFile& file, const TorchFileOptions& options) {
+  return load_torch_file(file, 0, file.size(), options);
+}
 
 Value load_torch_bytes(ByteView bytes, const std::string& what, const TorchFileOptions& options) {
   TorchFileOptions read = options;
@@ -101,13 +113,16 @@ bool check_torch_bytes(ByteView bytes, const std::string& what) {
   return check_torch_file(file, 0, bytes.size());
 }
 
-void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink, const TorchSaveOptions& options) {
+void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink,
+                     const TorchSaveOptions& options) {
   std::vector<TorchStorage> storages;
   pickle::WriteOptions write;
   write.reduce_tensor = reduce_tensor;
   write.persistent_id = [&storages](const TorchStorage& storage) {
     if (!storage.elements.has_data() || storage.elements.device().kind != Device::Kind::kCpu) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot save a tensor of shape " + to_string(storage.elements.shape()) + " that has no data in CPU memory");
+      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot save a tensor of shape " +
+                                                             to_string(storage.elements.shape()) +
+                                                             " that has no data in CPU memory");
     }
     storages.push_back(storage);
     return make_storage_id(storage, std::to_string(storages.size() - 1));
@@ -135,7 +150,8 @@ void save_torch_file(const Value& value, const std::function<void(ByteView)>& si
 Bytes save_torch_file(const Value& value, const TorchSaveOptions& options) {
   Bytes bytes;
   save_torch_file(
-      value, [&bytes](ByteView part) { bytes.insert(bytes.end(), part.begin(), part.end()); }, options);
+      value, [&bytes](ByteView part) { bytes.insert(bytes.end(), part.begin(), part.end()); },
+      options);
   return bytes;
 }
 

@@ -13,48 +13,62 @@
 
 namespace dckpt {
 
-/// Whole torch.save files: the zip form (torch 1.6 and later) and the stream form before it (magic number, protocol, system, pickle, storage
-/// keys, storages). The tar form before torch 0.1.10 is refused. Nothing is imported or called: unknown objects become Opaque values.
+/// Whole torch.save files: the zip form (torch 1.6 and later) and the stream form before it (magic
+/// number, protocol, system, pickle, storage keys, storages). The tar form before torch 0.1.10 is
+/// refused. Nothing is imported or called: unknown objects become Opaque values.
 
 struct TorchFileOptions {
-  /// Tensors are described by Tensor::in_file (offset in `file`, strides as stored) instead of being read.
+  /// Tensors are described by Tensor::in_file (offset in `file`, strides as stored) instead of
+  /// being read.
   bool lazy = false;
-  /// Upper bound of the tensor bytes that are read; more throws (unsupported). Never more than the file holds is allocated.
+  /// Upper bound of the tensor bytes that are read; more throws (unsupported). Never more than the
+  /// file holds is allocated.
   std::uint64_t max_tensor_bytes = std::uint64_t{64} << 30;
-  /// If lazy: gets what has a checksum, in the order in which the pickle names the storages. Null: nobody wants to know.
+  /// If lazy: gets what has a checksum, in the order in which the pickle names the storages. Null:
+  /// nobody wants to know.
   std::vector<RecordedCrc>* records = nullptr;
 };
 
-/// The object in [base, base + length) of the file. Tensors that share a storage share memory. A Parameter stays an
-/// Opaque call around its tensor, and so do tensors with attributes or hooks (see tensor_of).
-/// Everything that is read is compared with the CRCs of the archive, where it has some.
-/// Throws CheckpointError: (corrupt), or (unsupported) for big-endian files, TorchScript archives, compressed members.
-Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length, const TorchFileOptions& options = {});
+/// The object in [base, base + length) of the file. Tensors that share a storage share memory. A
+/// Parameter stays an Opaque call around its tensor, and so do tensors with attributes or hooks
+/// (see tensor_of). Everything that is read is compared with the CRCs of the archive, where it has
+/// some. Throws CheckpointError: (corrupt), or (unsupported) for big-endian files, TorchScript
+/// archives, compressed members.
+Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length,
+                      const TorchFileOptions& options = {});
 Value load_torch_file(const ReadableFile& file, const TorchFileOptions& options = {});
-/// The same for bytes in memory; `what` names them in messages. Nothing in the value refers to `bytes` afterwards; `lazy` is ignored.
-Value load_torch_bytes(ByteView bytes, const std::string& what, const TorchFileOptions& options = {});
+/// The same for bytes in memory; `what` names them in messages. Nothing in the value refers to
+/// `bytes` afterwards; `lazy` is ignored.
+Value load_torch_bytes(ByteView bytes, const std::string& what,
+                       const TorchFileOptions& options = {});
 
-/// The tensor that a value of such a file stands for, without what is more than a tensor: the tensor itself, that of a Parameter, one with attributes
-/// or hooks. Shares the elements. Empty for anything else, sparse and quantised tensors included.
+/// The tensor that a value of such a file stands for, without what is more than a tensor: the
+/// tensor itself, that of a Parameter, one with attributes or hooks. Shares the elements. Empty for
+/// anything else, sparse and quantised tensors included.
 std::optional<Tensor> tensor_of(const Value& value);
 
 enum class TorchFileForm { kZip, kStream };
 /// Which form the first bytes announce; empty if it is neither. Says nothing about the rest.
-std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
+std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::uint64_t base,
+                                               std::uint64_t length);
 
-/// Compares all CRCs. Returns false if there are none (the stream form has none). Throws CheckpointError (corrupt).
+/// Compares all CRCs. Returns false if there are none (the stream form has none). Throws
+/// CheckpointError (corrupt).
 bool check_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
 bool check_torch_bytes(ByteView bytes, const std::string& what);
 
 struct TorchSaveOptions {
-  std::string prefix = "archive";   ///< folder of the members; torch uses the file's stem, or "archive" when it saves into memory
+  std::string prefix = "archive";  ///< folder of the members; torch uses the file's stem, or
+                                   ///< "archive" when it saves into memory
   bool crc = true;
 };
 
-/// `value` as torch.save(value) writes it, in the zip form and pickle protocol 2. Each tensor is written with its own elements only, row-major.
-/// All tensors must have data in CPU memory. Throws CheckpointError (invalid argument) for values that cannot be pickled (sharded leaves).
+/// `value` as torch.save(value) writes it, in the zip form and pickle protocol 2. Each tensor is
+/// written with its own elements only, row-major. All tensors must have data in CPU memory. Throws
+/// CheckpointError (invalid argument) for values that cannot be pickled (sharded leaves).
 Bytes save_torch_file(const Value& value, const TorchSaveOptions& options = {});
 /// The same, delivered in pieces; tensor memory is passed on without a copy where it is contiguous.
-void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink, const TorchSaveOptions& options = {});
+void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink,
+                     const TorchSaveOptions& options = {});
 
 }  // namespace dckpt

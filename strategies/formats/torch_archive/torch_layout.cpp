@@ -11,23 +11,31 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kMinVersion = 1;   // of the archive format, as torch checks it
+constexpr std::uint64_t kMinVersion = 1;  // of the archive format, as torch checks it
 constexpr std::uint64_t kMaxVersion = 10;
 constexpr std::uint64_t kMaxSmallMember = 64;
 
 // FNV-1a
 constexpr std::uint64_t kHashStart = 0xcbf29ce484222325;
 std::uint64_t hash_on(std::uint64_t hash, ByteView bytes) noexcept {
-  for (const std::byte byte : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3;
+  for (const std::byte byte : bytes)
+    hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3;
   return hash;
 }
 
-std::uint64_t hash_on(std::uint64_t hash, std::uint32_t number) noexcept { return hash_on(hash, std::as_bytes(std::span(&number, 1))); }
+std::uint64_t hash_on(std::uint64_t hash, std::uint32_t number) noexcept {
+  return hash_on(hash, std::as_bytes(std::span(&number, 1)));
+}
 
 }  // namespace
 
-TorchArchiveWriter::TorchArchiveWriter(std::string prefix, ByteView pickle, std::uint64_t alignment, const ZipWriterOptions& options, Bytes& out)
-    : zip_(options), prefix_(std::move(prefix) + "/"), alignment_(alignment), names_hash_(kHashStart), content_hash_(kHashStart) {
+TorchArchiveWriter::TorchArchiveWriter(std::string prefix, ByteView pickle, std::uint64_t alignment,
+                                       const ZipWriterOptions& options, Bytes& out)
+    : zip_(options),
+      prefix_(std::move(prefix) + "/"),
+      alignment_(alignment),
+      names_hash_(kHashStart),
+      content_hash_(kHashStart) {
   add("data.pkl", pickle, out);
   add(".format_version", as_bytes("1"), out);
   add(".storage_alignment", as_bytes(std::to_string(alignment)), out);
@@ -54,52 +62,73 @@ void TorchArchiveWriter::end_storage(std::uint32_t crc, Bytes& out) {
 void TorchArchiveWriter::finish(Bytes& out) {
   add("version", as_bytes("3\n"), out);
   // Torch, too, makes it of the names and the CRCs; nobody compares it with them.
-  add(".data/serialization_id", as_bytes(fmt::format("{:020}{:020}", names_hash_, content_hash_)), out);
+  add(".data/serialization_id", as_bytes(fmt::format("{:020}{:020}", names_hash_, content_hash_)),
+      out);
   zip_.finish(out);
 }
 
-TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::uint64_t length) : zip_(file, base, length) {
-  // Torch takes the folder of the first member and finds nothing outside it; a second folder can only mislead other readers.
+TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::uint64_t length)
+    : zip_(file, base, length) {
+  // Torch takes the folder of the first member and finds nothing outside it; a second folder can
+  // only mislead other readers.
   const std::string_view first = zip_.members().front().name;
   prefix_ = std::string(first.substr(0, first.find('/'))) + "/";
   for (const ZipMember& member : zip_.members()) {
-    if (!member.name.starts_with(prefix_)) fail(ErrorCode::kCorrupt, "the archive holds " + quoted(member.name) + " outside its folder " + quoted(prefix_));
+    if (!member.name.starts_with(prefix_))
+      fail(ErrorCode::kCorrupt,
+           "the archive holds " + quoted(member.name) + " outside its folder " + quoted(prefix_));
   }
   if (find("constants.pkl") != nullptr) {
-    fail(ErrorCode::kUnsupported, "this is a TorchScript archive (it has constants.pkl); only what torch.save wrote can be read");
+    fail(ErrorCode::kUnsupported,
+         "this is a TorchScript archive (it has constants.pkl); only what torch.save wrote can be "
+         "read");
   }
   std::string version(as_text(zip_.read(require("version"), kMaxSmallMember)));
   if (version.ends_with('\n')) version.pop_back();
   const std::optional<std::uint64_t> number = parse_u64(version);
   if (!number || *number < kMinVersion || *number > kMaxVersion) {
-    fail(ErrorCode::kCorrupt, "the archive has the version " + quoted(version) + ", expected a number from 1 to 10");
+    fail(ErrorCode::kCorrupt,
+         "the archive has the version " + quoted(version) + ", expected a number from 1 to 10");
   }
   if (const ZipMember* member = find("byteorder"); member != nullptr) {
     const Bytes order = zip_.read(*member, kMaxSmallMember);
-    if (as_text(order) == "big") fail(ErrorCode::kUnsupported, "the tensors were written on a big-endian machine; load and save them with torch first");
-    if (as_text(order) != "little") fail(ErrorCode::kCorrupt, "the archive has the byte order " + quoted(as_text(order)) + ", expected 'little'");
+    if (as_text(order) == "big")
+      fail(ErrorCode::kUnsupported,
+           "the tensors were written on a big-endian machine; load and save them with torch first");
+    if (as_text(order) != "little")
+      fail(ErrorCode::kCorrupt,
+           "the archive has the byte order " + quoted(as_text(order)) + ", expected 'little'");
   }
 }
 
 void TorchArchive::fail(ErrorCode code, const std::string& message) const {
-  throw CheckpointError(code, "cannot read the torch archive: " + message, {.file = zip_.file().name(), .offset = zip_.base()});
+  throw CheckpointError(code, "cannot read the torch archive: " + message,
+                        {.file = zip_.file().name(), .offset = zip_.base()});
 }
 
-const ZipMember* TorchArchive::find(std::string_view name) const { return zip_.find(prefix_ + std::string(name)); }
+const ZipMember* TorchArchive::find(std::string_view name) const {
+  return zip_.find(prefix_ + std::string(name));
+}
 
 const ZipMember& TorchArchive::require(std::string_view name) const {
   const ZipMember* member = find(name);
-  if (member == nullptr) fail(ErrorCode::kCorrupt, "it has no member " + quoted(name) + ", which torch.save always writes");
+  if (member == nullptr)
+    fail(ErrorCode::kCorrupt,
+         "it has no member " + quoted(name) + ", which torch.save always writes");
   return *member;
 }
 
-Bytes TorchArchive::pickle(std::uint64_t limit) const { return zip_.read(require("data.pkl"), limit); }
+Bytes TorchArchive::pickle(std::uint64_t limit) const {
+  return zip_.read(require("data.pkl"), limit);
+}
 
-const ZipMember& TorchArchive::storage(std::string_view key, std::uint64_t size, std::uint64_t item_size) const {
+const ZipMember& TorchArchive::storage(std::string_view key, std::uint64_t size,
+                                       std::uint64_t item_size) const {
   const ZipMember& member = require("data/" + std::string(key));
   // An untyped storage may have a rest that is no whole element.
   if (member.size < size || member.size - size >= item_size) {
-    fail(ErrorCode::kCorrupt, "storage " + quoted(key) + " has " + std::to_string(member.size) + " bytes, but the pickle says " + std::to_string(size));
+    fail(ErrorCode::kCorrupt, "storage " + quoted(key) + " has " + std::to_string(member.size) +
+                                  " bytes, but the pickle says " + std::to_string(size));
   }
   return member;
 }

@@ -11,11 +11,13 @@
 
 namespace dckpt {
 
-/// The members of a torch.save archive, in torch 2.11's order: data.pkl, .format_version, .storage_alignment, byteorder, data/0, data/1, …, version,
-/// .data/serialization_id, all in one folder. As with ZipWriter, `out` receives the records, the caller sends storages itself.
+/// The members of a torch.save archive, in torch 2.11's order: data.pkl, .format_version,
+/// .storage_alignment, byteorder, data/0, data/1, …, version, .data/serialization_id, all in one
+/// folder. As with ZipWriter, `out` receives the records, the caller sends storages itself.
 class TorchArchiveWriter {
  public:
-  TorchArchiveWriter(std::string prefix, ByteView pickle, std::uint64_t alignment, const ZipWriterOptions& options, Bytes& out);
+  TorchArchiveWriter(std::string prefix, ByteView pickle, std::uint64_t alignment,
+                     const ZipWriterOptions& options, Bytes& out);
 
   /// Storages come with the keys 0, 1, 2, …
   void begin_storage(std::uint64_t size, Bytes& out);
@@ -33,16 +35,19 @@ class TorchArchiveWriter {
   std::uint64_t content_hash_;
 };
 
-/// A torch.save archive that is open for reading: one folder, with a pickle and a version that torch accepts, in little-endian order.
+/// A torch.save archive that is open for reading: one folder, with a pickle and a version that
+/// torch accepts, in little-endian order.
 class TorchArchive {
  public:
-  /// Throws CheckpointError: (corrupt), or (unsupported) for TorchScript, big-endian elements and compressed members.
+  /// Throws CheckpointError: (corrupt), or (unsupported) for TorchScript, big-endian elements and
+  /// compressed members.
   TorchArchive(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
 
   const ZipArchive& zip() const noexcept { return zip_; }
   /// data.pkl, at most `limit` bytes.
   Bytes pickle(std::uint64_t limit) const;
-  /// The member that holds a storage. Throws (corrupt) if it is missing or has not the size that the pickle says.
+  /// The member that holds a storage. Throws (corrupt) if it is missing or has not the size that
+  /// the pickle says.
   const ZipMember& storage(std::string_view key, std::uint64_t size, std::uint64_t item_size) const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
 

@@ -3,7 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The records of a zip archive (PKWARE APPNOTE 4.3): signatures, fixed sizes, and the offsets of the fields that are used. All numbers are little-endian.
+/// The records of a zip archive (PKWARE APPNOTE 4.3): signatures, fixed sizes, and the offsets of
+/// the fields that are used. All numbers are little-endian.
 ///
 ///     local header  name  extra  data  [descriptor]     one for each member
 ///     directory entry  name  extra  comment             one for each member: the central directory
@@ -22,21 +23,23 @@ inline constexpr std::size_t kEntrySize = 46;
 inline constexpr std::size_t kEndSize = 22;
 inline constexpr std::size_t kEnd64Size = 56;
 inline constexpr std::size_t kLocatorSize = 20;
-inline constexpr std::size_t kDescriptorSize = 16;    // with its signature
+inline constexpr std::size_t kDescriptorSize = 16;  // with its signature
 inline constexpr std::size_t kDescriptor64Size = 24;
-inline constexpr std::size_t kExtraHeaderSize = 4;    // id, length
+inline constexpr std::size_t kExtraHeaderSize = 4;  // id, length
 
-inline constexpr std::uint16_t kMarker16 = 0xffff;         // "see the zip64 record"
+inline constexpr std::uint16_t kMarker16 = 0xffff;  // "see the zip64 record"
 inline constexpr std::uint32_t kMarker32 = 0xffffffff;
 inline constexpr std::uint16_t kZip64Extra = 1;
-inline constexpr std::uint16_t kPaddingExtra = 0x4246;     // "FB": torch fills it with 'Z' to align the data
+inline constexpr std::uint16_t kPaddingExtra =
+    0x4246;  // "FB": torch fills it with 'Z' to align the data
 
 inline constexpr std::uint16_t kFlagEncrypted = 0x0001;
-inline constexpr std::uint16_t kFlagDescriptor = 0x0008;   // CRC and sizes follow the data
+inline constexpr std::uint16_t kFlagDescriptor = 0x0008;  // CRC and sizes follow the data
 inline constexpr std::uint16_t kFlagStrongEncryption = 0x0040;
 inline constexpr std::uint16_t kFlagUtf8 = 0x0800;
 inline constexpr std::uint16_t kFlagMaskedHeader = 0x2000;
-inline constexpr std::uint16_t kFlagsLevel = 0x0006;       // says how hard a compressor tried: no matter here
+inline constexpr std::uint16_t kFlagsLevel =
+    0x0006;  // says how hard a compressor tried: no matter here
 
 inline constexpr std::uint16_t kMethodStored = 0;
 

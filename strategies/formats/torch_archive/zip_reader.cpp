@@ -9,9 +9,11 @@
 #include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/zip_format.h"
 
-// What is refused, beside plain damage, because readers (torch's miniz, Python's zipfile, scanners) take it differently:
+// What is refused, beside plain damage, because readers (torch's miniz, Python's zipfile, scanners)
+// take it differently:
 //  - bytes before the first member or after the end record, archive comments, several disks;
-//  - a zip64 end record that contradicts the classic one, that is not where the locator says, or that has an extension;
+//  - a zip64 end record that contradicts the classic one, that is not where the locator says, or
+//  that has an extension;
 //  - names that are equal but for case, empty, not UTF-8, with control bytes or "..";
 //  - members that overlap each other or the directory;
 //  - local headers whose name, flags, method, CRC or sizes contradict the directory;
@@ -20,26 +22,34 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kHeadBytes = 4096;   // holds all but the payload of a tensor blob, even one padded to pages
-constexpr std::uint64_t kTailBytes = 2048;   // holds the directory of a tensor blob and the two members after the payload
-constexpr std::uint64_t kWholeBytes = 16384; // archives up to here are read at once
-constexpr std::size_t kFewMembers = 16;      // up to here names are found by looking at all of them
+constexpr std::uint64_t kHeadBytes =
+    4096;  // holds all but the payload of a tensor blob, even one padded to pages
+constexpr std::uint64_t kTailBytes =
+    2048;  // holds the directory of a tensor blob and the two members after the payload
+constexpr std::uint64_t kWholeBytes = 16384;  // archives up to here are read at once
+constexpr std::size_t kFewMembers = 16;  // up to here names are found by looking at all of them
 constexpr std::size_t kCheckBuffer = std::size_t{1} << 20;
 
-char fold(char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+char fold(char c) noexcept {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
 
 /// Order without regard to the case of ASCII letters.
 bool folded_less(std::string_view a, std::string_view b) noexcept {
-  return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return fold(x) < fold(y); });
+  return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(),
+                                      [](char x, char y) { return fold(x) < fold(y); });
 }
 
 bool folded_equal(std::string_view a, std::string_view b) noexcept {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return fold(x) == fold(y); });
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
+                                            [](char x, char y) { return fold(x) == fold(y); });
 }
 
 bool is_sound_name(std::string_view name) noexcept {
   if (name.empty() || name.size() > ZipLimits::kMaxNameBytes || !is_utf8(name)) return false;
-  if (std::any_of(name.begin(), name.end(), [](char c) { return (c >= 0 && c < 0x20) || c == 0x7f; })) return false;
+  if (std::any_of(name.begin(), name.end(),
+                  [](char c) { return (c >= 0 && c < 0x20) || c == 0x7f; }))
+    return false;
   for (std::size_t start = 0; start <= name.size();) {
     const std::size_t end = std::min(name.find('/', start), name.size());
     if (name.substr(start, end - start) == "..") return false;
@@ -48,7 +58,8 @@ bool is_sound_name(std::string_view name) noexcept {
   return true;
 }
 
-/// The zip64 field of an extra area; empty if there is none. False as second result if the area is not a sequence of fields or has two of them.
+/// The zip64 field of an extra area; empty if there is none. False as second result if the area is
+/// not a sequence of fields or has two of them.
 std::pair<ByteView, bool> find_zip64(ByteView extra) noexcept {
   ByteView found;
   bool seen = false;
@@ -75,10 +86,13 @@ struct ZipArchive::End {
   std::uint64_t offset = 0;  // of the directory
 };
 
-ZipArchive::ZipArchive(const ReadableFile& file, std::uint64_t base, std::uint64_t length) : file_(&file), base_(base), length_(length) {
+ZipArchive::ZipArchive(const ReadableFile& file, std::uint64_t base, std::uint64_t length)
+    : file_(&file), base_(base), length_(length) {
   if (!range_fits(base, length, file.size())) {
     fail(ErrorCode::kCorrupt,
-         "cannot read a zip archive of " + std::to_string(length) + " bytes: the file has only " + std::to_string(file.size()) + " bytes; it may have been truncated", 0);
+         "cannot read a zip archive of " + std::to_string(length) + " bytes: the file has only " +
+             std::to_string(file.size()) + " bytes; it may have been truncated",
+         0);
   }
   const std::uint64_t head = length <= kWholeBytes ? length : kHeadBytes;
   head_.resize(head);
@@ -101,21 +115,30 @@ void ZipArchive::fail(ErrorCode code, const std::string& message, std::uint64_t 
 
 ByteView ZipArchive::window(std::uint64_t offset, std::uint64_t size, Bytes& scratch) const {
   if (range_fits(offset, size, head_.size())) return ByteView(head_).subspan(offset, size);
-  if (offset >= tail_offset_ && range_fits(offset - tail_offset_, size, tail_.size())) return ByteView(tail_).subspan(offset - tail_offset_, size);
+  if (offset >= tail_offset_ && range_fits(offset - tail_offset_, size, tail_.size()))
+    return ByteView(tail_).subspan(offset - tail_offset_, size);
   scratch.resize(size);
   file_->read(base_ + offset, scratch);
   return scratch;
 }
 
 ZipArchive::End ZipArchive::read_end() {
-  if (length_ < zip::kEndSize) corrupt("not a zip archive: " + std::to_string(length_) + " bytes are too few for an end record", 0);
+  if (length_ < zip::kEndSize)
+    corrupt(
+        "not a zip archive: " + std::to_string(length_) + " bytes are too few for an end record",
+        0);
   Bytes scratch;
   const std::uint64_t end_offset = length_ - zip::kEndSize;
   const ByteView end = window(end_offset, zip::kEndSize, scratch);
   if (load_le<std::uint32_t>(end, 0) != zip::kEndSignature) {
-    corrupt("not a sound zip archive: its last bytes are no end record; the file may be truncated, or something was appended to it", end_offset);
+    corrupt(
+        "not a sound zip archive: its last bytes are no end record; the file may be truncated, or "
+        "something was appended to it",
+        end_offset);
   }
-  if (load_le<std::uint16_t>(end, 20) != 0) corrupt("the end record of the zip archive announces a comment, which no checkpoint has", end_offset);
+  if (load_le<std::uint16_t>(end, 20) != 0)
+    corrupt("the end record of the zip archive announces a comment, which no checkpoint has",
+            end_offset);
   if (load_le<std::uint16_t>(end, 4) != 0 || load_le<std::uint16_t>(end, 6) != 0) {
     fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", end_offset);
   }
@@ -123,7 +146,8 @@ ZipArchive::End ZipArchive::read_end() {
   const auto count16 = load_le<std::uint16_t>(end, 10);
   const auto size32 = load_le<std::uint32_t>(end, 12);
   const auto offset32 = load_le<std::uint32_t>(end, 16);
-  if (here16 != count16) fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", end_offset);
+  if (here16 != count16)
+    fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", end_offset);
 
   End result{count16, size32, offset32};
   std::uint64_t directory_end = end_offset;
@@ -136,31 +160,38 @@ ZipArchive::End ZipArchive::read_end() {
       if (load_le<std::uint32_t>(locator, 4) != 0 || load_le<std::uint32_t>(locator, 16) != 1) {
         fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", locator_offset);
       }
-      if (load_le<std::uint64_t>(locator, 8) != end64_offset || load_le<std::uint32_t>(records, 0) != zip::kEnd64Signature ||
+      if (load_le<std::uint64_t>(locator, 8) != end64_offset ||
+          load_le<std::uint32_t>(records, 0) != zip::kEnd64Signature ||
           load_le<std::uint64_t>(records, 4) != zip::kEnd64Size - 12) {
-        corrupt("the zip64 end record is not where its locator says, directly before it", locator_offset);
+        corrupt("the zip64 end record is not where its locator says, directly before it",
+                locator_offset);
       }
       if (load_le<std::uint32_t>(records, 16) != 0 || load_le<std::uint32_t>(records, 20) != 0 ||
           load_le<std::uint64_t>(records, 24) != load_le<std::uint64_t>(records, 32)) {
         fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", end64_offset);
       }
-      result = {load_le<std::uint64_t>(records, 32), load_le<std::uint64_t>(records, 40), load_le<std::uint64_t>(records, 48)};
-      if ((count16 != zip::kMarker16 && count16 != result.count) || (size32 != zip::kMarker32 && size32 != result.size) ||
+      result = {load_le<std::uint64_t>(records, 32), load_le<std::uint64_t>(records, 40),
+                load_le<std::uint64_t>(records, 48)};
+      if ((count16 != zip::kMarker16 && count16 != result.count) ||
+          (size32 != zip::kMarker32 && size32 != result.size) ||
           (offset32 != zip::kMarker32 && offset32 != result.offset)) {
-        corrupt("the zip64 end record and the classic one describe different directories", end64_offset);
+        corrupt("the zip64 end record and the classic one describe different directories",
+                end64_offset);
       }
       directory_end = end64_offset;
     }
   }
   const std::optional<std::uint64_t> expected_end = checked_add(result.offset, result.size);
   if (expected_end != directory_end) {
-    corrupt("the directory of the zip archive does not end where the end records begin: offset " + std::to_string(result.offset) + " + size " +
-                std::to_string(result.size) + ", expected to reach " + std::to_string(directory_end),
+    corrupt("the directory of the zip archive does not end where the end records begin: offset " +
+                std::to_string(result.offset) + " + size " + std::to_string(result.size) +
+                ", expected to reach " + std::to_string(directory_end),
             directory_end);
   }
   if (result.size > ZipLimits::kMaxDirectoryBytes) {
     fail(ErrorCode::kUnsupported,
-         "the directory of the zip archive has " + std::to_string(result.size) + " bytes, more than the limit of " + std::to_string(ZipLimits::kMaxDirectoryBytes),
+         "the directory of the zip archive has " + std::to_string(result.size) +
+             " bytes, more than the limit of " + std::to_string(ZipLimits::kMaxDirectoryBytes),
          result.offset);
   }
   return result;
@@ -168,7 +199,10 @@ ZipArchive::End ZipArchive::read_end() {
 
 void ZipArchive::read_directory(const End& end) {
   directory_offset_ = end.offset;
-  if (end.count > end.size / zip::kEntrySize) corrupt("the zip archive claims " + std::to_string(end.count) + " members, more than fit into its directory", end.offset);
+  if (end.count > end.size / zip::kEntrySize)
+    corrupt("the zip archive claims " + std::to_string(end.count) +
+                " members, more than fit into its directory",
+            end.offset);
   if (end.count == 0) corrupt("the zip archive is empty", end.offset);
   if (head_.size() < length_ && end.offset < tail_offset_) {  // the names point into the tail
     tail_.resize(length_ - end.offset);
@@ -181,33 +215,41 @@ void ZipArchive::read_directory(const End& end) {
   std::size_t at = 0;
   for (std::uint64_t i = 0; i < end.count; ++i) {
     const std::uint64_t entry_offset = end.offset + at;
-    if (directory.size() - at < zip::kEntrySize || load_le<std::uint32_t>(directory, at) != zip::kEntrySignature) {
-      corrupt("entry " + std::to_string(i) + " of the zip directory is damaged or missing", entry_offset);
+    if (directory.size() - at < zip::kEntrySize ||
+        load_le<std::uint32_t>(directory, at) != zip::kEntrySignature) {
+      corrupt("entry " + std::to_string(i) + " of the zip directory is damaged or missing",
+              entry_offset);
     }
     const ByteView entry = directory.subspan(at);
     const std::size_t name_size = load_le<std::uint16_t>(entry, 28);
     const std::size_t extra_size = load_le<std::uint16_t>(entry, 30);
     const std::size_t comment_size = load_le<std::uint16_t>(entry, 32);
     const std::size_t total = zip::kEntrySize + name_size + extra_size + comment_size;
-    if (entry.size() < total) corrupt("entry " + std::to_string(i) + " of the zip directory runs over its end", entry_offset);
+    if (entry.size() < total)
+      corrupt("entry " + std::to_string(i) + " of the zip directory runs over its end",
+              entry_offset);
     at += total;
 
     ZipMember member;
     member.entry_offset = entry_offset;
     member.name = as_text(entry.subspan(zip::kEntrySize, name_size));
-    if (!is_sound_name(member.name)) corrupt("the zip archive has a member with the unusable name " + quoted(member.name), entry_offset);
+    if (!is_sound_name(member.name))
+      corrupt("the zip archive has a member with the unusable name " + quoted(member.name),
+              entry_offset);
     member.flags = load_le<std::uint16_t>(entry, 8);
     member.method = load_le<std::uint16_t>(entry, 10);
     member.crc = load_le<std::uint32_t>(entry, 16);
     std::uint64_t stored_size = load_le<std::uint32_t>(entry, 20);
     member.size = load_le<std::uint32_t>(entry, 24);
     member.header_offset = load_le<std::uint32_t>(entry, 42);
-    if (load_le<std::uint16_t>(entry, 34) != 0) fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", entry_offset);
+    if (load_le<std::uint16_t>(entry, 34) != 0)
+      fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", entry_offset);
 
     const auto [zip64, sound] = find_zip64(entry.subspan(zip::kEntrySize + name_size, extra_size));
     std::size_t used = 0;
     bool complete = sound;
-    for (std::uint64_t* field : {&member.size, &stored_size, &member.header_offset}) {  // the order of the zip64 field
+    for (std::uint64_t* field :
+         {&member.size, &stored_size, &member.header_offset}) {  // the order of the zip64 field
       if (*field != zip::kMarker32) continue;
       if (zip64.size() < used + 8) {
         complete = false;
@@ -216,23 +258,32 @@ void ZipArchive::read_directory(const End& end) {
       *field = load_le<std::uint64_t>(zip64, used);
       used += 8;
     }
-    if (!complete || used != zip64.size()) corrupt("the extra fields of member " + quoted(member.name) + " do not fit its directory entry", entry_offset);
+    if (!complete || used != zip64.size())
+      corrupt(
+          "the extra fields of member " + quoted(member.name) + " do not fit its directory entry",
+          entry_offset);
     if (member.method == zip::kMethodStored && stored_size != member.size) {
-      corrupt("member " + quoted(member.name) + " is stored, but has two sizes: " + std::to_string(stored_size) + " and " + std::to_string(member.size), entry_offset);
+      corrupt("member " + quoted(member.name) + " is stored, but has two sizes: " +
+                  std::to_string(stored_size) + " and " + std::to_string(member.size),
+              entry_offset);
     }
     if (!range_fits(member.header_offset, zip::kLocalSize + name_size, directory_offset_) ||
-        !range_fits(member.header_offset + zip::kLocalSize + name_size, stored_size, directory_offset_)) {
+        !range_fits(member.header_offset + zip::kLocalSize + name_size, stored_size,
+                    directory_offset_)) {
       corrupt("member " + quoted(member.name) + " does not lie in the archive", entry_offset);
     }
     has_crcs_ = has_crcs_ || member.crc != 0;
     members_.push_back(member);
   }
-  if (at != directory.size()) corrupt("the zip directory has more entries than the end record counts", end.offset + at);
+  if (at != directory.size())
+    corrupt("the zip directory has more entries than the end record counts", end.offset + at);
 }
 
 void ZipArchive::refuse_ambiguous_names() {
   const auto refuse = [this](const ZipMember& a, const ZipMember& b) {
-    corrupt("the zip archive has two members that readers may take for each other: " + quoted(a.name) + " and " + quoted(b.name), directory_offset_);
+    corrupt("the zip archive has two members that readers may take for each other: " +
+                quoted(a.name) + " and " + quoted(b.name),
+            directory_offset_);
   };
   if (members_.size() <= kFewMembers) {
     for (std::size_t i = 1; i < members_.size(); ++i) {
@@ -244,9 +295,12 @@ void ZipArchive::refuse_ambiguous_names() {
   }
   by_name_.resize(members_.size());
   for (std::uint32_t i = 0; i < by_name_.size(); ++i) by_name_[i] = i;
-  std::sort(by_name_.begin(), by_name_.end(), [this](std::uint32_t a, std::uint32_t b) { return folded_less(members_[a].name, members_[b].name); });
+  std::sort(by_name_.begin(), by_name_.end(), [this](std::uint32_t a, std::uint32_t b) {
+    return folded_less(members_[a].name, members_[b].name);
+  });
   for (std::size_t i = 1; i < by_name_.size(); ++i) {
-    if (folded_equal(members_[by_name_[i - 1]].name, members_[by_name_[i]].name)) refuse(members_[by_name_[i - 1]], members_[by_name_[i]]);
+    if (folded_equal(members_[by_name_[i - 1]].name, members_[by_name_[i]].name))
+      refuse(members_[by_name_[i - 1]], members_[by_name_[i]]);
   }
 }
 
@@ -255,58 +309,82 @@ void ZipArchive::refuse_overlaps() {
   header_offsets_.reserve(members_.size());
   for (const ZipMember& member : members_) header_offsets_.push_back(member.header_offset);
   std::sort(header_offsets_.begin(), header_offsets_.end());
-  if (header_offsets_.front() != 0) corrupt("the zip archive does not start with a member: there are bytes before it", 0);
+  if (header_offsets_.front() != 0)
+    corrupt("the zip archive does not start with a member: there are bytes before it", 0);
   for (const ZipMember& member : members_) {
-    const auto next = std::upper_bound(header_offsets_.begin(), header_offsets_.end(), member.header_offset);
+    const auto next =
+        std::upper_bound(header_offsets_.begin(), header_offsets_.end(), member.header_offset);
     const bool repeated = next - header_offsets_.begin() > 1 && *(next - 2) == member.header_offset;
-    const std::uint64_t least_end = member.header_offset + zip::kLocalSize + member.name.size() + (member.method == zip::kMethodStored ? member.size : 0);
-    if (repeated || (next != header_offsets_.end() && least_end > *next)) corrupt("member " + quoted(member.name) + " overlaps another one", member.header_offset);
+    const std::uint64_t least_end = member.header_offset + zip::kLocalSize + member.name.size() +
+                                    (member.method == zip::kMethodStored ? member.size : 0);
+    if (repeated || (next != header_offsets_.end() && least_end > *next))
+      corrupt("member " + quoted(member.name) + " overlaps another one", member.header_offset);
   }
 }
 
 const ZipMember* ZipArchive::find(std::string_view name) const noexcept {
   if (members_.size() <= kFewMembers) {
-    const auto found = std::find_if(members_.begin(), members_.end(), [name](const ZipMember& member) { return member.name == name; });
+    const auto found =
+        std::find_if(members_.begin(), members_.end(),
+                     [name](const ZipMember& member) { return member.name == name; });
     return found == members_.end() ? nullptr : &*found;
   }
-  const auto found = std::lower_bound(by_name_.begin(), by_name_.end(), name, [this](std::uint32_t i, std::string_view wanted) { return folded_less(members_[i].name, wanted); });
+  const auto found = std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                                      [this](std::uint32_t i, std::string_view wanted) {
+                                        return folded_less(members_[i].name, wanted);
+                                      });
   return found == by_name_.end() || members_[*found].name != name ? nullptr : &members_[*found];
 }
 
 std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
   const std::uint64_t at = member.header_offset;
   const auto who = [&member] { return "member " + quoted(member.name); };
-  if ((member.flags & (zip::kFlagEncrypted | zip::kFlagStrongEncryption | zip::kFlagMaskedHeader)) != 0) fail(ErrorCode::kUnsupported, who() + " is encrypted", at);
+  if ((member.flags &
+       (zip::kFlagEncrypted | zip::kFlagStrongEncryption | zip::kFlagMaskedHeader)) != 0)
+    fail(ErrorCode::kUnsupported, who() + " is encrypted", at);
   if (member.method != zip::kMethodStored) {
-    fail(ErrorCode::kUnsupported, who() + " is compressed (method " + std::to_string(member.method) + "); torch stores members as they are. Unpack it and store it again", at);
+    fail(ErrorCode::kUnsupported,
+         who() + " is compressed (method " + std::to_string(member.method) +
+             "); torch stores members as they are. Unpack it and store it again",
+         at);
   }
-  if ((member.flags & ~(zip::kFlagsLevel | zip::kFlagDescriptor | zip::kFlagUtf8)) != 0) fail(ErrorCode::kUnsupported, who() + " has unknown zip flags", at);
+  if ((member.flags & ~(zip::kFlagsLevel | zip::kFlagDescriptor | zip::kFlagUtf8)) != 0)
+    fail(ErrorCode::kUnsupported, who() + " has unknown zip flags", at);
 
   Bytes scratch;
   const ByteView header = window(at, zip::kLocalSize + member.name.size(), scratch);
-  if (load_le<std::uint32_t>(header, 0) != zip::kLocalSignature) corrupt("there is no local header of " + who(), at);
+  if (load_le<std::uint32_t>(header, 0) != zip::kLocalSignature)
+    corrupt("there is no local header of " + who(), at);
   const std::size_t name_size = load_le<std::uint16_t>(header, 26);
   const std::size_t extra_size = load_le<std::uint16_t>(header, 28);
-  if (name_size != member.name.size() || as_text(header.subspan(zip::kLocalSize)) != member.name) corrupt("the local header of " + who() + " names another member", at);
-  if (load_le<std::uint16_t>(header, 6) != member.flags || load_le<std::uint16_t>(header, 8) != member.method) {
-    corrupt("the local header of " + who() + " has other flags or another method than the directory", at);
+  if (name_size != member.name.size() || as_text(header.subspan(zip::kLocalSize)) != member.name)
+    corrupt("the local header of " + who() + " names another member", at);
+  if (load_le<std::uint16_t>(header, 6) != member.flags ||
+      load_le<std::uint16_t>(header, 8) != member.method) {
+    corrupt(
+        "the local header of " + who() + " has other flags or another method than the directory",
+        at);
   }
   const bool descriptor = (member.flags & zip::kFlagDescriptor) != 0;
   const std::uint64_t data = at + zip::kLocalSize + name_size + extra_size;
   const auto next = std::upper_bound(header_offsets_.begin(), header_offsets_.end(), at);
   const std::uint64_t end = next == header_offsets_.end() ? directory_offset_ : *next;
-  if (data > end || member.size > end - data || (descriptor && zip::kDescriptorSize > end - data - member.size)) {
+  if (data > end || member.size > end - data ||
+      (descriptor && zip::kDescriptorSize > end - data - member.size)) {
     corrupt(who() + " reaches into what follows it", at);
   }
 
-  const auto agrees = [descriptor](std::uint64_t local, std::uint64_t central) { return local == central || (descriptor && local == 0); };
+  const auto agrees = [descriptor](std::uint64_t local, std::uint64_t central) {
+    return local == central || (descriptor && local == 0);
+  };
   const auto crc = load_le<std::uint32_t>(header, 14);
   std::uint64_t stored_size = load_le<std::uint32_t>(header, 18);
   std::uint64_t size = load_le<std::uint32_t>(header, 22);
   if (stored_size == zip::kMarker32 && size == zip::kMarker32) {
     Bytes extra_scratch;
     const auto [zip64, sound] = find_zip64(window(data - extra_size, extra_size, extra_scratch));
-    if (!sound || zip64.size() < 16) corrupt("the zip64 field of the local header of " + who() + " is missing or damaged", at);
+    if (!sound || zip64.size() < 16)
+      corrupt("the zip64 field of the local header of " + who() + " is missing or damaged", at);
     size = load_le<std::uint64_t>(zip64, 0);
     stored_size = load_le<std::uint64_t>(zip64, 8);
   }
@@ -317,14 +395,18 @@ std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
 }
 
 void ZipArchive::damaged(const ZipMember& member) const {
-  corrupt("the bytes of member " + quoted(member.name) + " have another CRC-32 than the archive says: they were damaged after they had been written",
+  corrupt("the bytes of member " + quoted(member.name) +
+              " have another CRC-32 than the archive says: they were damaged after they had been "
+              "written",
           data_offset(member) - base_);
 }
 
 Bytes ZipArchive::read(const ZipMember& member, std::uint64_t limit) const {
   const std::uint64_t offset = data_offset(member);
   if (member.size > limit) {
-    corrupt("member " + quoted(member.name) + " has " + std::to_string(member.size) + " bytes, more than the limit of " + std::to_string(limit), member.header_offset);
+    corrupt("member " + quoted(member.name) + " has " + std::to_string(member.size) +
+                " bytes, more than the limit of " + std::to_string(limit),
+            member.header_offset);
   }
   Bytes scratch;
   const ByteView view = window(offset - base_, member.size, scratch);
@@ -350,7 +432,8 @@ bool ZipArchive::check(const ZipMember& member) const {
     Bytes scratch;
     const std::uint64_t at = offset - base_ + member.size;
     const ByteView record = window(at, zip::kDescriptorSize, scratch);
-    if (load_le<std::uint32_t>(record, 0) != zip::kDescriptorSignature || load_le<std::uint32_t>(record, 4) != member.crc ||
+    if (load_le<std::uint32_t>(record, 0) != zip::kDescriptorSignature ||
+        load_le<std::uint32_t>(record, 4) != member.crc ||
         load_le<std::uint32_t>(record, 8) != static_cast<std::uint32_t>(member.size)) {
       corrupt("the record after member " + quoted(member.name) + " contradicts the directory", at);
     }

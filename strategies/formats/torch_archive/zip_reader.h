@@ -14,11 +14,13 @@ namespace dckpt {
 
 /// Limits against hostile archives; torch stays far below them.
 struct ZipLimits {
-  static constexpr std::uint64_t kMaxDirectoryBytes = std::uint64_t{64} << 20;  ///< about 800 000 members
+  static constexpr std::uint64_t kMaxDirectoryBytes = std::uint64_t{64}
+                                                      << 20;  ///< about 800 000 members
   static constexpr std::size_t kMaxNameBytes = 1024;
 };
 
-/// A member as the central directory describes it. Offsets count from the first byte of the archive.
+/// A member as the central directory describes it. Offsets count from the first byte of the
+/// archive.
 struct ZipMember {
   std::string_view name;            ///< points into the archive object
   std::uint64_t header_offset = 0;  ///< of the local header
@@ -26,15 +28,17 @@ struct ZipMember {
   std::uint64_t size = 0;           ///< of the stored data
   std::uint32_t crc = 0;
   std::uint16_t flags = 0;
-  std::uint16_t method = 0;         ///< 0 = stored, the only one that can be read
+  std::uint16_t method = 0;  ///< 0 = stored, the only one that can be read
 };
 
-/// The directory of a zip archive that occupies [base, base + length) of a file. Opening reads the end records and the central directory,
-/// never a member. Strict: what readers of the world understand differently is refused (see the .cpp for the list), so that no
-/// second tool sees other members or other bytes. Safe to use from several threads; the file must outlive it.
+/// The directory of a zip archive that occupies [base, base + length) of a file. Opening reads the
+/// end records and the central directory, never a member. Strict: what readers of the world
+/// understand differently is refused (see the .cpp for the list), so that no second tool sees other
+/// members or other bytes. Safe to use from several threads; the file must outlive it.
 class ZipArchive {
  public:
-  /// Throws CheckpointError (corrupt), or (unsupported) for archives in several parts, naming the file.
+  /// Throws CheckpointError (corrupt), or (unsupported) for archives in several parts, naming the
+  /// file.
   ZipArchive(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
 
   ZipArchive(ZipArchive&&) = default;
@@ -49,15 +53,17 @@ class ZipArchive {
   /// False if every CRC of the archive is 0: then the writer did not compute them.
   bool has_crcs() const noexcept { return has_crcs_; }
 
-  /// Offset in the file of the member's first byte. Reads the local header and compares it with the directory. Throws (corrupt), or
-  /// (unsupported) for compressed and encrypted members, naming the member.
+  /// Offset in the file of the member's first byte. Reads the local header and compares it with the
+  /// directory. Throws (corrupt), or (unsupported) for compressed and encrypted members, naming the
+  /// member.
   std::uint64_t data_offset(const ZipMember& member) const;
 
-  /// The member's bytes; throws as data_offset does, and (corrupt) if it is larger than `limit`, or has another CRC
-  /// than the archive says.
+  /// The member's bytes; throws as data_offset does, and (corrupt) if it is larger than `limit`, or
+  /// has another CRC than the archive says.
   Bytes read(const ZipMember& member, std::uint64_t limit) const;
 
-  /// Reads the member and compares its CRC and its data descriptor. Returns false if the archive has no CRCs. Throws (corrupt) if one differs.
+  /// Reads the member and compares its CRC and its data descriptor. Returns false if the archive
+  /// has no CRCs. Throws (corrupt) if one differs.
   bool check(const ZipMember& member) const;
 
  private:
@@ -68,20 +74,23 @@ class ZipArchive {
   void refuse_overlaps();
   ByteView window(std::uint64_t offset, std::uint64_t size, Bytes& scratch) const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message, std::uint64_t offset) const;
-  [[noreturn]] void corrupt(const std::string& message, std::uint64_t offset) const { fail(ErrorCode::kCorrupt, message, offset); }
+  [[noreturn]] void corrupt(const std::string& message, std::uint64_t offset) const {
+    fail(ErrorCode::kCorrupt, message, offset);
+  }
 
   [[noreturn]] void damaged(const ZipMember& member) const;
 
   const ReadableFile* file_;
   std::uint64_t base_;
   std::uint64_t length_;
-  Bytes head_;                                 // the first bytes, where small archives and the headers of large ones lie
-  Bytes tail_;                                 // the last bytes, the directory among them
+  Bytes head_;  // the first bytes, where small archives and the headers of large ones lie
+  Bytes tail_;  // the last bytes, the directory among them
   std::uint64_t tail_offset_ = 0;
   std::uint64_t directory_offset_ = 0;
   std::vector<ZipMember> members_;
   std::vector<std::uint64_t> header_offsets_;  // sorted
-  std::vector<std::uint32_t> by_name_;         // positions in members_, sorted without regard to case; only when there are many
+  std::vector<std::uint32_t>
+      by_name_;  // positions in members_, sorted without regard to case; only when there are many
   bool has_crcs_ = false;
 };
 

@@ -13,15 +13,22 @@ namespace {
 
 constexpr std::uint64_t kMaxAlignment = 32768;  // the padding's length has 16 bits
 constexpr std::size_t kMaxName = 1024;
-constexpr std::size_t kEntryCrc = 16;           // offset of the CRC in a directory entry
+constexpr std::size_t kEntryCrc = 16;  // offset of the CRC in a directory entry
 
-constexpr bool needs_zip64(std::uint64_t value) noexcept { return value >= zip::kMarker32; }
-constexpr std::uint32_t field32(std::uint64_t value) noexcept { return needs_zip64(value) ? zip::kMarker32 : static_cast<std::uint32_t>(value); }
+constexpr bool needs_zip64(std::uint64_t value) noexcept {
+  return value >= zip::kMarker32;
+}
+constexpr std::uint32_t field32(std::uint64_t value) noexcept {
+  return needs_zip64(value) ? zip::kMarker32 : static_cast<std::uint32_t>(value);
+}
 
-/// Sizes and offset, those of them that do not fit into 32 bits, as one extra field; nothing if all fit. Torch writes it in the local header too,
-/// with 0 for the stored size, which its writer does not know yet.
-void append_zip64_extra(std::uint64_t size, std::uint64_t stored_size, std::uint64_t offset, Bytes& out) {
-  const auto length = static_cast<std::uint16_t>((needs_zip64(size) ? 16 : 0) + (needs_zip64(offset) ? 8 : 0));
+/// Sizes and offset, those of them that do not fit into 32 bits, as one extra field; nothing if all
+/// fit. Torch writes it in the local header too, with 0 for the stored size, which its writer does
+/// not know yet.
+void append_zip64_extra(std::uint64_t size, std::uint64_t stored_size, std::uint64_t offset,
+                        Bytes& out) {
+  const auto length =
+      static_cast<std::uint16_t>((needs_zip64(size) ? 16 : 0) + (needs_zip64(offset) ? 8 : 0));
   if (length == 0) return;
   append_le(out, zip::kZip64Extra);
   append_le(out, length);
@@ -39,18 +46,26 @@ void append_text(std::string_view text, Bytes& out) {
 
 }  // namespace
 
-void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& out, std::uint64_t alignment) {
-  if (name.empty() || name.size() > kMaxName) throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write a zip member with the name " + quoted(name));
+void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& out,
+                             std::uint64_t alignment) {
+  if (name.empty() || name.size() > kMaxName)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot write a zip member with the name " + quoted(name));
   if (!std::has_single_bit(alignment) || alignment > kMaxAlignment) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot align a zip member to " + std::to_string(alignment) + " bytes: expected a power of two up to 32768");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "cannot align a zip member to " + std::to_string(alignment) +
+                              " bytes: expected a power of two up to 32768");
   }
-  const auto flags = static_cast<std::uint16_t>(zip::kFlagUtf8 | (size > 0 ? zip::kFlagDescriptor : 0));  // torch writes no descriptor after nothing
+  const auto flags = static_cast<std::uint16_t>(
+      zip::kFlagUtf8 |
+      (size > 0 ? zip::kFlagDescriptor : 0));  // torch writes no descriptor after nothing
   const std::uint64_t header = position_;
   const auto name_size = static_cast<std::uint16_t>(name.size());
 
   Bytes zip64;
   append_zip64_extra(size, 0, header, zip64);
-  const std::uint64_t unpadded = options_.file_offset + header + zip::kLocalSize + name.size() + zip64.size() + zip::kExtraHeaderSize;
+  const std::uint64_t unpadded = options_.file_offset + header + zip::kLocalSize + name.size() +
+                                 zip64.size() + zip::kExtraHeaderSize;
   const auto padding = static_cast<std::uint16_t>((alignment - unpadded % alignment) % alignment);
 
   append_le(out, zip::kLocalSignature);
@@ -111,7 +126,8 @@ void ZipWriter::end_member(std::uint32_t crc, Bytes& out) {
   position_ += zip64_ ? zip::kDescriptor64Size : zip::kDescriptorSize;
 }
 
-void ZipWriter::add_member(std::string_view name, ByteView data, Bytes& out, std::uint64_t alignment) {
+void ZipWriter::add_member(std::string_view name, ByteView data, Bytes& out,
+                           std::uint64_t alignment) {
   begin_member(name, data.size(), out, alignment);
   out.insert(out.end(), data.begin(), data.end());
   end_member(crc32(data), out);
@@ -120,7 +136,8 @@ void ZipWriter::add_member(std::string_view name, ByteView data, Bytes& out, std
 void ZipWriter::finish(Bytes& out) {
   const std::uint64_t directory = position_;
   const std::uint64_t end64 = directory + directory_.size();
-  const auto count16 = static_cast<std::uint16_t>(count_ < zip::kMarker16 ? count_ : zip::kMarker16);
+  const auto count16 =
+      static_cast<std::uint16_t>(count_ < zip::kMarker16 ? count_ : zip::kMarker16);
   out.insert(out.end(), directory_.begin(), directory_.end());
 
   append_le(out, zip::kEnd64Signature);

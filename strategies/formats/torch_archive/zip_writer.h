@@ -8,21 +8,26 @@
 namespace dckpt {
 
 struct ZipWriterOptions {
-  std::uint64_t file_offset = 0;  ///< where the archive starts in its file; data is aligned in the file
-  bool crc = true;                ///< false: all CRCs are written as 0, "not computed"
+  std::uint64_t file_offset =
+      0;            ///< where the archive starts in its file; data is aligned in the file
+  bool crc = true;  ///< false: all CRCs are written as 0, "not computed"
 };
 
-/// Writes a zip archive of stored members in torch's manner: data aligned by a padding field in the local header, CRC and sizes in a descriptor after
-/// the data and in the directory, zip64 fields where a size or an offset needs them, zip64 end records always. The writer only makes the records: it
-/// appends them to `out`, the caller sends `out` and the data wherever they go. So data is never copied, a CRC is needed only after its data, and the
-/// size of an archive is known by making its records. A copy of a writer continues on its own.
+/// Writes a zip archive of stored members in torch's manner: data aligned by a padding field in the
+/// local header, CRC and sizes in a descriptor after the data and in the directory, zip64 fields
+/// where a size or an offset needs them, zip64 end records always. The writer only makes the
+/// records: it appends them to `out`, the caller sends `out` and the data wherever they go. So data
+/// is never copied, a CRC is needed only after its data, and the size of an archive is known by
+/// making its records. A copy of a writer continues on its own.
 class ZipWriter {
  public:
   explicit ZipWriter(const ZipWriterOptions& options = {}) : options_(options) {}
 
-  /// The records before `size` bytes of data, whose offset in the file will be a multiple of `alignment` (1 to 32 KiB). Throws CheckpointError
-  /// (invalid argument) for a name of no or too many bytes and for an alignment that is no power of two.
-  void begin_member(std::string_view name, std::uint64_t size, Bytes& out, std::uint64_t alignment = 64);
+  /// The records before `size` bytes of data, whose offset in the file will be a multiple of
+  /// `alignment` (1 to 32 KiB). Throws CheckpointError (invalid argument) for a name of no or too
+  /// many bytes and for an alignment that is no power of two.
+  void begin_member(std::string_view name, std::uint64_t size, Bytes& out,
+                    std::uint64_t alignment = 64);
   /// The record after the data.
   void end_member(std::uint32_t crc, Bytes& out);
   /// A member with its data.
@@ -40,7 +45,7 @@ class ZipWriter {
   std::uint64_t count_ = 0;
   Bytes directory_;
   // Of the member begun last.
-  std::size_t entry_ = 0;      // place of its entry in directory_
+  std::size_t entry_ = 0;  // place of its entry in directory_
   std::uint64_t size_ = 0;
   bool zip64_ = false;
 };

@@ -1,4 +1,5 @@
-// Loading plain DCP directories. That real ones of torch load as torch itself loads them is shown by tests/interop/test_loads_torch.py.
+// Loading plain DCP directories. That real ones of torch load as torch itself loads them is shown
+// by tests/interop/test_loads_torch.py.
 
 #include <gmock/gmock.h>
 
@@ -37,15 +38,22 @@ class DcpLoader : public ::testing::Test {
 
 TEST_F(DcpLoader, AllNamesThatAreNotStoredAreOneError) {
   save_dcp(Value::dict({{"model", Value::dict({{"weight", filled(2, 1)}})}, {"step", 3}}));
-  EXPECT_EQ(message_of_load(Value::dict({{"model", Value::dict({{"wieght", filled(2, 0)}, {"bias", filled(2, 0)}})}, {"step", 0}})),
-            R"(Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys):
+  EXPECT_EQ(
+      message_of_load(
+          Value::dict({{"model", Value::dict({{"wieght", filled(2, 0)}, {"bias", filled(2, 0)}})},
+                       {"step", 0}})),
+      R"(Missing key in checkpoint state_dict (load.allow_partial_load keeps the old values of such keys):
   'model.bias'
   'model.wieght': did you mean 'model.weight'?)");
 }
 
 TEST_F(DcpLoader, APartialLoadKeepsTheValuesOfNamesThatAreNotStored) {
   save_dcp(Value::dict({{"w", filled(2, 1)}, {"step", 3}}));
-  StateDict state = Value::dict({{"w", filled(2, 0)}, {"step", 0}, {"new", filled(1, 7)}, {"lr", 0.5}, {"shard", ShardedTensor::whole("elsewhere", filled(1, 8))}});
+  StateDict state = Value::dict({{"w", filled(2, 0)},
+                                 {"step", 0},
+                                 {"new", filled(1, 7)},
+                                 {"lr", 0.5},
+                                 {"shard", ShardedTensor::whole("elsewhere", filled(1, 8))}});
   const LoadReport report = load(state, path_, {.allow_partial_load = true});
   EXPECT_TRUE(equal(state["w"].as_tensor(), filled(2, 1)));
   EXPECT_EQ(state["step"], Value(3));
@@ -59,7 +67,8 @@ TEST_F(DcpLoader, AnotherSizeIsAnErrorUnlessItIsAllowed) {
   save_dcp(Value::dict({{"w", filled(2, 1)}, {"v", filled(3, 1)}}));
   const StateDict state = Value::dict({{"w", filled(4, 9)}, {"v", filled(2, 9)}});
   EXPECT_THAT(message_of_load(state, {.allow_partial_load = true}),
-              AllOf(HasSubstr("Size mismatch between saved (2,) and current: (4,) for 'w'"), HasSubstr("Size mismatch between saved (3,) and current: (2,) for 'v'")));
+              AllOf(HasSubstr("Size mismatch between saved (2,) and current: (4,) for 'w'"),
+                    HasSubstr("Size mismatch between saved (3,) and current: (2,) for 'v'")));
   StateDict clipped = state;
   load(clipped, path_, {.allow_shape_mismatch = {"w", "v"}});
   const auto* const w = reinterpret_cast<const float*>(clipped["w"].as_tensor().data());
@@ -69,15 +78,20 @@ TEST_F(DcpLoader, AnotherSizeIsAnErrorUnlessItIsAllowed) {
 
 TEST_F(DcpLoader, AKeyThatEndsLikeAnotherKeepsItsOwnShape) {
   const Tensor row = filled(2, 3).view({1, 2});
-  save_dcp(Value::dict({{"w", filled(2, 1)}, {"optimizer", Value::dict({{"w", row}})}}));  // Megatron would store a flattened (2,) as (1, 2)
-  StateDict state = Value::dict({{"optimizer", Value::dict({{"w", Tensor::zeros(DType::kFloat32, {1, 2})}})}});
+  save_dcp(Value::dict(
+      {{"w", filled(2, 1)},
+       {"optimizer",
+        Value::dict({{"w", row}})}}));  // Megatron would store a flattened (2,) as (1, 2)
+  StateDict state =
+      Value::dict({{"optimizer", Value::dict({{"w", Tensor::zeros(DType::kFloat32, {1, 2})}})}});
   load(state, path_);
   EXPECT_TRUE(equal(state["optimizer"]["w"].as_tensor(), row));
 }
 
 TEST_F(DcpLoader, AnObjectIsNoTensorForAShard) {
   save_dcp(Value::dict({{"w", "text"}}));
-  EXPECT_THAT(message_of_load(Value::dict({{"w", ShardedTensor::whole("w", filled(1, 0))}})), HasSubstr("there is no tensor 'w'; an object has this name"));
+  EXPECT_THAT(message_of_load(Value::dict({{"w", ShardedTensor::whole("w", filled(1, 0))}})),
+              HasSubstr("there is no tensor 'w'; an object has this name"));
 }
 
 TEST_F(DcpLoader, WhatIsStoredDecidesTheKindOfALeaf) {
@@ -89,7 +103,12 @@ TEST_F(DcpLoader, WhatIsStoredDecidesTheKindOfALeaf) {
 }
 
 TEST_F(DcpLoader, KeysOfDictsKeepTheirKind) {
-  const auto state_of = [](float value) { return Value::dict({{"state", Value::dict({{0, filled(2, value)}, {1, Value::dict({{"step", static_cast<int>(value)}})}, {true, "yes"}})}}); };
+  const auto state_of = [](float value) {
+    return Value::dict(
+        {{"state", Value::dict({{0, filled(2, value)},
+                                {1, Value::dict({{"step", static_cast<int>(value)}})},
+                                {true, "yes"}})}});
+  };
   save_dcp(state_of(3));
   StateDict state = state_of(0);
   load(state, path_);
@@ -97,9 +116,12 @@ TEST_F(DcpLoader, KeysOfDictsKeepTheirKind) {
 }
 
 TEST_F(DcpLoader, AContainerThatWasStoredAsOneObjectReplacesItsParts) {
-  save_dcp(Value::dict({{"optimizer", Value::tuple({1, 2})}, {"model", Value::dict({{"w", filled(1, 1)}, {"hyper", 5}})}}));
-  StateDict state = Value::dict({{"optimizer", Value::dict({{"lr", 0.1}, {"groups", Value::list({Value::dict({{"betas", 1}})})}})},
-                                 {"model", Value::dict({{"w", filled(1, 0)}, {"hyper", Value::dict()}})}});
+  save_dcp(Value::dict({{"optimizer", Value::tuple({1, 2})},
+                        {"model", Value::dict({{"w", filled(1, 1)}, {"hyper", 5}})}}));
+  StateDict state = Value::dict(
+      {{"optimizer",
+        Value::dict({{"lr", 0.1}, {"groups", Value::list({Value::dict({{"betas", 1}})})}})},
+       {"model", Value::dict({{"w", filled(1, 0)}, {"hyper", Value::dict()}})}});
   load(state, path_);
   EXPECT_EQ(state["optimizer"], Value::tuple({1, 2}));
   EXPECT_EQ(state["model"]["hyper"], Value(5)) << "an empty dict has no parts to look for";
@@ -118,11 +140,17 @@ TEST_F(DcpLoader, FactoriesObjectsAndLocalValuesAreTreatedAsInMegatronsLoads) {
     ShardedTensorFactory halves;
     halves.key = "fc1";
     halves.data = filled(4, value);
-    halves.build = [](const std::string& key, const Tensor& data, const ReplicaId&, std::optional<FlattenedRange>) {
-      return Value::dict({{"w", ShardedTensor::whole(key + ".w", data.narrow(0, 0, 2))}, {"v", ShardedTensor::whole(key + ".v", data.narrow(0, 2, 2))}});
+    halves.build = [](const std::string& key, const Tensor& data, const ReplicaId&,
+                      std::optional<FlattenedRange>) {
+      return Value::dict({{"w", ShardedTensor::whole(key + ".w", data.narrow(0, 0, 2))},
+                          {"v", ShardedTensor::whole(key + ".v", data.narrow(0, 2, 2))}});
     };
     halves.merge = [](const Value& parts) { return Value::list({parts.at("w"), parts.at("v")}); };
-    return Value::dict({{"fc1", halves}, {"rng", ShardedObject{.key = "rng", .data = object, .global_shape = {1}, .global_offset = {0}}}, {"local", LocalNonpersistentObject{"here"}}});
+    return Value::dict(
+        {{"fc1", halves},
+         {"rng",
+          ShardedObject{.key = "rng", .data = object, .global_shape = {1}, .global_offset = {0}}},
+         {"local", LocalNonpersistentObject{"here"}}});
   };
   save_dcp(state(1, "stored"));
   StateDict loaded = state(0, "old");
@@ -138,36 +166,52 @@ TEST_F(DcpLoader, StrictModesSayWhatIsMissingHereToo) {
   const LoadReport report = load(state, path_, {.strict = Strict::kReturnAll});
   EXPECT_THAT(report.missing, ElementsAre("b"));
   EXPECT_THAT(report.unexpected, ElementsAre("c"));
-  EXPECT_THAT(message_of_load(state, {.strict = Strict::kRaiseAll}), HasSubstr("Missing keys (for all ranks):\n  'b'\nUnexpected keys (for this rank):\n  'c'"));
+  EXPECT_THAT(
+      message_of_load(state, {.strict = Strict::kRaiseAll}),
+      HasSubstr("Missing keys (for all ranks):\n  'b'\nUnexpected keys (for this rank):\n  'c'"));
 }
 
 TEST_F(DcpLoader, EveryRankFailsIfOneAsksForWhatIsNotStored) {
   save_dcp(Value::dict({{"a", 1}}));
   run_ranks(3, [&](Communicator& comm) {
     StateDict state = Value::dict({{comm.rank() == 1 ? "b" : "a", 0}});
-    EXPECT_THAT(testing::error_of([&] { load(state, path_, {}, comm); }).message(), HasSubstr("on rank 1 of 3:\n  'b'"));
+    EXPECT_THAT(testing::error_of([&] { load(state, path_, {}, comm); }).message(),
+                HasSubstr("on rank 1 of 3:\n  'b'"));
   });
 }
 
 TEST_F(DcpLoader, WithoutAStateDictAllComesBackNestedAsItWasSaved) {
-  const StateDict saved = Value::dict({{"model", Value::dict({{"layer.w", filled(2, 1)}})}, {"optimizer", Value::list({Value::dict({{"m", filled(1, 2)}}), 0.5})}, {"step", 3}});
+  const StateDict saved =
+      Value::dict({{"model", Value::dict({{"layer.w", filled(2, 1)}})},
+                   {"optimizer", Value::list({Value::dict({{"m", filled(1, 2)}}), 0.5})},
+                   {"step", 3}});
   save_dcp(saved);
   EXPECT_EQ(load_state_dict(path_), saved);
   EXPECT_EQ(load_state_dict(path_, {"model"}), Value::dict({{"model", saved.at("model")}}));
-  EXPECT_EQ(load_state_dict(path_, {"optimizer.1", "step"}), Value::dict({{"optimizer", Value::list({Value(), 0.5})}, {"step", 3}})) << "what is not taken of a list is none";
+  EXPECT_EQ(load_state_dict(path_, {"optimizer.1", "step"}),
+            Value::dict({{"optimizer", Value::list({Value(), 0.5})}, {"step", 3}}))
+      << "what is not taken of a list is none";
 }
 
 TEST_F(DcpLoader, WithoutAStateDictANameOfNothingIsAnError) {
   save_dcp(Value::dict({{"model", 1}}));
-  const auto load_it = [&](const LoadOptions& options) { return load_state_dict(path_, {"modl"}, options); };
+  const auto load_it = [&](const LoadOptions& options) {
+    return load_state_dict(path_, {"modl"}, options);
+  };
   EXPECT_EQ(testing::error_of([&] { load_it({}); }).message(),
-            "Missing key in checkpoint state_dict (load.allow_partial_load goes on without such keys):\n  'modl': did you mean 'model'?");
+            "Missing key in checkpoint state_dict (load.allow_partial_load goes on without such "
+            "keys):\n  'modl': did you mean 'model'?");
   EXPECT_EQ(load_it({.allow_partial_load = true}), Value::dict());
-  EXPECT_EQ(testing::error_of([&] { load_it({.rename = {{"a", "b"}}}); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(testing::error_of([&] {
+              load_it({.rename = {{"a", "b"}}});
+            }).code(),
+            ErrorCode::kInvalidArgument);
 }
 
 TEST_F(DcpLoader, WithoutAStateDictAMegatronCheckpointIsFlat) {
-  save(Value::dict({{"elsewhere", ShardedTensor::whole("decoder.w", filled(2, 1))}, {"iteration", 7}}), path_);
+  save(Value::dict(
+           {{"elsewhere", ShardedTensor::whole("decoder.w", filled(2, 1))}, {"iteration", 7}}),
+       path_);
   EXPECT_EQ(load_state_dict(path_), Value::dict({{"decoder.w", filled(2, 1)}}));
   EXPECT_EQ(load_state_dict(path_, {"decoder"}), Value::dict({{"decoder.w", filled(2, 1)}}));
 }

@@ -32,10 +32,18 @@ std::vector<std::string> messages(int ranks, const std::function<void(Communicat
 const KeySet kStored = {"common_state", "layers.0.w", "layers.1.w", "norm"};
 
 /// Rank r of two wants layer r + 1: rank 1's is not stored.
-Asked next_layer(Communicator& comm) { return {.keys = {"layers." + std::to_string(comm.rank() + 1) + ".w"}}; }
+Asked next_layer(Communicator& comm) {
+  return {.keys = {"layers." + std::to_string(comm.rank() + 1) + ".w"}};
+}
 
 TEST(CheckKeys, TellsAllRanksWhatIsMissingAndUnexpectedAnywhere) {
-  EXPECT_THAT(messages(2, [](Communicator& comm) { check_keys(next_layer(comm), kStored, Strict::kRaiseAll, comm); }), Each(R"(Some keys found in the checkpoint are missing in the provided sharded state dict. Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
+  EXPECT_THAT(
+      messages(2,
+               [](Communicator& comm) {
+                 check_keys(next_layer(comm), kStored, Strict::kRaiseAll, comm);
+               }),
+      Each(
+          R"(Some keys found in the checkpoint are missing in the provided sharded state dict. Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
 Missing keys (for all ranks):
   'layers.0.w'
   'norm'
@@ -44,11 +52,20 @@ Unexpected keys (for rank 1 of 2):
 }
 
 TEST(CheckKeys, ModesForUnexpectedKeysIgnoreMissingOnes) {
-  EXPECT_THAT(messages(1, [](Communicator& comm) { check_keys({.keys = {"norms"}}, kStored, Strict::kRaiseUnexpected, comm); }),
-              ElementsAre(R"(Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
+  EXPECT_THAT(
+      messages(1,
+               [](Communicator& comm) {
+                 check_keys({.keys = {"norms"}}, kStored, Strict::kRaiseUnexpected, comm);
+               }),
+      ElementsAre(
+          R"(Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
 Unexpected keys (for this rank):
   'norms': did you mean 'norm'?)"));
-  EXPECT_THAT(messages(2, [](Communicator& comm) { check_keys({.keys = {"norm"}}, kStored, Strict::kRaiseUnexpected, comm); }), Each(IsEmpty()));
+  EXPECT_THAT(messages(2,
+                       [](Communicator& comm) {
+                         check_keys({.keys = {"norm"}}, kStored, Strict::kRaiseUnexpected, comm);
+                       }),
+              Each(IsEmpty()));
 }
 
 TEST(CheckKeys, ModesThatReturnSayWhatEachRankAskedFor) {
@@ -62,10 +79,17 @@ TEST(CheckKeys, ModesThatReturnSayWhatEachRankAskedFor) {
 TEST(CheckKeys, ModesThatLogWarnOnceForAllRanks) {
   std::vector<std::string> warnings;
   set_log_sink([&](LogLevel, std::string_view message) { warnings.emplace_back(message); });
-  run_ranks(3, [](Communicator& comm) { check_keys({.keys = {"norm", "other"}}, kStored, Strict::kLogUnexpected, comm); });
-  run_ranks(3, [](Communicator& comm) { check_keys({.keys = {"norm"}}, kStored, Strict::kLogUnexpected, comm); });
+  run_ranks(3, [](Communicator& comm) {
+    check_keys({.keys = {"norm", "other"}}, kStored, Strict::kLogUnexpected, comm);
+  });
+  run_ranks(3, [](Communicator& comm) {
+    check_keys({.keys = {"norm"}}, kStored, Strict::kLogUnexpected, comm);
+  });
   set_log_sink({});
-  EXPECT_THAT(warnings, ElementsAre(R"(Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
+  EXPECT_THAT(
+      warnings,
+      ElementsAre(
+          R"(Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
 Unexpected keys (for all 3 ranks):
   'other')"));
 }
@@ -77,35 +101,58 @@ StoredKeys tensors(const KeySet& keys) {
 }
 
 TEST(RequireStored, IsOneErrorForTheWholeJob) {
-  EXPECT_THAT(messages(3, [](Communicator& comm) {
-                KeySet asked = {"norm"};
-                if (comm.rank() != 1) asked.insert("norm" + std::to_string(comm.rank()));
-                require_stored({.keys = asked}, tensors(kStored), "keys are asked for that are not there", comm);
-              }),
+  EXPECT_THAT(messages(3,
+                       [](Communicator& comm) {
+                         KeySet asked = {"norm"};
+                         if (comm.rank() != 1) asked.insert("norm" + std::to_string(comm.rank()));
+                         require_stored({.keys = asked}, tensors(kStored),
+                                        "keys are asked for that are not there", comm);
+                       }),
               Each(R"(keys are asked for that are not there, on ranks 0, 2 of 3:
   'norm0': did you mean 'norm'?
   'norm2': did you mean 'norm'?)"));
-  EXPECT_THAT(messages(3, [](Communicator& comm) { require_stored({.keys = {"norm"}}, tensors(kStored), "keys are asked for", comm); }), Each(IsEmpty()));
+  EXPECT_THAT(messages(3,
+                       [](Communicator& comm) {
+                         require_stored({.keys = {"norm"}}, tensors(kStored), "keys are asked for",
+                                        comm);
+                       }),
+              Each(IsEmpty()));
 }
 
 TEST(RequireStored, TellsWhatIsStoredOtherwiseInTheSameError) {
   const auto asked_by = [](int rank) {
     Asked asked{.keys = {"norms"}};
     if (rank == 1) asked.keys.clear();
-    for (int layer = 0; layer < rank; ++layer) asked.misfits.push_back({"another shape for", "layers." + std::to_string(layer) + ".w", "pad it"});
+    for (int layer = 0; layer < rank; ++layer)
+      asked.misfits.push_back(
+          {"another shape for", "layers." + std::to_string(layer) + ".w", "pad it"});
     return asked;
   };
-  EXPECT_THAT(messages(3, [&](Communicator& comm) { require_stored(asked_by(comm.rank()), tensors(kStored), "keys are asked for", comm); }),
+  EXPECT_THAT(messages(3,
+                       [&](Communicator& comm) {
+                         require_stored(asked_by(comm.rank()), tensors(kStored),
+                                        "keys are asked for", comm);
+                       }),
               Each(R"(keys are asked for, on ranks 0, 2 of 3:
   'norms': did you mean 'norm'?
 the request does not fit what is stored, on ranks 1, 2 of 3:
   another shape for 'layers.*.w' (2 keys, e.g. 'layers.0.w'): pad it)"));
-  EXPECT_THAT(messages(2, [](Communicator& comm) { check_keys({{}, {{"another dtype for", "norm"}}}, kStored, Strict::kRaiseUnexpected, comm); }),
-              Each("the request does not fit what is stored, on all 2 ranks:\n  another dtype for 'norm'"));
+  EXPECT_THAT(
+      messages(2,
+               [](Communicator& comm) {
+                 check_keys({{}, {{"another dtype for", "norm"}}}, kStored,
+                            Strict::kRaiseUnexpected, comm);
+               }),
+      Each("the request does not fit what is stored, on all 2 ranks:\n  another dtype for 'norm'"));
 }
 
 TEST(RequireStored, SuggestsTheRuleThatExplainsAll) {
-  EXPECT_THAT(messages(1, [](Communicator& comm) { require_stored({.keys = {"layers.0.w", "norm"}}, tensors({"module.layers.0.w", "module.norm"}), "keys are asked for", comm); }),
+  EXPECT_THAT(messages(1,
+                       [](Communicator& comm) {
+                         require_stored({.keys = {"layers.0.w", "norm"}},
+                                        tensors({"module.layers.0.w", "module.norm"}),
+                                        "keys are asked for", comm);
+                       }),
               ElementsAre(R"(keys are asked for:
   'layers.0.w'
   'norm'

@@ -13,13 +13,18 @@ using ::testing::IsEmpty;
 /// Three values with recorded paths, in the order in which they were saved, and one without.
 Metadata metadata() {
   Metadata result;
-  for (const char* const key : {"optimizer.0.m", "layer.w", "bare.key"}) result.tensors.emplace_back().key = key;
+  for (const char* const key : {"optimizer.0.m", "layer.w", "bare.key"})
+    result.tensors.emplace_back().key = key;
   result.objects.emplace_back().key = "optimizer.1";
-  result.paths = {{"layer.w", {"layer.w"}}, {"optimizer.0.m", {"optimizer", 0, "m"}}, {"optimizer.1", {"optimizer", 1}}, {"gone", {"gone"}}};
+  result.paths = {{"layer.w", {"layer.w"}},
+                  {"optimizer.0.m", {"optimizer", 0, "m"}},
+                  {"optimizer.1", {"optimizer", 1}},
+                  {"gone", {"gone"}}};
   return result;
 }
 
-std::vector<std::string> chosen(const std::vector<std::string>& wanted, std::set<std::string> expect_unused = {}) {
+std::vector<std::string> chosen(const std::vector<std::string>& wanted,
+                                std::set<std::string> expect_unused = {}) {
   std::set<std::string> unused;
   std::vector<std::string> keys;
   for (const PlacedKey& entry : choose_keys(metadata(), wanted, unused)) keys.push_back(entry.key);
@@ -27,7 +32,9 @@ std::vector<std::string> chosen(const std::vector<std::string>& wanted, std::set
   return keys;
 }
 
-TEST(ChooseKeys, AllInTheOrderInWhichTheyWereSaved) { EXPECT_THAT(chosen({}), ElementsAre("layer.w", "optimizer.0.m", "optimizer.1", "bare.key")); }
+TEST(ChooseKeys, AllInTheOrderInWhichTheyWereSaved) {
+  EXPECT_THAT(chosen({}), ElementsAre("layer.w", "optimizer.0.m", "optimizer.1", "bare.key"));
+}
 
 TEST(ChooseKeys, OnlyWherePlannerDataNamesWhatIsStored) {
   Metadata damaged = metadata();
@@ -42,12 +49,14 @@ TEST(ChooseKeys, ByThemselvesOrByAPathThatLeadsToThem) {
   EXPECT_THAT(chosen({"optimizer"}), ElementsAre("optimizer.0.m", "optimizer.1"));
   EXPECT_THAT(chosen({"optimizer.0"}), ElementsAre("optimizer.0.m"));
   EXPECT_THAT(chosen({"optimizer.1", "layer.w"}), ElementsAre("layer.w", "optimizer.1"));
-  EXPECT_THAT(chosen({"bare"}), ElementsAre("bare.key")) << "no path is recorded, so the key is taken for one";
+  EXPECT_THAT(chosen({"bare"}), ElementsAre("bare.key"))
+      << "no path is recorded, so the key is taken for one";
 }
 
 TEST(ChooseKeys, NamesThatChooseNothingAreReturned) {
   EXPECT_THAT(chosen({"layer"}, {"layer"}), IsEmpty()) << "the dot is part of a dict's key";
-  EXPECT_THAT(chosen({"optim", "gone", "optimizer.1"}, {"gone", "optim"}), ElementsAre("optimizer.1"));
+  EXPECT_THAT(chosen({"optim", "gone", "optimizer.1"}, {"gone", "optim"}),
+              ElementsAre("optimizer.1"));
 }
 
 }  // namespace

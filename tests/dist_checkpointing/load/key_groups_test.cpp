@@ -39,11 +39,17 @@ TEST(KeyGroups, ATableSaysHowManyKeysItLeavesOut) {
 }
 
 TEST(KeyGroups, UnknownKeysComeWithTheStoredOneTheyResemble) {
-  const KeySet stored = layers("layers.", 4, ".mlp.linear_fc1.weight") | layers("layers.", 4, ".attention.weight") | KeySet{"embedding.weight"};
+  const KeySet stored = layers("layers.", 4, ".mlp.linear_fc1.weight") |
+                        layers("layers.", 4, ".attention.weight") | KeySet{"embedding.weight"};
   EXPECT_EQ(table_of_unknown(layers("layers.", 4, ".mlp.fc1.weight"), stored),
-            "\n  'layers.*.mlp.fc1.weight' (4 keys, e.g. 'layers.0.mlp.fc1.weight'): did you mean 'layers.0.mlp.linear_fc1.weight'?");
-  EXPECT_EQ(table_of_unknown({"layers.9.mlp.fc1.weight"}, stored), "\n  'layers.9.mlp.fc1.weight': did you mean 'layers.0.mlp.linear_fc1.weight'?") << "there is no layer 9";
-  EXPECT_EQ(table_of_unknown({"layers.4.attention.weight"}, stored), "\n  'layers.4.attention.weight': the checkpoint has 4 others, e.g. 'layers.0.attention.weight'");
+            "\n  'layers.*.mlp.fc1.weight' (4 keys, e.g. 'layers.0.mlp.fc1.weight'): did you mean "
+            "'layers.0.mlp.linear_fc1.weight'?");
+  EXPECT_EQ(table_of_unknown({"layers.9.mlp.fc1.weight"}, stored),
+            "\n  'layers.9.mlp.fc1.weight': did you mean 'layers.0.mlp.linear_fc1.weight'?")
+      << "there is no layer 9";
+  EXPECT_EQ(table_of_unknown({"layers.4.attention.weight"}, stored),
+            "\n  'layers.4.attention.weight': the checkpoint has 4 others, e.g. "
+            "'layers.0.attention.weight'");
   EXPECT_EQ(table_of_unknown({"something.else"}, stored), "\n  'something.else'");
 }
 
@@ -74,7 +80,8 @@ TEST(SuggestRename, OnlyARuleThatExplainsAll) {
   EXPECT_FALSE(suggest_rename({"a", "b"}, {"module.a"})) << "b is nowhere";
   EXPECT_FALSE(suggest_rename({"a", "b"}, {"x.a", "y.b"}));
   EXPECT_FALSE(suggest_rename({"a"}, {"a"})) << "nothing to explain";
-  EXPECT_FALSE(suggest_rename({"a", "module.c"}, {"module.a", "module.c"})) << "the rule would take away what is found";
+  EXPECT_FALSE(suggest_rename({"a", "module.c"}, {"module.a", "module.c"}))
+      << "the rule would take away what is found";
   EXPECT_FALSE(suggest_rename({"module.a", "c"}, {"a", "c"})) << "the rule would rename c, too";
   EXPECT_TRUE(suggest_rename({"a", "c"}, {"module.a", "c"}));
 }

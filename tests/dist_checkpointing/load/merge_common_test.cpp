@@ -15,13 +15,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Value shard() { return ShardedTensor::whole("w", arange({2})); }
+Value shard() {
+  return ShardedTensor::whole("w", arange({2}));
+}
 
 TEST(MergeCommon, StoredValuesReplaceTheCallersAndAddToThem) {
   const Value w = shard();
-  const MergedCommon merged = merge_common(Value::dict({{"w", w}, {"step", 0}, {"groups", Value::list({1, 2, 3})}}),
-                                           Value::dict({{"step", 7}, {"groups", Value::list({4})}, {"args", "new"}}));
-  EXPECT_EQ(merged.state, Value::dict({{"w", w}, {"step", 7}, {"groups", Value::list({4})}, {"args", "new"}}));
+  const MergedCommon merged =
+      merge_common(Value::dict({{"w", w}, {"step", 0}, {"groups", Value::list({1, 2, 3})}}),
+                   Value::dict({{"step", 7}, {"groups", Value::list({4})}, {"args", "new"}}));
+  EXPECT_EQ(merged.state,
+            Value::dict({{"w", w}, {"step", 7}, {"groups", Value::list({4})}, {"args", "new"}}));
   EXPECT_THAT(merged.kept, IsEmpty());
 }
 
@@ -30,18 +34,23 @@ TEST(MergeCommon, PlainTensorsAreFilledInPlaceWhereTheyFit) {
   const Tensor strided = Tensor::zeros(DType::kFloat32, {2, 3}).narrow(1, 0, 2);
   const Tensor other_shape = Tensor::zeros(DType::kFloat32, {3});
   const Tensor other_dtype = Tensor::zeros(DType::kInt32, {2});
-  const Value state = Value::dict({{"l", Value::list({fits})}, {"s", strided}, {"shape", other_shape}, {"dtype", other_dtype}});
-  const MergedCommon merged =
-      merge_common(state, Value::dict({{"l", Value::list({arange({2})})}, {"s", arange({2, 2})}, {"shape", arange({2})}, {"dtype", arange({2})}}));
+  const Value state = Value::dict(
+      {{"l", Value::list({fits})}, {"s", strided}, {"shape", other_shape}, {"dtype", other_dtype}});
+  const MergedCommon merged = merge_common(state, Value::dict({{"l", Value::list({arange({2})})},
+                                                               {"s", arange({2, 2})},
+                                                               {"shape", arange({2})},
+                                                               {"dtype", arange({2})}}));
   EXPECT_TRUE(equal(fits, arange({2})));
   EXPECT_TRUE(equal(strided.contiguous(), arange({2, 2})));
   EXPECT_EQ(merged.state.at("l").items()[0].as_tensor().data(), fits.data());
   EXPECT_TRUE(equal(other_shape, Tensor::zeros(DType::kFloat32, {3})));
-  for (const char* const key : {"shape", "dtype"}) EXPECT_TRUE(equal(merged.state.at(key).as_tensor(), arange({2}))) << key;
+  for (const char* const key : {"shape", "dtype"})
+    EXPECT_TRUE(equal(merged.state.at(key).as_tensor(), arange({2}))) << key;
 }
 
 TEST(MergeCommon, PlainValuesThatAreNotStoredAreKeptAndReported) {
-  const MergedCommon merged = merge_common(Value::dict({{"w", shard()}, {"new", Value::dict({{"rate", 0.5}})}}), Value::dict());
+  const MergedCommon merged = merge_common(
+      Value::dict({{"w", shard()}, {"new", Value::dict({{"rate", 0.5}})}}), Value::dict());
   EXPECT_EQ(merged.state.at("new").at("rate"), Value(0.5));
   EXPECT_THAT(merged.kept, ElementsAre(KeyPath{"new", "rate"}));
 }
@@ -49,15 +58,19 @@ TEST(MergeCommon, PlainValuesThatAreNotStoredAreKeptAndReported) {
 TEST(MergeCommon, StoredItemsOfAListTakeThePlacesBetweenShardedOnes) {
   const Value w = shard();
   const Value list = Value::list({w, Value::dict({{"w", w}, {"lr", 0}}), 0});
-  const MergedCommon merged = merge_common(Value::dict({{"l", list}}), Value::dict({{"l", Value::list({Value::dict({{"lr", 1}}), 2})}}));
+  const MergedCommon merged = merge_common(
+      Value::dict({{"l", list}}), Value::dict({{"l", Value::list({Value::dict({{"lr", 1}}), 2})}}));
   EXPECT_EQ(merged.state.at("l"), Value::list({w, Value::dict({{"w", w}, {"lr", 1}}), 2}));
-  const auto too_few = [&] { merge_common(Value::dict({{"l", list}}), Value::dict({{"l", Value::list({1})}})); };
+  const auto too_few = [&] {
+    merge_common(Value::dict({{"l", list}}), Value::dict({{"l", Value::list({1})}}));
+  };
   EXPECT_THAT(testing::error_of(too_few).what(), HasSubstr("but 1 are stored"));
 }
 
 TEST(MergeCommon, AShardedLeafIsNeverReplacedByAStoredValue) {
   const auto of_w = [](const Value& w) { return Value::dict({{"a", Value::dict({{"w", w}})}}); };
-  EXPECT_THAT(testing::error_of([&] { merge_common(of_w(shard()), of_w(arange({2}))); }).what(), HasSubstr("('a', 'w')"));
+  EXPECT_THAT(testing::error_of([&] { merge_common(of_w(shard()), of_w(arange({2}))); }).what(),
+              HasSubstr("('a', 'w')"));
 }
 
 }  // namespace

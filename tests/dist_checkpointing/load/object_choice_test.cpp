@@ -18,11 +18,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr std::array kStrictModes{Strict::kAssumeOkUnexpected, Strict::kLogUnexpected,    Strict::kLogAll,    Strict::kRaiseUnexpected,
-                                  Strict::kRaiseAll,           Strict::kReturnUnexpected, Strict::kReturnAll, Strict::kIgnoreAll};
+constexpr std::array kStrictModes{
+    Strict::kAssumeOkUnexpected, Strict::kLogUnexpected, Strict::kLogAll,
+    Strict::kRaiseUnexpected,    Strict::kRaiseAll,      Strict::kReturnUnexpected,
+    Strict::kReturnAll,          Strict::kIgnoreAll};
 
 /// The value of a leaf, whatever holds it.
-Value value_of(const Value& leaf) { return leaf.is(Value::Kind::kShardedObject) ? leaf.as_sharded_object().data : leaf; }
+Value value_of(const Value& leaf) {
+  return leaf.is(Value::Kind::kShardedObject) ? leaf.as_sharded_object().data : leaf;
+}
 
 class ObjectChoice : public ::testing::Test {
  protected:
@@ -36,16 +40,22 @@ class ObjectChoice : public ::testing::Test {
   /// What each of `ranks` has under these keys: its rank, with a sign for this run.
   static StateDict state_of(Communicator& comm, const std::vector<std::string>& keys, int sign) {
     StateDict state;
-    state["w"] = ShardedTensor::from_rank_offsets("w", arange({4}).narrow(0, 4 / comm.size() * comm.rank(), 4 / comm.size()),
-                                                  {{.axis = 0, .rank = comm.rank(), .count = comm.size()}});
+    state["w"] = ShardedTensor::from_rank_offsets(
+        "w", arange({4}).narrow(0, 4 / comm.size() * comm.rank(), 4 / comm.size()),
+        {{.axis = 0, .rank = comm.rank(), .count = comm.size()}});
     for (const std::string& key : keys) {
-      state[key] = ShardedObject{.key = key, .data = Value(sign * (comm.rank() + 1)), .global_shape = {comm.size()}, .global_offset = {comm.rank()}};
+      state[key] = ShardedObject{.key = key,
+                                 .data = Value(sign * (comm.rank() + 1)),
+                                 .global_shape = {comm.size()},
+                                 .global_offset = {comm.rank()}};
     }
     return state;
   }
 
   void save_as(int ranks, const std::vector<std::string>& keys, Compat compat = Compat::kMegatron) {
-    run_ranks(ranks, [&](Communicator& comm) { save(state_of(comm, keys, 1), path(), {.compat = compat}, comm); });
+    run_ranks(ranks, [&](Communicator& comm) {
+      save(state_of(comm, keys, 1), path(), {.compat = compat}, comm);
+    });
   }
 
   std::filesystem::path path() const { return directory_.path() / "checkpoint"; }
@@ -55,7 +65,8 @@ class ObjectChoice : public ::testing::Test {
 };
 
 TEST_F(ObjectChoice, AUsualMegatronStateResumesUnderAnotherLayoutInEveryStrictMode) {
-  const std::vector<std::string> keys = {"rng_state", "rerun_state_machine_state", "decoder.layers.mlp.linear_fc1._extra_state"};
+  const std::vector<std::string> keys = {"rng_state", "rerun_state_machine_state",
+                                         "decoder.layers.mlp.linear_fc1._extra_state"};
   save_as(2, keys);
   for (const Strict strict : kStrictModes) {
     warnings_.clear();
@@ -64,11 +75,13 @@ TEST_F(ObjectChoice, AUsualMegatronStateResumesUnderAnotherLayoutInEveryStrictMo
       const LoadReport report = load(state, path(), {.strict = strict}, comm);
       EXPECT_EQ(value_of(state["rng_state"]), Value(-comm.rank() - 1)) << "this run's";
       ASSERT_EQ(report.resharded_objects.size(), 3U);
-      EXPECT_EQ(report.resharded_objects[0].key, "rng_state/shard_" + std::to_string(comm.rank()) + "_4");
+      EXPECT_EQ(report.resharded_objects[0].key,
+                "rng_state/shard_" + std::to_string(comm.rank()) + "_4");
       EXPECT_EQ(report.resharded_objects[0].done, WhenResharded::kKeep);
       EXPECT_THAT(report.missing, IsEmpty());
     });
-    EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("load.objects"), HasSubstr("'rng_state'"), HasSubstr("keep the values of this run"))));
+    EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("load.objects"), HasSubstr("'rng_state'"),
+                                             HasSubstr("keep the values of this run"))));
   }
 }
 
@@ -85,10 +98,15 @@ TEST_F(ObjectChoice, TheSameLayoutLoadsThem) {
 TEST_F(ObjectChoice, RulesDecideWhatBecomesOfTheLeaf) {
   for (const Compat compat : {Compat::kMegatron, Compat::kDcp}) {
     const auto resharded = directory_.path() / std::string(to_string(compat));
-    run_ranks(2, [&](Communicator& comm) { save(state_of(comm, {"a", "b", "c"}, 1), resharded, {.compat = compat}, comm); });
+    run_ranks(2, [&](Communicator& comm) {
+      save(state_of(comm, {"a", "b", "c"}, 1), resharded, {.compat = compat}, comm);
+    });
     StateDict state;
-    for (const char* const key : {"a", "b", "c"}) state[key] = ShardedObject{.key = key, .data = Value(7)};
-    const LoadOptions options{.objects = {{"a", WhenResharded::kKeep}, {"b", WhenResharded::kReinit}, {"[a-c]", WhenResharded::kDrop}}};
+    for (const char* const key : {"a", "b", "c"})
+      state[key] = ShardedObject{.key = key, .data = Value(7)};
+    const LoadOptions options{.objects = {{"a", WhenResharded::kKeep},
+                                          {"b", WhenResharded::kReinit},
+                                          {"[a-c]", WhenResharded::kDrop}}};
     EXPECT_EQ(load(state, resharded, options).resharded_objects.size(), 3U);
     EXPECT_EQ(value_of(state["a"]), Value(7));
     EXPECT_EQ(value_of(state["b"]), Value());
@@ -101,8 +119,11 @@ TEST_F(ObjectChoice, OtherObjectsAreAnErrorThatNamesTheOption) {
   for (const Strict strict : kStrictModes) {
     run_ranks(4, [&](Communicator& comm) {
       StateDict state = state_of(comm, {"dataloader"}, -1);
-      EXPECT_THAT(testing::error_of([&] { load(state, path(), {.strict = strict}, comm); }).message(),
-                  AllOf(HasSubstr("objects in a grid of (4,) are asked for, but the checkpoint has one of (2,) for key 'dataloader'"), HasSubstr("load.objects"), HasSubstr("on all 4 ranks")));
+      EXPECT_THAT(
+          testing::error_of([&] { load(state, path(), {.strict = strict}, comm); }).message(),
+          AllOf(HasSubstr("objects in a grid of (4,) are asked for, but the checkpoint has one of "
+                          "(2,) for key 'dataloader'"),
+                HasSubstr("load.objects"), HasSubstr("on all 4 ranks")));
     });
   }
 }
@@ -111,8 +132,10 @@ TEST_F(ObjectChoice, AKeyWithoutObjectsIsAMatterOfTheStrictMode) {
   save_as(2, {});
   run_ranks(2, [&](Communicator& comm) {
     StateDict state = state_of(comm, {"rng_state"}, -1);
-    EXPECT_THAT(testing::error_of([&] { load(state, path(), {}, comm); }).message(), HasSubstr("keys are asked for that the checkpoint does not have"));
-    EXPECT_THAT(load(state, path(), {.strict = Strict::kReturnUnexpected}, comm).unexpected, ElementsAre("rng_state"));
+    EXPECT_THAT(testing::error_of([&] { load(state, path(), {}, comm); }).message(),
+                HasSubstr("keys are asked for that the checkpoint does not have"));
+    EXPECT_THAT(load(state, path(), {.strict = Strict::kReturnUnexpected}, comm).unexpected,
+                ElementsAre("rng_state"));
   });
 }
 
@@ -123,8 +146,10 @@ TEST_F(ObjectChoice, AStateThatAsksForNothingLoadsTheCommonStateAndAWarningSaysW
     load(state, path(), {}, comm);
     EXPECT_FALSE(state.contains("w"));
   });
-  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("none of the checkpoint's 1 tensors"), HasSubstr("load_state_dict()"), HasSubstr("load_plain_tensors()"),
-                                           HasSubstr("load_sharded_metadata()"))));
+  EXPECT_THAT(warnings_,
+              ElementsAre(AllOf(HasSubstr("none of the checkpoint's 1 tensors"),
+                                HasSubstr("load_state_dict()"), HasSubstr("load_plain_tensors()"),
+                                HasSubstr("load_sharded_metadata()"))));
 }
 
 }  // namespace

@@ -40,37 +40,46 @@ Box share_of(const Shape& shape, std::size_t axis, int rank, int ranks) {
   return box;
 }
 
-/// Every rank loads its share of one axis of every tensor, and the result is compared with what is read alone.
+/// Every rank loads its share of one axis of every tensor, and the result is compared with what is
+/// read alone.
 void load_shares(const CheckpointReader& reader, int ranks, bool last_axis) {
   const std::vector<TensorMetadata>& tensors = reader.metadata().tensors;
   std::vector<Tensor> expected;
-  for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) expected.push_back(read_box(reader, tensor, whole(tensors[tensor].global_shape())));
+  for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor)
+    expected.push_back(read_box(reader, tensor, whole(tensors[tensor].global_shape())));
   run_ranks(ranks, [&](Communicator& comm) {
     std::vector<WantedShard> wanted;
     std::vector<Tensor> destinations;
     for (std::uint32_t i = 0; i < tensors.size(); ++i) {
       const Shape& shape = tensors[i].global_shape();
-      const Box box = shape.empty() ? Box{} : share_of(shape, last_axis ? shape.size() - 1 : 0, comm.rank(), ranks);
+      const Box box = shape.empty()
+                          ? Box{}
+                          : share_of(shape, last_axis ? shape.size() - 1 : 0, comm.rank(), ranks);
       wanted.push_back({.tensor = i, .destination = i, .box = box});
       destinations.push_back(Tensor::zeros(tensors[i].properties.dtype, box.sizes));
     }
-    read_tensors_together(reader, plan_reads(reader.metadata(), wanted), destinations, Exchange::kAllToAll, comm);
+    read_tensors_together(reader, plan_reads(reader.metadata(), wanted), destinations,
+                          Exchange::kAllToAll, comm);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       Tensor part = expected[i];
-      for (std::size_t axis = 0; axis < wanted[i].box.dims(); ++axis) part = part.narrow(axis, wanted[i].box.offsets[axis], wanted[i].box.sizes[axis]);
-      EXPECT_TRUE(equal(destinations[i], part.contiguous())) << tensors[i].key << ", rank " << comm.rank();
+      for (std::size_t axis = 0; axis < wanted[i].box.dims(); ++axis)
+        part = part.narrow(axis, wanted[i].box.offsets[axis], wanted[i].box.sizes[axis]);
+      EXPECT_TRUE(equal(destinations[i], part.contiguous()))
+          << tensors[i].key << ", rank " << comm.rank();
     }
   });
 }
 
 /// What all ranks together read of float tensors that count up.
-std::uint64_t bytes_of_shares(const CheckpointReader& reader, const StorageCounters& counters, int ranks, std::size_t axis) {
+std::uint64_t bytes_of_shares(const CheckpointReader& reader, const StorageCounters& counters,
+                              int ranks, std::size_t axis) {
   const std::uint64_t before = counters.bytes_read;
   run_ranks(ranks, [&](Communicator& comm) {
     const Shape& shape = reader.metadata().tensors[0].size;
     const WantedShard wanted{.box = share_of(shape, axis, comm.rank(), ranks)};
     const Tensor part = Tensor::zeros(DType::kFloat32, wanted.box.sizes);
-    read_tensors_together(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&part, 1}, Exchange::kAuto, comm);
+    read_tensors_together(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&part, 1},
+                          Exchange::kAuto, comm);
     EXPECT_TRUE(equal(part, part_of_arange(shape, wanted.box)));
   });
   return counters.bytes_read - before;
@@ -80,19 +89,24 @@ TEST(ReadOnceFormats, ZarrChunksThatReachBeyondTheArray) {
   const CountedFiles files;
   files.write("common.pt", save_torch_file(Value::dict({})));
   files.memory->make_directory("w");
-  files.write("w/.zarray", as_bytes(R"({"chunks":[512,512],"compressor":null,"dtype":"<f4","fill_value":null,"filters":null,"order":"C","shape":[1024,1000],"zarr_format":2})"));
+  files.write(
+      "w/.zarray",
+      as_bytes(
+          R"({"chunks":[512,512],"compressor":null,"dtype":"<f4","fill_value":null,"filters":null,"order":"C","shape":[1024,1000],"zarr_format":2})"));
   const Shape shape{1024, 1000}, chunk{512, 512};
   for (const std::int64_t row : {0, 1}) {
     for (const std::int64_t column : {0, 1}) {
       const Box box = *intersect({{row * 512, column * 512}, chunk}, whole(shape));
       const Tensor stored = Tensor::zeros(DType::kFloat32, chunk);
       const Tensor inside = stored.narrow(1, 0, box.sizes[1]);
-      strided_copy(box.sizes, 4, part_of_arange(shape, box).data(), {0, row_major_strides(box.sizes)}, inside.data(), {0, inside.strides()});
+      strided_copy(box.sizes, 4, part_of_arange(shape, box).data(),
+                   {0, row_major_strides(box.sizes)}, inside.data(), {0, inside.strides()});
       files.write("w/" + std::to_string(row) + "." + std::to_string(column), stored.bytes());
     }
   }
   const auto reader = open_zarr(files.counted);
-  for (const std::size_t axis : {0U, 1U}) EXPECT_LE(bytes_of_shares(*reader, *files.counters, 5, axis), 4U * 512 * 512 * 4);
+  for (const std::size_t axis : {0U, 1U})
+    EXPECT_LE(bytes_of_shares(*reader, *files.counters, 5, axis), 4U * 512 * 512 * 4);
 }
 
 TEST(ReadOnceFormats, ColumnsOfAFileOfTorchSave) {
@@ -105,9 +119,11 @@ TEST(ReadOnceFormats, ColumnsOfAFileOfTorchSave) {
 
 TEST(ReadOnceFormats, SharesOfEveryGoldenCheckpointAreWhatTheyAreAlone) {
   int checkpoints = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(DCKPT_TEST_DATA) / "checkpoints")) {
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(DCKPT_TEST_DATA) / "checkpoints")) {
     SCOPED_TRACE(entry.path().filename().string());
-    if (entry.path().filename().string().starts_with("dcp-hf-safetensors")) continue;  // of another library's format
+    if (entry.path().filename().string().starts_with("dcp-hf-safetensors"))
+      continue;  // of another library's format
     const auto reader = open_checkpoint(entry.path() / "ckpt");
     for (const bool last_axis : {false, true}) load_shares(*reader, 3, last_axis);
     ++checkpoints;

@@ -18,15 +18,20 @@ TEST_F(SaveLoad, ShapeMismatchIsAnErrorUnlessTheShardAllowsIt) {
   save(state, checkpoint());
   const auto request = [](bool allow) {
     StateDict wanted;
-    wanted["embedding"] = ShardedTensor::whole("embedding", untouched({5, 3}), {.allow_shape_mismatch = allow});
+    wanted["embedding"] =
+        ShardedTensor::whole("embedding", untouched({5, 3}), {.allow_shape_mismatch = allow});
     return wanted;
   };
   StateDict rigid = request(false);
-  EXPECT_THAT(error_of([&] { load(rigid, checkpoint()); }), HasSubstr("Global shape mismatch for loaded ((3, 4)) and expected ((5, 3)) tensor for key 'embedding'"));
+  EXPECT_THAT(error_of([&] { load(rigid, checkpoint()); }),
+              HasSubstr("Global shape mismatch for loaded ((3, 4)) and expected ((5, 3)) tensor "
+                        "for key 'embedding'"));
   StateDict allowed = request(true);
   load(allowed, checkpoint());
-  const auto* const values = reinterpret_cast<const float*>(allowed["embedding"].as_tensor().data());
-  EXPECT_THAT(std::vector<float>(values, values + 15), ElementsAre(0, 1, 2, 4, 5, 6, 8, 9, 10, 0, 0, 0, 0, 0, 0));
+  const auto* const values =
+      reinterpret_cast<const float*>(allowed["embedding"].as_tensor().data());
+  EXPECT_THAT(std::vector<float>(values, values + 15),
+              ElementsAre(0, 1, 2, 4, 5, 6, 8, 9, 10, 0, 0, 0, 0, 0, 0));
 }
 
 TEST_F(SaveLoad, EveryUnknownKeyIsNamedWithItsNearest) {
@@ -47,32 +52,41 @@ TEST_F(SaveLoad, ADtypeIsNeverCastSilently) {
   save(state, checkpoint());
   StateDict wanted;
   wanted["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {2}));
-  EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }), HasSubstr("dtype mismatch for loaded (float32) and expected (bfloat16)"));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }),
+              HasSubstr("dtype mismatch for loaded (float32) and expected (bfloat16)"));
 }
 
 TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
   StateDict state;
   state["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", arange({8, 2}));
   state["w"] = ShardedTensor::whole("w", arange({2}));
-  for (const char* const layer : {"layers.0.w", "layers.1.w"}) state[layer] = ShardedTensor::whole(layer, arange({3}));
+  for (const char* const layer : {"layers.0.w", "layers.1.w"})
+    state[layer] = ShardedTensor::whole(layer, arange({3}));
   save(state, checkpoint());
   run_ranks(2, [&](Communicator& comm) {
     StateDict wanted;
-    wanted["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", untouched({12, 2}), {.replica_id = comm.rank()});
+    wanted["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", untouched({12, 2}),
+                                       {.replica_id = comm.rank()});
     if (comm.rank() == 1) {
       wanted["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {2}));
       wanted["x"] = ShardedTensor::whole("ww", untouched({2}));
-      for (const char* const layer : {"layers.0.w", "layers.1.w"}) wanted[layer] = ShardedTensor::whole(layer, untouched({4}));
+      for (const char* const layer : {"layers.0.w", "layers.1.w"})
+        wanted[layer] = ShardedTensor::whole(layer, untouched({4}));
     }
-    EXPECT_EQ(testing::error_of([&] { load(wanted, checkpoint(), {}, comm); }).message(),
-              "keys are asked for that the checkpoint does not have, on rank 1 of 2:\n"
-              "  'ww': did you mean 'w'?\n"
-              "the request does not fit what is stored, on all 2 ranks:\n"
-              "  Global shape mismatch for loaded ((3,)) and expected ((4,)) tensor for key 'layers.*.w' (2 keys, e.g. 'layers.0.w'): axis 0 has 3 in the checkpoint, not 4; "
-              "load.allow_shape_mismatch for this key reads the common part and pads the rest\n"
-              "  Global shape mismatch for loaded ((8, 2)) and expected ((12, 2)) tensor for key 'embedding.word_embeddings.weight': axis 0 has 8 in the checkpoint, not 12, likely since "
-              "the vocabulary is padded for another tensor-parallel size; load.allow_shape_mismatch for this key reads the common part and pads the rest\n"
-              "  dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key 'w': convert the destination, nothing is cast silently");
+    EXPECT_EQ(
+        testing::error_of([&] { load(wanted, checkpoint(), {}, comm); }).message(),
+        "keys are asked for that the checkpoint does not have, on rank 1 of 2:\n"
+        "  'ww': did you mean 'w'?\n"
+        "the request does not fit what is stored, on all 2 ranks:\n"
+        "  Global shape mismatch for loaded ((3,)) and expected ((4,)) tensor for key 'layers.*.w' "
+        "(2 keys, e.g. 'layers.0.w'): axis 0 has 3 in the checkpoint, not 4; "
+        "load.allow_shape_mismatch for this key reads the common part and pads the rest\n"
+        "  Global shape mismatch for loaded ((8, 2)) and expected ((12, 2)) tensor for key "
+        "'embedding.word_embeddings.weight': axis 0 has 8 in the checkpoint, not 12, likely since "
+        "the vocabulary is padded for another tensor-parallel size; load.allow_shape_mismatch for "
+        "this key reads the common part and pads the rest\n"
+        "  dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key 'w': convert "
+        "the destination, nothing is cast silently");
   });
 }
 
@@ -108,12 +122,17 @@ TEST_P(StrictModes, TreatMissingAndUnexpectedKeysAsMegatronDoes) {
   EXPECT_FALSE(plain.contains("c")) << "Megatron drops it";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StrictModes,
-                         ::testing::Values(StrictCase{Strict::kAssumeOkUnexpected, true, false, false}, StrictCase{Strict::kLogUnexpected, false, false, false},
-                                           StrictCase{Strict::kLogAll, false, false, false}, StrictCase{Strict::kRaiseUnexpected, true, false, false},
-                                           StrictCase{Strict::kRaiseAll, true, false, false}, StrictCase{Strict::kReturnUnexpected, false, true, false},
-                                           StrictCase{Strict::kReturnAll, false, true, true}, StrictCase{Strict::kIgnoreAll, false, false, false}),
-                         [](const auto& test) { return std::string(to_string(test.param.strict)); });
+INSTANTIATE_TEST_SUITE_P(
+    All, StrictModes,
+    ::testing::Values(StrictCase{Strict::kAssumeOkUnexpected, true, false, false},
+                      StrictCase{Strict::kLogUnexpected, false, false, false},
+                      StrictCase{Strict::kLogAll, false, false, false},
+                      StrictCase{Strict::kRaiseUnexpected, true, false, false},
+                      StrictCase{Strict::kRaiseAll, true, false, false},
+                      StrictCase{Strict::kReturnUnexpected, false, true, false},
+                      StrictCase{Strict::kReturnAll, false, true, true},
+                      StrictCase{Strict::kIgnoreAll, false, false, false}),
+    [](const auto& test) { return std::string(to_string(test.param.strict)); });
 
 TEST_F(SaveLoad, StoredKeysAreRenamedBeforeTheyAreCompared) {
   save_on(1, [](int) {
@@ -138,14 +157,19 @@ TEST_F(SaveLoad, RulesThatMakeTwoKeysOneAreRefused) {
     return state;
   });
   StateDict state;
-  EXPECT_THAT(error_of([&] { load(state, checkpoint(), {.rename = {{"^[ab]\\.", ""}}}); }), HasSubstr("'a.w' and 'b.w' both become 'w'"));
+  EXPECT_THAT(error_of([&] {
+                load(state, checkpoint(), {.rename = {{"^[ab]\\.", ""}}});
+              }),
+              HasSubstr("'a.w' and 'b.w' both become 'w'"));
 }
 
 TEST_F(SaveLoad, TheStrategyToLoadWithMustExistAndFit) {
   save_on(1, [](int) { return Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}}); });
   StateDict wanted;
-  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "torch_dst"}); }), HasSubstr("no strategy reads backend 'torch_dst'; there are"));
-  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "zarr"}); }), HasSubstr("load.strategy asks for 'zarr'"));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "torch_dst"}); }),
+              HasSubstr("no strategy reads backend 'torch_dst'; there are"));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "zarr"}); }),
+              HasSubstr("load.strategy asks for 'zarr'"));
 }
 
 TEST_F(SaveLoad, ATruncatedDataFileIsNamedBeforeTheFirstByteMoves) {

@@ -10,7 +10,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-Metadata metadata(const std::vector<std::string>& tensors, const std::vector<std::string>& objects) {
+Metadata metadata(const std::vector<std::string>& tensors,
+                  const std::vector<std::string>& objects) {
   Metadata result;
   for (const std::string& key : tensors) result.tensors.emplace_back().key = key;
   for (const std::string& key : objects) result.objects.emplace_back().key = key;
@@ -37,8 +38,11 @@ TEST(StoredKeys, RulesRenameTheKeyOfAnObjectNotItsPlace) {
 
 TEST(StoredKeys, RefusesRulesThatMakeTwoKeysOne) {
   const std::vector<RenameRule> rules = {{"[0-9]", "x"}};
-  EXPECT_EQ(testing::error_of([&] { StoredKeys(metadata({"w1", "w2"}, {}), rules); }).message(),
-            "the rules of load.rename give several stored keys the same name:\n  'w1' and 'w2' both become 'wx'");
+  EXPECT_EQ(testing::error_of([&] {
+              StoredKeys(metadata({"w1", "w2"}, {}), rules);
+            }).message(),
+            "the rules of load.rename give several stored keys the same name:\n  'w1' and 'w2' "
+            "both become 'wx'");
 }
 
 }  // namespace

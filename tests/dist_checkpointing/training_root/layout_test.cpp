@@ -24,10 +24,12 @@ TEST(TrainingRoot, NamesOfIterationsHaveSevenDigitsOrMore) {
 }
 
 TEST(TrainingRoot, OnlyTheirExactSpellingIsAnIteration) {
-  for (const std::uint64_t iteration : {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{12345678}, kMaxIteration}) {
+  for (const std::uint64_t iteration :
+       {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{12345678}, kMaxIteration}) {
     EXPECT_EQ(parse_iteration_directory(iteration_directory(iteration)), iteration);
   }
-  for (const char* name : {"", "iter_", "iter_100", "iter_00000100", "iter_0000100 ", "iter_+000100", "iter_0000100.bak", ".iter_0000100", "Iter_0000100",
+  for (const char* name : {"", "iter_", "iter_100", "iter_00000100", "iter_0000100 ",
+                           "iter_+000100", "iter_0000100.bak", ".iter_0000100", "Iter_0000100",
                            "iter_1000000000001", "iter_99999999999999999999999"}) {
     EXPECT_EQ(parse_iteration_directory(name), std::nullopt) << name;
   }
@@ -90,7 +92,8 @@ TEST_F(TrackerFile, IsWrittenAsMegatronWritesIt) {
 TEST(TrainingRoot, ListsDirectoriesOfIterationsAndNothingElse) {
   const TempDir root;
   EXPECT_THAT(list_iterations(root / "nowhere"), IsEmpty());
-  for (const char* name : {"iter_0000300", "iter_0000020", "iter_12345678", "iter_20", ".iter_0000400.saving-x", "release", "elsewhere"}) {
+  for (const char* name : {"iter_0000300", "iter_0000020", "iter_12345678", "iter_20",
+                           ".iter_0000400.saving-x", "release", "elsewhere"}) {
     fs::create_directory(root / name);
   }
   std::ofstream(root / "iter_0000500") << "a file";

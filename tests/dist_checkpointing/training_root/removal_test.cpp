@@ -41,7 +41,8 @@ class Leftovers : public ::testing::Test {
     for (const FileInfo& entry : posix_storage(root_.path())->list("")) names.push_back(entry.name);
     return names;
   }
-  static std::string hidden(const std::string& name, const std::string& purpose, const std::string& token = kDead) {
+  static std::string hidden(const std::string& name, const std::string& purpose,
+                            const std::string& token = kDead) {
     return "." + name + "." + purpose + "-" + token;
   }
 
@@ -53,14 +54,19 @@ TEST_F(Leftovers, OfDeadProcessesAreRemoved) {
   make(hidden("iter_0000100", "deleting"));
   make(hidden("iter_0000100", "replaced"));
   make(hidden("iter_0000300", "saving", "of an unknown form"));
-  std::ofstream(root_ / hidden("latest_checkpointed_iteration.txt", "tmp", "0123456789abcdef")) << "10";
+  std::ofstream(root_ / hidden("latest_checkpointed_iteration.txt", "tmp", "0123456789abcdef"))
+      << "10";
   make("iter_0000200");
   EXPECT_THAT(after_removal(), ElementsAre("iter_0000200"));
 }
 
 TEST_F(Leftovers, OfThisProcessAndForeignNamesStay) {
-  const std::vector<std::string> names = {
-      ".cache", ".iter_0000100", ".iter_100.saving-x", ".iter_0000100.backup-x", ".model.saving-x", hidden("iter_0000100", "saving", staging_token())};
+  const std::vector<std::string> names = {".cache",
+                                          ".iter_0000100",
+                                          ".iter_100.saving-x",
+                                          ".iter_0000100.backup-x",
+                                          ".model.saving-x",
+                                          hidden("iter_0000100", "saving", staging_token())};
   for (const std::string& name : names) make(name);
   EXPECT_THAT(after_removal(), ::testing::UnorderedElementsAreArray(names));
 }
@@ -90,11 +96,14 @@ struct EndedProcess {
     id = ::fork();
     if (id == 0) {
       const std::string mine = staging_token();
-      ::_exit(::write(pipe_ends[1], mine.data(), mine.size()) == static_cast<ssize_t>(mine.size()) ? 0 : 1);
+      ::_exit(::write(pipe_ends[1], mine.data(), mine.size()) == static_cast<ssize_t>(mine.size())
+                  ? 0
+                  : 1);
     }
     ::close(pipe_ends[1]);
     char buffer[256] = {};
-    for (ssize_t count = 0; (count = ::read(pipe_ends[0], buffer, sizeof buffer)) > 0;) token.append(buffer, static_cast<std::size_t>(count));
+    for (ssize_t count = 0; (count = ::read(pipe_ends[0], buffer, sizeof buffer)) > 0;)
+      token.append(buffer, static_cast<std::size_t>(count));
     ::close(pipe_ends[0]);  // at its end, which comes when the process has ended
     siginfo_t ended{};
     ::waitid(P_PID, static_cast<id_t>(id), &ended, WEXITED | WNOWAIT);  // it stays a zombie
@@ -133,7 +142,11 @@ TEST_F(Leftovers, AConversionThatIsStoppedLeavesNothing) {
   make_complete("model");
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_EQ(code_of([&] { convert(root_ / "model", root_ / "copy", {.check_source = false, .stop = stop.get_token()}); }), "io");
+  EXPECT_EQ(code_of([&] {
+              convert(root_ / "model", root_ / "copy",
+                      {.check_source = false, .stop = stop.get_token()});
+            }),
+            "io");
   EXPECT_THAT(after_removal(), ElementsAre("model"));
 }
 
@@ -152,7 +165,8 @@ TEST(StagingToken, TellsWhetherItsProcessRuns) {
   EXPECT_TRUE(made_by_running_process(mine));
   EXPECT_NE(mine, staging_token());
   EXPECT_FALSE(made_by_running_process("other-host-" + mine)) << "another host";
-  for (const char* text : {"", "-", "host", "host-1", "host-1-2-3", "host-x-y-z"}) EXPECT_FALSE(made_by_running_process(text)) << text;
+  for (const char* text : {"", "-", "host", "host-1", "host-1-2-3", "host-x-y-z"})
+    EXPECT_FALSE(made_by_running_process(text)) << text;
   std::string earlier = mine;
   const std::size_t last = earlier.rfind('-');
   earlier.insert(last, "9");

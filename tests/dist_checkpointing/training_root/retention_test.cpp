@@ -19,8 +19,11 @@ struct Root {
   Iterations iterations;
   std::set<std::uint64_t> incomplete{};
 
-  Iterations to_delete(std::uint64_t saved, const Retention& retention, const Iterations& in_use = {}) const {
-    return iterations_to_delete(iterations, saved, retention, in_use, [&](std::uint64_t iteration) { return !incomplete.contains(iteration); });
+  Iterations to_delete(std::uint64_t saved, const Retention& retention,
+                       const Iterations& in_use = {}) const {
+    return iterations_to_delete(iterations, saved, retention, in_use, [&](std::uint64_t iteration) {
+      return !incomplete.contains(iteration);
+    });
   }
 };
 
@@ -30,30 +33,41 @@ TEST(Retention, KeepsAllUnlessToldOtherwise) {
 }
 
 TEST(Retention, KeepsTheNewestAndMultiples) {
-  EXPECT_THAT((Root{{100, 200, 300, 400, 500}}.to_delete(500, {.keep_last = 2})), ElementsAre(100, 200, 300));
-  EXPECT_THAT((Root{{100, 200, 300, 400, 500}}.to_delete(500, {.keep_last = 1, .keep_every = 200})), ElementsAre(100, 300));
-  EXPECT_THAT((Root{{0, 100, 200}}.to_delete(200, {.keep_last = 1, .keep_every = 1000})), ElementsAre(100)) << "0 is a multiple of everything";
+  EXPECT_THAT((Root{{100, 200, 300, 400, 500}}.to_delete(500, {.keep_last = 2})),
+              ElementsAre(100, 200, 300));
+  EXPECT_THAT((Root{{100, 200, 300, 400, 500}}.to_delete(500, {.keep_last = 1, .keep_every = 200})),
+              ElementsAre(100, 300));
+  EXPECT_THAT((Root{{0, 100, 200}}.to_delete(200, {.keep_last = 1, .keep_every = 1000})),
+              ElementsAre(100))
+      << "0 is a multiple of everything";
   EXPECT_THAT((Root{{100, 200}}.to_delete(200, {.keep_last = 3})), IsEmpty());
 }
 
 TEST(Retention, KeepsWhatIsInUse) {
-  EXPECT_THAT((Root{{100, 200, 300}}.to_delete(300, {.keep_last = 1}, {100, 900})), ElementsAre(200));
+  EXPECT_THAT((Root{{100, 200, 300}}.to_delete(300, {.keep_last = 1}, {100, 900})),
+              ElementsAre(200));
 }
 
 TEST(Retention, OnlyCompleteOnesCount) {
-  EXPECT_THAT((Root{{100, 200, 300, 400, 500}, {400}}.to_delete(500, {.keep_last = 2})), ElementsAre(100, 200)) << "300 is the second complete one";
-  EXPECT_THAT((Root{{100, 200, 300}, {100, 200}}.to_delete(300, {.keep_last = 2})), IsEmpty()) << "nothing goes before two are complete";
-  EXPECT_THAT((Root{{100, 200, 300}, {100}}.to_delete(300, {.keep_last = 2})), ElementsAre(100)) << "debris older than what is kept";
+  EXPECT_THAT((Root{{100, 200, 300, 400, 500}, {400}}.to_delete(500, {.keep_last = 2})),
+              ElementsAre(100, 200))
+      << "300 is the second complete one";
+  EXPECT_THAT((Root{{100, 200, 300}, {100, 200}}.to_delete(300, {.keep_last = 2})), IsEmpty())
+      << "nothing goes before two are complete";
+  EXPECT_THAT((Root{{100, 200, 300}, {100}}.to_delete(300, {.keep_last = 2})), ElementsAre(100))
+      << "debris older than what is kept";
 }
 
 TEST(Retention, AHistoryThatWasLeftNeitherGoesNorCounts) {
-  EXPECT_THAT((Root{{100, 200, 300, 800, 900}}.to_delete(300, {.keep_last = 2})), ElementsAre(100)) << "300 was saved after going back from 900";
+  EXPECT_THAT((Root{{100, 200, 300, 800, 900}}.to_delete(300, {.keep_last = 2})), ElementsAre(100))
+      << "300 was saved after going back from 900";
 }
 
 TEST(Retention, AsksAboutNoMoreThanItMust) {
   Iterations asked;
   const Iterations iterations{100, 200, 300, 400};
-  iterations_to_delete(iterations, 400, {.keep_last = 2}, {}, [&](std::uint64_t iteration) { return asked.push_back(iteration), true; });
+  iterations_to_delete(iterations, 400, {.keep_last = 2}, {},
+                       [&](std::uint64_t iteration) { return asked.push_back(iteration), true; });
   EXPECT_THAT(asked, ElementsAre(300));
 }
 
@@ -67,9 +81,11 @@ TEST(Retention, KeepsItsPromisesInAnyRoot) {
       if (random.chance(25)) root.incomplete.insert(iteration);
     }
     if (root.iterations.empty()) continue;
-    const std::uint64_t saved = root.iterations[static_cast<std::size_t>(random.between(0, std::ssize(root.iterations) - 1))];
+    const std::uint64_t saved = root.iterations[static_cast<std::size_t>(
+        random.between(0, std::ssize(root.iterations) - 1))];
     root.incomplete.erase(saved);
-    const Retention retention{static_cast<std::uint64_t>(random.between(0, 4)), static_cast<std::uint64_t>(random.between(0, 4))};
+    const Retention retention{static_cast<std::uint64_t>(random.between(0, 4)),
+                              static_cast<std::uint64_t>(random.between(0, 4))};
     const auto in_use = static_cast<std::uint64_t>(random.between(0, 19));
     std::size_t kept = 0;
     std::size_t complete = 0;
@@ -79,7 +95,8 @@ TEST(Retention, KeepsItsPromisesInAnyRoot) {
       ++complete;
       kept += std::ranges::find(gone, iteration) == gone.end() ? 1 : 0;
     }
-    EXPECT_GE(kept, std::min<std::size_t>(complete, retention.keep_last == 0 ? complete : retention.keep_last));
+    EXPECT_GE(kept, std::min<std::size_t>(
+                        complete, retention.keep_last == 0 ? complete : retention.keep_last));
     for (const std::uint64_t iteration : gone) {
       EXPECT_LT(iteration, saved);
       EXPECT_NE(iteration, in_use);

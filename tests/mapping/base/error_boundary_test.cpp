@@ -27,7 +27,8 @@ CheckpointError leaving(const Exception& exception) {
 }
 
 TEST(ErrorBoundary, CheckpointErrorsPassUnchanged) {
-  const CheckpointError error = leaving(CheckpointError(ErrorCode::kMismatch, "no such key", {.key = "w", .rank = 3}));
+  const CheckpointError error =
+      leaving(CheckpointError(ErrorCode::kMismatch, "no such key", {.key = "w", .rank = 3}));
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
   EXPECT_EQ(error.context().key, "w");
   EXPECT_EQ(error.context().rank, 3);
@@ -35,8 +36,12 @@ TEST(ErrorBoundary, CheckpointErrorsPassUnchanged) {
 
 TEST(ErrorBoundary, EverythingElseBecomesOne) {
   EXPECT_EQ(leaving(std::bad_alloc()).message(), "out of memory");
-  EXPECT_THAT(leaving(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again))).message(), HasSubstr("the system refused"));
-  const auto refused = std::filesystem::filesystem_error("status", "/a/b", std::make_error_code(std::errc::permission_denied));
+  EXPECT_THAT(
+      leaving(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)))
+          .message(),
+      HasSubstr("the system refused"));
+  const auto refused = std::filesystem::filesystem_error(
+      "status", "/a/b", std::make_error_code(std::errc::permission_denied));
   EXPECT_THAT(leaving(refused).message(), HasSubstr("/a/b"));
   EXPECT_THAT(leaving(std::logic_error("of a callback")).message(), HasSubstr("of a callback"));
   EXPECT_THAT(leaving(7).message(), HasSubstr("unknown type"));

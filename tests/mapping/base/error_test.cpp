@@ -8,8 +8,10 @@ namespace dckpt {
 namespace {
 
 TEST(CheckpointError, SaysWhereAfterWhat) {
-  const CheckpointError error(ErrorCode::kCorrupt, "the zip record is cut off", {.key = "a.b", .file = "__0_0.distcp", .offset = 4096, .rank = 3});
-  EXPECT_STREQ(error.what(), "the zip record is cut off [key 'a.b', file '__0_0.distcp', offset 4096, rank 3]");
+  const CheckpointError error(ErrorCode::kCorrupt, "the zip record is cut off",
+                              {.key = "a.b", .file = "__0_0.distcp", .offset = 4096, .rank = 3});
+  EXPECT_STREQ(error.what(),
+               "the zip record is cut off [key 'a.b', file '__0_0.distcp', offset 4096, rank 3]");
   EXPECT_EQ(error.message(), "the zip record is cut off");
 }
 
@@ -20,7 +22,8 @@ TEST(CheckpointError, EscapesNamesFromOutside) {
 
 TEST(CheckpointError, OuterContextFillsOnlyTheGaps) {
   const auto body = [] {
-    with_context({.key = "outer", .rank = 1}, [] { throw CheckpointError(ErrorCode::kMismatch, "no", {.key = "inner"}); });
+    with_context({.key = "outer", .rank = 1},
+                 [] { throw CheckpointError(ErrorCode::kMismatch, "no", {.key = "inner"}); });
   };
   const CheckpointError error = testing::error_of(body);
   EXPECT_EQ(error.context().key, "inner");

@@ -12,7 +12,8 @@ namespace {
 class LogTest : public ::testing::Test {
  protected:
   LogTest() {
-    set_log_sink([this](LogLevel level, std::string_view message) { seen_.emplace_back(level, message); });
+    set_log_sink(
+        [this](LogLevel level, std::string_view message) { seen_.emplace_back(level, message); });
   }
   ~LogTest() override { set_log_sink({}); }
   std::vector<std::pair<LogLevel, std::string>> seen_;
@@ -21,7 +22,8 @@ class LogTest : public ::testing::Test {
 TEST_F(LogTest, SinkSeesEveryLevel) {
   log(LogLevel::kDebug, "a");
   log_warning("b");
-  EXPECT_THAT(seen_, ::testing::ElementsAre(std::pair(LogLevel::kDebug, "a"), std::pair(LogLevel::kWarning, "b")));
+  EXPECT_THAT(seen_, ::testing::ElementsAre(std::pair(LogLevel::kDebug, "a"),
+                                            std::pair(LogLevel::kWarning, "b")));
 }
 
 TEST_F(LogTest, SinkIsCalledByOneThreadAtATime) {

@@ -11,7 +11,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(Quoted, KeepsTextThatIsHarmless) { EXPECT_EQ(quoted("decoder.layers.0/ünï 码"), "'decoder.layers.0/ünï 码'"); }
+TEST(Quoted, KeepsTextThatIsHarmless) {
+  EXPECT_EQ(quoted("decoder.layers.0/ünï 码"), "'decoder.layers.0/ünï 码'");
+}
 
 TEST(Quoted, EscapesWhatSteersATerminalOrEndsTheQuote) {
   EXPECT_EQ(quoted("a\x1b[31m\r\n\t\x7f'\\"), "'a\\x1b[31m\\r\\n\\t\\x7f\\'\\\\'");
@@ -25,9 +27,13 @@ TEST(Quoted, EscapesBytesThatAreNotUtf8) {
   EXPECT_EQ(quoted("\xed\xa0\x80"), "'\\xed\\xa0\\x80'") << "surrogate";
 }
 
-TEST(Quoted, CutsLongText) { EXPECT_EQ(quoted("abcdef", 3), "'abc…'"); }
+TEST(Quoted, CutsLongText) {
+  EXPECT_EQ(quoted("abcdef", 3), "'abc…'");
+}
 
-TEST(Printable, LeavesQuotesAlone) { EXPECT_EQ(printable("it's\n"), "it's\\n"); }
+TEST(Printable, LeavesQuotesAlone) {
+  EXPECT_EQ(printable("it's\n"), "it's\\n");
+}
 
 TEST(Utf8, AcceptsExactlyTheWellFormed) {
   EXPECT_TRUE(is_utf8("aé码😀"));
@@ -78,7 +84,8 @@ TEST(Glob, AgreesWithRegularExpressions) {
     for (auto n = random.between(0, 6); n > 0; --n) text += "ab"[random.between(0, 1)];
     std::string expression;
     for (const char c : pattern) expression += c == '*' ? ".*" : c == '?' ? "." : std::string(1, c);
-    EXPECT_EQ(glob_match(pattern, text), std::regex_match(text, std::regex(expression))) << pattern << " on " << text;
+    EXPECT_EQ(glob_match(pattern, text), std::regex_match(text, std::regex(expression)))
+        << pattern << " on " << text;
   }
 }
 
@@ -102,12 +109,15 @@ TEST(Sizes, AreReadWithUnits) {
   EXPECT_EQ(parse_size("8GiB"), std::uint64_t{8} << 30);
   EXPECT_EQ(parse_size("64 MiB"), std::uint64_t{64} << 20);
   EXPECT_EQ(parse_size("1.5k"), 1536u);
-  for (const char* const wrong : {"", "GiB", "-1", "1 XB", "1GB", "1Gb", "1GiBs", "nan", "inf", "1e30", "12 12"}) EXPECT_EQ(parse_size(wrong), std::nullopt) << wrong;
+  for (const char* const wrong :
+       {"", "GiB", "-1", "1 XB", "1GB", "1Gb", "1GiBs", "nan", "inf", "1e30", "12 12"})
+    EXPECT_EQ(parse_size(wrong), std::nullopt) << wrong;
 }
 
 TEST(Numbers, AreDigitsOnly) {
   EXPECT_EQ(parse_u64("18446744073709551615"), UINT64_MAX);
-  for (const char* const wrong : {"", "18446744073709551616", "-1", "+1", " 1", "1 ", "0x1", "1.0"}) EXPECT_EQ(parse_u64(wrong), std::nullopt) << wrong;
+  for (const char* const wrong : {"", "18446744073709551616", "-1", "+1", " 1", "1 ", "0x1", "1.0"})
+    EXPECT_EQ(parse_u64(wrong), std::nullopt) << wrong;
 }
 
 TEST(Split, KeepsEmptyParts) {

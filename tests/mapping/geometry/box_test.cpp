@@ -13,7 +13,8 @@ constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
 
 bool contains(const Box& box, ShapeView point) {
   for (std::size_t axis = 0; axis < point.size(); ++axis) {
-    if (point[axis] < box.offsets[axis] || point[axis] >= box.offsets[axis] + box.sizes[axis]) return false;
+    if (point[axis] < box.offsets[axis] || point[axis] >= box.offsets[axis] + box.sizes[axis])
+      return false;
   }
   return true;
 }
@@ -66,9 +67,13 @@ TEST(Box, IntersectionHoldsExactlyTheCommonPoints) {
   }
 }
 
-TEST(Box, ZeroDimBoxesShareTheirOneElement) { EXPECT_EQ(intersect(Box{}, Box{}), Box{}); }
+TEST(Box, ZeroDimBoxesShareTheirOneElement) {
+  EXPECT_EQ(intersect(Box{}, Box{}), Box{});
+}
 
-TEST(Box, PrintsAsSlices) { EXPECT_EQ(to_string(Box{{0, 8}, {4, 8}}), "[0:4, 8:16]"); }
+TEST(Box, PrintsAsSlices) {
+  EXPECT_EQ(to_string(Box{{0, 8}, {4, 8}}), "[0:4, 8:16]");
+}
 
 TEST(BoxList, GivesBackWhatWasAdded) {
   BoxList list(2);

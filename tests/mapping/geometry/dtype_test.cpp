@@ -9,10 +9,18 @@ namespace {
 
 /// Names and sizes as torch 2.11 gives them (torch.dtype.itemsize).
 constexpr std::pair<const char*, std::size_t> kTorch[] = {
-    {"bool", 1},           {"uint8", 1},           {"uint16", 2},        {"uint32", 4},          {"uint64", 8},         {"int8", 1},
-    {"int16", 2},          {"int32", 4},           {"int64", 8},         {"float16", 2},         {"bfloat16", 2},       {"float32", 4},
-    {"float64", 8},        {"complex32", 4},       {"complex64", 8},     {"complex128", 16},     {"float8_e4m3fn", 1},  {"float8_e4m3fnuz", 1},
-    {"float8_e5m2", 1},    {"float8_e5m2fnuz", 1}, {"float8_e8m0fnu", 1}, {"float4_e2m1fn_x2", 1}, {"qint8", 1},         {"quint8", 1},
+    {"bool", 1},           {"uint8", 1},
+    {"uint16", 2},         {"uint32", 4},
+    {"uint64", 8},         {"int8", 1},
+    {"int16", 2},          {"int32", 4},
+    {"int64", 8},          {"float16", 2},
+    {"bfloat16", 2},       {"float32", 4},
+    {"float64", 8},        {"complex32", 4},
+    {"complex64", 8},      {"complex128", 16},
+    {"float8_e4m3fn", 1},  {"float8_e4m3fnuz", 1},
+    {"float8_e5m2", 1},    {"float8_e5m2fnuz", 1},
+    {"float8_e8m0fnu", 1}, {"float4_e2m1fn_x2", 1},
+    {"qint8", 1},          {"quint8", 1},
     {"qint32", 4},
 };
 
@@ -32,7 +40,8 @@ TEST(DType, AcceptsThePrefixAndAliases) {
 }
 
 TEST(DType, RefusesOtherNames) {
-  for (const char* const name : {"", "torch.", "Float32", "float3", "torch.torch.float32"}) EXPECT_EQ(parse_dtype(name), std::nullopt) << name;
+  for (const char* const name : {"", "torch.", "Float32", "float3", "torch.torch.float32"})
+    EXPECT_EQ(parse_dtype(name), std::nullopt) << name;
 }
 
 }  // namespace

@@ -13,7 +13,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-bool always(const Box&) { return true; }
+bool always(const Box&) {
+  return true;
+}
 
 TEST(JoinBoxes, ColumnsBecomeOneBox) {
   const std::vector<Box> boxes = {{{0, 0}, {8, 3}}, {{0, 3}, {8, 3}}, {{0, 6}, {8, 2}}};
@@ -24,7 +26,8 @@ TEST(JoinBoxes, ColumnsBecomeOneBox) {
 }
 
 TEST(JoinBoxes, AGridBecomesOneBoxWhateverTheOrder) {
-  const std::vector<Box> boxes = {{{4, 4}, {4, 4}}, {{0, 0}, {4, 4}}, {{4, 0}, {4, 4}}, {{0, 4}, {4, 4}}};
+  const std::vector<Box> boxes = {
+      {{4, 4}, {4, 4}}, {{0, 0}, {4, 4}}, {{4, 0}, {4, 4}}, {{0, 4}, {4, 4}}};
   EXPECT_EQ(join_boxes(boxes, always).size(), 1U);
 }
 

@@ -19,7 +19,8 @@ BoxList list_of(const std::vector<Box>& boxes) {
 
 bool contains(const Box& box, const Shape& point) {
   for (std::size_t axis = 0; axis < point.size(); ++axis) {
-    if (point[axis] < box.offsets[axis] || point[axis] >= box.offsets[axis] + box.sizes[axis]) return false;
+    if (point[axis] < box.offsets[axis] || point[axis] >= box.offsets[axis] + box.sizes[axis])
+      return false;
   }
   return true;
 }
@@ -42,7 +43,8 @@ TEST(Overlay, ARowInsideAMatrixCutsItInThree) {
 TEST(Overlay, AGridOfDisjointBoxesStaysAsItIs) {
   BoxList boxes(2);
   for (std::int64_t row = 0; row < 20; ++row) {
-    for (std::int64_t column = 0; column < 30; ++column) boxes.push_back(Box{{row * 3, column * 2}, {3, 2}});
+    for (std::int64_t column = 0; column < 30; ++column)
+      boxes.push_back(Box{{row * 3, column * 2}, {3, 2}});
   }
   EXPECT_EQ(overlay(boxes).size(), boxes.size());
 }

@@ -12,7 +12,8 @@
 namespace dckpt {
 namespace {
 
-/// Strides of a tensor whose axes lie in random order in memory, with gaps now and then; `extent` becomes the number of elements it spans.
+/// Strides of a tensor whose axes lie in random order in memory, with gaps now and then; `extent`
+/// becomes the number of elements it spans.
 Shape random_strides(testing::Random& random, ShapeView sizes, std::int64_t& extent) {
   std::vector<std::size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -32,7 +33,8 @@ void for_each_index(ShapeView sizes, Body&& body) {
   for (std::int64_t number = 0; number < numel(sizes); ++number) {
     Shape index(sizes.size());
     std::int64_t rest = number;
-    for (std::size_t axis = sizes.size(); axis-- > 0; rest /= sizes[axis]) index[axis] = rest % sizes[axis];
+    for (std::size_t axis = sizes.size(); axis-- > 0; rest /= sizes[axis])
+      index[axis] = rest % sizes[axis];
     body(index);
   }
 }
@@ -48,8 +50,10 @@ TEST(StridedCopy, AgreesWithOneElementAtATime) {
   for (int round = 0; round < 1000; ++round) {
     SCOPED_TRACE(random.trace(round));
     Shape sizes;
-    for (auto dims = random.between(0, 5); dims > 0; --dims) sizes.push_back(random.chance(5) ? 0 : random.between(1, 4));
-    const auto item = static_cast<std::size_t>(std::vector<std::int64_t>{1, 2, 3, 4, 8, 16}[static_cast<std::size_t>(random.between(0, 5))]);
+    for (auto dims = random.between(0, 5); dims > 0; --dims)
+      sizes.push_back(random.chance(5) ? 0 : random.between(1, 4));
+    const auto item = static_cast<std::size_t>(std::vector<std::int64_t>{
+        1, 2, 3, 4, 8, 16}[static_cast<std::size_t>(random.between(0, 5))]);
     StridedView source{random.between(0, 3), {}};
     StridedView target{random.between(0, 3), {}};
     std::int64_t source_extent = 0;
@@ -58,10 +62,12 @@ TEST(StridedCopy, AgreesWithOneElementAtATime) {
     target.strides = random_strides(random, sizes, target_extent);
     std::vector<std::byte> from(static_cast<std::size_t>(source.offset + source_extent) * item);
     for (std::byte& byte : from) byte = static_cast<std::byte>(random.between(0, 255));
-    std::vector<std::byte> copied(static_cast<std::size_t>(target.offset + target_extent) * item, std::byte{0xAA});
+    std::vector<std::byte> copied(static_cast<std::size_t>(target.offset + target_extent) * item,
+                                  std::byte{0xAA});
     std::vector<std::byte> expected = copied;
     for_each_index(sizes, [&](const Shape& index) {
-      std::memcpy(expected.data() + address(target, index) * item, from.data() + address(source, index) * item, item);
+      std::memcpy(expected.data() + address(target, index) * item,
+                  from.data() + address(source, index) * item, item);
     });
     strided_copy(sizes, item, from.data(), source, copied.data(), target);
     EXPECT_EQ(copied, expected) << to_string(sizes);
@@ -89,17 +95,19 @@ TEST(PlanRuns, JoinsOuterAxesThatContinueEachOther) {
 
 TEST(PlanRuns, NothingToCopyGivesNoRuns) {
   int runs = 0;
-  for_each_run(plan_runs(Shape{4, 0}, {0, {1, 1}}, {0, {1, 1}}), [&](std::int64_t, std::int64_t) { ++runs; });
+  for_each_run(plan_runs(Shape{4, 0}, {0, {1, 1}}, {0, {1, 1}}),
+               [&](std::int64_t, std::int64_t) { ++runs; });
   EXPECT_EQ(runs, 0);
 }
 
 TEST(PlanRuns, OneElementIsOneRun) {
   int runs = 0;
-  for_each_run(plan_runs(Shape{}, {3, {}}, {4, {}}), [&](std::int64_t source, std::int64_t destination) {
-    ++runs;
-    EXPECT_EQ(source, 3);
-    EXPECT_EQ(destination, 4);
-  });
+  for_each_run(plan_runs(Shape{}, {3, {}}, {4, {}}),
+               [&](std::int64_t source, std::int64_t destination) {
+                 ++runs;
+                 EXPECT_EQ(source, 3);
+                 EXPECT_EQ(destination, 4);
+               });
   EXPECT_EQ(runs, 1);
 }
 

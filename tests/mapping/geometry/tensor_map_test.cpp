@@ -11,8 +11,8 @@
 namespace dckpt {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 Box box_of(const TensorMapLayout& layout, const Shape& shape, int rank) {
   const auto part = local_part(to_mesh_layout(layout, shape), shape, rank);
@@ -22,7 +22,9 @@ Box box_of(const TensorMapLayout& layout, const Shape& shape, int rank) {
 
 TEST(TensorMap, AxesAreCountedFromTheRight) {
   const TensorMapLayout layout{{2, 4}, {{0}, {1}, {-1}}, {0, 1, 2, 3, 4, 5, 6, 7}};
-  EXPECT_EQ(box_of(layout, {8, 6, 5}, 6), (Box{{4, 3, 0}, {2, 3, 5}}));  // at (1, 2): part 2 of 4 along dim 0, part 1 of 2 along dim 1
+  EXPECT_EQ(
+      box_of(layout, {8, 6, 5}, 6),
+      (Box{{4, 3, 0}, {2, 3, 5}}));  // at (1, 2): part 2 of 4 along dim 0, part 1 of 2 along dim 1
 }
 
 TEST(TensorMap, OfSeveralAxesTheFirstIsTheMajorOne) {
@@ -36,7 +38,8 @@ TEST(TensorMap, EachDimIsCutIntoEqualPartsInMixedRadixOrder) {
   for (int round = 0; round < 500; ++round) {
     SCOPED_TRACE(random.trace(round));
     TensorMapLayout layout;
-    for (auto dims = random.between(1, 4); dims > 0; --dims) layout.mesh_shape.push_back(random.between(1, 3));
+    for (auto dims = random.between(1, 4); dims > 0; --dims)
+      layout.mesh_shape.push_back(random.between(1, 3));
     const auto mesh_dims = static_cast<std::int64_t>(layout.mesh_shape.size());
     layout.rank_list.resize(static_cast<std::size_t>(numel(layout.mesh_shape)));
     std::iota(layout.rank_list.begin(), layout.rank_list.end(), 0);
@@ -49,7 +52,9 @@ TEST(TensorMap, EachDimIsCutIntoEqualPartsInMixedRadixOrder) {
       const auto dim = static_cast<std::size_t>(random.between(0, 3));  // possibly none
       if (dim < layout.tensor_map.size()) layout.tensor_map[dim].push_back(axis);
     }
-    const auto extent = [&](std::int64_t axis) { return layout.mesh_shape[static_cast<std::size_t>(mesh_dims - 1 - axis)]; };
+    const auto extent = [&](std::int64_t axis) {
+      return layout.mesh_shape[static_cast<std::size_t>(mesh_dims - 1 - axis)];
+    };
     Shape shape;
     for (const auto& cuts : layout.tensor_map) {
       shape.push_back(random.between(1, 3));
@@ -79,20 +84,29 @@ TEST(TensorMap, RanksOutsideTheListHoldNothing) {
   EXPECT_FALSE(local_part(layout, Shape{8}, 5));
 }
 
-TEST(TensorMap, AScalarNeedsNoTensorMap) { EXPECT_EQ(local_part(to_mesh_layout({{2}, {}, {0, 1}}, Shape{}), Shape{}, 1)->replica, 1); }
+TEST(TensorMap, AScalarNeedsNoTensorMap) {
+  EXPECT_EQ(local_part(to_mesh_layout({{2}, {}, {0, 1}}, Shape{}), Shape{}, 1)->replica, 1);
+}
 
 TEST(TensorMap, RefusesWhatIsMissingOrContradictory) {
-  const auto message = [](const TensorMapLayout& layout, const Shape& shape) { return error_of([&] { (void)to_mesh_layout(layout, shape); }).message(); };
+  const auto message = [](const TensorMapLayout& layout, const Shape& shape) {
+    return error_of([&] { (void)to_mesh_layout(layout, shape); }).message();
+  };
   const std::vector<int> ranks{0, 1, 2, 3};
   EXPECT_THAT(message({{}, {{0}}, ranks}, {4}), HasSubstr("no mesh_shape"));
   EXPECT_THAT(message({{2, 2}, {}, ranks}, {4}), HasSubstr("no tensor_map"));
   EXPECT_THAT(message({{2, 2}, {{0}}, {}}, {4}), HasSubstr("no rank_list"));
   EXPECT_THAT(message({{2, 2}, {{0}}, {0, 1}}, {4}), HasSubstr("needs 4 ranks, got 2"));
-  EXPECT_THAT(message({{2, 2}, {{0}}, ranks}, {4, 4}), HasSubstr("1 entries for a tensor of shape (4, 4)"));
-  EXPECT_THAT(message({{2, 2}, {{2}}, ranks}, {4}), HasSubstr("mesh axis 2 of tensor dim 0 in tensor_map does not exist"));
+  EXPECT_THAT(message({{2, 2}, {{0}}, ranks}, {4, 4}),
+              HasSubstr("1 entries for a tensor of shape (4, 4)"));
+  EXPECT_THAT(message({{2, 2}, {{2}}, ranks}, {4}),
+              HasSubstr("mesh axis 2 of tensor dim 0 in tensor_map does not exist"));
   EXPECT_THAT(message({{2, 2}, {{-1, 0}}, ranks}, {4}), HasSubstr("mesh axis -1"));
-  EXPECT_THAT(message({{2, 2}, {{1}, {1}}, ranks}, {4, 4}), HasSubstr("mesh axis 1 of tensor dim 1 in tensor_map is used twice"));
-  EXPECT_THAT(message({{2, 2}, {{0, 1}}, ranks}, {6}), HasSubstr("extent 6 of tensor dim 0 in tensor_map does not divide into 4 equal parts"));
+  EXPECT_THAT(message({{2, 2}, {{1}, {1}}, ranks}, {4, 4}),
+              HasSubstr("mesh axis 1 of tensor dim 1 in tensor_map is used twice"));
+  EXPECT_THAT(
+      message({{2, 2}, {{0, 1}}, ranks}, {6}),
+      HasSubstr("extent 6 of tensor dim 0 in tensor_map does not divide into 4 equal parts"));
 }
 
 }  // namespace

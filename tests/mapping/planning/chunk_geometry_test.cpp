@@ -25,7 +25,9 @@ TEST(ChunkGeometry, ABoxLiesAtTheStridesOfItsChunk) {
 TEST(ChunkGeometry, WhatReachesOutOfTheChunkIsNotFound) {
   const TensorMetadata tensor = stored({10, 10}, {{2, 3}, {4, 5}});
   const ChunkGeometry geometry(tensor, 0);
-  for (const Box& box : {Box{{1, 3}, {2, 2}}, Box{{2, 2}, {2, 2}}, Box{{5, 3}, {2, 2}}, Box{{2, 7}, {1, 2}}}) EXPECT_FALSE(geometry.find(box)) << to_string(box);
+  for (const Box& box :
+       {Box{{1, 3}, {2, 2}}, Box{{2, 2}, {2, 2}}, Box{{5, 3}, {2, 2}}, Box{{2, 7}, {1, 2}}})
+    EXPECT_FALSE(geometry.find(box)) << to_string(box);
 }
 
 TEST(ChunkGeometry, OfAFlatRangeABoxIsFoundIfAllOfItLiesInTheRange) {
@@ -46,9 +48,11 @@ TEST(ChunkGeometry, FindsWhatALoadPlanReads) {
   testing::Random random;
   for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(random.trace(round));
-    const Shape grid{random.between(1, 3), random.between(1, 3)}, cell{random.between(1, 4), random.between(1, 5)};
+    const Shape grid{random.between(1, 3), random.between(1, 3)},
+        cell{random.between(1, 4), random.between(1, 5)};
     const std::int64_t elements = cell[0] * cell[1], begin = random.between(0, elements - 1);
-    const Box chunk{{random.between(0, grid[0] - 1), 0, begin}, {1, grid[1], random.between(1, elements - begin)}};
+    const Box chunk{{random.between(0, grid[0] - 1), 0, begin},
+                    {1, grid[1], random.between(1, elements - begin)}};
     Metadata metadata;
     metadata.tensors.push_back(stored({grid[0], grid[1], elements}, chunk));
     metadata.tensors[0].flattened_shape = Shape{grid[0] * cell[0], grid[1] * cell[1]};

@@ -24,7 +24,8 @@ TEST(ChunkIndex, FindsWhatComparingEveryChunkFinds) {
     SCOPED_TRACE(random.trace(round));
     const auto dims = static_cast<std::size_t>(random.between(0, 4));
     BoxList chunks(dims);
-    for (std::int64_t i = random.between(0, 60); i > 0; --i) chunks.push_back(random_box(random, dims));
+    for (std::int64_t i = random.between(0, 60); i > 0; --i)
+      chunks.push_back(random_box(random, dims));
     ChunkIndex index(chunks);
     std::vector<std::uint32_t> found;
     for (int question = 0; question < 20; ++question) {

@@ -34,19 +34,24 @@ Metadata stored(int tensors, std::int64_t rows, std::int64_t chunks = 1) {
 }
 
 /// What a rank wants: boxes of tensors.
-WantedParts parts_of(const Metadata& metadata, const std::vector<std::pair<std::uint32_t, Box>>& boxes) {
+WantedParts parts_of(const Metadata& metadata,
+                     const std::vector<std::pair<std::uint32_t, Box>>& boxes) {
   std::vector<WantedShard> wanted;
   for (const auto& [tensor, box] : boxes) wanted.push_back({.tensor = tensor, .box = box});
   return WantedParts(plan_reads(metadata, wanted));
 }
 
-std::uint64_t bytes_of(std::int64_t elements) { return static_cast<std::uint64_t>(elements) * 4; }
+std::uint64_t bytes_of(std::int64_t elements) {
+  return static_cast<std::uint64_t>(elements) * 4;
+}
 
-constexpr PartLimits kAnySize{.smallest = 1, .largest = std::uint64_t{1} << 20, .short_run = 0, .small_chunk = 0};
+constexpr PartLimits kAnySize{
+    .smallest = 1, .largest = std::uint64_t{1} << 20, .short_run = 0, .small_chunk = 0};
 
 TEST(LoadDistribution, WhatOnlyOneRankWantsItReads) {
   const Metadata metadata = stored(1, 8);
-  const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, {{0, 0}, {4, 16}}}}), parts_of(metadata, {{0, {{4, 0}, {4, 16}}}})};
+  const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, {{0, 0}, {4, 16}}}}),
+                                           parts_of(metadata, {{0, {{4, 0}, {4, 16}}}})};
   const LoadDistribution plan = distribute_load(metadata, wanted, 1, kAnySize);
   EXPECT_THAT(plan.shared, IsEmpty());
   ASSERT_EQ(plan.own.size(), 1U);
@@ -65,8 +70,11 @@ TEST(LoadDistribution, ALargePartIsCutForAllWhoWantIt) {
 TEST(LoadDistribution, PartsWithFewReadersAreGivenOutFirst) {
   const Metadata metadata = stored(3, 8);
   const Box all{{0, 0}, {8, 16}};
-  // Tensor 0 is wanted by all, tensors 1 and 2 only by ranks 0 and 1: rank 2 has to take what it can.
-  const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, all}, {1, all}, {2, all}}), parts_of(metadata, {{0, all}, {1, all}, {2, all}}), parts_of(metadata, {{0, all}})};
+  // Tensor 0 is wanted by all, tensors 1 and 2 only by ranks 0 and 1: rank 2 has to take what it
+  // can.
+  const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, all}, {1, all}, {2, all}}),
+                                           parts_of(metadata, {{0, all}, {1, all}, {2, all}}),
+                                           parts_of(metadata, {{0, all}})};
   const LoadDistribution plan = distribute_load(metadata, wanted, 0);
   EXPECT_THAT(plan.read_bytes, ElementsAre(512, 512, 512));
 }
@@ -74,7 +82,8 @@ TEST(LoadDistribution, PartsWithFewReadersAreGivenOutFirst) {
 TEST(LoadDistribution, WhatARankMustReadAnywayCounts) {
   const Metadata metadata = stored(2, 8);
   const Box all{{0, 0}, {8, 16}};
-  const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, all}, {1, all}}), parts_of(metadata, {{1, all}})};
+  const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, all}, {1, all}}),
+                                           parts_of(metadata, {{1, all}})};
   EXPECT_THAT(distribute_load(metadata, wanted, 0).read_bytes, ElementsAre(512, 512));
 }
 
@@ -87,19 +96,26 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
     const auto ranks = static_cast<std::uint32_t>(random.between(1, 5));
     std::vector<WantedParts> wanted;
     // How often rank r wants element i of tensor t: its entries that hold the element.
-    std::vector<std::vector<int>> wishes(ranks, std::vector<int>(static_cast<std::size_t>(tensors) * 12 * 16));
-    const auto at = [](std::uint32_t tensor, std::int64_t row, std::int64_t column) { return static_cast<std::size_t>((tensor * 12 + row) * 16 + column); };
+    std::vector<std::vector<int>> wishes(
+        ranks, std::vector<int>(static_cast<std::size_t>(tensors) * 12 * 16));
+    const auto at = [](std::uint32_t tensor, std::int64_t row, std::int64_t column) {
+      return static_cast<std::size_t>((tensor * 12 + row) * 16 + column);
+    };
     const auto for_each_element = [&](std::uint32_t tensor, const Box& box, auto&& visit) {
       for (std::int64_t row = 0; row < box.sizes[0]; ++row) {
-        for (std::int64_t column = 0; column < box.sizes[1]; ++column) visit(at(tensor, box.offsets[0] + row, box.offsets[1] + column));
+        for (std::int64_t column = 0; column < box.sizes[1]; ++column)
+          visit(at(tensor, box.offsets[0] + row, box.offsets[1] + column));
       }
     };
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       std::vector<std::pair<std::uint32_t, Box>> boxes;
       for (std::int64_t count = random.between(0, 4); count > 0; --count) {
         const std::int64_t row = random.between(0, 11), column = random.between(0, 15);
-        boxes.push_back({static_cast<std::uint32_t>(random.between(0, tensors - 1)), {{row, column}, {random.between(1, 12 - row), random.between(1, 16 - column)}}});
-        for_each_element(boxes.back().first, boxes.back().second, [&](std::size_t i) { ++wishes[rank][i]; });
+        boxes.push_back(
+            {static_cast<std::uint32_t>(random.between(0, tensors - 1)),
+             {{row, column}, {random.between(1, 12 - row), random.between(1, 16 - column)}}});
+        for_each_element(boxes.back().first, boxes.back().second,
+                         [&](std::size_t i) { ++wishes[rank][i]; });
       }
       wanted.push_back(parts_of(metadata, boxes));
     }
@@ -108,7 +124,9 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
     auto got = std::vector(ranks, std::vector<int>(wishes[0].size()));
     const auto count = [&](const LoadDistribution& plan, const LoadDistribution::Part& part) {
       const auto uses = plan.uses_of(part);
-      EXPECT_TRUE(std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.rank == part.holder; })) << "the holder wants it itself";
+      EXPECT_TRUE(std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
+        return use.rank == part.holder;
+      })) << "the holder wants it itself";
       if (part.slab == LoadDistribution::kNoSlab) {
         EXPECT_EQ(part.holder, part.reader);
         read[part.reader] += part.bytes;
@@ -124,7 +142,11 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
     };
     const bool slabs = random.chance(60);
     const auto largest = static_cast<std::uint64_t>(random.between(1, 800));
-    const PartLimits limits{.smallest = 1, .largest = largest, .largest_slab = largest, .short_run = slabs ? 64U : 0U, .small_chunk = slabs && random.chance(50) ? 400U : 0U};
+    const PartLimits limits{.smallest = 1,
+                            .largest = largest,
+                            .largest_slab = largest,
+                            .short_run = slabs ? 64U : 0U,
+                            .small_chunk = slabs && random.chance(50) ? 400U : 0U};
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       const LoadDistribution plan = distribute_load(metadata, wanted, rank, limits);
       for (const auto& part : plan.own) count(plan, part);
@@ -142,7 +164,8 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
           EXPECT_EQ(part.reader, slab.reader);
           EXPECT_EQ(intersect(slab.box, part.box), part.box);
           const auto uses = plan.uses_of(part);
-          reader_wants_some |= std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.rank == slab.reader; });
+          reader_wants_some |= std::any_of(
+              uses.begin(), uses.end(), [&](const auto& use) { return use.rank == slab.reader; });
         }
         EXPECT_TRUE(reader_wants_some);
       }
@@ -151,7 +174,8 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
     EXPECT_EQ(read, distribute_load(metadata, wanted, 0, limits).read_bytes);
     EXPECT_EQ(got, wishes);
     for (std::size_t i = 0; i < readers.size(); ++i) {
-      const bool is_wanted = std::any_of(wishes.begin(), wishes.end(), [&](const auto& wish) { return wish[i] > 0; });
+      const bool is_wanted =
+          std::any_of(wishes.begin(), wishes.end(), [&](const auto& wish) { return wish[i] > 0; });
       EXPECT_EQ(readers[i], is_wanted ? 1 : 0);
     }
   }
@@ -160,7 +184,8 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
 TEST(LoadDistribution, ColumnsOfSeveralRanksAreReadAsRowsByThoseWhoWantSomeOfThem) {
   const Metadata metadata = stored(1, 1024);
   std::vector<WantedParts> wanted;
-  for (std::int64_t rank = 0; rank < 4; ++rank) wanted.push_back(parts_of(metadata, {{0, {{0, rank * 4}, {1024, 4}}}}));
+  for (std::int64_t rank = 0; rank < 4; ++rank)
+    wanted.push_back(parts_of(metadata, {{0, {{0, rank * 4}, {1024, 4}}}}));
   const LoadDistribution plan = distribute_load(metadata, wanted, 0, {.smallest = 1});
   EXPECT_THAT(plan.own, IsEmpty());
   EXPECT_THAT(plan.read_bytes, ::testing::Each(bytes_of(1024 * 4)));
@@ -169,7 +194,9 @@ TEST(LoadDistribution, ColumnsOfSeveralRanksAreReadAsRowsByThoseWhoWantSomeOfThe
 
 TEST(LoadDistribution, LongRunsBesideShortOnesAreReadStraightIntoTheirPlace) {
   const Metadata metadata = stored(1, 4096);
-  const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, {{0, 0}, {2048, 16}}}, {0, {{2048, 0}, {2048, 8}}}}), parts_of(metadata, {{0, {{2048, 8}, {2048, 8}}}})};
+  const std::vector<WantedParts> wanted = {
+      parts_of(metadata, {{0, {{0, 0}, {2048, 16}}}, {0, {{2048, 0}, {2048, 8}}}}),
+      parts_of(metadata, {{0, {{2048, 8}, {2048, 8}}}})};
   const LoadDistribution plan = distribute_load(metadata, wanted, 0, {.small_chunk = 0});
   ASSERT_EQ(plan.own.size(), 1U);
   EXPECT_EQ(plan.own[0].box, (Box{{0, 0}, {2048, 16}}));
@@ -180,14 +207,18 @@ TEST(LoadDistribution, LongRunsBesideShortOnesAreReadStraightIntoTheirPlace) {
 TEST(LoadDistribution, AChunkThatCanOnlyBeReadAsAWholeIsGivenToOneRank) {
   const Metadata metadata = stored(2, 4096);
   std::vector<WantedParts> wanted;
-  for (std::int64_t rank = 0; rank < 4; ++rank) wanted.push_back(parts_of(metadata, {{0, {{rank * 1024, 0}, {1024, 16}}}, {1, {{0, 0}, {4096, 16}}}}));
+  for (std::int64_t rank = 0; rank < 4; ++rank)
+    wanted.push_back(
+        parts_of(metadata, {{0, {{rank * 1024, 0}, {1024, 16}}}, {1, {{0, 0}, {4096, 16}}}}));
   const auto splits = distribute_load(metadata, wanted, 0, kAnySize).splits;
   ASSERT_EQ(splits.size(), 2U);
-  const LoadDistribution plan = distribute_load(metadata, wanted, 0, kAnySize, std::vector{splits[0].chunk, splits[1].chunk});
+  const LoadDistribution plan =
+      distribute_load(metadata, wanted, 0, kAnySize, std::vector{splits[0].chunk, splits[1].chunk});
   EXPECT_THAT(plan.splits, IsEmpty());
   ASSERT_EQ(plan.slabs.size(), 1U) << "of the first tensor";
   EXPECT_EQ(plan.slabs[0].box, (Box{{0, 0}, {4096, 16}}));
-  EXPECT_EQ(plan.shared.size(), 5U) << "four parts of the slab, and the second tensor, which all want";
+  EXPECT_EQ(plan.shared.size(), 5U)
+      << "four parts of the slab, and the second tensor, which all want";
 }
 
 TEST(LoadDistribution, SmallNeighboursInAFileAreReadByTheSameRank) {
@@ -198,10 +229,12 @@ TEST(LoadDistribution, SmallNeighboursInAFileAreReadByTheSameRank) {
     metadata.tensors[tensor].places[0] = {0, std::exchange(offset, offset + 512), 512};
     boxes.push_back({tensor, {{0, 0}, {8, 16}}});
   }
-  const LoadDistribution plan = distribute_load(metadata, std::vector(2, parts_of(metadata, boxes)), 0);
+  const LoadDistribution plan =
+      distribute_load(metadata, std::vector(2, parts_of(metadata, boxes)), 0);
   EXPECT_THAT(plan.read_bytes, ::testing::Each(128 * 512));
   int changes = 0;
-  for (std::size_t i = 1; i < plan.shared.size(); ++i) changes += plan.shared[i].reader != plan.shared[i - 1].reader;
+  for (std::size_t i = 1; i < plan.shared.size(); ++i)
+    changes += plan.shared[i].reader != plan.shared[i - 1].reader;
   EXPECT_LE(changes, 32) << "of 255: sixteen shares for each rank";
 }
 
@@ -209,11 +242,14 @@ TEST(LoadDistribution, ThousandsOfReplicasArePlannedAndBalanced) {
   constexpr std::uint32_t kRanks = 2048;
   const Metadata metadata = stored(200, 64);
   std::vector<std::pair<std::uint32_t, Box>> boxes;
-  for (std::uint32_t tensor = 0; tensor < 200; ++tensor) boxes.push_back({tensor, {{0, 0}, {64, 16}}});
+  for (std::uint32_t tensor = 0; tensor < 200; ++tensor)
+    boxes.push_back({tensor, {{0, 0}, {64, 16}}});
   const std::vector<WantedParts> wanted(kRanks, parts_of(metadata, boxes));
   const LoadDistribution plan = distribute_load(metadata, wanted, 7, kAnySize);
-  EXPECT_EQ(std::accumulate(plan.read_bytes.begin(), plan.read_bytes.end(), std::uint64_t{0}), 200 * bytes_of(64 * 16));
-  EXPECT_LE(*std::max_element(plan.read_bytes.begin(), plan.read_bytes.end()), 2 * 200 * bytes_of(64 * 16) / kRanks);
+  EXPECT_EQ(std::accumulate(plan.read_bytes.begin(), plan.read_bytes.end(), std::uint64_t{0}),
+            200 * bytes_of(64 * 16));
+  EXPECT_LE(*std::max_element(plan.read_bytes.begin(), plan.read_bytes.end()),
+            2 * 200 * bytes_of(64 * 16) / kRanks);
 }
 
 TEST(WantedParts, ComeBackFromTheWire) {
@@ -231,11 +267,18 @@ TEST(WantedParts, ComeBackFromTheWire) {
 TEST(WantedParts, OfOtherCheckpointsAreRefused) {
   const Metadata large = stored(2, 8, 2);
   const Bytes bytes = parts_of(large, {{1, {{0, 0}, {8, 16}}}}).encode();
-  EXPECT_THAT(testing::error_of([&] { WantedParts::decode(bytes, stored(1, 8, 2)); }).message(), HasSubstr("a tensor's number is out of range"));
-  EXPECT_THAT(testing::error_of([&] { WantedParts::decode(bytes, stored(2, 8, 1)); }).message(), HasSubstr("a chunk's number is out of range"));
-  EXPECT_THAT(testing::error_of([&] { WantedParts::decode(bytes, stored(2, 6, 2)); }).message(), HasSubstr("a part lies outside its tensor"));
+  EXPECT_THAT(testing::error_of([&] { WantedParts::decode(bytes, stored(1, 8, 2)); }).message(),
+              HasSubstr("a tensor's number is out of range"));
+  EXPECT_THAT(testing::error_of([&] { WantedParts::decode(bytes, stored(2, 8, 1)); }).message(),
+              HasSubstr("a chunk's number is out of range"));
+  EXPECT_THAT(testing::error_of([&] { WantedParts::decode(bytes, stored(2, 6, 2)); }).message(),
+              HasSubstr("a part lies outside its tensor"));
   for (std::size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_EQ(testing::error_of([&] { WantedParts::decode(ByteView(bytes).first(length), large); }).code(), ErrorCode::kCorrupt) << length;
+    EXPECT_EQ(testing::error_of([&] {
+                WantedParts::decode(ByteView(bytes).first(length), large);
+              }).code(),
+              ErrorCode::kCorrupt)
+        << length;
   }
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 using testing::Random;
 
-TensorMetadata stored(std::string key, Shape size, std::vector<Box> chunks, std::optional<Shape> flattened = std::nullopt) {
+TensorMetadata stored(std::string key, Shape size, std::vector<Box> chunks,
+                      std::optional<Shape> flattened = std::nullopt) {
   TensorMetadata tensor{std::move(key), {}, size, BoxList(size.size()), {}, std::move(flattened)};
   for (const Box& chunk : chunks) {
     tensor.chunks.push_back(chunk);
@@ -31,7 +32,8 @@ void expect_sound(const Metadata& metadata, const ReshardOptions& options) {
   const GlobalPlan plan = plan_global_save(plan_reshard(metadata, options), {.validate = false});
   ASSERT_EQ(plan.metadata.tensors.size(), metadata.tensors.size());
   for (const TensorMetadata& tensor : plan.metadata.tensors) {
-    EXPECT_TRUE(validate_coverage(tensor).empty()) << tensor.key << ": " << validate_coverage(tensor).front().message;
+    EXPECT_TRUE(validate_coverage(tensor).empty())
+        << tensor.key << ": " << validate_coverage(tensor).front().message;
     EXPECT_EQ(tensor.global_shape(), metadata.find_tensor(tensor.key)->global_shape());
   }
 }
@@ -51,8 +53,10 @@ TEST(Reshard, CoversEveryTensorForAnyNumberOfRanksAndForm) {
         fragments.push_back({{i, j, cut}, {1, 1, cell - cut}});
       }
     }
-    const Metadata metadata = checkpoint({stored("plain", {rows, columns}, {whole(Shape{rows, columns})}), stored("flat", {2, 3, cell}, fragments, Shape{rows, columns}),
-                                          stored("scalar", {}, {Box{}}), stored("empty", {0, 5}, {Box{{0, 0}, {0, 5}}})});
+    const Metadata metadata =
+        checkpoint({stored("plain", {rows, columns}, {whole(Shape{rows, columns})}),
+                    stored("flat", {2, 3, cell}, fragments, Shape{rows, columns}),
+                    stored("scalar", {}, {Box{}}), stored("empty", {0, 5}, {Box{{0, 0}, {0, 5}}})});
     const auto ranks = static_cast<int>(random.between(1, 20));
     for (const FlattenedForm form : {FlattenedForm::kBoxes, FlattenedForm::kMegatron}) {
       expect_sound(metadata, {.ranks = std::nullopt, .flattened = form});
@@ -62,19 +66,24 @@ TEST(Reshard, CoversEveryTensorForAnyNumberOfRanksAndForm) {
 }
 
 TEST(Reshard, CutsAlongTheFirstAxisThatIsLongEnough) {
-  const auto plans = plan_reshard(checkpoint({stored("stacked", {2, 64, 512}, {whole(Shape{2, 64, 512})})}), {.ranks = 4});
+  const auto plans = plan_reshard(
+      checkpoint({stored("stacked", {2, 64, 512}, {whole(Shape{2, 64, 512})})}), {.ranks = 4});
   ASSERT_EQ(plans.size(), 4U);
   EXPECT_EQ(plans[1].at(0).chunk, (Box{{0, 16, 0}, {2, 16, 512}}));
 }
 
 TEST(Reshard, KeepsSmallTensorsWholeAndSpreadsThem) {
   std::vector<TensorMetadata> tensors;
-  for (int i = 0; i < 8; ++i) tensors.push_back(stored("norm." + std::to_string(i), {256}, {whole(Shape{256})}));
-  for (const SavePlan& plan : plan_reshard(checkpoint(tensors), {.ranks = 4})) EXPECT_EQ(plan.size(), 2U);
+  for (int i = 0; i < 8; ++i)
+    tensors.push_back(stored("norm." + std::to_string(i), {256}, {whole(Shape{256})}));
+  for (const SavePlan& plan : plan_reshard(checkpoint(tensors), {.ranks = 4}))
+    EXPECT_EQ(plan.size(), 2U);
 }
 
 TEST(Reshard, KeepsTheGridOfFlattenedTensors) {
-  const Metadata metadata = checkpoint({stored("flat", {2, 1, 65536}, {{{0, 0, 0}, {1, 1, 65536}}, {{1, 0, 0}, {1, 1, 65536}}}, Shape{256, 512})});
+  const Metadata metadata = checkpoint(
+      {stored("flat", {2, 1, 65536}, {{{0, 0, 0}, {1, 1, 65536}}, {{1, 0, 0}, {1, 1, 65536}}},
+              Shape{256, 512})});
   const auto plans = plan_reshard(metadata, {.ranks = 4});
   for (const SavePlan& plan : plans) {
     ASSERT_EQ(plan.size(), 1U);

@@ -16,14 +16,19 @@ TensorShard shard(std::string key, Shape shape, Box box) {
   return result;
 }
 
-TensorShard whole_tensor(std::string key, Shape shape) { return shard(std::move(key), shape, whole(shape)); }
+TensorShard whole_tensor(std::string key, Shape shape) {
+  return shard(std::move(key), shape, whole(shape));
+}
 
-SavePlan local(const std::vector<TensorShard>& tensors, FlattenedForm form = FlattenedForm::kBoxes) {
+SavePlan local(const std::vector<TensorShard>& tensors,
+               FlattenedForm form = FlattenedForm::kBoxes) {
   return plan_local_save(std::vector<LocalShard>(tensors.begin(), tensors.end()), form);
 }
 
 TEST(LocalSavePlan, AWholeTensorIsOneChunkFromZeroAndAnObjectIsInNoGrid) {
-  const SavePlan plan = plan_local_save(std::vector<LocalShard>{whole_tensor("w", {4, 6}), ObjectShard{"step", 3, true, 0}}, FlattenedForm::kBoxes);
+  const SavePlan plan = plan_local_save(
+      std::vector<LocalShard>{whole_tensor("w", {4, 6}), ObjectShard{"step", 3, true, 0}},
+      FlattenedForm::kBoxes);
   EXPECT_EQ(plan.at(0).chunk, (Box{{0, 0}, {4, 6}}));
   EXPECT_EQ(plan.at(0).nbytes, 96U);
   EXPECT_EQ(plan.at(1).chunk, Box{});
@@ -40,7 +45,10 @@ TEST(LocalSavePlan, NamesReplicasAsSuch) {
 }
 
 TEST(LocalSavePlan, KeepsTheOrderOfTheShards) {
-  const SavePlan plan = plan_local_save(std::vector<LocalShard>{whole_tensor("a", {4}), ObjectShard{"b", 3, true, 0}, whole_tensor("c", {4})}, FlattenedForm::kBoxes);
+  const SavePlan plan =
+      plan_local_save(std::vector<LocalShard>{whole_tensor("a", {4}), ObjectShard{"b", 3, true, 0},
+                                              whole_tensor("c", {4})},
+                      FlattenedForm::kBoxes);
   ASSERT_EQ(plan.size(), 3U);
   EXPECT_EQ(plan[1].key, "b");
   EXPECT_EQ(plan[1].kind, WriteItem::Kind::kObject);
@@ -94,15 +102,19 @@ SavePlan plan_with_everything() {
   TensorShard replica = whole_tensor("replica", {3, 2});
   replica.main_replica = false;
   const ObjectShard object{"rng/shard_0_1", 0, true, 7, "rng", {1}, {0}};
-  return plan_local_save(std::vector<LocalShard>{flat, scalar, object, replica}, FlattenedForm::kMegatron);
+  return plan_local_save(std::vector<LocalShard>{flat, scalar, object, replica},
+                         FlattenedForm::kMegatron);
 }
 
-TEST(PlanOnTheWire, ComesBackAsItWas) { EXPECT_EQ(decode_plan(encode_plan(plan_with_everything())), plan_with_everything()); }
+TEST(PlanOnTheWire, ComesBackAsItWas) {
+  EXPECT_EQ(decode_plan(encode_plan(plan_with_everything())), plan_with_everything());
+}
 
 TEST(PlanOnTheWire, IsRefusedWhenCutShortAnywhere) {
   const Bytes bytes = encode_plan(plan_with_everything());
   for (std::size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_THROW(decode_plan(ByteView(bytes).first(length)), CheckpointError) << "cut at " << length;
+    EXPECT_THROW(decode_plan(ByteView(bytes).first(length)), CheckpointError)
+        << "cut at " << length;
   }
 }
 

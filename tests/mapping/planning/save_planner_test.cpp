@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 /// Ranks that plan together; message sizes tell what travelled.
 class Job {
  public:
-  explicit Job(std::size_t ranks, PlannerOptions options = {}) : planners_(ranks, SavePlanner(options)) {}
+  explicit Job(std::size_t ranks, PlannerOptions options = {})
+      : planners_(ranks, SavePlanner(options)) {}
 
   /// Rank r holds row r of every tensor named; `rows` each.
   std::vector<SavePlan> plan(const std::vector<std::string>& keys, std::int64_t width) {
@@ -37,10 +38,12 @@ class Job {
 
   void save(const std::vector<SavePlan>& plans) {
     std::vector<Bytes> proposals;
-    for (std::size_t rank = 0; rank < planners_.size(); ++rank) proposals.push_back(planners_[rank].propose(plans[rank]));
+    for (std::size_t rank = 0; rank < planners_.size(); ++rank)
+      proposals.push_back(planners_[rank].propose(plans[rank]));
     const std::vector<Bytes> answers = planners_[0].decide(proposals);
     finals.clear();
-    for (std::size_t rank = 0; rank < planners_.size(); ++rank) finals.push_back(planners_[rank].accept(answers[rank]));
+    for (std::size_t rank = 0; rank < planners_.size(); ++rank)
+      finals.push_back(planners_[rank].accept(answers[rank]));
     for (SavePlanner& planner : planners_) planner.commit();
     proposal_sizes = sizes(proposals);
     answer_sizes = sizes(answers);
@@ -101,7 +104,9 @@ TEST(SavePlanner, NeverTakesAChangedPlanForTheSame) {
   const std::vector<std::function<void(WriteItem&)>> changes{
       [](WriteItem& item) { item.key = "b"; },
       [](WriteItem& item) { item.properties.dtype = DType::kInt32; },
-      [](WriteItem& item) { item.size = {2, 9}, item.chunk.sizes = {1, 9}; },
+      [](WriteItem& item) {
+        item.size = {2, 9}, item.chunk.sizes = {1, 9};
+      },
       [](WriteItem& item) { item.flattened = true; },
       [](WriteItem& item) { item.source = 5; },
       [](WriteItem& item) { item.source_begin = 4; },
@@ -202,11 +207,17 @@ TEST(SeededSavePlanner, NeverTakesAChangedPlanForTheSame) {
       [](WriteItem& item) { item.key = "b"; },
       [](WriteItem& item) { item.properties.dtype = DType::kInt32; },
       [](WriteItem& item) { item.properties.requires_grad = true; },
-      [](WriteItem& item) { item.size = {2, 9}, item.chunk.sizes = {1, 9}; },
-      [](WriteItem& item) { item.chunk.offsets = {0, 0}; },
+      [](WriteItem& item) {
+        item.size = {2, 9}, item.chunk.sizes = {1, 9};
+      },
+      [](WriteItem& item) {
+        item.chunk.offsets = {0, 0};
+      },
       [](WriteItem& item) { item.main_replica = false; },
       [](WriteItem& item) { item.flattened = true; },
-      [](WriteItem& item) { item.flattened_shape = Shape{4, 4}; },
+      [](WriteItem& item) {
+        item.flattened_shape = Shape{4, 4};
+      },
       [](WriteItem& item) { item.source = 5; },
       [](WriteItem& item) { item.source_begin = 4; },
   };
@@ -218,14 +229,16 @@ TEST(SeededSavePlanner, NeverTakesAChangedPlanForTheSame) {
       next.save(changed);
       EXPECT_EQ(next.finals[0], changed[0]);
     } catch (const CheckpointError& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kMismatch) << "planned anew, and found not to fit together";
+      EXPECT_EQ(error.code(), ErrorCode::kMismatch)
+          << "planned anew, and found not to fit together";
     }
     EXPECT_FALSE(next.rank(0).was_hit());
   }
 }
 
 TEST(SeededSavePlanner, PlansAsTheOptionsOfTheNewJobSay) {
-  const TensorShard shard{.key = "a", .properties = {}, .global_shape = {8}, .box = whole(Shape{8})};
+  const TensorShard shard{
+      .key = "a", .properties = {}, .global_shape = {8}, .box = whole(Shape{8})};
   const LocalShard local(shard);
   const std::vector<SavePlan> plans(2, plan_local_save({&local, 1}, FlattenedForm::kBoxes));
   Job job(2, {.kind = PlannerKind::kDefault, .dedup = Dedup::kBalanced});
@@ -278,7 +291,8 @@ TEST(SavePlanner, WithoutACachePlansEveryTime) {
 TEST(SavePlanner, NeverCrashesOnADamagedMessage) {
   Job job(2);
   const auto plans = job.plan({"a", "b"}, 8);
-  const std::vector<Bytes> proposals{SavePlanner({}).propose(plans[0]), SavePlanner({}).propose(plans[1])};
+  const std::vector<Bytes> proposals{SavePlanner({}).propose(plans[0]),
+                                     SavePlanner({}).propose(plans[1])};
   const Bytes answer = SavePlanner({}).decide(proposals)[1];
   const auto each_damage = [](const Bytes& good, auto&& use) {
     for (std::size_t at = 0; at < good.size(); ++at) {
@@ -298,7 +312,9 @@ TEST(SavePlanner, NeverCrashesOnADamagedMessage) {
       });
     }
   };
-  each_damage(proposals[1], [&](const Bytes& bytes) { SavePlanner({}).decide(std::vector{proposals[0], bytes}); });
+  each_damage(proposals[1], [&](const Bytes& bytes) {
+    SavePlanner({}).decide(std::vector{proposals[0], bytes});
+  });
   each_damage(answer, [&](const Bytes& bytes) {
     SavePlanner rank({});
     rank.propose(plans[1]);

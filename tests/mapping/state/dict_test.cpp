@@ -38,7 +38,8 @@ TEST(Dict, TuplesAndGlobalsCanBeKeys) {
   Dict dict;
   for (int i = 0; i < 100; ++i) dict.set(Value::tuple({i, i}), i);
   dict.set(types, "found");
-  EXPECT_EQ(*dict.find(Value::tuple({Global{"torch", "bfloat16"}, Global{"torch", "float32"}})), Value("found"));
+  EXPECT_EQ(*dict.find(Value::tuple({Global{"torch", "bfloat16"}, Global{"torch", "float32"}})),
+            Value("found"));
   EXPECT_EQ(*dict.find(Value::tuple({42, 42.0})), Value(42));
 }
 
@@ -50,7 +51,8 @@ TEST(Dict, BehavesLikeAListOfPairs) {
     std::list<std::pair<std::int64_t, std::int64_t>> model;
     for (int step = 0; step < 200; ++step) {
       const std::int64_t key = random.between(0, 30);
-      const auto known = std::find_if(model.begin(), model.end(), [&](const auto& item) { return item.first == key; });
+      const auto known = std::find_if(model.begin(), model.end(),
+                                      [&](const auto& item) { return item.first == key; });
       if (random.chance(60)) {
         dict.set(key, step);
         if (known == model.end()) {

@@ -15,13 +15,15 @@ using testing::Json;
 
 Json encode_path(const KeyPath& path) {
   Json json = Json::array();
-  for (const PathElement& element : path) std::visit([&](const auto& part) { json.push_back(part); }, element);
+  for (const PathElement& element : path)
+    std::visit([&](const auto& part) { json.push_back(part); }, element);
   return json;
 }
 
 void expect_as_recorded(const Value& tree, FlattenRule rule, const Json& expected) {
   if (expected.contains("error")) {
-    EXPECT_EQ(testing::error_of([&] { flatten_state_dict(tree, rule); }).message(), "duplicated flatten key 'a.b'");
+    EXPECT_EQ(testing::error_of([&] { flatten_state_dict(tree, rule); }).message(),
+              "duplicated flatten key 'a.b'");
     return;
   }
   Json names = Json::array();
@@ -62,8 +64,12 @@ TEST(FlattenStateDict, ShardedTensorsOpenAListAsTensorsDo) {
 }
 
 TEST(FlattenStateDict, RefusesWhatHasNoName) {
-  EXPECT_EQ(testing::error_of([] { flatten_state_dict(Value::dict({{Value::tuple({1}), 2}})); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(testing::error_of([] { flatten_state_dict(Value::list({1})); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(testing::error_of([] {
+              flatten_state_dict(Value::dict({{Value::tuple({1}), 2}}));
+            }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(testing::error_of([] { flatten_state_dict(Value::list({1})); }).code(),
+            ErrorCode::kInvalidArgument);
 }
 
 TEST(FlattenStateDict, RefusesDepthBeyondTheLimit) {
@@ -82,7 +88,9 @@ TEST(UnflattenStateDict, TakesPositionsInAnyOrder) {
 }
 
 TEST(UnflattenStateDict, HostilePathsCannotMakeHugeLists) {
-  const auto unflatten = [](std::vector<std::pair<KeyPath, Value>> leaves) { return testing::error_of([&] { unflatten_state_dict(leaves); }).code(); };
+  const auto unflatten = [](std::vector<std::pair<KeyPath, Value>> leaves) {
+    return testing::error_of([&] { unflatten_state_dict(leaves); }).code();
+  };
   EXPECT_EQ(unflatten({{KeyPath{"l", INT64_MAX}, 1}}), ErrorCode::kCorrupt);
   std::vector<std::pair<KeyPath, Value>> many;
   for (int i = 0; i < 20; ++i) many.emplace_back(KeyPath{std::to_string(i), 100'000}, 1);

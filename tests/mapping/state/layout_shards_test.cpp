@@ -9,9 +9,9 @@
 namespace dckpt {
 namespace {
 
+using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::error_of;
 
 /// int64 elements 0, 1, 2, …
 Tensor counting(const Shape& shape) {
@@ -28,12 +28,14 @@ TEST(LayoutShards, AnUnevenShardIsOneShardedTensor) {
   EXPECT_EQ(shards[0].global_box(), (Box{{2, 0}, {1, 5}}));
   EXPECT_EQ(shards[0].global_shape, (Shape{3, 5}));
   EXPECT_EQ(shards[0].replica_id, ReplicaId(1));
-  EXPECT_TRUE(sharded_tensors_from_layout("w", counting({2, 5}), Shape{3, 5}, hsdp, 0)[0].replica_id.is_main());
+  EXPECT_TRUE(sharded_tensors_from_layout("w", counting({2, 5}), Shape{3, 5}, hsdp, 0)[0]
+                  .replica_id.is_main());
 }
 
 TEST(LayoutShards, StridedPiecesAreViewsOfTheLocalTensor) {
   const Tensor local = counting({2, 4});
-  const auto shards = sharded_tensors_from_layout("w", local, Shape{2, 8}, {DeviceMesh({2}), {StridedShard{1, 2}}}, 1);
+  const auto shards = sharded_tensors_from_layout("w", local, Shape{2, 8},
+                                                  {DeviceMesh({2}), {StridedShard{1, 2}}}, 1);
   ASSERT_EQ(shards.size(), 2U);
   EXPECT_EQ(shards[0].global_box(), (Box{{0, 2}, {2, 2}}));
   EXPECT_EQ(shards[1].global_box(), (Box{{0, 6}, {2, 2}}));
@@ -43,28 +45,40 @@ TEST(LayoutShards, StridedPiecesAreViewsOfTheLocalTensor) {
 }
 
 TEST(LayoutShards, AnEmptyLocalTensorIsAnEmptyShard) {
-  const auto shards = sharded_tensors_from_layout("w", counting({0, 10}), Shape{9, 10}, {DeviceMesh({4}), {Shard{0}}}, 3);
+  const auto shards = sharded_tensors_from_layout("w", counting({0, 10}), Shape{9, 10},
+                                                  {DeviceMesh({4}), {Shard{0}}}, 3);
   ASSERT_EQ(shards.size(), 1U);
   EXPECT_EQ(shards[0].global_box(), (Box{{9, 0}, {0, 10}}));
 }
 
 TEST(LayoutShards, ARankOutsideTheMeshHasNone) {
-  EXPECT_THAT(sharded_tensors_from_layout("w", Tensor(), Shape{9, 10}, {DeviceMesh({4}), {Shard{0}}}, 4), IsEmpty());
+  EXPECT_THAT(
+      sharded_tensors_from_layout("w", Tensor(), Shape{9, 10}, {DeviceMesh({4}), {Shard{0}}}, 4),
+      IsEmpty());
 }
 
 TEST(LayoutShards, ALocalTensorOfAnotherShapeIsRefused) {
-  const auto error = error_of([] { (void)sharded_tensors_from_layout("w", counting({3, 10}), Shape{9, 10}, {DeviceMesh({4}), {Shard{0}}}, 3); });
+  const auto error = error_of([] {
+    (void)sharded_tensors_from_layout("w", counting({3, 10}), Shape{9, 10},
+                                      {DeviceMesh({4}), {Shard{0}}}, 3);
+  });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error.message(), "the local tensor has shape (3, 10), but [S(0)] on a (4,) mesh gives this rank (0, 10) of (9, 10)");
+  EXPECT_EQ(error.message(),
+            "the local tensor has shape (3, 10), but [S(0)] on a (4,) mesh gives this rank (0, 10) "
+            "of (9, 10)");
   EXPECT_EQ(error.context().key, "w");
   EXPECT_EQ(error.context().rank, 3);
 }
 
 TEST(LayoutShards, UnevenFsdp2OverTensorParallelismIsDescribedByItsOrder) {
   // Rank 7 of 4 × 2 holds row 8 of 9, which torch's own placements give to rank 6.
-  const auto error = error_of([] { (void)sharded_tensors_from_layout("w", counting({1}), Shape{9}, {DeviceMesh({4, 2}), {StridedShard{0, 2}, Shard{0}}}, 7); });
+  const auto error = error_of([] {
+    (void)sharded_tensors_from_layout("w", counting({1}), Shape{9},
+                                      {DeviceMesh({4, 2}), {StridedShard{0, 2}, Shard{0}}}, 7);
+  });
   EXPECT_THAT(error.message(), HasSubstr("MeshLayout::order"));
-  const auto shards = sharded_tensors_from_layout("w", counting({1}), Shape{9}, {DeviceMesh({4, 2}), {Shard{0}, Shard{0}}, {1, 0}}, 7);
+  const auto shards = sharded_tensors_from_layout(
+      "w", counting({1}), Shape{9}, {DeviceMesh({4, 2}), {Shard{0}, Shard{0}}, {1, 0}}, 7);
   EXPECT_EQ(shards[0].global_box(), (Box{{8}, {1}}));
 }
 

@@ -8,27 +8,33 @@
 namespace dckpt {
 namespace {
 
-using testing::error_of;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 
-/// A model of a column-sharded weight, a replicated bias and a gate that a factory makes; Adam's state for them.
+/// A model of a column-sharded weight, a replicated bias and a gate that a factory makes; Adam's
+/// state for them.
 class OptimizerTest : public ::testing::Test {
  protected:
   OptimizerTest() {
     ShardedTensorFactory gate_factory{.key = "gate", .data = gate};
-    gate_factory.build = [](const std::string& key, const Tensor& data, const ReplicaId&, std::optional<FlattenedRange>) {
+    gate_factory.build = [](const std::string& key, const Tensor& data, const ReplicaId&,
+                            std::optional<FlattenedRange>) {
       return Value(ShardedTensor::whole(key + "_w", data));
     };
-    model["layer"]["weight"] = ShardedTensor::from_rank_offsets("layer.weight", weight, {{1, 1, 2}});
+    model["layer"]["weight"] =
+        ShardedTensor::from_rank_offsets("layer.weight", weight, {{1, 1, 2}});
     model["layer"]["bias"] = ShardedTensor::whole("layer.bias", bias, {.replica_id = 3});
     model["gates"] = Value::list({gate_factory});
     model["iteration"] = 7;
     for (int number = 0; number < 3; ++number) {
-      optimizer["state"][number]["exp_avg"] = Tensor::zeros(DType::kFloat32, params[static_cast<std::size_t>(number)].shape());
-      optimizer["state"][number]["step"] = Tensor::zeros(DType::kFloat32, params[static_cast<std::size_t>(number)].shape());
+      optimizer["state"][number]["exp_avg"] =
+          Tensor::zeros(DType::kFloat32, params[static_cast<std::size_t>(number)].shape());
+      optimizer["state"][number]["step"] =
+          Tensor::zeros(DType::kFloat32, params[static_cast<std::size_t>(number)].shape());
     }
-    optimizer["param_groups"] = Value::list({Value::dict({{"lr", 0.1}, {"params", Value::list({0, 1, 2})}})});
+    optimizer["param_groups"] =
+        Value::list({Value::dict({{"lr", 0.1}, {"params", Value::list({0, 1, 2})}})});
   }
 
   Tensor weight = Tensor::zeros(DType::kBFloat16, {4, 2});
@@ -67,26 +73,33 @@ TEST_F(OptimizerTest, StateIsShardedLikeItsParameter) {
   EXPECT_EQ(optimizer.at("state").at(0).at("exp_avg").as_sharded_tensor().replica_id, ReplicaId(3));
   EXPECT_FALSE(optimizer.at("state").at(0).contains("step"));
   const Value built = apply_factories(optimizer);
-  EXPECT_EQ(built.at("state").at(1).at("exp_avg").as_sharded_tensor().key, "optimizer.state.exp_avg.gate_w");
+  EXPECT_EQ(built.at("state").at(1).at("exp_avg").as_sharded_tensor().key,
+            "optimizer.state.exp_avg.gate_w");
 }
 
 TEST_F(OptimizerTest, ParameterNumbersStayLocal) {
   shard_optimizer_state(optimizer, map_sharded_params(model, params));
   const Split split = split_for_save(optimizer);
-  EXPECT_EQ(split.common, Value::dict({{"param_groups", Value::list({Value::dict({{"lr", 0.1}})})}}));
-  EXPECT_EQ(split_for_load(optimizer).local.at("param_groups").items()[0].at("params"), Value::list({0, 1, 2}));
+  EXPECT_EQ(split.common,
+            Value::dict({{"param_groups", Value::list({Value::dict({{"lr", 0.1}})})}}));
+  EXPECT_EQ(split_for_load(optimizer).local.at("param_groups").items()[0].at("params"),
+            Value::list({0, 1, 2}));
 }
 
 TEST_F(OptimizerTest, ParametersThatAreNotShardedAreAnError) {
   ShardedParams found = map_sharded_params(model, params);
   found.erase(1);
   const Value before = optimizer;
-  EXPECT_EQ(error_of([&] { shard_optimizer_state(optimizer, found); }).message(), "Param id 1 does not match any model sharded param");
+  EXPECT_EQ(error_of([&] { shard_optimizer_state(optimizer, found); }).message(),
+            "Param id 1 does not match any model sharded param");
   EXPECT_EQ(optimizer, before);
 }
 
 TEST_F(OptimizerTest, StateOfAnotherShapeIsAnError) {
-  const CheckpointError error = error_of([&] { make_sharded_optimizer_tensor(model.at("layer").at("weight"), Tensor::zeros(DType::kFloat32, {8}), "p"); });
+  const CheckpointError error = error_of([&] {
+    make_sharded_optimizer_tensor(model.at("layer").at("weight"),
+                                  Tensor::zeros(DType::kFloat32, {8}), "p");
+  });
   EXPECT_EQ(error.message(), "Optimizer shape (8,) does not match model shape (4, 2)");
 }
 

@@ -5,11 +5,14 @@
 namespace dckpt::testing {
 namespace {
 
-Value sharded(const std::string& key) { return ShardedTensor::whole(key, Tensor::zeros(DType::kFloat32, {1})); }
+Value sharded(const std::string& key) {
+  return ShardedTensor::whole(key, Tensor::zeros(DType::kFloat32, {1}));
+}
 
 Value factory(const std::string& key) {
   ShardedTensorFactory made{.key = key, .data = Tensor::zeros(DType::kFloat32, {1})};
-  made.build = [](const std::string& name, const Tensor&, const ReplicaId&, std::optional<FlattenedRange>) {
+  made.build = [](const std::string& name, const Tensor&, const ReplicaId&,
+                  std::optional<FlattenedRange>) {
     return Value::dict({{"w", sharded(name + "_w")}, {"v", Value::list({sharded(name + "_v")})}});
   };
   made.merge = [key](const Value& tree) { return Value::list({"merged", key, tree}); };
@@ -24,7 +27,8 @@ ValueList decode_items(const Json& json) {
 
 Bytes from_hex(const std::string& hex) {
   Bytes bytes;
-  for (std::size_t i = 0; i < hex.size(); i += 2) bytes.push_back(static_cast<std::byte>(std::stoul(hex.substr(i, 2), nullptr, 16)));
+  for (std::size_t i = 0; i < hex.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(std::stoul(hex.substr(i, 2), nullptr, 16)));
   return bytes;
 }
 
@@ -63,11 +67,14 @@ Value decode(const Json& json) {
   if (kind == "int") return BigInt{from_hex(content[0])};
   if (kind == "float") return std::strtod(content.get<std::string>().c_str(), nullptr);
   if (kind == "complex") {
-    return std::complex<double>(std::strtod(content[0].get<std::string>().c_str(), nullptr), std::strtod(content[1].get<std::string>().c_str(), nullptr));
+    return std::complex<double>(std::strtod(content[0].get<std::string>().c_str(), nullptr),
+                                std::strtod(content[1].get<std::string>().c_str(), nullptr));
   }
   if (kind == "tensor") return Tensor::zeros(DType::kFloat32, {content.get<std::int64_t>()});
   if (kind == "sharded") return sharded(content);
-  if (kind == "empty") return ShardedTensor::from_rank_offsets_flat(content, Tensor::zeros(DType::kFloat32, {0}), {4}, {}, {2, 2});
+  if (kind == "empty")
+    return ShardedTensor::from_rank_offsets_flat(content, Tensor::zeros(DType::kFloat32, {0}), {4},
+                                                 {}, {2, 2});
   if (kind == "object") return ShardedObject{.key = content, .data = 1};
   if (kind == "factory") return factory(content);
   if (kind == "local") return LocalNonpersistentObject{decode(content)};
@@ -84,14 +91,18 @@ Json encode(const Value& value) {
     case Value::Kind::kTuple: return tagged("tuple", encode_items(value.items()));
     case Value::Kind::kDict: {
       Json items = Json::array();
-      for (const auto& [key, item] : value.as_dict()) items.push_back(Json::array({encode(key), encode(item)}));
+      for (const auto& [key, item] : value.as_dict())
+        items.push_back(Json::array({encode(key), encode(item)}));
       return tagged("dict", std::move(items));
     }
     case Value::Kind::kTensor: return tagged("tensor", value.as_tensor().numel());
-    case Value::Kind::kShardedTensor: return tagged(value.as_sharded_tensor().flattened_range ? "empty" : "sharded", value.as_sharded_tensor().key);
+    case Value::Kind::kShardedTensor:
+      return tagged(value.as_sharded_tensor().flattened_range ? "empty" : "sharded",
+                    value.as_sharded_tensor().key);
     case Value::Kind::kShardedObject: return tagged("object", value.as_sharded_object().key);
     case Value::Kind::kShardedTensorFactory: return tagged("factory", value.as_factory().key);
-    case Value::Kind::kLocalNonpersistentObject: return tagged("local", encode(value.as_local_nonpersistent().value));
+    case Value::Kind::kLocalNonpersistentObject:
+      return tagged("local", encode(value.as_local_nonpersistent().value));
     default: throw std::runtime_error(std::string("no spelling for ") + to_string(value.kind()));
   }
 }

@@ -11,11 +11,11 @@
 namespace dckpt {
 namespace {
 
-using testing::error_of;
-using testing::Json;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::Json;
 
 /// 0, 1, 2, …
 Tensor counting(Shape shape, std::int64_t first = 0) {
@@ -55,12 +55,15 @@ void expect_fields(const ShardedTensor& shard, const Json& expected) {
 
 ShardedTensor make(const Json& expected) {
   std::vector<RankOffset> offsets;
-  for (const Json& offset : expected["offsets"]) offsets.push_back({offset[0], offset[1], offset[2]});
+  for (const Json& offset : expected["offsets"])
+    offsets.push_back({offset[0], offset[1], offset[2]});
   const Shape shape = shape_of(expected["shape"]);
   const ShardedTensorOptions options{.prepend_axis_num = expected["prepended"]};
-  if (expected["range"].is_null()) return ShardedTensor::from_rank_offsets("key", counting(shape), offsets, options);
+  if (expected["range"].is_null())
+    return ShardedTensor::from_rank_offsets("key", counting(shape), offsets, options);
   const FlattenedRange range{expected["range"][0], expected["range"][1]};
-  return ShardedTensor::from_rank_offsets_flat("key", counting({range.end - range.begin}, range.begin), shape, offsets, range, options);
+  return ShardedTensor::from_rank_offsets_flat(
+      "key", counting({range.end - range.begin}, range.begin), shape, offsets, range, options);
 }
 
 TEST(ShardedTensor, ConstructionAndNarrowingAgreeWithMegatron) {
@@ -95,7 +98,8 @@ TEST(ShardedTensor, ConstructionAndNarrowingAgreeWithMegatron) {
 // The numbers of Megatron's own unit tests.
 
 TEST(ShardedTensor, RankOffsetsGiveGlobalShapeAndOffset) {
-  const auto shard = ShardedTensor::from_rank_offsets("key", counting({1, 3, 7, 9}), {{0, 0, 10}, {2, 3, 6}});
+  const auto shard =
+      ShardedTensor::from_rank_offsets("key", counting({1, 3, 7, 9}), {{0, 0, 10}, {2, 3, 6}});
   EXPECT_THAT(shard.global_shape, ElementsAre(10, 3, 42, 9));
   EXPECT_THAT(shard.global_offset, ElementsAre(0, 0, 21, 0));
   EXPECT_THAT(*shard.axis_fragmentations, ElementsAre(10, 1, 6, 1));
@@ -110,7 +114,8 @@ TEST(ShardedTensor, RankOffsetsGiveGlobalShapeAndOffset) {
 }
 
 TEST(ShardedTensor, FlattenedPiecesNarrowAlongTheFirstAxis) {
-  const auto shard = ShardedTensor::from_rank_offsets_flat("key", counting({5}, 4), {4, 7}, {{0, 1, 2}, {1, 3, 5}}, {4, 9});
+  const auto shard = ShardedTensor::from_rank_offsets_flat("key", counting({5}, 4), {4, 7},
+                                                           {{0, 1, 2}, {1, 3, 5}}, {4, 9});
   EXPECT_THAT(shard.global_shape, ElementsAre(8, 35));
   EXPECT_THAT(shard.global_offset, ElementsAre(4, 21));
   const auto row = shard.narrow(0, 0, 1).at(0);
@@ -130,7 +135,8 @@ class ShardedTensorValidation : public ::testing::Test {
   /// The message for a sound shard after `damage`.
   template <typename Damage>
   static std::string refusal(Damage&& damage) {
-    auto shard = ShardedTensor::from_rank_offsets("key", counting({1, 3, 7, 9}), {{0, 0, 10}, {2, 3, 6}});
+    auto shard =
+        ShardedTensor::from_rank_offsets("key", counting({1, 3, 7, 9}), {{0, 0, 10}, {2, 3, 6}});
     damage(shard);
     const CheckpointError error = error_of([&] { shard.validate(); });
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
@@ -140,13 +146,26 @@ class ShardedTensorValidation : public ::testing::Test {
 };
 
 TEST_F(ShardedTensorValidation, UsesMegatronsWords) {
-  EXPECT_THAT(refusal([](auto& shard) { shard.local_shape = {1, 2, 7, 9}; }), HasSubstr("Data shape should match `local_shape` attribute for ShardedTensor(key='key', "));
-  EXPECT_THAT(refusal([](auto& shard) { shard.dtype = DType::kBFloat16; }), HasSubstr("Data dtype should match `dtype` attribute for"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.global_offset = {0, 0, 21}; }), HasSubstr("Global offset dimensions should be equal to global shape dimensions for"));
+  EXPECT_THAT(
+      refusal([](auto& shard) {
+        shard.local_shape = {1, 2, 7, 9};
+      }),
+      HasSubstr("Data shape should match `local_shape` attribute for ShardedTensor(key='key', "));
+  EXPECT_THAT(refusal([](auto& shard) { shard.dtype = DType::kBFloat16; }),
+              HasSubstr("Data dtype should match `dtype` attribute for"));
+  EXPECT_THAT(refusal([](auto& shard) {
+                shard.global_offset = {0, 0, 21};
+              }),
+              HasSubstr("Global offset dimensions should be equal to global shape dimensions for"));
   EXPECT_THAT(refusal([](auto& shard) { shard.prepend_axis_num = 1; }),
-              HasSubstr("Local shape together with `prepend_axis_num` dimensions should be equal to global shape dimensions for"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.global_offset[2] = 20; }), HasSubstr("Global offset (20) must be divisible by local shape (7) for"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.flattened_range = FlattenedRange{0, 189}; }), HasSubstr("Data should be 1D for a flattened ShardedTensor"));
+              HasSubstr("Local shape together with `prepend_axis_num` dimensions should be equal "
+                        "to global shape dimensions for"));
+  EXPECT_THAT(refusal([](auto& shard) { shard.global_offset[2] = 20; }),
+              HasSubstr("Global offset (20) must be divisible by local shape (7) for"));
+  EXPECT_THAT(refusal([](auto& shard) {
+                shard.flattened_range = FlattenedRange{0, 189};
+              }),
+              HasSubstr("Data should be 1D for a flattened ShardedTensor"));
   EXPECT_THAT(refusal([](auto& shard) {
                 shard.data = counting({5});
                 shard.flattened_range = FlattenedRange{0, 6};
@@ -155,13 +174,26 @@ TEST_F(ShardedTensorValidation, UsesMegatronsWords) {
 }
 
 TEST_F(ShardedTensorValidation, FindsWhatMegatronDoesNotLookFor) {
-  EXPECT_THAT(refusal([](auto& shard) { shard.global_offset[2] = 42; }), HasSubstr("does not lie inside"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.global_offset[2] = -7; }), HasSubstr("does not lie inside"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.axis_fragmentations = Shape{10, 1, 3, 1}; }), HasSubstr("beyond the 3 pieces"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.axis_fragmentations = Shape{10, 1, 6}; }), HasSubstr("`axis_fragmentations`"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.axis_fragmentations = Shape{10, 1, 6, 0}; }), HasSubstr("`axis_fragmentations`"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.prepend_axis_num = -1; }), HasSubstr("`prepend_axis_num`"));
-  EXPECT_THAT(refusal([](auto& shard) { shard.global_shape[0] = INT64_MAX; }), HasSubstr("64 bits"));
+  EXPECT_THAT(refusal([](auto& shard) { shard.global_offset[2] = 42; }),
+              HasSubstr("does not lie inside"));
+  EXPECT_THAT(refusal([](auto& shard) { shard.global_offset[2] = -7; }),
+              HasSubstr("does not lie inside"));
+  EXPECT_THAT(refusal([](auto& shard) {
+                shard.axis_fragmentations = Shape{10, 1, 3, 1};
+              }),
+              HasSubstr("beyond the 3 pieces"));
+  EXPECT_THAT(refusal([](auto& shard) {
+                shard.axis_fragmentations = Shape{10, 1, 6};
+              }),
+              HasSubstr("`axis_fragmentations`"));
+  EXPECT_THAT(refusal([](auto& shard) {
+                shard.axis_fragmentations = Shape{10, 1, 6, 0};
+              }),
+              HasSubstr("`axis_fragmentations`"));
+  EXPECT_THAT(refusal([](auto& shard) { shard.prepend_axis_num = -1; }),
+              HasSubstr("`prepend_axis_num`"));
+  EXPECT_THAT(refusal([](auto& shard) { shard.global_shape[0] = INT64_MAX; }),
+              HasSubstr("64 bits"));
   EXPECT_THAT(refusal([](auto& shard) {
                 shard.data.reset();
                 shard.flattened_range = FlattenedRange{0, 190};
@@ -170,66 +202,97 @@ TEST_F(ShardedTensorValidation, FindsWhatMegatronDoesNotLookFor) {
 }
 
 TEST_F(ShardedTensorValidation, RefusesGlobalShapesThatOverflow) {
-  EXPECT_THAT(error_of([] { ShardedTensor::from_rank_offsets("key", counting({2}), {{0, 0, INT64_MAX}}); }).message(), HasSubstr("64 bits"));
-  EXPECT_THAT(error_of([] { ShardedTensor::from_rank_offsets("key", counting({2}), {}, {.prepend_axis_num = 64}); }).message(), HasSubstr("limit: 64"));
+  EXPECT_THAT(error_of([] {
+                ShardedTensor::from_rank_offsets("key", counting({2}), {{0, 0, INT64_MAX}});
+              }).message(),
+              HasSubstr("64 bits"));
+  EXPECT_THAT(error_of([] {
+                ShardedTensor::from_rank_offsets("key", counting({2}), {},
+                                                 {.prepend_axis_num = 64});
+              }).message(),
+              HasSubstr("limit: 64"));
 }
 
 TEST_F(ShardedTensorValidation, FlattenedConstructorChecksTheSlice) {
-  EXPECT_EQ(error_of([] { ShardedTensor::from_rank_offsets_flat("key", counting({2, 2}), {4, 7}, {}, {0, 4}); }).message(),
+  EXPECT_EQ(error_of([] {
+              ShardedTensor::from_rank_offsets_flat("key", counting({2, 2}), {4, 7}, {}, {0, 4});
+            }).message(),
             "Flattened ShardedTensor requires 1D data, got shape: (2, 2)");
-  EXPECT_EQ(error_of([] { ShardedTensor::from_rank_offsets_flat("key", counting({5}), {4, 7}, {}, {4, 8}); }).message(),
+  EXPECT_EQ(error_of([] {
+              ShardedTensor::from_rank_offsets_flat("key", counting({5}), {4, 7}, {}, {4, 8});
+            }).message(),
             "Flattened ShardedTensor data length (5) must meet the slice length: 4");
-  EXPECT_THAT(error_of([] { ShardedTensor::from_rank_offsets_flat("key", counting({5}), {4, 7}, {}, {24, 29}); }).message(), HasSubstr("flattened range [24, 29)"));
+  EXPECT_THAT(error_of([] {
+                ShardedTensor::from_rank_offsets_flat("key", counting({5}), {4, 7}, {}, {24, 29});
+              }).message(),
+              HasSubstr("flattened range [24, 29)"));
 }
 
 TEST(ShardedTensor, PiecesAnywhereAreIrregularUnlessTheyFitAGrid) {
-  EXPECT_THAT(*ShardedTensor::from_box("k", counting({2, 3}), {8, 3}, {4, 0}).axis_fragmentations, ElementsAre(4, 1));
+  EXPECT_THAT(*ShardedTensor::from_box("k", counting({2, 3}), {8, 3}, {4, 0}).axis_fragmentations,
+              ElementsAre(4, 1));
   const auto uneven = ShardedTensor::from_box("k", counting({3}), {8}, {5});
   EXPECT_EQ(uneven.axis_fragmentations, std::nullopt);
   EXPECT_EQ(error_of([&] { uneven.chunk_coordinates(); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(ShardedTensor::from_box("k", counting({0}), {8}, {8}).axis_fragmentations, std::nullopt) << "an empty shard at the end";
-  EXPECT_EQ(error_of([] { ShardedTensor::from_box("k", counting({3}), {8}, {6}); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ShardedTensor::from_box("k", counting({0}), {8}, {8}).axis_fragmentations, std::nullopt)
+      << "an empty shard at the end";
+  EXPECT_EQ(error_of([] { ShardedTensor::from_box("k", counting({3}), {8}, {6}); }).code(),
+            ErrorCode::kInvalidArgument);
 }
 
 TEST(ShardedTensor, PrependedAxesStandInTheGlobalBox) {
-  const auto shard = ShardedTensor::from_rank_offsets("k", counting({3, 4}), {{0, 2, 5}, {2, 1, 2}}, {.prepend_axis_num = 1});
+  const auto shard = ShardedTensor::from_rank_offsets("k", counting({3, 4}), {{0, 2, 5}, {2, 1, 2}},
+                                                      {.prepend_axis_num = 1});
   EXPECT_THAT(shard.global_shape, ElementsAre(5, 3, 8));
   EXPECT_EQ(shard.global_box(), (Box{{2, 0, 4}, {1, 3, 4}}));
   EXPECT_THAT(shard.chunk_coordinates(), ElementsAre(2, 0, 1));
 }
 
 TEST(ShardedTensor, FlatRangeKnowsItsElements) {
-  const auto shard = ShardedTensor::from_flat_range("k", counting({5}, 4), {4, 7}, {8, 35}, {4, 21}, {4, 9});
+  const auto shard =
+      ShardedTensor::from_flat_range("k", counting({5}, 4), {4, 7}, {8, 35}, {4, 21}, {4, 9});
   EXPECT_EQ(shard.numel(), 5);
   EXPECT_THAT(shard.data_shape(), ElementsAre(5));
   EXPECT_THAT(*shard.axis_fragmentations, ElementsAre(2, 5));
 }
 
 TEST(ShardedTensor, NarrowsWithoutData) {
-  const auto shard = ShardedTensor::from_rank_offsets("k", counting({4}), {{0, 1, 2}}).without_data();
+  const auto shard =
+      ShardedTensor::from_rank_offsets("k", counting({4}), {{0, 1, 2}}).without_data();
   EXPECT_EQ(shard.data, std::nullopt);
   EXPECT_THAT(shard.narrow(0, 1, 2).at(0).global_shape, ElementsAre(4));
 }
 
 TEST(ShardedTensor, NarrowRefusesWhatIsNotThere) {
   const auto shard = ShardedTensor::from_rank_offsets("k", counting({4}), {{0, 1, 2}});
-  for (const auto& [axis, start, length] : {std::tuple(1, 0, 1), {-1, 0, 1}, {0, 3, 2}, {0, -1, 1}, {0, 0, -1}}) {
-    EXPECT_EQ(error_of([&, a = axis, s = start, n = length] { shard.narrow(a, s, n); }).code(), ErrorCode::kInvalidArgument);
+  for (const auto& [axis, start, length] :
+       {std::tuple(1, 0, 1), {-1, 0, 1}, {0, 3, 2}, {0, -1, 1}, {0, 0, -1}}) {
+    EXPECT_EQ(error_of([&, a = axis, s = start, n = length] { shard.narrow(a, s, n); }).code(),
+              ErrorCode::kInvalidArgument);
   }
   EXPECT_EQ(error_of([&] { shard.narrow(0, 1, INT64_MAX); }).code(), ErrorCode::kInvalidArgument);
   const auto uneven = ShardedTensor::from_box("k", counting({3}), {8}, {5});
-  EXPECT_THAT(error_of([&] { uneven.narrow(0, 0, 1); }).message(), HasSubstr("Only regular grid of local tensors is supported for narrowing, got: ShardedTensor"));
+  EXPECT_THAT(
+      error_of([&] { uneven.narrow(0, 0, 1); }).message(),
+      HasSubstr(
+          "Only regular grid of local tensors is supported for narrowing, got: ShardedTensor"));
 }
 
 TEST(ShardedTensor, PrintsLikeMegatron) {
-  EXPECT_EQ(to_string(ShardedTensor::from_rank_offsets_flat("a'b", counting({5}), {4, 7}, {{0, 1, 2}}, {4, 9}, {.replica_id = {0, 1}})),
-            "ShardedTensor(key='a\\'b', dtype=torch.float32, local_shape=(4, 7), global_shape=(8, 7), global_offset=(4, 0), axis_fragmentations=(2, 1), "
-            "replica_id=(0, 1), prepend_axis_num=0, allow_shape_mismatch=False, flattened_range=slice(4, 9, None))");
+  EXPECT_EQ(to_string(ShardedTensor::from_rank_offsets_flat(
+                "a'b", counting({5}), {4, 7}, {{0, 1, 2}}, {4, 9}, {.replica_id = {0, 1}})),
+            "ShardedTensor(key='a\\'b', dtype=torch.float32, local_shape=(4, 7), global_shape=(8, "
+            "7), global_offset=(4, 0), axis_fragmentations=(2, 1), "
+            "replica_id=(0, 1), prepend_axis_num=0, allow_shape_mismatch=False, "
+            "flattened_range=slice(4, 9, None))");
 }
 
 TEST(ReplicaId, MainIsAllZero) {
-  for (const ReplicaId& main : {ReplicaId(0), ReplicaId{0}, ReplicaId{0, 0}, ReplicaId(Shape{})}) EXPECT_TRUE(main.is_main()) << to_string(main);
-  for (const ReplicaId& other : {ReplicaId(1), ReplicaId(2), ReplicaId{1}, ReplicaId{1, 0}, ReplicaId{1, 1, 1}}) EXPECT_FALSE(other.is_main()) << to_string(other);
+  for (const ReplicaId& main : {ReplicaId(0), ReplicaId{0}, ReplicaId{0, 0}, ReplicaId(Shape{})})
+    EXPECT_TRUE(main.is_main()) << to_string(main);
+  for (const ReplicaId& other :
+       {ReplicaId(1), ReplicaId(2), ReplicaId{1}, ReplicaId{1, 0}, ReplicaId{1, 1, 1}})
+    EXPECT_FALSE(other.is_main()) << to_string(other);
 }
 
 TEST(ReplicaId, TupleAndNumberAreDifferent) {

@@ -11,8 +11,8 @@ namespace {
 using testing::decode;
 using testing::encode;
 using testing::error_of;
-using testing::Json;
 using ::testing::HasSubstr;
+using testing::Json;
 
 TEST(ShardedTree, SplitsAgreeWithMegatron) {
   for (const Json& expected : testing::recorded("megatron_trees.json", "split")) {
@@ -21,7 +21,8 @@ TEST(ShardedTree, SplitsAgreeWithMegatron) {
     const Split save = split_for_save(tree);
     EXPECT_EQ(Json::array({encode(save.sharded), encode(save.common)}), expected["save"]);
     const LoadRequest load = split_for_load(without_empty_ranges(tree));
-    EXPECT_EQ(Json::array({encode(load.sharded), encode(load.local), encode(load.factories)}), expected["load"]);
+    EXPECT_EQ(Json::array({encode(load.sharded), encode(load.local), encode(load.factories)}),
+              expected["load"]);
     EXPECT_EQ(encode(tree), expected["tree"]) << "the tree itself has changed";
   }
 }
@@ -30,7 +31,9 @@ TEST(ShardedTree, FactoryMergesAgreeWithMegatron) {
   int refused = 0;
   for (const Json& expected : testing::recorded("megatron_trees.json", "factory_merge")) {
     SCOPED_TRACE(expected.dump());
-    const auto merged = [&] { return merge_factories(decode(expected["into"]), decode(expected["factories"])); };
+    const auto merged = [&] {
+      return merge_factories(decode(expected["into"]), decode(expected["factories"]));
+    };
     if (expected.contains("result")) {
       EXPECT_EQ(encode(merged()), expected["result"]);
       continue;
@@ -50,7 +53,8 @@ TEST(ShardedTree, PrefixesAgreeWithMegatron) {
     add_prefix_for_sharding(added, "p.");
     EXPECT_EQ(encode(added), expected["add"]["result"]);
     Value mapped = tree;
-    const std::vector<std::pair<std::string, std::string>> prefixes = {{"a.b.", "first."}, {"a.", "second."}};
+    const std::vector<std::pair<std::string, std::string>> prefixes = {{"a.b.", "first."},
+                                                                       {"a.", "second."}};
     apply_prefix_mapping(mapped, prefixes);
     EXPECT_EQ(encode(mapped), expected["map"]["result"]);
     Value replaced = tree;
@@ -58,7 +62,8 @@ TEST(ShardedTree, PrefixesAgreeWithMegatron) {
       replace_prefix_for_sharding(replaced, "a.", "z.");
       EXPECT_EQ(encode(replaced), expected["replace"]["result"]);
     } else {
-      EXPECT_EQ(error_of([&] { replace_prefix_for_sharding(replaced, "a.", "z."); }).message(), expected["replace"]["message"].get<std::string>());
+      EXPECT_EQ(error_of([&] { replace_prefix_for_sharding(replaced, "a.", "z."); }).message(),
+                expected["replace"]["message"].get<std::string>());
       EXPECT_EQ(encode(replaced), expected["tree"]) << "half of the keys were replaced";
       ++refused;
     }
@@ -68,9 +73,13 @@ TEST(ShardedTree, PrefixesAgreeWithMegatron) {
 }
 
 TEST(ShardedTree, BuildAndMergeOneTensorOfSeveral) {
-  ShardedTensorFactory factory{.key = "a", .data = Tensor::zeros(DType::kFloat32, {3}), .replica_id = {0, 1}};
-  factory.build = [](const std::string& key, const Tensor& data, const ReplicaId& replica_id, std::optional<FlattenedRange>) {
-    return Value::dict({{"level", Value::dict({{"part", ShardedTensor::whole(key + "part", data, {.replica_id = replica_id})}})}});
+  ShardedTensorFactory factory{
+      .key = "a", .data = Tensor::zeros(DType::kFloat32, {3}), .replica_id = {0, 1}};
+  factory.build = [](const std::string& key, const Tensor& data, const ReplicaId& replica_id,
+                     std::optional<FlattenedRange>) {
+    return Value::dict(
+        {{"level", Value::dict({{"part", ShardedTensor::whole(key + "part", data,
+                                                              {.replica_id = replica_id})}})}});
   };
   factory.merge = [](const Value& loaded) { return loaded.at("level").at("part"); };
   const Value state = Value::dict({{"x", 1}, {"w", factory}});
@@ -81,8 +90,11 @@ TEST(ShardedTree, BuildAndMergeOneTensorOfSeveral) {
   EXPECT_EQ(built.replica_id, (ReplicaId{0, 1}));
 
   const LoadRequest request = split_for_load(state);
-  EXPECT_EQ(request.factories.at("w").as_factory().data.numel(), 0) << "the data must not be kept alive";
-  Value loaded = map_leaves(request.sharded, [](const Value& leaf) { return Value("read " + leaf.as_sharded_tensor().key); });
+  EXPECT_EQ(request.factories.at("w").as_factory().data.numel(), 0)
+      << "the data must not be kept alive";
+  Value loaded = map_leaves(request.sharded, [](const Value& leaf) {
+    return Value("read " + leaf.as_sharded_tensor().key);
+  });
   loaded = merge(merge(Value::dict({{"x", 1}}), request.local), loaded);
   EXPECT_EQ(merge_factories(std::move(loaded), request.factories).at("w"), Value("read apart"));
 }
@@ -90,18 +102,30 @@ TEST(ShardedTree, BuildAndMergeOneTensorOfSeveral) {
 TEST(ShardedTree, FactoriesWithoutFunctionsAreRefused) {
   const Value state = Value::dict({{"w", ShardedTensorFactory{.key = "the key"}}});
   EXPECT_EQ(error_of([&] { apply_factories(state); }).context().key, "the key");
-  EXPECT_EQ(error_of([&] { merge_factories(Value::dict({{"w", 1}}), state); }).context().key, "the key");
+  EXPECT_EQ(error_of([&] {
+              merge_factories(Value::dict({{"w", 1}}), state);
+            })
+                .context()
+                .key,
+            "the key");
 }
 
 TEST(ShardedTree, LocalObjectsComeBackUnwrapped) {
-  const Value state = Value::dict({{"groups", Value::list({Value::dict({{"lr", 0.5}, {"params", LocalNonpersistentObject{Value::list({0, 1})}}})})}});
-  EXPECT_EQ(encode(split_for_load(state).local), Json::parse(R"({"dict": [["groups", [{"dict": [["params", [0, 1]]]}]]]})"));
+  const Value state = Value::dict(
+      {{"groups",
+        Value::list({Value::dict(
+            {{"lr", 0.5}, {"params", LocalNonpersistentObject{Value::list({0, 1})}}})})}});
+  EXPECT_EQ(encode(split_for_load(state).local),
+            Json::parse(R"({"dict": [["groups", [{"dict": [["params", [0, 1]]]}]]]})"));
   EXPECT_FALSE(split_for_save(state).common.at("groups").items()[0].contains("params"));
 }
 
 TEST(ShardedTree, MergeErrorsNameThePlace) {
-  const Value factories = split_for_load(decode(Json::parse(R"({"dict": [["a", [{"factory": "k"}]]]})"))).factories;
-  EXPECT_THAT(error_of([&] { merge_factories(decode(Json::parse(R"({"dict": [["a", []]]})")), factories); }).message(),
+  const Value factories =
+      split_for_load(decode(Json::parse(R"({"dict": [["a", [{"factory": "k"}]]]})"))).factories;
+  EXPECT_THAT(error_of([&] {
+                merge_factories(decode(Json::parse(R"({"dict": [["a", []]]})")), factories);
+              }).message(),
               HasSubstr("Dict key 0 out of bound for list of length 0 (at level ('a',))"));
 }
 

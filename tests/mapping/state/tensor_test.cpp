@@ -11,8 +11,8 @@
 namespace dckpt {
 namespace {
 
-using testing::error_of;
 using ::testing::ElementsAre;
+using testing::error_of;
 
 /// 0, 1, 2, … as int32.
 Tensor counting(Shape shape) {
@@ -38,7 +38,8 @@ TEST(Tensor, DefaultIsEmpty) {
 TEST(Tensor, OwnerLivesAsLongAsAnyCopy) {
   auto memory = std::make_shared<std::array<float, 6>>();
   std::weak_ptr<const void> watched = memory;
-  auto part = std::make_unique<Tensor>(Tensor(DType::kFloat32, {2, 3}, {3, 1}, memory->data(), memory).narrow(0, 1, 1));
+  auto part = std::make_unique<Tensor>(
+      Tensor(DType::kFloat32, {2, 3}, {3, 1}, memory->data(), memory).narrow(0, 1, 1));
   memory.reset();
   EXPECT_FALSE(watched.expired());
   part.reset();
@@ -52,16 +53,21 @@ TEST(Tensor, AllocationIsAlignedAndCanBeZeroed) {
 }
 
 TEST(Tensor, RefusesShapesThatNoMemoryHolds) {
-  EXPECT_EQ(error_of([] { Tensor::empty(DType::kFloat32, {INT64_MAX}); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error_of([] { Tensor::empty(DType::kFloat32, {-1}); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error_of([] { Tensor::described(DType::kUInt8, Shape(kMaxDims + 1, 1)); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(Tensor::described(DType::kUInt8, {INT64_MAX}).nbytes(), static_cast<std::uint64_t>(INT64_MAX));
+  EXPECT_EQ(error_of([] { Tensor::empty(DType::kFloat32, {INT64_MAX}); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([] { Tensor::empty(DType::kFloat32, {-1}); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([] { Tensor::described(DType::kUInt8, Shape(kMaxDims + 1, 1)); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Tensor::described(DType::kUInt8, {INT64_MAX}).nbytes(),
+            static_cast<std::uint64_t>(INT64_MAX));
 }
 
 TEST(Tensor, FromBytesNeedsTheExactSize) {
   const Tensor tensor = counting({2, 2});
   EXPECT_TRUE(equal(Tensor::from_bytes(DType::kInt32, {2, 2}, tensor.bytes()), tensor));
-  EXPECT_EQ(error_of([&] { Tensor::from_bytes(DType::kInt32, {5}, tensor.bytes()); }).message(), "int32 (5,) needs 20 bytes, got 16");
+  EXPECT_EQ(error_of([&] { Tensor::from_bytes(DType::kInt32, {5}, tensor.bytes()); }).message(),
+            "int32 (5,) needs 20 bytes, got 16");
 }
 
 TEST(Tensor, NarrowSharesTheElements) {
@@ -76,8 +82,15 @@ TEST(Tensor, NarrowSharesTheElements) {
 TEST(Tensor, NarrowStaysInside) {
   const Tensor tensor = counting({3, 4});
   EXPECT_EQ(tensor.narrow(0, 3, 0).numel(), 0);
-  for (const auto& [axis, start, length] : {std::tuple<std::size_t, std::int64_t, std::int64_t>(2, 0, 1), {0, 4, 0}, {0, 2, 2}, {0, -1, 1}, {0, 1, INT64_MAX}, {0, 0, -1}}) {
-    EXPECT_EQ(error_of([&, a = axis, s = start, n = length] { tensor.narrow(a, s, n); }).code(), ErrorCode::kInvalidArgument);
+  for (const auto& [axis, start, length] :
+       {std::tuple<std::size_t, std::int64_t, std::int64_t>(2, 0, 1),
+        {0, 4, 0},
+        {0, 2, 2},
+        {0, -1, 1},
+        {0, 1, INT64_MAX},
+        {0, 0, -1}}) {
+    EXPECT_EQ(error_of([&, a = axis, s = start, n = length] { tensor.narrow(a, s, n); }).code(),
+              ErrorCode::kInvalidArgument);
   }
 }
 
@@ -93,7 +106,8 @@ TEST(Tensor, ViewKeepsTheOrder) {
   const Tensor tensor = counting({3, 4});
   EXPECT_THAT(values(tensor.view({2, 6}).narrow(0, 1, 1)), ElementsAre(6, 7, 8, 9, 10, 11));
   EXPECT_EQ(error_of([&] { tensor.view({5}); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { tensor.narrow(1, 0, 2).view({6}); }).code(), ErrorCode::kInvalidArgument) << "the elements are not contiguous";
+  EXPECT_EQ(error_of([&] { tensor.narrow(1, 0, 2).view({6}); }).code(), ErrorCode::kInvalidArgument)
+      << "the elements are not contiguous";
 }
 
 TEST(Tensor, ContiguousCopiesOnlyWhatIsStrided) {
@@ -108,7 +122,10 @@ TEST(Tensor, WithoutElementsThereAreNoBytes) {
   EXPECT_FALSE(described.has_data());
   EXPECT_EQ(error_of([&] { described.bytes(); }).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of([&] { equal(described, described); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error_of([] { Tensor::in_file(DType::kInt32, {2, 2}, {1, 2}, {}).contiguous(); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([] {
+              Tensor::in_file(DType::kInt32, {2, 2}, {1, 2}, {}).contiguous();
+            }).code(),
+            ErrorCode::kInvalidArgument);
   EXPECT_TRUE(Tensor::described(DType::kInt32, {0}).has_data());
 }
 
@@ -118,12 +135,16 @@ TEST(Tensor, EqualComparesTypeShapeAndBytes) {
   EXPECT_FALSE(equal(tensor, tensor.view({3, 2})));
   EXPECT_FALSE(equal(tensor, Tensor::from_bytes(DType::kFloat32, {2, 3}, tensor.bytes())));
   const std::uint32_t nan = 0x7FC00001;
-  const Tensor with_nan = Tensor::from_bytes(DType::kFloat32, {1}, std::as_bytes(std::span(&nan, 1)));
+  const Tensor with_nan =
+      Tensor::from_bytes(DType::kFloat32, {1}, std::as_bytes(std::span(&nan, 1)));
   EXPECT_TRUE(equal(with_nan, with_nan));
 }
 
 TEST(Tensor, StridesMustMatchTheShape) {
-  EXPECT_EQ(error_of([] { Tensor(DType::kInt32, {2, 3}, {1}, nullptr, nullptr); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([] {
+              Tensor(DType::kInt32, {2, 3}, {1}, nullptr, nullptr);
+            }).code(),
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

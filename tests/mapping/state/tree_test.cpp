@@ -9,12 +9,14 @@ namespace dckpt {
 namespace {
 
 using testing::decode;
-using testing::encode;
-using testing::Json;
 using ::testing::ElementsAre;
+using testing::encode;
 using ::testing::HasSubstr;
+using testing::Json;
 
-bool is_sharded(const Value& leaf) { return leaf.is_sharded(); }
+bool is_sharded(const Value& leaf) {
+  return leaf.is_sharded();
+}
 
 Value nested(std::size_t levels, Value inside = 1) {
   for (; levels > 0; --levels) inside = Value::list({std::move(inside)});
@@ -30,9 +32,14 @@ Value shared_pairs(int levels) {
 
 TEST(VisitLeaves, ComesByInOrderWithPaths) {
   std::vector<std::string> seen;
-  visit_leaves(decode(Json::parse(R"({"dict": [["b", [1, {"tuple": [2]}]], [7, {"dict": [["x", 3], ["empty", []]]}], [true, 4]]})")),
-               [&](const KeyPath& path, const Value& leaf) { seen.push_back(to_string(path) + " " + encode(leaf).dump()); });
-  EXPECT_THAT(seen, ElementsAre("('b', 0) 1", R"(('b', 1) {"tuple":[2]})", "(7, 'x') 3", "('True',) 4"));
+  visit_leaves(
+      decode(Json::parse(
+          R"({"dict": [["b", [1, {"tuple": [2]}]], [7, {"dict": [["x", 3], ["empty", []]]}], [true, 4]]})")),
+      [&](const KeyPath& path, const Value& leaf) {
+        seen.push_back(to_string(path) + " " + encode(leaf).dump());
+      });
+  EXPECT_THAT(seen,
+              ElementsAre("('b', 0) 1", R"(('b', 1) {"tuple":[2]})", "(7, 'x') 3", "('True',) 4"));
 }
 
 TEST(VisitLeaves, RefusesTreesBeyondTheLimits) {
@@ -40,20 +47,28 @@ TEST(VisitLeaves, RefusesTreesBeyondTheLimits) {
   const auto count = [&](const KeyPath&, const Value&) { ++leaves; };
   visit_leaves(nested(kMaxTreeDepth), count);
   EXPECT_EQ(leaves, 1);
-  EXPECT_EQ(testing::error_of([&] { visit_leaves(nested(kMaxTreeDepth + 1), count); }).code(), ErrorCode::kUnsupported);
-  EXPECT_EQ(testing::error_of([&] { visit_leaves(shared_pairs(60), count); }).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(testing::error_of([&] { visit_leaves(nested(kMaxTreeDepth + 1), count); }).code(),
+            ErrorCode::kUnsupported);
+  EXPECT_EQ(testing::error_of([&] { visit_leaves(shared_pairs(60), count); }).code(),
+            ErrorCode::kUnsupported);
 }
 
 TEST(MapLeaves, LeavesOtherCopiesAlone) {
-  const Value tree = decode(Json::parse(R"({"dict": [["a", [1, 2]], ["b", {"dict": [["c", 3]]}]]})"));
-  const Value mapped = map_leaves(tree, [](const Value& leaf) { return Value(leaf.as_int() * 10); });
-  EXPECT_EQ(encode(mapped), Json::parse(R"({"dict": [["a", [10, 20]], ["b", {"dict": [["c", 30]]}]]})"));
+  const Value tree =
+      decode(Json::parse(R"({"dict": [["a", [1, 2]], ["b", {"dict": [["c", 3]]}]]})"));
+  const Value mapped =
+      map_leaves(tree, [](const Value& leaf) { return Value(leaf.as_int() * 10); });
+  EXPECT_EQ(encode(mapped),
+            Json::parse(R"({"dict": [["a", [10, 20]], ["b", {"dict": [["c", 30]]}]]})"));
   EXPECT_EQ(tree.at("a").items()[0], Value(1));
 }
 
 TEST(MapLeaves, DoesNotEnterWhatItReturned) {
   int calls = 0;
-  map_leaves(Value::list({1}), [&](const Value&) { ++calls; return Value::list({2, 3}); });
+  map_leaves(Value::list({1}), [&](const Value&) {
+    ++calls;
+    return Value::list({2, 3});
+  });
   EXPECT_EQ(calls, 1);
 }
 
@@ -70,13 +85,16 @@ TEST(ExtractMatching, AgreesWithMegatron) {
 }
 
 TEST(ExtractMatching, RefusesALeaf) {
-  EXPECT_EQ(testing::error_of([] { extract_matching(Value(1), is_sharded); }).message(), "Unexpected top-level object type: int");
+  EXPECT_EQ(testing::error_of([] { extract_matching(Value(1), is_sharded); }).message(),
+            "Unexpected top-level object type: int");
 }
 
 /// Megatron says "level" and "key" and prints whole values; what has to agree is which error it is.
 std::string gist(const std::string& message) {
-  for (const char* const kind : {"Duplicate non-dict and non-list values", "Cannot merge two lists with different lengths", "out of bound for list of length",
-                                 "Different dict keys encountered", "non-integer type encountered in a list-dict merge"}) {
+  for (const char* const kind :
+       {"Duplicate non-dict and non-list values", "Cannot merge two lists with different lengths",
+        "out of bound for list of length", "Different dict keys encountered",
+        "non-integer type encountered in a list-dict merge"}) {
     if (message.find(kind) != std::string::npos) return kind;
   }
   return message;
@@ -101,9 +119,11 @@ TEST(Merge, AgreesWithMegatron) {
 
 TEST(Merge, NamesThePlaceOfADuplicate) {
   const Value left = decode(Json::parse(R"({"dict": [["a", [1, {"dict": [["b", "old"]]}]]]})"));
-  const Value right = decode(Json::parse(R"({"dict": [["a", {"dict": [[1, {"dict": [["b", 5]]}]]}]]})"));
+  const Value right =
+      decode(Json::parse(R"({"dict": [["a", {"dict": [[1, {"dict": [["b", 5]]}]]}]]})"));
   EXPECT_EQ(testing::error_of([&] { merge(left, right, {.positions = true}); }).message(),
-            "Duplicate non-dict and non-list values encountered: `'old'` and `5` (at level ('a', 1, 'b'))");
+            "Duplicate non-dict and non-list values encountered: `'old'` and `5` (at level ('a', "
+            "1, 'b'))");
 }
 
 TEST(Merge, KeepsBothInputs) {
@@ -120,7 +140,9 @@ TEST(SetElement, AgreesWithTorch) {
     Value root = Value::dict();
     for (const Json& step : expected["set"]) {
       KeyPath path;
-      for (const Json& element : step[0]) path.push_back(element.is_string() ? PathElement(element.get<std::string>()) : PathElement(element.get<std::int64_t>()));
+      for (const Json& element : step[0])
+        path.push_back(element.is_string() ? PathElement(element.get<std::string>())
+                                           : PathElement(element.get<std::int64_t>()));
       const Value value = decode(step[1]);
       set_element(root, path, value);
       ASSERT_NE(find_element(root, path), nullptr);
@@ -132,8 +154,10 @@ TEST(SetElement, AgreesWithTorch) {
 
 TEST(SetElement, RefusesPathsThatContradictTheTree) {
   Value root = Value::dict({{"a", 1}, {"d", Value::dict({{"x", 1}})}, {"l", Value::list({1})}});
-  for (const KeyPath& path : {KeyPath{"a", "b"}, KeyPath{"a", 0}, KeyPath{"d", 0}, KeyPath{"l", "x"}, KeyPath{"l", -1}, KeyPath{0}}) {
-    EXPECT_EQ(testing::error_of([&] { set_element(root, path, 2); }).code(), ErrorCode::kCorrupt) << to_string(path);
+  for (const KeyPath& path : {KeyPath{"a", "b"}, KeyPath{"a", 0}, KeyPath{"d", 0},
+                              KeyPath{"l", "x"}, KeyPath{"l", -1}, KeyPath{0}}) {
+    EXPECT_EQ(testing::error_of([&] { set_element(root, path, 2); }).code(), ErrorCode::kCorrupt)
+        << to_string(path);
   }
 }
 
@@ -142,8 +166,14 @@ TEST(SetElement, FillsNoMoreThanAllowed) {
   EXPECT_EQ(set_element(root, {"l", 3, 2}, 1, 5), 5u);
   EXPECT_EQ(encode(root), Json::parse(R"({"dict": [["l", [null, null, null, [null, null, 1]]]]})"));
   Value other;
-  EXPECT_THAT(testing::error_of([&] { set_element(other, {"l", 3, 3}, 1, 5); }).message(), HasSubstr("too far beyond"));
-  EXPECT_THAT(testing::error_of([&] { set_element(other, {"m", INT64_MAX}, 1); }).message(), HasSubstr("too far beyond"));
+  EXPECT_THAT(testing::error_of([&] {
+                set_element(other, {"l", 3, 3}, 1, 5);
+              }).message(),
+              HasSubstr("too far beyond"));
+  EXPECT_THAT(testing::error_of([&] {
+                set_element(other, {"m", INT64_MAX}, 1);
+              }).message(),
+              HasSubstr("too far beyond"));
 }
 
 TEST(SetElement, RefusesPathsBeyondTheDepthLimit) {
@@ -154,7 +184,8 @@ TEST(SetElement, RefusesPathsBeyondTheDepthLimit) {
 
 TEST(FindElement, GivesNullWhereNothingIs) {
   const Value root = Value::dict({{"l", Value::list({1})}});
-  for (const KeyPath& path : {KeyPath{"x"}, KeyPath{"l", 1}, KeyPath{"l", -1}, KeyPath{"l", "0"}, KeyPath{"l", 0, 0}, KeyPath{0}}) {
+  for (const KeyPath& path : {KeyPath{"x"}, KeyPath{"l", 1}, KeyPath{"l", -1}, KeyPath{"l", "0"},
+                              KeyPath{"l", 0, 0}, KeyPath{0}}) {
     EXPECT_EQ(find_element(root, path), nullptr) << to_string(path);
   }
   EXPECT_EQ(*find_element(root, {"l", 0}), Value(1));

@@ -24,7 +24,8 @@ TEST(ValueEquality, AgreesWithPythonForAllPairs) {
     for (std::size_t j = 0; j < values.size(); ++j) {
       const bool same = equal[i][j] == 1;
       EXPECT_EQ(values[i] == values[j], same) << texts[i] << " and " << texts[j];
-      EXPECT_TRUE(!same || hash_value(values[i]) == hash_value(values[j])) << texts[i] << " and " << texts[j];
+      EXPECT_TRUE(!same || hash_value(values[i]) == hash_value(values[j]))
+          << texts[i] << " and " << texts[j];
       matches += same && i != j;
     }
   }
@@ -44,8 +45,10 @@ TEST(ValueEquality, TensorsCompareByBytes) {
   EXPECT_EQ(zeros, Value(Tensor::zeros(DType::kFloat32, {2})));
   EXPECT_FALSE(zeros == Value(Tensor::zeros(DType::kFloat32, {2, 1})));
   EXPECT_FALSE(zeros == Value(Tensor::described(DType::kFloat32, {2})));
-  EXPECT_EQ(Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})), Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})));
-  EXPECT_FALSE(Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})) == Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 16})));
+  EXPECT_EQ(Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})),
+            Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})));
+  EXPECT_FALSE(Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})) ==
+               Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 16})));
 }
 
 TEST(ValueEquality, ShardedLeavesEqualOnlyThemselves) {
@@ -73,8 +76,10 @@ TEST(ValueEquality, SmallGraphsThatAreHugeTreesAreRefused) {
     for (int i = 0; i < 60; ++i) value = make({value, value});
     return value;
   };
-  EXPECT_EQ(testing::error_of([&] { (void)(pairs(Value::list) == pairs(Value::list)); }).code(), ErrorCode::kUnsupported);
-  EXPECT_EQ(testing::error_of([&] { (void)(pairs(Value::tuple) == pairs(Value::tuple)); }).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(testing::error_of([&] { (void)(pairs(Value::list) == pairs(Value::list)); }).code(),
+            ErrorCode::kUnsupported);
+  EXPECT_EQ(testing::error_of([&] { (void)(pairs(Value::tuple) == pairs(Value::tuple)); }).code(),
+            ErrorCode::kUnsupported);
   const Value bomb = pairs(Value::tuple);
   EXPECT_EQ(bomb, bomb) << "the same object needs no comparison";
   EXPECT_EQ(hash_value(bomb), hash_value(pairs(Value::tuple)));
@@ -87,7 +92,8 @@ TEST(ValueEquality, DepthIsLimited) {
     return value;
   };
   EXPECT_EQ(nested(1000), nested(1000)) << "what a pickle may hold";
-  EXPECT_EQ(testing::error_of([&] { (void)(nested(2000) == nested(2000)); }).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(testing::error_of([&] { (void)(nested(2000) == nested(2000)); }).code(),
+            ErrorCode::kUnsupported);
 }
 
 TEST(BigInt, DecimalAgreesWithPython) {

@@ -91,8 +91,10 @@ TEST(Value, NoneBecomesADictWhenAKeyIsSet) {
 
 TEST(Value, MissingKeysAreNamedWithThoseThatExist) {
   const Value state = Value::dict({{"model", 1}, {"optimizer", 2}});
-  EXPECT_EQ(error_of([&] { state.at("modle"); }).message(), "the dict has no key 'modle'; it has 'model', 'optimizer'");
-  EXPECT_EQ(error_of([&] { state.at(3); }).message(), "the dict has no key 3; it has 'model', 'optimizer'");
+  EXPECT_EQ(error_of([&] { state.at("modle"); }).message(),
+            "the dict has no key 'modle'; it has 'model', 'optimizer'");
+  EXPECT_EQ(error_of([&] { state.at(3); }).message(),
+            "the dict has no key 3; it has 'model', 'optimizer'");
   EXPECT_FALSE(state.contains("modle"));
   EXPECT_FALSE(Value(1).contains("x"));
 }

@@ -48,7 +48,8 @@ TEST(TorchTensorTest, KeepsStridesAndOffsetOfAView) {
 
 TEST(TorchTensorTest, TheHandleKeepsTheTorchTensorAlive) {
   Tensor ours;
-  c10::weak_intrusive_ptr<c10::TensorImpl> watch = c10::weak_intrusive_ptr<c10::TensorImpl>(at::zeros({1}).getIntrusivePtr());
+  c10::weak_intrusive_ptr<c10::TensorImpl> watch =
+      c10::weak_intrusive_ptr<c10::TensorImpl>(at::zeros({1}).getIntrusivePtr());
   {
     const at::Tensor theirs = at::arange(5, at::kInt);
     watch = c10::weak_intrusive_ptr<c10::TensorImpl>(theirs.getIntrusivePtr());
@@ -84,7 +85,8 @@ TEST(TorchTensorTest, EveryDTypeHasTheSameNameAndSizeOnBothSides) {
 }
 
 TEST(TorchTensorTest, TensorsWithoutAxesOrElementsPassThrough) {
-  for (const at::Tensor& theirs : {at::zeros({}, at::kDouble), at::zeros({0}, at::kBool), at::zeros({3, 0, 2}, at::kBFloat16)}) {
+  for (const at::Tensor& theirs : {at::zeros({}, at::kDouble), at::zeros({0}, at::kBool),
+                                   at::zeros({3, 0, 2}, at::kBFloat16)}) {
     const at::Tensor back = to_torch(from_torch(theirs));
     EXPECT_EQ(back.sizes(), theirs.sizes());
     EXPECT_EQ(back.scalar_type(), theirs.scalar_type());
@@ -108,10 +110,16 @@ TEST(TorchTensorTest, RequiresGradIsKept) {
 
 TEST(TorchTensorTest, RefusesWhatHasNoPlainElements) {
   EXPECT_THAT(message_of([] { from_torch(at::Tensor()); }), HasSubstr("undefined"));
-  EXPECT_THAT(message_of([] { from_torch(at::zeros({2, 2}).to_sparse()); }), HasSubstr("to_dense()"));
-  EXPECT_THAT(message_of([] { from_torch(at::zeros({2}, at::kComplexFloat).conj()); }), HasSubstr("resolve_conj()"));
-  EXPECT_THAT(message_of([] { from_torch(at::empty({2}, at::ScalarType::Bits8)); }), HasSubstr("Bits8"));
-  EXPECT_THAT(message_of([] { to_torch(Tensor::zeros(DType::kQInt8, Shape{2})); }), HasSubstr("quantised"));
+  EXPECT_THAT(message_of([] {
+                from_torch(at::zeros({2, 2}).to_sparse());
+              }),
+              HasSubstr("to_dense()"));
+  EXPECT_THAT(message_of([] { from_torch(at::zeros({2}, at::kComplexFloat).conj()); }),
+              HasSubstr("resolve_conj()"));
+  EXPECT_THAT(message_of([] { from_torch(at::empty({2}, at::ScalarType::Bits8)); }),
+              HasSubstr("Bits8"));
+  EXPECT_THAT(message_of([] { to_torch(Tensor::zeros(DType::kQInt8, Shape{2})); }),
+              HasSubstr("quantised"));
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ struct State {
   explicit State(const std::vector<std::int64_t>& sizes) {
     for (std::uint32_t i = 0; i < sizes.size(); ++i) {
       Tensor tensor = Tensor::empty(DType::kUInt8, {sizes[i]});
-      for (std::int64_t at = 0; at < sizes[i]; ++at) tensor.data()[at] = static_cast<std::byte>((at * 31 + i) % 251);
+      for (std::int64_t at = 0; at < sizes[i]; ++at)
+        tensor.data()[at] = static_cast<std::byte>((at * 31 + i) % 251);
       tensors.push_back(tensor);
       WriteItem item;
       item.key = "t" + std::to_string(i);
@@ -76,8 +77,10 @@ TEST(StagedSource, MemoryIsKeptForTheNextSave) {
     source.stage(1);
     std::vector<const std::byte*> seen;
     source.tensor(state.plan[0], [&](ByteView part) { seen.push_back(part.data()); });
-    if (round == 0) first = seen;
-    else EXPECT_THAT(seen, ::testing::IsSubsetOf(first));
+    if (round == 0)
+      first = seen;
+    else
+      EXPECT_THAT(seen, ::testing::IsSubsetOf(first));
   }
   EXPECT_EQ(pool.available(), pool.capacity());
 }
@@ -115,11 +118,14 @@ TEST(StagedSource, AFailingWriterGivesItsMemoryBack) {
   StagingPool pool(4 << 20);
   StagedSource source(state.plan, state.tensors, {}, pool);
   source.stage(1);
-  EXPECT_THROW(source.tensor(state.plan[0], [](ByteView) { throw std::runtime_error("disk full"); }), std::runtime_error);
+  EXPECT_THROW(
+      source.tensor(state.plan[0], [](ByteView) { throw std::runtime_error("disk full"); }),
+      std::runtime_error);
   EXPECT_EQ(pool.available(), pool.capacity());
 }
 
-/// Any sizes, any budget, any number of threads on both sides, items asked for in any order: each byte is what it was, nobody waits for ever.
+/// Any sizes, any budget, any number of threads on both sides, items asked for in any order: each
+/// byte is what it was, nobody waits for ever.
 TEST(StagedSource, CopiesAndWritesAtTheSameTimeInAnyOrder) {
   dckpt::testing::Random random;
   for (int round = 0; round < 40; ++round) {
@@ -134,7 +140,9 @@ TEST(StagedSource, CopiesAndWritesAtTheSameTimeInAnyOrder) {
     std::shuffle(order.begin(), order.end(), random.engine());
     std::vector<Bytes> written(sizes.size());
     std::jthread writer([&, threads = static_cast<int>(random.between(1, 3))] {
-      parallel_for(order.size(), threads, [&](std::size_t i) { written[order[i]] = bytes_of(source, state.plan[order[i]]); });
+      parallel_for(order.size(), threads, [&](std::size_t i) {
+        written[order[i]] = bytes_of(source, state.plan[order[i]]);
+      });
       source.finish();
     });
     source.stage(static_cast<int>(random.between(1, 3)));

@@ -12,30 +12,41 @@
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/heartbeat.h"
 
-// What every Communicator must do. One file of a test program includes this and instantiates the suite:
-//   INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance, testing::Values(CommunicatorWorld{"threads", run_ranks}), name_of_world);
+// What every Communicator must do. One file of a test program includes this and instantiates the
+// suite:
+//   INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance,
+//       testing::Values(CommunicatorWorld{"threads", run_ranks}), name_of_world);
 namespace dckpt {
 
 /// How ranks of one implementation are started.
 struct CommunicatorWorld {
   std::string name;
   /// Runs the body on every rank and waits for all; rethrows one rank's exception if ranks throw.
-  std::function<void(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout)> run;
+  std::function<void(int size, const std::function<void(Communicator&)>& body,
+                     std::chrono::milliseconds timeout)>
+      run;
   /// Time that an operation may take beyond its timeout before the suite calls it hanging.
   std::chrono::milliseconds grace = std::chrono::seconds(20);
 };
 
-inline void PrintTo(const CommunicatorWorld& world, std::ostream* out) { *out << world.name; }
-inline std::string name_of_world(const testing::TestParamInfo<CommunicatorWorld>& info) { return info.param.name; }
+inline void PrintTo(const CommunicatorWorld& world, std::ostream* out) {
+  *out << world.name;
+}
+inline std::string name_of_world(const testing::TestParamInfo<CommunicatorWorld>& info) {
+  return info.param.name;
+}
 
 class CommunicatorConformance : public testing::TestWithParam<CommunicatorWorld> {
  protected:
-  static void on_ranks(int size, const std::function<void(Communicator&)>& body) { GetParam().run(size, body, std::chrono::seconds(60)); }
+  static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
+    GetParam().run(size, body, std::chrono::seconds(60));
+  }
 
   /// A buffer that no other (from, to) has; its length differs too, and is zero for 0 → 0.
   static Bytes letter(int from, int to) {
     std::string text;
-    for (int i = 0; i < 3 * from + to; ++i) text += std::to_string(from) + ">" + std::to_string(to) + ";";
+    for (int i = 0; i < 3 * from + to; ++i)
+      text += std::to_string(from) + ">" + std::to_string(to) + ";";
     return to_bytes(text);
   }
 
@@ -78,13 +89,16 @@ TEST_P(CommunicatorConformance, EveryRankKnowsItselfAndTheSize) {
 TEST_P(CommunicatorConformance, GatherGivesRootAllBuffersInRankOrder) {
   on_ranks(4, [](Communicator& comm) {
     for (int root = 0; root < 4; ++root) {
-      EXPECT_EQ(comm.gather(letter(comm.rank(), root), root), comm.rank() == root ? letters_to(root, 4) : std::vector<Bytes>{});
+      EXPECT_EQ(comm.gather(letter(comm.rank(), root), root),
+                comm.rank() == root ? letters_to(root, 4) : std::vector<Bytes>{});
     }
   });
 }
 
 TEST_P(CommunicatorConformance, AllGatherGivesEveryoneAllBuffers) {
-  on_ranks(4, [](Communicator& comm) { EXPECT_EQ(comm.all_gather(letter(comm.rank(), 1)), letters_to(1, 4)); });
+  on_ranks(4, [](Communicator& comm) {
+    EXPECT_EQ(comm.all_gather(letter(comm.rank(), 1)), letters_to(1, 4));
+  });
 }
 
 TEST_P(CommunicatorConformance, ScatterGivesEachRankItsOwnBuffer) {
@@ -98,20 +112,27 @@ TEST_P(CommunicatorConformance, ScatterGivesEachRankItsOwnBuffer) {
 
 TEST_P(CommunicatorConformance, BroadcastIgnoresWhatOthersPass) {
   on_ranks(3, [](Communicator& comm) {
-    for (int root = 0; root < 3; ++root) EXPECT_EQ(comm.broadcast(letter(comm.rank(), 2), root), letter(root, 2));
+    for (int root = 0; root < 3; ++root)
+      EXPECT_EQ(comm.broadcast(letter(comm.rank(), 2), root), letter(root, 2));
   });
 }
 
 TEST_P(CommunicatorConformance, AllToAllDeliversEveryLetterOnce) {
-  on_ranks(4, [](Communicator& comm) { EXPECT_EQ(comm.all_to_all(letters_from(comm.rank(), 4)), letters_to(comm.rank(), 4)); });
+  on_ranks(4, [](Communicator& comm) {
+    EXPECT_EQ(comm.all_to_all(letters_from(comm.rank(), 4)), letters_to(comm.rank(), 4));
+  });
 }
 
 TEST_P(CommunicatorConformance, AllReduceWorksElementByElement) {
   on_ranks(4, [](Communicator& comm) {
-    const std::vector<std::int64_t> mine = {comm.rank(), -comm.rank(), std::int64_t{1} << (40 + comm.rank())};
-    EXPECT_EQ(comm.all_reduce(mine, ReduceOp::kSum), (std::vector<std::int64_t>{6, -6, std::int64_t{15} << 40}));
-    EXPECT_EQ(comm.all_reduce(mine, ReduceOp::kMin), (std::vector<std::int64_t>{0, -3, std::int64_t{1} << 40}));
-    EXPECT_EQ(comm.all_reduce(mine, ReduceOp::kMax), (std::vector<std::int64_t>{3, 0, std::int64_t{8} << 40}));
+    const std::vector<std::int64_t> mine = {comm.rank(), -comm.rank(),
+                                            std::int64_t{1} << (40 + comm.rank())};
+    EXPECT_EQ(comm.all_reduce(mine, ReduceOp::kSum),
+              (std::vector<std::int64_t>{6, -6, std::int64_t{15} << 40}));
+    EXPECT_EQ(comm.all_reduce(mine, ReduceOp::kMin),
+              (std::vector<std::int64_t>{0, -3, std::int64_t{1} << 40}));
+    EXPECT_EQ(comm.all_reduce(mine, ReduceOp::kMax),
+              (std::vector<std::int64_t>{3, 0, std::int64_t{8} << 40}));
     EXPECT_TRUE(comm.all_reduce({}, ReduceOp::kSum).empty());
   });
 }
@@ -130,19 +151,25 @@ TEST_P(CommunicatorConformance, EmptyBuffersTravelAsEmptyBuffers) {
 TEST_P(CommunicatorConformance, LargeBuffersArriveWhole) {
   on_ranks(2, [](Communicator& comm) {
     Bytes large(std::size_t{9} << 20);
-    for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<std::byte>(i * 7 + i / 4096);
+    for (std::size_t i = 0; i < large.size(); ++i)
+      large[i] = static_cast<std::byte>(i * 7 + i / 4096);
     EXPECT_TRUE(comm.broadcast(comm.rank() == 0 ? ByteView(large) : ByteView(), 0) == large);
   });
 }
 
 TEST_P(CommunicatorConformance, LargeBuffersOfDifferentSizesGoEveryWayAgainAndAgain) {
   on_ranks(3, [](Communicator& comm) {
-    const auto letter = [](int from, int to, int round) { return Bytes(static_cast<std::size_t>((from * 3 + to + round) % 5) << 18, static_cast<std::byte>(from * 16 + to)); };
+    const auto letter = [](int from, int to, int round) {
+      return Bytes(static_cast<std::size_t>((from * 3 + to + round) % 5) << 18,
+                   static_cast<std::byte>(from * 16 + to));
+    };
     std::vector<Bytes> buffers(3);
     for (int round = 0; round < 4; ++round) {
-      for (int to = 0; to < 3; ++to) buffers[static_cast<std::size_t>(to)] = letter(comm.rank(), to, round);
+      for (int to = 0; to < 3; ++to)
+        buffers[static_cast<std::size_t>(to)] = letter(comm.rank(), to, round);
       buffers = comm.all_to_all(std::move(buffers));
-      for (int from = 0; from < 3; ++from) EXPECT_TRUE(buffers[static_cast<std::size_t>(from)] == letter(from, comm.rank(), round));
+      for (int from = 0; from < 3; ++from)
+        EXPECT_TRUE(buffers[static_cast<std::size_t>(from)] == letter(from, comm.rank(), round));
     }
   });
 }
@@ -167,7 +194,8 @@ TEST_P(CommunicatorConformance, ManyOperationsInARowStayInStep) {
     for (int turn = 0; turn < 200; ++turn) {
       const std::vector<std::int64_t> mine = {turn * comm.rank()};
       ASSERT_EQ(comm.all_reduce(mine, ReduceOp::kSum).front(), 6 * turn);
-      ASSERT_EQ(comm.broadcast(letter(turn % 4, comm.rank()), turn % 4), letter(turn % 4, turn % 4));
+      ASSERT_EQ(comm.broadcast(letter(turn % 4, comm.rank()), turn % 4),
+                letter(turn % 4, turn % 4));
     }
   });
 }
@@ -176,7 +204,12 @@ TEST_P(CommunicatorConformance, ARankThatNeverComesIsAnErrorWithinTheTimeout) {
   const auto started = std::chrono::steady_clock::now();
   const std::chrono::milliseconds timeout(300);
   const auto run = [&] {
-    GetParam().run(3, [](Communicator& comm) { if (comm.rank() != 1) comm.all_gather({}); }, timeout);
+    GetParam().run(
+        3,
+        [](Communicator& comm) {
+          if (comm.rank() != 1) comm.all_gather({});
+        },
+        timeout);
   };
   try {
     run();
@@ -189,7 +222,12 @@ TEST_P(CommunicatorConformance, ARankThatNeverComesIsAnErrorWithinTheTimeout) {
 }
 
 TEST_P(CommunicatorConformance, ScatterWithTheWrongNumberOfPartsFails) {
-  EXPECT_THROW(GetParam().run(2, [](Communicator& comm) { comm.scatter(std::vector<Bytes>(comm.rank() == 0 ? 3 : 0), 0); }, std::chrono::milliseconds(300)), CheckpointError);
+  EXPECT_THROW(
+      GetParam().run(
+          2,
+          [](Communicator& comm) { comm.scatter(std::vector<Bytes>(comm.rank() == 0 ? 3 : 0), 0); },
+          std::chrono::milliseconds(300)),
+      CheckpointError);
 }
 
 TEST_P(CommunicatorConformance, ARootOutsideTheGroupIsRefused) {
@@ -204,11 +242,14 @@ TEST_P(CommunicatorConformance, AgreeSaysWhichRankAnErrorIsAboutIfItIsNotTheOneT
   on_ranks(3, [](Communicator& comm) {
     try {
       agree(comm, "reading the plans", [&] {
-        if (comm.rank() == 0) throw CheckpointError(ErrorCode::kCorrupt, "the plan ends too early", {.rank = 2});
+        if (comm.rank() == 0)
+          throw CheckpointError(ErrorCode::kCorrupt, "the plan ends too early", {.rank = 2});
       });
       ADD_FAILURE() << "no error on rank " << comm.rank();
     } catch (const CheckpointError& error) {
-      EXPECT_EQ(error.message(), "reading the plans failed on rank 0 of 3; rank 0, about rank 2: the plan ends too early");
+      EXPECT_EQ(
+          error.message(),
+          "reading the plans failed on rank 0 of 3; rank 0, about rank 2: the plan ends too early");
       EXPECT_EQ(error.context().rank, 2);
     }
   });
@@ -220,7 +261,9 @@ TEST_P(CommunicatorConformance, WhatRank0DecidesForAllIsAnErrorOfNoRank) {
     decide(comm, [&] { ++decided; });
     EXPECT_EQ(decided, comm.rank() == 0 ? 1 : 0);
     try {
-      decide(comm, [] { throw CheckpointError(ErrorCode::kMismatch, "the shards overlap", {.key = "w"}); });
+      decide(comm, [] {
+        throw CheckpointError(ErrorCode::kMismatch, "the shards overlap", {.key = "w"});
+      });
       ADD_FAILURE() << "no error on rank " << comm.rank();
     } catch (const CheckpointError& error) {
       EXPECT_EQ(error.message(), "the shards overlap");
@@ -236,7 +279,9 @@ TEST_P(CommunicatorConformance, AgreeThrowsTheSameErrorEverywhere) {
     agree(comm, "counting", [] {});
     try {
       agree(comm, "writing the shards", [&] {
-        if (comm.rank() == 1) throw CheckpointError(ErrorCode::kCorrupt, "bad block", {.key = "w", .file = "__1_0.distcp", .offset = 0});
+        if (comm.rank() == 1)
+          throw CheckpointError(ErrorCode::kCorrupt, "bad block",
+                                {.key = "w", .file = "__1_0.distcp", .offset = 0});
         if (comm.rank() == 3) throw std::runtime_error("lost");
       });
       ADD_FAILURE() << "no error on rank " << comm.rank();
@@ -250,7 +295,9 @@ TEST_P(CommunicatorConformance, AgreeThrowsTheSameErrorEverywhere) {
     }
     comm.barrier();  // nobody left: the communicator is in step
   });
-  EXPECT_EQ(messages, std::vector<std::string>(4, "writing the shards failed on ranks 1, 3 of 4; rank 1: bad block; rank 3: unexpected error: lost"));
+  EXPECT_EQ(messages, std::vector<std::string>(4,
+                                               "writing the shards failed on ranks 1, 3 of 4; rank "
+                                               "1: bad block; rank 3: unexpected error: lost"));
 }
 
 }  // namespace dckpt

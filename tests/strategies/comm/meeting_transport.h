@@ -19,7 +19,8 @@
 
 namespace dckpt {
 
-/// Where ranks meet: a message goes from the sender's memory into the receiver's when both have called, and not before.
+/// Where ranks meet: a message goes from the sender's memory into the receiver's when both have
+/// called, and not before.
 class Meeting {
  public:
   struct Offer {
@@ -36,10 +37,13 @@ class Meeting {
 
 class MeetingTransport final : public Transport {
  public:
-  MeetingTransport(std::shared_ptr<Meeting> meeting, int rank, int channel) : meeting_(std::move(meeting)), rank_(rank), channel_(channel) {}
+  MeetingTransport(std::shared_ptr<Meeting> meeting, int rank, int channel)
+      : meeting_(std::move(meeting)), rank_(rank), channel_(channel) {}
 
-  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
-    EXPECT_TRUE(outgoing.empty() || incoming.empty() || (outgoing.size() == 1 && incoming.size() == 1));
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                const Deadline& deadline) override {
+    EXPECT_TRUE(outgoing.empty() || incoming.empty() ||
+                (outgoing.size() == 1 && incoming.size() == 1));
     std::unique_lock lock(meeting_->mutex);
     std::vector<Meeting::Offer> offers;
     for (const Outgoing& one : outgoing) offers.push_back({one.bytes});
@@ -50,7 +54,8 @@ class MeetingTransport final : public Transport {
     meeting_->changed.notify_all();
     for (const Incoming& one : incoming) {
       auto& theirs = meeting_->offers[{channel_, one.from, rank_}];
-      if (!meeting_->changed.wait_until(lock, deadline.at, [&] { return !theirs.empty(); })) throw late(one.from, deadline);
+      if (!meeting_->changed.wait_until(lock, deadline.at, [&] { return !theirs.empty(); }))
+        throw late(one.from, deadline);
       EXPECT_EQ(theirs.front()->bytes.size(), one.bytes.size());
       std::ranges::copy(theirs.front()->bytes, one.bytes.begin());
       theirs.front()->taken = true;
@@ -58,7 +63,8 @@ class MeetingTransport final : public Transport {
       meeting_->changed.notify_all();
     }
     for (std::size_t i = 0; i < outgoing.size(); ++i) {
-      if (!meeting_->changed.wait_until(lock, deadline.at, [&] { return offers[i].taken; })) throw late(outgoing[i].to, deadline);
+      if (!meeting_->changed.wait_until(lock, deadline.at, [&] { return offers[i].taken; }))
+        throw late(outgoing[i].to, deadline);
     }
   }
 
@@ -79,7 +85,8 @@ class MeetingTransport final : public Transport {
     for (auto& [pair, list] : meeting_->offers) {
       if (std::get<0>(pair) == channel_ && std::get<1>(pair) == rank_) list.clear();
     }
-    return {ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " + std::to_string(peer)};
+    return {ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " +
+                                std::to_string(peer)};
   }
 
   std::shared_ptr<Meeting> meeting_;
@@ -88,7 +95,8 @@ class MeetingTransport final : public Transport {
 };
 
 /// Runs one body on each rank, with the rank's transport; rethrows the first error in rank order.
-inline void run_transports(int size, const std::function<void(const std::shared_ptr<Transport>&, int)>& body) {
+inline void run_transports(
+    int size, const std::function<void(const std::shared_ptr<Transport>&, int)>& body) {
   const auto meeting = std::make_shared<Meeting>();
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
   {

@@ -12,11 +12,16 @@ namespace {
 
 using testing::HasSubstr;
 
-void run_meeting_ranks(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout) {
-  run_transports(size, [&](const std::shared_ptr<Transport>& transport, int rank) { body(*point_to_point(transport, rank, size, timeout)); });
+void run_meeting_ranks(int size, const std::function<void(Communicator&)>& body,
+                       std::chrono::milliseconds timeout) {
+  run_transports(size, [&](const std::shared_ptr<Transport>& transport, int rank) {
+    body(*point_to_point(transport, rank, size, timeout));
+  });
 }
 
-INSTANTIATE_TEST_SUITE_P(PointToPoint, CommunicatorConformance, testing::Values(CommunicatorWorld{"over_memory", run_meeting_ranks}), name_of_world);
+INSTANTIATE_TEST_SUITE_P(PointToPoint, CommunicatorConformance,
+                         testing::Values(CommunicatorWorld{"over_memory", run_meeting_ranks}),
+                         name_of_world);
 
 /// What rank 0 says of a rank 1 that sends it `messages` while it gathers.
 std::string error_after(const std::vector<Bytes>& messages) {
@@ -49,13 +54,19 @@ Bytes header(std::uint32_t operation, std::uint32_t number, std::uint64_t size) 
 
 TEST(PointToPoint, HeadersOfOtherOperationsAreTold) {
   EXPECT_EQ(error_after({header(1, 1, 3), to_bytes("abc")}), "no error");
-  EXPECT_THAT(error_after({header(4, 1, 3)}), HasSubstr("rank 1 called broadcast (operation 1) where rank 0 called gather (operation 1)"));
-  EXPECT_THAT(error_after({header(1, 7, 3)}), HasSubstr("rank 1 called gather (operation 7) where rank 0 called gather (operation 1)"));
+  EXPECT_THAT(
+      error_after({header(4, 1, 3)}),
+      HasSubstr("rank 1 called broadcast (operation 1) where rank 0 called gather (operation 1)"));
+  EXPECT_THAT(
+      error_after({header(1, 7, 3)}),
+      HasSubstr("rank 1 called gather (operation 7) where rank 0 called gather (operation 1)"));
   EXPECT_THAT(error_after({header(99, 1, 3)}), HasSubstr("rank 1 called an unknown operation"));
 }
 
 TEST(PointToPoint, ABufferThatNoMemoryCanHoldIsAnError) {
-  EXPECT_EQ(error_after({header(1, 1, ~std::uint64_t{0})}), "gather: no memory for the 18,446,744,073,709,551,615 bytes that rank 1 sends [rank 0]");
+  EXPECT_EQ(
+      error_after({header(1, 1, ~std::uint64_t{0})}),
+      "gather: no memory for the 18,446,744,073,709,551,615 bytes that rank 1 sends [rank 0]");
 }
 
 TEST(PointToPoint, ErrorsOfAPartNameTheRanksOfTheWholeJob) {
@@ -82,10 +93,12 @@ TEST(PointToPoint, AGroupCanBeUsedByAnotherThread) {
       [](Communicator& comm) {
         const auto copy = comm.split(0);
         std::jthread background([&] {
-          for (int turn = 0; turn < 50; ++turn) EXPECT_EQ(copy->all_gather(to_bytes("b" + std::to_string(turn))).size(), 3u);
+          for (int turn = 0; turn < 50; ++turn)
+            EXPECT_EQ(copy->all_gather(to_bytes("b" + std::to_string(turn))).size(), 3u);
         });
         for (int turn = 0; turn < 50; ++turn) {
-          EXPECT_EQ(comm.broadcast(comm.rank() == 2 ? ByteView(as_bytes("f")) : ByteView(), 2), to_bytes("f"));
+          EXPECT_EQ(comm.broadcast(comm.rank() == 2 ? ByteView(as_bytes("f")) : ByteView(), 2),
+                    to_bytes("f"));
         }
       },
       std::chrono::seconds(60));

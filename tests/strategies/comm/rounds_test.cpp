@@ -17,7 +17,8 @@ std::vector<std::string> rounds(std::vector<std::size_t> lengths) {
   for (const std::vector<Piece>& round : plan_rounds(lengths, 512, 1024)) {
     std::string& line = lines.emplace_back();
     for (const Piece& piece : round) {
-      line += (line.empty() ? "" : " ") + std::to_string(piece.message) + "[" + std::to_string(piece.offset) + "+" + std::to_string(piece.length) + "]@" +
+      line += (line.empty() ? "" : " ") + std::to_string(piece.message) + "[" +
+              std::to_string(piece.offset) + "+" + std::to_string(piece.length) + "]@" +
               std::to_string(piece.place);
     }
   }
@@ -37,7 +38,8 @@ TEST(Rounds, ALongMessageHasOnePieceInEach) {
 }
 
 TEST(Rounds, SecondPiecesFollowAllFirstOnes) {
-  EXPECT_THAT(rounds({513, 512, 700}), ElementsAre("0[0+512]@0 1[0+512]@512", "2[0+512]@0", "0[512+1]@0 2[512+188]@256"));
+  EXPECT_THAT(rounds({513, 512, 700}),
+              ElementsAre("0[0+512]@0 1[0+512]@512", "2[0+512]@0", "0[512+1]@0 2[512+188]@256"));
 }
 
 TEST(Rounds, EveryByteTravelsOnceAndNothingOverlaps) {

@@ -16,12 +16,16 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Counts what the network carries; `spoils` the first byte of all that it delivers, so that nobody believes an offer.
+/// Counts what the network carries; `spoils` the first byte of all that it delivers, so that nobody
+/// believes an offer.
 class WatchedNetwork final : public Transport {
  public:
-  WatchedNetwork(std::shared_ptr<Transport> network, std::atomic<std::uint64_t>& bytes, bool spoils = false) : network_(std::move(network)), bytes_(bytes), spoils_(spoils) {}
+  WatchedNetwork(std::shared_ptr<Transport> network, std::atomic<std::uint64_t>& bytes,
+                 bool spoils = false)
+      : network_(std::move(network)), bytes_(bytes), spoils_(spoils) {}
 
-  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, const Deadline& deadline) override {
+  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                const Deadline& deadline) override {
     network_->exchange(outgoing, incoming, deadline);
     for (const Outgoing& one : outgoing) bytes_ += one.bytes.size();
     for (const Incoming& one : incoming) {
@@ -29,7 +33,9 @@ class WatchedNetwork final : public Transport {
     }
     ++calls_;
   }
-  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override { return network_->part(members, group); }
+  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override {
+    return network_->part(members, group);
+  }
 
  private:
   std::shared_ptr<Transport> network_;
@@ -38,15 +44,21 @@ class WatchedNetwork final : public Transport {
   int calls_ = 0;
 };
 
-void run_sharing_ranks(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout) {
-  run_transports(size, [&](const std::shared_ptr<Transport>& network, int rank) { body(*point_to_point(with_shared_memory(network, rank), rank, size, timeout)); });
+void run_sharing_ranks(int size, const std::function<void(Communicator&)>& body,
+                       std::chrono::milliseconds timeout) {
+  run_transports(size, [&](const std::shared_ptr<Transport>& network, int rank) {
+    body(*point_to_point(with_shared_memory(network, rank), rank, size, timeout));
+  });
 }
 
-INSTANTIATE_TEST_SUITE_P(SharedMemory, CommunicatorConformance, testing::Values(CommunicatorWorld{"shared_memory", run_sharing_ranks}), name_of_world);
+INSTANTIATE_TEST_SUITE_P(SharedMemory, CommunicatorConformance,
+                         testing::Values(CommunicatorWorld{"shared_memory", run_sharing_ranks}),
+                         name_of_world);
 
 Bytes pattern(std::size_t size, int seed) {
   Bytes bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i * 31 + static_cast<std::size_t>(seed) * 7) >> 3);
+  for (std::size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<std::byte>((i * 31 + static_cast<std::size_t>(seed) * 7) >> 3);
   return bytes;
 }
 
@@ -65,7 +77,9 @@ void swap_long_messages(Communicator& comm) {
 TEST(SharedMemory, AfterTheFirstMessageTheNetworkCarriesNothing) {
   std::atomic<std::uint64_t> bytes = 0;
   run_transports(2, [&](const std::shared_ptr<Transport>& network, int rank) {
-    const auto comm = point_to_point(with_shared_memory(std::make_shared<WatchedNetwork>(network, bytes), rank), rank, 2, std::chrono::seconds(60));
+    const auto comm =
+        point_to_point(with_shared_memory(std::make_shared<WatchedNetwork>(network, bytes), rank),
+                       rank, 2, std::chrono::seconds(60));
     comm->barrier();
     comm->barrier();
     const std::uint64_t before = bytes;
@@ -81,13 +95,15 @@ TEST(SharedMemory, WhereMemoryCannotBeSharedTheNetworkCarriesAll) {
   std::atomic<std::uint64_t> bytes = 0;
   run_transports(2, [&](const std::shared_ptr<Transport>& network, int rank) {
     const Deadline deadline = Deadline::after(std::chrono::seconds(60));
-    const auto transport = with_shared_memory(std::make_shared<WatchedNetwork>(network, bytes, true), rank);
+    const auto transport =
+        with_shared_memory(std::make_shared<WatchedNetwork>(network, bytes, true), rank);
     const Bytes sent = pattern(kLong, 1);
     Bytes got(kLong);
     for (int turn = 0; turn < 2; ++turn) {
       const Transport::Outgoing outgoing{1, sent};
       const Transport::Incoming incoming{0, got};
-      rank == 0 ? transport->exchange({&outgoing, 1}, {}, deadline) : transport->exchange({}, {&incoming, 1}, deadline);
+      rank == 0 ? transport->exchange({&outgoing, 1}, {}, deadline)
+                : transport->exchange({}, {&incoming, 1}, deadline);
     }
     if (rank == 1) {
       EXPECT_TRUE(got == sent);
@@ -96,12 +112,14 @@ TEST(SharedMemory, WhereMemoryCannotBeSharedTheNetworkCarriesAll) {
   EXPECT_GE(bytes, 2 * kLong);
 }
 
-/// What each of `size` ranks is told of a barrier to which rank `absent` does not come, after one that it came to.
+/// What each of `size` ranks is told of a barrier to which rank `absent` does not come, after one
+/// that it came to.
 std::vector<std::string> errors_without(int absent, int size, std::chrono::milliseconds timeout) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   run_transports(size, [&](const std::shared_ptr<Transport>& network, int rank) {
     const auto transport = with_shared_memory(network, rank);
-    point_to_point(transport, rank, size, std::chrono::minutes(10))->all_to_all(std::vector<Bytes>(static_cast<std::size_t>(size)));
+    point_to_point(transport, rank, size, std::chrono::minutes(10))
+        ->all_to_all(std::vector<Bytes>(static_cast<std::size_t>(size)));
     if (rank == absent) return;
     const auto comm = point_to_point(transport, rank, size, timeout);
     try {
@@ -116,7 +134,8 @@ std::vector<std::string> errors_without(int absent, int size, std::chrono::milli
 TEST(SharedMemory, ARankThatDoesNotComeIsNamedByAllThatWait) {
   const std::vector<std::string> errors = errors_without(3, 5, std::chrono::milliseconds(2000));
   EXPECT_EQ(errors[0], "barrier: waited 2000 ms for rank 3 [rank 0]");
-  for (const int rank : {1, 2, 4}) EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("for rank 3")) << rank;
+  for (const int rank : {1, 2, 4})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("for rank 3")) << rank;
 }
 
 TEST(SharedMemory, ARankThatGivesUpTellsWhyAtOnce) {
@@ -133,8 +152,10 @@ TEST(SharedMemory, ARankThatGivesUpTellsWhyAtOnce) {
         errors[static_cast<std::size_t>(rank)] = error.message();
       }
     };
-    rank == 0 ? transport->exchange({&outgoing, 1}, {}, Deadline::after(std::chrono::seconds(60))) : receive(std::chrono::seconds(60));
-    rank == 1 ? transport->exchange({&outgoing, 1}, {}, Deadline::after(std::chrono::seconds(60))) : receive(std::chrono::seconds(60));
+    rank == 0 ? transport->exchange({&outgoing, 1}, {}, Deadline::after(std::chrono::seconds(60)))
+              : receive(std::chrono::seconds(60));
+    rank == 1 ? transport->exchange({&outgoing, 1}, {}, Deadline::after(std::chrono::seconds(60)))
+              : receive(std::chrono::seconds(60));
     receive(rank == 0 ? std::chrono::milliseconds(100) : std::chrono::minutes(10));
   });
   EXPECT_EQ(errors[0], "waited 100 ms for rank 1");
@@ -145,10 +166,13 @@ TEST(SharedMemory, ARankThatGivesUpTellsWhyAtOnce) {
 void scribble() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code ignored;
-    if (std::filesystem::read_symlink(entry.path(), ignored).string().find("memfd:dckpt") == std::string::npos) continue;
+    if (std::filesystem::read_symlink(entry.path(), ignored).string().find("memfd:dckpt") ==
+        std::string::npos)
+      continue;
     const std::uint64_t nonsense = ~std::uint64_t{0} / 3;
     const int fd = std::stoi(entry.path().filename());
-    for (const off_t counter : {64, 128}) ASSERT_EQ(::pwrite(fd, &nonsense, sizeof nonsense, counter), 8);
+    for (const off_t counter : {64, 128})
+      ASSERT_EQ(::pwrite(fd, &nonsense, sizeof nonsense, counter), 8);
   }
 }
 
@@ -162,13 +186,15 @@ TEST(SharedMemory, CountersThatCannotBeAreAnError) {
     const auto move = [&] {
       const Transport::Outgoing outgoing{1, message};
       const Transport::Incoming incoming{0, message};
-      rank == 0 ? transport->exchange({&outgoing, 1}, {}, deadline) : transport->exchange({}, {&incoming, 1}, deadline);
+      rank == 0 ? transport->exchange({&outgoing, 1}, {}, deadline)
+                : transport->exchange({}, {&incoming, 1}, deadline);
     };
     move();
     both.arrive_and_wait();
     if (rank == 0) scribble();
     both.arrive_and_wait();
-    for (int turn = 0; turn < 2; ++turn) {  // one after the other: either would put its own counter right
+    for (int turn = 0; turn < 2;
+         ++turn) {  // one after the other: either would put its own counter right
       if (turn == rank) {
         try {
           move();
@@ -179,13 +205,19 @@ TEST(SharedMemory, CountersThatCannotBeAreAnError) {
       both.arrive_and_wait();
     }
   });
-  EXPECT_THAT(errors, testing::Each(HasSubstr("the counters in the memory shared with another rank are impossible")));
+  EXPECT_THAT(errors, testing::Each(HasSubstr(
+                          "the counters in the memory shared with another rank are impossible")));
 }
 
 TEST(SharedMemory, NothingStaysOpen) {
-  const auto open_descriptors = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()); };
+  const auto open_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
   const auto before = open_descriptors();
-  run_sharing_ranks(4, [](Communicator& comm) { comm.split(comm.rank() % 2)->barrier(); }, std::chrono::seconds(60));
+  run_sharing_ranks(
+      4, [](Communicator& comm) { comm.split(comm.rank() % 2)->barrier(); },
+      std::chrono::seconds(60));
   EXPECT_EQ(open_descriptors(), before);
 }
 

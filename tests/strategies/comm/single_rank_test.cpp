@@ -34,7 +34,8 @@ TEST(SingleRank, WrongRootsAndCountsAreRefused) {
 TEST(SingleRank, AgreePassesErrorsThroughUnchanged) {
   const auto comm = single_rank();
   try {
-    agree(*comm, "reading", [] { throw CheckpointError(ErrorCode::kMismatch, "no such key", {.key = "k"}); });
+    agree(*comm, "reading",
+          [] { throw CheckpointError(ErrorCode::kMismatch, "no such key", {.key = "k"}); });
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_STREQ(error.what(), "no such key [key 'k']");

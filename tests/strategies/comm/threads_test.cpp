@@ -11,9 +11,11 @@ namespace {
 
 using testing::HasSubstr;
 
-INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance, testing::Values(CommunicatorWorld{"run_ranks", run_ranks}), name_of_world);
+INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance,
+                         testing::Values(CommunicatorWorld{"run_ranks", run_ranks}), name_of_world);
 
-std::string error_of(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
+std::string error_of(int size, const std::function<void(Communicator&)>& body,
+                     std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
   try {
     run_ranks(size, body, timeout);
   } catch (const std::exception& error) {
@@ -34,7 +36,9 @@ TEST(Threads, TimeoutNamesTheMissingRanksAndTheCommunicatorStaysUnusable) {
         comm.barrier();
       },
       std::chrono::milliseconds(50));
-  EXPECT_EQ(message, "barrier cannot be completed: rank 0 waited 50 ms in gather to rank 1 for ranks 1, 2 [rank 0]");
+  EXPECT_EQ(message,
+            "barrier cannot be completed: rank 0 waited 50 ms in gather to rank 1 for ranks 1, 2 "
+            "[rank 0]");
 }
 
 TEST(Threads, AThrowingRankWakesTheOthersAndItsOwnErrorIsTheResult) {
@@ -68,16 +72,26 @@ TEST(Threads, ErrorsReachRanksThatWaitInASplitGroup) {
 }
 
 TEST(Threads, ARankThatReturnsEarlyIsNamedAtOnce) {
-  EXPECT_THAT(error_of(2, [](Communicator& comm) { if (comm.rank() == 0) comm.barrier(); }), HasSubstr("rank 1 has returned"));
+  EXPECT_THAT(error_of(2,
+                       [](Communicator& comm) {
+                         if (comm.rank() == 0) comm.barrier();
+                       }),
+              HasSubstr("rank 1 has returned"));
 }
 
 TEST(Threads, DifferentOperationsAreAnErrorAndNotADeadlock) {
-  const std::string message = error_of(2, [](Communicator& comm) { comm.rank() == 0 ? comm.barrier() : void(comm.all_gather({})); });
+  const std::string message = error_of(
+      2, [](Communicator& comm) { comm.rank() == 0 ? comm.barrier() : void(comm.all_gather({})); });
   EXPECT_THAT(message, HasSubstr("all ranks must call the same operations in the same order"));
 }
 
 TEST(Threads, TheFirstThrowingRankInRankOrderIsTheResult) {
-  EXPECT_EQ(error_of(3, [](Communicator& comm) { if (comm.rank() > 0) throw std::runtime_error("error of " + std::to_string(comm.rank())); }), "error of 1");
+  EXPECT_EQ(error_of(3,
+                     [](Communicator& comm) {
+                       if (comm.rank() > 0)
+                         throw std::runtime_error("error of " + std::to_string(comm.rank()));
+                     }),
+            "error of 1");
 }
 
 TEST(Threads, AllReduceOfDifferentLengthsFailsOnEveryRank) {
@@ -95,10 +109,13 @@ TEST(Threads, AllReduceOfDifferentLengthsFailsOnEveryRank) {
   EXPECT_EQ(errors, 3);
 }
 
-TEST(Threads, NoRanksAreRefused) { EXPECT_THROW(run_ranks(0, [](Communicator&) {}), CheckpointError); }
+TEST(Threads, NoRanksAreRefused) {
+  EXPECT_THROW(run_ranks(0, [](Communicator&) {}), CheckpointError);
+}
 
 TEST(Threads, TheLongestTimeoutDoesNotOverflow) {
-  run_ranks(2, [](Communicator& comm) { comm.barrier(); }, std::chrono::milliseconds::max());
+  run_ranks(
+      2, [](Communicator& comm) { comm.barrier(); }, std::chrono::milliseconds::max());
 }
 
 }  // namespace

@@ -13,10 +13,11 @@
 namespace dckpt {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
-/// A run as Megatron's legacy format stores it. Tests take its files away, swap them or put others in their places.
+/// A run as Megatron's legacy format stores it. Tests take its files away, swap them or put others
+/// in their places.
 struct LegacyRun {
   std::int64_t tensor = 2, pipeline = 1, expert = 1, data = 1;
   std::map<std::string, Value> files{};  // by relative name
@@ -28,7 +29,9 @@ struct LegacyRun {
                                        {"expert_model_parallel_size", expert},
                                        {"world_size", tensor * pipeline * expert * data},
                                        {"rank", rank}}));
-    return Value::dict({{"args", std::move(args)}, {"iteration", 10}, {"model", Value::dict({{"w", weight(rank)}})}});
+    return Value::dict({{"args", std::move(args)},
+                        {"iteration", 10},
+                        {"model", Value::dict({{"w", weight(rank)}})}});
   }
 
   static Tensor weight(std::int64_t rank) {
@@ -43,8 +46,12 @@ struct LegacyRun {
     return *this;
   }
 
-  void swap(const std::string& a, const std::string& b) { std::swap(files.at(main(a)), files.at(main(b))); }
-  void copy(const std::string& from, const std::string& to) { files[main(to)] = files.at(main(from)); }
+  void swap(const std::string& a, const std::string& b) {
+    std::swap(files.at(main(a)), files.at(main(b)));
+  }
+  void copy(const std::string& from, const std::string& to) {
+    files[main(to)] = files.at(main(from));
+  }
   void remove(const std::string& folder) { files.erase(main(folder)); }
 
   std::shared_ptr<Storage> storage() const {
@@ -67,10 +74,16 @@ struct LegacyRun {
   }
 };
 
-LegacyRun tensor_parallel() { return LegacyRun{}.add("mp_rank_00", 0).add("mp_rank_01", 1); }
+LegacyRun tensor_parallel() {
+  return LegacyRun{}.add("mp_rank_00", 0).add("mp_rank_01", 1);
+}
 
 LegacyRun tensor_and_pipeline() {
-  return LegacyRun{.pipeline = 2, .data = 2}.add("mp_rank_00_000", 0).add("mp_rank_01_000", 1).add("mp_rank_00_001", 4).add("mp_rank_01_001", 5);
+  return LegacyRun{.pipeline = 2, .data = 2}
+      .add("mp_rank_00_000", 0)
+      .add("mp_rank_01_000", 1)
+      .add("mp_rank_00_001", 4)
+      .add("mp_rank_01_001", 5);
 }
 
 LegacyRun experts() {
@@ -85,11 +98,15 @@ TEST(RankGrid, WholeRunsAreOpened) {
   tensor_parallel().open();
   tensor_and_pipeline().open();
   experts().open();
-  LegacyRun{.tensor = 1, .expert = 2}.add("mp_rank_00_000", 0).add("mp_rank_00_001", 1).open();  // no pipeline: the second number is the expert's
+  LegacyRun{.tensor = 1, .expert = 2}
+      .add("mp_rank_00_000", 0)
+      .add("mp_rank_00_001", 1)
+      .open();  // no pipeline: the second number is the expert's
 }
 
 TEST(RankGrid, MissingFoldersAreNamed) {
-  for (const char* folder : {"mp_rank_00_000", "mp_rank_01_000", "mp_rank_00_001", "mp_rank_01_001"}) {
+  for (const char* folder :
+       {"mp_rank_00_000", "mp_rank_01_000", "mp_rank_00_001", "mp_rank_01_001"}) {
     LegacyRun run = tensor_and_pipeline();
     run.remove(folder);
     run.expect(ErrorCode::kIncomplete, std::string("missing: '") + folder + "'");
@@ -122,7 +139,8 @@ TEST(RankGrid, ExchangedFoldersAreFound) {
 TEST(RankGrid, CopiesAreFound) {
   LegacyRun run = tensor_and_pipeline();
   run.copy("mp_rank_00_000", "mp_rank_01_000");
-  run.expect(ErrorCode::kCorrupt, "rank 0 wrote the files of 'mp_rank_00_000' and of 'mp_rank_01_000'");
+  run.expect(ErrorCode::kCorrupt,
+             "rank 0 wrote the files of 'mp_rank_00_000' and of 'mp_rank_01_000'");
 }
 
 TEST(RankGrid, WhereOneProcessWroteAllFilesCopiesAreFoundByTheirBytes) {

@@ -16,30 +16,33 @@
 namespace dckpt {
 namespace {
 
-using ::testing::Each;
-using ::testing::Values;
 using testing::counting;
+using ::testing::Each;
 using testing::FakeReader;
+using ::testing::Values;
 
 constexpr int kRanks = 3;
 constexpr std::int64_t kRows = 300, kColumns = 256;
 
 class LoadPlannerTest : public ::testing::TestWithParam<Exchange> {
  protected:
-  /// 20 float tensors of (300, 256) whose elements count up from `first`, each in two chunks; behind so many other bytes.
+  /// 20 float tensors of (300, 256) whose elements count up from `first`, each in two chunks;
+  /// behind so many other bytes.
   static FakeReader checkpoint(float first, std::int64_t before = 0) {
     FakeReader reader;
     if (before > 0) reader.object("o", Value(std::int64_t{1}));
     std::vector<float> elements = counting<float>(kRows * kColumns);
     for (float& element : elements) element += first;
     for (std::uint32_t i = 0; i < kTensors; ++i) {
-      reader.tensor("t" + std::to_string(i), DType::kFloat32, {kRows, kColumns}, elements, {{{0, 0}, {kRows / 2, kColumns}}, {{kRows / 2, 0}, {kRows / 2, kColumns}}});
+      reader.tensor("t" + std::to_string(i), DType::kFloat32, {kRows, kColumns}, elements,
+                    {{{0, 0}, {kRows / 2, kColumns}}, {{kRows / 2, 0}, {kRows / 2, kColumns}}});
     }
     reader.write();
     return reader;
   }
 
-  /// Rank r wants columns, from `column(r)` on 40 of them. Returns how many bytes rank 0 brought to gathers.
+  /// Rank r wants columns, from `column(r)` on 40 of them. Returns how many bytes rank 0 brought to
+  /// gathers.
   template <typename ColumnOf>
   std::uint64_t load(const CheckpointReader& reader, float first, ColumnOf&& column) {
     std::uint64_t gathered = 0;
@@ -53,12 +56,14 @@ class LoadPlannerTest : public ::testing::TestWithParam<Exchange> {
         destinations.push_back(Tensor::zeros(DType::kFloat32, {kRows, 40}));
       }
       const auto items = plan_reads(reader.metadata(), wanted);
-      read_tensors_together(reader, items, destinations, GetParam(), comm, {}, &planners_[static_cast<std::size_t>(comm.rank())]);
+      read_tensors_together(reader, items, destinations, GetParam(), comm, {},
+                            &planners_[static_cast<std::size_t>(comm.rank())]);
       if (comm.rank() == 0) gathered = comm.gathered();
       for (const Tensor& tensor : destinations) {
         const auto* const values = reinterpret_cast<const float*>(tensor.data());
         std::int64_t wrong = 0;
-        for (std::int64_t i = 0; i < tensor.numel(); ++i) wrong += values[i] != first + static_cast<float>(i / 40 * kColumns + begin + i % 40);
+        for (std::int64_t i = 0; i < tensor.numel(); ++i)
+          wrong += values[i] != first + static_cast<float>(i / 40 * kColumns + begin + i % 40);
         EXPECT_EQ(wrong, 0);
       }
     });
@@ -111,14 +116,20 @@ TEST_P(LoadPlannerTest, ARankThatHasForgottenMakesAllPlanAnew) {
 TEST_P(LoadPlannerTest, OtherChunksArePlannedAnew) {
   load(checkpoint(0), 0, spread);
   FakeReader whole;
-  for (std::uint32_t i = 0; i < kTensors; ++i) whole.tensor("t" + std::to_string(i), DType::kFloat32, {kRows, kColumns}, counting<float>(kRows * kColumns));
+  for (std::uint32_t i = 0; i < kTensors; ++i)
+    whole.tensor("t" + std::to_string(i), DType::kFloat32, {kRows, kColumns},
+                 counting<float>(kRows * kColumns));
   whole.write();
   load(whole, 0, spread);
   EXPECT_THAT(hits(), Each(false));
 }
 
-INSTANTIATE_TEST_SUITE_P(Exchanges, LoadPlannerTest, Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather, Exchange::kAllToAll),
-                         [](const auto& test) { return std::string(name_of(kExchangeNames, test.param)); });
+INSTANTIATE_TEST_SUITE_P(Exchanges, LoadPlannerTest,
+                         Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather,
+                                Exchange::kAllToAll),
+                         [](const auto& test) {
+                           return std::string(name_of(kExchangeNames, test.param));
+                         });
 
 }  // namespace
 }  // namespace dckpt

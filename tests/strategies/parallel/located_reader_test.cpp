@@ -18,7 +18,8 @@ using Split = LoadDistribution::Split;
 class LocatedReaderTest : public ::testing::Test {
  protected:
   LocatedReaderTest() {
-    base_.tensor("a", DType::kFloat32, {4, 8}, testing::counting<float>(32), {{{0, 0}, {2, 8}}, {{2, 0}, {2, 8}}});
+    base_.tensor("a", DType::kFloat32, {4, 8}, testing::counting<float>(32),
+                 {{{0, 0}, {2, 8}}, {{2, 0}, {2, 8}}});
     base_.write();
   }
 
@@ -35,7 +36,8 @@ class LocatedReaderTest : public ::testing::Test {
 
 TEST_F(LocatedReaderTest, KnowsWhatAllRanksHaveFound) {
   LocatedReader reader(base_);
-  const std::vector<Bytes> answers = {LocatedReader::look_for(base_, chunks_, 0), LocatedReader::look_for(base_, chunks_, 1)};
+  const std::vector<Bytes> answers = {LocatedReader::look_for(base_, chunks_, 0),
+                                      LocatedReader::look_for(base_, chunks_, 1)};
   EXPECT_THAT(reader.learn(chunks_, answers), IsEmpty());
   const auto file = base_.storage().open("data");
   for (std::size_t chunk = 0; chunk < 2; ++chunk) {
@@ -48,16 +50,24 @@ TEST_F(LocatedReaderTest, KnowsWhatAllRanksHaveFound) {
 
 TEST_F(LocatedReaderTest, NamesChunksWhoseElementsDoNotLieRowMajor) {
   LocatedReader reader(base_);
-  EXPECT_THAT(reader.learn(chunks_, std::vector{answer({1, 0, 0, 0}), answer({0})}), ::testing::ElementsAre(ChunkNumber{0, 0}));
+  EXPECT_THAT(reader.learn(chunks_, std::vector{answer({1, 0, 0, 0}), answer({0})}),
+              ::testing::ElementsAre(ChunkNumber{0, 0}));
 }
 
 TEST_F(LocatedReaderTest, RefusesAnswersOutsideTheChunkAndMalformedOnes) {
-  const auto refusal = [&](const std::vector<Bytes>& answers) { return testing::error_of([&] { LocatedReader(base_).learn(chunks_, answers); }).message(); };
-  EXPECT_THAT(refusal({answer({2, 0, 0, 0}), answer({1, 0, 0, 0})}), HasSubstr("rank 0's places of chunks"));
-  EXPECT_THAT(refusal({answer({1, 0, 0, 0}), answer({UINT64_MAX, 0, 0, 0})}), HasSubstr("rank 1's places of chunks"));
-  EXPECT_THAT(refusal({answer({1, 1, 64, 0}), answer({1, 0, 0, 0})}), HasSubstr("rank 0's places of chunks")) << "its record, too";
+  const auto refusal = [&](const std::vector<Bytes>& answers) {
+    return testing::error_of([&] { LocatedReader(base_).learn(chunks_, answers); }).message();
+  };
+  EXPECT_THAT(refusal({answer({2, 0, 0, 0}), answer({1, 0, 0, 0})}),
+              HasSubstr("rank 0's places of chunks"));
+  EXPECT_THAT(refusal({answer({1, 0, 0, 0}), answer({UINT64_MAX, 0, 0, 0})}),
+              HasSubstr("rank 1's places of chunks"));
+  EXPECT_THAT(refusal({answer({1, 1, 64, 0}), answer({1, 0, 0, 0})}),
+              HasSubstr("rank 0's places of chunks"))
+      << "its record, too";
   EXPECT_THAT(refusal({answer({1, 0, 0, 0}), {}}), HasSubstr("rank 1's places of chunks"));
-  EXPECT_THAT(refusal({answer({1, 0, 0, 0, 1}), answer({1, 0, 0, 0})}), HasSubstr("rank 0's places of chunks"));
+  EXPECT_THAT(refusal({answer({1, 0, 0, 0, 1}), answer({1, 0, 0, 0})}),
+              HasSubstr("rank 0's places of chunks"));
 }
 
 }  // namespace

@@ -15,23 +15,29 @@
 namespace dckpt {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Values;
 using testing::counting;
 using testing::FakeReader;
+using ::testing::HasSubstr;
+using ::testing::Values;
 
 /// A checkpoint that a rank sees through a storage of its own.
 class ReaderOn final : public CheckpointReader {
  public:
-  ReaderOn(const FakeReader& base, Fault fault) : base_(base), storage_(std::make_shared<FaultyStorage>(copy(base.storage()), fault)) {}
+  ReaderOn(const FakeReader& base, Fault fault)
+      : base_(base), storage_(std::make_shared<FaultyStorage>(copy(base.storage()), fault)) {}
 
   const CheckpointInfo& info() const noexcept override { return base_.info(); }
   const Metadata& metadata() const noexcept override { return base_.metadata(); }
   const FaultyStorage& storage() const noexcept override { return *storage_; }
   Value common_state() const override { return base_.common_state(); }
-  ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override { return base_.locate(tensor, chunk, file); }
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                      const ReadableFile& file) const override {
+    return base_.locate(tensor, chunk, file);
+  }
   Bytes object_bytes(std::size_t object) const override { return base_.object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override { return base_.decode_object(object, stored); }
+  Value decode_object(std::size_t object, ByteView stored) const override {
+    return base_.decode_object(object, stored);
+  }
   bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return true; }
   bool check_object(std::size_t) const override { return true; }
 
@@ -54,24 +60,29 @@ class ParallelRead : public ::testing::TestWithParam<Exchange> {
   static constexpr std::int64_t kRows = 600, kColumns = 1024;
 
   ParallelRead() {
-    reader_.tensor("a", DType::kFloat32, {kRows, kColumns}, counting<float>(kRows * kColumns), {{{0, 0}, {kRows / 2, kColumns}}, {{kRows / 2, 0}, {kRows / 2, kColumns}}});
+    reader_.tensor("a", DType::kFloat32, {kRows, kColumns}, counting<float>(kRows * kColumns),
+                   {{{0, 0}, {kRows / 2, kColumns}}, {{kRows / 2, 0}, {kRows / 2, kColumns}}});
     reader_.tensor("scalar", DType::kFloat32, {}, counting<float>(1));
     reader_.write();
   }
 
-  /// Three ranks want all of it, or columns that lie between each other's. The rank `faulty` has a storage that fails as told. Returns how many operations its
-  /// storage saw.
+  /// Three ranks want all of it, or columns that lie between each other's. The rank `faulty` has a
+  /// storage that fails as told. Returns how many operations its storage saw.
   std::uint64_t load(bool columns, int faulty, Fault fault) {
     std::uint64_t operations = 0;
     errors_.assign(3, {});
     run_ranks(3, [&](Communicator& comm) {
       const ReaderOn reader(reader_, comm.rank() == faulty ? fault : Fault{});
-      const Box box = columns ? Box{{0, comm.rank() * 300}, {kRows, 300}} : Box{{0, 0}, {kRows, kColumns}};
-      const std::vector<Tensor> destinations = {Tensor::zeros(DType::kFloat32, box.sizes), Tensor::zeros(DType::kFloat32, {})};
-      const std::vector<WantedShard> wanted = {{.tensor = 0, .destination = 0, .box = box}, {.tensor = 1, .destination = 1, .box = {}}};
+      const Box box =
+          columns ? Box{{0, comm.rank() * 300}, {kRows, 300}} : Box{{0, 0}, {kRows, kColumns}};
+      const std::vector<Tensor> destinations = {Tensor::zeros(DType::kFloat32, box.sizes),
+                                                Tensor::zeros(DType::kFloat32, {})};
+      const std::vector<WantedShard> wanted = {{.tensor = 0, .destination = 0, .box = box},
+                                               {.tensor = 1, .destination = 1, .box = {}}};
       const auto items = plan_reads(reader.metadata(), wanted);
       try {
-        read_tensors_together(reader, items, destinations, GetParam(), comm, {.threads = 1, .staging = std::uint64_t{512} << 10});
+        read_tensors_together(reader, items, destinations, GetParam(), comm,
+                              {.threads = 1, .staging = std::uint64_t{512} << 10});
         EXPECT_TRUE(equal(destinations[0], part_of_arange({kRows, kColumns}, box)));
       } catch (const CheckpointError& error) {
         errors_[static_cast<std::size_t>(comm.rank())] = error.what();
@@ -102,8 +113,10 @@ TEST_P(ParallelRead, AStorageThatFailsAtAnyPointOnOneRankIsTheSameErrorOnAll) {
 TEST_P(ParallelRead, ADestinationThatCannotBeFilledIsRefusedOnAllRanksBeforeAnythingIsRead) {
   std::vector<std::string> errors(2);
   run_ranks(2, [&](Communicator& comm) {
-    const std::vector<Tensor> destinations = {Tensor::zeros(comm.rank() == 1 ? DType::kFloat64 : DType::kFloat32, {kRows, kColumns})};
-    const WantedShard wanted{.tensor = 0, .destination = 0, .box = whole(ShapeView(destinations[0].shape()))};
+    const std::vector<Tensor> destinations = {
+        Tensor::zeros(comm.rank() == 1 ? DType::kFloat64 : DType::kFloat32, {kRows, kColumns})};
+    const WantedShard wanted{
+        .tensor = 0, .destination = 0, .box = whole(ShapeView(destinations[0].shape()))};
     const auto items = plan_reads(reader_.metadata(), {&wanted, 1});
     try {
       read_tensors_together(reader_, items, destinations, GetParam(), comm);
@@ -115,8 +128,12 @@ TEST_P(ParallelRead, ADestinationThatCannotBeFilledIsRefusedOnAllRanksBeforeAnyt
   EXPECT_EQ(errors[0], errors[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Exchanges, ParallelRead, Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather, Exchange::kAllToAll),
-                         [](const auto& test) { return std::string(name_of(kExchangeNames, test.param)); });
+INSTANTIATE_TEST_SUITE_P(Exchanges, ParallelRead,
+                         Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather,
+                                Exchange::kAllToAll),
+                         [](const auto& test) {
+                           return std::string(name_of(kExchangeNames, test.param));
+                         });
 
 }  // namespace
 }  // namespace dckpt

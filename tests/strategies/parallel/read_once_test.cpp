@@ -1,4 +1,5 @@
-// Ranks that load together read no byte of storage twice, however their parts lie between each other's.
+// Ranks that load together read no byte of storage twice, however their parts lie between each
+// other's.
 
 #include <gtest/gtest.h>
 
@@ -15,9 +16,9 @@
 namespace dckpt {
 namespace {
 
-using ::testing::Values;
 using testing::counting;
 using testing::FakeReader;
+using ::testing::Values;
 
 /// Counts what all ranks read. Tensors whose key begins with "strided" are stored column by column.
 class CountedReader final : public CheckpointReader {
@@ -37,7 +38,8 @@ class CountedReader final : public CheckpointReader {
   const Metadata& metadata() const noexcept override { return base_.metadata(); }
   const Storage& storage() const noexcept override { return *storage_; }
   Value common_state() const override { return base_.common_state(); }
-  ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                      const ReadableFile& file) const override {
     ChunkPayload payload = base_.locate(tensor, chunk, file);
     if (!metadata().tensors[tensor].key.starts_with("strided")) return payload;
     payload.strides = {1, metadata().tensors[tensor].chunks.sizes(chunk)[0]};
@@ -45,7 +47,9 @@ class CountedReader final : public CheckpointReader {
     return payload;
   }
   Bytes object_bytes(std::size_t object) const override { return base_.object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override { return base_.decode_object(object, stored); }
+  Value decode_object(std::size_t object, ByteView stored) const override {
+    return base_.decode_object(object, stored);
+  }
   bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return true; }
   bool check_object(std::size_t) const override { return true; }
 
@@ -67,7 +71,9 @@ std::vector<Box> grid(const Shape& shape, std::int64_t rows, std::int64_t column
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t column = 0; column < columns; ++column) {
       const std::int64_t top = shape[0] * row / rows, left = shape[1] * column / columns;
-      boxes.push_back({{top, left}, {shape[0] * (row + 1) / rows - top, shape[1] * (column + 1) / columns - left}});
+      boxes.push_back(
+          {{top, left},
+           {shape[0] * (row + 1) / rows - top, shape[1] * (column + 1) / columns - left}});
     }
   }
   return boxes;
@@ -77,17 +83,21 @@ class ReadOnce : public ::testing::TestWithParam<Exchange> {
  protected:
   /// A float tensor whose elements count up.
   void store(const std::string& key, const Shape& shape, const std::vector<Box>& chunks) {
-    reader_.tensor(key, DType::kFloat32, shape, counting<float>(static_cast<std::size_t>(numel(shape))), chunks);
+    reader_.tensor(key, DType::kFloat32, shape,
+                   counting<float>(static_cast<std::size_t>(numel(shape))), chunks);
   }
 
   /// The same in one chunk, column by column.
   void store_strided(const Shape& shape) {
     std::vector<float> elements(static_cast<std::size_t>(numel(shape)));
-    for (std::int64_t i = 0; i < numel(shape); ++i) elements[static_cast<std::size_t>(i % shape[1] * shape[0] + i / shape[1])] = static_cast<float>(i);
+    for (std::int64_t i = 0; i < numel(shape); ++i)
+      elements[static_cast<std::size_t>(i % shape[1] * shape[0] + i / shape[1])] =
+          static_cast<float>(i);
     reader_.tensor("strided", DType::kFloat32, shape, elements);
   }
 
-  /// Loads the wishes of all ranks, compares values, and returns how many bytes all ranks together read.
+  /// Loads the wishes of all ranks, compares values, and returns how many bytes all ranks together
+  /// read.
   std::uint64_t load(const Wishes& wishes, std::uint64_t staging = std::uint64_t{16} << 20) {
     if (!reader_.storage().stat("data")) reader_.write();
     const CountedReader reader(reader_);
@@ -97,11 +107,18 @@ class ReadOnce : public ::testing::TestWithParam<Exchange> {
       std::vector<WantedShard> wanted;
       std::vector<Tensor> destinations;
       for (const Wish& wish : mine) {
-        wanted.push_back({.tensor = wish.tensor, .destination = static_cast<std::uint32_t>(destinations.size()), .box = wish.box, .range = wish.range});
-        destinations.push_back(Tensor::zeros(DType::kFloat32, wish.range ? Shape{wish.range->end - wish.range->begin} : wish.box.sizes));
+        wanted.push_back({.tensor = wish.tensor,
+                          .destination = static_cast<std::uint32_t>(destinations.size()),
+                          .box = wish.box,
+                          .range = wish.range});
+        destinations.push_back(
+            Tensor::zeros(DType::kFloat32, wish.range ? Shape{wish.range->end - wish.range->begin}
+                                                      : wish.box.sizes));
       }
       const auto items = plan_reads(reader.metadata(), wanted);
-      reported += read_tensors_together(reader, items, destinations, GetParam(), comm, {.threads = 2, .staging = staging}).bytes_read;
+      reported += read_tensors_together(reader, items, destinations, GetParam(), comm,
+                                        {.threads = 2, .staging = staging})
+                      .bytes_read;
       for (std::size_t i = 0; i < mine.size(); ++i) expect_right(mine[i], destinations[i]);
     });
     reads_ = reader.counters->reads;
@@ -114,14 +131,17 @@ class ReadOnce : public ::testing::TestWithParam<Exchange> {
     const std::int64_t columns = reader_.metadata().tensors[wish.tensor].size[1];
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < got.numel(); ++i) {
-      const std::int64_t expected = wish.range ? wish.range->begin + i
-                                               : (wish.box.offsets[0] + i / wish.box.sizes[1]) * columns + wish.box.offsets[1] + i % wish.box.sizes[1];
+      const std::int64_t expected = wish.range
+                                        ? wish.range->begin + i
+                                        : (wish.box.offsets[0] + i / wish.box.sizes[1]) * columns +
+                                              wish.box.offsets[1] + i % wish.box.sizes[1];
       wrong += values[i] != static_cast<float>(expected);
     }
     EXPECT_EQ(wrong, 0) << "of " << got.numel() << " elements";
   }
 
-  /// How many bytes any rank wants. Strided tensors can count as wanted as a whole: that is how several ranks read them.
+  /// How many bytes any rank wants. Strided tensors can count as wanted as a whole: that is how
+  /// several ranks read them.
   std::uint64_t wanted_bytes(const Wishes& wishes, bool whole_strided = true) const {
     std::uint64_t bytes = 0;
     for (std::uint32_t tensor = 0; tensor < reader_.metadata().tensors.size(); ++tensor) {
@@ -132,16 +152,20 @@ class ReadOnce : public ::testing::TestWithParam<Exchange> {
       for (const auto& mine : wishes) {
         for (const Wish& wish : mine) {
           if (wish.tensor != tensor) continue;
-          const std::int64_t count = wish.range ? wish.range->end - wish.range->begin : numel(wish.box.sizes);
+          const std::int64_t count =
+              wish.range ? wish.range->end - wish.range->begin : numel(wish.box.sizes);
           any |= count > 0;
           for (std::int64_t i = 0; i < count; ++i) {
-            wanted[static_cast<std::size_t>(wish.range ? wish.range->begin + i
-                                                       : (wish.box.offsets[0] + i / wish.box.sizes[1]) * columns + wish.box.offsets[1] + i % wish.box.sizes[1])] = true;
+            wanted[static_cast<std::size_t>(
+                wish.range ? wish.range->begin + i
+                           : (wish.box.offsets[0] + i / wish.box.sizes[1]) * columns +
+                                 wish.box.offsets[1] + i % wish.box.sizes[1])] = true;
           }
         }
       }
       const bool all = any && whole_strided && stored.key.starts_with("strided");
-      bytes += 4 * static_cast<std::uint64_t>(all ? numel(stored.size) : std::count(wanted.begin(), wanted.end(), true));
+      bytes += 4 * static_cast<std::uint64_t>(all ? numel(stored.size)
+                                                  : std::count(wanted.begin(), wanted.end(), true));
     }
     return bytes;
   }
@@ -184,7 +208,8 @@ TEST_P(ReadOnce, SmallChunksThatRanksWantByTurnsAreNotReadByBoth) {
   const Shape shape{8, 512};  // 16 KiB
   for (int i = 0; i < 100; ++i) store("t" + std::to_string(i), shape, {whole(shape)});
   Wishes wishes(2);
-  for (std::uint32_t tensor = 0; tensor < 100; ++tensor) wishes[tensor % 2].push_back({tensor, whole(shape)});
+  for (std::uint32_t tensor = 0; tensor < 100; ++tensor)
+    wishes[tensor % 2].push_back({tensor, whole(shape)});
   wishes[0].push_back({1, whole(shape)});  // something to exchange
   EXPECT_LE(load(wishes), 101U * 4 * 8 * 512);
 }
@@ -205,17 +230,20 @@ TEST_P(ReadOnce, AChunkThatCanOnlyBeReadAsAWholeIsReadByOneRank) {
   store_strided(shape);
   for (const bool by_rows : {true, false}) {
     Wishes wishes;
-    for (const Box& box : by_rows ? grid(shape, 3, 1) : grid(shape, 1, 3)) wishes.push_back({{0, box}});
+    for (const Box& box : by_rows ? grid(shape, 3, 1) : grid(shape, 1, 3))
+      wishes.push_back({{0, box}});
     EXPECT_EQ(load(wishes), 4U * 1024 * 1024);
   }
   EXPECT_EQ(load(Wishes(3, {{0, whole(shape)}})), 4U * 1024 * 1024) << "replicas";
 }
 
 TEST_P(ReadOnce, WhatNobodyWantsIsNotReadInSlabs) {
-  const Shape shape{512, 2048};  // 4 MiB; of 8 KiB a row, ranks want 512 bytes each with as much between them
+  const Shape shape{
+      512, 2048};  // 4 MiB; of 8 KiB a row, ranks want 512 bytes each with as much between them
   store("a", shape, {whole(shape)});
   Wishes wishes(4);
-  for (std::int64_t rank = 0; rank < 4; ++rank) wishes[static_cast<std::size_t>(rank)].push_back({0, {{0, rank * 256}, {512, 128}}});
+  for (std::int64_t rank = 0; rank < 4; ++rank)
+    wishes[static_cast<std::size_t>(rank)].push_back({0, {{0, rank * 256}, {512, 128}}});
   EXPECT_EQ(load(wishes), wanted_bytes(wishes));
 }
 
@@ -243,7 +271,9 @@ TEST_P(ReadOnce, RandomLayoutsAreReadWithATwentiethMoreAtMost) {
       if (random.chance(10)) {
         store_strided(shape);
       } else {
-        store("t" + std::to_string(tensor), shape, grid(shape, random.between(1, std::min<std::int64_t>(shape[0], 4)), random.between(1, std::min<std::int64_t>(shape[1], 3))));
+        store("t" + std::to_string(tensor), shape,
+              grid(shape, random.between(1, std::min<std::int64_t>(shape[0], 4)),
+                   random.between(1, std::min<std::int64_t>(shape[1], 3))));
       }
       const std::int64_t parts = random.between(1, static_cast<std::int64_t>(ranks));
       const std::int64_t kind = random.between(0, 4);
@@ -251,9 +281,14 @@ TEST_P(ReadOnce, RandomLayoutsAreReadWithATwentiethMoreAtMost) {
         if (random.chance(10)) continue;
         const std::int64_t part = static_cast<std::int64_t>(rank) % parts;
         const std::int64_t count = numel(shape);
-        if (kind == 0) wishes[rank].push_back({tensor, grid(shape, parts, 1)[static_cast<std::size_t>(part)]});
-        if (kind == 1) wishes[rank].push_back({tensor, grid(shape, 1, parts)[static_cast<std::size_t>(part)]});
-        if (kind == 2) wishes[rank].push_back({tensor, whole(shape), WantedShard::Range{count * part / parts, count * (part + 1) / parts}});
+        if (kind == 0)
+          wishes[rank].push_back({tensor, grid(shape, parts, 1)[static_cast<std::size_t>(part)]});
+        if (kind == 1)
+          wishes[rank].push_back({tensor, grid(shape, 1, parts)[static_cast<std::size_t>(part)]});
+        if (kind == 2)
+          wishes[rank].push_back(
+              {tensor, whole(shape),
+               WantedShard::Range{count * part / parts, count * (part + 1) / parts}});
         for (std::int64_t boxes = kind == 3 ? random.between(1, 3) : 0; boxes > 0; --boxes) {
           Box box = whole(shape);
           for (std::size_t axis = 0; axis < 2; ++axis) {
@@ -264,19 +299,27 @@ TEST_P(ReadOnce, RandomLayoutsAreReadWithATwentiethMoreAtMost) {
         }
         if (kind == 4) wishes[rank].push_back({tensor, whole(shape)});
       }
-      for (auto& mine : wishes) std::erase_if(mine, [](const Wish& wish) { return numel(wish.box.sizes) == 0 || (wish.range && wish.range->begin == wish.range->end); });
+      for (auto& mine : wishes)
+        std::erase_if(mine, [](const Wish& wish) {
+          return numel(wish.box.sizes) == 0 || (wish.range && wish.range->begin == wish.range->end);
+        });
     }
     const std::uint64_t read = load(wishes, std::uint64_t{1} << random.between(16, 22));
     const std::uint64_t wanted = wanted_bytes(wishes);
     EXPECT_GE(read, wanted_bytes(wishes, false));
-    if (GetParam() != Exchange::kAuto) {  // which reads small things several times where that is faster
+    if (GetParam() !=
+        Exchange::kAuto) {  // which reads small things several times where that is faster
       EXPECT_LE(read, wanted + wanted / 20);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Exchanges, ReadOnce, Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather, Exchange::kAllToAll),
-                         [](const auto& test) { return std::string(name_of(kExchangeNames, test.param)); });
+INSTANTIATE_TEST_SUITE_P(Exchanges, ReadOnce,
+                         Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather,
+                                Exchange::kAllToAll),
+                         [](const auto& test) {
+                           return std::string(name_of(kExchangeNames, test.param));
+                         });
 
 }  // namespace
 }  // namespace dckpt

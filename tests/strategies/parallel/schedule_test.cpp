@@ -20,11 +20,13 @@ struct Sent {
   std::uint64_t bytes;
 };
 
-std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::uint64_t budget, const std::vector<Sent>& shipments) {
+std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::uint64_t budget,
+                                        const std::vector<Sent>& shipments) {
   std::vector<ExchangeSchedule> all;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     ScheduleBuilder builder(ranks, rank, how, budget);
-    for (std::uint32_t i = 0; i < shipments.size(); ++i) builder.add(shipments[i].from, {i, shipments[i].to, shipments[i].bytes});
+    for (std::uint32_t i = 0; i < shipments.size(); ++i)
+      builder.add(shipments[i].from, {i, shipments[i].to, shipments[i].bytes});
     all.push_back(builder.finish());
   }
   return all;
@@ -43,7 +45,8 @@ std::vector<Sent> everyone_to_everyone(std::uint32_t ranks, std::uint64_t bytes)
 }
 
 TEST(ExchangeSchedule, RanksWithTheSameLoadFillTheRounds) {
-  for (const ExchangeSchedule& schedule : schedules(8, Exchange::kAllToAll, 20, everyone_to_everyone(8, 10))) {
+  for (const ExchangeSchedule& schedule :
+       schedules(8, Exchange::kAllToAll, 20, everyone_to_everyone(8, 10))) {
     EXPECT_LE(schedule.rounds, 5U) << "each sends 7 shipments, two a round";
     EXPECT_EQ(schedule.packed.size(), 7U);
     EXPECT_EQ(schedule.unpacked.size(), 7U);
@@ -56,7 +59,8 @@ TEST(ExchangeSchedule, AShipmentAboveTheBudgetHasARoundForItself) {
 }
 
 TEST(ExchangeSchedule, NothingToSendIsNoRound) {
-  for (const Exchange how : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) EXPECT_EQ(schedules(3, how, 10, {})[0].rounds, 0U);
+  for (const Exchange how : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast})
+    EXPECT_EQ(schedules(3, how, 10, {})[0].rounds, 0U);
 }
 
 TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget) {
@@ -65,10 +69,12 @@ TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget
     SCOPED_TRACE(random.trace(round));
     const auto ranks = static_cast<std::uint32_t>(random.between(2, 5));
     for (const Exchange how : {Exchange::kAllToAll, Exchange::kBroadcast, Exchange::kGather}) {
-      const std::uint64_t budget = 200, limit = (how == Exchange::kGather ? budget / ranks : budget) / 2;
+      const std::uint64_t budget = 200,
+                          limit = (how == Exchange::kGather ? budget / ranks : budget) / 2;
       ScheduleBuilder builder(ranks, 0, how, budget);
-      std::map<std::uint32_t, std::pair<std::uint64_t, int>> held;  // by round, by rank 0: bytes, and how many things
-      std::map<std::uint32_t, std::uint32_t> expected;               // shipments of rank 0 → round
+      std::map<std::uint32_t, std::pair<std::uint64_t, int>>
+          held;  // by round, by rank 0: bytes, and how many things
+      std::map<std::uint32_t, std::uint32_t> expected;  // shipments of rank 0 → round
       std::uint32_t id = 0;
       for (std::int64_t count = random.between(1, 30); count > 0; --count) {
         const auto from = static_cast<std::uint32_t>(random.between(0, ranks - 1));
@@ -81,13 +87,16 @@ TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget
         }
         const std::uint64_t all = bytes + static_cast<std::uint64_t>(random.between(1, 20));
         const std::uint32_t packed = builder.add_held(from, shipments, all);
-        EXPECT_GT(builder.add(1, {id++, {0}, 5}, packed + 1), packed) << "what came in a round is handed on later";
+        EXPECT_GT(builder.add(1, {id++, {0}, 5}, packed + 1), packed)
+            << "what came in a round is handed on later";
         if (from != 0) continue;
         held[packed].first += all;
         ++held[packed].second;
         for (const Shipment& shipment : shipments) expected[shipment.id] = packed;
       }
-      for (const auto& [at, load] : held) EXPECT_TRUE(load.first <= limit || load.second == 1) << load.first << " bytes in a round, limit " << limit;
+      for (const auto& [at, load] : held)
+        EXPECT_TRUE(load.first <= limit || load.second == 1)
+            << load.first << " bytes in a round, limit " << limit;
       for (const Transfer& transfer : builder.finish().packed) {
         if (expected.contains(transfer.shipment)) {
           EXPECT_EQ(transfer.round, expected.at(transfer.shipment));
@@ -107,7 +116,9 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     const auto budget = static_cast<std::uint64_t>(random.between(10, 60));
     std::vector<Sent> shipments;
     for (std::int64_t count = random.between(0, 30); count > 0; --count) {
-      Sent shipment{static_cast<std::uint32_t>(random.between(0, ranks - 1)), {}, static_cast<std::uint64_t>(random.between(0, 20))};
+      Sent shipment{static_cast<std::uint32_t>(random.between(0, ranks - 1)),
+                    {},
+                    static_cast<std::uint64_t>(random.between(0, 20))};
       for (std::uint32_t to = 0; to < ranks; ++to) {
         if (to != shipment.from && random.chance(60)) shipment.to.push_back(to);
       }
@@ -115,20 +126,28 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     }
     const auto all = schedules(ranks, GetParam(), budget, shipments);
     const bool for_all = GetParam() != Exchange::kAllToAll;
-    // What the senders packed: (round, sender, receiver, offset) → shipment, and how much of it there is at a time.
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint64_t> offsets;
+    // What the senders packed: (round, sender, receiver, offset) → shipment, and how much of it
+    // there is at a time.
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint64_t>
+        offsets;
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Transfer>> sent, received;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       EXPECT_EQ(all[rank].rounds, all[0].rounds);
       EXPECT_EQ(all[rank].broadcasts, all[0].broadcasts);
-      EXPECT_TRUE(std::is_sorted(all[rank].packed.begin(), all[rank].packed.end(), [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
-      EXPECT_TRUE(std::is_sorted(all[rank].unpacked.begin(), all[rank].unpacked.end(), [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
+      EXPECT_TRUE(
+          std::is_sorted(all[rank].packed.begin(), all[rank].packed.end(),
+                         [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
+      EXPECT_TRUE(
+          std::is_sorted(all[rank].unpacked.begin(), all[rank].unpacked.end(),
+                         [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
       for (const Transfer& transfer : all[rank].packed) {
         EXPECT_EQ(shipments[transfer.shipment].from, rank);
-        offsets[{transfer.round, rank, for_all ? 0 : transfer.peer, transfer.shipment}] = transfer.offset;
+        offsets[{transfer.round, rank, for_all ? 0 : transfer.peer, transfer.shipment}] =
+            transfer.offset;
         sent[{transfer.round, rank}].push_back(transfer);
         if (GetParam() == Exchange::kBroadcast) {
-          EXPECT_TRUE(std::binary_search(all[0].broadcasts.begin(), all[0].broadcasts.end(), std::pair(transfer.round, rank)));
+          EXPECT_TRUE(std::binary_search(all[0].broadcasts.begin(), all[0].broadcasts.end(),
+                                         std::pair(transfer.round, rank)));
         }
       }
     }
@@ -138,7 +157,8 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
         const Sent& shipment = shipments[transfer.shipment];
         EXPECT_EQ(shipment.from, transfer.peer);
         EXPECT_TRUE(std::binary_search(shipment.to.begin(), shipment.to.end(), rank));
-        const auto found = offsets.find({transfer.round, transfer.peer, for_all ? 0 : rank, transfer.shipment});
+        const auto found =
+            offsets.find({transfer.round, transfer.peer, for_all ? 0 : rank, transfer.shipment});
         ASSERT_NE(found, offsets.end()) << "it is packed in the round in which it is unpacked";
         EXPECT_EQ(found->second, transfer.offset);
         received[{transfer.round, rank}].push_back(transfer);
@@ -154,15 +174,22 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
       for (const auto& [key, transfers] : *side) {
         std::uint64_t bytes = 0;
         for (const Transfer& transfer : transfers) bytes += transfer.bytes;
-        const auto with_bytes = std::count_if(transfers.begin(), transfers.end(), [](const Transfer& transfer) { return transfer.bytes > 0; });
-        EXPECT_TRUE(bytes <= limit || with_bytes == 1) << bytes << " bytes in a round, limit " << limit;
+        const auto with_bytes =
+            std::count_if(transfers.begin(), transfers.end(),
+                          [](const Transfer& transfer) { return transfer.bytes > 0; });
+        EXPECT_TRUE(bytes <= limit || with_bytes == 1)
+            << bytes << " bytes in a round, limit " << limit;
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, RandomSchedule, ::testing::Values(Exchange::kBroadcast, Exchange::kGather, Exchange::kAllToAll),
-                         [](const auto& test) { return std::string(name_of(kExchangeNames, test.param)); });
+INSTANTIATE_TEST_SUITE_P(Kinds, RandomSchedule,
+                         ::testing::Values(Exchange::kBroadcast, Exchange::kGather,
+                                           Exchange::kAllToAll),
+                         [](const auto& test) {
+                           return std::string(name_of(kExchangeNames, test.param));
+                         });
 
 }  // namespace
 }  // namespace dckpt

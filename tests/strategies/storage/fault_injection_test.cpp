@@ -25,11 +25,13 @@ TEST(SimulatedDisk, LosesWhatWasNotSynced) {
 }
 
 TEST(FaultyStorage, FailsOnceOrIsDeadFromThenOn) {
-  for (const Fault::Kind kind : {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
+  for (const Fault::Kind kind :
+       {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
     FaultyStorage storage(memory_storage(), {kind, 2});
     storage.make_directory("a");
     EXPECT_EQ(code_of([&] { storage.make_directory("b"); }), "io");
-    EXPECT_EQ(code_of([&] { storage.make_directory("c"); }), kind == Fault::Kind::kCrash ? "io" : "no error");
+    EXPECT_EQ(code_of([&] { storage.make_directory("c"); }),
+              kind == Fault::Kind::kCrash ? "io" : "no error");
     EXPECT_TRUE(storage.fired());
     EXPECT_EQ(storage.operations(), 3u);
     if (kind == Fault::Kind::kCrash) continue;

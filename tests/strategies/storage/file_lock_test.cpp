@@ -28,7 +28,8 @@ class FileLocks : public ::testing::Test {
 
 TEST_F(FileLocks, HaveOneHolderWhoIsNamed) {
   std::optional<FileLock> first(std::in_place, file_, "the \n first");
-  const CheckpointError error = testing::error_of([&] { const FileLock second(file_, "the second"); });
+  const CheckpointError error =
+      testing::error_of([&] { const FileLock second(file_, "the second"); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(error.what(), HasSubstr("locked by the \\n first"));
   first.reset();

@@ -13,7 +13,9 @@ TEST(MemoryStorage, OpenFilesOutliveTheStorage) {
   EXPECT_EQ(as_text(read_file(*file, 1)), "x");
 }
 
-TEST(MemoryStorage, DescribesFilesByItsOwnName) { EXPECT_EQ(memory_storage("test:")->describe("a/b"), "test:a/b"); }
+TEST(MemoryStorage, DescribesFilesByItsOwnName) {
+  EXPECT_EQ(memory_storage("test:")->describe("a/b"), "test:a/b");
+}
 
 }  // namespace
 }  // namespace dckpt

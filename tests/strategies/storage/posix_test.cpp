@@ -31,7 +31,9 @@ using testing::HasSubstr;
 
 class PosixStorageTest : public testing::Test {
  protected:
-  void put(const std::string& name, const std::string& content) const { std::ofstream(root_ / name) << content; }
+  void put(const std::string& name, const std::string& content) const {
+    std::ofstream(root_ / name) << content;
+  }
 
   std::string error_of(const std::function<void()>& work) const {
     try {
@@ -51,7 +53,8 @@ class PosixStorageTest : public testing::Test {
 
 TEST_F(PosixStorageTest, AFifoIsRefusedWithoutBlocking) {
   ASSERT_EQ(::mkfifo((root_ / "fifo").c_str(), 0600), 0);
-  EXPECT_THAT(open_error("fifo"), AllOf(HasSubstr("corrupt: "), HasSubstr("a FIFO"), HasSubstr((root_ / "fifo").string())));
+  EXPECT_THAT(open_error("fifo"), AllOf(HasSubstr("corrupt: "), HasSubstr("a FIFO"),
+                                        HasSubstr((root_ / "fifo").string())));
   EXPECT_EQ(storage_->stat("fifo")->kind, FileInfo::Kind::kOther);
   EXPECT_EQ(code_of([&] { open_posix_file(root_ / "fifo"); }), "corrupt");
 }
@@ -83,7 +86,8 @@ TEST_F(PosixStorageTest, ASymlinkToADirectoryIsRefusedAtAnyDepth) {
   std::ofstream(outside / "secret") << "secret";
   fs::create_directory(root_ / "d");
   fs::create_directory_symlink(outside.path(), root_ / "d" / "link");
-  EXPECT_THAT(open_error("d/link/secret"), AllOf(HasSubstr("corrupt: "), HasSubstr("a symbolic link")));
+  EXPECT_THAT(open_error("d/link/secret"),
+              AllOf(HasSubstr("corrupt: "), HasSubstr("a symbolic link")));
   EXPECT_EQ(code_of([&] { storage_->stat("d/link/secret"); }), "corrupt");
   EXPECT_EQ(code_of([&] { storage_->list("d/link"); }), "corrupt");
   EXPECT_EQ(code_of([&] { storage_->create("d/link/new"); }), "corrupt");
@@ -161,7 +165,8 @@ TEST_F(PosixStorageTest, AFileTruncatedAfterItWasOpenedIsCorruptAndNotACrash) {
   const auto file = storage_->open("a");
   fs::resize_file(root_ / "a", 50000);
   Bytes into(60000);
-  EXPECT_THAT(error_of([&] { file->read(0, into); }), AllOf(HasSubstr("corrupt: "), HasSubstr("truncated"), HasSubstr("offset 50000")));
+  EXPECT_THAT(error_of([&] { file->read(0, into); }),
+              AllOf(HasSubstr("corrupt: "), HasSubstr("truncated"), HasSubstr("offset 50000")));
 }
 
 TEST_F(PosixStorageTest, AnUnreadableFileNamesTheReason) {
@@ -173,7 +178,8 @@ TEST_F(PosixStorageTest, AnUnreadableFileNamesTheReason) {
 }
 
 TEST_F(PosixStorageTest, MissingFilesNameThePathAndTheReason) {
-  EXPECT_THAT(open_error("d/a"), AllOf(HasSubstr("No such file or directory"), HasSubstr((root_ / "d/a").string())));
+  EXPECT_THAT(open_error("d/a"),
+              AllOf(HasSubstr("No such file or directory"), HasSubstr((root_ / "d/a").string())));
   EXPECT_EQ(code_of([&] { open_posix_file(root_ / "a"); }), "incomplete");
 }
 
@@ -209,18 +215,22 @@ class FileSizeLimit {
 };
 
 TEST_F(PosixStorageTest, PartsOfAllSizesLieOneAfterTheOther) {
-  constexpr std::size_t kSizes[] = {3, 20'000'001, 0, 5, 8 << 20, (8 << 20) + 1, 1};  // also more than is written at a time
+  constexpr std::size_t kSizes[] = {
+      3, 20'000'001, 0, 5, 8 << 20, (8 << 20) + 1, 1};  // also more than is written at a time
   Bytes all;
   for (const std::size_t size : kSizes) {
-    for (std::size_t i = 0; i < size; ++i) all.push_back(static_cast<std::byte>((all.size() * 31) >> 5));
+    for (std::size_t i = 0; i < size; ++i)
+      all.push_back(static_cast<std::byte>((all.size() * 31) >> 5));
   }
   std::vector<ByteView> parts;
-  for (std::size_t at = 0; const std::size_t size : kSizes) parts.push_back(ByteView(all).subspan(std::exchange(at, at + size), size));
+  for (std::size_t at = 0; const std::size_t size : kSizes)
+    parts.push_back(ByteView(all).subspan(std::exchange(at, at + size), size));
   Bytes expected = all;
   expected.insert(expected.end(), all.begin(), all.begin() + 3);
   for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kBuffered, IoEngine::kDirect}) {
     const std::string name = "a" + std::to_string(static_cast<int>(engine));
-    const auto file = storage_->create(name, {.size_hint = all.size(), .durable = true, .engine = engine});
+    const auto file =
+        storage_->create(name, {.size_hint = all.size(), .durable = true, .engine = engine});
     file->append(parts);
     file->sync();
     file->append(parts[0]);
@@ -233,7 +243,8 @@ TEST_F(PosixStorageTest, PartsOfAllSizesLieOneAfterTheOther) {
 TEST_F(PosixStorageTest, DirectFilesGrowBetweenSyncsByAnyNumberOfBytes) {
   Bytes expected;
   const auto file = storage_->create("a", {.engine = IoEngine::kDirect});
-  for (const std::size_t size : {std::size_t{1}, std::size_t{4095}, std::size_t{1}, std::size_t{5000}, std::size_t{4} << 20, std::size_t{8191}}) {
+  for (const std::size_t size : {std::size_t{1}, std::size_t{4095}, std::size_t{1},
+                                 std::size_t{5000}, std::size_t{4} << 20, std::size_t{8191}}) {
     const Bytes part(size, static_cast<std::byte>(size % 251));
     expected.insert(expected.end(), part.begin(), part.end());
     file->append(part);
@@ -261,8 +272,10 @@ TEST_F(PosixStorageTest, AFailureOfABlockWrittenInTheBackgroundIsReportedByWhate
       if (last == std::string("append")) file->append(block);
       last == std::string("sync") ? file->sync() : file->close();
     };
-    EXPECT_THAT(error_of(finish), AllOf(HasSubstr("io: cannot write 4,190,208 bytes"), HasSubstr("File too large"), HasSubstr("offset 4096")));
-    EXPECT_THAT(error_of([&] { file->sync(); }), HasSubstr("File too large")) << "a file that failed never counts as durable";
+    EXPECT_THAT(error_of(finish), AllOf(HasSubstr("io: cannot write 4,190,208 bytes"),
+                                        HasSubstr("File too large"), HasSubstr("offset 4096")));
+    EXPECT_THAT(error_of([&] { file->sync(); }), HasSubstr("File too large"))
+        << "a file that failed never counts as durable";
   }
 }
 
@@ -270,30 +283,35 @@ TEST_F(PosixStorageTest, AFailureOfABlockWrittenInTheBackgroundIsReportedByWhate
 bool is_direct(const fs::path& path) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code ignored;
-    if (fs::read_symlink(entry.path(), ignored) == fs::canonical(path)) return (::fcntl(std::stoi(entry.path().filename()), F_GETFL) & O_DIRECT) != 0;
+    if (fs::read_symlink(entry.path(), ignored) == fs::canonical(path))
+      return (::fcntl(std::stoi(entry.path().filename()), F_GETFL) & O_DIRECT) != 0;
   }
   throw std::runtime_error("the file is not open");
 }
 
-TEST_F(PosixStorageTest, TheEngineIsTheOneAskedForAndAutoTakesDirectForLargeDurableFilesOnLocalDisks) {
+TEST_F(PosixStorageTest,
+       TheEngineIsTheOneAskedForAndAutoTakesDirectForLargeDurableFilesOnLocalDisks) {
   struct statfs system {};
   ASSERT_EQ(::statfs(root_.path().c_str(), &system), 0);
   const bool local_disk = system.f_type == 0xEF53 || system.f_type == 0x58465342;  // ext4, XFS
   constexpr std::uint64_t kLarge = std::uint64_t{8} << 20;
   const auto direct = [&](const std::string& name, const CreateOptions& options) {
     const auto file = storage_->create(name, options);
-    EXPECT_EQ(file->engine() == IoEngine::kDirect, is_direct(root_.path() / name)) << "it says what it is";
+    EXPECT_EQ(file->engine() == IoEngine::kDirect, is_direct(root_.path() / name))
+        << "it says what it is";
     return is_direct(root_.path() / name);
   };
   EXPECT_TRUE(direct("asked", {.engine = IoEngine::kDirect}));
-  EXPECT_FALSE(direct("not_asked", {.size_hint = kLarge, .durable = true, .engine = IoEngine::kBuffered}));
+  EXPECT_FALSE(
+      direct("not_asked", {.size_hint = kLarge, .durable = true, .engine = IoEngine::kBuffered}));
   EXPECT_EQ(direct("large", {.size_hint = kLarge, .durable = true}), local_disk);
   EXPECT_FALSE(direct("small", {.size_hint = kLarge - 1, .durable = true}));
   EXPECT_FALSE(direct("not_durable", {.size_hint = kLarge}));
 }
 
 TEST_F(PosixStorageTest, AnEngineThatThereIsNotIsSaid) {
-  EXPECT_THAT(error_of([&] { storage_->create("a", {.engine = IoEngine::kUring}); }), AllOf(HasSubstr("unsupported"), HasSubstr("available: auto, buffered, direct")));
+  EXPECT_THAT(error_of([&] { storage_->create("a", {.engine = IoEngine::kUring}); }),
+              AllOf(HasSubstr("unsupported"), HasSubstr("available: auto, buffered, direct")));
   EXPECT_FALSE(storage_->stat("a"));
 }
 
@@ -302,18 +320,22 @@ TEST_F(PosixStorageTest, AWriteThatIsCutShortIsReportedWithTheOffsetReached) {
   const auto file = storage_->create("a");
   const Bytes block(60000);
   const std::vector<ByteView> parts = {block, block};
-  EXPECT_THAT(error_of([&] { file->append(parts); }), AllOf(HasSubstr("io: cannot write 20,000 bytes"), HasSubstr("File too large"), HasSubstr("offset 100000")));
+  EXPECT_THAT(error_of([&] { file->append(parts); }),
+              AllOf(HasSubstr("io: cannot write 20,000 bytes"), HasSubstr("File too large"),
+                    HasSubstr("offset 100000")));
   EXPECT_EQ(file->position(), 100000u);
 }
 
-/// Runs `work` in a child process with a small file system of its own at `directory` and returns the text it returns. Empty where this is not allowed.
+/// Runs `work` in a child process with a small file system of its own at `directory` and returns
+/// the text it returns. Empty where this is not allowed.
 std::string on_small_disk(const fs::path& directory, const std::function<std::string()>& work) {
   int channel[2];
   if (::pipe(channel) != 0) return {};
   const pid_t child = ::fork();
   if (child == 0) {
     std::string answer;
-    if ((::unshare(CLONE_NEWNS) == 0 || ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0) && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+    if ((::unshare(CLONE_NEWNS) == 0 || ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0) &&
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
         ::mount("tmpfs", directory.c_str(), "tmpfs", 0, "size=4m") == 0) {
       answer = work();
     }
@@ -330,7 +352,8 @@ std::string on_small_disk(const fs::path& directory, const std::function<std::st
 
 TEST_F(PosixStorageTest, AFullDiskNamesWhatIsNeededAndWhatIsAvailable) {
   const std::string messages = on_small_disk(root_.path(), [this] {
-    std::string answer = error_of([&] { storage_->create("reserved", {.size_hint = std::uint64_t{6} << 20}); });
+    std::string answer =
+        error_of([&] { storage_->create("reserved", {.size_hint = std::uint64_t{6} << 20}); });
     if (storage_->stat("reserved")) return std::string("a file that was not created is there");
     const auto file = storage_->create("written");
     const Bytes block(std::size_t{3} << 20);
@@ -338,8 +361,11 @@ TEST_F(PosixStorageTest, AFullDiskNamesWhatIsNeededAndWhatIsAvailable) {
     return answer + "\n" + error_of([&] { file->append(std::vector<ByteView>{block, block}); });
   });
   if (messages.empty()) GTEST_SKIP() << "mounting is not allowed here";
-  EXPECT_THAT(messages, HasSubstr("io: cannot reserve 6,291,456 bytes (6.0 MiB), 4,194,304 bytes (4.0 MiB) are available on this file system: No space left on device"));
-  EXPECT_THAT(messages, HasSubstr("io: cannot write 5,242,880 bytes (5.0 MiB), 0 bytes (0 B) are available on this file system: No space left on device"));
+  EXPECT_THAT(messages,
+              HasSubstr("io: cannot reserve 6,291,456 bytes (6.0 MiB), 4,194,304 bytes (4.0 MiB) "
+                        "are available on this file system: No space left on device"));
+  EXPECT_THAT(messages, HasSubstr("io: cannot write 5,242,880 bytes (5.0 MiB), 0 bytes (0 B) are "
+                                  "available on this file system: No space left on device"));
   EXPECT_THAT(messages, HasSubstr("offset 4194304"));
 }
 
@@ -354,7 +380,9 @@ TEST_F(PosixStorageTest, BlocksReservedAndNotUsedAreGivenBack) {
 }
 
 TEST_F(PosixStorageTest, NoDescriptorsLeak) {
-  const auto open_descriptors = [] { return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()); };
+  const auto open_descriptors = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
   if (!fs::exists("/proc/self/fd")) GTEST_SKIP() << "no /proc";
   const auto before = open_descriptors();
   storage_->make_directory("d/e");

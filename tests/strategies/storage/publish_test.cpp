@@ -37,7 +37,8 @@ Files files_in(const Storage& storage, const std::string& directory) {
   if (!storage.stat(directory)) return files;
   for (const FileInfo& entry : storage.list(directory)) {
     if (entry.kind == FileInfo::Kind::kDirectory) {
-      for (const auto& [name, content] : files_in(storage, join_name(directory, entry.name))) files[join_name(entry.name, name)] = content;
+      for (const auto& [name, content] : files_in(storage, join_name(directory, entry.name)))
+        files[join_name(entry.name, name)] = content;
     } else {
       files[entry.name] = as_text(read_file(*storage.open(join_name(directory, entry.name)), 1000));
     }
@@ -51,16 +52,21 @@ std::vector<std::string> names_in(const Storage& storage, const std::string& dir
   return names;
 }
 
-void save(const std::shared_ptr<Storage>& storage, const Files& files, Publication::Options options, const std::string& token = "job") {
+void save(const std::shared_ptr<Storage>& storage, const Files& files, Publication::Options options,
+          const std::string& token = "job") {
   Publication publication = Publication::begin(storage, "run/iter_5", token, options);
   storage->make_directory(publication.staging() + "/sub");
-  for (const auto& [name, content] : files) write(*storage, join_name(publication.staging(), name), content);
+  for (const auto& [name, content] : files)
+    write(*storage, join_name(publication.staging(), name), content);
   publication.commit();
 }
 
 class Publish : public testing::Test {
  protected:
-  Publish() { set_log_sink([this](LogLevel, std::string_view message) { log_ += std::string(message) + "\n"; }); }
+  Publish() {
+    set_log_sink(
+        [this](LogLevel, std::string_view message) { log_ += std::string(message) + "\n"; });
+  }
   ~Publish() override { set_log_sink({}); }
 
   std::shared_ptr<Storage> storage_ = memory_storage();
@@ -161,20 +167,24 @@ struct Sweep {
   std::string name;
   Fault::Kind kind;
   bool can_exchange;
-  Files before;        ///< at run/iter_5
+  Files before;          ///< at run/iter_5
   bool empty_directory;  ///< instead of nothing
 };
 
-void PrintTo(const Sweep& sweep, std::ostream* out) { *out << sweep.name; }
+void PrintTo(const Sweep& sweep, std::ostream* out) {
+  *out << sweep.name;
+}
 
 class PublishSweep : public testing::TestWithParam<Sweep> {
  protected:
-  PublishSweep() { set_log_sink([](LogLevel, std::string_view) {}); }
+  PublishSweep() {
+    set_log_sink([](LogLevel, std::string_view) {});
+  }
   ~PublishSweep() override { set_log_sink({}); }
 };
 
-/// Fails at each storage operation of a save in turn, until no fault fires, and looks at what a loader would find, with the machine
-/// running on, and after a power cut at that moment.
+/// Fails at each storage operation of a save in turn, until no fault fires, and looks at what a
+/// loader would find, with the machine running on, and after a power cut at that moment.
 TEST_P(PublishSweep, ThePreviousCheckpointOrTheNewOneIsCompleteAtEveryFaultPoint) {
   const Sweep& sweep = GetParam();
   bool saved = false;
@@ -185,7 +195,8 @@ TEST_P(PublishSweep, ThePreviousCheckpointOrTheNewOneIsCompleteAtEveryFaultPoint
     const auto disk = std::make_shared<SimulatedDisk>();
     if (!sweep.before.empty()) save(disk, sweep.before, {}, "earlier");
     if (sweep.empty_directory) disk->make_directory("run/iter_5");
-    const auto faulty = std::make_shared<FaultyStorage>(disk, Fault{sweep.kind, at}, sweep.can_exchange);
+    const auto faulty =
+        std::make_shared<FaultyStorage>(disk, Fault{sweep.kind, at}, sweep.can_exchange);
     bool reported = false;
     try {
       save(faulty, kNew, {.overwrite = !sweep.before.empty()});
@@ -197,12 +208,16 @@ TEST_P(PublishSweep, ThePreviousCheckpointOrTheNewOneIsCompleteAtEveryFaultPoint
     EXPECT_FALSE(saved && reported);
 
     if (sweep.kind == Fault::Kind::kError) {
-      EXPECT_EQ(files_in(*disk, "run/iter_5"), reported ? sweep.before : kNew);  // rolled back, or done
+      EXPECT_EQ(files_in(*disk, "run/iter_5"),
+                reported ? sweep.before : kNew);  // rolled back, or done
     } else if (sweep.kind == Fault::Kind::kErrorAfterEffect) {
       EXPECT_THAT(files_in(*disk, "run/iter_5"), AnyOf(sweep.before, kNew));
-      const std::vector<Files> places = {files_in(*disk, "run/iter_5"), files_in(*disk, "run/.iter_5.saving-job"), files_in(*disk, "run/.iter_5.replaced-job")};
+      const std::vector<Files> places = {files_in(*disk, "run/iter_5"),
+                                         files_in(*disk, "run/.iter_5.saving-job"),
+                                         files_in(*disk, "run/.iter_5.replaced-job")};
       if (reported) {
-        EXPECT_THAT(places, testing::Contains(sweep.before)) << "a save that failed has not removed the previous one";
+        EXPECT_THAT(places, testing::Contains(sweep.before))
+            << "a save that failed has not removed the previous one";
       }
     }
     for (const PowerCut& cut : power_cuts()) {
@@ -211,7 +226,8 @@ TEST_P(PublishSweep, ThePreviousCheckpointOrTheNewOneIsCompleteAtEveryFaultPoint
       if (!reported) {
         EXPECT_EQ(found, kNew) << "a save that returned is durable";
       } else if (!sweep.can_exchange && found.empty()) {
-        EXPECT_THAT(files_in(*survivor, "run/.iter_5.replaced-job"), sweep.before) << "the old one is complete in its hiding place";
+        EXPECT_THAT(files_in(*survivor, "run/.iter_5.replaced-job"), sweep.before)
+            << "the old one is complete in its hiding place";
       } else {
         EXPECT_THAT(found, AnyOf(sweep.before, kNew));
       }
@@ -222,7 +238,10 @@ TEST_P(PublishSweep, ThePreviousCheckpointOrTheNewOneIsCompleteAtEveryFaultPoint
 
 std::vector<Sweep> sweeps() {
   std::vector<Sweep> all;
-  const std::map<std::string, Fault::Kind> kinds = {{"Error", Fault::Kind::kError}, {"ErrorAfterEffect", Fault::Kind::kErrorAfterEffect}, {"Crash", Fault::Kind::kCrash}};
+  const std::map<std::string, Fault::Kind> kinds = {
+      {"Error", Fault::Kind::kError},
+      {"ErrorAfterEffect", Fault::Kind::kErrorAfterEffect},
+      {"Crash", Fault::Kind::kCrash}};
   for (const auto& [name, kind] : kinds) {
     all.push_back({name + "New", kind, true, kNothing, false});
     all.push_back({name + "EmptyDirectory", kind, true, kNothing, true});
@@ -233,7 +252,8 @@ std::vector<Sweep> sweeps() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(AllFaults, PublishSweep, testing::ValuesIn(sweeps()), [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(AllFaults, PublishSweep, testing::ValuesIn(sweeps()),
+                         [](const auto& test) { return test.param.name; });
 
 TEST(WriteFileAtomically, ReplacesTheFileAndLeavesNothingElse) {
   const auto storage = memory_storage();
@@ -245,7 +265,8 @@ TEST(WriteFileAtomically, ReplacesTheFileAndLeavesNothingElse) {
 
 TEST(WriteFileAtomically, IsOldOrNewAtEveryFaultPointAndDurableWhenItReturns) {
   set_log_sink([](LogLevel, std::string_view) {});
-  for (const Fault::Kind kind : {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
+  for (const Fault::Kind kind :
+       {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
     bool written = false;
     for (std::uint64_t at = 1; !written; ++at) {
       SCOPED_TRACE("fault at operation " + std::to_string(at));
@@ -261,7 +282,9 @@ TEST(WriteFileAtomically, IsOldOrNewAtEveryFaultPointAndDurableWhenItReturns) {
       written = !faulty.fired();
       for (const PowerCut& cut : power_cuts()) {
         const Bytes content = read_file(*disk->after(cut)->open("latest.txt"), 10);
-        EXPECT_THAT(as_text(content), reported ? testing::Matcher<std::string_view>(AnyOf("100", "200")) : testing::Matcher<std::string_view>("200"));
+        EXPECT_THAT(as_text(content), reported
+                                          ? testing::Matcher<std::string_view>(AnyOf("100", "200"))
+                                          : testing::Matcher<std::string_view>("200"));
       }
     }
   }
@@ -269,10 +292,14 @@ TEST(WriteFileAtomically, IsOldOrNewAtEveryFaultPointAndDurableWhenItReturns) {
 }
 
 TEST(HiddenSiblings, AreTakenApartAsTheyWerePutTogether) {
-  for (const HiddenSibling& sibling : {HiddenSibling{"iter_0000100", "saving", "host-1-2-ab"}, HiddenSibling{"latest.txt", "tmp", "0f"}, HiddenSibling{"a.b.c", "replaced", "x.y-z"}}) {
+  for (const HiddenSibling& sibling :
+       {HiddenSibling{"iter_0000100", "saving", "host-1-2-ab"},
+        HiddenSibling{"latest.txt", "tmp", "0f"}, HiddenSibling{"a.b.c", "replaced", "x.y-z"}}) {
     EXPECT_EQ(parse_hidden_sibling(to_string(sibling)), sibling);
   }
-  for (const char* name : {"", ".", "..", "..a-b", ".a", ".a.", ".a.b", ".a.b-", ".a.-t", ".a.B-t", "a.saving-t", ".cache.d"}) EXPECT_EQ(parse_hidden_sibling(name), std::nullopt) << name;
+  for (const char* name : {"", ".", "..", "..a-b", ".a", ".a.", ".a.b", ".a.b-", ".a.-t", ".a.B-t",
+                           "a.saving-t", ".cache.d"})
+    EXPECT_EQ(parse_hidden_sibling(name), std::nullopt) << name;
 }
 
 }  // namespace

@@ -12,7 +12,8 @@
 #include "tests/support/code_of.h"
 
 // What every Storage must do. One file of a test program includes this and instantiates the suite:
-//   INSTANTIATE_TEST_SUITE_P(Memory, StorageConformance, testing::Values(StorageWorld{"memory", [] { return memory_storage(); }}), name_of_storage);
+//   INSTANTIATE_TEST_SUITE_P(Memory, StorageConformance,
+//       testing::Values(StorageWorld{"memory", [] { return memory_storage(); }}), name_of_storage);
 namespace dckpt {
 
 struct StorageWorld {
@@ -20,8 +21,12 @@ struct StorageWorld {
   std::function<std::shared_ptr<Storage>()> make;  ///< a new, empty one
 };
 
-inline void PrintTo(const StorageWorld& world, std::ostream* out) { *out << world.name; }
-inline std::string name_of_storage(const testing::TestParamInfo<StorageWorld>& test) { return test.param.name; }
+inline void PrintTo(const StorageWorld& world, std::ostream* out) {
+  *out << world.name;
+}
+inline std::string name_of_storage(const testing::TestParamInfo<StorageWorld>& test) {
+  return test.param.name;
+}
 
 class StorageConformance : public testing::TestWithParam<StorageWorld> {
  protected:
@@ -32,7 +37,9 @@ class StorageConformance : public testing::TestWithParam<StorageWorld> {
     file->close();
   }
 
-  std::string content(const std::string& name) { return std::string(as_text(read_file(*storage_->open(name), std::uint64_t{1} << 30))); }
+  std::string content(const std::string& name) {
+    return std::string(as_text(read_file(*storage_->open(name), std::uint64_t{1} << 30)));
+  }
 
   std::vector<std::string> names(const std::string& directory) {
     std::vector<std::string> found;
@@ -64,7 +71,8 @@ TEST_P(StorageConformance, AppendsFollowEachOther) {
 TEST_P(StorageConformance, ThousandsOfPartsInOneAppendArriveInOrder) {
   std::vector<std::string> texts;
   std::string expected;
-  for (int i = 0; i < 5000; ++i) expected += texts.emplace_back(i % 7 == 0 ? "" : std::to_string(i) + ";");
+  for (int i = 0; i < 5000; ++i)
+    expected += texts.emplace_back(i % 7 == 0 ? "" : std::to_string(i) + ";");
   std::vector<ByteView> parts;
   for (const std::string& text : texts) parts.push_back(as_bytes(text));
   const auto file = storage_->create("a", {.size_hint = expected.size()});
@@ -128,7 +136,9 @@ TEST_P(StorageConformance, CreateRefusesAnExistingFile) {
   EXPECT_EQ(content("a"), "first");
 }
 
-TEST_P(StorageConformance, CreateNeedsTheDirectory) { EXPECT_EQ(code_of([&] { storage_->create("d/a"); }), "io"); }
+TEST_P(StorageConformance, CreateNeedsTheDirectory) {
+  EXPECT_EQ(code_of([&] { storage_->create("d/a"); }), "io");
+}
 
 TEST_P(StorageConformance, MissingFilesAreIncomplete) {
   EXPECT_EQ(code_of([&] { storage_->open("a"); }), "incomplete");
@@ -172,7 +182,9 @@ TEST_P(StorageConformance, ListIsInNameOrderWithKindsAndSizes) {
   EXPECT_THAT(names(""), testing::ElementsAre("d"));
 }
 
-TEST_P(StorageConformance, ListOfAMissingDirectoryThrows) { EXPECT_EQ(code_of([&] { storage_->list("nowhere"); }), "io"); }
+TEST_P(StorageConformance, ListOfAMissingDirectoryThrows) {
+  EXPECT_EQ(code_of([&] { storage_->list("nowhere"); }), "io");
+}
 
 TEST_P(StorageConformance, StatOfNothingIsEmpty) {
   EXPECT_FALSE(storage_->stat("a"));
@@ -258,10 +270,22 @@ TEST_P(StorageConformance, DirectoriesCanBeSynced) {
 TEST_P(StorageConformance, NamesThatLeaveTheRootOrAreNoNamesAreRefused) {
   using namespace std::string_literals;
   const std::vector<std::string> tricks = {
-      "",     ".",       "..",           "../a",
-      "/",    "/a",      "a/",           "a//b",
-      "a/..", "a/../b",  "./a",          "a/./b",
-      "a\0b"s, "\0"s,    std::string(kMaxComponentBytes + 1, 'x'), "d/" + std::string(kMaxComponentBytes + 1, 'x'),
+      "",
+      ".",
+      "..",
+      "../a",
+      "/",
+      "/a",
+      "a/",
+      "a//b",
+      "a/..",
+      "a/../b",
+      "./a",
+      "a/./b",
+      "a\0b"s,
+      "\0"s,
+      std::string(kMaxComponentBytes + 1, 'x'),
+      "d/" + std::string(kMaxComponentBytes + 1, 'x'),
   };
   for (const std::string& name : tricks) {
     SCOPED_TRACE(testing::PrintToString(name));
@@ -301,7 +325,8 @@ TEST_P(StorageConformance, NamesWorkUpToTheirLimitsAndNotBeyond) {
 }
 
 TEST_P(StorageConformance, OddCharactersInNamesAreJustCharacters) {
-  for (const std::string& name : {std::string("a b"), std::string("ü"), std::string("\xff"), std::string("-rf"), std::string("a\nb"), std::string("...")}) {
+  for (const std::string& name : {std::string("a b"), std::string("ü"), std::string("\xff"),
+                                  std::string("-rf"), std::string("a\nb"), std::string("...")}) {
     write(name, name);
     EXPECT_EQ(content(name), name);
   }

@@ -20,7 +20,8 @@ std::shared_ptr<Storage> storage_in_temp_dir() {
 const StorageWorld kWorlds[] = {
     {"posix", storage_in_temp_dir},
     {"memory", [] { return memory_storage(); }},
-    {"counting", [] { return counting_storage(memory_storage(), std::make_shared<StorageCounters>()); }},
+    {"counting",
+     [] { return counting_storage(memory_storage(), std::make_shared<StorageCounters>()); }},
     {"faulty_without_faults", [] { return std::make_shared<FaultyStorage>(memory_storage()); }},
     {"simulated_disk", [] { return std::make_shared<SimulatedDisk>(); }},
 };

@@ -22,7 +22,9 @@ using ::testing::IsEmpty;
 class Zeros final : public ItemSource {
  public:
   Bytes object(const WriteItem& item) override { return Bytes(item.nbytes); }
-  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override { sink(Bytes(item.nbytes)); }
+  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+    sink(Bytes(item.nbytes));
+  }
 };
 
 WriteItem object(const std::string& key, std::uint64_t bytes = 10) {
@@ -44,10 +46,13 @@ WriteItem tensor(const std::string& key, std::int64_t elements) {
 }
 
 /// The keys of a plan by the files that rank 3 writes them to, in the order of a file.
-std::vector<std::pair<std::string, std::vector<std::string>>> files_of(const SavePlan& plan, int files_per_rank, std::string_view hint) {
+std::vector<std::pair<std::string, std::vector<std::string>>> files_of(const SavePlan& plan,
+                                                                       int files_per_rank,
+                                                                       std::string_view hint) {
   const auto storage = memory_storage();
   Zeros zeros;
-  const WrittenItems written = write_data_files(*storage, "", 3, plan, zeros, {.files_per_rank = files_per_rank}, hint);
+  const WrittenItems written =
+      write_data_files(*storage, "", 3, plan, zeros, {.files_per_rank = files_per_rank}, hint);
   std::vector<std::pair<std::string, std::vector<std::string>>> files;
   for (std::size_t file = 0; file < written.files.size(); ++file) {
     std::map<std::uint64_t, std::string> by_offset;
@@ -65,17 +70,27 @@ std::vector<std::pair<std::string, std::vector<std::string>>> files_of(const Sav
 using Keys = std::vector<std::string>;
 
 TEST(DataFiles, ObjectsComeFirstAndTensorsAreSpreadByBytes) {
-  const SavePlan plan{tensor("small", 1), tensor("large", 9000), object("object"), tensor("middle", 5000)};
-  EXPECT_THAT(files_of(plan, 1, ""), ElementsAre(std::pair("__3_0.distcp", Keys{"object", "small", "large", "middle"})));
-  EXPECT_THAT(files_of(plan, 2, ""), ElementsAre(std::pair("__3_0.distcp", Keys{"object", "small", "middle"}), std::pair("__3_1.distcp", Keys{"large"})));
+  const SavePlan plan{tensor("small", 1), tensor("large", 9000), object("object"),
+                      tensor("middle", 5000)};
+  EXPECT_THAT(files_of(plan, 1, ""),
+              ElementsAre(std::pair("__3_0.distcp", Keys{"object", "small", "large", "middle"})));
+  EXPECT_THAT(files_of(plan, 2, ""),
+              ElementsAre(std::pair("__3_0.distcp", Keys{"object", "small", "middle"}),
+                          std::pair("__3_1.distcp", Keys{"large"})));
   EXPECT_THAT(files_of({}, 2, ""), IsEmpty());
 }
 
 TEST(DataFiles, KeysWithTheHintAreKeptApartAndFilesAreNumberedThrough) {
-  const SavePlan plan{tensor("opt.a", 9000), tensor("model.a", 1), object("opt.o"), tensor("model.opt.", 1), tensor("opt.b", 9000)};
-  EXPECT_THAT(files_of(plan, 1, "opt."), ElementsAre(std::pair("__3_0.distcp", Keys{"model.a", "model.opt."}), std::pair("opt.__3_1.distcp", Keys{"opt.o", "opt.a", "opt.b"})));
-  EXPECT_THAT(files_of(plan, 2, "opt."), ElementsAre(std::pair("__3_0.distcp", Keys{"model.a"}), std::pair("__3_1.distcp", Keys{"model.opt."}),
-                                                     std::pair("opt.__3_2.distcp", Keys{"opt.o", "opt.b"}), std::pair("opt.__3_3.distcp", Keys{"opt.a"})));
+  const SavePlan plan{tensor("opt.a", 9000), tensor("model.a", 1), object("opt.o"),
+                      tensor("model.opt.", 1), tensor("opt.b", 9000)};
+  EXPECT_THAT(files_of(plan, 1, "opt."),
+              ElementsAre(std::pair("__3_0.distcp", Keys{"model.a", "model.opt."}),
+                          std::pair("opt.__3_1.distcp", Keys{"opt.o", "opt.a", "opt.b"})));
+  EXPECT_THAT(files_of(plan, 2, "opt."),
+              ElementsAre(std::pair("__3_0.distcp", Keys{"model.a"}),
+                          std::pair("__3_1.distcp", Keys{"model.opt."}),
+                          std::pair("opt.__3_2.distcp", Keys{"opt.o", "opt.b"}),
+                          std::pair("opt.__3_3.distcp", Keys{"opt.a"})));
 }
 
 /// Delivers an item when as many threads ask for one as there should be.
@@ -102,22 +117,27 @@ class Meeting final : public ItemSource {
 TEST(DataFiles, AreWrittenByAsManyThreadsAsThereMayBe) {
   const auto storage = memory_storage();
   Meeting two(2);
-  write_data_files(*storage, "", 0, {tensor("a", 5), tensor("b", 5)}, two, {.threads = 2, .files_per_rank = 2}, "");
+  write_data_files(*storage, "", 0, {tensor("a", 5), tensor("b", 5)}, two,
+                   {.threads = 2, .files_per_rank = 2}, "");
   EXPECT_TRUE(two.met());
 }
 
 TEST(DataFiles, OneOfTheTwoKindsMayBeAbsent) {
-  EXPECT_THAT(files_of({tensor("opt.a", 1)}, 2, "opt."), ElementsAre(std::pair("opt.__3_0.distcp", Keys{"opt.a"})));
-  EXPECT_THAT(files_of({tensor("a", 1)}, 2, "opt."), ElementsAre(std::pair("__3_0.distcp", Keys{"a"})));
+  EXPECT_THAT(files_of({tensor("opt.a", 1)}, 2, "opt."),
+              ElementsAre(std::pair("opt.__3_0.distcp", Keys{"opt.a"})));
+  EXPECT_THAT(files_of({tensor("a", 1)}, 2, "opt."),
+              ElementsAre(std::pair("__3_0.distcp", Keys{"a"})));
 }
 
 TEST(DataFiles, TheCommonStateIsNeverKeptApart) {
   EXPECT_THAT(files_of({object(kCommonStateKey), object("common_x/shard_0_1")}, 1, "common"),
-              ElementsAre(std::pair("__3_0.distcp", Keys{kCommonStateKey}), std::pair("common__3_1.distcp", Keys{"common_x/shard_0_1"})));
+              ElementsAre(std::pair("__3_0.distcp", Keys{kCommonStateKey}),
+                          std::pair("common__3_1.distcp", Keys{"common_x/shard_0_1"})));
 }
 
 TEST(DataFiles, AHintIsCheckedBeforeAFileIsMade) {
-  EXPECT_EQ(testing::error_of([] { files_of({tensor("a", 1)}, 1, "../a"); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(testing::error_of([] { files_of({tensor("a", 1)}, 1, "../a"); }).code(),
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

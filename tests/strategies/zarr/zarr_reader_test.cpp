@@ -22,10 +22,13 @@ class Checkpoint {
  public:
   Checkpoint() { write("common.pt", save_torch_file(Value::dict({{"iteration", 7}}))); }
 
-  Checkpoint& array(const std::string& key, const std::string& shape, const std::string& chunks, const std::string& dtype) {
+  Checkpoint& array(const std::string& key, const std::string& shape, const std::string& chunks,
+                    const std::string& dtype) {
     storage->make_directory(key);
-    return write(key + "/.zarray", to_bytes("{\"chunks\":" + chunks + ",\"compressor\":null,\"dtype\":\"" + dtype +
-                                            "\",\"fill_value\":null,\"filters\":null,\"order\":\"C\",\"shape\":" + shape + ",\"zarr_format\":2}"));
+    return write(key + "/.zarray",
+                 to_bytes("{\"chunks\":" + chunks + ",\"compressor\":null,\"dtype\":\"" + dtype +
+                          "\",\"fill_value\":null,\"filters\":null,\"order\":\"C\",\"shape\":" +
+                          shape + ",\"zarr_format\":2}"));
   }
 
   Checkpoint& object(const std::string& key, const std::string& file, const Value& value) {
@@ -61,7 +64,8 @@ Bytes bytes_of(std::initializer_list<int> values) {
 
 class ZarrGolden : public ::testing::TestWithParam<const char*> {
  protected:
-  std::unique_ptr<CheckpointReader> reader = open_zarr(posix_storage(dckpt::testing::golden(GetParam())));
+  std::unique_ptr<CheckpointReader> reader =
+      open_zarr(posix_storage(dckpt::testing::golden(GetParam())));
   Value expected = dckpt::testing::golden_expected(GetParam());
 };
 
@@ -93,12 +97,15 @@ TEST_P(ZarrGolden, ObjectsHaveTheirUniqueKeysAndCanBeRead) {
 
 TEST_P(ZarrGolden, CommonStateHasTheExpectedMembers) {
   const Value common = reader->common_state();
-  for (const auto& [key, value] : expected.at("common").as_dict()) EXPECT_TRUE(common.contains(key)) << key.as_str();
+  for (const auto& [key, value] : expected.at("common").as_dict())
+    EXPECT_TRUE(common.contains(key)) << key.as_str();
   EXPECT_EQ(common.size(), expected.at("common").size());
   EXPECT_EQ(common.at("iteration"), expected.at("common").at("iteration"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, ZarrGolden, ::testing::Values("mcore-0.14-zarr-tp2pp1dp2", "mcore-0.14-bucket-space-zarr-tp2pp1dp2"));
+INSTANTIATE_TEST_SUITE_P(Goldens, ZarrGolden,
+                         ::testing::Values("mcore-0.14-zarr-tp2pp1dp2",
+                                           "mcore-0.14-bucket-space-zarr-tp2pp1dp2"));
 
 TEST(ZarrReader, CutsThePaddingOffEdgeChunks) {
   Checkpoint checkpoint;
@@ -107,7 +114,8 @@ TEST(ZarrReader, CutsThePaddingOffEdgeChunks) {
   checkpoint.write("w/1.0", bytes_of({6, 7, 99, 99})).write("w/1.1", bytes_of({8, 99, 99, 99}));
   const auto reader = open_zarr(checkpoint.storage);
   const Tensor whole_tensor = read_box(*reader, 0, whole(reader->metadata().tensors[0].size));
-  EXPECT_TRUE(equal(whole_tensor, Tensor::from_bytes(DType::kUInt8, {3, 3}, bytes_of({0, 1, 2, 3, 4, 5, 6, 7, 8}))));
+  EXPECT_TRUE(equal(whole_tensor, Tensor::from_bytes(DType::kUInt8, {3, 3},
+                                                     bytes_of({0, 1, 2, 3, 4, 5, 6, 7, 8}))));
 }
 
 TEST(ZarrReader, ReadsArraysWithoutAxesAndWithoutElements) {
@@ -125,12 +133,15 @@ TEST(ZarrReader, ReadsArraysWithoutAxesAndWithoutElements) {
 TEST(ZarrReader, TakesTheTypeThatAnInterruptedSaveLeavesForBFloat16) {
   Checkpoint checkpoint;
   checkpoint.array("w", "[2]", "[2]", "<V2").write("w/0", bytes_of({0x80, 0x3f, 0x00, 0xc0}));
-  EXPECT_EQ(open_zarr(checkpoint.storage)->metadata().tensors[0].properties.dtype, DType::kBFloat16);
+  EXPECT_EQ(open_zarr(checkpoint.storage)->metadata().tensors[0].properties.dtype,
+            DType::kBFloat16);
 }
 
 TEST(ZarrReader, IgnoresLocksAndLeftoversButNotATensorNamedLikeALock) {
   Checkpoint checkpoint;
-  checkpoint.array("w", "[1]", "[1]", "|u1").write("w/0", bytes_of({1})).write("w/0.abc.partial", bytes_of({1, 2, 3}));
+  checkpoint.array("w", "[1]", "[1]", "|u1")
+      .write("w/0", bytes_of({1}))
+      .write("w/0.abc.partial", bytes_of({1, 2, 3}));
   checkpoint.array("w.sync", "[]", "[]", "|u1");
   checkpoint.array("lonely.sync", "[1]", "[1]", "|u1").write("lonely.sync/0", bytes_of({2}));
   const auto reader = open_zarr(checkpoint.storage);
@@ -140,7 +151,8 @@ TEST(ZarrReader, IgnoresLocksAndLeftoversButNotATensorNamedLikeALock) {
 
 TEST(ZarrReader, CompletesObjectNamesThatEarlyReleasesCutShort) {
   Checkpoint checkpoint;
-  for (int rank = 0; rank < 3; ++rank) checkpoint.object("rng", "shard_0." + std::to_string(rank) + "_1.pt", rank);
+  for (int rank = 0; rank < 3; ++rank)
+    checkpoint.object("rng", "shard_0." + std::to_string(rank) + "_1.pt", rank);
   const auto reader = open_zarr(checkpoint.storage);
   ASSERT_EQ(reader->metadata().objects.size(), 3u);
   EXPECT_EQ(reader->metadata().objects[2].key, "rng/shard_0.2_1.3");
@@ -149,7 +161,10 @@ TEST(ZarrReader, CompletesObjectNamesThatEarlyReleasesCutShort) {
 
 TEST(ZarrReader, RefusesAMissingChunkByName) {
   Checkpoint checkpoint;
-  checkpoint.array("w", "[2,2]", "[1,1]", "|u1").write("w/0.0", bytes_of({1})).write("w/0.1", bytes_of({1})).write("w/1.1", bytes_of({1}));
+  checkpoint.array("w", "[2,2]", "[1,1]", "|u1")
+      .write("w/0.0", bytes_of({1}))
+      .write("w/0.1", bytes_of({1}))
+      .write("w/1.1", bytes_of({1}));
   const std::string message = checkpoint.refusal(ErrorCode::kIncomplete);
   EXPECT_THAT(message, HasSubstr("w/1.0"));
   EXPECT_THAT(message, HasSubstr("save was interrupted"));
@@ -162,18 +177,35 @@ TEST(ZarrReader, RefusesAGridLargerThanTheDirectoryWithoutWalkingIt) {
 }
 
 TEST(ZarrReader, RefusesWhatCannotBelongToTheCheckpoint) {
-  EXPECT_THAT(Checkpoint().array("w", "[2]", "[2]", "<f4").write("w/0", bytes_of({1})).refusal(ErrorCode::kCorrupt), HasSubstr("take 8"));
-  EXPECT_THAT(Checkpoint().array("w", "[1]", "[1]", "|u1").write("w/0", bytes_of({1})).write("w/7", bytes_of({1})).refusal(ErrorCode::kCorrupt), HasSubstr("w/7"));
-  EXPECT_THAT(Checkpoint().write("__0_0.distcp", bytes_of({1})).refusal(ErrorCode::kCorrupt), HasSubstr("metadata.json says zarr"));
-  EXPECT_THAT(Checkpoint().object("rng", "shard_x_y.pt", 1).refusal(ErrorCode::kCorrupt), HasSubstr("shard_x_y.pt"));
-  EXPECT_THAT(Checkpoint().object("rng", "shard_9_1.pt", 1).refusal(ErrorCode::kCorrupt), HasSubstr("shard_9_1.pt"));
-  EXPECT_THAT(Checkpoint().object("rng", "shard_0.0_1.pt", 1).object("rng", "shard_0.0_1.1.pt", 1).refusal(ErrorCode::kCorrupt), HasSubstr("stored twice"));
+  EXPECT_THAT(Checkpoint()
+                  .array("w", "[2]", "[2]", "<f4")
+                  .write("w/0", bytes_of({1}))
+                  .refusal(ErrorCode::kCorrupt),
+              HasSubstr("take 8"));
+  EXPECT_THAT(Checkpoint()
+                  .array("w", "[1]", "[1]", "|u1")
+                  .write("w/0", bytes_of({1}))
+                  .write("w/7", bytes_of({1}))
+                  .refusal(ErrorCode::kCorrupt),
+              HasSubstr("w/7"));
+  EXPECT_THAT(Checkpoint().write("__0_0.distcp", bytes_of({1})).refusal(ErrorCode::kCorrupt),
+              HasSubstr("metadata.json says zarr"));
+  EXPECT_THAT(Checkpoint().object("rng", "shard_x_y.pt", 1).refusal(ErrorCode::kCorrupt),
+              HasSubstr("shard_x_y.pt"));
+  EXPECT_THAT(Checkpoint().object("rng", "shard_9_1.pt", 1).refusal(ErrorCode::kCorrupt),
+              HasSubstr("shard_9_1.pt"));
+  EXPECT_THAT(Checkpoint()
+                  .object("rng", "shard_0.0_1.pt", 1)
+                  .object("rng", "shard_0.0_1.1.pt", 1)
+                  .refusal(ErrorCode::kCorrupt),
+              HasSubstr("stored twice"));
 }
 
 TEST(ZarrReader, RefusesAnInterruptedSave) {
   Checkpoint without_description;
   without_description.storage->make_directory("w");
-  EXPECT_THAT(without_description.write("w/0.0", bytes_of({1})).refusal(ErrorCode::kIncomplete), HasSubstr("w/.zarray"));
+  EXPECT_THAT(without_description.write("w/0.0", bytes_of({1})).refusal(ErrorCode::kIncomplete),
+              HasSubstr("w/.zarray"));
   Checkpoint without_common;
   without_common.storage->remove_all("common.pt");
   EXPECT_THAT(without_common.refusal(ErrorCode::kIncomplete), HasSubstr("common.pt"));

@@ -45,11 +45,14 @@ struct Wire {
 
 class WireWork final : public c10d::Work {
  public:
-  WireWork(std::shared_ptr<Wire> wire, std::vector<std::shared_ptr<bool>> done) : wire_(std::move(wire)), done_(std::move(done)) {}
+  WireWork(std::shared_ptr<Wire> wire, std::vector<std::shared_ptr<bool>> done)
+      : wire_(std::move(wire)), done_(std::move(done)) {}
 
   bool wait(std::chrono::milliseconds timeout) override {
     std::unique_lock lock(wire_->mutex);
-    const auto all = [&] { return std::ranges::all_of(done_, [](const auto& done) { return *done; }); };
+    const auto all = [&] {
+      return std::ranges::all_of(done_, [](const auto& done) { return *done; });
+    };
     TORCH_CHECK(wire_->changed.wait_for(lock, timeout, all), "the watchdog gave up");
     return true;
   }
@@ -59,10 +62,12 @@ class WireWork final : public c10d::Work {
   std::vector<std::shared_ptr<bool>> done_;
 };
 
-/// A backend in the manner of ProcessGroupNCCL: what belongs together must be coalesced, and tensors must lie where its device reaches them, in the staging.
+/// A backend in the manner of ProcessGroupNCCL: what belongs together must be coalesced, and
+/// tensors must lie where its device reaches them, in the staging.
 class WireBackend final : public c10d::Backend {
  public:
-  WireBackend(std::shared_ptr<Wire> wire, int rank, int size, bool coalesces) : Backend(rank, size), wire_(std::move(wire)), coalesces_(coalesces) {}
+  WireBackend(std::shared_ptr<Wire> wire, int rank, int size, bool coalesces)
+      : Backend(rank, size), wire_(std::move(wire)), coalesces_(coalesces) {}
 
   const std::string getBackendName() const override { return "wire"; }
   bool supportsCoalescing() const override { return coalesces_; }
@@ -77,13 +82,22 @@ class WireBackend final : public c10d::Backend {
     return c10::make_intrusive<WireWork>(wire_, std::exchange(done_, {}));
   }
 
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int) override { return post(tensors, {getRank(), to}, &Wire::Queues::sends); }
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int) override { return post(tensors, {from, getRank()}, &Wire::Queues::receives); }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int) override {
+    return post(tensors, {getRank(), to}, &Wire::Queues::sends);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int) override {
+    return post(tensors, {from, getRank()}, &Wire::Queues::receives);
+  }
 
  private:
-  c10::intrusive_ptr<c10d::Work> post(const std::vector<at::Tensor>& tensors, std::pair<int, int> ranks, std::deque<Wire::Message> Wire::Queues::* queue) {
-    TORCH_CHECK(open_ == coalesces_, "a message outside a coalesced exchange would wait for the one before");
-    TORCH_CHECK(tensors.size() == 1 && tensors[0].numel() > 0 && tensors[0].storage().nbytes() == kStaging, "not a tensor of this device");
+  c10::intrusive_ptr<c10d::Work> post(const std::vector<at::Tensor>& tensors,
+                                      std::pair<int, int> ranks,
+                                      std::deque<Wire::Message> Wire::Queues::*queue) {
+    TORCH_CHECK(open_ == coalesces_,
+                "a message outside a coalesced exchange would wait for the one before");
+    TORCH_CHECK(
+        tensors.size() == 1 && tensors[0].numel() > 0 && tensors[0].storage().nbytes() == kStaging,
+        "not a tensor of this device");
     const std::scoped_lock lock(wire_->mutex);
     Wire::Queues& pair = wire_->pairs[ranks];
     const Wire::Message message{tensors[0]};
@@ -114,18 +128,23 @@ struct Job {
   }
 };
 
-void run_wire_ranks(bool coalesces, int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout) {
+void run_wire_ranks(bool coalesces, int size, const std::function<void(Communicator&)>& body,
+                    std::chrono::milliseconds timeout) {
   Job job{.coalesces = coalesces};
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
-        const auto new_group = [&job, rank](const std::vector<int>& ranks, const std::string& name) {
-          return job.connect(name, static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin()), static_cast<int>(ranks.size()));
+        const auto new_group = [&job, rank](const std::vector<int>& ranks,
+                                            const std::string& name) {
+          return job.connect(name, static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin()),
+                             static_cast<int>(ranks.size()));
         };
         try {
-          body(*c10d_communicator(job.connect("world", rank, size), {.device = at::kCPU, .staging = kStaging, .new_group = new_group}, timeout));
+          body(*c10d_communicator(job.connect("world", rank, size),
+                                  {.device = at::kCPU, .staging = kStaging, .new_group = new_group},
+                                  timeout));
         } catch (...) {
           errors[static_cast<std::size_t>(rank)] = std::current_exception();
         }
@@ -138,10 +157,14 @@ void run_wire_ranks(bool coalesces, int size, const std::function<void(Communica
 }
 
 CommunicatorWorld world(const std::string& name, bool coalesces) {
-  return {name, [coalesces](int size, const auto& body, auto timeout) { run_wire_ranks(coalesces, size, body, timeout); }};
+  return {name, [coalesces](int size, const auto& body, auto timeout) {
+            run_wire_ranks(coalesces, size, body, timeout);
+          }};
 }
 
-INSTANTIATE_TEST_SUITE_P(DeviceTensors, CommunicatorConformance, testing::Values(world("coalesced", true), world("one_by_one", false)), name_of_world);
+INSTANTIATE_TEST_SUITE_P(DeviceTensors, CommunicatorConformance,
+                         testing::Values(world("coalesced", true), world("one_by_one", false)),
+                         name_of_world);
 
 std::string error_of(const std::function<void()>& call) {
   try {
@@ -154,7 +177,12 @@ std::string error_of(const std::function<void()>& call) {
 
 TEST(DeviceTensors, ATimeoutNamesTheRanks) {
   const std::string error = error_of([] {
-    run_wire_ranks(true, 3, [](Communicator& comm) { if (comm.rank() == 0) comm.gather({}, 0); }, std::chrono::milliseconds(200));
+    run_wire_ranks(
+        true, 3,
+        [](Communicator& comm) {
+          if (comm.rank() == 0) comm.gather({}, 0);
+        },
+        std::chrono::milliseconds(200));
   });
   EXPECT_THAT(error, HasSubstr("gather: waited 200 ms for ranks 1, 2: the watchdog gave up"));
 }
@@ -180,7 +208,8 @@ TEST(DeviceTensors, RanksAreNotSplitOverOneProcessGroup) {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
-        const auto comm = c10d_communicator(job.connect("world", rank, 2), {.device = at::kCPU, .staging = kStaging});
+        const auto comm = c10d_communicator(job.connect("world", rank, 2),
+                                            {.device = at::kCPU, .staging = kStaging});
         EXPECT_EQ(comm->split(rank)->size(), 1);
         errors[static_cast<std::size_t>(rank)] = error_of([&] { comm->split(0); });
         comm->barrier();
@@ -193,7 +222,11 @@ TEST(DeviceTensors, RanksAreNotSplitOverOneProcessGroup) {
 TEST(DeviceTensors, WhatCannotCommunicateIsRefused) {
   Job job;
   EXPECT_THROW(c10d_communicator({}, {.device = at::kCPU}), CheckpointError);
-  EXPECT_THAT(error_of([&] { c10d_communicator(job.connect("world", 0, 1), {.device = at::kCPU, .staging = 4096}); }), HasSubstr("is 4.0 KiB, expected at least 4.0 MiB"));
+  EXPECT_THAT(error_of([&] {
+                c10d_communicator(job.connect("world", 0, 1),
+                                  {.device = at::kCPU, .staging = 4096});
+              }),
+              HasSubstr("is 4.0 KiB, expected at least 4.0 MiB"));
 }
 
 }  // namespace

@@ -30,10 +30,14 @@ class GlooProcesses : public testing::Test {
   ~GlooProcesses() override { std::filesystem::remove_all(folder_); }
 
   /// Exit codes of `size` processes that run gloo_rank.
-  std::vector<int> run(int size, const std::string& what, int port, const Variables& more = {}) const {
+  std::vector<int> run(int size, const std::string& what, int port,
+                       const Variables& more = {}) const {
     std::vector<pid_t> processes;
     for (int rank = 0; rank < size; ++rank) {
-      Variables variables = {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)},
+      Variables variables = {{"RANK", std::to_string(rank)},
+                             {"WORLD_SIZE", std::to_string(size)},
+                             {"MASTER_ADDR", "127.0.0.1"},
+                             {"MASTER_PORT", std::to_string(port)},
                              {"GLOO_SOCKET_IFNAME", "lo"}};
       variables.insert(more.begin(), more.end());
       std::vector<std::string> lines;
@@ -45,7 +49,9 @@ class GlooProcesses : public testing::Test {
       std::vector<std::string> words = {DCKPT_GLOO_RANK, what, (folder_ / "checkpoint").string()};
       std::vector<char*> arguments = {words[0].data(), words[1].data(), words[2].data(), nullptr};
       pid_t process = 0;
-      EXPECT_EQ(posix_spawn(&process, arguments[0], nullptr, nullptr, arguments.data(), environment.data()), 0);
+      EXPECT_EQ(posix_spawn(&process, arguments[0], nullptr, nullptr, arguments.data(),
+                            environment.data()),
+                0);
       processes.push_back(process);
     }
     std::vector<int> codes;
@@ -80,13 +86,19 @@ TEST_F(GlooProcesses, TwoSaveAndFourLoadWhatTheySaved) {
   agent.isServer = true;
   agent.waitWorkers = false;
   const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", agent);
-  EXPECT_THAT(run(4, "load", store->getPort(), {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "1"}}), Each(0));
+  EXPECT_THAT(run(4, "load", store->getPort(),
+                  {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "1"}}),
+              Each(0));
 }
 
-/// The variables of a job of one process, some of them changed; an empty value stands for a variable that is not set.
-std::string error_in(Variables changes, std::chrono::milliseconds timeout = std::chrono::milliseconds(100)) {
-  changes.insert({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}});
-  for (const auto& [name, value] : changes) value.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), value.c_str(), 1);
+/// The variables of a job of one process, some of them changed; an empty value stands for a
+/// variable that is not set.
+std::string error_in(Variables changes,
+                     std::chrono::milliseconds timeout = std::chrono::milliseconds(100)) {
+  changes.insert(
+      {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}});
+  for (const auto& [name, value] : changes)
+    value.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), value.c_str(), 1);
   std::string message = "no error";
   try {
     gloo_from_environment(timeout);
@@ -98,20 +110,27 @@ std::string error_in(Variables changes, std::chrono::milliseconds timeout = std:
 }
 
 TEST(GlooEnvironment, MissingAndMalformedVariablesAreNamed) {
-  EXPECT_THAT(error_in({{"RANK", ""}}), HasSubstr("invalid-argument: the environment variable RANK is not set"));
+  EXPECT_THAT(error_in({{"RANK", ""}}),
+              HasSubstr("invalid-argument: the environment variable RANK is not set"));
   EXPECT_THAT(error_in({{"MASTER_ADDR", ""}}), HasSubstr("MASTER_ADDR is not set"));
-  EXPECT_THAT(error_in({{"WORLD_SIZE", "two"}}), HasSubstr("WORLD_SIZE is 'two', expected a number from 1"));
+  EXPECT_THAT(error_in({{"WORLD_SIZE", "two"}}),
+              HasSubstr("WORLD_SIZE is 'two', expected a number from 1"));
   EXPECT_THAT(error_in({{"RANK", "1"}}), HasSubstr("RANK is '1', expected a number from 0 to 0"));
-  EXPECT_THAT(error_in({{"MASTER_PORT", "70000"}}), HasSubstr("MASTER_PORT is '70000', expected a number from 1 to 65535"));
+  EXPECT_THAT(error_in({{"MASTER_PORT", "70000"}}),
+              HasSubstr("MASTER_PORT is '70000', expected a number from 1 to 65535"));
 }
 
 TEST(GlooEnvironment, AStoreThatNobodyServesIsAnErrorWithinTheTimeout) {
-  EXPECT_THAT(error_in({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), HasSubstr("io: cannot connect the 1 processes of the job over '127.0.0.1' port 1: "));
+  EXPECT_THAT(error_in({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}),
+              HasSubstr("io: cannot connect the 1 processes of the job over '127.0.0.1' port 1: "));
 }
 
 /// Within the timeout, this rank must have started the store and left its sign in it.
 TEST_F(GlooProcesses, ARankThatDoesNotComeIsNamed) {
-  EXPECT_THAT(error_in({{"WORLD_SIZE", "3"}, {"MASTER_PORT", std::to_string(free_port())}, {"GLOO_SOCKET_IFNAME", "lo"}}, std::chrono::seconds(5)),
+  EXPECT_THAT(error_in({{"WORLD_SIZE", "3"},
+                        {"MASTER_PORT", std::to_string(free_port())},
+                        {"GLOO_SOCKET_IFNAME", "lo"}},
+                       std::chrono::seconds(5)),
               HasSubstr("ranks 1, 2 did not come: "));
 }
 

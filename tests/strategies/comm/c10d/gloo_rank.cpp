@@ -1,4 +1,5 @@
-// gloo_rank save|load DIRECTORY: one process of a job. Each rank has one row when saving, one column when loading.
+// gloo_rank save|load DIRECTORY: one process of a job. Each rank has one row when saving, one
+// column when loading.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -16,7 +17,8 @@ int main(int argc, char** argv) try {
   dckpt::Tensor mine = dckpt::Tensor::zeros(dckpt::DType::kInt32, shape);
   auto* values = reinterpret_cast<std::int32_t*>(mine.data());
   dckpt::StateDict state;
-  state["weight"] = dckpt::ShardedTensor::from_rank_offsets("weight", mine, {{.axis = saving ? 0 : 1, .rank = rank, .count = comm->size()}});
+  state["weight"] = dckpt::ShardedTensor::from_rank_offsets(
+      "weight", mine, {{.axis = saving ? 0 : 1, .rank = rank, .count = comm->size()}});
   if (saving) {
     for (int column = 0; column < 4; ++column) values[column] = 10 * rank + column;
     state["iteration"] = 7;

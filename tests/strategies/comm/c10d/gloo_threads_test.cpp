@@ -12,15 +12,18 @@ namespace {
 
 using testing::HasSubstr;
 
-c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
+c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                          int size) {
   const auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::minutes(1));
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   options->threads = 1;
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 
-/// Ranks are threads, each with a process group of its own over loopback. The groups live until all have ended: a rank that never comes is silent, not gone.
-void run_gloo_ranks(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout) {
+/// Ranks are threads, each with a process group of its own over loopback. The groups live until all
+/// have ended: a rank that never comes is silent, not gone.
+void run_gloo_ranks(int size, const std::function<void(Communicator&)>& body,
+                    std::chrono::milliseconds timeout) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends(static_cast<std::size_t>(size));
   std::vector<std::exception_ptr> errors(backends.size());
@@ -42,9 +45,13 @@ void run_gloo_ranks(int size, const std::function<void(Communicator&)>& body, st
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorConformance, testing::Values(CommunicatorWorld{"threads_over_loopback", run_gloo_ranks}), name_of_world);
+INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorConformance,
+                         testing::Values(CommunicatorWorld{"threads_over_loopback",
+                                                           run_gloo_ranks}),
+                         name_of_world);
 
-std::string error_of(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+std::string error_of(int size, const std::function<void(Communicator&)>& body,
+                     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   try {
     run_gloo_ranks(size, body, timeout);
   } catch (const std::exception& error) {
@@ -68,13 +75,17 @@ TEST(GlooCommunicator, ATimeoutNamesTheOperationAndTheRankAndTheCommunicatorStay
         comm.barrier();
       },
       std::chrono::milliseconds(300));
-  EXPECT_THAT(message, HasSubstr("barrier cannot be completed after an earlier failure: gather: waited 300 ms for rank 1"));
+  EXPECT_THAT(message, HasSubstr("barrier cannot be completed after an earlier failure: gather: "
+                                 "waited 300 ms for rank 1"));
 }
 
 TEST(GlooCommunicator, DifferentOperationsAreAnErrorAndNotADeadlock) {
   const std::string message = error_of(
-      2, [](Communicator& comm) { comm.rank() == 0 ? comm.barrier() : void(comm.gather({}, 0)); }, std::chrono::seconds(5));
-  EXPECT_THAT(message, HasSubstr("rank 1 called gather (operation 1) where rank 0 called barrier (operation 1)"));
+      2, [](Communicator& comm) { comm.rank() == 0 ? comm.barrier() : void(comm.gather({}, 0)); },
+      std::chrono::seconds(5));
+  EXPECT_THAT(
+      message,
+      HasSubstr("rank 1 called gather (operation 1) where rank 0 called barrier (operation 1)"));
 }
 
 TEST(GlooCommunicator, AllReduceOfDifferentLengthsFailsOnEveryRankAndStaysInStep) {
@@ -107,7 +118,9 @@ TEST(GlooCommunicator, GroupsOfOneProcessGroupDoNotMixTheirMessages) {
 
 TEST(GlooCommunicator, WhatCannotCommunicateIsRefused) {
   EXPECT_THROW(c10d_communicator({}, std::chrono::seconds(1)), CheckpointError);
-  EXPECT_THAT(error_of(1, [](Communicator&) {}, std::chrono::milliseconds(0)), HasSubstr("expected a positive time"));
+  EXPECT_THAT(error_of(
+                  1, [](Communicator&) {}, std::chrono::milliseconds(0)),
+              HasSubstr("expected a positive time"));
 }
 
 }  // namespace

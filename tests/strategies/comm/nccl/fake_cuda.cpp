@@ -31,7 +31,8 @@ cudaError_t report(cudaError_t error) {
 /// Runs the body unless the fault of the function is due.
 template <typename Body>
 cudaError_t cuda_call(const char* function, cudaError_t fault, Body&& body) {
-  if (capture_mode != cudaStreamCaptureModeRelaxed) note_misuse(std::string(function) + " would break a graph that another thread captures");
+  if (capture_mode != cudaStreamCaptureModeRelaxed)
+    note_misuse(std::string(function) + " would break a graph that another thread captures");
   if (fails(function)) return report(fault);
   return report(body());
 }
@@ -48,7 +49,9 @@ cudaError_t allocate(void** memory, std::size_t size, int device) {
 void wait_idle(int device) {
   std::unique_lock lock(machine.mutex);
   machine.changed.wait(lock, [device] {
-    return std::ranges::none_of(machine.streams, [&](cudaStream_t stream) { return stream->device == device && (stream->busy || !stream->work.empty()); });
+    return std::ranges::none_of(machine.streams, [&](cudaStream_t stream) {
+      return stream->device == device && (stream->busy || !stream->work.empty());
+    });
   });
 }
 
@@ -93,7 +96,9 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int, unsigned long long, cudaDriverEntryPointQueryResult* found) {
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
   if (fails("cudaGetDriverEntryPointByVersion")) return report(cudaErrorUnknown);
   if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") != 0) return report(cudaErrorInvalidValue);
   *function = reinterpret_cast<void*>(&primary_context_state);
@@ -108,18 +113,24 @@ cudaError_t cudaPeekAtLastError() {
   return last_error;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "out of memory" : error == cudaErrorInvalidDevice ? "invalid device ordinal" : "unknown error";
+  return error == cudaErrorMemoryAllocation ? "out of memory"
+         : error == cudaErrorInvalidDevice  ? "invalid device ordinal"
+                                            : "unknown error";
 }
 const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : error == cudaErrorInvalidDevice ? "cudaErrorInvalidDevice" : "cudaErrorUnknown";
+  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+         : error == cudaErrorInvalidDevice  ? "cudaErrorInvalidDevice"
+                                            : "cudaErrorUnknown";
 }
 
 cudaError_t cudaMalloc(void** memory, std::size_t size) {
-  return cuda_call("cudaMalloc", cudaErrorMemoryAllocation, [&] { return allocate(memory, size, this_device); });
+  return cuda_call("cudaMalloc", cudaErrorMemoryAllocation,
+                   [&] { return allocate(memory, size, this_device); });
 }
 
 cudaError_t cudaHostAlloc(void** memory, std::size_t size, unsigned int) {
-  return cuda_call("cudaHostAlloc", cudaErrorMemoryAllocation, [&] { return allocate(memory, size, -1); });
+  return cuda_call("cudaHostAlloc", cudaErrorMemoryAllocation,
+                   [&] { return allocate(memory, size, -1); });
 }
 
 cudaError_t cudaFree(void* memory) {
@@ -188,12 +199,15 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   });
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   return cuda_call("cudaMemcpyAsync", cudaErrorUnknown, [&] {
     const int source = place_of(from, size);
     const int destination = place_of(to, size);
-    const bool right = kind == cudaMemcpyHostToDevice ? source == -1 && destination == this_device
-                                                      : kind == cudaMemcpyDeviceToHost && source == this_device && destination == -1;
+    const bool right =
+        kind == cudaMemcpyHostToDevice
+            ? source == -1 && destination == this_device
+            : kind == cudaMemcpyDeviceToHost && source == this_device && destination == -1;
     if (!right) note_misuse("cudaMemcpyAsync between the wrong kinds of memory");
     stream->enqueue([=] { std::memcpy(to, from, size); });
     return cudaSuccess;

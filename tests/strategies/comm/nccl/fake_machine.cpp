@@ -16,7 +16,8 @@ void note_misuse(const std::string& text) {
 bool fails(const char* function) {
   const std::scoped_lock lock(machine.mutex);
   Fault& fault = machine.fault;
-  if (fault.rank != this_rank || fault.function != function || --fault.calls_left != 0) return false;
+  if (fault.rank != this_rank || fault.function != function || --fault.calls_left != 0)
+    return false;
   return fault.fired = true;
 }
 
@@ -60,7 +61,9 @@ void break_link(int rank, const std::string& text) {
 std::string left_over() {
   const std::scoped_lock lock(machine.mutex);
   std::string text;
-  const auto add = [&](std::size_t count, const char* what) { text += count == 0 ? "" : std::to_string(count) + " " + what + "; "; };
+  const auto add = [&](std::size_t count, const char* what) {
+    text += count == 0 ? "" : std::to_string(count) + " " + what + "; ";
+  };
   add(machine.memory.size(), "pieces of memory");
   add(machine.streams.size(), "streams");
   add(static_cast<std::size_t>(machine.events), "events");

@@ -65,7 +65,8 @@ struct CUstream_st {
   void run(const std::stop_token& stop) {
     std::unique_lock lock(dckpt::fake_nccl::machine.mutex);
     while (true) {
-      dckpt::fake_nccl::machine.changed.wait(lock, [&] { return stop.stop_requested() || !work.empty(); });
+      dckpt::fake_nccl::machine.changed.wait(
+          lock, [&] { return stop.stop_requested() || !work.empty(); });
       if (work.empty()) return;
       const std::function<void()> next = std::move(work.front());
       work.pop_front();

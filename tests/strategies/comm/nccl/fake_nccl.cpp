@@ -59,18 +59,22 @@ ncclResult_t set_error(State& state, ncclResult_t error, std::string text) {
 }
 
 /// A group on the stream.
-void move_messages(const std::shared_ptr<State>& state, std::vector<Message> sends, std::vector<Message> receives) {
+void move_messages(const std::shared_ptr<State>& state, std::vector<Message> sends,
+                   std::vector<Message> receives) {
   Clique& clique = *state->clique;
   std::unique_lock lock(clique.mutex);
   {
     const std::scoped_lock machine_lock(machine.mutex);
-    if (const auto broken = machine.broken.extract(state->job_rank)) set_error(*state, ncclSystemError, broken.mapped());
+    if (const auto broken = machine.broken.extract(state->job_rank))
+      set_error(*state, ncclSystemError, broken.mapped());
   }
   for (Message& message : sends) {
     if (state->error == ncclSuccess) clique.sends[{state->rank, message.peer}].push_back(&message);
   }
   clique.changed.notify_all();
-  while (!state->aborted && state->error == ncclSuccess) {  // after an error it stays on the device until it is aborted
+  while (!state->aborted &&
+         state->error ==
+             ncclSuccess) {  // after an error it stays on the device until it is aborted
     bool all = true;
     bool moved = false;
     for (Message& message : receives) {
@@ -82,8 +86,10 @@ void move_messages(const std::shared_ptr<State>& state, std::vector<Message> sen
         continue;
       }
       if (offered.front()->size != message.size)
-        note_misuse("a message of " + std::to_string(offered.front()->size) + " bytes meets a receive of " + std::to_string(message.size));
-      std::memcpy(message.bytes, offered.front()->bytes, std::min(message.size, offered.front()->size));
+        note_misuse("a message of " + std::to_string(offered.front()->size) +
+                    " bytes meets a receive of " + std::to_string(message.size));
+      std::memcpy(message.bytes, offered.front()->bytes,
+                  std::min(message.size, offered.front()->size));
       message.done = offered.front()->done = moved = true;
       offered.pop_front();
     }
@@ -122,7 +128,8 @@ struct ncclComm {
       const std::scoped_lock lock(state->clique->mutex);
       ++state->running;
     }
-    stream->enqueue([kept = state, out = std::exchange(sends, {}), in = std::exchange(receives, {})] { move_messages(kept, out, in); });
+    stream->enqueue([kept = state, out = std::exchange(sends, {}),
+                     in = std::exchange(receives, {})] { move_messages(kept, out, in); });
     stream = nullptr;
   }
 };
@@ -132,18 +139,23 @@ namespace {
 thread_local bool in_group = false;
 thread_local std::vector<ncclComm_t> group_comms;
 
-ncclResult_t post(const char* function, ncclComm_t comm, cudaStream_t stream, std::vector<Message> ncclComm::*list, const void* bytes, std::size_t size,
+ncclResult_t post(const char* function, ncclComm_t comm, cudaStream_t stream,
+                  std::vector<Message> ncclComm::*list, const void* bytes, std::size_t size,
                   int peer) {
   if (!in_group) note_misuse(std::string(function) + " outside a group");
-  if (comm->in_progress()) note_misuse(std::string(function) + " with a communicator that is in progress");
-  if (comm->finalized || (comm->stream != nullptr && comm->stream != stream)) note_misuse(std::string(function) + " after the end, or on two streams");
-  if (place_of(bytes, size) != comm->state->device || size == 0) note_misuse(std::string(function) + " of memory of another device, or of nothing");
+  if (comm->in_progress())
+    note_misuse(std::string(function) + " with a communicator that is in progress");
+  if (comm->finalized || (comm->stream != nullptr && comm->stream != stream))
+    note_misuse(std::string(function) + " after the end, or on two streams");
+  if (place_of(bytes, size) != comm->state->device || size == 0)
+    note_misuse(std::string(function) + " of memory of another device, or of nothing");
   if (fails(function)) {
     const std::scoped_lock lock(comm->state->clique->mutex);
     comm->state->text = "no more sockets";
     return ncclSystemError;
   }
-  if (peer < 0 || peer >= static_cast<int>(comm->state->clique->size) || peer == comm->state->rank) return ncclInvalidArgument;
+  if (peer < 0 || peer >= static_cast<int>(comm->state->clique->size) || peer == comm->state->rank)
+    return ncclInvalidArgument;
   (comm->*list).push_back({peer, static_cast<std::byte*>(const_cast<void*>(bytes)), size});
   comm->stream = stream;
   if (std::ranges::find(group_comms, comm) == group_comms.end()) group_comms.push_back(comm);
@@ -184,7 +196,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
   if (fails("ncclCommInitRankConfig")) return ncclSystemError;
   std::shared_ptr<Clique> clique;
   {
@@ -193,8 +206,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int size, ncclUniqueId id,
     clique = known.lock();
     if (!clique) known = clique = std::make_shared<Clique>();
   }
-  const auto state =
-      std::make_shared<State>(State{.clique = clique, .rank = rank, .job_rank = this_rank, .device = this_device, .blocking = config->blocking != 0});
+  const auto state = std::make_shared<State>(State{.clique = clique,
+                                                   .rank = rank,
+                                                   .job_rank = this_rank,
+                                                   .device = this_device,
+                                                   .blocking = config->blocking != 0});
   std::unique_lock lock(clique->mutex);
   clique->size = static_cast<std::size_t>(size);
   for (const auto& [other, device] : clique->devices) {
@@ -233,11 +249,13 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   if (fails("ncclCommGetAsyncError")) return ncclSystemError;
-  if (comm->joined && comm->polls_before_launch > 0 && --comm->polls_before_launch == 0) comm->launch();
+  if (comm->joined && comm->polls_before_launch > 0 && --comm->polls_before_launch == 0)
+    comm->launch();
   const std::scoped_lock lock(comm->state->clique->mutex);
   comm->joined = comm->joined || comm->state->clique->devices.size() == comm->state->clique->size;
-  if (!comm->joined && !comm->state->clique->aborted.empty()) set_error(*comm->state, ncclRemoteError, "");
-  *result = comm->state->error != ncclSuccess                                      ? comm->state->error
+  if (!comm->joined && !comm->state->clique->aborted.empty())
+    set_error(*comm->state, ncclRemoteError, "");
+  *result = comm->state->error != ncclSuccess ? comm->state->error
             : comm->in_progress() || (comm->finalized && comm->state->running > 0) ? ncclInProgress
                                                                                    : ncclSuccess;
   return ncclSuccess;
@@ -269,11 +287,13 @@ ncclResult_t ncclGroupEnd() {
   return fault ? ncclSystemError : result;
 }
 
-ncclResult_t ncclSend(const void* bytes, std::size_t size, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void* bytes, std::size_t size, ncclDataType_t, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
   return post("ncclSend", comm, stream, &ncclComm::sends, bytes, size, peer);
 }
 
-ncclResult_t ncclRecv(void* bytes, std::size_t size, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void* bytes, std::size_t size, ncclDataType_t, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   return post("ncclRecv", comm, stream, &ncclComm::receives, bytes, size, peer);
 }
 
@@ -289,7 +309,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   {
     const std::scoped_lock lock(comm->state->clique->mutex, machine.mutex);
-    if ((!comm->finalized || comm->state->running > 0) && machine.misuse.empty()) machine.misuse = "ncclCommDestroy before the end";
+    if ((!comm->finalized || comm->state->running > 0) && machine.misuse.empty())
+      machine.misuse = "ncclCommDestroy before the end";
     --machine.comms;
   }
   delete comm;

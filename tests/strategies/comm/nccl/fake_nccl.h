@@ -3,14 +3,17 @@
 #include <set>
 #include <string>
 
-// A machine with GPUs that are threads: the functions of NCCL and of the CUDA runtime that strategies/comm/nccl calls, with their rules as far as they matter
-// there.
-//   Work on a stream is done in order by a thread of its own, later than the call that enqueues it; copies must be between page-locked and device memory.
-//   A group's messages move together, each when both sides' groups run; what a stream holds behind them waits. Lengths must be equal.
-//   Non-blocking communicators are in progress after ncclCommInitRankConfig, until all ranks have come, and after ncclGroupEnd, until they have been polled
-//   for a while: only then the group is on the stream. Using one that is in progress is an error.
-//   Two ranks on one device are refused. Freeing memory waits until the device is idle. Making a device current gives it a context.
-//   Ranks that wait for one which aborts get ncclRemoteError; one that never comes, or left, is waited for without end.
+// A machine with GPUs that are threads: the functions of NCCL and of the CUDA runtime that
+// strategies/comm/nccl calls, with their rules as far as they matter there.
+//   Work on a stream is done in order by a thread of its own, later than the call that enqueues it;
+//   copies must be between page-locked and device memory. A group's messages move together, each
+//   when both sides' groups run; what a stream holds behind them waits. Lengths must be equal.
+//   Non-blocking communicators are in progress after ncclCommInitRankConfig, until all ranks have
+//   come, and after ncclGroupEnd, until they have been polled for a while: only then the group is
+//   on the stream. Using one that is in progress is an error. Two ranks on one device are refused.
+//   Freeing memory waits until the device is idle. Making a device current gives it a context.
+//   Ranks that wait for one which aborts get ncclRemoteError; one that never comes, or left, is
+//   waited for without end.
 namespace dckpt::fake_nccl {
 
 /// An idle machine without faults.

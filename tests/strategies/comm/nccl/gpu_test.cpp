@@ -14,7 +14,8 @@ int gpu_count() {
 }
 
 /// Ranks are threads, each with a GPU.
-void run_gpu_ranks(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout) {
+void run_gpu_ranks(int size, const std::function<void(Communicator&)>& body,
+                   std::chrono::milliseconds timeout) {
   const NcclId id = nccl_unique_id();
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
   {
@@ -40,24 +41,33 @@ class NcclGpu : public testing::Test {
     if (gpu_count() == 0) GTEST_SKIP() << "this machine has no GPU";
   }
 
-  static void on_gpus(const std::function<void(Communicator&)>& body) { run_gpu_ranks(gpu_count(), body, std::chrono::minutes(1)); }
+  static void on_gpus(const std::function<void(Communicator&)>& body) {
+    run_gpu_ranks(gpu_count(), body, std::chrono::minutes(1));
+  }
 
-  static Bytes letter(int from, int to, std::size_t size) { return Bytes(size, static_cast<std::byte>(16 * from + to)); }
+  static Bytes letter(int from, int to, std::size_t size) {
+    return Bytes(size, static_cast<std::byte>(16 * from + to));
+  }
 };
 
 TEST_F(NcclGpu, EveryGpuIsARank) {
   on_gpus([](Communicator& comm) {
     const int size = comm.size();
     const std::vector<std::int64_t> one = {1, comm.rank()};
-    EXPECT_EQ(comm.all_reduce(one, ReduceOp::kSum), (std::vector<std::int64_t>{size, size * (size - 1) / 2}));
+    EXPECT_EQ(comm.all_reduce(one, ReduceOp::kSum),
+              (std::vector<std::int64_t>{size, size * (size - 1) / 2}));
     EXPECT_EQ(comm.all_gather(letter(comm.rank(), 0, 3)).size(), static_cast<std::size_t>(size));
-    EXPECT_EQ(comm.broadcast(letter(comm.rank(), 1, 9'000'000), size - 1), letter(size - 1, 1, 9'000'000));
-    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4} << 20, std::size_t{20'000'001}}) {
+    EXPECT_EQ(comm.broadcast(letter(comm.rank(), 1, 9'000'000), size - 1),
+              letter(size - 1, 1, 9'000'000));
+    for (const std::size_t bytes :
+         {std::size_t{0}, std::size_t{1}, std::size_t{4} << 20, std::size_t{20'000'001}}) {
       std::vector<Bytes> parts;
-      for (int to = 0; to < size; ++to) parts.push_back(letter(comm.rank(), to, bytes + static_cast<std::size_t>(to)));
+      for (int to = 0; to < size; ++to)
+        parts.push_back(letter(comm.rank(), to, bytes + static_cast<std::size_t>(to)));
       const std::vector<Bytes> all = comm.all_to_all(std::move(parts));
       for (int from = 0; from < size; ++from)
-        EXPECT_TRUE(all[static_cast<std::size_t>(from)] == letter(from, comm.rank(), bytes + static_cast<std::size_t>(comm.rank())));
+        EXPECT_TRUE(all[static_cast<std::size_t>(from)] ==
+                    letter(from, comm.rank(), bytes + static_cast<std::size_t>(comm.rank())));
     }
   });
 }
@@ -66,22 +76,28 @@ TEST_F(NcclGpu, GroupsAreUsedAtTheSameTime) {
   on_gpus([](Communicator& comm) {
     const auto copy = comm.split(0);
     std::jthread background([&] {
-      for (int turn = 0; turn < 100; ++turn) EXPECT_EQ(copy->all_gather(to_bytes("background")).size(), static_cast<std::size_t>(copy->size()));
+      for (int turn = 0; turn < 100; ++turn)
+        EXPECT_EQ(copy->all_gather(to_bytes("background")).size(),
+                  static_cast<std::size_t>(copy->size()));
     });
-    for (int turn = 0; turn < 100; ++turn) EXPECT_EQ(comm.broadcast(as_bytes("x"), 0), to_bytes("x"));
+    for (int turn = 0; turn < 100; ++turn)
+      EXPECT_EQ(comm.broadcast(as_bytes("x"), 0), to_bytes("x"));
   });
 }
 
 TEST_F(NcclGpu, ARankThatIsNotThereIsAnErrorWithinTheTimeout) {
   const NcclId id = nccl_unique_id();
-  EXPECT_THROW(nccl_communicator(id, 0, 2, 0, {.timeout = std::chrono::seconds(2)}), CheckpointError);
+  EXPECT_THROW(nccl_communicator(id, 0, 2, 0, {.timeout = std::chrono::seconds(2)}),
+               CheckpointError);
 }
 
 /// The suite has up to five ranks, and NCCL wants a GPU for each.
 std::vector<CommunicatorWorld> worlds() {
-  return gpu_count() < 5 ? std::vector<CommunicatorWorld>() : std::vector<CommunicatorWorld>{{"gpus", run_gpu_ranks}};
+  return gpu_count() < 5 ? std::vector<CommunicatorWorld>()
+                         : std::vector<CommunicatorWorld>{{"gpus", run_gpu_ranks}};
 }
-INSTANTIATE_TEST_SUITE_P(NcclGpu, CommunicatorConformance, testing::ValuesIn(worlds()), name_of_world);
+INSTANTIATE_TEST_SUITE_P(NcclGpu, CommunicatorConformance, testing::ValuesIn(worlds()),
+                         name_of_world);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorConformance);
 
 }  // namespace

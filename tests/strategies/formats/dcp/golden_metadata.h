@@ -27,7 +27,8 @@ inline std::filesystem::path golden(const std::string& name) {
 inline std::vector<std::string> golden_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(golden(""))) {
-    if (std::filesystem::exists(entry.path() / "ckpt" / ".metadata")) names.push_back(entry.path().filename().string());
+    if (std::filesystem::exists(entry.path() / "ckpt" / ".metadata"))
+      names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -25,16 +25,19 @@ class LayoutGolden : public ::testing::TestWithParam<Producer> {};
 Placement parse_placement(const std::string& text) {
   int dim = 0;
   int split_factor = 0;
-  if (std::sscanf(text.c_str(), "_S(%d, %d)", &dim, &split_factor) == 2) return StridedShard{dim, split_factor};
+  if (std::sscanf(text.c_str(), "_S(%d, %d)", &dim, &split_factor) == 2)
+    return StridedShard{dim, split_factor};
   if (std::sscanf(text.c_str(), "S(%d)", &dim) == 1) return Shard{dim};
   EXPECT_EQ(text, "R");
   return Replicate{};
 }
 
-/// Parameters that FSDP2 alone shards lie on the first dimension of a 2-D mesh only, and are replicated along the other.
+/// Parameters that FSDP2 alone shards lie on the first dimension of a 2-D mesh only, and are
+/// replicated along the other.
 MeshLayout layout_of(const Value& placements, const Shape& mesh) {
   MeshLayout layout{DeviceMesh(mesh), {}, {}};
-  for (const Value& text : placements.items()) layout.placements.push_back(parse_placement(text.as_str()));
+  for (const Value& text : placements.items())
+    layout.placements.push_back(parse_placement(text.as_str()));
   layout.placements.resize(mesh.size(), Replicate{});
   return layout;
 }
@@ -47,8 +50,10 @@ int writer_of(const std::string& file) {
 }
 
 TEST_P(LayoutGolden, ChunksAreTheBoxesOfTheRanks) {
-  const Metadata metadata = read_dcp_metadata(read_file(golden(GetParam().golden) / "ckpt" / ".metadata"));
-  const Value expected = parse_json(read_file(golden(GetParam().golden) / "expected.json"), "expected.json");
+  const Metadata metadata =
+      read_dcp_metadata(read_file(golden(GetParam().golden) / "ckpt" / ".metadata"));
+  const Value expected =
+      parse_json(read_file(golden(GetParam().golden) / "expected.json"), "expected.json");
   std::size_t laid_out = 0;
   for (const TensorMetadata& tensor : metadata.tensors) {
     const Value* const placements = expected.at("tensors").at(tensor.key).find("placements");
@@ -66,7 +71,8 @@ TEST_P(LayoutGolden, ChunksAreTheBoxesOfTheRanks) {
     for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
       chunks.push_back(tensor.chunks[chunk]);
       const int writer = writer_of(metadata.files[tensor.places[chunk].file]);
-      EXPECT_EQ(local_part(layout, tensor.size, writer).value().pieces[0].box, chunks.back()) << "rank " << writer;
+      EXPECT_EQ(local_part(layout, tensor.size, writer).value().pieces[0].box, chunks.back())
+          << "rank " << writer;
     }
     EXPECT_THAT(chunks, UnorderedElementsAreArray(mains));
   }
@@ -74,7 +80,9 @@ TEST_P(LayoutGolden, ChunksAreTheBoxesOfTheRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fsdp2, LayoutGolden,
-                         ::testing::Values(Producer{"dcp-fsdp2-dtensor", {4}}, Producer{"dcp-fsdp-dtensor-layout", {4}}, Producer{"dcp-fsdp2-hsdp", {2, 2}},
+                         ::testing::Values(Producer{"dcp-fsdp2-dtensor", {4}},
+                                           Producer{"dcp-fsdp-dtensor-layout", {4}},
+                                           Producer{"dcp-fsdp2-hsdp", {2, 2}},
                                            Producer{"dcp-fsdp2-tp", {2, 2}}),
                          [](const auto& producer) { return test_name(producer.param.golden); });
 

@@ -28,7 +28,8 @@ std::string config_refusal(std::string_view json) {
 }
 
 TEST(CheckpointingConfig, IsReadInBothFormsAndWrittenAsMegatronDoes) {
-  for (const char* name : {"mcore-0.14-flattened-single", "mcore-head-fully-reshardable-tp2pp2dp2", "mcore-0.14-zarr-tp2pp1dp2"}) {
+  for (const char* name : {"mcore-0.14-flattened-single", "mcore-head-fully-reshardable-tp2pp2dp2",
+                           "mcore-0.14-zarr-tp2pp1dp2"}) {
     const Bytes golden_file = read_file(golden(name) / "ckpt" / kConfigFile);
     const CheckpointingConfig config = read_checkpointing_config(golden_file);
     EXPECT_EQ(config.sharded_backend_version, 1);
@@ -37,28 +38,45 @@ TEST(CheckpointingConfig, IsReadInBothFormsAndWrittenAsMegatronDoes) {
 }
 
 TEST(CheckpointingConfig, SkipsUnknownFields) {
-  const std::string_view json = R"({"future": {"a": [1]}, "sharded_backend": "zarr", "common_backend": "torch", "sharded_backend_version": 2})";
-  EXPECT_EQ(read_checkpointing_config(as_bytes(json)),
-            (CheckpointingConfig{.sharded_backend = "zarr", .sharded_backend_version = 2, .common_backend = "torch"}));
+  const std::string_view json =
+      R"({"future": {"a": [1]}, "sharded_backend": "zarr", "common_backend": "torch", "sharded_backend_version": 2})";
+  EXPECT_EQ(
+      read_checkpointing_config(as_bytes(json)),
+      (CheckpointingConfig{
+          .sharded_backend = "zarr", .sharded_backend_version = 2, .common_backend = "torch"}));
 }
 
 TEST(CheckpointingConfig, RefusesOtherTypesAndDuplicates) {
-  EXPECT_THAT(config_refusal(R"(["torch_dist", 1])"), HasSubstr("of kind list (expected: an object)"));
-  EXPECT_THAT(config_refusal(R"({"sharded_backend_version": 1})"), HasSubstr("the field 'sharded_backend' is missing"));
-  EXPECT_THAT(config_refusal(R"({"sharded_backend": 7})"), HasSubstr("'sharded_backend' is of kind int"));
+  EXPECT_THAT(config_refusal(R"(["torch_dist", 1])"),
+              HasSubstr("of kind list (expected: an object)"));
+  EXPECT_THAT(config_refusal(R"({"sharded_backend_version": 1})"),
+              HasSubstr("the field 'sharded_backend' is missing"));
+  EXPECT_THAT(config_refusal(R"({"sharded_backend": 7})"),
+              HasSubstr("'sharded_backend' is of kind int"));
   EXPECT_THAT(config_refusal(R"({"sharded_backend": null})"), HasSubstr("expected: a string"));
-  EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": "1"})"), HasSubstr("of kind str (expected: an integer)"));
-  EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": true})"), HasSubstr("of kind bool"));
-  EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1.0})"), HasSubstr("of kind float"));
-  EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": -1})"), HasSubstr("no version"));
-  EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": 4294967297})"), HasSubstr("no version"));
-  EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend": "zarr"})"), HasSubstr("twice"));
+  EXPECT_THAT(
+      config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": "1"})"),
+      HasSubstr("of kind str (expected: an integer)"));
+  EXPECT_THAT(
+      config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": true})"),
+      HasSubstr("of kind bool"));
+  EXPECT_THAT(
+      config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1.0})"),
+      HasSubstr("of kind float"));
+  EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": -1})"),
+              HasSubstr("no version"));
+  EXPECT_THAT(
+      config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend_version": 4294967297})"),
+      HasSubstr("no version"));
+  EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_dist", "sharded_backend": "zarr"})"),
+              HasSubstr("twice"));
   EXPECT_THAT(config_refusal(R"({"sharded_backend": "torch_di)"), HasSubstr("cannot read JSON"));
   EXPECT_THAT(config_refusal(""), HasSubstr("cannot read JSON"));
 }
 
 TEST(IntegrityManifest, OfMegatronIsReadAndWrittenByteForByte) {
-  const Bytes golden_file = read_file(golden("mcore-head-fully-reshardable-tp2pp2dp2") / "ckpt" / kIntegrityFile);
+  const Bytes golden_file =
+      read_file(golden("mcore-head-fully-reshardable-tp2pp2dp2") / "ckpt" / kIntegrityFile);
   IntegrityManifest manifest = read_integrity_manifest(golden_file);
   EXPECT_EQ(manifest.files.size(), 10u);
   EXPECT_EQ(manifest.files.back().name, "metadata.json");
@@ -77,24 +95,33 @@ TEST(IntegrityManifest, RefusesOtherAlgorithmsNamesAndDigests) {
     }
     return std::string("was read");
   };
-  const auto of = [&](const std::string& name, const std::string& hex) { return R"({"algorithm": "sha256", "files": {")" + name + R"(": ")" + hex + R"("}})"; };
+  const auto of = [&](const std::string& name, const std::string& hex) {
+    return R"({"algorithm": "sha256", "files": {")" + name + R"(": ")" + hex + R"("}})";
+  };
   EXPECT_EQ(refusal(of("a", digest)), "was read");
-  EXPECT_THAT(refusal(R"({"algorithm": "md4", "files": {}})"), HasSubstr("unsupported: Unsupported hash algorithm 'md4'"));
+  EXPECT_THAT(refusal(R"({"algorithm": "md4", "files": {}})"),
+              HasSubstr("unsupported: Unsupported hash algorithm 'md4'"));
   EXPECT_THAT(refusal(R"({"files": {}})"), HasSubstr("'algorithm' is missing"));
   EXPECT_THAT(refusal(R"({"algorithm": "sha256"})"), HasSubstr("'files' is missing"));
   EXPECT_THAT(refusal(R"({"algorithm": "sha256", "files": []})"), HasSubstr("expected: an object"));
   for (const char* name : {"../../x", "/etc/passwd", "a/b", "", ".", ".."})
     EXPECT_THAT(refusal(of(name, digest)), HasSubstr("no file directly in the checkpoint"));
-  for (const std::string& hex : {std::string("zz"), digest.substr(1), std::string(64, 'A'), digest + "a"}) {
+  for (const std::string& hex :
+       {std::string("zz"), digest.substr(1), std::string(64, 'A'), digest + "a"}) {
     EXPECT_THAT(refusal(of("a", hex)), HasSubstr("no SHA-256"));
   }
 }
 
 TEST(IntegrityManifest, ReportsDifferencesInMegatronsWords) {
-  const IntegrityManifest manifest{{{"__0_0.distcp", std::string(64, 'a')}, {"common.pt", std::string(64, 'b')}, {"metadata.json", std::string(64, 'c')}}};
-  std::map<std::string, std::string> files{
-      {"__0_0.distcp", std::string(64, 'a')}, {"common.pt", std::string(64, 'b')}, {"metadata.json", std::string(64, 'c')}};
-  const auto digest = [&](const std::string& name) { return files.contains(name) ? std::optional(files[name]) : std::nullopt; };
+  const IntegrityManifest manifest{{{"__0_0.distcp", std::string(64, 'a')},
+                                    {"common.pt", std::string(64, 'b')},
+                                    {"metadata.json", std::string(64, 'c')}}};
+  std::map<std::string, std::string> files{{"__0_0.distcp", std::string(64, 'a')},
+                                           {"common.pt", std::string(64, 'b')},
+                                           {"metadata.json", std::string(64, 'c')}};
+  const auto digest = [&](const std::string& name) {
+    return files.contains(name) ? std::optional(files[name]) : std::nullopt;
+  };
   EXPECT_NO_THROW(check_integrity(manifest, digest));
 
   files["__0_0.distcp"] = std::string(64, 'd');
@@ -104,8 +131,11 @@ TEST(IntegrityManifest, ReportsDifferencesInMegatronsWords) {
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
-    EXPECT_THAT(error.message(), HasSubstr("Checkpoint integrity verification failed for 2 file(s)"));
-    EXPECT_THAT(error.message(), HasSubstr("__0_0.distcp: hash mismatch (expected aaaaaaaaaaaaaaaa..., got dddddddddddddddd...)\n  common.pt: file missing or unreadable"));
+    EXPECT_THAT(error.message(),
+                HasSubstr("Checkpoint integrity verification failed for 2 file(s)"));
+    EXPECT_THAT(error.message(),
+                HasSubstr("__0_0.distcp: hash mismatch (expected aaaaaaaaaaaaaaaa..., got "
+                          "dddddddddddddddd...)\n  common.pt: file missing or unreadable"));
   }
 }
 

@@ -18,11 +18,17 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-Bytes pickle_of(const std::string& name) { return testing::read_file(testing::golden(name) / "ckpt" / ".metadata"); }
+Bytes pickle_of(const std::string& name) {
+  return testing::read_file(testing::golden(name) / "ckpt" / ".metadata");
+}
 
-Value loaded(ByteView pickle) { return pickle::value_from_graph(pickle::read_graph(pickle, ".metadata")); }
+Value loaded(ByteView pickle) {
+  return pickle::value_from_graph(pickle::read_graph(pickle, ".metadata"));
+}
 
-const Value& attribute(const Value& object, const std::string& name) { return object.as_opaque().states.at(0).at(name); }
+const Value& attribute(const Value& object, const std::string& name) {
+  return object.as_opaque().states.at(0).at(name);
+}
 
 Bytes without(ByteView pickle, const std::string& prefix) {
   return without_keys(pickle, [&](std::string_view key) { return key.starts_with(prefix); });
@@ -39,7 +45,8 @@ std::vector<std::string> keys_of(const Metadata& metadata) {
 std::vector<std::string> planned_keys(const Value& metadata) {
   std::vector<std::string> keys;
   for (const Value& plan : attribute(metadata, "all_local_plans").items()) {
-    for (const Value& item : attribute(plan, "items").items()) keys.push_back(attribute(attribute(item, "index"), "fqn").as_str());
+    for (const Value& item : attribute(plan, "items").items())
+      keys.push_back(attribute(attribute(item, "index"), "fqn").as_str());
   }
   return keys;
 }
@@ -61,7 +68,8 @@ TEST(MetadataFilter, TheOtherKeysStayWithTheirPlaces) {
   for (const TensorMetadata& tensor : after.tensors) {
     const TensorMetadata& original = *before.find_tensor(tensor.key);
     EXPECT_EQ(tensor.chunks, original.chunks);
-    for (std::size_t i = 0; i < tensor.places.size(); ++i) EXPECT_EQ(after.files[tensor.places[i].file], before.files[original.places[i].file]);
+    for (std::size_t i = 0; i < tensor.places.size(); ++i)
+      EXPECT_EQ(after.files[tensor.places[i].file], before.files[original.places[i].file]);
   }
 }
 
@@ -72,9 +80,13 @@ TEST(MetadataFilter, AttributesOfMegatronLoseTheRemovedKeysOnly) {
   std::vector<std::string> left = planned_keys(before);
   std::erase_if(left, [](const std::string& key) { return key.starts_with("optimizer."); });
   EXPECT_EQ(planned_keys(after), left);
-  EXPECT_EQ(attribute(after, "all_local_plans").items().size(), attribute(before, "all_local_plans").items().size());
-  for (const auto& [key, entry] : attribute(after, "mcore_data").as_dict().items()) EXPECT_THAT(key.as_str(), Not(StartsWith("optimizer.")));
-  EXPECT_EQ(attribute(after, "mcore_data").as_dict().size(), read_dcp_metadata(without(pickle_of("mcore-0.14-flattened-tp2pp2dp2"), "optimizer.")).tensors.size());
+  EXPECT_EQ(attribute(after, "all_local_plans").items().size(),
+            attribute(before, "all_local_plans").items().size());
+  for (const auto& [key, entry] : attribute(after, "mcore_data").as_dict().items())
+    EXPECT_THAT(key.as_str(), Not(StartsWith("optimizer.")));
+  EXPECT_EQ(attribute(after, "mcore_data").as_dict().size(),
+            read_dcp_metadata(without(pickle_of("mcore-0.14-flattened-tp2pp2dp2"), "optimizer."))
+                .tensors.size());
   EXPECT_EQ(attribute(after, "storage_meta"), attribute(before, "storage_meta"));
 }
 
@@ -82,7 +94,8 @@ TEST(MetadataFilter, PlansThatAreNotUnderstoodGoAsAWhole) {
   Opaque metadata = loaded(pickle_of("mcore-0.16-synthetic")).as_opaque();
   metadata.states[0]["all_local_plans"] = Value::list({"a plan"});
   metadata.states[0]["something_new"] = 7;
-  const Value after = loaded(without(pickle::write_pickle(metadata, {.protocol = 4}), "no such key"));
+  const Value after =
+      loaded(without(pickle::write_pickle(metadata, {.protocol = 4}), "no such key"));
   EXPECT_EQ(after.as_opaque().states[0].as_dict().find("all_local_plans"), nullptr);
   EXPECT_EQ(attribute(after, "something_new").as_int(), 7);
 }

@@ -40,7 +40,8 @@ TEST_P(GoldenMetadata, HasTheTensorsThatWereSaved) {
     ASSERT_NE(expected, nullptr) << tensor.key;
     EXPECT_EQ(to_string(tensor.properties.dtype), expected->at("dtype").as_str()) << tensor.key;
     const Shape shape = shape_of(expected->at("global_shape"));
-    const bool lost = GetParam() == "mcore-0.14-flattened-no-mcore-data" && expected->at("flattened").as_bool();
+    const bool lost =
+        GetParam() == "mcore-0.14-flattened-no-mcore-data" && expected->at("flattened").as_bool();
     if (lost) {
       EXPECT_TRUE(may_be_reformulated(tensor.size, shape)) << tensor.key;
     } else {
@@ -48,7 +49,8 @@ TEST_P(GoldenMetadata, HasTheTensorsThatWereSaved) {
     }
   }
   std::set<std::string> expected_keys;
-  for (const auto& [key, ignored] : expected_.at("tensors").as_dict()) expected_keys.insert(key.as_str());
+  for (const auto& [key, ignored] : expected_.at("tensors").as_dict())
+    expected_keys.insert(key.as_str());
   EXPECT_EQ(keys, expected_keys);
 }
 
@@ -57,26 +59,34 @@ TEST_P(GoldenMetadata, HasTheObjectsThatWereSaved) {
   for (const ObjectMetadata& object : metadata_.objects) keys.insert(object.key);
   keys.erase("common_state/shard_0_1");  // expected.json has it under "common"
   std::set<std::string> expected_keys;
-  for (const auto& [key, ignored] : expected_.at("objects").as_dict()) expected_keys.insert(key.as_str());
+  for (const auto& [key, ignored] : expected_.at("objects").as_dict())
+    expected_keys.insert(key.as_str());
   EXPECT_EQ(keys, expected_keys);
 }
 
 TEST_P(GoldenMetadata, CoversEachTensorAndStaysInsideItsFiles) {
   for (const TensorMetadata& tensor : metadata_.tensors) {
-    for (const Problem& problem : validate_coverage(tensor)) ADD_FAILURE() << tensor.key << ": " << problem.message;
+    for (const Problem& problem : validate_coverage(tensor))
+      ADD_FAILURE() << tensor.key << ": " << problem.message;
     EXPECT_EQ(tensor.places.size(), tensor.chunks.size());
   }
   std::vector<std::uint64_t> sizes;
-  for (const std::string& file : metadata_.files) sizes.push_back(std::filesystem::file_size(golden(GetParam()) / "ckpt" / file));
-  const auto is_inside = [&](const Place& place) { return range_fits(place.offset, place.length, sizes.at(place.file)); };
-  for (const TensorMetadata& tensor : metadata_.tensors) EXPECT_TRUE(std::ranges::all_of(tensor.places, is_inside)) << tensor.key;
-  for (const ObjectMetadata& object : metadata_.objects) EXPECT_TRUE(is_inside(object.place)) << object.key;
+  for (const std::string& file : metadata_.files)
+    sizes.push_back(std::filesystem::file_size(golden(GetParam()) / "ckpt" / file));
+  const auto is_inside = [&](const Place& place) {
+    return range_fits(place.offset, place.length, sizes.at(place.file));
+  };
+  for (const TensorMetadata& tensor : metadata_.tensors)
+    EXPECT_TRUE(std::ranges::all_of(tensor.places, is_inside)) << tensor.key;
+  for (const ObjectMetadata& object : metadata_.objects)
+    EXPECT_TRUE(is_inside(object.place)) << object.key;
 }
 
 TEST_P(GoldenMetadata, GivesEachChunkBytesOfItsOwn) {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;  // file, offset → length
   const auto add = [&](const std::string& key, const Place& place) {
-    EXPECT_TRUE(places.try_emplace({place.file, place.offset}, place.length).second) << key << " shares its place";
+    EXPECT_TRUE(places.try_emplace({place.file, place.offset}, place.length).second)
+        << key << " shares its place";
   };
   for (const TensorMetadata& tensor : metadata_.tensors) {
     for (const Place& place : tensor.places) add(tensor.key, place);
@@ -92,7 +102,8 @@ TEST_P(GoldenMetadata, GivesEachChunkBytesOfItsOwn) {
 
 TEST_P(GoldenMetadata, KeepsThePathsOfNestedDictionaries) {
   const Value* trees = expected_.find("trees");
-  if (trees == nullptr) {  // Megatron's keys are no paths: up to 0.10 each was its own, later there were none
+  if (trees == nullptr) {  // Megatron's keys are no paths: up to 0.10 each was its own, later there
+                           // were none
     for (const auto& [key, path] : metadata_.paths) EXPECT_EQ(path, KeyPath{key});
     EXPECT_EQ(metadata_.paths.empty(), GetParam().find("mcore-0.10") == std::string::npos);
     return;
@@ -138,18 +149,25 @@ TEST_P(GoldenMetadata, IsTheSameAfterWritingAndReading) {
   EXPECT_EQ(again.storage_meta->checkpoint_id, metadata_.storage_meta->checkpoint_id);
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, GoldenMetadata, ::testing::ValuesIn(golden_names()), [](const auto& name) { return test_name(name.param); });
+INSTANTIATE_TEST_SUITE_P(Each, GoldenMetadata, ::testing::ValuesIn(golden_names()),
+                         [](const auto& name) { return test_name(name.param); });
 
 TEST(GoldenMetadataProducers, LeaveTheirMarks) {
-  const auto read = [](const std::string& name) { return read_dcp_metadata(read_file(golden(name) / "ckpt" / ".metadata")); };
+  const auto read = [](const std::string& name) {
+    return read_dcp_metadata(read_file(golden(name) / "ckpt" / ".metadata"));
+  };
   EXPECT_TRUE(read("mcore-0.14-flattened-single").has_mcore_data);
   EXPECT_FALSE(read("mcore-0.14-flattened-no-mcore-data").has_mcore_data);
   EXPECT_EQ(read("mcore-0.15-flattened-tp2pp2dp2").version, "1.0.0");
   EXPECT_EQ(read("mcore-0.14-flattened-single").version, std::nullopt);
   EXPECT_EQ(read("dcp-plain-nested").storage_meta->save_id, "fffbd06e-3aba-473a-82d7-c15b9a3e3ea9");
-  EXPECT_EQ(read("dcp-plain-nested").storage_meta->checkpoint_id, "ckpt");  // a pathlib.PosixPath there
+  EXPECT_EQ(read("dcp-plain-nested").storage_meta->checkpoint_id,
+            "ckpt");  // a pathlib.PosixPath there
   const Metadata flat = read("mcore-0.14-flattened-tp2pp2dp2");
-  EXPECT_EQ(std::count_if(flat.tensors.begin(), flat.tensors.end(), [](const TensorMetadata& tensor) { return tensor.flattened_shape.has_value(); }), 39);
+  EXPECT_EQ(std::count_if(
+                flat.tensors.begin(), flat.tensors.end(),
+                [](const TensorMetadata& tensor) { return tensor.flattened_shape.has_value(); }),
+            39);
 }
 
 }  // namespace

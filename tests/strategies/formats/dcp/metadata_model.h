@@ -44,20 +44,27 @@ inline Value layout(const char* name = "torch.strided") {
 inline Value memory_format(int value = 0) {
   return call(kMetadataModule, "_MEM_FORMAT_ENCODING", {value});
 }
-inline Value properties(Value dtype, Value new_layout = layout(), Value new_format = memory_format()) {
-  return object(kMetadataModule, "TensorProperties", Value::tuple({std::move(dtype), std::move(new_layout), false, std::move(new_format), false}));
+inline Value properties(Value dtype, Value new_layout = layout(),
+                        Value new_format = memory_format()) {
+  return object(
+      kMetadataModule, "TensorProperties",
+      Value::tuple({std::move(dtype), std::move(new_layout), false, std::move(new_format), false}));
 }
 inline Value properties(const char* dtype) {
   return properties(Global{"torch", dtype});
 }
 inline Value chunk(ValueList offsets, ValueList sizes) {
-  return object(kMetadataModule, "ChunkStorageMetadata", Value::dict({{"offsets", size(std::move(offsets))}, {"sizes", size(std::move(sizes))}}));
+  return object(
+      kMetadataModule, "ChunkStorageMetadata",
+      Value::dict({{"offsets", size(std::move(offsets))}, {"sizes", size(std::move(sizes))}}));
 }
 inline Value bytes_entry() {
   return object(kMetadataModule, "BytesStorageMetadata");
 }
 inline Value info(Value path, Value offset, Value length, Dict more = {}) {
-  Dict state{{"relative_path", std::move(path)}, {"offset", std::move(offset)}, {"length", std::move(length)}};
+  Dict state{{"relative_path", std::move(path)},
+             {"offset", std::move(offset)},
+             {"length", std::move(length)}};
   for (const auto& [key, value] : more) state.set(key, value);
   return object(kFilesystemModule, "_StorageInfo", Value(std::move(state)));
 }
@@ -67,8 +74,9 @@ inline Value index(Value fqn, std::optional<Value> offset = {}, Value hint = {})
   return object(kMetadataModule, "MetadataIndex", Value(std::move(state)));
 }
 
-/// The metadata of a small sound checkpoint whose every value a test can bend before it is pickled: tensor "w" float32 (8, 6) in two chunks, tensor "b"
-/// bfloat16 (5,) in one, object "rng/shard_0_1".
+/// The metadata of a small sound checkpoint whose every value a test can bend before it is pickled:
+/// tensor "w" float32 (8, 6) in two chunks, tensor "b" bfloat16 (5,) in one, object
+/// "rng/shard_0_1".
 struct MetadataModel {
   struct Tensor {
     Value properties;
@@ -93,15 +101,20 @@ struct MetadataModel {
 
   static Value entry(const Tensor& tensor) {
     return object(kMetadataModule, "TensorStorageMetadata",
-                  Value::dict({{"properties", tensor.properties}, {"size", tensor.size}, {"chunks", Value::list(tensor.chunks)}}));
+                  Value::dict({{"properties", tensor.properties},
+                               {"size", tensor.size},
+                               {"chunks", Value::list(tensor.chunks)}}));
   }
 
   Bytes pickle() const {
-    std::vector<std::pair<Value, Value>> entries{{w_key, entry(w)}, {b_key, entry(b)}, {"rng/shard_0_1", rng}};
+    std::vector<std::pair<Value, Value>> entries{
+        {w_key, entry(w)}, {b_key, entry(b)}, {"rng/shard_0_1", rng}};
     entries.insert(entries.end(), more_entries.begin(), more_entries.end());
-    Dict state{{"state_dict_metadata", ordered_dict(std::move(entries))}, {"storage_data", storage_data.value_or(ordered_dict(records))}};
+    Dict state{{"state_dict_metadata", ordered_dict(std::move(entries))},
+               {"storage_data", storage_data.value_or(ordered_dict(records))}};
     for (const auto& [key, value] : more) state.set(key, value);
-    return pickle::write_pickle(object(type.module.c_str(), type.name.c_str(), Value(std::move(state))), {.protocol = 4});
+    return pickle::write_pickle(
+        object(type.module.c_str(), type.name.c_str(), Value(std::move(state))), {.protocol = 4});
   }
 };
 

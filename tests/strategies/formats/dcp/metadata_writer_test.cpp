@@ -52,7 +52,8 @@ TEST(MetadataWriter, RefusesChunksWithoutPlacesAndPlacesWithoutFiles) {
 
 TEST(MetadataWriter, WritesAttributesOfMegatronOnlyWhenAsked) {
   Metadata metadata = small_metadata();
-  EXPECT_THAT(std::string(as_text(write_dcp_metadata(metadata))), ::testing::Not(HasSubstr("mcore_data")));
+  EXPECT_THAT(std::string(as_text(write_dcp_metadata(metadata))),
+              ::testing::Not(HasSubstr("mcore_data")));
   EXPECT_FALSE(read_dcp_metadata(write_dcp_metadata(metadata)).has_mcore_data);
   metadata.has_mcore_data = true;
   EXPECT_TRUE(read_dcp_metadata(write_dcp_metadata(metadata)).has_mcore_data);
@@ -60,11 +61,13 @@ TEST(MetadataWriter, WritesAttributesOfMegatronOnlyWhenAsked) {
 
 TEST(MetadataWriter, PathsInTheCommonStateComeBackUnlessTheirKeysAreStored) {
   Metadata metadata = small_metadata();
-  const std::vector<std::pair<std::string, KeyPath>> paths{{"a.0", {"a", std::int64_t{0}}}, {"b", {"b"}}};
+  const std::vector<std::pair<std::string, KeyPath>> paths{{"a.0", {"a", std::int64_t{0}}},
+                                                           {"b", {"b"}}};
   metadata.common_paths = paths;
   EXPECT_EQ(read_dcp_metadata(write_dcp_metadata(metadata)).common_paths, paths);
   metadata.common_paths.emplace_back("w", KeyPath{"w"});
-  EXPECT_EQ(read_dcp_metadata(write_dcp_metadata(metadata)).common_paths, paths) << "a key is either";
+  EXPECT_EQ(read_dcp_metadata(write_dcp_metadata(metadata)).common_paths, paths)
+      << "a key is either";
 }
 
 TEST(MetadataWriter, KeptPlansComeBackAsTheyWereProposed) {
@@ -74,7 +77,8 @@ TEST(MetadataWriter, KeptPlansComeBackAsTheyWereProposed) {
   item.key = "w";
   item.size = {2, 3};
   item.chunk = {{0, 0}, {1, 3}};
-  metadata.kept_plans = {{to_bytes("a plan"), encode_plan({item})}, {to_bytes(std::string_view("\0another", 8)), encode_plan({})}};
+  metadata.kept_plans = {{to_bytes("a plan"), encode_plan({item})},
+                         {to_bytes(std::string_view("\0another", 8)), encode_plan({})}};
   const Metadata read = read_dcp_metadata(write_dcp_metadata(metadata));
   ASSERT_EQ(read.kept_plans.size(), 2u);
   EXPECT_EQ(as_text(read.kept_plans[0].proposed), "a plan");
@@ -82,17 +86,20 @@ TEST(MetadataWriter, KeptPlansComeBackAsTheyWereProposed) {
 }
 
 TEST(MetadataWriter, IsAsTerseAsPython) {
-  for (const char* name : {"dcp-plain-nested", "dcp-fsdp2-dtensor", "mcore-0.16-dp-reshardable-tp2pp1dp2"}) {
+  for (const char* name :
+       {"dcp-plain-nested", "dcp-fsdp2-dtensor", "mcore-0.16-dp-reshardable-tp2pp1dp2"}) {
     const Bytes theirs = read_file(golden(name) / "ckpt" / ".metadata");
     EXPECT_LE(write_dcp_metadata(read_dcp_metadata(theirs)).size(), theirs.size()) << name;
   }
 }
 
-/// Our writer judged by torch's classes; runs where DCKPT_ORACLE_PYTHON names a Python that has torch.
+/// Our writer judged by torch's classes; runs where DCKPT_ORACLE_PYTHON names a Python that has
+/// torch.
 class MetadataForPython : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (python() == nullptr) GTEST_SKIP() << "DCKPT_ORACLE_PYTHON is not set: not compared with Python";
+    if (python() == nullptr)
+      GTEST_SKIP() << "DCKPT_ORACLE_PYTHON is not set: not compared with Python";
     std::string name = (fs::temp_directory_path() / "dckpt_metadata_XXXXXX").string();
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     directory_ = name;
@@ -103,16 +110,21 @@ class MetadataForPython : public ::testing::Test {
 
   static const char* python() { return std::getenv("DCKPT_ORACLE_PYTHON"); }
 
-  static fs::path script() { return fs::path(DCKPT_TEST_DATA).parent_path() / "strategies" / "formats" / "dcp" / "dump_metadata.py"; }
+  static fs::path script() {
+    return fs::path(DCKPT_TEST_DATA).parent_path() / "strategies" / "formats" / "dcp" /
+           "dump_metadata.py";
+  }
 
   /// The lines that the script prints.
   static std::vector<std::string> run(const std::vector<std::string>& arguments) {
     std::string command = "'" + std::string(python()) + "' '" + script().string() + "'";
     for (const std::string& argument : arguments) command += " '" + argument + "'";
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"),
+                                                               ::pclose);
     std::string out;
     std::array<char, 65536> part{};
-    for (std::size_t got = 0; (got = std::fread(part.data(), 1, part.size(), pipe.get())) > 0;) out.append(part.data(), got);
+    for (std::size_t got = 0; (got = std::fread(part.data(), 1, part.size(), pipe.get())) > 0;)
+      out.append(part.data(), got);
     std::vector<std::string> lines = split(out, '\n');
     lines.pop_back();
     return lines;
@@ -121,7 +133,8 @@ class MetadataForPython : public ::testing::Test {
   fs::path write(const std::string& name, const Metadata& metadata) {
     const Bytes bytes = write_dcp_metadata(metadata);
     const fs::path file = directory_ / name;
-    std::ofstream(file, std::ios::binary).write(as_text(bytes).data(), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(file, std::ios::binary)
+        .write(as_text(bytes).data(), static_cast<std::streamsize>(bytes.size()));
     return file;
   }
 
@@ -130,7 +143,9 @@ class MetadataForPython : public ::testing::Test {
 
 TEST_F(MetadataForPython, SaysFieldByFieldWhatTheProducersSaid) {
   std::vector<std::string> names = golden_names();
-  std::erase(names, "dcp-plain-nested-torch2.15");  // its properties have a field that older torch does not load
+  std::erase(
+      names,
+      "dcp-plain-nested-torch2.15");  // its properties have a field that older torch does not load
   std::vector<std::string> theirs;
   std::vector<std::string> ours;
   for (const std::string& name : names) {
@@ -142,17 +157,20 @@ TEST_F(MetadataForPython, SaysFieldByFieldWhatTheProducersSaid) {
   ASSERT_EQ(expected.size(), names.size());
   ASSERT_EQ(found.size(), names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    EXPECT_EQ(parse_json(as_bytes(found[i]), "ours"), parse_json(as_bytes(expected[i]), "theirs")) << names[i];
+    EXPECT_EQ(parse_json(as_bytes(found[i]), "ours"), parse_json(as_bytes(expected[i]), "theirs"))
+        << names[i];
   }
 }
 
 TEST_F(MetadataForPython, IsWhatTorchLoadsCheckpointsWith) {
   std::vector<std::string> arguments{"--load"};
-  for (const char* name : {"dcp-plain-nested", "dcp-fsdp2-tp", "dcp-fsdp-dtensor-layout", "dcp-dedup-replicated"}) {
+  for (const char* name :
+       {"dcp-plain-nested", "dcp-fsdp2-tp", "dcp-fsdp-dtensor-layout", "dcp-dedup-replicated"}) {
     const fs::path copy = directory_ / name;
     fs::copy(golden(name) / "ckpt", copy);
     fs::remove(copy / ".metadata");
-    write(std::string(name) + "/.metadata", read_dcp_metadata(read_file(golden(name) / "ckpt" / ".metadata")));
+    write(std::string(name) + "/.metadata",
+          read_dcp_metadata(read_file(golden(name) / "ckpt" / ".metadata")));
     arguments.insert(arguments.end(), {(golden(name) / "ckpt").string(), copy.string()});
   }
   EXPECT_THAT(run(arguments), ::testing::ElementsAre("true", "true", "true", "true"));
@@ -178,9 +196,12 @@ TEST_F(MetadataForPython, HoldsEveryDtypeAndNumbersOfEverySize) {
   const Value found = parse_json(as_bytes(lines[0]), "python");
   for (const TensorMetadata& tensor : metadata.tensors) {
     const Value& entry = found.at("tensors").at(tensor.key);
-    const char* formats[] = {"torch.contiguous_format", "torch.channels_last", "torch.preserve_format"};
-    EXPECT_EQ(entry.at("properties"), Value::list({"torch." + std::string(to_string(tensor.properties.dtype)), "torch.strided", tensor.properties.requires_grad,
-                                                   formats[static_cast<int>(tensor.properties.memory_format)], false}));
+    const char* formats[] = {"torch.contiguous_format", "torch.channels_last",
+                             "torch.preserve_format"};
+    EXPECT_EQ(entry.at("properties"),
+              Value::list({"torch." + std::string(to_string(tensor.properties.dtype)),
+                           "torch.strided", tensor.properties.requires_grad,
+                           formats[static_cast<int>(tensor.properties.memory_format)], false}));
     EXPECT_EQ(entry.at("size").items()[0], Value(tensor.size[0]));
     const ValueList& place = found.at("places").at(tensor.key).items()[0].items();
     EXPECT_EQ(place[0].as_str(), metadata.files[tensor.places[0].file]);

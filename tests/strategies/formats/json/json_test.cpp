@@ -30,7 +30,8 @@ std::string refusal(std::string_view text, const JsonLimits& limits = {}) {
 }
 
 TEST(ParseJson, ReadsEveryKindOfValue) {
-  const Value value = parse(R"( {"n": null, "t": true, "f": false, "i": -7, "x": 1.5e2, "s": "a\n\u00e9\ud83d\ude00", "l": [1, [], {}], "": 0} )");
+  const Value value = parse(
+      R"( {"n": null, "t": true, "f": false, "i": -7, "x": 1.5e2, "s": "a\n\u00e9\ud83d\ude00", "l": [1, [], {}], "": 0} )");
   EXPECT_EQ(value, Value::dict({{"n", Value()},
                                 {"t", true},
                                 {"f", false},
@@ -112,7 +113,9 @@ TEST(ParseJson, NamesTheOffsetAndKeepsControlBytesOutOfTheMessage) {
 }
 
 TEST(ParseJson, LimitsDepthAndSize) {
-  const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
   parse(nested(500));
   EXPECT_THAT(refusal(nested(501)), HasSubstr("more than 500"));
   EXPECT_THAT(refusal(std::string(300'000, '[')), HasSubstr("more than 500"));
@@ -121,29 +124,40 @@ TEST(ParseJson, LimitsDepthAndSize) {
   EXPECT_THAT(refusal("[10]", {.max_bytes = 3}), HasSubstr("more than the limit of 3 B"));
 }
 
-// The expected texts are what Python 3.11 prints for json.dumps(value) and json.dumps(value, indent=2).
+// The expected texts are what Python 3.11 prints for json.dumps(value) and json.dumps(value,
+// indent=2).
 TEST(ToJson, WritesWhatPythonWrites) {
-  const Value value = Value::dict({{"a", Value::list({1, 2.0, Value(), true})}, {"b", Value::dict()}, {"c", Value::list()}, {"d", Value::tuple({"x"})}});
+  const Value value = Value::dict({{"a", Value::list({1, 2.0, Value(), true})},
+                                   {"b", Value::dict()},
+                                   {"c", Value::list()},
+                                   {"d", Value::tuple({"x"})}});
   EXPECT_EQ(to_json(value), R"({"a": [1, 2.0, null, true], "b": {}, "c": [], "d": ["x"]})");
-  EXPECT_EQ(to_json(value, 2), "{\n  \"a\": [\n    1,\n    2.0,\n    null,\n    true\n  ],\n  \"b\": {},\n  \"c\": [],\n  \"d\": [\n    \"x\"\n  ]\n}");
+  EXPECT_EQ(to_json(value, 2),
+            "{\n  \"a\": [\n    1,\n    2.0,\n    null,\n    true\n  ],\n  \"b\": {},\n  \"c\": "
+            "[],\n  \"d\": [\n    \"x\"\n  ]\n}");
 }
 
 TEST(ToJson, WritesFloatsAsPythonDoes) {
-  EXPECT_EQ(to_json(Value::list({0.0, -0.0, 0.1, 1e15, 1e16, 123456.789, 1e-4, 1e-5, 1.7976931348623157e308, 5e-324})),
-            "[0.0, -0.0, 0.1, 1000000000000000.0, 1e+16, 123456.789, 0.0001, 1e-05, 1.7976931348623157e+308, 5e-324]");
+  EXPECT_EQ(to_json(Value::list({0.0, -0.0, 0.1, 1e15, 1e16, 123456.789, 1e-4, 1e-5,
+                                 1.7976931348623157e308, 5e-324})),
+            "[0.0, -0.0, 0.1, 1000000000000000.0, 1e+16, 123456.789, 0.0001, 1e-05, "
+            "1.7976931348623157e+308, 5e-324]");
 }
 
 TEST(ToJson, WritesIntegersOfAnySize) {
-  EXPECT_EQ(to_json(Value::list({INT64_MIN, UINT64_MAX})), "[-9223372036854775808, 18446744073709551615]");
+  EXPECT_EQ(to_json(Value::list({INT64_MIN, UINT64_MAX})),
+            "[-9223372036854775808, 18446744073709551615]");
 }
 
 TEST(ToJson, WritesOnlyAscii) {
-  EXPECT_EQ(to_json(Value("\"\\/\b\f\n\r\t\x01\x7f\xC3\xA9\xE2\x80\xAE\xF0\x9F\x98\x80")), R"("\"\\/\b\f\n\r\t\u0001\u007f\u00e9\u202e\ud83d\ude00")");
+  EXPECT_EQ(to_json(Value("\"\\/\b\f\n\r\t\x01\x7f\xC3\xA9\xE2\x80\xAE\xF0\x9F\x98\x80")),
+            R"("\"\\/\b\f\n\r\t\u0001\u007f\u00e9\u202e\ud83d\ude00")");
 }
 
 TEST(ToJson, EscapesBytesThatAreNotUtf8AsSurrogates) {
   EXPECT_EQ(to_json(Value("a\xFFz")), R"("a\udcffz")");
-  EXPECT_EQ(to_json(Value("\xED\xA0\x80")), R"("\ud800")");  // a lone surrogate that a pickle passed
+  EXPECT_EQ(to_json(Value("\xED\xA0\x80")),
+            R"("\ud800")");  // a lone surrogate that a pickle passed
   EXPECT_EQ(to_json(Value("\xC3")), R"("\udcc3")");
   EXPECT_EQ(to_json(Value("\xE2\x80")), R"("\udce2\udc80")");
   EXPECT_EQ(to_json(Value("\xC0\x80")), R"("\udcc0\udc80")");
@@ -166,7 +180,9 @@ TEST(ToJson, RefusesNestingBeyondTheLimit) {
 }
 
 TEST(ToJson, IsReadBackAsItWas) {
-  const Value value = Value::dict({{"k\xC3\xA9y", Value::list({1, -2.5, "\xF0\x9F\x98\x80\\\"", Value(), false, Value::dict({{"", 1e300}})})}});
+  const Value value =
+      Value::dict({{"k\xC3\xA9y", Value::list({1, -2.5, "\xF0\x9F\x98\x80\\\"", Value(), false,
+                                               Value::dict({{"", 1e300}})})}});
   EXPECT_EQ(parse(to_json(value)), value);
   EXPECT_EQ(parse(to_json(value, 4)), value);
 }

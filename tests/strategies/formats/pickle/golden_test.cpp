@@ -12,7 +12,9 @@ namespace {
 
 using Kind = Value::Kind;
 
-std::string with_protocol(const std::string& name, int protocol) { return name + ".p" + std::to_string(protocol); }
+std::string with_protocol(const std::string& name, int protocol) {
+  return name + ".p" + std::to_string(protocol);
+}
 
 Value big(std::initializer_list<int> little_endian) {
   BigInt number;
@@ -28,7 +30,9 @@ Bytes all_bytes() {
 
 class EveryProtocol : public testing::TestWithParam<int> {
  protected:
-  Value golden_value(const std::string& name) { return load(golden(with_protocol(name, GetParam()))); }
+  Value golden_value(const std::string& name) {
+    return load(golden(with_protocol(name, GetParam())));
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Protocol, EveryProtocol, testing::Range(0, 6));
@@ -38,8 +42,10 @@ TEST_P(EveryProtocol, NumbersAreExact) {
   EXPECT_TRUE(plain.at("none").is_none());
   EXPECT_EQ(plain.at("bools").items(), (ValueList{true, false}));
   EXPECT_EQ(plain.at("bools").items()[0].kind(), Kind::kBool);
-  EXPECT_EQ(plain.at("ints").items(), (ValueList{0, 1, -1, 255, 256, 65535, 65536, 2147483647, 2147483648, -2147483648, -2147483649,
-                                                 std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()}));
+  EXPECT_EQ(plain.at("ints").items(),
+            (ValueList{0, 1, -1, 255, 256, 65535, 65536, 2147483647, 2147483648, -2147483648,
+                       -2147483649, std::numeric_limits<std::int64_t>::max(),
+                       std::numeric_limits<std::int64_t>::min()}));
   const ValueList& bigs = plain.at("big ints").items();
   EXPECT_EQ(bigs[0], big({0, 0, 0, 0, 0, 0, 0, 0x80, 0}));
   EXPECT_EQ(bigs[1], big({0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 0xFF}));
@@ -47,30 +53,43 @@ TEST_P(EveryProtocol, NumbersAreExact) {
   EXPECT_EQ(bigs[3].as_big_int().to_decimal(), "-1000000000000000000000000000000");
   EXPECT_EQ(bigs[4].as_big_int().bytes.size(), 257U);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(plain.at("floats").items(), (ValueList{0.0, -0.0, 1.5, -2.5e-300, 1e308, kInfinity, -kInfinity}));
+  EXPECT_EQ(plain.at("floats").items(),
+            (ValueList{0.0, -0.0, 1.5, -2.5e-300, 1e308, kInfinity, -kInfinity}));
   EXPECT_TRUE(std::signbit(plain.at("floats").items()[1].as_float()));
   EXPECT_EQ(plain.at("complex").as_complex(), std::complex<double>(1.5, -2));
 }
 
 TEST_P(EveryProtocol, TextsAndBytesAreExact) {
   const Value plain = golden_value("plain");
-  EXPECT_EQ(plain.at("texts").items(), (ValueList{"", "plain", "é", "日本", "𝄞", "back\\slash", "line\nbreak", std::string("nul\0", 4), "\xED\xA0\x80 lone"}));
+  EXPECT_EQ(plain.at("texts").items(),
+            (ValueList{"", "plain", "é", "日本", "𝄞", "back\\slash", "line\nbreak",
+                       std::string("nul\0", 4), "\xED\xA0\x80 lone"}));
   EXPECT_EQ(plain.at("long text").as_str(), std::string(300, 'x'));
-  EXPECT_EQ(plain.at("bytes").items(), (ValueList{Value::bytes({}), Value::bytes(to_bytes("abc")), Value::bytes(all_bytes())}));
+  EXPECT_EQ(plain.at("bytes").items(), (ValueList{Value::bytes({}), Value::bytes(to_bytes("abc")),
+                                                  Value::bytes(all_bytes())}));
   EXPECT_EQ(plain.at("bytes").items()[0].kind(), Kind::kBytes);
-  EXPECT_EQ(plain.at("bytearrays").items(), (ValueList{Value::byte_array({}), Value::byte_array(to_bytes("ab\x80\xFF"))}));
+  EXPECT_EQ(plain.at("bytearrays").items(),
+            (ValueList{Value::byte_array({}), Value::byte_array(to_bytes("ab\x80\xFF"))}));
   EXPECT_EQ(plain.at("bytearrays").items()[1].kind(), Kind::kByteArray);
 }
 
 TEST_P(EveryProtocol, ContainersKeepKindAndOrder) {
   const Value plain = golden_value("plain");
   const auto tuple = [](ValueList items) { return Value::tuple(std::move(items)); };
-  EXPECT_EQ(plain.at("tuples").items(), (ValueList{tuple({}), tuple({1}), tuple({1, 2}), tuple({1, 2, 3}), tuple({1, 2, 3, 4}), tuple({tuple({})})}));
-  EXPECT_EQ(plain.at("sets").items(), (ValueList{Value::set(), Value::set({1}), Value::set({"a", 1, tuple({2, 3})})}));
-  EXPECT_EQ(plain.at("frozensets").items(), (ValueList{Value::frozen_set(), Value::frozen_set({1, "b"})}));
+  EXPECT_EQ(plain.at("tuples").items(),
+            (ValueList{tuple({}), tuple({1}), tuple({1, 2}), tuple({1, 2, 3}), tuple({1, 2, 3, 4}),
+                       tuple({tuple({})})}));
+  EXPECT_EQ(plain.at("sets").items(),
+            (ValueList{Value::set(), Value::set({1}), Value::set({"a", 1, tuple({2, 3})})}));
+  EXPECT_EQ(plain.at("frozensets").items(),
+            (ValueList{Value::frozen_set(), Value::frozen_set({1, "b"})}));
   EXPECT_EQ(plain.at("frozensets").items()[1].kind(), Kind::kFrozenSet);
   const Value& mixed = plain.at("dicts").items()[1];
-  EXPECT_EQ(mixed, Value::dict({{1, "int"}, {"1", "str"}, {tuple({1, 2}), "tuple"}, {nullptr, "none"}, {Value::bytes(to_bytes("b")), "bytes"}}));
+  EXPECT_EQ(mixed, Value::dict({{1, "int"},
+                                {"1", "str"},
+                                {tuple({1, 2}), "tuple"},
+                                {nullptr, "none"},
+                                {Value::bytes(to_bytes("b")), "bytes"}}));
   EXPECT_EQ(mixed.as_dict().items().back().second, Value("bytes"));
 }
 
@@ -95,7 +114,8 @@ TEST_P(EveryProtocol, ObjectsStayDescriptions) {
   EXPECT_EQ(error.class_path(), "builtins.ValueError");
   EXPECT_EQ(error.args, Value::tuple({"wrong"}));
   EXPECT_EQ(objects.at("enum").as_opaque().args, Value::tuple({1}));
-  EXPECT_EQ(objects.at("point").as_opaque().states, (std::vector<Value>{Value::dict({{"x", 1}, {"y", Value::list({2})}})}));
+  EXPECT_EQ(objects.at("point").as_opaque().states,
+            (std::vector<Value>{Value::dict({{"x", 1}, {"y", Value::list({2})}})}));
 }
 
 TEST_P(EveryProtocol, PersistentIdsAreResolvedByTheCaller) {
@@ -131,7 +151,8 @@ TEST(Golden, ContainersFilledInSeveralStepsComeTogether) {
     const Value batches = load(golden(with_protocol("batches", protocol)));
     const ValueList& list = batches.at("list").items();
     ASSERT_EQ(list.size(), 2500U);
-    for (int i = 0; i < 2500; ++i) ASSERT_EQ(list[static_cast<std::size_t>(i)], i % 3 == 0 ? Value::list({i}) : Value(i));
+    for (int i = 0; i < 2500; ++i)
+      ASSERT_EQ(list[static_cast<std::size_t>(i)], i % 3 == 0 ? Value::list({i}) : Value(i));
     ASSERT_EQ(batches.at("dict").size(), 1500U);
     EXPECT_EQ(batches.at("dict").as_dict().items()[1499].second, Value::dict({{"i", 1499}}));
     const auto* ordered = mapping_items(batches.at("ordered"));

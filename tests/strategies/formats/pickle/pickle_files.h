@@ -19,15 +19,20 @@ inline Bytes read_file(const std::string& path) {
 }
 
 /// tests/data/pickles/NAME.pkl, written by Python.
-inline Bytes golden(const std::string& name) { return read_file(std::string(DCKPT_TEST_DATA) + "/pickles/" + name + ".pkl"); }
+inline Bytes golden(const std::string& name) {
+  return read_file(std::string(DCKPT_TEST_DATA) + "/pickles/" + name + ".pkl");
+}
 
 inline Value load(ByteView pickle, ValueHooks hooks = {}, const Limits& limits = {}) {
   return value_from_graph(read_graph(pickle, "test.pkl", limits), std::move(hooks), limits);
 }
 
-inline Value load(std::string_view pickle) { return load(as_bytes(pickle)); }
+inline Value load(std::string_view pickle) {
+  return load(as_bytes(pickle));
+}
 
-/// The error that `body` throws; fails the test that it is used in with an exception of another type if there is none.
+/// The error that `body` throws; fails the test that it is used in with an exception of another
+/// type if there is none.
 template <typename Body>
 CheckpointError error_of(Body&& body) {
   try {

@@ -70,10 +70,22 @@ const Malformed kMalformed[] = {
     {"ExtensionCode", "\x82\1."s, "copyreg extension"},
     {"OutOfBandBuffer", "\x97."s, "out-of-band"},
     {"ReadonlyBuffer", "N\x98."s, "out-of-band"},
-    {"TextBeyondTheEnd", "X\xFF\xFF\xFF\xFF" "abc."s, "4294967295 bytes, but 4 are left"},
-    {"Text8BeyondTheEnd", "\x8D\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF" "abc."s, "but 4 are left"},
-    {"BytesBeyondTheEnd", "\x8E\0\0\0\0\0\1\0\0" "."s, "1099511627776 bytes"},
-    {"ByteArrayBeyondTheEnd", "\x96\0\0\0\0\0\1\0\0" "."s, "1099511627776 bytes"},
+    {"TextBeyondTheEnd",
+     "X\xFF\xFF\xFF\xFF"
+     "abc."s,
+     "4294967295 bytes, but 4 are left"},
+    {"Text8BeyondTheEnd",
+     "\x8D\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF"
+     "abc."s,
+     "but 4 are left"},
+    {"BytesBeyondTheEnd",
+     "\x8E\0\0\0\0\0\1\0\0"
+     "."s,
+     "1099511627776 bytes"},
+    {"ByteArrayBeyondTheEnd",
+     "\x96\0\0\0\0\0\1\0\0"
+     "."s,
+     "1099511627776 bytes"},
     {"Long4Negative", "\x8B\xFF\xFF\xFF\xFF."s, "negative length -1"},
     {"BinStringNegative", "T\xFF\xFF\xFF\xFF."s, "negative length -1"},
     {"FrameBeyondTheEnd", "\x95\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7FN."s, "a frame of"},
@@ -96,7 +108,8 @@ const Malformed kMalformed[] = {
     {"FloatHexadecimal", "F0x1p3\n."s, "no number"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Opcode, MalformedPickle, testing::ValuesIn(kMalformed), [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Opcode, MalformedPickle, testing::ValuesIn(kMalformed),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 TEST(ReadGraph, ErrorsNameTheOffsetOfTheOpcode) {
   const CheckpointError error = error_of([] { read_graph(as_bytes("\x80\x02NN\xFF"), "f"); });
@@ -107,7 +120,8 @@ TEST(ReadGraph, EveryTruncationOfAGoldenPickleIsRefused) {
   for (const char* name : {"plain.p0", "plain.p5", "objects.p2"}) {
     const Bytes whole = golden(name);
     for (std::size_t size = 0; size < whole.size(); ++size) {
-      EXPECT_THROW(read_graph(ByteView(whole).first(size), name), CheckpointError) << name << " cut to " << size;
+      EXPECT_THROW(read_graph(ByteView(whole).first(size), name), CheckpointError)
+          << name << " cut to " << size;
     }
   }
 }
@@ -155,10 +169,17 @@ TEST(ReadGraph, AStateStaysFirstWhenItemsFollow) {
 
 TEST(ReadGraph, ContainersThatAreFilledInTurnsKeepTheirOrder) {
   // Two lists: a = [1, 2, 300, 4], b = [5, 600], one item after the other.
-  const Graph graph = read_graph(as_bytes("]q\0]q\1\x86" "0h\0K\1aK\2a" "0h\1K\5a" "0h\0M\x2C\1aK\4a" "0h\1M\x58\2a" "0h\0h\1\x86."s), "f");
+  const Graph graph = read_graph(as_bytes("]q\0]q\1\x86"
+                                          "0h\0K\1aK\2a"
+                                          "0h\1K\5a"
+                                          "0h\0M\x2C\1aK\4a"
+                                          "0h\1M\x58\2a"
+                                          "0h\0h\1\x86."s),
+                                 "f");
   std::vector<std::vector<std::int64_t>> lists;
   for (const Graph::Id list : graph.children(graph.root())) {
-    for (lists.emplace_back(); const Graph::Id item : graph.children(list)) lists.back().push_back(graph.integer(item));
+    for (lists.emplace_back(); const Graph::Id item : graph.children(list))
+      lists.back().push_back(graph.integer(item));
   }
   EXPECT_THAT(lists, ElementsAre(ElementsAre(1, 2, 300, 4), ElementsAre(5, 600)));
 }
@@ -172,7 +193,8 @@ TEST(ReadGraph, NumbersAndTextsOfEverySizeKeepTheirValue) {
   };
   for (int bits = 0; bits < 63; ++bits) {
     const std::int64_t power = std::int64_t{1} << bits;
-    for (const std::int64_t value : {power - 1, power, -power, -power - 1}) EXPECT_EQ(integer(value), value);
+    for (const std::int64_t value : {power - 1, power, -power, -power - 1})
+      EXPECT_EQ(integer(value), value);
   }
   EXPECT_EQ(integer(INT64_MIN), INT64_MIN);
   for (const std::uint32_t size : {0U, (1U << 24) - 1, 1U << 24}) {
@@ -222,9 +244,15 @@ TEST(ReadGraph, Python2NamesAreTranslatedInOldProtocolsOnly) {
     return std::string(graph.text(names[0])) + "." + std::string(graph.text(names[1]));
   };
   EXPECT_EQ(path("c__builtin__\nxrange\n."), "builtins.range");
-  EXPECT_EQ(path("\x80\x02" "ccopy_reg\n_reconstructor\n."), "copyreg._reconstructor");
-  EXPECT_EQ(path("\x80\x02" "cexceptions\nOSError\n."), "builtins.OSError");
-  EXPECT_EQ(path("\x80\x03" "c__builtin__\nset\n."), "__builtin__.set");
+  EXPECT_EQ(path("\x80\x02"
+                 "ccopy_reg\n_reconstructor\n."),
+            "copyreg._reconstructor");
+  EXPECT_EQ(path("\x80\x02"
+                 "cexceptions\nOSError\n."),
+            "builtins.OSError");
+  EXPECT_EQ(path("\x80\x03"
+                 "c__builtin__\nset\n."),
+            "__builtin__.set");
 }
 
 TEST(ReadGraph, NamesOfGlobalsAreNotTrimmed) {
@@ -234,20 +262,27 @@ TEST(ReadGraph, NamesOfGlobalsAreNotTrimmed) {
 
 TEST(ReadGraph, MemoizeCountsTheIndicesInUse) {
   // BINPUT 1 stores "a"; one index is in use, so MEMOIZE stores "b" at 1 as well.
-  const std::string pickle = "X\1\0\0\0aq\1" "0X\1\0\0\0b\x94" "0h\1."s;
+  const std::string pickle =
+      "X\1\0\0\0aq\1"
+      "0X\1\0\0\0b\x94"
+      "0h\1."s;
   const Graph graph = read_graph(as_bytes(pickle), "f");
   EXPECT_EQ(graph.text(graph.root()), "b");
 }
 
 TEST(ReadGraph, MemoIndicesMayBeSparse) {
-  const Graph graph = read_graph(as_bytes("K\1r\xFF\xFF\xFF\xFF" "0K\2q\5" "0j\xFF\xFF\xFF\xFF."), "f");
+  const Graph graph = read_graph(as_bytes("K\1r\xFF\xFF\xFF\xFF"
+                                          "0K\2q\5"
+                                          "0j\xFF\xFF\xFF\xFF."),
+                                 "f");
   EXPECT_EQ(graph.integer(graph.root()), 1);
 }
 
 TEST(ReadGraph, AStrayMemoIndexKeepsItsValueWhenTheArrayReachesIt) {
   std::string pickle = "](K\1r\0\4\0\0"s;  // index 1024 before any other
   for (int i = 0; i < 1100; ++i) {
-    if (i != 1024) pickle += "K\2r"s + static_cast<char>(i & 0xFF) + static_cast<char>(i >> 8) + "\0\0"s;
+    if (i != 1024)
+      pickle += "K\2r"s + static_cast<char>(i & 0xFF) + static_cast<char>(i >> 8) + "\0\0"s;
   }
   pickle += "j\0\4\0\0e."s;
   const Graph graph = read_graph(as_bytes(pickle), "f");
@@ -284,13 +319,18 @@ TEST(ReadGraph, LongsAreCanonical) {
 }
 
 TEST(ReadGraph, LimitsHoldAtTheLimitAndBreakPastIt) {
-  const auto marks = [](std::size_t count) { return std::string(count, '(') + std::string(count, '1') + "N."; };
+  const auto marks = [](std::size_t count) {
+    return std::string(count, '(') + std::string(count, '1') + "N.";
+  };
   EXPECT_NO_THROW(read_graph(as_bytes(marks(1000)), "f"));
-  EXPECT_THAT(error_of([&] { read_graph(as_bytes(marks(1001)), "f"); }).what(), HasSubstr("1000 MARKs"));
+  EXPECT_THAT(error_of([&] { read_graph(as_bytes(marks(1001)), "f"); }).what(),
+              HasSubstr("1000 MARKs"));
   EXPECT_NO_THROW(read_graph(as_bytes("](K\1K\2e."), "f", {.max_nodes = 3}));
-  EXPECT_THAT(error_of([] { read_graph(as_bytes("](K\1K\2e."), "f", {.max_nodes = 2}); }).what(), HasSubstr("more than 2 values"));
+  EXPECT_THAT(error_of([] { read_graph(as_bytes("](K\1K\2e."), "f", {.max_nodes = 2}); }).what(),
+              HasSubstr("more than 2 values"));
   EXPECT_NO_THROW(read_graph(as_bytes("N."), "f", {.max_bytes = 2}));
-  EXPECT_EQ(error_of([] { read_graph(as_bytes("N."), "f", {.max_bytes = 1}); }).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(error_of([] { read_graph(as_bytes("N."), "f", {.max_bytes = 1}); }).code(),
+            ErrorCode::kUnsupported);
 }
 
 }  // namespace

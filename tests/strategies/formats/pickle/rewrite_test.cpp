@@ -1,4 +1,5 @@
-// What is read from Python's pickles and written again must be the same to our reader, and to Python.
+// What is read from Python's pickles and written again must be the same to our reader, and to
+// Python.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,20 +31,25 @@ ValueHooks ids_as_storages() {
 WriteOptions write_options(int protocol) {
   WriteOptions options;
   options.protocol = protocol;
-  options.persistent_id = [](const TorchStorage& storage) { return storage.type == "tuple" ? Value::tuple({"storage", 7, "key"}) : Value(storage.type); };
+  options.persistent_id = [](const TorchStorage& storage) {
+    return storage.type == "tuple" ? Value::tuple({"storage", 7, "key"}) : Value(storage.type);
+  };
   return options;
 }
 
 std::vector<std::string> goldens() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(DCKPT_TEST_DATA) + "/pickles")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(DCKPT_TEST_DATA) + "/pickles")) {
     const std::string name = entry.path().stem().string();
     if (entry.path().extension() == ".pkl" && !name.starts_with("cycle_")) names.push_back(name);
   }
   return names;
 }
 
-Value original(const std::string& name) { return load(golden(name), ids_as_storages()); }
+Value original(const std::string& name) {
+  return load(golden(name), ids_as_storages());
+}
 
 TEST(Rewrite, OurReaderSeesTheSameValue) {
   for (const std::string& name : goldens()) {
@@ -51,7 +57,8 @@ TEST(Rewrite, OurReaderSeesTheSameValue) {
       const Value value = original(name);
       const Bytes rewritten = write_pickle(value, write_options(protocol));
       const Value again = load(rewritten, ids_as_storages());
-      if (protocol == 4 || !name.starts_with("stateful")) {  // protocol 2 names a nested class by a call
+      if (protocol == 4 ||
+          !name.starts_with("stateful")) {  // protocol 2 names a nested class by a call
         EXPECT_EQ(again, value) << name << " at protocol " << protocol;
       }
     }
@@ -60,15 +67,19 @@ TEST(Rewrite, OurReaderSeesTheSameValue) {
 
 #ifdef DCKPT_TEST_PYTHON
 TEST(Rewrite, PythonLoadsTheSameObjects) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / ("dckpt_rewrite_" + std::to_string(::getpid()));
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / ("dckpt_rewrite_" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
   for (const std::string& name : goldens()) {
     for (const int protocol : {2, 4}) {
       const Bytes rewritten = write_pickle(original(name), write_options(protocol));
-      std::ofstream(folder / (name + ".w" + std::to_string(protocol) + ".pkl"), std::ios::binary) << as_text(rewritten);
+      std::ofstream(folder / (name + ".w" + std::to_string(protocol) + ".pkl"), std::ios::binary)
+          << as_text(rewritten);
     }
   }
-  const std::string command = "'" DCKPT_TEST_PYTHON "' '" DCKPT_TEST_SCRIPTS "/same_pickles.py' '" DCKPT_TEST_DATA "/pickles' '" + folder.string() + "'";
+  const std::string command = "'" DCKPT_TEST_PYTHON "' '" DCKPT_TEST_SCRIPTS
+                              "/same_pickles.py' '" DCKPT_TEST_DATA "/pickles' '" +
+                              folder.string() + "'";
   EXPECT_EQ(std::system(command.c_str()), 0);
   std::filesystem::remove_all(folder);
 }
@@ -76,8 +87,11 @@ TEST(Rewrite, PythonLoadsTheSameObjects) {
 
 TEST(WritePickle, PlainValuesAreWrittenAsPythonWritesThem) {
   // pickle.dumps([{"a": 1, "b": (1, 2, 3, 4)}, "a", 2**70], 2)
-  const Value value = Value::list({Value::dict({{"a", 1}, {"b", Value::tuple({1, 2, 3, 4})}}), "a", BigInt{to_bytes("\0\0\0\0\0\0\0\0\x40"s)}});
-  EXPECT_EQ(as_text(write_pickle(value)), "\x80\x02]q\0(}q\1(X\1\0\0\0aq\2K\1X\1\0\0\0bq\3(K\1K\2K\3K\4tq\4uh\2\x8A\t\0\0\0\0\0\0\0\0@e."s);
+  const Value value = Value::list({Value::dict({{"a", 1}, {"b", Value::tuple({1, 2, 3, 4})}}), "a",
+                                   BigInt{to_bytes("\0\0\0\0\0\0\0\0\x40"s)}});
+  EXPECT_EQ(
+      as_text(write_pickle(value)),
+      "\x80\x02]q\0(}q\1(X\1\0\0\0aq\2K\1X\1\0\0\0bq\3(K\1K\2K\3K\4tq\4uh\2\x8A\t\0\0\0\0\0\0\0\0@e."s);
 }
 
 TEST(WritePickle, SharedValuesAreWrittenOnceAndEqualOnesTwice) {
@@ -100,7 +114,9 @@ TEST(WritePickle, TensorsAndStoragesAreWrittenAsTheCallerSays) {
     call.args = Value::tuple({TorchStorage{.type = "FloatStorage"}, 0});
     return Value(call);
   };
-  options.persistent_id = [](const TorchStorage& storage) { return Value::tuple({"storage", Global{"torch", storage.type}}); };
+  options.persistent_id = [](const TorchStorage& storage) {
+    return Value::tuple({"storage", Global{"torch", storage.type}});
+  };
   const Value tensor = Tensor();
   const Bytes pickle = write_pickle(Value::list({tensor, tensor}), options);
   std::vector<Value> ids;
@@ -110,7 +126,8 @@ TEST(WritePickle, TensorsAndStoragesAreWrittenAsTheCallerSays) {
     return Value("storage");
   };
   const Value read = load(pickle, hooks);
-  EXPECT_THAT(ids, testing::ElementsAre(Value::tuple({"storage", Global{"torch", "FloatStorage"}})));
+  EXPECT_THAT(ids,
+              testing::ElementsAre(Value::tuple({"storage", Global{"torch", "FloatStorage"}})));
   EXPECT_EQ(read.items()[0].as_opaque().args, Value::tuple({"storage", 0}));
   EXPECT_EQ(read.items()[0].identity(), read.items()[1].identity());
 }
@@ -127,14 +144,16 @@ TEST(WritePickle, TemporariesOfCallbacksAreNotMistakenForEachOther) {
 
 TEST(WritePickle, WhatHasNoPickleIsRefused) {
   EXPECT_EQ(error_of([] { write_pickle(Value(Tensor())); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error_of([] { write_pickle(Value(TorchStorage{})); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([] { write_pickle(Value(TorchStorage{})); }).code(),
+            ErrorCode::kInvalidArgument);
 }
 
 TEST(WritePickle, DepthIsLimited) {
   Value deep;
   for (int i = 0; i < 1100; ++i) deep = Value::list({deep});
   EXPECT_NO_THROW(write_pickle(deep));
-  EXPECT_EQ(error_of([&] { write_pickle(Value::list({deep})); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { write_pickle(Value::list({deep})); }).code(),
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -10,7 +10,9 @@ using namespace std::string_literals;
 using Kind = Value::Kind;
 using testing::HasSubstr;
 
-std::string text(std::string_view content) { return "X"s + static_cast<char>(content.size()) + "\0\0\0"s + std::string(content); }
+std::string text(std::string_view content) {
+  return "X"s + static_cast<char>(content.size()) + "\0\0\0"s + std::string(content);
+}
 
 std::string repeated(std::string_view piece, std::size_t count) {
   std::string result;
@@ -35,12 +37,15 @@ TEST(ValueFromGraph, CallableMayBeACallItself) {
 }
 
 TEST(ValueFromGraph, PlainValuesAreNotCalled) {
-  EXPECT_THAT(load_error("c_codecs\nencode\n(" + text("a") + text("latin1") + "tR)R.").what(), HasSubstr("calls a value of kind bytes"));
-  EXPECT_TRUE(load("ccopyreg\n__newobj__\n(K\1tR.").as_opaque().class_path() == "copyreg.__newobj__");
+  EXPECT_THAT(load_error("c_codecs\nencode\n(" + text("a") + text("latin1") + "tR)R.").what(),
+              HasSubstr("calls a value of kind bytes"));
+  EXPECT_TRUE(load("ccopyreg\n__newobj__\n(K\1tR.").as_opaque().class_path() ==
+              "copyreg.__newobj__");
 }
 
 TEST(ValueFromGraph, OnlyExactSpellingsBecomePlainValues) {
-  EXPECT_EQ(load("c_codecs\nencode\n(" + text("a\xC3\xBF") + text("latin1") + "tR."), Value::bytes(to_bytes("a\xFF")));
+  EXPECT_EQ(load("c_codecs\nencode\n(" + text("a\xC3\xBF") + text("latin1") + "tR."),
+            Value::bytes(to_bytes("a\xFF")));
   EXPECT_TRUE(load("c_codecs\nencode\n(" + text("€") + text("latin1") + "tR.").is(Kind::kOpaque));
   EXPECT_TRUE(load("c_codecs\nencode\n(" + text("a") + text("rot13") + "tR.").is(Kind::kOpaque));
   EXPECT_TRUE(load("cbuiltins\nset\n(K\1tR.").is(Kind::kOpaque));
@@ -85,7 +90,8 @@ TEST(ValueFromGraph, WhatPythonCannotHashIsNoKeyAndNoMember) {
 }
 
 TEST(ValueFromGraph, RepeatedKeysAndMembersAreRefused) {
-  EXPECT_THAT(load_error("}(" + text("iteration") + "K\1" + text("iteration") + "K\2u.").what(), HasSubstr("the key 'iteration' twice"));
+  EXPECT_THAT(load_error("}(" + text("iteration") + "K\1" + text("iteration") + "K\2u.").what(),
+              HasSubstr("the key 'iteration' twice"));
   EXPECT_THAT(load_error("}(K\1K\1G\x3F\xF0\0\0\0\0\0\0K\2u."s).what(), HasSubstr("twice"));
   EXPECT_THAT(load_error("\x8F(K\1K\1\x90.").what(), HasSubstr("same member twice"));
   EXPECT_THAT(load_error("(K\1K\1\x91.").what(), HasSubstr("same member twice"));
@@ -94,26 +100,34 @@ TEST(ValueFromGraph, RepeatedKeysAndMembersAreRefused) {
 TEST(ValueFromGraph, ManyKeysWithTheSameHashAreRefused) {
   // Tuples that differ behind the part which is hashed.
   std::string items = "}(";
-  for (int i = 0; i < 300; ++i) items += "(" + repeated("K\1", 400) + "M" + static_cast<char>(i & 0xFF) + static_cast<char>(i >> 8) + "tN";
+  for (int i = 0; i < 300; ++i)
+    items += "(" + repeated("K\1", 400) + "M" + static_cast<char>(i & 0xFF) +
+             static_cast<char>(i >> 8) + "tN";
   EXPECT_THAT(load_error(items + "u.").what(), HasSubstr("keys with the same hash"));
 }
 
 TEST(ValueFromGraph, DepthHoldsAtTheLimitAndBreaksPastIt) {
-  const auto nested = [](std::size_t depth) { return std::string(depth, ']') + "N" + std::string(depth, 'a') + "."; };
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, ']') + "N" + std::string(depth, 'a') + ".";
+  };
   EXPECT_TRUE(load(nested(1000)).is_list());
   EXPECT_EQ(load_error(nested(1001)).code(), ErrorCode::kUnsupported);
 }
 
 TEST(ValueFromGraph, DeepNestingOfAnyKindIsRefusedWithoutRecursion) {
-  for (const std::string& pickle : {std::string(1000000, ']') + "N" + std::string(1000000, 'a') + ".", "N" + std::string(1000000, '\x85') + ".",
-                                    repeated("}K\1", 200000) + "N" + std::string(200000, 's') + ".", repeated("cm\nf\n", 100000) + "N" + repeated("\x85R", 100000) + ".",
-                                    repeated("cm\nC\n)\x81", 100000) + "N" + std::string(100000, 'b') + "."}) {
+  for (const std::string& pickle :
+       {std::string(1000000, ']') + "N" + std::string(1000000, 'a') + ".",
+        "N" + std::string(1000000, '\x85') + ".",
+        repeated("}K\1", 200000) + "N" + std::string(200000, 's') + ".",
+        repeated("cm\nf\n", 100000) + "N" + repeated("\x85R", 100000) + ".",
+        repeated("cm\nC\n)\x81", 100000) + "N" + std::string(100000, 'b') + "."}) {
     EXPECT_THAT(load_error(pickle).what(), HasSubstr("deep"));
   }
 }
 
 TEST(ValueFromGraph, DepthCountsThroughSharedParts) {
-  // [None, (None,), ((None,),), …], each the next one's only member: no step of the walk goes deeper than two.
+  // [None, (None,), ((None,),), …], each the next one's only member: no step of the walk goes
+  // deeper than two.
   const std::string pickle = "](N" + repeated("2\x85", 1100);
   EXPECT_THAT(load_error(pickle + "e.").what(), HasSubstr("deep"));
 }
@@ -123,7 +137,8 @@ TEST(ValueFromGraph, ValuesThatGrowBySharingAreRefusedInLinearTime) {
     std::string pickle = first + "q\0"s;
     for (int i = 0; i < 64; ++i) {
       const std::string get = "h"s + static_cast<char>(i);
-      pickle += "0" + (first == "]" ? "](" + get + get + "e" : get + get + "\x86") + "q" + static_cast<char>(i + 1);
+      pickle += "0" + (first == "]" ? "](" + get + get + "e" : get + get + "\x86") + "q" +
+                static_cast<char>(i + 1);
     }
     const CheckpointError error = load_error(pickle + ".");
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
@@ -145,8 +160,10 @@ TEST(ValueFromGraph, LongPlainListsAreNotMistakenForSharing) {
 
 TEST(ValueFromGraph, CyclesAreNamed) {
   EXPECT_THAT(load_error("]q\1h\1a.").what(), HasSubstr("a list that contains itself"));
-  EXPECT_THAT(load_error("}q\1" + text("me") + "h\1s.").what(), HasSubstr("a dict that contains itself"));
-  EXPECT_THAT(load_error("cargparse\nNamespace\n)\x81q\1}" + text("me") + "h\1sb.").what(), HasSubstr("an object that contains itself"));
+  EXPECT_THAT(load_error("}q\1" + text("me") + "h\1s.").what(),
+              HasSubstr("a dict that contains itself"));
+  EXPECT_THAT(load_error("cargparse\nNamespace\n)\x81q\1}" + text("me") + "h\1sb.").what(),
+              HasSubstr("an object that contains itself"));
 }
 
 TEST(GraphValues, PartsOfAGraphShareTheirValuesAndErrorsDoNotStick) {

@@ -19,16 +19,20 @@ using ::testing::HasSubstr;
 /// Goldens that have a pickle of their own: no persistent ids, no tuples that contain themselves.
 std::vector<std::string> goldens() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(DCKPT_TEST_DATA) + "/pickles")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(DCKPT_TEST_DATA) + "/pickles")) {
     if (entry.path().extension() != ".pkl") continue;
     const std::string name = entry.path().stem().string();
     const Bytes pickle = golden(name);
-    if (read_graph(pickle, name).persistent().empty() && !name.starts_with("cycle_")) names.push_back(name);
+    if (read_graph(pickle, name).persistent().empty() && !name.starts_with("cycle_"))
+      names.push_back(name);
   }
   return names;
 }
 
-Bytes rewritten(ByteView pickle, const Omissions& omitted = {}) { return write_graph(read_graph(pickle, "test.pkl"), omitted); }
+Bytes rewritten(ByteView pickle, const Omissions& omitted = {}) {
+  return write_graph(read_graph(pickle, "test.pkl"), omitted);
+}
 
 TEST(WriteGraph, OurReaderSeesTheSameValue) {
   ASSERT_GT(goldens().size(), 10u);
@@ -41,8 +45,12 @@ TEST(WriteGraph, OurReaderSeesTheSameValue) {
 #ifdef DCKPT_TEST_PYTHON
 TEST(WriteGraph, PythonLoadsTheSameObjects) {
   const TempDir folder;
-  for (const std::string& name : goldens()) std::ofstream(folder / (name + ".w4.pkl"), std::ios::binary) << as_text(rewritten(golden(name)));
-  const std::string command = "'" DCKPT_TEST_PYTHON "' '" DCKPT_TEST_SCRIPTS "/same_pickles.py' '" DCKPT_TEST_DATA "/pickles' '" + folder.path().string() + "'";
+  for (const std::string& name : goldens())
+    std::ofstream(folder / (name + ".w4.pkl"), std::ios::binary)
+        << as_text(rewritten(golden(name)));
+  const std::string command = "'" DCKPT_TEST_PYTHON "' '" DCKPT_TEST_SCRIPTS
+                              "/same_pickles.py' '" DCKPT_TEST_DATA "/pickles' '" +
+                              folder.path().string() + "'";
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 #endif
@@ -63,23 +71,31 @@ TEST(WriteGraph, AListMayContainItself) {
 }
 
 TEST(WriteGraph, ATupleThatContainsItselfAndDeepValuesAreRefused) {
-  const std::string tuple_in_its_list = "\x80\x04]\x94h\0\x85\x94""a0h\1."s;  // l = []; t = (l,); l.append(t): t
-  EXPECT_EQ(error_of([&] { rewritten(as_bytes(tuple_in_its_list)); }).code(), ErrorCode::kUnsupported);
+  const std::string tuple_in_its_list =
+      "\x80\x04]\x94h\0\x85\x94"
+      "a0h\1."s;  // l = []; t = (l,); l.append(t): t
+  EXPECT_EQ(error_of([&] { rewritten(as_bytes(tuple_in_its_list)); }).code(),
+            ErrorCode::kUnsupported);
   Value deep;
   for (int i = 0; i < 1000; ++i) deep = Value::list({deep});
   EXPECT_NO_THROW(rewritten(write_pickle(deep)));
-  EXPECT_EQ(error_of([&] { rewritten(write_pickle(Value::list({deep}))); }).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(error_of([&] { rewritten(write_pickle(Value::list({deep}))); }).code(),
+            ErrorCode::kUnsupported);
 }
 
 TEST(WriteGraph, PersistentIdsAreRefused) {
-  EXPECT_THAT(error_of([] { rewritten(as_bytes("\x80\x04\x8c\x01xQ."s)); }).message(), HasSubstr("persistent id"));
+  EXPECT_THAT(error_of([] { rewritten(as_bytes("\x80\x04\x8c\x01xQ."s)); }).message(),
+              HasSubstr("persistent id"));
 }
 
 TEST(WriteGraph, MembersAndPairsCanBeLeftOut) {
-  const Bytes pickle = write_pickle(Value::list({Value::dict({{"a", 1}, {"b", 2}, {"c", 3}}), Value::tuple({1, 2}), 7}));
+  const Bytes pickle = write_pickle(
+      Value::list({Value::dict({{"a", 1}, {"b", 2}, {"c", 3}}), Value::tuple({1, 2}), 7}));
   const Graph graph = read_graph(pickle, "test.pkl");
   const auto members = graph.children(graph.root());
-  const Bytes less = write_graph(graph, {{graph.root(), {false, false, true}}, {members[0], {false, true}}, {members[1], {true, true}}});
+  const Bytes less = write_graph(graph, {{graph.root(), {false, false, true}},
+                                         {members[0], {false, true}},
+                                         {members[1], {true, true}}});
   EXPECT_EQ(load(less), Value::list({Value::dict({{"a", 1}, {"c", 3}}), Value::tuple({})}));
 }
 

@@ -1,4 +1,5 @@
-// Expected bytes are those of Python's pickle.dumps for the same object, where it writes them in the same way.
+// Expected bytes are those of Python's pickle.dumps for the same object, where it writes them in
+// the same way.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +12,9 @@ namespace {
 
 using namespace std::string_literals;
 
-std::string text_of(PickleWriter& writer) { return std::string(as_text(writer.finish())); }
+std::string text_of(PickleWriter& writer) {
+  return std::string(as_text(writer.finish()));
+}
 
 template <typename Body>
 std::string emitted(int protocol, Body&& body) {
@@ -40,11 +43,15 @@ TEST(PickleWriter, WritesADictAsPythonDoes) {
   writer.boolean(true);
   writer.append_items();
   writer.set_items();
-  EXPECT_EQ(text_of(writer), "\x80\x02}q\0(X\1\0\0\0aq\1K\1K\2\x86q\2X\1\0\0\0bq\3]q\4(G?\xF8\0\0\0\0\0\0N\x88" "eu."s);
+  EXPECT_EQ(text_of(writer),
+            "\x80\x02}q\0(X\1\0\0\0aq\1K\1K\2\x86q\2X\1\0\0\0bq\3]q\4(G?\xF8\0\0\0\0\0\0N\x88"
+            "eu."s);
 }
 
 TEST(PickleWriter, IntegersTakeTheShortestForm) {
-  const auto integer = [](std::int64_t value) { return emitted(2, [&](PickleWriter& writer) { writer.integer(value); }); };
+  const auto integer = [](std::int64_t value) {
+    return emitted(2, [&](PickleWriter& writer) { writer.integer(value); });
+  };
   EXPECT_EQ(integer(255), "K\xFF.");
   EXPECT_EQ(integer(256), "M\0\1."s);
   EXPECT_EQ(integer(65536), "J\0\0\1\0."s);
@@ -56,18 +63,20 @@ TEST(PickleWriter, IntegersTakeTheShortestForm) {
 }
 
 TEST(PickleWriter, RepeatedTextsAndGlobalsAreReferredTo) {
-  EXPECT_EQ(emitted(2, [](PickleWriter& writer) {
-              writer.text("ab");
-              writer.text("ab");
-              writer.global("m", "f");
-              writer.global("m", "f");
-            }),
+  EXPECT_EQ(emitted(2,
+                    [](PickleWriter& writer) {
+                      writer.text("ab");
+                      writer.text("ab");
+                      writer.global("m", "f");
+                      writer.global("m", "f");
+                    }),
             "X\2\0\0\0abq\0h\0cm\nf\nq\1h\1."s);
-  EXPECT_EQ(emitted(4, [](PickleWriter& writer) {
-              writer.text("m");
-              writer.global("m", "f");
-              writer.global("m", "f");
-            }),
+  EXPECT_EQ(emitted(4,
+                    [](PickleWriter& writer) {
+                      writer.text("m");
+                      writer.global("m", "f");
+                      writer.global("m", "f");
+                    }),
             "\x8C\1m\x94h\0\x8C\1f\x94\x93\x94h\2."s);
 }
 
@@ -89,19 +98,24 @@ TEST(PickleWriter, DottedNamesOfProtocol2AreGetattrCalls) {
   const std::string deep = emitted(2, [](PickleWriter& writer) { writer.global("m", "A.B.C"); });
   const Value value = load("\x80\x02" + deep);
   EXPECT_EQ(value.as_opaque().args.items()[1], Value("C"));
-  EXPECT_EQ(value.as_opaque().args.items()[0].as_opaque().args, Value::tuple({Global{"m", "A"}, "B"}));
+  EXPECT_EQ(value.as_opaque().args.items()[0].as_opaque().args,
+            Value::tuple({Global{"m", "A"}, "B"}));
 }
 
 TEST(PickleWriter, WhatCannotBeWrittenIsRefused) {
   PickleWriter writer(2);
-  EXPECT_EQ(error_of([&] { writer.global("m\nos", "system"); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { writer.global("m\nos", "system"); }).code(),
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of([&] { writer.global("", "f"); }).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { writer.global("dbm", "open"); }).code(), ErrorCode::kInvalidArgument);  // Python reads dbm.ndbm at protocol 2
+  EXPECT_EQ(error_of([&] { writer.global("dbm", "open"); }).code(),
+            ErrorCode::kInvalidArgument);  // Python reads dbm.ndbm at protocol 2
   EXPECT_EQ(error_of([] { PickleWriter wrong(3); }).code(), ErrorCode::kInvalidArgument);
 }
 
 TEST(WritePickle, RefusesObjectsThatNoReaderWouldTake) {
-  const auto error = error_of([] { write_pickle(Opaque{.callable = Global{"m", "C"}, .args = Value::list({1})}); });
+  const auto error = error_of([] {
+    write_pickle(Opaque{.callable = Global{"m", "C"}, .args = Value::list({1})});
+  });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(error.message(), ::testing::HasSubstr("arguments are no tuple"));
 }

@@ -26,15 +26,19 @@ inline std::unique_ptr<ReadableFile> file_of(ByteView bytes) {
 inline Bytes read_path(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw std::runtime_error("cannot open " + path.string());
-  const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  const std::string text((std::istreambuf_iterator<char>(stream)),
+                         std::istreambuf_iterator<char>());
   return to_bytes(text);
 }
 
 inline void write_path(const std::filesystem::path& path, ByteView bytes) {
-  std::ofstream(path, std::ios::binary).write(as_text(bytes).data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(as_text(bytes).data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 /// A file that real torch wrote; see tests/data/README.md.
-inline Bytes torch_file(const std::string& name) { return read_path(std::filesystem::path(DCKPT_TEST_DATA) / "torch_files" / name); }
+inline Bytes torch_file(const std::string& name) {
+  return read_path(std::filesystem::path(DCKPT_TEST_DATA) / "torch_files" / name);
+}
 
 }  // namespace dckpt::testing

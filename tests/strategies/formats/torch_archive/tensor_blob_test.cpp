@@ -26,16 +26,19 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr std::array kTorchTypes = {
-    DType::kBool,          DType::kUInt8,           DType::kUInt16,     DType::kUInt32,         DType::kUInt64,        DType::kInt8,
-    DType::kInt16,         DType::kInt32,           DType::kInt64,      DType::kFloat16,        DType::kBFloat16,      DType::kFloat32,
-    DType::kFloat64,       DType::kComplex32,       DType::kComplex64,  DType::kComplex128,     DType::kFloat8E4M3FN,  DType::kFloat8E4M3FNUZ,
-    DType::kFloat8E5M2,    DType::kFloat8E5M2FNUZ,  DType::kFloat8E8M0FNU, DType::kFloat4E2M1FNx2,
+    DType::kBool,          DType::kUInt8,          DType::kUInt16,     DType::kUInt32,
+    DType::kUInt64,        DType::kInt8,           DType::kInt16,      DType::kInt32,
+    DType::kInt64,         DType::kFloat16,        DType::kBFloat16,   DType::kFloat32,
+    DType::kFloat64,       DType::kComplex32,      DType::kComplex64,  DType::kComplex128,
+    DType::kFloat8E4M3FN,  DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2, DType::kFloat8E5M2FNUZ,
+    DType::kFloat8E8M0FNU, DType::kFloat4E2M1FNx2,
 };
 
 /// Bytes 0, 1, 2, … (0, 1, 0, 1, … for bool), as the generator of the files takes them.
 Bytes counting(DType dtype, std::size_t elements) {
   Bytes bytes(elements * item_size(dtype));
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(dtype == DType::kBool ? i % 2 : i);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(dtype == DType::kBool ? i % 2 : i);
   return bytes;
 }
 
@@ -45,7 +48,8 @@ Bytes floats(std::vector<float> values) {
   return bytes;
 }
 
-Bytes write_blob(DType dtype, const Shape& shape, ByteView payload, const TensorBlobOptions& options = {}) {
+Bytes write_blob(DType dtype, const Shape& shape, ByteView payload,
+                 const TensorBlobOptions& options = {}) {
   const TensorBlobWriter writer(dtype, shape, options);
   EXPECT_EQ(writer.payload_size(), payload.size());
   Bytes blob = writer.head();
@@ -57,7 +61,8 @@ Bytes write_blob(DType dtype, const Shape& shape, ByteView payload, const Tensor
   return blob;
 }
 
-/// The blob without what is different in each: the digits of the serialization id, and their CRC in the descriptor and in the directory.
+/// The blob without what is different in each: the digits of the serialization id, and their CRC in
+/// the descriptor and in the directory.
 Bytes without_id(Bytes blob) {
   const std::string_view text = as_text(blob);
   const std::size_t last_entry = text.rfind("PK\1\2");
@@ -77,7 +82,8 @@ TensorBlob locate(ByteView blob) {
 Bytes elements(const TensorBlob& blob, ByteView file) {
   Bytes out(static_cast<std::size_t>(numel(blob.shape)) * item_size(blob.dtype));
   if (out.empty()) return out;
-  strided_copy(blob.shape, item_size(blob.dtype), file.data() + blob.offset, {0, blob.strides}, out.data(), {0, row_major_strides(blob.shape)});
+  strided_copy(blob.shape, item_size(blob.dtype), file.data() + blob.offset, {0, blob.strides},
+               out.data(), {0, row_major_strides(blob.shape)});
   return out;
 }
 
@@ -85,26 +91,32 @@ TEST(TensorBlobWriter, WritesTheBytesOfTorchForEveryType) {
   for (const DType dtype : kTorchTypes) {
     SCOPED_TRACE(to_string(dtype));
     const Bytes expected = testing::torch_file("dtype_" + std::string(to_string(dtype)) + ".pt");
-    EXPECT_EQ(to_hex(without_id(write_blob(dtype, {2, 3}, counting(dtype, 6)))), to_hex(without_id(expected)));
+    EXPECT_EQ(to_hex(without_id(write_blob(dtype, {2, 3}, counting(dtype, 6)))),
+              to_hex(without_id(expected)));
   }
 }
 
 TEST(TensorBlobWriter, WritesTheBytesOfTorchForEveryShape) {
   std::vector<float> numbers(24);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
-  const auto expect_torch = [](const char* name, const Bytes& blob) { EXPECT_EQ(to_hex(without_id(blob)), to_hex(without_id(testing::torch_file(name)))) << name; };
+  const auto expect_torch = [](const char* name, const Bytes& blob) {
+    EXPECT_EQ(to_hex(without_id(blob)), to_hex(without_id(testing::torch_file(name)))) << name;
+  };
   expect_torch("scalar.pt", write_blob(DType::kFloat32, {}, floats({7.5})));
   expect_torch("empty.pt", write_blob(DType::kFloat32, {0, 3}, {}));
   expect_torch("five_dims.pt", write_blob(DType::kFloat32, {1, 2, 3, 2, 2}, floats(numbers)));
-  expect_torch("requires_grad.pt", write_blob(DType::kFloat32, {3}, floats({0, 1, 2}), {.requires_grad = true}));
-  expect_torch("no_crc.pt", write_blob(DType::kFloat32, {2, 3}, floats({0, 1, 2, 3, 4, 5}), {.crc = false}));
+  expect_torch("requires_grad.pt",
+               write_blob(DType::kFloat32, {3}, floats({0, 1, 2}), {.requires_grad = true}));
+  expect_torch("no_crc.pt",
+               write_blob(DType::kFloat32, {2, 3}, floats({0, 1, 2, 3, 4, 5}), {.crc = false}));
 }
 
 TEST(TensorBlobWriter, AlignsThePayloadInTheFile) {
   for (const std::uint64_t alignment : {64, 4096}) {
     for (const std::uint64_t file_offset : {0, 64, 1000, 4095, 1 << 20}) {
       const Bytes payload = counting(DType::kInt32, 1000);
-      const Bytes blob = write_blob(DType::kInt32, {1000}, payload, {.alignment = alignment, .file_offset = file_offset});
+      const Bytes blob = write_blob(DType::kInt32, {1000}, payload,
+                                    {.alignment = alignment, .file_offset = file_offset});
       const TensorBlob found = locate(blob);
       EXPECT_EQ((file_offset + found.offset) % alignment, 0u);
       EXPECT_EQ(elements(found, blob), payload);
@@ -115,7 +127,8 @@ TEST(TensorBlobWriter, AlignsThePayloadInTheFile) {
 TEST(TensorBlobWriter, KnowsTheSizeOfHugeTensors) {
   const TensorBlobWriter writer(DType::kFloat32, Shape{1 << 20, 1 << 12});
   EXPECT_EQ(writer.payload_size(), std::uint64_t{1} << 34);
-  EXPECT_EQ(writer.size(), writer.head().size() + writer.payload_size() + writer.tail(12345).size());
+  EXPECT_EQ(writer.size(),
+            writer.head().size() + writer.payload_size() + writer.tail(12345).size());
 }
 
 TEST(TensorBlobWriter, RefusesUnsoundShapes) {
@@ -141,7 +154,8 @@ TEST(LocateTensorBlob, UnderstandsEveryTypeOfTorch) {
 }
 
 TEST(LocateTensorBlob, FindsTheElementsOfViews) {
-  const auto expect = [](const char* name, const Shape& shape, const Shape& strides, const Bytes& values) {
+  const auto expect = [](const char* name, const Shape& shape, const Shape& strides,
+                         const Bytes& values) {
     SCOPED_TRACE(name);
     const Bytes file = testing::torch_file(name);
     const TensorBlob blob = locate(file);
@@ -152,9 +166,12 @@ TEST(LocateTensorBlob, FindsTheElementsOfViews) {
   };
   expect("scalar.pt", {}, {}, floats({7.5}));
   expect("empty.pt", {0, 3}, {3, 1}, {});
-  expect("five_dims.pt", {1, 2, 3, 2, 2}, {24, 12, 4, 2, 1}, floats({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23}));
+  expect("five_dims.pt", {1, 2, 3, 2, 2}, {24, 12, 4, 2, 1},
+         floats({0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+                 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23}));
   expect("view.pt", {2, 3}, {3, 1}, floats({5, 6, 7, 8, 9, 10}));
-  expect("transposed.pt", {6, 4}, {1, 6}, floats({0, 6, 12, 18, 1, 7, 13, 19, 2, 8, 14, 20, 3, 9, 15, 21, 4, 10, 16, 22, 5, 11, 17, 23}));
+  expect("transposed.pt", {6, 4}, {1, 6}, floats({0, 6, 12, 18, 1, 7,  13, 19, 2, 8,  14, 20,
+                                                  3, 9, 15, 21, 4, 10, 16, 22, 5, 11, 17, 23}));
   expect("strided.pt", {2, 2}, {12, 3}, floats({7, 10, 19, 22}));
   expect("expanded.pt", {2, 3}, {0, 1}, floats({1, 2, 3, 1, 2, 3}));
   expect("attributes.pt", {3}, {1}, floats({0, 1, 2}));
@@ -183,7 +200,9 @@ TEST(LocateTensorBlob, KeepsRequiresGrad) {
   EXPECT_TRUE(locate(testing::torch_file("parameter.pt")).requires_grad);
 }
 
-TEST(LocateTensorBlob, SaysThatNoCrcWasComputed) { EXPECT_EQ(locate(testing::torch_file("no_crc.pt")).crc, std::nullopt); }
+TEST(LocateTensorBlob, SaysThatNoCrcWasComputed) {
+  EXPECT_EQ(locate(testing::torch_file("no_crc.pt")).crc, std::nullopt);
+}
 
 TEST(LocateTensorBlob, RefusesWhatIsNoPlainTensor) {
   for (const char* name : {"conjugate.pt", "sparse.pt", "quantized.pt", "state.pt"}) {
@@ -212,14 +231,17 @@ TEST(LocateTensorBlob, FindsABlobInTheMiddleOfAFile) {
 /// A blob whose payload is only pretended, and who counts what is read.
 class PretendedFile final : public ReadableFile {
  public:
-  PretendedFile(Bytes head, std::uint64_t payload, Bytes tail) : head_(std::move(head)), payload_(payload), tail_(std::move(tail)) {}
+  PretendedFile(Bytes head, std::uint64_t payload, Bytes tail)
+      : head_(std::move(head)), payload_(payload), tail_(std::move(tail)) {}
   const std::string& name() const noexcept override { return name_; }
   std::uint64_t size() const noexcept override { return head_.size() + payload_ + tail_.size(); }
   void read(std::uint64_t offset, MutableByteView into) const override {
     read_ += into.size();
     for (std::size_t i = 0; i < into.size(); ++i) {
       const std::uint64_t at = offset + i;
-      into[i] = at < head_.size() ? head_[at] : at < head_.size() + payload_ ? std::byte{0} : tail_.at(at - head_.size() - payload_);
+      into[i] = at < head_.size()              ? head_[at]
+                : at < head_.size() + payload_ ? std::byte{0}
+                                               : tail_.at(at - head_.size() - payload_);
     }
   }
   void prefetch(std::uint64_t, std::uint64_t) const override {}
@@ -235,7 +257,8 @@ class PretendedFile final : public ReadableFile {
 
 TEST(LocateTensorBlob, ReadsAFewKilobytesOfAHugeBlob) {
   for (const std::uint64_t alignment : {64, 4096}) {
-    const TensorBlobWriter writer(DType::kFloat64, Shape{1 << 15, 1 << 15}, {.alignment = alignment});
+    const TensorBlobWriter writer(DType::kFloat64, Shape{1 << 15, 1 << 15},
+                                  {.alignment = alignment});
     const PretendedFile file(writer.head(), writer.payload_size(), writer.tail(77));
     const TensorBlob blob = locate_tensor_blob(file, 0, writer.size());
     EXPECT_EQ(blob.offset, writer.head().size());
@@ -246,7 +269,10 @@ TEST(LocateTensorBlob, ReadsAFewKilobytesOfAHugeBlob) {
 
 TEST(LocateTensorBlob, GivesTheSameWithACacheFromSeveralThreads) {
   std::vector<Bytes> blobs;
-  for (int i = 0; i < 20; ++i) blobs.push_back(write_blob(DType::kInt16, {i % 5 + 1, i + 1}, counting(DType::kInt16, static_cast<std::size_t>((i % 5 + 1) * (i + 1)))));
+  for (int i = 0; i < 20; ++i)
+    blobs.push_back(
+        write_blob(DType::kInt16, {i % 5 + 1, i + 1},
+                   counting(DType::kInt16, static_cast<std::size_t>((i % 5 + 1) * (i + 1)))));
   TensorBlobCache cache;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -323,7 +349,9 @@ struct Bent {
 
 constexpr std::int64_t kHuge = std::int64_t{1} << 62;
 
-TEST(LocateTensorBlob, AcceptsTheCallUnbent) { EXPECT_EQ(locate(Bent().blob()).shape, (Shape{2, 3})); }
+TEST(LocateTensorBlob, AcceptsTheCallUnbent) {
+  EXPECT_EQ(locate(Bent().blob()).shape, (Shape{2, 3}));
+}
 
 TEST(LocateTensorBlob, RefusesViewsThatLeaveTheirStorage) {
   Bent{.offset = 1}.expect_corrupt("reaches beyond its storage of 6 elements");
@@ -343,13 +371,22 @@ TEST(LocateTensorBlob, RefusesNegativeNumbers) {
 
 TEST(LocateTensorBlob, RefusesSizesThatWrap) {
   Bent{.numel = 0x4000000000000006}.expect_corrupt("more than any memory");
-  Bent{.shape = {std::int64_t{1} << 32, std::int64_t{1} << 32}, .strides = {0, 0}}.expect_corrupt("larger than any memory");
+  Bent{.shape = {std::int64_t{1} << 32, std::int64_t{1} << 32}, .strides = {0, 0}}.expect_corrupt(
+      "larger than any memory");
 }
 
-TEST(LocateTensorBlob, RefusesStridesOfAnotherRank) { Bent{.strides = {1}}.expect_corrupt("has 1 strides"); }
+TEST(LocateTensorBlob, RefusesStridesOfAnotherRank) {
+  Bent{.strides = {1}}.expect_corrupt("has 1 strides");
+}
 TEST(LocateTensorBlob, RefusesTooManyDimensions) {
-  Bent{.shape = std::vector<std::int64_t>(kMaxDims + 1, 1), .strides = std::vector<std::int64_t>(kMaxDims + 1, 1)}.expect_corrupt("limit of 64");
-  EXPECT_EQ(locate(Bent{.shape = std::vector<std::int64_t>(kMaxDims, 1), .strides = std::vector<std::int64_t>(kMaxDims, 1)}.blob()).shape.size(), kMaxDims);
+  Bent{.shape = std::vector<std::int64_t>(kMaxDims + 1, 1),
+       .strides = std::vector<std::int64_t>(kMaxDims + 1, 1)}
+      .expect_corrupt("limit of 64");
+  EXPECT_EQ(locate(Bent{.shape = std::vector<std::int64_t>(kMaxDims, 1),
+                        .strides = std::vector<std::int64_t>(kMaxDims, 1)}
+                       .blob())
+                .shape.size(),
+            kMaxDims);
 }
 
 TEST(LocateTensorBlob, IgnoresStridesThatAreNeverUsed) {
@@ -378,8 +415,10 @@ TEST(LocateTensorBlob, TakesABlobThatItKnowsAlreadyAsIfItSawItForTheFirstTime) {
   TensorBlobCache warm;
   const auto outcome = [](const Bytes& bytes, TensorBlobCache* cache) {
     try {
-      const TensorBlob blob = locate_tensor_blob(*testing::file_of(bytes), 100, bytes.size() - 100, cache);
-      return std::to_string(blob.offset) + " " + to_string(blob.shape) + " " + std::to_string(blob.storage_offset) + " " + std::to_string(blob.crc.value_or(0));
+      const TensorBlob blob =
+          locate_tensor_blob(*testing::file_of(bytes), 100, bytes.size() - 100, cache);
+      return std::to_string(blob.offset) + " " + to_string(blob.shape) + " " +
+             std::to_string(blob.storage_offset) + " " + std::to_string(blob.crc.value_or(0));
     } catch (const CheckpointError& error) {
       return std::string(error.what());
     }
@@ -397,14 +436,22 @@ TEST(LocateTensorBlob, TakesABlobThatItKnowsAlreadyAsIfItSawItForTheFirstTime) {
   }
 }
 
-TEST(LocateTensorBlob, RefusesUnknownStorageTypes) { Bent{.type = "FunnyStorage"}.expect(ErrorCode::kUnsupported, "torch.FunnyStorage"); }
-TEST(LocateTensorBlob, RefusesOtherCalls) { Bent{.function = "_rebuild_surprise"}.expect(ErrorCode::kUnsupported, "no plain tensor"); }
-TEST(LocateTensorBlob, RefusesMissingArguments) { Bent{.missing_arguments = 2}.expect_corrupt("with 4 arguments"); }
+TEST(LocateTensorBlob, RefusesUnknownStorageTypes) {
+  Bent{.type = "FunnyStorage"}.expect(ErrorCode::kUnsupported, "torch.FunnyStorage");
+}
+TEST(LocateTensorBlob, RefusesOtherCalls) {
+  Bent{.function = "_rebuild_surprise"}.expect(ErrorCode::kUnsupported, "no plain tensor");
+}
+TEST(LocateTensorBlob, RefusesMissingArguments) {
+  Bent{.missing_arguments = 2}.expect_corrupt("with 4 arguments");
+}
 
 TEST(CheckTensorBlob, FindsEveryDamagedElement) {
   const Bytes sound = testing::torch_file("dtype_float32.pt");
   const TensorBlob blob = locate(sound);
-  const auto check = [](const Bytes& bytes) { return check_tensor_blob(*testing::file_of(bytes), 0, bytes.size()); };
+  const auto check = [](const Bytes& bytes) {
+    return check_tensor_blob(*testing::file_of(bytes), 0, bytes.size());
+  };
   EXPECT_TRUE(check(sound));
   for (std::size_t i = 0; i < blob.storage_size; ++i) {
     Bytes bytes = sound;

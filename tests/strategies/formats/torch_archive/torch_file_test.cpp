@@ -20,7 +20,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Value load(ByteView bytes, const TorchFileOptions& options = {}) { return load_torch_file(*testing::file_of(bytes), options); }
+Value load(ByteView bytes, const TorchFileOptions& options = {}) {
+  return load_torch_file(*testing::file_of(bytes), options);
+}
 
 template <typename T>
 Tensor tensor(DType dtype, const Shape& shape, const std::vector<T>& values) {
@@ -30,9 +32,11 @@ Tensor tensor(DType dtype, const Shape& shape, const std::vector<T>& values) {
 /// Row-major elements; of a tensor that is only described, from the file.
 Bytes elements(const Tensor& tensor, ByteView file = {}) {
   if (tensor.numel() == 0) return {};
-  const std::byte* first = tensor.file_range() != nullptr ? file.data() + tensor.file_range()->offset : tensor.data();
+  const std::byte* first =
+      tensor.file_range() != nullptr ? file.data() + tensor.file_range()->offset : tensor.data();
   Bytes out(tensor.nbytes());
-  strided_copy(tensor.shape(), item_size(tensor.dtype()), first, {0, tensor.strides()}, out.data(), {0, row_major_strides(tensor.shape())});
+  strided_copy(tensor.shape(), item_size(tensor.dtype()), first, {0, tensor.strides()}, out.data(),
+               {0, row_major_strides(tensor.shape())});
   return out;
 }
 
@@ -61,24 +65,35 @@ void expect_state(const Value& state, ByteView file = {}) {
   expect_tensor(tensor_of((*model)[0].second), kTied, file);
   expect_tensor(tensor_of((*model)[1].second), kTied, file);
   expect_tensor(tensor_of((*model)[2].second), tensor<float>(DType::kFloat32, {2}, {1, 4}), file);
-  expect_tensor(tensor_of((*model)[3].second), tensor<std::uint16_t>(DType::kBFloat16, {4}, {0, 0x3f80, 0x4000, 0x4040}), file);
+  expect_tensor(tensor_of((*model)[3].second),
+                tensor<std::uint16_t>(DType::kBFloat16, {4}, {0, 0x3f80, 0x4000, 0x4040}), file);
 
-  expect_tensor(tensor_of(state.at("rng").at("state")), tensor<std::uint8_t>(DType::kUInt8, {5}, {0, 1, 2, 3, 4}), file);
+  expect_tensor(tensor_of(state.at("rng").at("state")),
+                tensor<std::uint8_t>(DType::kUInt8, {5}, {0, 1, 2, 3, 4}), file);
   EXPECT_TRUE(state.at("rng").at("none").is_none());
   EXPECT_EQ(state.at("rng").at("flags"), Value::list({true, false}));
   EXPECT_EQ(state.at("storage").as_storage().type, "LongStorage");
-  expect_tensor(state.at("storage").as_storage().elements, tensor<std::int64_t>(DType::kInt64, {3}, {0, 1, 2}), file);
+  expect_tensor(state.at("storage").as_storage().elements,
+                tensor<std::int64_t>(DType::kInt64, {3}, {0, 1, 2}), file);
   EXPECT_EQ(state.at("parameter").as_opaque().class_path(), "torch._utils._rebuild_parameter");
-  expect_tensor(tensor_of(state.at("parameter")), tensor<float>(DType::kFloat32, {2}, {0, 1}), file);
+  expect_tensor(tensor_of(state.at("parameter")), tensor<float>(DType::kFloat32, {2}, {0, 1}),
+                file);
   EXPECT_TRUE(tensor_of(state.at("parameter"))->requires_grad);
   EXPECT_EQ(state.at(7), Value::set({1, 2}));
 }
 
 class StateFiles : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Forms, StateFiles, ::testing::Values("state.pt", "state_protocol4.pt", "state_stream.pt", "state_stream_protocol4.pt"),
-                         [](const auto& form) { const std::string name = form.param; return name.substr(0, name.size() - 3); });
+INSTANTIATE_TEST_SUITE_P(Forms, StateFiles,
+                         ::testing::Values("state.pt", "state_protocol4.pt", "state_stream.pt",
+                                           "state_stream_protocol4.pt"),
+                         [](const auto& form) {
+                           const std::string name = form.param;
+                           return name.substr(0, name.size() - 3);
+                         });
 
-TEST_P(StateFiles, LoadAsTorchSavedThem) { expect_state(load(testing::torch_file(GetParam()))); }
+TEST_P(StateFiles, LoadAsTorchSavedThem) {
+  expect_state(load(testing::torch_file(GetParam())));
+}
 
 TEST_P(StateFiles, LoadLazily) {
   const Bytes file = testing::torch_file(GetParam());
@@ -121,7 +136,8 @@ TEST_P(StateFiles, ComeBackEqualWhenTheyAreSavedAndLoaded) {
 
 TEST_P(StateFiles, AreRefusedWhenTruncatedAnywhere) {
   const Bytes bytes = testing::torch_file(GetParam());
-  for (std::size_t size = 0; size < bytes.size(); ++size) EXPECT_THROW(load(ByteView(bytes).first(size)), CheckpointError) << size;
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(load(ByteView(bytes).first(size)), CheckpointError) << size;
 }
 
 TEST_P(StateFiles, AreRefusedWithBytesAfterThem) {
@@ -139,7 +155,9 @@ TEST_P(StateFiles, KeepWithinTheLimitOfTensorBytes) {
 }
 
 TEST(TorchFile, IsRecognisedByItsFirstBytes) {
-  const auto detect = [](const Bytes& bytes) { return detect_torch_file(*testing::file_of(bytes), 0, bytes.size()); };
+  const auto detect = [](const Bytes& bytes) {
+    return detect_torch_file(*testing::file_of(bytes), 0, bytes.size());
+  };
   EXPECT_EQ(detect(testing::torch_file("state.pt")), TorchFileForm::kZip);
   EXPECT_EQ(detect(testing::torch_file("state_stream.pt")), TorchFileForm::kStream);
   EXPECT_EQ(detect(testing::torch_file("state_stream_protocol4.pt")), TorchFileForm::kStream);
@@ -177,7 +195,8 @@ TEST(TorchFile, KeepsAttributesOfATensorBesideIt) {
 
 TEST(TorchFile, SavesOnlyTheElementsOfAView) {
   const Tensor big = Tensor::zeros(DType::kFloat32, {1000, 1000});
-  const Value state = Value::dict({{"row", big.narrow(0, 500, 1)}, {"column", big.narrow(1, 500, 1)}});
+  const Value state =
+      Value::dict({{"row", big.narrow(0, 500, 1)}, {"column", big.narrow(1, 500, 1)}});
   const Bytes bytes = save_torch_file(state);
   EXPECT_LT(bytes.size(), 12000u);
   const Value loaded = load(bytes);
@@ -186,7 +205,8 @@ TEST(TorchFile, SavesOnlyTheElementsOfAView) {
 }
 
 TEST(TorchFile, SavesEveryTypeAndRequiresGrad) {
-  for (const DType dtype : {DType::kBool, DType::kUInt16, DType::kBFloat16, DType::kComplex32, DType::kComplex128, DType::kFloat8E4M3FN, DType::kFloat4E2M1FNx2}) {
+  for (const DType dtype : {DType::kBool, DType::kUInt16, DType::kBFloat16, DType::kComplex32,
+                            DType::kComplex128, DType::kFloat8E4M3FN, DType::kFloat4E2M1FNx2}) {
     Tensor value = Tensor::zeros(dtype, {2, 3});
     value.requires_grad = dtype == DType::kBFloat16;
     const Tensor found = load(save_torch_file(value)).as_tensor();
@@ -196,7 +216,8 @@ TEST(TorchFile, SavesEveryTypeAndRequiresGrad) {
 }
 
 TEST(TorchFile, StreamsTheSameBytesAndPassesTensorMemoryOn) {
-  const Value state = Value::dict({{"a", kTied}, {"b", Tensor::zeros(DType::kInt64, {0})}, {"c", 1}});
+  const Value state =
+      Value::dict({{"a", kTied}, {"b", Tensor::zeros(DType::kInt64, {0})}, {"c", 1}});
   Bytes streamed;
   bool passed_on = false;
   save_torch_file(state, [&](ByteView part) {
@@ -209,7 +230,9 @@ TEST(TorchFile, StreamsTheSameBytesAndPassesTensorMemoryOn) {
 
 TEST(TorchFile, SavesWithoutCrcs) {
   const Value state = Value::dict({{"a", kTied}});
-  const auto check = [](const Bytes& bytes) { return check_torch_file(*testing::file_of(bytes), 0, bytes.size()); };
+  const auto check = [](const Bytes& bytes) {
+    return check_torch_file(*testing::file_of(bytes), 0, bytes.size());
+  };
   EXPECT_TRUE(check(save_torch_file(state)));
   EXPECT_FALSE(check(save_torch_file(state, {.crc = false})));
   EXPECT_EQ(load(save_torch_file(state, {.crc = false})), state);
@@ -217,7 +240,8 @@ TEST(TorchFile, SavesWithoutCrcs) {
 
 TEST(TorchFile, RefusesToSaveTensorsWithoutData) {
   EXPECT_THROW(save_torch_file(Tensor::described(DType::kFloat32, {3})), CheckpointError);
-  EXPECT_THROW(save_torch_file(load(testing::torch_file("state.pt"), {.lazy = true})), CheckpointError);
+  EXPECT_THROW(save_torch_file(load(testing::torch_file("state.pt"), {.lazy = true})),
+               CheckpointError);
 }
 
 TEST(CheckTorchFile, FindsDamageInAnyMember) {
@@ -227,7 +251,8 @@ TEST(CheckTorchFile, FindsDamageInAnyMember) {
   for (const ZipMember& member : archive.members()) {
     Bytes bytes = sound;
     bytes[archive.data_offset(member)] ^= std::byte{4};
-    EXPECT_THROW(check_torch_file(*testing::file_of(bytes), 0, bytes.size()), CheckpointError) << member.name;
+    EXPECT_THROW(check_torch_file(*testing::file_of(bytes), 0, bytes.size()), CheckpointError)
+        << member.name;
   }
 }
 
@@ -256,27 +281,46 @@ void expect_refused(const Members& members, ErrorCode code, const std::string& p
   }
 }
 
-TEST(TorchFileRefuses, AMissingPickle) { expect_refused({{"a/version", "3\n"}}, ErrorCode::kCorrupt, "'data.pkl'"); }
-TEST(TorchFileRefuses, AMissingVersion) { expect_refused({{"a/data.pkl", kNone}}, ErrorCode::kCorrupt, "'version'"); }
+TEST(TorchFileRefuses, AMissingPickle) {
+  expect_refused({{"a/version", "3\n"}}, ErrorCode::kCorrupt, "'data.pkl'");
+}
+TEST(TorchFileRefuses, AMissingVersion) {
+  expect_refused({{"a/data.pkl", kNone}}, ErrorCode::kCorrupt, "'version'");
+}
 TEST(TorchFileRefuses, AnUnknownVersion) {
   for (const char* version : {"999999999999999999999\n", "0\n", "11\n", "three", "3\n\n", ""}) {
-    expect_refused({{"a/data.pkl", kNone}, {"a/version", version}}, ErrorCode::kCorrupt, "the version");
+    expect_refused({{"a/data.pkl", kNone}, {"a/version", version}}, ErrorCode::kCorrupt,
+                   "the version");
   }
 }
 TEST(TorchFileRefuses, BigEndianElements) {
-  expect_refused({{"a/data.pkl", kNone}, {"a/version", "3\n"}, {"a/byteorder", "big"}}, ErrorCode::kUnsupported, "big-endian");
+  expect_refused({{"a/data.pkl", kNone}, {"a/version", "3\n"}, {"a/byteorder", "big"}},
+                 ErrorCode::kUnsupported, "big-endian");
 }
 TEST(TorchFileRefuses, AnUnknownByteOrder) {
-  expect_refused({{"a/data.pkl", kNone}, {"a/version", "3\n"}, {"a/byteorder", "middle"}}, ErrorCode::kCorrupt, "'middle'");
+  expect_refused({{"a/data.pkl", kNone}, {"a/version", "3\n"}, {"a/byteorder", "middle"}},
+                 ErrorCode::kCorrupt, "'middle'");
 }
-TEST(TorchFileRefuses, ASecondFolder) { expect_refused({{"a/data.pkl", kNone}, {"a/version", "3\n"}, {"b/data.pkl", kNone}}, ErrorCode::kCorrupt, "outside its folder"); }
-TEST(TorchFileRefuses, TorchScript) { expect_refused({{"a/data.pkl", kNone}, {"a/version", "3\n"}, {"a/constants.pkl", kNone}}, ErrorCode::kUnsupported, "TorchScript"); }
-TEST(TorchFileRefuses, UpperCaseNames) { expect_refused({{"a/DATA.PKL", kNone}, {"a/version", "3\n"}}, ErrorCode::kCorrupt, "'data.pkl'"); }
+TEST(TorchFileRefuses, ASecondFolder) {
+  expect_refused({{"a/data.pkl", kNone}, {"a/version", "3\n"}, {"b/data.pkl", kNone}},
+                 ErrorCode::kCorrupt, "outside its folder");
+}
+TEST(TorchFileRefuses, TorchScript) {
+  expect_refused({{"a/data.pkl", kNone}, {"a/version", "3\n"}, {"a/constants.pkl", kNone}},
+                 ErrorCode::kUnsupported, "TorchScript");
+}
+TEST(TorchFileRefuses, UpperCaseNames) {
+  expect_refused({{"a/DATA.PKL", kNone}, {"a/version", "3\n"}}, ErrorCode::kCorrupt, "'data.pkl'");
+}
 
-/// A pickle in the zip form whose only value is the storage with this persistent id, stored with 24 bytes.
+/// A pickle in the zip form whose only value is the storage with this persistent id, stored with 24
+/// bytes.
 Bytes storage_file(const Value& persistent_id) {
-  const Value storage = TorchStorage{.type = "FloatStorage", .elements = Tensor::zeros(DType::kFloat32, {6})};
-  const Bytes pickle = pickle::write_pickle(Value::list({storage}), {.persistent_id = [&](const TorchStorage&) { return persistent_id; }});
+  const Value storage =
+      TorchStorage{.type = "FloatStorage", .elements = Tensor::zeros(DType::kFloat32, {6})};
+  const Bytes pickle =
+      pickle::write_pickle(Value::list({storage}),
+                           {.persistent_id = [&](const TorchStorage&) { return persistent_id; }});
   Bytes bytes;
   TorchArchiveWriter archive("archive", pickle, 64, {}, bytes);
   archive.begin_storage(24, bytes);
@@ -288,12 +332,21 @@ Bytes storage_file(const Value& persistent_id) {
 
 TEST(TorchFileRefuses, PersistentIdsThatAreNoStorages) {
   const Global type{"torch", "FloatStorage"};
-  EXPECT_EQ(load(storage_file(Value::tuple({"storage", type, "0", "cpu", 6}))).items()[0].as_storage().elements.numel(), 6);
-  EXPECT_EQ(load(storage_file(Value::tuple({"storage", type, "0", "cuda:99999", 6}))).items()[0].as_storage().location, "cuda:99999");
+  EXPECT_EQ(load(storage_file(Value::tuple({"storage", type, "0", "cpu", 6})))
+                .items()[0]
+                .as_storage()
+                .elements.numel(),
+            6);
+  EXPECT_EQ(load(storage_file(Value::tuple({"storage", type, "0", "cuda:99999", 6})))
+                .items()[0]
+                .as_storage()
+                .location,
+            "cuda:99999");
   const std::vector<Value> unsound = {
       Value::tuple({"module", type, "file", "source"}),
       Value::tuple({"storage", type, "0", "cpu"}),
-      Value::tuple({"storage", type, "0", "cpu", 6, nullptr}),  // only the stream form has a sixth field
+      Value::tuple(
+          {"storage", type, "0", "cpu", 6, nullptr}),  // only the stream form has a sixth field
       Value::tuple({"storage", type, 0, "cpu", 6}),
       Value::tuple({"storage", "FloatStorage", "0", "cpu", 6}),
       Value::tuple({"storage", Global{"os", "FloatStorage"}, "0", "cpu", 6}),
@@ -305,10 +358,13 @@ TEST(TorchFileRefuses, PersistentIdsThatAreNoStorages) {
 }
 
 TEST(TorchFileRefuses, OneStorageAsTwoTypes) {
-  const Value storages = Value::list({TorchStorage{.type = "FloatStorage", .elements = kTied.view({6})}, TorchStorage{.type = "IntStorage", .elements = kTied.view({6})}});
-  const Bytes pickle = pickle::write_pickle(storages, {.persistent_id = [](const TorchStorage& storage) {
-                                              return Value::tuple({"storage", Global{"torch", storage.type}, "0", "cpu", 6});
-                                            }});
+  const Value storages =
+      Value::list({TorchStorage{.type = "FloatStorage", .elements = kTied.view({6})},
+                   TorchStorage{.type = "IntStorage", .elements = kTied.view({6})}});
+  const Bytes pickle = pickle::write_pickle(
+      storages, {.persistent_id = [](const TorchStorage& storage) {
+        return Value::tuple({"storage", Global{"torch", storage.type}, "0", "cpu", 6});
+      }});
   Bytes bytes;
   TorchArchiveWriter archive("archive", pickle, 64, {}, bytes);
   archive.begin_storage(24, bytes);
@@ -329,8 +385,13 @@ Bytes bent_stream(std::string_view from, std::string_view to) {
   return bytes;
 }
 
-TEST(TorchStreamRefuses, AnotherProtocol) { EXPECT_THROW(load(bent_stream("M\xe9\x03.", "M\xe8\x03.")), CheckpointError); }
-TEST(TorchStreamRefuses, BigEndianElements) { EXPECT_THROW(load(bent_stream("little_endianq\x02\x88", "little_endianq\x02\x89")), CheckpointError); }
+TEST(TorchStreamRefuses, AnotherProtocol) {
+  EXPECT_THROW(load(bent_stream("M\xe9\x03.", "M\xe8\x03.")), CheckpointError);
+}
+TEST(TorchStreamRefuses, BigEndianElements) {
+  EXPECT_THROW(load(bent_stream("little_endianq\x02\x88", "little_endianq\x02\x89")),
+               CheckpointError);
+}
 TEST(TorchStreamRefuses, StoragesOfAnotherSize) {
   Bytes bytes = testing::torch_file("state_stream.pt");
   bytes[bytes.size() - 24 - 8] = std::byte{4};  // the last storage: three int64 after their count
@@ -341,12 +402,20 @@ TEST(TorchStream, IsReadInGrowingPieces) {
   // Longer than the first window: a million small numbers would be slow, so one long text.
   const Value state = Value::dict({{"text", std::string(3000000, 't')}, {"t", kTied}});
   const Bytes object = pickle::write_pickle(
-      state, {.reduce_tensor = [](const Tensor& tensor) { return Value(TorchStorage{.type = "FloatStorage", .elements = tensor.view({6})}); },
-              .persistent_id = [](const TorchStorage& storage) {
-                return Value::tuple({"storage", Global{"torch", storage.type}, "key", "cpu", 6, nullptr});
-              }});
+      state,
+      {.reduce_tensor =
+           [](const Tensor& tensor) {
+             return Value(TorchStorage{.type = "FloatStorage", .elements = tensor.view({6})});
+           },
+       .persistent_id =
+           [](const TorchStorage& storage) {
+             return Value::tuple(
+                 {"storage", Global{"torch", storage.type}, "key", "cpu", 6, nullptr});
+           }});
   Bytes bytes = to_bytes("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.");
-  for (const Bytes& part : {pickle::write_pickle(1001), pickle::write_pickle(Value::dict({{"little_endian", true}})), object, pickle::write_pickle(Value::list({"key"}))}) {
+  for (const Bytes& part :
+       {pickle::write_pickle(1001), pickle::write_pickle(Value::dict({{"little_endian", true}})),
+        object, pickle::write_pickle(Value::list({"key"}))}) {
     bytes.insert(bytes.end(), part.begin(), part.end());
   }
   append_le(bytes, std::int64_t{6});

@@ -21,9 +21,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Members = std::vector<std::pair<std::string, std::string>>;
 
-const Members kMembers = {{"a/first", "one"}, {"a/second", "two and more"}, {"a/empty", ""}, {"a/last", std::string(300, 'x')}};
+const Members kMembers = {{"a/first", "one"},
+                          {"a/second", "two and more"},
+                          {"a/empty", ""},
+                          {"a/last", std::string(300, 'x')}};
 
-Bytes write(const Members& members, const ZipWriterOptions& options = {}, std::uint64_t alignment = 64) {
+Bytes write(const Members& members, const ZipWriterOptions& options = {},
+            std::uint64_t alignment = 64) {
   Bytes out;
   ZipWriter writer(options);
   for (const auto& [name, data] : members) writer.add_member(name, as_bytes(data), out, alignment);
@@ -36,7 +40,8 @@ Members read(ByteView bytes) {
   const auto file = testing::file_of(bytes);
   const ZipArchive archive(*file, 0, bytes.size());
   Members members;
-  for (const ZipMember& member : archive.members()) members.emplace_back(member.name, as_text(archive.read(member, 1 << 20)));
+  for (const ZipMember& member : archive.members())
+    members.emplace_back(member.name, as_text(archive.read(member, 1 << 20)));
   return members;
 }
 
@@ -91,11 +96,17 @@ struct Bent {
   Bytes bytes;
 };
 
-TEST(Zip, ReadsWhatItWrites) { EXPECT_EQ(read(write(kMembers)), kMembers); }
+TEST(Zip, ReadsWhatItWrites) {
+  EXPECT_EQ(read(write(kMembers)), kMembers);
+}
 
 TEST(Zip, ReadsWhatPythonWrites) {
-  EXPECT_THAT(read(testing::torch_file("zipfile.zip")), ElementsAre(std::pair("archive/first", "one"), std::pair("archive/second", std::string(5000, '2'))));
-  EXPECT_THAT(read(testing::torch_file("zipfile_zip64.zip")), ElementsAre(std::pair("archive/first", "one"), std::pair("archive/second", std::string(5000, '2'))));
+  EXPECT_THAT(read(testing::torch_file("zipfile.zip")),
+              ElementsAre(std::pair("archive/first", "one"),
+                          std::pair("archive/second", std::string(5000, '2'))));
+  EXPECT_THAT(read(testing::torch_file("zipfile_zip64.zip")),
+              ElementsAre(std::pair("archive/first", "one"),
+                          std::pair("archive/second", std::string(5000, '2'))));
 }
 
 TEST(Zip, AlignsDataInTheFile) {
@@ -106,7 +117,8 @@ TEST(Zip, AlignsDataInTheFile) {
       whole.insert(whole.end(), bytes.begin(), bytes.end());
       const auto file = testing::file_of(whole);
       const ZipArchive archive(*file, file_offset, bytes.size());
-      for (const ZipMember& member : archive.members()) EXPECT_EQ(archive.data_offset(member) % alignment, 0u);
+      for (const ZipMember& member : archive.members())
+        EXPECT_EQ(archive.data_offset(member) % alignment, 0u);
     }
   }
 }
@@ -114,7 +126,8 @@ TEST(Zip, AlignsDataInTheFile) {
 TEST(Zip, FindsMembersAmongFewAndMany) {
   for (const int count : {1, 16, 17, 3000}) {
     Members members;
-    for (int i = 0; i < count; ++i) members.emplace_back("a/Member" + std::to_string(i), std::to_string(i));
+    for (int i = 0; i < count; ++i)
+      members.emplace_back("a/Member" + std::to_string(i), std::to_string(i));
     const Bytes bytes = write(members, {}, 1);
     const auto file = testing::file_of(bytes);
     const ZipArchive archive(*file, 0, bytes.size());
@@ -152,7 +165,8 @@ TEST(Zip, LimitsTheSizeOfAMember) {
   EXPECT_THROW(archive.read(*archive.find("a/last"), 299), CheckpointError);
 }
 
-// The records of torch 2.11 for a member of 5 GiB and what follows it, which torch left out together with its CRC (see the generator).
+// The records of torch 2.11 for a member of 5 GiB and what follows it, which torch left out
+// together with its CRC (see the generator).
 TEST(Zip, WritesZip64RecordsAsTorchDoes) {
   const Bytes expected = testing::torch_file("zip64_records.bin");
   const std::string_view text = as_text(expected);
@@ -175,13 +189,16 @@ TEST(Zip, ReadsZip64Sizes) {
   // The same archive with a hole of 5 GiB, read through a file that has only zeros there.
   class Hole final : public ReadableFile {
    public:
-    Hole(Bytes head, std::uint64_t hole, Bytes tail) : head_(std::move(head)), hole_(hole), tail_(std::move(tail)) {}
+    Hole(Bytes head, std::uint64_t hole, Bytes tail)
+        : head_(std::move(head)), hole_(hole), tail_(std::move(tail)) {}
     const std::string& name() const noexcept override { return name_; }
     std::uint64_t size() const noexcept override { return head_.size() + hole_ + tail_.size(); }
     void read(std::uint64_t offset, MutableByteView into) const override {
       for (std::size_t i = 0; i < into.size(); ++i) {
         const std::uint64_t at = offset + i;
-        into[i] = at < head_.size() ? head_[at] : at < head_.size() + hole_ ? std::byte{0} : tail_.at(at - head_.size() - hole_);
+        into[i] = at < head_.size()           ? head_[at]
+                  : at < head_.size() + hole_ ? std::byte{0}
+                                              : tail_.at(at - head_.size() - hole_);
       }
     }
     void prefetch(std::uint64_t, std::uint64_t) const override {}
@@ -216,8 +233,10 @@ TEST(ZipCheck, ComparesEveryByte) {
     try {
       const ZipArchive archive(*file, 0, bytes.size());
       for (const ZipMember& member : archive.members()) archive.check(member);
-      Members members = read(bytes);  // not seen: then it did not matter, or is in a name, which has no checksum when the directory agrees
-      for (std::size_t i = 0; i < members.size(); ++i) EXPECT_EQ(members[i].second, kMembers[i].second) << at;
+      Members members = read(bytes);  // not seen: then it did not matter, or is in a name, which
+                                      // has no checksum when the directory agrees
+      for (std::size_t i = 0; i < members.size(); ++i)
+        EXPECT_EQ(members[i].second, kMembers[i].second) << at;
     } catch (const CheckpointError&) {
     }
   }
@@ -241,14 +260,24 @@ TEST(ZipCheck, TakesASingleZeroForDamage) {
 
 // One rule, one test. What the rules are for is said in zip_reader.cpp.
 
-TEST(ZipRefuses, NoArchive) { Bent(to_bytes("<!DOCTYPE html><html><body>404 Not Found</body></html>")).expect_corrupt("no end record"); }
-TEST(ZipRefuses, TooFewBytes) { Bent(to_bytes("P")).expect_corrupt("too few"); }
-TEST(ZipRefuses, NoBytes) { Bent(Bytes()).expect_corrupt("too few"); }
-TEST(ZipRefuses, AnEmptyArchive) { Bent(write({})).expect_corrupt("empty"); }
+TEST(ZipRefuses, NoArchive) {
+  Bent(to_bytes("<!DOCTYPE html><html><body>404 Not Found</body></html>"))
+      .expect_corrupt("no end record");
+}
+TEST(ZipRefuses, TooFewBytes) {
+  Bent(to_bytes("P")).expect_corrupt("too few");
+}
+TEST(ZipRefuses, NoBytes) {
+  Bent(Bytes()).expect_corrupt("too few");
+}
+TEST(ZipRefuses, AnEmptyArchive) {
+  Bent(write({})).expect_corrupt("empty");
+}
 
 TEST(ZipRefuses, EveryTruncation) {
   const Bytes sound = write(kMembers);
-  for (std::size_t size = 0; size < sound.size(); size += 7) EXPECT_THROW(read(ByteView(sound).first(size)), CheckpointError) << size;
+  for (std::size_t size = 0; size < sound.size(); size += 7)
+    EXPECT_THROW(read(ByteView(sound).first(size)), CheckpointError) << size;
 }
 
 TEST(ZipRefuses, BytesBeforeTheArchive) {
@@ -266,9 +295,12 @@ TEST(ZipRefuses, BytesBeforeTheFirstMember) {
   writer.finish(records);
   bytes.insert(bytes.end(), records.begin(), records.end());
   Bent bent(bytes);
-  for (std::size_t i = 0; i < kMembers.size(); ++i) bent.put(bent.entry(i) + 42, static_cast<std::uint32_t>(bent.local(i)));
+  for (std::size_t i = 0; i < kMembers.size(); ++i)
+    bent.put(bent.entry(i) + 42, static_cast<std::uint32_t>(bent.local(i)));
   const auto directory = static_cast<std::uint32_t>(bent.entry(0));
-  bent.put(bent.end() + 16, directory).put(bent.end64() + 48, std::uint64_t{directory}).put(bent.locator() + 8, std::uint64_t{bent.end64()});
+  bent.put(bent.end() + 16, directory)
+      .put(bent.end64() + 48, std::uint64_t{directory})
+      .put(bent.locator() + 8, std::uint64_t{bent.end64()});
   bent.expect_corrupt("bytes before it");
 }
 
@@ -302,7 +334,9 @@ TEST(ZipRefuses, SeveralDisks) {
 
 TEST(ZipRefuses, EndRecordsThatContradictEachOther) {
   Bent count;
-  count.put(count.end() + 8, std::uint16_t{3}).put(count.end() + 10, std::uint16_t{3}).expect_corrupt("different directories");
+  count.put(count.end() + 8, std::uint16_t{3})
+      .put(count.end() + 10, std::uint16_t{3})
+      .expect_corrupt("different directories");
   Bent size;
   size.put(size.end() + 12, std::uint32_t{46}).expect_corrupt("different directories");
   Bent offset;
@@ -321,12 +355,16 @@ TEST(ZipRefuses, AZip64RecordElsewhere) {
 TEST(ZipRefuses, ADirectoryThatWraps) {
   Bent bent;
   bent.put(bent.end() + 12, zip::kMarker32).put(bent.end() + 16, zip::kMarker32);
-  bent.put(bent.end64() + 40, ~std::uint64_t{9}).put(bent.end64() + 48, std::uint64_t{20}).expect_corrupt("does not end where");
+  bent.put(bent.end64() + 40, ~std::uint64_t{9})
+      .put(bent.end64() + 48, std::uint64_t{20})
+      .expect_corrupt("does not end where");
 }
 
 TEST(ZipRefuses, ADirectoryBeyondTheFile) {
   Bent bent;
-  bent.put(bent.end() + 16, zip::kMarker32).put(bent.end64() + 48, std::uint64_t{1} << 63).expect_corrupt("does not end where");
+  bent.put(bent.end() + 16, zip::kMarker32)
+      .put(bent.end64() + 48, std::uint64_t{1} << 63)
+      .expect_corrupt("does not end where");
 }
 
 TEST(ZipRefuses, AnotherCountOfMembers) {
@@ -338,8 +376,12 @@ TEST(ZipRefuses, AnotherCountOfMembers) {
   }
 }
 
-TEST(ZipRefuses, DuplicateNames) { Bent(write({{"a/x", "1"}, {"a/x", "2"}})).expect_corrupt("take for each other"); }
-TEST(ZipRefuses, NamesThatDifferInCase) { Bent(write({{"a/data.pkl", "1"}, {"a/DATA.PKL", "2"}})).expect_corrupt("take for each other"); }
+TEST(ZipRefuses, DuplicateNames) {
+  Bent(write({{"a/x", "1"}, {"a/x", "2"}})).expect_corrupt("take for each other");
+}
+TEST(ZipRefuses, NamesThatDifferInCase) {
+  Bent(write({{"a/data.pkl", "1"}, {"a/DATA.PKL", "2"}})).expect_corrupt("take for each other");
+}
 
 TEST(ZipRefuses, DuplicatesAmongMany) {
   Members members;
@@ -350,10 +392,13 @@ TEST(ZipRefuses, DuplicatesAmongMany) {
 }
 
 TEST(ZipRefuses, UnusableNames) {
-  for (const std::string_view name : {"a/nul\0", "a/\x1b[2J", "a/../x", "../xxx", "xxx/..", "a/b\xff/", "a/b\x7f/"}) {
+  for (const std::string_view name :
+       {"a/nul\0", "a/\x1b[2J", "a/../x", "../xxx", "xxx/..", "a/b\xff/", "a/b\x7f/"}) {
     Bent bent(write({{std::string(std::max<std::size_t>(name.size(), 5), 'n'), "data"}}));
     const std::string_view same_size = name.size() == 5 ? std::string_view("a/n\0l", 5) : name;
-    bent.text(bent.entry(0) + 46, same_size).text(bent.local(0) + 30, same_size).expect_corrupt("unusable name");
+    bent.text(bent.entry(0) + 46, same_size)
+        .text(bent.local(0) + 30, same_size)
+        .expect_corrupt("unusable name");
   }
 }
 
@@ -362,18 +407,24 @@ TEST(ZipRefuses, LongNames) {
   EXPECT_THROW(write({{std::string(ZipLimits::kMaxNameBytes + 1, 'n'), ""}}), CheckpointError);
 }
 
-TEST(ZipRefuses, CompressedMembers) { Bent(testing::torch_file("deflated.zip")).expect_unsupported("'archive/second' is compressed"); }
+TEST(ZipRefuses, CompressedMembers) {
+  Bent(testing::torch_file("deflated.zip")).expect_unsupported("'archive/second' is compressed");
+}
 
 TEST(ZipRefuses, EncryptedMembers) {
   Bent both;
-  both.put(both.entry(1) + 8, std::uint16_t{0x809}).put(both.local(1) + 6, std::uint16_t{0x809}).expect_unsupported("'a/second' is encrypted");
+  both.put(both.entry(1) + 8, std::uint16_t{0x809})
+      .put(both.local(1) + 6, std::uint16_t{0x809})
+      .expect_unsupported("'a/second' is encrypted");
   Bent local;
   local.put(local.local(1) + 6, std::uint16_t{0x809}).expect_corrupt("other flags");
 }
 
 TEST(ZipRefuses, UnknownFlags) {
   Bent bent;
-  bent.put(bent.entry(1) + 8, std::uint16_t{0x828}).put(bent.local(1) + 6, std::uint16_t{0x828}).expect_unsupported("unknown zip flags");
+  bent.put(bent.entry(1) + 8, std::uint16_t{0x828})
+      .put(bent.local(1) + 6, std::uint16_t{0x828})
+      .expect_unsupported("unknown zip flags");
 }
 
 TEST(ZipRefuses, ALocalHeaderWithAnotherName) {
@@ -398,7 +449,8 @@ TEST(ZipRefuses, ALocalHeaderWithAnotherSizeOrCrc) {
 TEST(ZipRefuses, DataShiftedByTheLocalExtraField) {
   Bent bent;
   const auto size = load_le<std::uint16_t>(bent.bytes, bent.local(1) + 28);
-  bent.put(bent.local(1) + 28, static_cast<std::uint16_t>(size + 4)).expect_corrupt("reaches into what follows");
+  bent.put(bent.local(1) + 28, static_cast<std::uint16_t>(size + 4))
+      .expect_corrupt("reaches into what follows");
 }
 
 TEST(ZipRefuses, AMissingLocalHeader) {
@@ -408,18 +460,25 @@ TEST(ZipRefuses, AMissingLocalHeader) {
 
 TEST(ZipRefuses, MembersOutsideTheArchive) {
   Bent offset;
-  offset.put(offset.entry(1) + 42, std::uint32_t{1000000000}).expect_corrupt("does not lie in the archive");
+  offset.put(offset.entry(1) + 42, std::uint32_t{1000000000})
+      .expect_corrupt("does not lie in the archive");
   Bent directory;
-  directory.put(directory.entry(1) + 42, static_cast<std::uint32_t>(directory.entry(0))).expect_corrupt("does not lie in the archive");
+  directory.put(directory.entry(1) + 42, static_cast<std::uint32_t>(directory.entry(0)))
+      .expect_corrupt("does not lie in the archive");
   Bent size;
-  size.put(size.entry(1) + 20, std::uint32_t{1000000000}).put(size.entry(1) + 24, std::uint32_t{1000000000}).expect_corrupt("does not lie in the archive");
+  size.put(size.entry(1) + 20, std::uint32_t{1000000000})
+      .put(size.entry(1) + 24, std::uint32_t{1000000000})
+      .expect_corrupt("does not lie in the archive");
 }
 
 TEST(ZipRefuses, MembersThatOverlap) {
   Bent size;
-  size.put(size.entry(1) + 20, std::uint32_t{200}).put(size.entry(1) + 24, std::uint32_t{200}).expect_corrupt("overlaps");
+  size.put(size.entry(1) + 20, std::uint32_t{200})
+      .put(size.entry(1) + 24, std::uint32_t{200})
+      .expect_corrupt("overlaps");
   Bent same;
-  same.put(same.entry(3) + 42, static_cast<std::uint32_t>(same.local(1))).expect_corrupt("overlaps");
+  same.put(same.entry(3) + 42, static_cast<std::uint32_t>(same.local(1)))
+      .expect_corrupt("overlaps");
 }
 
 TEST(ZipRefuses, AStoredMemberWithTwoSizes) {
@@ -429,7 +488,9 @@ TEST(ZipRefuses, AStoredMemberWithTwoSizes) {
 
 TEST(ZipRefuses, Zip64FieldsThatDoNotFit) {
   Bent missing;
-  missing.put(missing.entry(1) + 20, zip::kMarker32).put(missing.entry(1) + 24, zip::kMarker32).expect_corrupt("extra fields");
+  missing.put(missing.entry(1) + 20, zip::kMarker32)
+      .put(missing.entry(1) + 24, zip::kMarker32)
+      .expect_corrupt("extra fields");
   Bytes big;
   ZipWriter writer;
   writer.begin_member("a/b", std::uint64_t{1} << 62, big);
