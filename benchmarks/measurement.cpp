@@ -11,8 +11,8 @@
 #include <stdexcept>
 
 #include "benchmarks/process_stats.h"
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
 
 namespace dckpt::bench {
 namespace {

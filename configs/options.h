@@ -9,6 +9,7 @@
 
 #include "configs/yaml.h"
 #include "mapping/base/enum_names.h"
+#include "mapping/base/io_engine.h"
 #include "mapping/planning/planner_options.h"
 #include "mapping/planning/save_plan.h"
 
@@ -81,19 +82,6 @@ struct AsyncOptions {
 
   friend bool operator==(const AsyncOptions&, const AsyncOptions&) = default;
 };
-
-/// How files are written.
-enum class IoEngine : std::uint8_t {
-  kAuto,      ///< direct for large files that are made durable on a local disk (ext4, XFS), else
-              ///< buffered
-  kBuffered,  ///< through the page cache
-  kDirect,    ///< O_DIRECT: fills no page cache; 8 MiB of memory per open file
-  kUring,     ///< io_uring
-};
-inline constexpr EnumNames<IoEngine, 4> kIoEngineNames{{{IoEngine::kAuto, "auto"},
-                                                        {IoEngine::kBuffered, "buffered"},
-                                                        {IoEngine::kDirect, "direct"},
-                                                        {IoEngine::kUring, "uring"}}};
 
 struct WriteOptions {
   IoEngine engine = IoEngine::kAuto;

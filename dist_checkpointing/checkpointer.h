@@ -7,10 +7,10 @@
 #include <set>
 
 #include "configs/policy.h"
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/save.h"
-#include "dist_checkpointing/save_async.h"
-#include "dist_checkpointing/sharded_paths.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
+#include "dist_checkpointing/save/save_async.h"
+#include "dist_checkpointing/save/sharded_paths.h"
 #include "strategies/storage/file_lock.h"
 
 namespace dckpt {

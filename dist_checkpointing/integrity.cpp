@@ -4,9 +4,10 @@
 #include <unordered_map>
 
 #include "mapping/base/error.h"
+#include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/torch_archive/checksum.h"
+#include "strategies/storage/hashed_file.h"
 
 namespace dckpt {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "strategies/contract/reader.h"
 #include "strategies/formats/dcp/megatron_json.h"
-#include "strategies/reader.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {

@@ -7,8 +7,8 @@
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
+#include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
-#include "strategies/registry.h"
 #include "strategies/storage/posix.h"
 
 namespace dckpt {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include "dist_checkpointing/training_root/layout.h"
-#include "strategies/reader.h"
+#include "dist_checkpointing/tracker.h"
+#include "strategies/contract/reader.h"
 
 namespace dckpt {
 

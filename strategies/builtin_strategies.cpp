@@ -1,4 +1,4 @@
-#include "strategies/builtin_strategies.h"
+#include "strategies/contract/builtin_strategies.h"
 
 #include <algorithm>
 

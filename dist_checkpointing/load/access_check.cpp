@@ -3,11 +3,11 @@
 #include <array>
 #include <vector>
 
+#include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/global_plan.h"
 #include "mapping/planning/save_plan.h"
 #include "strategies/comm/agree.h"
-#include "strategies/describe.h"
 
 namespace dckpt {
 namespace {
@@ -16,10 +16,8 @@ namespace {
 Bytes plan_of(const Value& sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   std::vector<LocalShard> shards;
-  for (const ShardedTensor* const tensor : leaves.tensors)
-    shards.emplace_back(describe_tensor(*tensor));
-  for (const ShardedObject* const object : leaves.objects)
-    shards.emplace_back(describe_object(*object));
+  for (const ShardedTensor* const tensor : leaves.tensors) shards.emplace_back(shard_spec(*tensor));
+  for (const ShardedObject* const object : leaves.objects) shards.emplace_back(shard_spec(*object));
   return encode_plan(plan_local_save(shards, FlattenedForm::kBoxes));
 }
 

@@ -7,9 +7,9 @@
 #include "configs/options.h"
 #include "dist_checkpointing/load/tensor_request.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/contract/reader.h"
 #include "strategies/parallel/load_planner.h"
-#include "strategies/read_tensors.h"
-#include "strategies/reader.h"
+#include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
 

@@ -3,12 +3,12 @@
 #include <cstdint>
 
 #include "configs/options.h"
-#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/contract/reader.h"
 #include "strategies/parallel/load_planner.h"
-#include "strategies/reader.h"
 
 namespace dckpt {
 

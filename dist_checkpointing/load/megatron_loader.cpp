@@ -10,11 +10,11 @@
 #include "dist_checkpointing/load/merge_common.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/load/object_choice.h"
+#include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/sharded_tree.h"
 #include "strategies/comm/agree.h"
-#include "strategies/describe.h"
 
 namespace dckpt {
 namespace {

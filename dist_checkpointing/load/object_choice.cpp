@@ -6,11 +6,11 @@
 #include <string_view>
 
 #include "dist_checkpointing/load/key_check.h"
+#include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
-#include "strategies/describe.h"
 
 namespace dckpt {
 namespace {

@@ -5,10 +5,10 @@
 #include <span>
 
 #include "dist_checkpointing/load/misfit.h"
+#include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
-#include "strategies/describe.h"
 
 namespace dckpt {
 namespace {
@@ -72,7 +72,7 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
                   " is not in CPU memory; load into CPU memory and copy from there");
     return nothing;
   }
-  WantedShard wanted = describe_wanted(shard);
+  WantedShard wanted = wanted_shard(shard);
   wanted.tensor = *stored;
   wanted.clip = clip;
   wanted.strides = destination_strides(

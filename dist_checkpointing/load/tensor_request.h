@@ -11,7 +11,7 @@
 #include "mapping/base/problem_list.h"
 #include "mapping/planning/load_plan.h"
 #include "mapping/state/sharded_tensor.h"
-#include "strategies/reader.h"
+#include "strategies/contract/reader.h"
 
 namespace dckpt {
 

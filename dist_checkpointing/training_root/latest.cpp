@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "dist_checkpointing/open.h"
-#include "dist_checkpointing/training_root/layout.h"
+#include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/log.h"

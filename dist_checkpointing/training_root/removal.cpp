@@ -22,9 +22,9 @@
 
 #include "dist_checkpointing/training_root/removal.h"
 
-#include "dist_checkpointing/staging_token.h"
+#include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/latest.h"
-#include "dist_checkpointing/training_root/layout.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"

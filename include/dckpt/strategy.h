@@ -6,9 +6,9 @@
 
 #include "configs/strategy_options.h"
 #include "dckpt/dist_checkpointing.h"
-#include "dist_checkpointing/communicator_conformance.h"
-#include "dist_checkpointing/strategy_conformance.h"
+#include "dist_checkpointing/conformance/communicator_conformance.h"
+#include "dist_checkpointing/conformance/strategy_conformance.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/point_to_point.h"
+#include "strategies/contract/registry.h"
 #include "strategies/formats/torch_archive/torch_file.h"
-#include "strategies/registry.h"

@@ -38,8 +38,8 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/file_descriptor.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/posix_fd.h"
 
 namespace dckpt {
 namespace {

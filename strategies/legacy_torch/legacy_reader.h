@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "strategies/reader.h"
+#include "strategies/contract/reader.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {

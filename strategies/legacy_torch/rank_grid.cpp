@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/hash.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/torch_archive/checksum.h"
 
 namespace dckpt {
 namespace {

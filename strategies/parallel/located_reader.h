@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mapping/planning/load_distribution.h"
-#include "strategies/reader.h"
+#include "strategies/contract/reader.h"
 
 namespace dckpt {
 

@@ -9,9 +9,9 @@
 #include "mapping/state/tensor.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/contract/reader.h"
 #include "strategies/parallel/load_planner.h"
-#include "strategies/read_tensors.h"
-#include "strategies/reader.h"
+#include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
 

@@ -9,8 +9,8 @@
 #include "mapping/planning/load_distribution.h"
 #include "mapping/planning/load_plan.h"
 #include "mapping/state/tensor.h"
-#include "strategies/read_tensors.h"
-#include "strategies/reader.h"
+#include "strategies/contract/reader.h"
+#include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
 

@@ -7,8 +7,8 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/names.h"
 
 namespace dckpt {
 namespace {

@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "mapping/base/local_path.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/names.h"
 #include "strategies/storage/posix_write.h"
 
 namespace dckpt {

@@ -8,8 +8,8 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/names.h"
 
 // How the directory N becomes visible. P is the directory that holds it, S its hidden sibling
 // `.N.saving-TOKEN`.

@@ -7,24 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "configs/options.h"
 #include "mapping/base/bytes.h"
+#include "mapping/base/io_engine.h"
+#include "mapping/base/readable_file.h"
 
 namespace dckpt {
-
-/// An open file to read from; safe to use from several threads at once.
-class ReadableFile {
- public:
-  virtual ~ReadableFile() = default;
-  virtual const std::string& name()
-      const noexcept = 0;  ///< for messages: the path as the user would spell it
-  virtual std::uint64_t size() const noexcept = 0;  ///< when it was opened
-  /// Fills `into` from `offset`. Throws CheckpointError: (corrupt) if the range is not inside the
-  /// file, (io) with errno's text otherwise.
-  virtual void read(std::uint64_t offset, MutableByteView into) const = 0;
-  /// Hints that the range will be read soon. May do nothing.
-  virtual void prefetch(std::uint64_t offset, std::uint64_t length) const = 0;
-};
 
 /// A file being written by one thread. Dropping it without close() leaves a file of unknown
 /// content.
@@ -93,8 +80,5 @@ class Storage {
   virtual void sync_directory(
       const std::string& directory) = 0;  ///< makes creations, renames and removals in it durable
 };
-
-/// The whole content; throws (corrupt) if it is larger than `limit`.
-Bytes read_file(const ReadableFile& file, std::uint64_t limit);
 
 }  // namespace dckpt

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "strategies/reader.h"
+#include "strategies/contract/reader.h"
 
 namespace dckpt {
 

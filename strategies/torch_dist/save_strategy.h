@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "configs/options.h"
-#include "strategies/save_strategy.h"
+#include "strategies/contract/save_strategy.h"
 
 namespace dckpt {
 

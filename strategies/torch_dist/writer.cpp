@@ -5,11 +5,12 @@
 
 #include "configs/separation_hint.h"
 #include "mapping/base/error.h"
+#include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_writer.h"
-#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
+#include "strategies/storage/hashed_file.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "configs/options.h"
-#include "strategies/save_strategy.h"
+#include "strategies/contract/save_strategy.h"
 
 namespace dckpt {
 

@@ -6,10 +6,10 @@
 #include <filesystem>
 
 #include "configs/policy.h"
-#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/inspect/verify.h"
+#include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
-#include "dist_checkpointing/save.h"
-#include "dist_checkpointing/verify.h"
+#include "dist_checkpointing/save/save.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mapping/geometry/strided_copy.h"
-#include "strategies/reader.h"
+#include "strategies/contract/reader.h"
 #include "strategies/storage/memory.h"
 
 namespace dckpt::testing {

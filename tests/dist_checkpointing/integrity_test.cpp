@@ -7,12 +7,12 @@
 #include <fstream>
 #include <sstream>
 
-#include "dist_checkpointing/convert.h"
-#include "dist_checkpointing/digest.h"
-#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/inspect/digest.h"
+#include "dist_checkpointing/inspect/verify.h"
+#include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
-#include "dist_checkpointing/save.h"
-#include "dist_checkpointing/verify.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"

@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "dist_checkpointing/convert.h"
-#include "dist_checkpointing/diff.h"
-#include "dist_checkpointing/digest.h"
-#include "dist_checkpointing/inspect.h"
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/inspect/digest.h"
+#include "dist_checkpointing/inspect/inspect.h"
+#include "dist_checkpointing/rewrite/convert.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/code_of.h"
 #include "tests/support/golden.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/geometry/tensor_map.h"
 #include "mapping/state/layout_shards.h"

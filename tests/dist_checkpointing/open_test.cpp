@@ -6,10 +6,10 @@
 #include <fstream>
 
 #include "dist_checkpointing/checkpointer.h"
-#include "dist_checkpointing/convert.h"
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/remove_sharded_tensors.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
+#include "dist_checkpointing/save/save.h"
 #include "strategies/comm/threads.h"
 #include "strategies/storage/posix.h"
 #include "tests/support/code_of.h"

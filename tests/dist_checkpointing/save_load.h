@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/arange.h"

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
 #include "strategies/comm/threads.h"

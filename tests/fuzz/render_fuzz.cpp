@@ -3,8 +3,8 @@
 
 #include <cstdlib>
 
-#include "dist_checkpointing/compare_values.h"
-#include "dist_checkpointing/extract/render.h"
+#include "dist_checkpointing/inspect/compare_values.h"
+#include "dist_checkpointing/inspect/extract/render.h"
 #include "mapping/base/error.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/formats/pickle/value.h"

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "dist_checkpointing/staging_token.h"
-#include "dist_checkpointing/training_root/layout.h"
+#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "strategies/storage/memory.h"
 #include "strategies/storage/publish.h"

@@ -19,7 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "configs/options.h"
-#include "dist_checkpointing/describe_state.h"
+#include "dist_checkpointing/save/describe_state.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/global_plan.h"
 #include "mapping/planning/load_plan.h"

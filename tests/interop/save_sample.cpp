@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/save/save.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/tree.h"
 #include "strategies/comm/threads.h"

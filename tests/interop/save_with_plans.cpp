@@ -5,7 +5,7 @@
 #include <exception>
 #include <string>
 
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/save/save.h"
 #include "strategies/comm/threads.h"
 
 namespace {

@@ -1,7 +1,9 @@
-# cmake -DROOT=<source> -P layers.cmake: every #include "…" points to the same layer or to one below, and libtorch, CUDA and NCCL are named at the edge only.
+# cmake -DROOT=<source> -P layers.cmake: every #include "…" points to the same floor or to one below,
+# and libtorch, CUDA and NCCL are named at the edge only.
 cmake_minimum_required(VERSION 3.22)
 
-# A folder may include itself and what is listed; the longest folder that contains a file counts.
+# A floor is a folder, or a single file without its suffix. It may include itself and what is listed;
+# the longest floor that contains a file counts.
 set(layer_mapping/base "")
 set(layer_mapping/geometry mapping/base)
 set(layer_mapping/planning mapping/base mapping/geometry)
@@ -9,11 +11,42 @@ set(layer_mapping/state mapping/base mapping/geometry)
 set(layer_mapping/torch mapping/base mapping/geometry mapping/state)
 set(core mapping/base mapping/geometry mapping/planning mapping/state)
 set(layer_configs ${core})
-set(layer_strategies ${core} configs)
-set(layer_dist_checkpointing ${core} configs strategies)
+
+# comm, storage and formats know nothing of each other.
+set(layer_strategies/comm ${core} configs)
+set(layer_strategies/storage mapping/base)
+set(layer_strategies/formats ${core})
+set(below_contract ${core} configs strategies/storage strategies/formats)
+set(layer_strategies/contract ${below_contract})
+set(layer_strategies/tensor_io ${below_contract} strategies/contract)
+set(backends strategies/torch_dist strategies/zarr strategies/legacy_torch)
+foreach(backend IN LISTS backends)
+  set(layer_${backend} ${below_contract} strategies/contract)
+endforeach()
+set(layer_strategies/parallel ${below_contract} strategies/contract strategies/tensor_io strategies/comm)
+set(layer_strategies ${core} configs strategies)
+
+set(below ${core} configs strategies)
+set(shared "")  # single files that the rooms below share, from the bottom to the top
+foreach(file common_state progress key_filter same_on_all_ranks tracker shard_spec open integrity)
+  set(layer_dist_checkpointing/${file} ${below} ${shared})
+  list(APPEND shared dist_checkpointing/${file})
+endforeach()
+set(layer_dist_checkpointing/training_root ${below} ${shared})
+set(layer_dist_checkpointing/save ${below} ${shared} dist_checkpointing/training_root)
+set(layer_dist_checkpointing/load ${below} ${shared})
+set(layer_dist_checkpointing/inspect ${below} ${shared})
+set(layer_dist_checkpointing/rewrite ${below} ${shared} dist_checkpointing/training_root
+    dist_checkpointing/inspect dist_checkpointing/load/stored_keys)
+set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/save
+    dist_checkpointing/load)
+set(layer_dist_checkpointing ${below} dist_checkpointing)
 set(layer_tools ${core} configs strategies dist_checkpointing dckpt)
 set(layer_include ${core} configs strategies dist_checkpointing mapping/torch dckpt)
-set(layers mapping/base mapping/geometry mapping/planning mapping/state mapping/torch configs strategies dist_checkpointing tools include)
+get_cmake_property(variables VARIABLES)
+list(FILTER variables INCLUDE REGEX "^layer_")
+list(TRANSFORM variables REPLACE "^layer_" "" OUTPUT_VARIABLE layers)
+list(SORT layers)  # what is inside another comes after it
 set(libtorch_allowed "^(mapping/torch|strategies/comm/c10d)/")
 set(cuda_allowed "^strategies/comm/nccl/.*[.]cpp$")
 
@@ -25,12 +58,12 @@ foreach(top mapping configs strategies dist_checkpointing tools include)
     math(EXPR count "${count} + 1")
     set(layer "")
     foreach(candidate IN LISTS layers)
-      if(file MATCHES "^${candidate}/")
+      if(file MATCHES "^${candidate}[/.]")
         set(layer ${candidate})
       endif()
     endforeach()
     if(NOT layer)
-      list(APPEND problems "${file} lies in no layer")
+      list(APPEND problems "${file} is in no layer")
       continue()
     endif()
     file(STRINGS "${ROOT}/${file}" includes REGEX "^[ \t]*#[ \t]*include")
@@ -47,7 +80,7 @@ foreach(top mapping configs strategies dist_checkpointing tools include)
       set(included "${CMAKE_MATCH_1}")
       set(allowed FALSE)
       foreach(folder IN LISTS layer layer_${layer})
-        if(included MATCHES "^${folder}/")
+        if(included MATCHES "^${folder}[/.]")
           set(allowed TRUE)
         endif()
       endforeach()

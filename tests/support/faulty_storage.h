@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "strategies/storage/names.h"
+#include "mapping/base/storage_name.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {

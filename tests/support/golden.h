@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "mapping/base/hash.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
-#include "strategies/formats/torch_archive/checksum.h"
-#include "strategies/read_tensors.h"
+#include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt::testing {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "mapping/base/storage_name.h"
 #include "strategies/storage/memory.h"
-#include "strategies/storage/names.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {

@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "dckpt/cli.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/save/save.h"
 #include "examples/raw_strategy/raw_strategy.h"
 #include "mapping/state/sharded_tensor.h"
 #include "tests/support/golden.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "dist_checkpointing/key_filter.h"
-#include "dist_checkpointing/training_root/layout.h"
+#include "dist_checkpointing/tracker.h"
 #include "mapping/state/value.h"
-#include "strategies/reader.h"
+#include "strategies/contract/reader.h"
 
 namespace CLI {
 class App;

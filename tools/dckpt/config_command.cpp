@@ -4,7 +4,7 @@
 
 #include "configs/policy_schema.h"
 #include "mapping/base/text.h"
-#include "strategies/registry.h"
+#include "strategies/contract/registry.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/policy_argument.h"

@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 
-#include "dist_checkpointing/convert.h"
-#include "dist_checkpointing/convert_policy.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_policy.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"

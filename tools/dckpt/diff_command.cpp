@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/diff.h"
-#include "dist_checkpointing/element.h"
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/inspect/element.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/digest.h"
+#include "dist_checkpointing/inspect/digest.h"
 #include "mapping/base/error.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"

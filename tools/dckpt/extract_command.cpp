@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/extract/render.h"
-#include "dist_checkpointing/extract/tensor_file.h"
+#include "dist_checkpointing/inspect/extract/render.h"
+#include "dist_checkpointing/inspect/extract/tensor_file.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mapping/base/text.h"
-#include "strategies/registry.h"
+#include "strategies/contract/registry.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/table.h"

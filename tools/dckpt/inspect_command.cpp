@@ -5,8 +5,8 @@
 #include <numeric>
 #include <span>
 
-#include "dist_checkpointing/extract/render.h"
-#include "dist_checkpointing/inspect.h"
+#include "dist_checkpointing/inspect/extract/render.h"
+#include "dist_checkpointing/inspect/inspect.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 #include "tools/dckpt/command.h"

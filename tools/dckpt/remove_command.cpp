@@ -1,6 +1,6 @@
 #include <CLI/CLI.hpp>
 
-#include "dist_checkpointing/remove_sharded_tensors.h"
+#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "dist_checkpointing/training_root/layout.h"
+#include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
 #include "mapping/base/local_path.h"
 #include "tools/dckpt/terminal.h"

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <unordered_map>
 
-#include "dist_checkpointing/training_root/layout.h"
-#include "dist_checkpointing/verify.h"
+#include "dist_checkpointing/inspect/verify.h"
+#include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"

@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "mapping/base/error.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
-#include "strategies/storage/names.h"
 
 namespace dckpt {
 namespace {

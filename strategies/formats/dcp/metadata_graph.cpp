@@ -1,8 +1,8 @@
 #include "strategies/formats/dcp/metadata_graph.h"
 
 #include "mapping/base/error.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/names.h"
 
 namespace dckpt::dcp {
 

@@ -8,12 +8,12 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
 #include "strategies/formats/dcp/chunk_matcher.h"
 #include "strategies/formats/dcp/metadata_graph.h"
 #include "strategies/formats/pickle/graph.h"
-#include "strategies/storage/names.h"
 
 namespace dckpt {
 namespace {

@@ -6,11 +6,11 @@
 #include <string>
 #include <unordered_map>
 
+#include "mapping/base/readable_file.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/pickle/value.h"
 #include "strategies/formats/torch_archive/tensor_rebuild.h"
 #include "strategies/formats/torch_archive/torch_file.h"
-#include "strategies/storage/storage.h"
 
 namespace dckpt {
 

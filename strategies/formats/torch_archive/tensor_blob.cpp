@@ -12,6 +12,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "mapping/base/windowed_file.h"
 #include "strategies/formats/pickle/graph.h"
 #include "strategies/formats/pickle/value.h"
 #include "strategies/formats/pickle/writer.h"
@@ -19,7 +20,6 @@
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/formats/torch_archive/torch_layout.h"
 #include "strategies/formats/torch_archive/zip_format.h"
-#include "strategies/storage/windowed_file.h"
 
 namespace dckpt {
 namespace {

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "mapping/base/bytes.h"
+#include "mapping/base/readable_file.h"
 #include "mapping/geometry/dtype.h"
 #include "mapping/geometry/shape.h"
-#include "strategies/storage/storage.h"
 
 namespace dckpt {
 

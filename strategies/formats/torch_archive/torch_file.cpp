@@ -8,9 +8,9 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/hash.h"
 #include "strategies/formats/pickle/graph.h"
 #include "strategies/formats/pickle/value.h"
-#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/storage_table.h"
 #include "strategies/formats/torch_archive/tensor_rebuild.h"
 #include "strategies/formats/torch_archive/torch_layout.h"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "mapping/base/bytes.h"
+#include "mapping/base/hash.h"
+#include "mapping/base/readable_file.h"
 #include "mapping/state/value.h"
-#include "strategies/formats/torch_archive/checksum.h"
-#include "strategies/storage/storage.h"
 
 namespace dckpt {
 

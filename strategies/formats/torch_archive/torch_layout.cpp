@@ -5,8 +5,8 @@
 #include <optional>
 #include <span>
 
+#include "mapping/base/hash.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/torch_archive/checksum.h"
 
 namespace dckpt {
 namespace {

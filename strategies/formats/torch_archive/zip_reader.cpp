@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/hash.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/zip_format.h"
 
 // What is refused, beside plain damage, because readers (torch's miniz, Python's zipfile, scanners)

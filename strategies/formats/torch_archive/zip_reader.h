@@ -8,7 +8,7 @@
 
 #include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
-#include "strategies/storage/storage.h"
+#include "mapping/base/readable_file.h"
 
 namespace dckpt {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "mapping/base/error.h"
+#include "mapping/base/hash.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/zip_format.h"
 
 namespace dckpt {

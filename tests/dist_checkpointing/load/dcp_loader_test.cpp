@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
 #include "mapping/base/log.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/arange.h"

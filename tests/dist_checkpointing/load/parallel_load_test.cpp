@@ -10,9 +10,9 @@
 #include <mutex>
 #include <numeric>
 
-#include "dist_checkpointing/load.h"
+#include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/arange.h"

@@ -7,9 +7,9 @@
 
 #include <fstream>
 
-#include "dist_checkpointing/convert.h"
-#include "dist_checkpointing/save.h"
-#include "dist_checkpointing/staging_token.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/save/save.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "strategies/storage/posix.h"
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"

@@ -3,9 +3,9 @@
 #include <thread>
 
 #include "mapping/base/error.h"
+#include "mapping/base/windowed_file.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/memory.h"
-#include "strategies/storage/windowed_file.h"
 
 namespace dckpt {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
+#include "mapping/base/storage_name.h"
 #include "strategies/storage/memory.h"
-#include "strategies/storage/names.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/simulated_disk.h"
 

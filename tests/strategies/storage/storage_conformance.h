@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "strategies/storage/names.h"
+#include "mapping/base/storage_name.h"
 #include "strategies/storage/storage.h"
 #include "tests/support/code_of.h"
 

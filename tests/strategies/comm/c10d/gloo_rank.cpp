@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <string>
 
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/save.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
 #include "strategies/comm/c10d/process_group.h"
 
 int main(int argc, char** argv) try {

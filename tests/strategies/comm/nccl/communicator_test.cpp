@@ -6,8 +6,8 @@
 
 #include <thread>
 
-#include "dist_checkpointing/load.h"
-#include "dist_checkpointing/save_async.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save_async.h"
 #include "strategies/comm/threads.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 #include "tests/strategies/comm/nccl/fake_nccl.h"

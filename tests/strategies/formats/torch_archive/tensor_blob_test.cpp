@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/hash.h"
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/formats/pickle/writer.h"
-#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/torch_layout.h"
 #include "tests/strategies/formats/torch_archive/archive_files.h"
 

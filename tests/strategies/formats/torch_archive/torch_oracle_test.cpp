@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/hash.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
-#include "strategies/formats/torch_archive/checksum.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/strategies/formats/torch_archive/archive_files.h"

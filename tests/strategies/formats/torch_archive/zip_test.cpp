@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "strategies/formats/torch_archive/checksum.h"
+#include "mapping/base/hash.h"
 #include "strategies/formats/torch_archive/zip_format.h"
 #include "strategies/formats/torch_archive/zip_reader.h"
 #include "strategies/formats/torch_archive/zip_writer.h"

@@ -1,0 +1,402 @@
+#include "dist_checkpointing/conformance/strategy_conformance.h"
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/save/save.h"
+#include "dist_checkpointing/save/save_async.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/validate.h"
+#include "strategies/comm/threads.h"
+#include "strategies/contract/registry.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kShownPerCheck = 10;
+
+/// A tensor whose bytes tell where they belong, and to which key.
+Tensor pattern(DType dtype, const Shape& shape, const std::string& key) {
+  Tensor tensor = Tensor::empty(dtype, shape);
+  std::uint64_t state = std::hash<std::string>{}(key) | 1;
+  for (std::byte& byte : tensor.bytes()) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    byte = static_cast<std::byte>(dtype == DType::kBool ? (state >> 60) & 1 : state >> 56);
+  }
+  return tensor;
+}
+
+Tensor cut(const Tensor& tensor, const Box& box) {
+  Tensor part = tensor;
+  for (std::size_t axis = 0; axis < box.dims(); ++axis)
+    part = part.narrow(axis, box.offsets[axis], box.sizes[axis]);
+  const Tensor contiguous = part.contiguous();
+  return Tensor::from_bytes(contiguous.dtype(), contiguous.shape(),
+                            contiguous.bytes());  // memory of its own
+}
+
+/// Rank `rank`'s part of an axis cut unevenly: the first rank has nothing of short ones.
+std::pair<std::int64_t, std::int64_t> uneven_part(std::int64_t extent, int rank, int ranks) {
+  const auto begin = [&](int r) { return extent * r * r / (ranks * ranks); };
+  return {begin(rank), begin(rank + 1) - begin(rank)};
+}
+
+/// The tensors of the checks by key; every rank can make them.
+using Tensors = std::map<std::string, Tensor>;
+
+Tensors sample_tensors() {
+  Tensors tensors;
+  const auto add = [&](const std::string& key, DType dtype, const Shape& shape) {
+    tensors.emplace(key, pattern(dtype, shape, key));
+  };
+  for (const DType dtype :
+       {DType::kBool, DType::kUInt8, DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64,
+        DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kComplex64,
+        DType::kComplex128, DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
+    add("dtype." + std::string(to_string(dtype)), dtype, {13, 5});
+  }
+  add("shape.scalar", DType::kFloat32, {});
+  add("shape.1", DType::kFloat32, {1});
+  add("shape.97", DType::kInt16, {97});
+  add("shape.3d", DType::kFloat32, {7, 3, 5});
+  add("shape.4d", DType::kBFloat16, {3, 2, 5, 4});
+  add("shape.empty", DType::kFloat32, {0, 4});
+  add("key with spaces/slashes, \"quotes\" and \xC3\xBC", DType::kInt32, {3});
+  add("large", DType::kFloat32, {9, 1024, 257});
+  for (int i = 0; i < 300; ++i) add("small." + std::to_string(i), DType::kFloat32, {i % 7 + 1});
+  return tensors;
+}
+
+/// A rank's shards: cut unevenly along the first axis, or whole with one main replica where there
+/// is nothing to cut.
+StateDict shards_of(const Tensors& tensors, int rank, int ranks, bool with_data) {
+  StateDict state = Value::dict();
+  for (const auto& [key, tensor] : tensors) {
+    const auto data = [&](const Box& box) {
+      return with_data ? cut(tensor, box) : Tensor::empty(tensor.dtype(), box.sizes);
+    };
+    if (tensor.dim() == 0 || tensor.shape()[0] < 2) {
+      state[key] = ShardedTensor::whole(key, data(whole(tensor.shape())), {.replica_id = rank});
+      continue;
+    }
+    Box box = whole(tensor.shape());
+    std::tie(box.offsets[0], box.sizes[0]) = uneven_part(tensor.shape()[0], rank, ranks);
+    state[key] = ShardedTensor::from_box(key, data(box), tensor.shape(), box.offsets);
+  }
+  return state;
+}
+
+class Conformance {
+ public:
+  Conformance(const SaveOptions& options, const fs::path& scratch)
+      : options_(options),
+        can_(find_save_strategy(options.strategy.name, options.strategy.version).capabilities),
+        scratch_(scratch),
+        tensors_(sample_tensors()) {
+    fs::create_directories(scratch_);
+  }
+
+  ConformanceReport run() {
+    check("shards of any type and shape, saved by 3 ranks and loaded by 2",
+          [&] { round_trip("shards", 3, 2); });
+    check("the same, saved by 1 rank and loaded by 4", [&] { round_trip("alone", 1, 4); });
+    check("metadata that agree with the state and with the files",
+          [&] { metadata_agree("shards"); });
+    check("flattened ranges", [&] { flattened_ranges(); });
+    check("strided tensors", [&] { strided(); });
+    check("replicas, of which any may write", [&] { replicas(); });
+    check("an empty state", [&] {
+      save(Value::dict(), path("empty"), overwriting());
+      open_checkpoint(path("empty"));
+    });
+    if (can_.objects) check("objects", [&] { objects(); });
+    if (can_.common_state && options_.compat != Compat::kDcp)
+      check("common state", [&] { common_state(); });
+    check("a save in the background", [&] { in_background(); });
+    check("two saves at the same time", [&] { at_the_same_time(); });
+    check("a checkpoint from which a file is missing",
+          [&] { damaged("missing", [](const fs::path& file) { fs::remove(file); }); });
+    check("a checkpoint with a file cut in half", [&] {
+      damaged("cut", [](const fs::path& file) { fs::resize_file(file, fs::file_size(file) / 2); });
+    });
+    return std::move(report_);
+  }
+
+ private:
+  void check(const std::string& what, const std::function<void()>& body) {
+    ++report_.checks;
+    what_ = what;
+    found_ = 0;
+    try {
+      body();
+    } catch (const std::exception& error) {
+      problem(error.what());
+    }
+    if (found_ > kShownPerCheck)
+      report_.problems.push_back(what_ + ": … and " + grouped(found_ - kShownPerCheck) + " more");
+  }
+
+  void problem(const std::string& message) {
+    if (++found_ <= kShownPerCheck) report_.problems.push_back(what_ + ": " + message);
+  }
+  void expect(bool holds, const std::string& message) {
+    if (!holds) problem(message);
+  }
+
+  fs::path path(const std::string& name) const { return scratch_ / name; }
+
+  SaveOptions overwriting() const {
+    SaveOptions options = options_;
+    options.overwrite = true;
+    return options;
+  }
+
+  void expect_equal(const std::string& key, const Tensor& loaded, const Tensor& saved) {
+    expect(loaded.dtype() == saved.dtype() && equal(loaded.shape(), saved.shape()) &&
+               dckpt::equal(loaded, saved),
+           "tensor " + dckpt::quoted(key) + " has other values than were saved");
+  }
+
+  /// Loads all tensors on one rank and compares them.
+  void expect_all(const fs::path& checkpoint) {
+    StateDict state = shards_of(tensors_, 0, 1, false);
+    load(state, checkpoint);
+    for (const auto& [key, tensor] : tensors_) expect_equal(key, state.at(key).as_tensor(), tensor);
+  }
+
+  void round_trip(const std::string& name, int savers, int loaders) {
+    run_ranks(savers, [&](Communicator& comm) {
+      save(shards_of(tensors_, comm.rank(), savers, true), path(name), overwriting(), comm);
+    });
+    std::vector<StateDict> loaded(static_cast<std::size_t>(loaders));
+    run_ranks(loaders, [&](Communicator& comm) {
+      StateDict& state = loaded[static_cast<std::size_t>(comm.rank())];
+      state = shards_of(tensors_, comm.rank(), loaders, false);
+      load(state, path(name), {}, comm);
+    });
+    for (int rank = 0; rank < loaders; ++rank) {
+      const StateDict expected = shards_of(tensors_, rank, loaders, true);
+      for (const auto& [key, tensor] : tensors_)
+        expect_equal(key, loaded[static_cast<std::size_t>(rank)].at(key).as_tensor(),
+                     *expected.at(key).as_sharded_tensor().data);
+    }
+  }
+
+  void metadata_agree(const std::string& name) {
+    const auto reader = open_checkpoint(path(name));
+    const Metadata& metadata = reader->metadata();
+    expect(metadata.tensors.size() == tensors_.size(),
+           "the metadata have " + grouped(metadata.tensors.size()) + " tensors instead of " +
+               grouped(tensors_.size()));
+    for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
+      const TensorMetadata& tensor = metadata.tensors[i];
+      const auto saved = tensors_.find(tensor.key);
+      if (saved == tensors_.end()) {
+        problem("the metadata have the key " + dckpt::quoted(tensor.key) + ", which was not saved");
+        continue;
+      }
+      expect(tensor.properties.dtype == saved->second.dtype() &&
+                 equal(tensor.global_shape(), saved->second.shape()),
+             "the metadata describe another tensor under " + dckpt::quoted(tensor.key));
+      for (const Problem& wrong : validate_coverage(tensor))
+        problem("the chunks of " + dckpt::quoted(tensor.key) + ": " + wrong.message);
+      check_places(*reader, i);
+    }
+  }
+
+  void check_places(const CheckpointReader& reader, std::size_t tensor) {
+    const TensorMetadata& entry = reader.metadata().tensors[tensor];
+    for (std::size_t chunk = 0; chunk < entry.places.size(); ++chunk) {
+      const Place& place = entry.places[chunk];
+      const auto file = reader.storage().open(reader.metadata().files.at(place.file));
+      expect(place.offset <= file->size() && place.length <= file->size() - place.offset,
+             "chunk " + std::to_string(chunk) + " of " + dckpt::quoted(entry.key) +
+                 " reaches beyond its file");
+      const ChunkPayload payload = reader.locate(tensor, chunk, *file);
+      expect(payload.dtype == entry.properties.dtype,
+             "chunk " + std::to_string(chunk) + " of " + dckpt::quoted(entry.key) +
+                 " has another element type than its tensor");
+    }
+  }
+
+  void flattened_ranges() {
+    const Shape shape{6, 7, 5};
+    const Tensor all = pattern(DType::kFloat32, shape, "flat");
+    const auto state_of = [&](int rank, int ranks, bool with_data) {
+      const auto [begin, count] = uneven_part(all.numel(), rank, ranks);
+      const Tensor part = with_data ? all.view({all.numel()}).narrow(0, begin, count)
+                                    : Tensor::empty(DType::kFloat32, {count});
+      StateDict state;
+      state["flat"] = ShardedTensor::from_flat_range("flat", part, shape, shape, Shape(3, 0),
+                                                     {begin, begin + count});
+      return state;
+    };
+    run_ranks(3, [&](Communicator& comm) {
+      save(state_of(comm.rank(), 3, true), path("flat"), overwriting(), comm);
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      StateDict state = state_of(rank, 4, false);
+      load(state, path("flat"), {.validate_access_integrity = false});
+      if (const auto expected = state_of(rank, 4, true).at("flat").as_sharded_tensor();
+          expected.numel() > 0)
+        expect_equal("flat", state.at("flat").as_tensor(), *expected.data);
+    }
+    StateDict whole_tensor;
+    whole_tensor["flat"] = ShardedTensor::whole("flat", Tensor::empty(DType::kFloat32, shape));
+    load(whole_tensor, path("flat"));
+    expect_equal("flat", whole_tensor.at("flat").as_tensor(), all);
+  }
+
+  void strided() {
+    const Tensor rows = pattern(DType::kInt32, {300, 200}, "strided");
+    const Tensor columns(rows.dtype(), {200, 300}, {1, 200}, rows.data(), rows.owner());
+    StateDict state;
+    state["strided"] = ShardedTensor::whole("strided", columns);
+    save(state, path("strided"), overwriting());
+    StateDict loaded;
+    loaded["strided"] = ShardedTensor::whole("strided", Tensor::empty(DType::kInt32, {200, 300}));
+    load(loaded, path("strided"));
+    expect_equal("strided", loaded.at("strided").as_tensor(), columns.contiguous());
+  }
+
+  void replicas() {
+    SaveOptions options = overwriting();
+    options.parallel.enabled = true;
+    const Tensor all = pattern(DType::kFloat32, {64, 64}, "replicated");
+    run_ranks(3, [&](Communicator& comm) {
+      StateDict state;
+      for (const char* const key : {"a", "b", "c", "d"})
+        state[key] = ShardedTensor::whole(key, all, {.replica_id = comm.rank()});
+      save(state, path("replicas"), options, comm);
+    });
+    const StateDict loaded = load_plain_tensors(path("replicas"));
+    for (const char* const key : {"a", "b", "c", "d"})
+      expect_equal(key, loaded.at(key).as_tensor(), all);
+  }
+
+  void objects() {
+    const auto value = [](int rank) {
+      return Value::dict({{"rank", rank},
+                          {"none", Value()},
+                          {"tuple", Value::tuple({Value(1), Value("two"), Value(3.5)})},
+                          {"bytes", Value::bytes(to_bytes(std::string("\0\xFF", 2)))},
+                          {Value(7), pattern(DType::kUInt8, {100}, "state")}});
+    };
+    run_ranks(3, [&](Communicator& comm) {
+      StateDict state;
+      state["rng"] = ShardedObject{.key = "rng",
+                                   .data = value(comm.rank()),
+                                   .global_shape = {3},
+                                   .global_offset = {comm.rank()}};
+      state["shared"] =
+          ShardedObject{.key = "shared", .data = "the same", .replica_id = comm.rank()};
+      save(state, path("objects"), overwriting(), comm);
+    });
+    StateDict state;
+    for (int rank = 0; rank < 3; ++rank)
+      state["rng" + std::to_string(rank)] = ShardedObject{
+          .key = "rng", .global_shape = {3}, .global_offset = {rank}, .has_data = false};
+    state["shared"] = ShardedObject{.key = "shared", .has_data = false};
+    load(state, path("objects"));
+    for (int rank = 0; rank < 3; ++rank)
+      expect(state.at("rng" + std::to_string(rank)).as_sharded_object().data == value(rank),
+             "object 'rng' of rank " + std::to_string(rank) + " is another one than was saved");
+    expect(state.at("shared").as_sharded_object().data == Value("the same"),
+           "object 'shared' is another one than was saved");
+  }
+
+  void common_state() {
+    const Value saved = Value::dict(
+        {{"iteration", 12},
+         {"args", Value::dict({{"lr", 1e-4}, {"none", Value()}})},
+         {Value(3), Value::tuple({Value(true), Value("text")})},
+         {"list", Value::list({Value(1), pattern(DType::kFloat32, {3, 2}, "in the common state")})},
+         {"empty", Value::dict()}});
+    StateDict state = saved;
+    state["w"] = ShardedTensor::whole("w", pattern(DType::kFloat32, {2}, "w"));
+    save(state, path("common"), overwriting());
+    expect(load_common_state(path("common")) == saved,
+           "the common state is another one than was saved");
+  }
+
+  void in_background() {
+    run_ranks(2, [&](Communicator& comm) {
+      SaveOptions options = overwriting();
+      options.async.staging_memory =
+          2 << 20;  // less than the state: a part is written before save() returns
+      AsyncSaver saver(options, comm);
+      StateDict state = shards_of(tensors_, comm.rank(), 2, true);
+      saver.save(state, path("background"));
+      for (const auto& [key, tensor] : tensors_) {
+        const Tensor data = *state.at(key).as_sharded_tensor().data;
+        std::ranges::fill(data.bytes(), std::byte{0});
+      }
+      saver.wait();
+    });
+    expect_all(path("background"));
+  }
+
+  void at_the_same_time() {
+    std::exception_ptr failure;
+    {
+      std::jthread other([&] {
+        try {
+          save(shards_of(tensors_, 0, 1, true), path("second"), overwriting());
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      });
+      save(shards_of(tensors_, 0, 1, true), path("first"), overwriting());
+    }
+    if (failure) std::rethrow_exception(failure);
+    expect_all(path("first"));
+    expect_all(path("second"));
+  }
+
+  /// Does something to each file of a checkpoint in turn: loading must fail with a CheckpointError,
+  /// or deliver what was saved.
+  void damaged(const std::string& name, const std::function<void(const fs::path&)>& damage) {
+    const fs::path original = path("shards");
+    for (const auto& entry : fs::recursive_directory_iterator(original)) {
+      if (!entry.is_regular_file()) continue;
+      const fs::path copy = path("damaged-" + name);
+      fs::remove_all(copy);
+      fs::copy(original, copy, fs::copy_options::recursive);
+      damage(copy / fs::relative(entry.path(), original));
+      try {
+        expect_all(copy);
+      } catch (const CheckpointError&) {
+        continue;
+      } catch (const std::exception& error) {
+        problem("without a sound " + dckpt::quoted(entry.path().filename().string()) +
+                " loading throws something that is no CheckpointError: " + error.what());
+      }
+    }
+  }
+
+  SaveOptions options_;
+  Capabilities can_;
+  fs::path scratch_;
+  Tensors tensors_;
+  std::string what_;
+  std::size_t found_ = 0;  ///< problems of this check
+  ConformanceReport report_;
+};
+
+}  // namespace
+
+ConformanceReport check_strategy(const SaveOptions& options, const fs::path& scratch) {
+  return Conformance(options, scratch).run();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,215 @@
+#include "dist_checkpointing/inspect/diff.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <type_traits>
+#include <unordered_map>
+
+#include "dist_checkpointing/inspect/compare_elements.h"
+#include "dist_checkpointing/inspect/compare_values.h"
+#include "dist_checkpointing/inspect/element.h"
+#include "dist_checkpointing/inspect/extract/render.h"
+#include "dist_checkpointing/inspect/stream.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// Index of the element at a position of the C order.
+Shape unravel(std::uint64_t position, ShapeView shape) {
+  Shape index(shape.size(), 0);
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    index[axis] = static_cast<std::int64_t>(position % static_cast<std::uint64_t>(shape[axis]));
+    position /= static_cast<std::uint64_t>(shape[axis]);
+  }
+  return index;
+}
+
+/// Positions of the entries that both sides have, and of those that one side has alone, for lists
+/// of things with a `key`.
+struct Matching {
+  std::vector<std::pair<std::size_t, std::size_t>> both;
+  std::vector<std::size_t> only_a;
+  std::vector<std::size_t> only_b;
+};
+
+template <typename Entry>
+Matching match(const std::vector<Entry>& a, const std::vector<Entry>& b, const KeyFilter& filter) {
+  const auto keys = [&](const std::string& key) {
+    return std::is_same_v<Entry, ObjectMetadata> ? filter.object(key) : filter(key);
+  };
+  std::unordered_map<std::string_view, std::size_t> positions;
+  for (std::size_t i = 0; i < b.size(); ++i) positions.emplace(b[i].key, i);
+  Matching matching;
+  std::vector<bool> matched(b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!keys(a[i].key)) continue;
+    const auto found = positions.find(a[i].key);
+    if (found == positions.end()) {
+      matching.only_a.push_back(i);
+    } else {
+      matching.both.emplace_back(i, found->second);
+      matched[found->second] = true;
+    }
+  }
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    if (!matched[i] && keys(b[i].key)) matching.only_b.push_back(i);
+  }
+  return matching;
+}
+
+std::string describe(const TensorMetadata& tensor) {
+  return std::string(to_string(tensor.properties.dtype)) + " " + to_string(tensor.global_shape());
+}
+std::string describe(const ObjectMetadata& object) {
+  return "object of " + human_bytes(object.place.length);
+}
+
+class Differ {
+ public:
+  Differ(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options)
+      : a_(a), b_(b), options_(options) {
+    if (options.rtol || options.atol)
+      tolerance_ = Tolerance{options.rtol.value_or(0), options.atol.value_or(0)};
+  }
+
+  DiffReport run() {
+    options_.keys.check({&a_.metadata(), &b_.metadata()});
+    compare_tensors();
+    compare_objects();
+    if (options_.common) compare_common();
+    return std::move(report_);
+  }
+
+ private:
+  template <typename Entry>
+  void report_lonely(const Matching& matching, const std::vector<Entry>& a,
+                     const std::vector<Entry>& b) {
+    for (const std::size_t i : matching.only_a)
+      report_.differences.push_back(
+          {.kind = Difference::Kind::kOnlyInA, .key = a[i].key, .a = describe(a[i])});
+    for (const std::size_t i : matching.only_b)
+      report_.differences.push_back(
+          {.kind = Difference::Kind::kOnlyInB, .key = b[i].key, .b = describe(b[i])});
+  }
+
+  void compare_tensors() {
+    const std::vector<TensorMetadata>& of_a = a_.metadata().tensors;
+    const std::vector<TensorMetadata>& of_b = b_.metadata().tensors;
+    const Matching matching = match(of_a, of_b, options_.keys);
+    std::uint64_t total = 0;
+    for (const auto& [a, b] : matching.both) total += of_a[a].nbytes();
+    ProgressCounter progress(options_.progress, total);
+    std::vector<std::optional<Difference>> found(matching.both.size());
+    parallel_for(matching.both.size(), options_.threads, [&](std::size_t i) {
+      const auto [a, b] = matching.both[i];
+      found[i] = with_context({.key = of_a[a].key}, [&] { return compare_tensor(a, b, progress); });
+    });
+    for (std::optional<Difference>& difference : found) {
+      if (difference) report_.differences.push_back(std::move(*difference));
+    }
+    report_.tensors_compared = matching.both.size();
+    report_lonely(matching, of_a, of_b);
+  }
+
+  std::optional<Difference> compare_tensor(std::size_t a, std::size_t b,
+                                           ProgressCounter& progress) const {
+    const TensorMetadata& of_a = a_.metadata().tensors[a];
+    const TensorMetadata& of_b = b_.metadata().tensors[b];
+    const Shape& shape = of_a.global_shape();
+    if (!equal(shape, of_b.global_shape())) {
+      return Difference{.kind = Difference::Kind::kShape,
+                        .key = of_a.key,
+                        .a = to_string(shape),
+                        .b = to_string(of_b.global_shape())};
+    }
+    const DType dtype = of_a.properties.dtype;
+    if (dtype != of_b.properties.dtype) {
+      return Difference{.kind = Difference::Kind::kDType,
+                        .key = of_a.key,
+                        .a = std::string(to_string(dtype)),
+                        .b = std::string(to_string(of_b.properties.dtype))};
+    }
+    const StreamOptions stream{.piece = options_.memory / 2 /
+                                        static_cast<std::uint64_t>(std::max(options_.threads, 1))};
+    TensorStream pieces_a(a_, a, stream);
+    TensorStream pieces_b(b_, b, stream);
+    ElementComparison comparison(dtype, tolerance_);
+    while (const std::optional<Tensor> piece_a = pieces_a.next()) {
+      const std::optional<Tensor> piece_b = pieces_b.next();
+      comparison.compare(piece_a->bytes(), piece_b->bytes());
+      progress.add(piece_a->nbytes());
+    }
+    if (!comparison.first()) return std::nullopt;
+    return Difference{.kind = Difference::Kind::kValues,
+                      .key = of_a.key,
+                      .elements = ElementDifferences{
+                          .count = comparison.count(),
+                          .elements = static_cast<std::uint64_t>(numel(shape)),
+                          .first = unravel(comparison.first()->position, shape),
+                          .first_a = to_string(load_element(dtype, comparison.first()->a)),
+                          .first_b = to_string(load_element(dtype, comparison.first()->b)),
+                          .max_abs = comparison.max_abs()}};
+  }
+
+  void compare_objects() {
+    const std::vector<ObjectMetadata>& of_a = a_.metadata().objects;
+    const std::vector<ObjectMetadata>& of_b = b_.metadata().objects;
+    const Matching matching = match(of_a, of_b, options_.keys);
+    for (const auto& [a, b] : matching.both) {
+      const Value value_a =
+          with_context({.key = of_a[a].key}, [&] { return render(a_.object(a)); });
+      const Value value_b =
+          with_context({.key = of_b[b].key}, [&] { return render(b_.object(b)); });
+      report_values(Difference::Kind::kObject, of_a[a].key, value_a, value_b);
+    }
+    report_.objects_compared = matching.both.size();
+    report_lonely(matching, of_a, of_b);
+  }
+
+  void compare_common() {
+    const Value common_a = a_.common_state();
+    const Value common_b = b_.common_state();
+    if (common_a.is_none() || common_b.is_none()) return;
+    report_.common_compared = true;
+    report_values(Difference::Kind::kCommon, "", render(common_a), render(common_b));
+  }
+
+  void report_values(Difference::Kind kind, const std::string& key, const Value& a,
+                     const Value& b) {
+    for (ValueDifference& found : compare_values(a, b, tolerance_, kMaxDifferencesPerValue)) {
+      report_.differences.push_back({.kind = kind,
+                                     .key = key,
+                                     .path = std::move(found.path),
+                                     .a = std::move(found.a),
+                                     .b = std::move(found.b)});
+    }
+  }
+
+  const CheckpointReader& a_;
+  const CheckpointReader& b_;
+  const DiffOptions& options_;
+  std::optional<Tolerance> tolerance_;
+  DiffReport report_;
+};
+
+}  // namespace
+
+const char* to_string(Difference::Kind kind) noexcept {
+  static constexpr std::array kNames = {"only-in-a", "only-in-b", "dtype", "shape",
+                                        "values",    "object",    "common"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
+                const DiffOptions& options) try {
+  return Differ(a, b, options).run();
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dist_checkpointing/key_filter.h"
+#include "dist_checkpointing/progress.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// SHA-256, in hex, of a whole tensor's elements: global shape, row-major, little-endian. The same
+/// values give the same digest in every format and every sharding.
+struct TensorDigest {
+  std::string key;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::string sha256;
+};
+
+/// SHA-256, in hex, of an object's value: of the JSON text that render() makes of it. The same
+/// value gives the same digest in every format, however it was pickled.
+struct ObjectDigest {
+  std::string key;
+  std::string sha256;
+};
+
+struct Digests {
+  std::vector<TensorDigest> tensors;
+  std::vector<ObjectDigest> objects;
+};
+
+struct DigestOptions {
+  KeyFilter keys{};
+  int threads = 2;
+  std::uint64_t memory = std::uint64_t{128}
+                         << 20;  ///< bytes of tensors in memory at a time, over all threads
+  Progress progress{};
+};
+
+/// Digests in the order of the metadata. Throws CheckpointError if a tensor is not covered exactly
+/// or anything cannot be read.
+Digests digest(const CheckpointReader& reader, const DigestOptions& options = {});
+
+}  // namespace dckpt

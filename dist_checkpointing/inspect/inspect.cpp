@@ -1,0 +1,170 @@
+#include "dist_checkpointing/inspect/inspect.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <unordered_map>
+
+#include "dist_checkpointing/inspect/optimizer_form.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::size_t kMaxDirectoryDepth = 64;
+
+void list_files(const Storage& storage, const std::string& directory, std::size_t depth,
+                std::vector<FileSummary>& files) {
+  if (depth > kMaxDirectoryDepth)
+    throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed",
+                          {.file = storage.describe(directory)});
+  for (const FileInfo& entry : storage.list(directory)) {
+    const std::string name = directory.empty() ? entry.name : directory + "/" + entry.name;
+    if (entry.kind == FileInfo::Kind::kRegular) files.push_back({name, entry.size});
+    if (entry.kind == FileInfo::Kind::kDirectory) list_files(storage, name, depth + 1, files);
+  }
+}
+
+TensorSummary summarize(const Metadata& metadata, const TensorMetadata& tensor, bool with_chunks) {
+  TensorSummary summary{.key = tensor.key,
+                        .dtype = tensor.properties.dtype,
+                        .shape = tensor.global_shape(),
+                        .bytes = tensor.nbytes(),
+                        .chunk_count = tensor.chunks.size(),
+                        .flattened = tensor.flattened_shape.has_value(),
+                        .stored_shape = tensor.size};
+  if (!with_chunks) return summary;
+  summary.chunks.reserve(tensor.chunks.size());
+  for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+    const Place& place = tensor.places[i];
+    summary.chunks.push_back(
+        {tensor.chunks[i], metadata.files[place.file], place.offset, place.length});
+  }
+  return summary;
+}
+
+void count_unused(const CheckpointReader& reader, std::vector<FileSummary>& files) {
+  const CheckpointInfo& info = reader.info();
+  if (info.format != "torch_dist" && info.format != "dcp") return;
+  const Metadata& metadata = reader.metadata();
+  std::vector<std::uint64_t> used(metadata.files.size());
+  const auto use = [&](const auto& place) { used[place.file] += place.length; };
+  for (const auto& tensor : metadata.tensors) std::ranges::for_each(tensor.places, use);
+  for (const auto& object : metadata.objects) use(object.place);
+  if (info.common_place) use(*info.common_place);
+  std::unordered_map<std::string_view, std::uint64_t> used_of;
+  for (std::size_t i = 0; i < used.size(); ++i) used_of[metadata.files[i]] += used[i];
+  for (FileSummary& file : files) {
+    const auto found = used_of.find(file.name);
+    if (found == used_of.end() && !file.name.ends_with(".distcp")) continue;
+    const std::uint64_t taken = found == used_of.end() ? 0 : found->second;
+    file.unused = file.bytes - std::min(file.bytes, taken);
+  }
+}
+
+void count_tensor(GroupTotal& total, const TensorSummary& tensor) {
+  ++total.count;
+  total.elements += static_cast<std::uint64_t>(numel(tensor.shape));
+  total.bytes += tensor.bytes;
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return std::isdigit(static_cast<unsigned char>(c)) != 0;
+  });
+}
+
+/// Numbers by value and before names.
+bool component_less(std::string_view a, std::string_view b) {
+  const bool a_number = is_number(a);
+  if (a_number != is_number(b)) return a_number;
+  if (a_number && a.size() != b.size()) return a.size() < b.size();
+  return a < b;
+}
+
+std::vector<std::string_view> components(std::string_view key) {
+  std::vector<std::string_view> parts;
+  std::size_t start = 0;
+  while (parts.size() + 1 < kMaxKeyTreeDepth) {
+    const std::size_t dot = key.find('.', start);
+    if (dot == std::string_view::npos) break;
+    parts.push_back(key.substr(start, dot - start));
+    start = dot + 1;
+  }
+  parts.push_back(key.substr(start));
+  return parts;
+}
+
+}  // namespace
+
+bool is_optimizer_key(std::string_view key) {
+  if (key.starts_with("mp_rank_")) key.remove_prefix(std::min(key.find('/'), key.size() - 1) + 1);
+  if (key.starts_with("chained_")) {
+    const std::size_t dot = key.find('.');
+    if (dot != std::string_view::npos && is_number(key.substr(8, dot - 8)))
+      key.remove_prefix(dot + 1);
+  }
+  return key.starts_with("optimizer.") || key.starts_with("optim.") ||
+         key.starts_with("distrib_optim.");
+}
+
+CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options) try {
+  const Metadata& metadata = reader.metadata();
+  options.keys.check({&metadata});
+  CheckpointSummary summary{.info = reader.info(), .common = reader.common_state()};
+  for (const TensorMetadata& tensor : metadata.tensors) {
+    if (!options.keys(tensor.key)) continue;
+    const TensorSummary& added =
+        summary.tensors.emplace_back(summarize(metadata, tensor, options.chunks));
+    count_tensor(is_optimizer_key(tensor.key) ? summary.optimizer : summary.weights, added);
+  }
+  for (const ObjectMetadata& object : metadata.objects) {
+    if (!options.keys.object(object.key)) continue;
+    summary.objects.push_back({object.key, object.place.length});
+    ++summary.object_total.count;
+    summary.object_total.bytes += object.place.length;
+  }
+  const auto of_optimizer = [](const auto& entry) { return is_optimizer_key(entry.key); };
+  summary.has_optimizer = std::ranges::any_of(metadata.tensors, of_optimizer) ||
+                          std::ranges::any_of(metadata.objects, of_optimizer);
+  summary.readers = describe_readers(
+      {reader.info().format, reader.info().common_file.has_value(), metadata, summary.common});
+  list_files(reader.storage(), "", 0, summary.files);
+  count_unused(reader, summary.files);
+  return summary;
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors) {
+  struct Entry {
+    std::vector<std::string_view> parts;
+    std::size_t tensor;
+  };
+  std::vector<Entry> entries;
+  entries.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    entries.push_back({components(tensors[i].key), i});
+  std::ranges::sort(entries, [](const Entry& a, const Entry& b) {
+    return std::ranges::lexicographical_compare(a.parts, b.parts, component_less);
+  });
+
+  std::vector<KeyTreeRow> rows;
+  std::vector<std::size_t> open;  // the row of each component of the key before
+  std::vector<std::string_view> open_parts;
+  for (const Entry& entry : entries) {
+    const auto [end, ignored] = std::ranges::mismatch(open_parts, entry.parts);
+    open.resize(static_cast<std::size_t>(end - open_parts.begin()));
+    for (std::size_t depth = open.size(); depth < entry.parts.size(); ++depth) {
+      open.push_back(rows.size());
+      rows.push_back({.depth = depth, .name = std::string(entry.parts[depth])});
+    }
+    open_parts = entry.parts;
+    rows[open.back()].leaf = entry.tensor;
+    for (const std::size_t row : open) count_tensor(rows[row].total, tensors[entry.tensor]);
+  }
+  return rows;
+}
+
+}  // namespace dckpt

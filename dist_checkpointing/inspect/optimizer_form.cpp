@@ -1,0 +1,207 @@
+#include "dist_checkpointing/inspect/optimizer_form.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <unordered_map>
+
+#include "dist_checkpointing/inspect/inspect.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/reformulation.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kModelSpace = "fully_sharded_model_space";
+constexpr std::string_view kBucketSpace = "fully_sharded_bucket_space";
+constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;  // of one tensor
+
+/// "optimizer.state.exp_avg.decoder.weight", with or without "chained_0." before it →
+/// "decoder.weight"; empty for other keys.
+std::string_view model_key(std::string_view key) {
+  if (!is_optimizer_key(key)) return {};
+  constexpr std::string_view kState = "optimizer.state.";
+  const std::size_t state = key.find(kState);
+  if (state == std::string_view::npos) return {};
+  const std::size_t dot = key.find('.', state + kState.size());
+  return dot == std::string_view::npos ? std::string_view() : key.substr(dot + 1);
+}
+
+/// Axes in front that Megatron's local tensors lack, each index a cell of its own: of layers that
+/// are stacked, and of experts.
+std::size_t prepended_axes(std::string_view key) {
+  constexpr std::string_view kLayers = ".layers.";
+  const std::size_t layers = key.find(kLayers);
+  const std::size_t next = layers + kLayers.size();
+  const bool stacked = layers != std::string_view::npos && next < key.size() &&
+                       std::isdigit(static_cast<unsigned char>(key[next])) == 0;
+  return (stacked ? 1U : 0U) + (key.find(".experts.") != std::string_view::npos ? 1U : 0U);
+}
+
+/// The shape of the cells if the chunks are those of a regular grid.
+std::optional<Shape> regular_cell(const TensorMetadata& tensor) {
+  if (tensor.flattened_shape || tensor.chunks.size() == 0 || numel(tensor.size) == 0)
+    return std::nullopt;
+  const Shape cell = to_shape(tensor.chunks.sizes(0));
+  for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
+    if (!equal(tensor.chunks.sizes(chunk), cell)) return std::nullopt;
+    for (std::size_t axis = 0; axis < cell.size(); ++axis) {
+      if (tensor.chunks.offsets(chunk)[axis] % cell[axis] != 0 ||
+          tensor.size[axis] % cell[axis] != 0)
+        return std::nullopt;
+    }
+  }
+  return cell;
+}
+
+/// The tensor cut into `cell`s, each one fragment; bytes come from wherever the source has them.
+TensorMetadata reformulated(const TensorMetadata& tensor, const Shape& cell) {
+  TensorMetadata out = tensor;
+  Shape grid = tensor.size;
+  for (std::size_t axis = 0; axis < grid.size(); ++axis) grid[axis] /= cell[axis];
+  if (numel(grid) > kMaxCells) {
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "the tensor would be cut into " +
+                              grouped(static_cast<std::uint64_t>(numel(grid))) + " cells",
+                          {.key = tensor.key});
+  }
+  out.flattened_shape = tensor.size;
+  out.size = reformulated_size(tensor.size, grid);
+  out.chunks = BoxList(out.size.size());
+  out.places.clear();
+  const auto cells = static_cast<std::size_t>(numel(grid));
+  Box chunk{Shape(out.size.size(), 0), Shape(out.size.size(), 1)};
+  chunk.sizes.back() = out.size.back();
+  for (std::size_t i = 0; i < cells; ++i) {
+    out.chunks.push_back(chunk);
+    out.places.push_back(tensor.places[i * tensor.places.size() / cells]);
+    for (std::size_t axis = grid.size(); axis-- > 0;) {
+      if (++chunk.offsets[axis] < grid[axis]) break;
+      chunk.offsets[axis] = 0;
+    }
+  }
+  return out;
+}
+
+/// Whether optimizer tensors hold fragments, or boxes, or both.
+struct Forms {
+  bool any = false;
+  bool fragments = false;
+  bool boxes = false;  ///< of tensors that the optimizer holds for a model tensor
+};
+
+Forms optimizer_forms(const Metadata& metadata) {
+  Forms forms;
+  for (const TensorMetadata& tensor : metadata.tensors) {
+    if (!is_optimizer_key(tensor.key)) continue;
+    forms.any = true;
+    forms.fragments |= tensor.flattened_shape.has_value();
+    forms.boxes |= !tensor.flattened_shape && !model_key(tensor.key).empty();
+  }
+  for (const ObjectMetadata& object : metadata.objects) forms.any |= is_optimizer_key(object.key);
+  return forms;
+}
+
+std::string model_readers(const StoredForm& form) {
+  if (form.format == "torch_dist")
+    return form.common_file ? "Megatron-Core 0.6 and newer, PyTorch DCP"
+                            : "Megatron-Core 0.19 and newer, PyTorch DCP";
+  if (form.format == "zarr") return "Megatron-Core 0.4 to 0.15";
+  if (form.format == "torch")
+    return "Megatron-LM under the same tensor and pipeline parallel sizes";
+  return "PyTorch DCP; no Megatron-Core as torch_dist";
+}
+
+std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
+  const std::string sharding = optimizer_sharding(form.common);
+  if (form.format == "torch")
+    return "Megatron-LM under the same tensor and pipeline parallel sizes";
+  if (form.format == "dcp")
+    return sharding.empty() ? "PyTorch DCP"
+                            : "PyTorch DCP reads it; no Megatron-Core resumes from it before it is "
+                              "torch_dist again";
+  const bool old_common = form.common_file;
+  const std::string none = "no Megatron-Core release";
+  if (sharding == kModelSpace || forms.fragments) {
+    if (form.format == "zarr") return "Megatron-Core 0.8 to 0.15, under any layout";
+    if (old_common && forms.fragments && !forms.boxes)
+      return "Megatron-Core 0.8 to 0.15, under any layout (0.16 and newer refuse flattened state)";
+    return none + ": 0.8 to 0.15 load " + std::string(kModelSpace) +
+           " from the output of `dckpt convert --flattened megatron`, 0.16 and newer not at all";
+  }
+  if (sharding == kBucketSpace)
+    return old_common ? "Megatron-Core 0.6 to 0.14, under the same model parallel sizes" : none;
+  const std::string first = old_common ? "0.15" : "0.19";
+  if (sharding == "fully_reshardable")
+    return "Megatron-Core " + first + " and newer, under any layout";
+  if (sharding == "dp_reshardable")
+    return "Megatron-Core " + first + " and newer, under the same model parallel sizes";
+  if (sharding == "dp_zero_gather_scatter")
+    return "Megatron-Core " + std::string(old_common ? "0.6" : "0.19") +
+           " and newer, under the same model parallel sizes";
+  if (!sharding.empty())
+    return "the releases of Megatron-Core that know the sharding type " + sharding;
+  return "the releases that load the model";
+}
+
+}  // namespace
+
+std::string optimizer_sharding(const Value& common) {
+  const auto text = [](const Value* dict, const char* name) -> std::string {
+    const Value* const value = dict != nullptr && dict->is_dict() ? dict->find(name) : nullptr;
+    return value != nullptr && value->is_str() ? value->as_str() : "";
+  };
+  if (!common.is_dict()) return "";
+  const Value* const optimizer = common.find("optimizer");
+  std::string found = text(optimizer, "param_state_sharding_type");
+  if (found.empty() && optimizer != nullptr && optimizer->is_dict()) {  // a chain of optimizers
+    for (const auto& [number, member] : optimizer->as_dict()) {
+      if (found.empty()) found = text(&member, "param_state_sharding_type");
+    }
+  }
+  return found.empty() ? text(common.find("content_metadata"), "distrib_optim_sharding_type")
+                       : found;
+}
+
+std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
+                                        bool fragments_lost) {
+  const std::string sharding = optimizer_sharding(common);
+  const Forms forms = optimizer_forms(metadata);
+  if (sharding == kBucketSpace && fragments_lost && forms.any && !forms.fragments) {
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "the optimizer's state is in bucket space (fully_sharded_bucket_space), "
+                          "whose fragments cannot be flattened anew; write it as boxes (flattened: "
+                          "boxes), or leave the optimizer out (--exclude 'optimizer.*')");
+  }
+  if (sharding != kModelSpace) return 0;
+  std::unordered_map<std::string_view, const TensorMetadata*> models;
+  for (const TensorMetadata& tensor : metadata.tensors) models.emplace(tensor.key, &tensor);
+  std::size_t count = 0;
+  std::vector<TensorMetadata> out = metadata.tensors;
+  for (TensorMetadata& tensor : out) {
+    const std::string_view key = model_key(tensor.key);
+    if (tensor.flattened_shape || key.empty()) continue;
+    if (numel(tensor.size) == 0) continue;
+    const auto model = models.find(key);
+    std::optional<Shape> cell;
+    if (model != models.end() && equal(model->second->size, tensor.size))
+      cell = regular_cell(*model->second);
+    if (!cell) cell = regular_cell(tensor).value_or(tensor.size);
+    std::fill_n(cell->begin(), std::min(prepended_axes(key), cell->size()), 1);
+    tensor = reformulated(tensor, *cell);
+    ++count;
+  }
+  metadata.tensors = std::move(out);
+  return count;
+}
+
+std::vector<std::string> describe_readers(const StoredForm& form) {
+  std::vector<std::string> sentences{"the model loads in: " + model_readers(form)};
+  const Forms forms = optimizer_forms(form.metadata);
+  if (forms.any)
+    sentences.push_back("the optimizer continues in: " + optimizer_readers(form, forms));
+  return sentences;
+}
+
+}  // namespace dckpt

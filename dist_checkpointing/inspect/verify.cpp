@@ -1,0 +1,311 @@
+#include "dist_checkpointing/inspect/verify.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+
+#include "dist_checkpointing/integrity.h"
+#include "mapping/base/checked.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/hash.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/validate.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/storage/hashed_file.h"
+
+namespace dckpt {
+namespace {
+
+/// Chunks and stored bytes that one thread checks in a row, with the file opened once.
+constexpr std::size_t kTaskChunks = 4096;
+constexpr std::uint64_t kTaskBytes = std::uint64_t{256} << 20;
+
+using Problems = std::vector<CheckpointError>;
+
+/// Runs one check; a CheckpointError becomes a problem. Returns whether there was none.
+template <typename Check>
+bool attempt(Problems& problems, const ErrorContext& context, Check&& check) {
+  try {
+    check();
+    return true;
+  } catch (const CheckpointError& error) {
+    problems.push_back(error.with(context));
+    return false;
+  }
+}
+
+struct ChunkRef {
+  std::uint32_t tensor;
+  std::uint32_t chunk;
+};
+
+class Verifier {
+ public:
+  Verifier(const CheckpointReader& reader, const VerifyOptions& options)
+      : reader_(reader), metadata_(reader.metadata()), options_(options) {}
+
+  VerifyReport run() {
+    report_.deep = options_.deep;
+    report_.tensors = metadata_.tensors.size();
+    report_.objects = metadata_.objects.size();
+    check_files();
+    check_coverage();
+    if (const auto problem = problem_of_paths(metadata_)) report_.problems.push_back(*problem);
+    check_ranges_apart();
+    read_manifest();
+    progress_.emplace(options_.progress, total_bytes());
+    check_chunks();
+    check_objects();
+    check_common();
+    check_manifest();
+    return std::move(report_);
+  }
+
+ private:
+  /// Every data file is a regular file; remembers their sizes.
+  void check_files() {
+    report_.files = metadata_.files.size();
+    file_sizes_.resize(metadata_.files.size());
+    for (std::size_t i = 0; i < metadata_.files.size(); ++i) {
+      const std::string& name = metadata_.files[i];
+      attempt(report_.problems, {.file = name},
+              [&] { file_sizes_[i] = reader_.storage().open(name)->size(); });
+    }
+  }
+
+  void check_coverage() {
+    for (const TensorMetadata& tensor : metadata_.tensors) {
+      for (const Problem& problem : validate_coverage(tensor)) {
+        const ErrorCode code =
+            problem.kind == Problem::Kind::kMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt;
+        report_.problems.emplace_back(code, problem.message, ErrorContext{.key = tensor.key});
+      }
+    }
+  }
+
+  /// In files of concatenated records (DCP) no two records share bytes. Other formats may store two
+  /// tensors in one place.
+  void check_ranges_apart() {
+    if (reader_.info().format != "torch_dist" && reader_.info().format != "dcp") return;
+    struct Range {
+      Place place;
+      const std::string* key;
+    };
+    std::vector<Range> ranges;
+    for (const TensorMetadata& tensor : metadata_.tensors) {
+      for (const Place& place : tensor.places) ranges.push_back({place, &tensor.key});
+    }
+    for (const ObjectMetadata& object : metadata_.objects)
+      ranges.push_back({object.place, &object.key});
+    static const std::string kCommonState = "the common state";
+    if (reader_.info().common_place)
+      ranges.push_back({*reader_.info().common_place, &kCommonState});
+    std::ranges::sort(ranges, {}, [](const Range& range) {
+      return std::pair(range.place.file, range.place.offset);
+    });
+    for (std::size_t i = 1; i < ranges.size(); ++i) {
+      const Range& before = ranges[i - 1];
+      const Range& after = ranges[i];
+      if (before.place.file != after.place.file ||
+          after.place.offset - before.place.offset >= before.place.length ||
+          after.place.length == 0)
+        continue;
+      report_.problems.emplace_back(
+          ErrorCode::kCorrupt, "its record shares bytes with the record of " + quoted(*before.key),
+          ErrorContext{.key = *after.key,
+                       .file = metadata_.files[after.place.file],
+                       .offset = after.place.offset});
+    }
+  }
+
+  bool file_is_there(const Place& place) const { return file_sizes_[place.file].has_value(); }
+
+  void check_inside_file(const Place& place) const {
+    const std::uint64_t size = *file_sizes_[place.file];
+    if (range_fits(place.offset, place.length, size)) return;
+    throw CheckpointError(ErrorCode::kCorrupt, "its " + grouped(place.length) +
+                                                   " bytes are not inside the file, which has " +
+                                                   grouped(size) + "; was the file cut?");
+  }
+
+  /// Chunks in the order of their files and offsets, in tasks of bounded size.
+  void check_chunks() {
+    std::vector<std::vector<ChunkRef>> by_file(metadata_.files.size());
+    for (std::uint32_t t = 0; t < metadata_.tensors.size(); ++t) {
+      const auto& places = metadata_.tensors[t].places;
+      report_.chunks += places.size();
+      for (std::uint32_t c = 0; c < places.size(); ++c) {
+        if (file_is_there(places[c])) by_file[places[c].file].push_back({t, c});
+      }
+    }
+    const auto place = [&](const ChunkRef& ref) -> const Place& {
+      return metadata_.tensors[ref.tensor].places[ref.chunk];
+    };
+    std::vector<std::span<const ChunkRef>> tasks;
+    for (std::vector<ChunkRef>& refs : by_file) {
+      std::ranges::sort(refs, {}, [&](const ChunkRef& ref) { return place(ref).offset; });
+      std::size_t begin = 0;
+      std::uint64_t bytes = 0;
+      for (std::size_t i = 0; i < refs.size(); ++i) {
+        bytes += std::min(place(refs[i]).length, kTaskBytes);
+        const bool full = i + 1 - begin >= kTaskChunks || bytes >= kTaskBytes;
+        if (i + 1 < refs.size() && (!full || hashes(metadata_.files[place(refs[i]).file])))
+          continue;
+        tasks.emplace_back(refs.data() + begin, i + 1 - begin);
+        begin = i + 1;
+        bytes = 0;
+      }
+    }
+    std::vector<Problems> problems(tasks.size());
+    std::vector<std::size_t> unchecked(tasks.size());
+    std::vector<std::string> digests(tasks.size());
+    parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
+      const std::string& name = metadata_.files[place(tasks[i].front()).file];
+      attempt(problems[i], {.file = name}, [&] {
+        const std::unique_ptr<ReadableFile> opened = reader_.storage().open(name);
+        const auto check = [&](const ReadableFile& file) {
+          for (const ChunkRef& ref : tasks[i]) {
+            const TensorMetadata& tensor = metadata_.tensors[ref.tensor];
+            attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset},
+                    [&] { unchecked[i] += check_chunk(ref, file) ? 0 : 1; });
+            progress_->add(place(ref).length);
+          }
+        };
+        if (!hashes(name)) return check(*opened);
+        HashedFile hashed(*opened);
+        check(hashed);
+        digests[i] = hashed.finish_hex();
+      });
+    });
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (!digests[i].empty())
+        digests_.emplace(metadata_.files[place(tasks[i].front()).file], digests[i]);
+    }
+    for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
+    for (const std::size_t count : unchecked) report_.chunks_without_checksum += count;
+  }
+
+  /// Whether a file is compared with the manifest: then it is read once, for all checksums, from
+  /// front to back.
+  bool hashes(const std::string& file) const { return options_.deep && listed_.contains(file); }
+
+  /// Returns false if a deep check found no checksum.
+  bool check_chunk(const ChunkRef& ref, const ReadableFile& file) const {
+    const TensorMetadata& tensor = metadata_.tensors[ref.tensor];
+    check_inside_file(tensor.places[ref.chunk]);
+    const ChunkPayload payload = reader_.locate(ref.tensor, ref.chunk, file);
+    if (payload.dtype != tensor.properties.dtype) {
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "the metadata say " + std::string(to_string(tensor.properties.dtype)) +
+                                ", the chunk holds " + std::string(to_string(payload.dtype)));
+    }
+    return !options_.deep || reader_.check_chunk(ref.tensor, ref.chunk, file);
+  }
+
+  void check_objects() {
+    for (std::size_t i = 0; i < metadata_.objects.size(); ++i) {
+      const ObjectMetadata& object = metadata_.objects[i];
+      if (!file_is_there(object.place)) continue;
+      attempt(report_.problems,
+              {.key = object.key,
+               .file = metadata_.files[object.place.file],
+               .offset = object.place.offset},
+              [&] {
+                check_inside_file(object.place);
+                reader_.object(i);
+                if (options_.deep && !reader_.check_object(i)) ++report_.objects_without_checksum;
+              });
+      progress_->add(object.place.length);
+    }
+  }
+
+  void check_common() {
+    const CheckpointInfo& info = reader_.info();
+    ErrorContext context{.file = info.common_file};
+    if (info.common_place)
+      context = {.key = "common state",
+                 .file = metadata_.files[info.common_place->file],
+                 .offset = info.common_place->offset};
+    attempt(report_.problems, context, [&] {
+      reader_.common_state();
+      if (!options_.deep || !context.file) return;
+      const std::unique_ptr<ReadableFile> file = reader_.storage().open(*context.file);
+      const bool compared = info.common_place ? check_torch_file(*file, info.common_place->offset,
+                                                                 info.common_place->length)
+                                              : check_torch_file(*file, 0, file->size());
+      if (!compared) ++report_.objects_without_checksum;
+    });
+  }
+
+  void read_manifest() {
+    const Storage& storage = reader_.storage();
+    std::optional<IntegrityManifest> manifest;
+    attempt(report_.problems, {.file = kIntegrityFile},
+            [&] { manifest = find_integrity_manifest(storage); });
+    manifest_ = manifest.value_or(IntegrityManifest{});
+    for (const IntegrityManifest::Entry& entry : manifest_.files) {
+      const std::optional<FileInfo> file = storage.stat(entry.name);
+      if (file) manifest_bytes_ += file->size;
+      listed_.insert(entry.name);
+    }
+    if (manifest)
+      attempt(report_.problems, {.file = kIntegrityFile},
+              [&] { entries_of(manifest_, files_of(reader_)); });
+    report_.manifest_files = manifest_.files.size();
+  }
+
+  /// That the files are there; if deep, that they have the digests.
+  void check_manifest() {
+    std::vector<Problems> problems(manifest_.files.size());
+    parallel_for(manifest_.files.size(), options_.threads, [&](std::size_t i) {
+      const IntegrityManifest::Entry& entry = manifest_.files[i];
+      attempt(problems[i], {.file = entry.name}, [&] {
+        const std::unique_ptr<ReadableFile> file = reader_.storage().open(entry.name);
+        if (!options_.deep) return;
+        const auto known = digests_.find(entry.name);
+        const std::string found = known == digests_.end() ? file_sha256(*file) : known->second;
+        progress_->add(file->size());
+        if (found == entry.sha256) return;
+        throw CheckpointError(ErrorCode::kCorrupt,
+                              "hash mismatch: integrity.json expects SHA-256 " +
+                                  entry.sha256.substr(0, 16) + "…, the file has " +
+                                  found.substr(0, 16) + "…");
+      });
+    });
+    for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
+  }
+
+  std::uint64_t total_bytes() {
+    for (const TensorMetadata& tensor : metadata_.tensors) {
+      for (const Place& place : tensor.places) report_.bytes += place.length;
+    }
+    for (const ObjectMetadata& object : metadata_.objects) report_.bytes += object.place.length;
+    return report_.bytes + (options_.deep ? manifest_bytes_ : 0);
+  }
+
+  const CheckpointReader& reader_;
+  const Metadata& metadata_;
+  const VerifyOptions& options_;
+  VerifyReport report_;
+  std::vector<std::optional<std::uint64_t>> file_sizes_;  // empty for files that cannot be opened
+  IntegrityManifest manifest_;                            // empty if there is none
+  std::uint64_t manifest_bytes_ = 0;
+  std::set<std::string> listed_;                // in it
+  std::map<std::string, std::string> digests_;  // of files that were read for their checksums
+  std::optional<ProgressCounter> progress_;
+};
+
+}  // namespace
+
+VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options) try {
+  return Verifier(reader, options).run();
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

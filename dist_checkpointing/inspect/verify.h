@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dist_checkpointing/progress.h"
+#include "mapping/base/error.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+struct VerifyOptions {
+  /// Also read every byte: checksums of chunks, objects and the common state, and the digests of
+  /// integrity.json.
+  bool deep = false;
+  int threads = 2;
+  Progress progress{};  ///< of the deep part
+};
+
+/// What was looked at, and everything that was found wrong.
+struct VerifyReport {
+  /// In the order of the checks: files, coverage, chunks, objects, common state, manifest. Each
+  /// names its key, file and offset where it has one.
+  std::vector<CheckpointError> problems;
+  bool deep = false;
+  std::size_t files = 0;
+  std::size_t tensors = 0;
+  std::size_t chunks = 0;
+  std::size_t objects = 0;
+  std::uint64_t bytes = 0;  ///< stored bytes of chunks and objects
+  std::size_t chunks_without_checksum =
+      0;  ///< deep: nothing was recorded that their bytes could be compared with
+  std::size_t objects_without_checksum = 0;
+  std::size_t manifest_files = 0;  ///< listed in integrity.json; deep: compared with it
+
+  bool ok() const noexcept { return problems.empty(); }
+};
+
+/// Checks an open checkpoint and collects all problems instead of stopping at the first. Always:
+/// every data file is there, every chunk lies inside its file and its tensor and holds what the
+/// metadata say, the chunks cover each tensor exactly, planner_data names nothing that is not
+/// stored, objects and common state can be decoded, the manifest can be read, its files are there,
+/// and it lists all that is read. Throws only what is no property of the checkpoint (out of
+/// memory).
+VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options = {});
+
+}  // namespace dckpt

@@ -1,0 +1,286 @@
+// How ranks load together: each reads what it wants by itself. Everything that can be wrong with
+// names, shapes and files is found out and agreed upon before the first tensor byte moves; what the
+// ranks exchange is errors, and the keys they ask for when the strict mode needs them.
+
+#include "dist_checkpointing/load/load.h"
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "configs/policy.h"
+#include "dist_checkpointing/common_state.h"
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/load/fill.h"
+#include "dist_checkpointing/load/key_choice.h"
+#include "dist_checkpointing/load/key_groups.h"
+#include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/stored_keys.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/same_on_all_ranks.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
+#include "strategies/comm/agree.h"
+#include "strategies/comm/heartbeat.h"
+#include "strategies/contract/registry.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::size_t kShownPaths = 10;
+
+std::unique_ptr<CheckpointReader> open_for_load(const std::filesystem::path& path,
+                                                const LoadOptions& options) {
+  if (options.strategy != "auto") find_load_strategy(options.strategy);
+  auto reader = open_checkpoint(path);
+  if (options.strategy != "auto" && options.strategy != reader->info().format) {
+    throw CheckpointError(ErrorCode::kMismatch,
+                          "the checkpoint has the format '" + reader->info().format +
+                              "', but load.strategy asks for " + dckpt::quoted(options.strategy) +
+                              "; 'auto' takes what is there",
+                          {.file = path.string()});
+  }
+  return reader;
+}
+
+/// Which save has made the checkpoint: the same for copies of it on several disks, another one if
+/// the latest has changed while the ranks looked for it.
+std::string origin_of(const CheckpointReader& reader) {
+  const Metadata& metadata = reader.metadata();
+  const StorageMeta made = metadata.storage_meta.value_or(StorageMeta{});
+  return "saved as " + made.checkpoint_id.value_or("unknown") + ", id " +
+         made.save_id.value_or("unknown") + ", tensors " + grouped(metadata.tensors.size()) +
+         ", objects " + grouped(metadata.objects.size());
+}
+
+/// Options decide what the ranks exchange: with different ones they would wait for each other.
+void require_same_call(const CheckpointReader& reader, const LoadOptions& options,
+                       Communicator& comm) {
+  if (comm.size() == 1) return;
+  const std::array<SharedArgument, 2> arguments{
+      {{"options", to_yaml(Policy{.load = options})}, {"checkpoints", origin_of(reader)}}};
+  require_same(comm, "load", arguments);
+}
+
+/// Values that a load leaves as they were are no silent matter.
+void tell(const LoadReport& report, const Communicator& comm) {
+  if (comm.rank() != 0 || report.kept.empty()) return;
+  log_warning("the checkpoint's common state does not have " +
+              quoted_list(report.kept, kShownPaths) + "; the state keeps its values");
+}
+
+bool is_plain_dcp(const CheckpointReader& reader, const Value& common) {
+  return reader.info().format == "dcp" && common.is_none();
+}
+
+/// Options that would have to be ignored are an error: `useless` are the fields that differ from
+/// their defaults.
+void refuse_useless(const std::string& what,
+                    const std::vector<std::pair<bool, const char*>>& useless) {
+  std::vector<std::string> fields;
+  for (const auto& [is_set, field] : useless) {
+    if (is_set) fields.emplace_back(field);
+  }
+  if (fields.empty()) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        what + ", so " + quoted_list(fields, fields.size()) +
+                            " would have no effect; leave the default");
+}
+
+/// A load of all that is stored, under the names that are stored.
+void refuse_requests(const LoadOptions& options,
+                     std::vector<std::pair<bool, const char*>> useless = {}) {
+  const LoadOptions usual;
+  useless.insert(useless.end(),
+                 {{options.strict != usual.strict, "load.strict"},
+                  {!options.allow_shape_mismatch.empty(), "load.allow_shape_mismatch"},
+                  {options.padding != usual.padding, "load.padding"},
+                  {!options.rename.empty(), "load.rename"},
+                  {options.objects != usual.objects, "load.objects"},
+                  {!options.validate_access_integrity, "load.validate_access_integrity"}});
+  refuse_useless("a load without a state dict takes what is stored as it is stored", useless);
+}
+
+/// All of a stored tensor, without data.
+ShardedTensor whole_tensor(const TensorMetadata& tensor) {
+  return ShardedTensor::whole(tensor.key,
+                              Tensor::described(tensor.properties.dtype, tensor.global_shape()));
+}
+
+}  // namespace
+
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options,
+                Communicator& comm) {
+  LoadPlanner once;
+  return load(state, path, options, comm, once);
+}
+
+namespace {
+
+LoadReport load_into(StateDict& state, const std::filesystem::path& path,
+                     const LoadOptions& options, Communicator& comm, LoadPlanner& planner,
+                     Leaves leaves) {
+  if (state.is_none()) state = Value::dict();  // what StateDict() is
+  std::unique_ptr<CheckpointReader> reader;
+  std::optional<StoredKeys> keys;
+  Value common;
+  Heartbeat(comm).agree("opening the checkpoint", [&] {
+    reader = open_for_load(path, options);
+    if (options.verify == Verify::kSha256)
+      verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
+    keys.emplace(reader->metadata(), options.rename);
+    common = reader->common_state();
+    if (!is_plain_dcp(*reader, common)) {
+      refuse_useless("the checkpoint is no plain DCP directory",
+                     {{options.allow_partial_load, "load.allow_partial_load"}});
+    }
+  });
+  require_same_call(*reader, options, comm);
+  LoadReport report;
+  const LoadContext context{*reader, *keys, options, comm, report, &planner, leaves};
+  if (is_plain_dcp(*reader, common)) {
+    load_dcp(context, state);
+  } else {
+    load_megatron(context, std::move(common), state);
+  }
+  tell(report, comm);
+  return report;
+}
+
+}  // namespace
+
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options,
+                Communicator& comm, LoadPlanner& planner) try {
+  return load_into(state, path, options, comm, planner, Leaves::kDescribed);
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+LoadReport load_plain(StateDict& state, const std::filesystem::path& path,
+                      const LoadOptions& options, Communicator& comm) try {
+  LoadPlanner once;
+  return load_into(state, path, options, comm, once, Leaves::kPlain);
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+LoadReport load_plain(StateDict& state, const std::filesystem::path& path,
+                      const LoadOptions& options) {
+  const auto alone = single_rank();
+  return load_plain(state, path, options, *alone);
+}
+
+LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options) {
+  const auto alone = single_rank();
+  return load(state, path, options, *alone);
+}
+
+StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys,
+                          const LoadOptions& options, Communicator& comm) try {
+  std::unique_ptr<CheckpointReader> reader;
+  std::optional<StoredKeys> stored;
+  std::vector<PlacedKey> chosen;
+  std::vector<std::pair<KeyPath, Value>> leaves;
+  TensorRequest request;
+  agree(comm, "choosing what to load", [&] {
+    refuse_requests(options);
+    reader = open_for_load(path, options);
+    if (options.verify == Verify::kSha256)
+      verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
+    stored.emplace(reader->metadata(), options.rename);
+    std::set<std::string> unused;
+    chosen = choose_keys(reader->metadata(), keys, unused);
+    if (!unused.empty() && !options.allow_partial_load) {
+      throw CheckpointError(ErrorCode::kMismatch,
+                            "Missing key in checkpoint state_dict (load.allow_partial_load goes on "
+                            "without such keys):" +
+                                table_of_unknown(unused, stored->names()));
+    }
+    TensorRequestBuilder builder(*reader, *stored, options);
+    for (const PlacedKey& entry : chosen) {
+      const auto tensor = stored->tensor(entry.key);
+      leaves.emplace_back(
+          entry.path,
+          tensor ? Value(builder.add(whole_tensor(reader->metadata().tensors[*tensor]))) : Value());
+    }
+    request = builder.finish();
+  });
+  require_same_call(*reader, options, comm);
+  fill_destinations(*reader, request, options, comm);
+  std::vector<std::uint32_t> objects;
+  for (const PlacedKey& entry : chosen) {
+    if (const auto object = stored->object(entry.key)) objects.push_back(*object);
+  }
+  const auto values = fetch_objects(*reader, objects, options, comm);
+  StateDict state;
+  agree(comm, "putting the state together", [&] {
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      if (const auto object = stored->object(chosen[i].key)) leaves[i].second = values.at(*object);
+    }
+    state = unflatten_state_dict(leaves);
+  });
+  return state;
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys,
+                          const LoadOptions& options) {
+  const auto alone = single_rank();
+  return load_state_dict(path, keys, options, *alone);
+}
+
+StateDict load_common_state(const std::filesystem::path& path) try {
+  return open_checkpoint(path)->common_state();
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+std::optional<Value> load_content_metadata(const std::filesystem::path& path) try {
+  const Value common = load_common_state(path);
+  const Value* const found = common.is_dict() ? common.find(kContentMetadataKey) : nullptr;
+  if (found == nullptr || found->is_none()) return std::nullopt;
+  return *found;
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+StateDict load_sharded_metadata(const std::filesystem::path& path) try {
+  const auto reader = open_checkpoint(path);
+  Value state = Value::dict();
+  for (const TensorMetadata& tensor : reader->metadata().tensors) {
+    state[tensor.key] = whole_tensor(tensor);
+  }
+  for (const ObjectMetadata& object : reader->metadata().objects) {
+    const auto cell = ShardedObject::parse_unique_key(object.key);
+    state[object.key] =
+        cell ? Value(*cell) : Value();  // a plain DCP directory has values under their paths
+  }
+  return state;
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options) try {
+  refuse_requests(options, {{options.allow_partial_load, "load.allow_partial_load"},
+                            {options.parallel.enabled, "load.parallel"}});
+  const auto reader = open_for_load(path, options);
+  if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
+  const StoredKeys keys(reader->metadata(), {});
+  TensorRequestBuilder builder(*reader, keys, options);
+  Value state = Value::dict();
+  for (const TensorMetadata& tensor : reader->metadata().tensors) {
+    state[tensor.key] = builder.add(whole_tensor(tensor));
+  }
+  fill_destinations(*reader, builder.finish(), options, *single_rank());
+  return state;
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,700 @@
+#include "dist_checkpointing/rewrite/convert.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "configs/rename.h"
+#include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/load/stored_keys.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/staging_token.h"
+#include "dist_checkpointing/training_root/target_path.h"
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/global_plan.h"
+#include "mapping/planning/reshard.h"
+#include "mapping/planning/validate.h"
+#include "mapping/state/flatten.h"
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/tree.h"
+#include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/formats/dcp/metadata_writer.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/storage/posix.h"
+#include "strategies/storage/publish.h"
+#include "strategies/tensor_io/read_tensors.h"
+#include "strategies/torch_dist/reader.h"
+#include "strategies/torch_dist/writer.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kLargestPiece = std::uint64_t{16} << 20;
+constexpr std::uint64_t kSmallestPiece = std::uint64_t{64} << 10;
+
+/// An object to write: one of the source, or bytes that were made here.
+struct ObjectSource {
+  std::size_t position = 0;
+  std::optional<Bytes> bytes{};
+};
+
+/// What goes where: the result of looking at the source, before anything is written.
+struct Contents {
+  Metadata metadata;  ///< tensors and objects that are kept, under their names in the result
+  std::vector<std::size_t> tensor_of;  ///< positions in the source
+  std::vector<ObjectSource> object_of;
+  std::optional<Bytes> common_file;    ///< for Compat::kMegatron
+  std::optional<Bytes> common_object;  ///< for the others
+};
+
+class Conversion {
+ public:
+  Conversion(const std::filesystem::path& source, const std::filesystem::path& destination,
+             const ConvertOptions& options)
+      : options_(options),
+        target_(split_target(destination)),
+        reader_(open_checkpoint(source, {.iteration = options.iteration})) {
+    report_.source = resolve_checkpoint(source, {.iteration = options.iteration});
+    report_.destination = destination;
+    report_.from = reader_->info().format;
+    choose_target();
+    share_memory();
+  }
+
+  ConvertReport run() {
+    if (options_.dry_run) require_free_name();
+    if (options_.verify_integrity) verify_integrity(*reader_, 0, 1, read_threads());
+    select();
+    check_coverage();
+    rename();
+    collect_common();
+    if (options_.flattened == FlattenedForm::kMegatron) reformulate();
+    const ReshardOptions reshard{options_.ranks, options_.flattened};
+    plans_ = plan_reshard(contents_.metadata, reshard);
+    if (contents_.common_object) add_common_item();
+    // Objects of one key can come from any format; chunks were checked in the source already.
+    plan_ = plan_global_save(plans_, {.kind = PlannerKind::kDefault, .validate = false});
+    describe();
+    measure();
+    if (options_.dry_run) return std::move(report_);
+    if (options_.check_source && !options_.verify_integrity) check_manifest();
+    write();
+    return std::move(report_);
+  }
+
+ private:
+  void choose_target() {
+    if (!options_.from.empty() && options_.from != report_.from) {
+      throw CheckpointError(ErrorCode::kMismatch,
+                            "the checkpoint has the format " + dckpt::quoted(report_.from) +
+                                ", but load.strategy asks for " + dckpt::quoted(options_.from));
+    }
+    if (report_.from == "torch" && std::filesystem::is_directory(report_.source)) {
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "tensors of rank folders (mp_rank_*) cannot be converted: they would have to be joined "
+          "into the model's own tensors, which this version does not "
+          "do, and no Megatron finds the keys as they are; load and save the checkpoint with "
+          "Megatron, or take single tensors out with dckpt extract",
+          {.file = report_.source.string()});
+    }
+    report_.to = !options_.to.empty()               ? options_.to
+                 : !options_.compat                 ? report_.from
+                 : *options_.compat == Compat::kDcp ? "dcp"
+                                                    : "torch_dist";
+    if (report_.to != "torch_dist" && report_.to != "dcp") {
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "checkpoints can be written as 'torch_dist' or 'dcp', not as " +
+              dckpt::quoted(report_.to) +
+              (options_.to.empty() ? " (the source's format); name one of them" : ""));
+    }
+    compat_ = options_.compat.value_or(to_dcp() ? Compat::kDcp : Compat::kMegatron);
+    if ((compat_ == Compat::kDcp) != to_dcp()) {
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          "the format " + dckpt::quoted(report_.to) + " and compat " +
+              dckpt::quoted(to_string(compat_)) + " contradict each other; " +
+              (to_dcp() ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
+                        : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core "
+                          "compat 'megatron' or 'megatron-0.19'"));
+    }
+    if (to_dcp() && options_.flattened == FlattenedForm::kMegatron) {
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "only Megatron-Core reads its flattened form, and not from plain DCP; "
+                            "leave flattened at 'boxes', or write 'torch_dist'");
+    }
+  }
+
+  bool to_dcp() const { return report_.to == "dcp"; }
+  bool from_dcp() const { return report_.from == "dcp"; }
+  int read_threads() const { return options_.read_threads.value_or(options_.io.threads); }
+
+  bool kept(const std::string& key) const { return options_.keys(key); }
+
+  bool kept_object(const std::string& unique_key) const { return options_.keys.object(unique_key); }
+
+  void select() {
+    const Metadata& source = reader_->metadata();
+    options_.keys.check({&source});
+    Metadata& metadata = contents_.metadata;
+    metadata.files = source.files;
+    metadata.storage_meta = source.storage_meta;
+    metadata.version = source.version;
+    for (std::size_t i = 0; i < source.tensors.size(); ++i) {
+      report_.chunks_before += source.tensors[i].chunks.size();
+      if (!kept(source.tensors[i].key)) continue;
+      metadata.tensors.push_back(source.tensors[i]);
+      contents_.tensor_of.push_back(i);
+    }
+    for (std::size_t i = 0; i < source.objects.size(); ++i) {
+      if (!kept_object(source.objects[i].key)) continue;
+      metadata.objects.push_back(source.objects[i]);
+      contents_.object_of.push_back({i});
+    }
+    report_.left_out = source.tensors.size() + source.objects.size() - metadata.tensors.size() -
+                       metadata.objects.size();
+    if (from_dcp()) require_paths(source);
+    std::unordered_set<std::string_view> keys;
+    for (const TensorMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
+    for (const ObjectMetadata& object : metadata.objects) keys.insert(object.key);
+    for (const auto& path : source.paths) {
+      if (keys.contains(path.first)) metadata.paths.push_back(path);
+    }
+    for (const auto& path : source.common_paths) {
+      if (kept_object(path.first)) metadata.common_paths.push_back(path);
+    }
+  }
+
+  /// Paths decide where plain values go.
+  static void require_paths(const Metadata& source) {
+    if (const auto problem = problem_of_paths(source)) throw *problem;
+  }
+
+  void rename() {
+    if (options_.rename.empty()) return;
+    const KeyRenamer renamer(options_.rename);
+    std::unordered_map<std::string, std::string> stored_as{{kCommonStateKey, kCommonStateKey}};
+    ProblemList ambiguous;
+    const auto renamed = [&](const std::string& key, bool object) {
+      std::string name = object ? renamed_object(renamer, key) : renamer(key);
+      const auto [first, inserted] = stored_as.try_emplace(name, key);
+      if (!inserted)
+        ambiguous.add(dckpt::quoted(first->second) + " and " + dckpt::quoted(key) +
+                      " both become " + dckpt::quoted(name));
+      return name;
+    };
+    Metadata& metadata = contents_.metadata;
+    std::unordered_map<std::string, std::string> names;
+    for (TensorMetadata& tensor : metadata.tensors) {
+      std::string name = renamed(tensor.key, false);
+      names.emplace(std::exchange(tensor.key, name), name);
+    }
+    for (ObjectMetadata& object : metadata.objects) {
+      std::string name = renamed(object.key, true);
+      names.emplace(std::exchange(object.key, name), name);
+    }
+    for (auto& [key, path] : metadata.paths) {
+      const std::string& name = names.at(key);
+      if (name != key) path = renamed_path(path, name);
+      key = name;
+    }
+    for (auto& [key, path] : metadata.common_paths) {
+      std::string name = renamed(key, true);
+      names.emplace(std::exchange(key, name), name);
+    }
+    ambiguous.raise_if_any(ErrorCode::kMismatch,
+                           "the rules for renaming give several stored keys the same name:");
+    const auto changed =
+        std::ranges::count_if(names, [](const auto& entry) { return entry.first != entry.second; });
+    report_.remarks.push_back(grouped(static_cast<std::uint64_t>(changed)) + " keys were renamed");
+  }
+
+  /// A path that has a step for each part of its key gets one for each part of the new key, with
+  /// list positions where it had some, counted from the end.
+  static KeyPath renamed_path(const KeyPath& path, const std::string& name) {
+    const auto has_dot = [](const PathElement& step) {
+      return std::holds_alternative<std::string>(step) &&
+             std::get<std::string>(step).find('.') != std::string::npos;
+    };
+    if (path.size() < 2 || std::ranges::any_of(path, has_dot)) return {name};
+    const std::vector<std::string> parts = split(name, '.');
+    KeyPath renamed(parts.begin(), parts.end());
+    for (std::size_t i = 1; i <= std::min(path.size(), renamed.size()); ++i) {
+      const PathElement& before = path[path.size() - i];
+      if (std::holds_alternative<std::int64_t>(before) &&
+          parts[parts.size() - i] == std::to_string(std::get<std::int64_t>(before)))
+        renamed[renamed.size() - i] = before;
+    }
+    return renamed;
+  }
+
+  void reformulate() {
+    const Value common = plain_common_ ? *plain_common_ : reader_->common_state();
+    const std::size_t changed =
+        reformulate_optimizer_state(contents_.metadata, common, report_.from == "zarr");
+    if (changed > 0)
+      report_.remarks.push_back(
+          grouped(changed) +
+          " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
+  }
+
+  void check_coverage() const {
+    std::string message;
+    std::size_t count = 0;
+    for (const TensorMetadata& tensor : contents_.metadata.tensors) {
+      for (const Problem& problem : validate_coverage(tensor)) {
+        if (++count <= 10) message += "\n  " + dckpt::quoted(tensor.key) + ": " + problem.message;
+      }
+    }
+    if (count == 0) return;
+    if (count > 10) message += "\n  … and " + grouped(count - 10) + " more";
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "the stored chunks do not make up the tensors:" + message +
+                              "\n(leave these tensors out to convert the rest)",
+                          {.file = report_.source.string()});
+  }
+
+  /// The common state in the form that the target wants; bytes are carried over unchanged where
+  /// both sides use the same form.
+  void collect_common() {
+    if (!to_dcp() && from_dcp()) move_plain_objects();
+    if (to_dcp() && !from_dcp()) restore_plain_objects();
+    const bool as_file = compat_ == Compat::kMegatron;
+    const CheckpointInfo& info = reader_->info();
+    if (!plain_common_ && as_file && info.common_file) {
+      contents_.common_file = carried(*info.common_file, {});
+      return;
+    }
+    if (!plain_common_ && !as_file && info.common_place && to_dcp() == from_dcp()) {
+      contents_.common_object =
+          carried(reader_->metadata().files[info.common_place->file], info.common_place);
+      return;
+    }
+    Value common = plain_common_ ? *plain_common_ : reader_->common_state();
+    if (common.is_none()) {
+      if (to_dcp()) return;
+      common = Value::dict();
+    }
+    if (as_file) {
+      contents_.common_file = save_torch_file(common);
+      if (info.common_place)
+        report_.remarks.push_back(
+            "the common state moved from an object into common.pt, which every Megatron reads");
+    } else {
+      contents_.common_object = stored_object(common);
+      if (info.common_file)
+        report_.remarks.push_back("the common state moved from common.pt into the object " +
+                                  std::string(kCommonStateKey));
+    }
+  }
+
+  /// Megatron stores a list with the object in it, plain DCP the object itself.
+  Bytes stored_object(const Value& value) const {
+    return save_torch_file(to_dcp() ? value : Value::list({value}));
+  }
+
+  /// The bytes of a torch file, or of a record in a data file, as they are.
+  Bytes carried(const std::string& name, const std::optional<Place>& place) const {
+    const auto file = reader_->storage().open(name);
+    const std::uint64_t offset = place ? place->offset : 0;
+    const std::uint64_t length = place ? place->length : file->size();
+    return with_context({.file = file->name(), .offset = offset}, [&] {
+      if (length > kMaxCommonBytes || !range_fits(offset, length, file->size())) {
+        throw CheckpointError(ErrorCode::kCorrupt,
+                              "the common state should have " + grouped(length) +
+                                  " bytes here, but the file has " + grouped(file->size()));
+      }
+      if (options_.check_source) check_torch_file(*file, offset, length);
+      Bytes bytes(length);
+      file->read(offset, bytes);
+      return bytes;
+    });
+  }
+
+  /// Values that a plain DCP directory keeps under their paths are common state in Megatron's
+  /// terms.
+  void move_plain_objects() {
+    Metadata& metadata = contents_.metadata;
+    std::unordered_map<std::string, KeyPath> paths(metadata.paths.begin(), metadata.paths.end());
+    std::vector<ObjectMetadata> objects;
+    std::vector<ObjectSource> sources;
+    std::vector<std::pair<KeyPath, Value>> leaves;
+    std::unordered_set<std::string> moved;
+    for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
+      const std::string& key = metadata.objects[i].key;
+      if (ShardedObject::is_unique_key(key)) {
+        objects.push_back(metadata.objects[i]);
+        sources.push_back(contents_.object_of[i]);
+        continue;
+      }
+      const auto path = paths.find(key);
+      leaves.emplace_back(path == paths.end() ? KeyPath{key} : path->second,
+                          reader_->object(contents_.object_of[i].position));
+      metadata.common_paths.emplace_back(key, leaves.back().first);
+      moved.insert(key);
+    }
+    if (leaves.empty()) return;
+    std::erase_if(metadata.paths, [&](const auto& entry) { return moved.contains(entry.first); });
+    metadata.objects = std::move(objects);
+    contents_.object_of = std::move(sources);
+    report_.remarks.push_back(grouped(leaves.size()) +
+                              " plain values of the DCP directory became the common state");
+    Value common = reader_->common_state();
+    if (common.is_none()) common = Value::dict();
+    plain_common_ = merge(std::move(common), unflatten_state_dict(leaves));
+  }
+
+  /// The way back: what a conversion once moved into the common state is an object of its own
+  /// again.
+  void restore_plain_objects() {
+    Metadata& metadata = contents_.metadata;
+    if (reader_->metadata().common_paths.empty()) return;
+    const std::size_t before = metadata.objects.size();
+    Value common = reader_->common_state();
+    for (const auto& [key, path] : std::exchange(metadata.common_paths, {})) {
+      const Value* const found = find_element(common, path);
+      if (found == nullptr) continue;
+      Bytes bytes = stored_object(*found);
+      metadata.objects.push_back({key, {.length = bytes.size()}});
+      if (path.size() > 1 || !metadata.paths.empty())
+        metadata.paths.emplace_back(key, dotted_name(path) == key ? path : renamed_path(path, key));
+      contents_.object_of.push_back({.bytes = std::move(bytes)});
+    }
+    for (const auto& [key, path] : reader_->metadata().common_paths) {
+      if (find_element(common, path) != nullptr) remove_element(common, path);
+    }
+    plain_common_ = common.size() == 0 ? Value() : common;
+    report_.remarks.push_back(grouped(metadata.objects.size() - before) +
+                              " values of the common state are objects of the DCP directory again");
+  }
+
+  /// Takes an element out of a nested dict, with the dicts and lists that hold nothing without it.
+  /// Positions in lists stay: what was there is none.
+  static void remove_element(Value& tree, std::span<const PathElement> path) {
+    const auto is_empty = [](const Value& value) {
+      return value.is_dict()
+                 ? value.size() == 0
+                 : value.is_list() && std::ranges::all_of(value.items(), [](const Value& item) {
+                     return item.is_none();
+                   });
+    };
+    const auto* const name = std::get_if<std::string>(&path.front());
+    Value* const inner =
+        name != nullptr
+            ? tree.mutable_dict().find(Value(*name))
+            : &tree.mutable_items()[static_cast<std::size_t>(std::get<std::int64_t>(path.front()))];
+    if (path.size() > 1) {
+      remove_element(*inner, path.subspan(1));
+      if (!is_empty(*inner)) return;
+    }
+    if (name != nullptr)
+      tree.mutable_dict().erase(Value(*name));
+    else
+      *inner = Value();
+  }
+
+  void add_common_item() {
+    WriteItem item;
+    item.kind = WriteItem::Kind::kObject;
+    item.key = kCommonStateKey;
+    item.source = kCommonSource;
+    item.nbytes = contents_.common_object->size();
+    plans_.front().push_back(std::move(item));
+  }
+
+  void describe() {
+    report_.tensors = plan_.metadata.tensors.size();
+    report_.objects = contents_.metadata.objects.size();
+    report_.ranks = static_cast<int>(plans_.size());
+    for (const TensorMetadata& tensor : plan_.metadata.tensors) {
+      report_.chunks_after += tensor.chunks.size();
+      report_.bytes += tensor.nbytes();
+    }
+    const auto flattened = std::ranges::count_if(
+        reader_->metadata().tensors,
+        [](const TensorMetadata& tensor) { return tensor.flattened_shape.has_value(); });
+    if (flattened > 0 && options_.flattened == FlattenedForm::kBoxes) {
+      report_.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) +
+                                " flattened tensors became ordinary ones of their original shapes");
+    }
+    const Value common = plain_common_ ? *plain_common_ : reader_->common_state();
+    for (std::string& sentence :
+         describe_readers({report_.to, contents_.common_file.has_value(), plan_.metadata, common}))
+      report_.remarks.push_back(std::move(sentence));
+  }
+
+  /// How many files there will be, how large, and whether they fit.
+  void measure() {
+    std::vector<std::vector<Place>> places;
+    std::vector<std::vector<std::string>> files;
+    for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
+      WrittenItems written =
+          measure_data_files(static_cast<int>(rank), final_plan(plans_[rank], plan_.items[rank]),
+                             options_.io, options_.separation_hint);
+      for (const Place& place : written.places) report_.disk_bytes += place.length;
+      report_.files += written.files.size();
+      places.push_back(std::move(written.places));
+      files.push_back(std::move(written.files));
+    }
+    if (contents_.common_file) report_.disk_bytes += contents_.common_file->size();
+    set_places(plan_, places, files);
+    report_.disk_bytes += write_dcp_metadata(plan_.metadata).size();
+    require_space();
+  }
+
+  /// What publishing would find only at the end.
+  void require_free_name() const {
+    const std::filesystem::path& path = report_.destination;
+    std::error_code error;
+    if (!std::filesystem::exists(path, error) ||
+        (std::filesystem::is_directory(path, error) && std::filesystem::is_empty(path, error)))
+      return;
+    if (options_.overwrite) return check_replaceable(split_target(path));
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the destination exists and is not to be replaced (overwrite)",
+                          {.file = path.string()});
+  }
+
+  void require_space() const {
+    std::filesystem::path directory =
+        std::filesystem::absolute(split_target(report_.destination).parent);
+    std::error_code error;
+    while (!std::filesystem::exists(directory, error) && directory.has_relative_path())
+      directory = directory.parent_path();
+    const std::filesystem::space_info space = std::filesystem::space(directory, error);
+    if (error || report_.disk_bytes <= space.available) return;
+    throw CheckpointError(ErrorCode::kIo,
+                          "the result needs about " + human_bytes(report_.disk_bytes) +
+                              ", but only " + human_bytes(space.available) + " are free",
+                          {.file = directory.string()});
+  }
+
+  /// What a manifest of the source says of the files that are read.
+  void check_manifest() const {
+    const CheckpointReader& reader = *reader_;
+    const std::optional<IntegrityManifest> manifest = find_integrity_manifest(reader.storage());
+    if (!manifest) return;
+    std::set<std::uint32_t> data_files;
+    for (const TensorMetadata& tensor : contents_.metadata.tensors) {
+      for (const Place& place : tensor.places) data_files.insert(place.file);
+    }
+    for (const ObjectMetadata& object : contents_.metadata.objects)
+      data_files.insert(object.place.file);
+    if (reader.info().common_place) data_files.insert(reader.info().common_place->file);
+    std::vector<std::string> files = reader.info().index_files;
+    if (reader.info().common_file) files.push_back(*reader.info().common_file);
+    for (const std::uint32_t file : data_files) files.push_back(reader.metadata().files[file]);
+    compare_digests(reader.storage(), entries_of(*manifest, files), 0, 1, options_.io.threads);
+  }
+
+  /// Records that have not passed as a whole while they were copied: cut finely anew, or with
+  /// members that were not copied.
+  void check_rest() const {
+    const Metadata& source = reader_->metadata();
+    const auto place = [&](const ChunkNumber& chunk) -> const Place& {
+      return source.tensors[chunk.tensor].places[chunk.chunk];
+    };
+    std::vector<ChunkNumber> chunks = checks_.unchecked();
+    std::ranges::sort(chunks, {}, [&](const ChunkNumber& chunk) {
+      return std::tie(place(chunk).file, place(chunk).offset);
+    });
+    // One task per file: each file is opened once, and read from front to back.
+    std::vector<std::size_t> starts;
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      if (i == 0 || place(chunks[i]).file != place(chunks[i - 1]).file) starts.push_back(i);
+    }
+    parallel_for(starts.size(), read_threads(), [&](std::size_t task) {
+      const std::size_t end = task + 1 < starts.size() ? starts[task + 1] : chunks.size();
+      const auto file = reader_->storage().open(source.files[place(chunks[starts[task]]).file]);
+      for (std::size_t i = starts[task]; i < end; ++i) {
+        go_on_unless_stopped();
+        with_context({.key = source.tensors[chunks[i].tensor].key},
+                     [&] { reader_->check_chunk(chunks[i].tensor, chunks[i].chunk, *file); });
+      }
+    });
+  }
+
+  void go_on_unless_stopped() const {
+    if (!options_.stop.stop_requested()) return;
+    throw CheckpointError(
+        ErrorCode::kIo,
+        "the conversion was stopped before it was complete; what it had begun is removed");
+  }
+
+  /// As many writers as max_memory is enough for, and the largest pieces that it allows them: a
+  /// writer has a piece, as much for reading it, and its buffers.
+  void share_memory() {
+    constexpr std::uint64_t kWriteBuffer = std::uint64_t{1} << 20;
+    constexpr std::uint64_t kDirectBlocks = std::uint64_t{8} << 20;
+    io_ = options_.io;
+    io_.threads = std::max(io_.threads, 1);
+    if (io_.engine == IoEngine::kAuto &&
+        options_.max_memory / static_cast<std::uint64_t>(io_.threads) < 2 * kDirectBlocks)
+      io_.engine = IoEngine::kBuffered;
+    const std::uint64_t buffers =
+        kWriteBuffer + (io_.engine == IoEngine::kBuffered ? 0 : kDirectBlocks);
+    const std::uint64_t least = buffers + 2 * kSmallestPiece;
+    if (options_.max_memory < least) {
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "a conversion takes at least " + human_bytes(least) +
+                                " of memory, got a limit of " + human_bytes(options_.max_memory));
+    }
+    io_.threads = static_cast<int>(std::min<std::uint64_t>(
+        options_.max_memory / least, static_cast<std::uint64_t>(io_.threads)));
+    piece_ = std::min((options_.max_memory / static_cast<std::uint64_t>(io_.threads) - buffers) / 2,
+                      kLargestPiece);
+    staging_ = std::clamp(options_.staging / static_cast<std::uint64_t>(io_.threads),
+                          kSmallestPiece, piece_);
+  }
+
+  /// Feeds the writer from the source, a piece at a time.
+  class Source : public ItemSource {
+   public:
+    Source(Conversion& conversion, std::uint64_t total)
+        : conversion_(conversion), progress_(conversion.options_.progress, total) {}
+
+    Bytes object(const WriteItem& item) override {
+      if (item.source == kCommonSource) return *conversion_.contents_.common_object;
+      const ObjectSource& object = conversion_.contents_.object_of[item.source];
+      const CheckpointReader& reader = *conversion_.reader_;
+      progress_.add(item.nbytes);
+      if (object.bytes) return *object.bytes;
+      return conversion_.report_.from == conversion_.report_.to
+                 ? reader.object_bytes(object.position)
+                 : conversion_.stored_object(reader.object(object.position));
+    }
+
+    void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+      const CheckpointReader& reader = *conversion_.reader_;
+      const std::int64_t elements = numel(item.chunk.sizes);
+      const auto step = std::max<std::int64_t>(
+          1, static_cast<std::int64_t>(conversion_.piece_ / item_size(item.properties.dtype)));
+      Bytes buffer(std::min<std::uint64_t>(
+          item.nbytes, static_cast<std::uint64_t>(step) * item_size(item.properties.dtype)));
+      for (std::int64_t begin = 0; begin < elements; begin += step) {
+        conversion_.go_on_unless_stopped();
+        const std::int64_t count = std::min(step, elements - begin);
+        WantedShard wanted = wanted_for(conversion_.contents_.metadata, item, begin, count);
+        wanted.tensor = static_cast<std::uint32_t>(conversion_.contents_.tensor_of[item.source]);
+        const Tensor part(item.properties.dtype, Shape{count}, Shape{1}, buffer.data(), nullptr);
+        const auto items = plan_reads(reader.metadata(), {&wanted, 1});
+        read_tensors(reader, items, {&part, 1},
+                     {.threads = 1,
+                      .staging = conversion_.staging_,
+                      .verify = conversion_.options_.check_source,
+                      .checks = &conversion_.checks_});
+        sink(part.bytes());
+        progress_.add(part.nbytes());
+      }
+    }
+
+   private:
+    Conversion& conversion_;
+    ProgressCounter progress_;
+  };
+
+  void write() {
+    const std::shared_ptr<Storage> storage = posix_storage(target_.parent);
+    if (options_.overwrite) check_replaceable(target_);
+    remove_dead_attempts(target_.parent, target_.name);
+    Publication publication =
+        Publication::begin(storage, target_.name, staging_token(),
+                           {.overwrite = options_.overwrite, .sync = options_.io.fsync});
+    std::uint64_t total = report_.bytes;
+    for (const ObjectMetadata& object : contents_.metadata.objects) total += object.place.length;
+    Source source(*this, total);
+
+    std::vector<std::vector<Place>> places(plans_.size());
+    std::vector<std::vector<std::string>> files(plans_.size());
+    WriteOptions io = io_;
+    io.threads = plans_.size() > 1
+                     ? 1
+                     : io.threads;  // threads share the ranks, or else the files of the only one
+    parallel_for(plans_.size(), io_.threads, [&](std::size_t rank) {
+      WrittenItems written = write_data_files(
+          *storage, publication.staging(), static_cast<int>(rank),
+          final_plan(plans_[rank], plan_.items[rank]), source, io, options_.separation_hint);
+      places[rank] = std::move(written.places);
+      files[rank] = std::move(written.files);
+    });
+    if (options_.check_source) check_rest();
+    set_places(plan_, places, files);
+    Metadata& metadata = plan_.metadata;
+    restore_order(metadata.tensors, contents_.metadata.tensors);
+    restore_order(metadata.objects, contents_.metadata.objects);
+    metadata.paths = contents_.metadata.paths;
+    metadata.common_paths = contents_.metadata.common_paths;
+    metadata.storage_meta = contents_.metadata.storage_meta;
+    metadata.version = contents_.metadata.version;
+    report_.files = metadata.files.size();
+
+    CheckpointMarkers markers;
+    markers.compat = compat_;
+    markers.common_file = std::move(contents_.common_file);
+    markers.integrity = options_.integrity || reader_->storage().stat(kIntegrityFile).has_value();
+    markers.fsync = options_.io.fsync;
+    write_markers(*storage, publication.staging(), metadata, markers);
+    go_on_unless_stopped();
+    publication.commit();
+  }
+
+  /// Keys stand in the order of the source, whichever ranks hold them now.
+  template <typename Entries>
+  static void restore_order(Entries& entries, const Entries& source) {
+    std::unordered_map<std::string_view, std::size_t> position;
+    for (std::size_t i = 0; i < source.size(); ++i) position.emplace(source[i].key, i);
+    const auto rank = [&](const auto& entry) {
+      const auto found = position.find(entry.key);
+      return found == position.end() ? source.size() : found->second;
+    };
+    std::stable_sort(entries.begin(), entries.end(),
+                     [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  }
+
+  static constexpr std::uint32_t kCommonSource = UINT32_MAX;
+  static constexpr std::uint64_t kMaxCommonBytes = std::uint64_t{16} << 30;
+
+  const ConvertOptions& options_;
+  TargetPath target_;
+  std::unique_ptr<CheckpointReader> reader_;
+  RecordChecks checks_{reader_->metadata()};
+  WriteOptions io_;
+  std::uint64_t piece_ = 0;    ///< bytes of a tensor that a writer holds
+  std::uint64_t staging_ = 0;  ///< bytes that reading it may take
+  Compat compat_ = Compat::kMegatron;
+  Contents contents_;
+  std::optional<Value>
+      plain_common_;  ///< the common state if it is not the source's; none: there is none
+  std::vector<SavePlan> plans_;
+  GlobalPlan plan_;
+  ConvertReport report_;
+};
+
+}  // namespace
+
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options) try {
+  if (options.ranks && (*options.ranks < 1 || *options.ranks > kMaxRanks)) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the number of ranks must be between 1 and " + grouped(kMaxRanks) +
+                              ", got " + std::to_string(*options.ranks));
+  }
+  return Conversion(source, destination, options).run();
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,82 @@
+#include "dist_checkpointing/rewrite/convert_policy.h"
+
+#include "configs/strategy_options.h"
+#include "mapping/base/error.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/text.h"
+#include "strategies/contract/registry.h"
+
+namespace dckpt {
+namespace {
+
+void check_strategy(const StrategyName& strategy) {
+  find_save_strategy(strategy.name, strategy.version);
+  if (strategy.name != "torch_dist") {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "save.strategy: conversions write with strategy 'torch_dist' only, not with " +
+            dckpt::quoted(strategy.name));
+  }
+  refuse_options(strategy);
+}
+
+}  // namespace
+
+PolicyForConversion policy_for_conversion(const Policy& policy) {
+  const SaveOptions& save = policy.save;
+  const LoadOptions& load = policy.load;
+  check_strategy(save.strategy);
+
+  const Policy usual;
+  ProblemList refused;
+  const auto refuse = [&](bool is_usual, const std::string& field, const std::string& why) {
+    if (!is_usual) refused.add(field + ": " + why);
+  };
+  refuse(save.planner.validate, "save.planner.validate",
+         "a conversion always checks that chunks cover their tensors; leave it at true");
+  refuse(!save.planner.keep_plans, "save.planner.keep_plans",
+         "a conversion has no plans of ranks to keep; leave it at false");
+  refuse(load.strict == usual.load.strict, "load.strict",
+         "a conversion asks for no keys; choose them with include and exclude");
+  refuse(!load.allow_partial_load, "load.allow_partial_load",
+         "a conversion asks for no keys; choose them with include and exclude");
+  refuse(load.allow_shape_mismatch.empty(), "load.allow_shape_mismatch",
+         "a conversion keeps every shape");
+  refuse(load.padding == usual.load.padding, "load.padding", "a conversion keeps every shape");
+  refused.raise_if_any(ErrorCode::kInvalidArgument,
+                       "the policy asks for what a conversion cannot do:");
+
+  PolicyForConversion result;
+  ConvertOptions& options = result.options;
+  options.from = load.strategy == "auto" ? "" : load.strategy;
+  options.compat = save.compat;
+  options.flattened = save.flattened;
+  options.rename = load.rename;
+  options.check_source = load.verify != Verify::kNone;
+  options.verify_integrity = load.verify == Verify::kSha256;
+  options.separation_hint = save.separation_hint;
+  options.integrity = save.integrity;
+  options.io = save.io;
+  options.read_threads = load.threads;
+  options.staging = load.staging;
+
+  const auto unused = [&](bool is_usual, const char* field) {
+    if (!is_usual) result.unused.emplace_back(field);
+  };
+  unused(save.planner.kind != PlannerKind::kStandard, "save.planner.kind");
+  unused(save.planner.dedup == usual.save.planner.dedup, "save.planner.dedup");
+  unused(save.planner.cache == usual.save.planner.cache, "save.planner.cache");
+  unused(save.planner.split_replicas == usual.save.planner.split_replicas,
+         "save.planner.split_replicas");
+  unused(save.parallel == usual.save.parallel, "save.parallel");
+  unused(save.timeout == usual.save.timeout, "save.timeout");
+  unused(save.async == usual.save.async, "save.async");
+  unused(load.parallel == usual.load.parallel, "load.parallel");
+  unused(load.validate_access_integrity == usual.load.validate_access_integrity,
+         "load.validate_access_integrity");
+  unused(load.objects == usual.load.objects, "load.objects");
+  unused(policy.retention == usual.retention, "retention");
+  return result;
+}
+
+}  // namespace dckpt

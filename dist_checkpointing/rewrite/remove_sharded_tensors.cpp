@@ -1,0 +1,275 @@
+// How keys leave a checkpoint in place. integrity.json must never contradict the files, and two
+// files cannot change in one step: so a manifest that says nothing of what is about to change
+// stands in between.
+//
+//      step                                               a crash after it leaves
+//   1  write the new .metadata and manifests under hidden   the old checkpoint, and hidden files
+//      names, sync each
+//   2  integrity.json without .metadata and the files to    the old checkpoint
+//      be deleted
+//   3  the new .metadata                                    the new checkpoint, and files that
+//                                                           nothing refers to
+//   4  delete these files, sync their directories           the new checkpoint
+//   5  integrity.json with the new .metadata                the new checkpoint
+//
+// 2, 3 and 5 are renames, each followed by a sync of the directory. A checkpoint without
+// integrity.json has no steps 2 and 5. A second call after a crash between 3 and 5 finds no key,
+// but the files that are left or a manifest that says nothing of .metadata, and goes through all
+// steps. Until then verification tells that nothing protects .metadata.
+
+#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
+
+#include <algorithm>
+#include <set>
+
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/open.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/hash.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/formats/dcp/metadata_filter.h"
+#include "strategies/formats/dcp/metadata_reader.h"
+#include "strategies/storage/posix.h"
+#include "strategies/storage/publish.h"
+#include "strategies/torch_dist/reader.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
+constexpr std::size_t kMaxSuggestions = 10'000;
+constexpr std::string_view kDataSuffix = ".distcp";
+
+class Removal {
+ public:
+  Removal(std::shared_ptr<Storage> storage, std::string_view prefix)
+      : storage_(std::move(storage)), prefix_(prefix) {
+    if (prefix_.empty())
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "cannot remove keys: the prefix is empty, which every key begins with");
+    open_torch_dist(storage_);  // what cannot be read is not changed
+    const auto file = storage_->open(kMetadataFile);
+    old_pickle_ = read_file(*file, kMaxMetadataBytes);
+    old_ = read_dcp_metadata(old_pickle_, file->name());
+    read_manifest();
+    look_at_files();
+    count();
+    if (result_.tensors + result_.objects + result_.files.size() == 0 && !was_interrupted())
+      nothing_matches();
+  }
+
+  const RemovedTensors& result() const noexcept { return result_; }
+
+  void run() {
+    const Bytes new_pickle = rewritten();
+    std::optional<StagedFile> unclaiming;
+    std::optional<StagedFile> claiming;
+    StagedFile metadata(*storage_, kMetadataFile, new_pickle);  // 1
+    if (manifest_) {
+      std::erase_if(manifest_->files, [&](const IntegrityManifest::Entry& entry) {
+        return entry.name == kMetadataFile || is_deleted(entry.name);
+      });
+      unclaiming.emplace(*storage_, kIntegrityFile, as_bytes(write_integrity_manifest(*manifest_)));
+      manifest_->files.push_back({kMetadataFile, sha256_hex(new_pickle)});
+      claiming.emplace(*storage_, kIntegrityFile, as_bytes(write_integrity_manifest(*manifest_)));
+    }
+    if (unclaiming) unclaiming->commit();  // 2
+    metadata.commit();                     // 3
+    delete_files();                        // 4
+    if (claiming) claiming->commit();      // 5
+  }
+
+ private:
+  bool is_removed(std::string_view key) const {
+    return key.starts_with(prefix_) && key != kCommonStateKey;
+  }
+  bool is_deleted(const std::string& file) const {
+    return std::ranges::binary_search(result_.files, file);
+  }
+
+  void read_manifest() {
+    manifest_ = find_integrity_manifest(*storage_);
+    if (!manifest_) return;
+    for (const IntegrityManifest::Entry& entry : manifest_->files) {
+      if (entry.name != kMetadataFile || entry.sha256 == sha256_hex(old_pickle_)) continue;
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          "cannot remove keys: .metadata is not the file whose SHA-256 integrity.json has, and "
+          "would get a valid one; 'dckpt verify --deep' tells what is damaged",
+          {.file = storage_->describe(kMetadataFile)});
+    }
+  }
+
+  /// Whether integrity.json is what stands between two others.
+  bool was_interrupted() const {
+    return manifest_ &&
+           std::ranges::none_of(manifest_->files, [](const IntegrityManifest::Entry& entry) {
+             return entry.name == kMetadataFile;
+           });
+  }
+
+  /// Which data files hold removed things only: those that the metadata name, and those that a
+  /// removal before this one has left.
+  void look_at_files() {
+    std::vector<bool> keeps(old_.files.size(), false);
+    std::vector<std::uint64_t> removed_bytes(old_.files.size(), 0);
+    const auto see = [&](const std::string& key, const Place& place) {
+      if (is_removed(key)) {
+        removed_bytes[place.file] += place.length;
+      } else {
+        keeps[place.file] = true;
+      }
+    };
+    for (const TensorMetadata& tensor : old_.tensors) {
+      for (const Place& place : tensor.places) see(tensor.key, place);
+    }
+    for (const ObjectMetadata& object : old_.objects) see(object.key, object.place);
+    for (std::size_t file = 0; file < old_.files.size(); ++file) {
+      // A file of another name may be more than data, whatever the metadata say.
+      if (!keeps[file] && old_.files[file].ends_with(kDataSuffix)) {
+        result_.files.push_back(old_.files[file]);
+      } else {
+        result_.bytes_kept += removed_bytes[file];
+      }
+    }
+    const std::set<std::string_view> named(old_.files.begin(), old_.files.end());
+    for (const FileInfo& entry : storage_->list("")) {
+      const bool left_over = entry.kind == FileInfo::Kind::kRegular &&
+                             entry.name.starts_with(prefix_) && entry.name.ends_with(kDataSuffix) &&
+                             !named.contains(entry.name);
+      if (left_over) result_.files.push_back(entry.name);
+    }
+    std::ranges::sort(result_.files);
+    std::erase_if(result_.files, [&](const std::string& file) {
+      const std::optional<FileInfo> found = storage_->stat(file);
+      const bool is_file = found && found->kind == FileInfo::Kind::kRegular;
+      if (is_file) result_.bytes_freed += found->size;
+      return !is_file;
+    });
+  }
+
+  void count() {
+    result_.tensors = static_cast<std::uint64_t>(std::ranges::count_if(
+        old_.tensors, [&](const TensorMetadata& tensor) { return is_removed(tensor.key); }));
+    result_.objects = static_cast<std::uint64_t>(std::ranges::count_if(
+        old_.objects, [&](const ObjectMetadata& object) { return is_removed(object.key); }));
+  }
+
+  [[noreturn]] void nothing_matches() const {
+    std::set<std::string> beginnings;  // of keys, up to a dot
+    const auto add = [&](const std::string& key) {
+      for (std::size_t dot = key.find('.');
+           dot != std::string::npos && beginnings.size() < kMaxSuggestions;
+           dot = key.find('.', dot + 1)) {
+        beginnings.insert(key.substr(0, dot + (prefix_.ends_with('.') ? 1 : 0)));
+      }
+      if (beginnings.size() < kMaxSuggestions) beginnings.insert(key);
+    };
+    for (const TensorMetadata& tensor : old_.tensors) add(tensor.key);
+    for (const ObjectMetadata& object : old_.objects) add(object.key);
+    const std::vector<std::string> candidates(beginnings.begin(), beginnings.end());
+    const auto close = nearest(prefix_, candidates);
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "no tensor and no object has a key that begins with " +
+                              dckpt::quoted(prefix_) +
+                              (close ? " (did you mean " + dckpt::quoted(*close) + "?)" : "") +
+                              (std::string_view(kCommonStateKey).starts_with(prefix_)
+                                   ? "; the common state is never removed"
+                                   : ""),
+                          {.file = storage_->describe("")});
+  }
+
+  /// The new metadata, read back: whatever a pickle may do, what stays must be exactly what was to
+  /// stay.
+  Bytes rewritten() const {
+    Bytes pickle = without_keys(
+        old_pickle_, [&](std::string_view key) { return is_removed(key); },
+        storage_->describe(kMetadataFile));
+    const Metadata left = read_dcp_metadata(pickle, storage_->describe(kMetadataFile));
+    std::size_t next = 0;
+    const bool same_tensors = std::ranges::all_of(old_.tensors, [&](const TensorMetadata& tensor) {
+      return is_removed(tensor.key) ||
+             (next < left.tensors.size() && same(tensor, left.tensors[next++], left));
+    });
+    const bool all_tensors = next == left.tensors.size();
+    next = 0;
+    const bool same_objects = std::ranges::all_of(old_.objects, [&](const ObjectMetadata& object) {
+      return is_removed(object.key) ||
+             (next < left.objects.size() && same(object, left.objects[next++], left));
+    });
+    if (!same_tensors || !all_tensors || !same_objects || next != left.objects.size()) {
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "cannot remove keys: they are written into .metadata in a way that other keys depend on; "
+          "'dckpt convert --exclude' makes a copy without them",
+          {.file = storage_->describe(kMetadataFile)});
+    }
+    return pickle;
+  }
+
+  bool same(const Place& old_place, const Place& new_place, const Metadata& left) const {
+    return old_.files[old_place.file] == left.files[new_place.file] &&
+           old_place.offset == new_place.offset && old_place.length == new_place.length;
+  }
+  bool same(const TensorMetadata& before, const TensorMetadata& after, const Metadata& left) const {
+    return before.key == after.key && before.properties == after.properties &&
+           before.size == after.size && before.chunks == after.chunks &&
+           before.flattened_shape == after.flattened_shape &&
+           std::ranges::equal(before.places, after.places,
+                              [&](const Place& a, const Place& b) { return same(a, b, left); });
+  }
+  bool same(const ObjectMetadata& before, const ObjectMetadata& after, const Metadata& left) const {
+    return before.key == after.key && same(before.place, after.place, left);
+  }
+
+  void delete_files() {
+    std::set<std::string> directories;
+    for (const std::string& file : result_.files) {
+      storage_->remove_all(file);
+      directories.insert(parent_name(file));
+    }
+    for (const std::string& directory : directories) storage_->sync_directory(directory);
+  }
+
+  std::shared_ptr<Storage> storage_;
+  std::string prefix_;
+  Bytes old_pickle_;
+  Metadata old_;
+  std::optional<IntegrityManifest> manifest_;
+  RemovedTensors result_;
+};
+
+}  // namespace
+
+RemovedTensors remove_sharded_tensors(const std::shared_ptr<Storage>& storage,
+                                      std::string_view key_prefix, bool dry_run) try {
+  Removal removal(storage, key_prefix);
+  if (!dry_run) removal.run();
+  return removal.result();
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+RemovedTensors remove_sharded_tensors(const std::filesystem::path& directory,
+                                      std::string_view key_prefix,
+                                      const RemoveOptions& options) try {
+  const std::filesystem::path checkpoint =
+      resolve_checkpoint(directory, {.iteration = options.iteration});
+  const std::string format = open_checkpoint(checkpoint)->info().format;
+  if (format != "torch_dist" && format != "dcp") {
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "keys can be removed from torch_dist and dcp checkpoints, not from " +
+                              format + "; 'dckpt convert --exclude' makes a copy without them",
+                          {.file = checkpoint.string()});
+  }
+  if (options.stop.stop_requested())
+    throw CheckpointError(ErrorCode::kIo, "the removal was stopped; nothing is changed");
+  return remove_sharded_tensors(posix_storage(checkpoint), key_prefix, options.dry_run);
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,181 @@
+#include "dist_checkpointing/save/describe_state.h"
+
+#include <unordered_set>
+
+#include "configs/separation_hint.h"
+#include "dist_checkpointing/shard_spec.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/sharded_tensor.h"
+#include "mapping/state/sharded_tree.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/torch_dist/reader.h"
+
+namespace dckpt {
+namespace {
+
+/// Whether this rank may have to write a shard (the main replica always, others when all replicas
+/// share the work), and how.
+struct Writers {
+  bool replicas = false;
+  bool list_objects =
+      true;  ///< Megatron stores a list with the object in it, DCP the object itself
+  bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
+};
+
+void check_saveable(const std::string& key, const Tensor& tensor) {
+  if (tensor.device().kind == Device::Kind::kCpu && tensor.has_data()) return;
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      to_string(tensor) + (tensor.has_data() ? " is not in CPU memory; copy it there first"
+                                             : " has no data to save"),
+      {.key = key});
+}
+
+void add_tensor(DescribedState& out, TensorShard shard, Tensor data) {
+  shard.source = static_cast<std::uint32_t>(out.tensors.size());
+  out.shards.emplace_back(std::move(shard));
+  out.tensors.push_back(std::move(data));
+}
+
+void add_object(DescribedState& out, ObjectShard shard, Bytes bytes) {
+  shard.nbytes = bytes.size();
+  shard.source = static_cast<std::uint32_t>(out.object_bytes.size());
+  out.shards.emplace_back(std::move(shard));
+  out.object_bytes.push_back(std::move(bytes));
+}
+
+void add_sharded_tensor(DescribedState& out, const ShardedTensor& tensor, Writers writers) {
+  TensorShard shard = shard_spec(tensor);
+  if (writers.may_write(shard.main_replica)) {
+    if (!tensor.data)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "`data` attr is None for " + to_string(tensor), {.key = tensor.key});
+    check_saveable(tensor.key, *tensor.data);
+  }
+  add_tensor(out, std::move(shard),
+             tensor.data ? *tensor.data : Tensor::described(tensor.dtype, tensor.data_shape()));
+}
+
+void add_sharded_object(DescribedState& out, const ShardedObject& object, Writers writers) {
+  ObjectShard shard = shard_spec(object);
+  const bool writes = writers.may_write(shard.main_replica);
+  add_object(out, std::move(shard),
+             writes
+                 ? save_torch_file(writers.list_objects ? Value::list({object.data}) : object.data)
+                 : Bytes());
+}
+
+/// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that
+/// the plan can be checked as a whole.
+DescribedState describe_megatron(const StateDict& state, Compat compat, Writers writers, int rank) {
+  DescribedState out;
+  const Split split = split_for_save(state);
+  const ShardedLeaves leaves = collect_sharded(split.sharded);
+  for (const ShardedTensor* const tensor : leaves.tensors) {
+    add_sharded_tensor(out, *tensor, writers);
+    std::get<TensorShard>(out.shards.back()).properties.requires_grad =
+        false;  // Megatron's metadata never say otherwise
+  }
+  for (const ShardedObject* const object : leaves.objects)
+    add_sharded_object(out, *object, writers);
+  out.own_common = split.common.is_none() ? Value::dict() : split.common;
+  if (rank != 0) return out;
+  if (compat == Compat::kMegatron) {
+    out.common = out.own_common;
+  } else {
+    add_object(out, {.key = kCommonStateKey}, save_torch_file(Value::list({out.own_common})));
+  }
+  return out;
+}
+
+/// Where a reader that knows nothing of shards puts what they are parts of: at the place that the
+/// key names, if the leaf is or lies there (several shards in a list: that of the list), else under
+/// the key itself.
+KeyPath place_of(const std::string& key, const KeyPath& leaf) {
+  for (std::size_t steps = 1; steps <= leaf.size(); ++steps) {
+    KeyPath place(leaf.begin(), leaf.begin() + static_cast<std::ptrdiff_t>(steps));
+    if (dotted_name(place) == key) return place;
+  }
+  return {key};
+}
+
+/// DCP's way: every leaf under its path, every rank plans all it has.
+DescribedState describe_dcp(const StateDict& state) {
+  constexpr Writers kAll{.replicas = true, .list_objects = false};
+  DescribedState out;
+  std::unordered_set<std::string> placed;
+  const auto add_path = [&](const std::string& key, KeyPath path) {
+    if (placed.insert(key).second) out.paths.emplace_back(key, std::move(path));
+  };
+  for (const FlatLeaf& leaf : flatten_state_dict(apply_factories(state))) {
+    switch (leaf.value.kind()) {
+      case Value::Kind::kShardedTensor: {
+        const ShardedTensor& tensor = leaf.value.as_sharded_tensor();
+        add_sharded_tensor(out, tensor, kAll);
+        add_path(tensor.key, place_of(tensor.key, leaf.path));
+        continue;
+      }
+      case Value::Kind::kShardedObject: {
+        const ShardedObject& object = leaf.value.as_sharded_object();
+        add_sharded_object(out, object, kAll);
+        add_path(object.unique_key(), place_of(object.unique_key(), leaf.path));
+        continue;
+      }
+      case Value::Kind::kLocalNonpersistentObject: continue;
+      case Value::Kind::kTensor: {
+        const Tensor& tensor = leaf.value.as_tensor();
+        check_saveable(leaf.name, tensor);
+        TensorShard shard;
+        shard.key = leaf.name;
+        shard.properties.dtype = tensor.dtype();
+        shard.properties.requires_grad = tensor.requires_grad;
+        shard.global_shape = tensor.shape();
+        shard.box = whole(tensor.shape());
+        add_tensor(out, std::move(shard), tensor);
+        break;
+      }
+      default: add_object(out, {.key = leaf.name}, save_torch_file(leaf.value));
+    }
+    add_path(leaf.name, leaf.path);
+  }
+  return out;
+}
+
+/// The same that a policy file is refused for.
+void check_supported(const SaveOptions& options) {
+  std::string what;
+  if (options.io.engine == IoEngine::kUring)
+    what = "the input/output engine asked for; 'auto', 'buffered' and 'direct' are available";
+  if (!what.empty())
+    throw CheckpointError(ErrorCode::kUnsupported, "this version does not support " + what);
+}
+
+void check_planner_kind(const SaveOptions& options) {
+  if (options.compat == Compat::kDcp || options.planner.kind == PlannerKind::kMegatron) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "the planner kind '" + std::string(to_string(options.planner.kind)) +
+                            "' saves plain DCP checkpoints, but compat is '" +
+                            std::string(to_string(options.compat)) +
+                            "'; set compat to 'dcp', or the planner kind to 'mcore'");
+}
+
+}  // namespace
+
+PlannerKind planner_kind(const SaveOptions& options) noexcept {
+  return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron
+             ? PlannerKind::kDefault
+             : options.planner.kind;
+}
+
+DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {
+  check_supported(options);
+  check_planner_kind(options);
+  check_separation_hint(options.separation_hint);
+  if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state);
+  return describe_megatron(state, options.compat, {.replicas = options.parallel.enabled}, rank);
+}
+
+}  // namespace dckpt

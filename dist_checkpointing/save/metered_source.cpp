@@ -1,0 +1,19 @@
+#include "dist_checkpointing/save/metered_source.h"
+
+namespace dckpt {
+
+Bytes MeteredSource::object(const WriteItem& item) {
+  Bytes bytes = source_.object(item);
+  heartbeat_.add(bytes.size());
+  return bytes;
+}
+
+void MeteredSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
+  heartbeat_.check();
+  source_.tensor(item, [&](ByteView part) {
+    sink(part);
+    heartbeat_.add(part.size());
+  });
+}
+
+}  // namespace dckpt

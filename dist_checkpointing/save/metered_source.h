@@ -1,0 +1,23 @@
+#pragma once
+
+#include "strategies/comm/heartbeat.h"
+#include "strategies/contract/save_strategy.h"
+
+namespace dckpt {
+
+/// Passes items on, tells `heartbeat` what the writer has taken, and throws once the ranks have
+/// agreed to stop.
+class MeteredSource final : public ItemSource {
+ public:
+  MeteredSource(ItemSource& source, Heartbeat& heartbeat)
+      : source_(source), heartbeat_(heartbeat) {}
+
+  Bytes object(const WriteItem& item) override;
+  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
+
+ private:
+  ItemSource& source_;
+  Heartbeat& heartbeat_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,38 @@
+#include "dist_checkpointing/save/save.h"
+
+#include "dist_checkpointing/save/save_job.h"
+#include "mapping/base/error_boundary.h"
+#include "strategies/tensor_io/state_source.h"
+
+namespace dckpt {
+
+SavePlanner make_planner(const SaveOptions& options) {
+  PlannerOptions planner = options.planner;
+  planner.kind = planner_kind(options);
+  return SavePlanner(planner, options.parallel.enabled);
+}
+
+SaveReport save(const StateDict& state, const std::filesystem::path& directory,
+                const SaveOptions& options, Communicator& comm, SavePlanner& planner,
+                const SaveHooks& hooks) try {
+  SaveJob job(directory, options, comm, planner, hooks);
+  job.plan(state);
+  StateSource source(std::move(job.described().tensors), std::move(job.described().object_bytes));
+  return job.write(source);
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+SaveReport save(const StateDict& state, const std::filesystem::path& directory,
+                const SaveOptions& options, Communicator& comm, const SaveHooks& hooks) {
+  SavePlanner planner = make_planner(options);
+  return save(state, directory, options, comm, planner, hooks);
+}
+
+SaveReport save(const StateDict& state, const std::filesystem::path& directory,
+                const SaveOptions& options) {
+  const auto alone = single_rank();
+  return save(state, directory, options, *alone);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,174 @@
+// How a save goes on in the background.
+//
+//   trainer's thread            every rank agrees on the plan as in save_job.cpp (steps 1 and 2),
+//                               then that the background can start; the items are copied
+//   background thread           steps 3 and 4: writes the items from the copies, publishes; then
+//                               `published`
+//
+// The communicator is used by the trainer's thread until all ranks have agreed to start, then only
+// by the background thread, until it has ended.
+
+#include "dist_checkpointing/save/save_async.h"
+
+#include <atomic>
+#include <future>
+#include <optional>
+#include <stop_token>
+#include <thread>
+
+#include "dist_checkpointing/save/save.h"
+#include "dist_checkpointing/save/save_job.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/log.h"
+#include "strategies/comm/agree.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/tensor_io/staged_source.h"
+
+namespace dckpt {
+namespace {
+
+/// A copy that shares nothing with the trainer's state.
+Value snapshot(const Value& common) {
+  return load_torch_bytes(save_torch_file(common), "the common state");
+}
+
+}  // namespace
+
+struct PendingSave::Outcome {
+  std::promise<SaveReport> promise;
+  std::shared_future<SaveReport> ended = promise.get_future().share();
+  std::atomic<bool> asked{false};  ///< someone has had the error, if there is one
+  std::stop_source cancel{};
+};
+
+PendingSave::PendingSave(SaveReport report) : outcome_(std::make_shared<Outcome>()) {
+  outcome_->promise.set_value(std::move(report));
+}
+
+bool PendingSave::done() const {
+  return outcome_->ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+SaveReport PendingSave::wait() const try {
+  outcome_->ended.wait();
+  outcome_->asked = true;
+  return outcome_->ended.get();
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+void PendingSave::cancel() const noexcept {
+  outcome_->cancel.request_stop();
+}
+
+struct AsyncSaver::Job {
+  Job(const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm,
+      SavePlanner& planner, SaveHooks trainers)
+      : relay(trainers.cancel, [this] { outcome->cancel.request_stop(); }),
+        hooks(with_cancel(std::move(trainers))),
+        save(directory, options, comm, planner, hooks) {}
+
+  SaveHooks with_cancel(SaveHooks trainers) const {
+    trainers.cancel = outcome->cancel.get_token();
+    return trainers;
+  }
+
+  SaveReport::Phase staged() const {
+    const StagedSource::Staged copied = source->staged();
+    return {copied.time.count(), copied.bytes};
+  }
+
+  void run(Communicator& comm, const std::function<void(Communicator&)>& published) noexcept {
+    try {
+      SaveReport report = save.write(*source, [this] { return staged(); });
+      if (published) published(comm);
+      source->finish();
+      outcome->promise.set_value(std::move(report));
+    } catch (...) {
+      source->finish();
+      outcome->promise.set_exception(std::current_exception());
+      report_failure();
+    }
+  }
+
+  void report_failure() const noexcept {
+    try {
+      outcome->ended.get();
+    } catch (const std::exception& error) {
+      const auto* const known = dynamic_cast<const CheckpointError*>(&error);
+      if (known != nullptr && known->code() == ErrorCode::kCancelled)
+        return log_notice(std::string("a save in the background: ") + error.what());
+      log(LogLevel::kError, std::string("a save in the background failed: ") + error.what());
+    } catch (...) {
+      log(LogLevel::kError, "a save in the background failed");
+    }
+  }
+
+  std::shared_ptr<PendingSave::Outcome> outcome = std::make_shared<PendingSave::Outcome>();
+  std::stop_callback<std::function<void()>>
+      relay;  // of the trainer's token, so that PendingSave::cancel() and it are one
+  const SaveHooks hooks;
+  SaveJob save;
+  std::optional<StagedSource> source;
+  std::jthread thread;  // last: joined before what it uses goes away
+};
+
+AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks)
+    : options_(std::move(options)),
+      hooks_(std::move(hooks)),
+      comm_(comm.split(0)),
+      planner_(make_planner(options_)),
+      pool_(options_.async.staging_memory) {}
+
+AsyncSaver::~AsyncSaver() = default;
+
+void AsyncSaver::wait() try {
+  if (job_) agree(*comm_, "finishing the save before", [&] { settle(); });
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+void AsyncSaver::settle() {
+  const PendingSave before(job_->outcome);
+  job_.reset();  // joins
+  if (!before.outcome_->asked) before.wait();
+}
+
+PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory,
+                             std::function<void(Communicator&)> published) {
+  return save(state, directory, options_.overwrite, std::move(published));
+}
+
+PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory,
+                             bool overwrite, std::function<void(Communicator&)> published) try {
+  wait();
+  SaveOptions options = options_;
+  options.overwrite = overwrite;
+  auto job = std::make_unique<Job>(directory, options, *comm_, planner_, hooks_);
+  job->save.plan(state);
+  std::promise<bool> start;
+  try {
+    agree(*comm_, "preparing the save in the background", [&] {
+      DescribedState& described = job->save.described();
+      if (described.common) described.common = snapshot(*described.common);
+      job->source.emplace(job->save.items(), std::move(described.tensors),
+                          std::move(described.object_bytes), pool_);
+      job->thread = std::jthread([this, running = job.get(), published = std::move(published),
+                                  started = start.get_future()]() mutable {
+        if (started.get()) running->run(*comm_, published);
+      });
+    });
+  } catch (...) {
+    start.set_value(false);
+    throw;
+  }
+  job_ = std::move(job);
+  start.set_value(true);
+  job_->source->stage(options_.io.threads);
+  return PendingSave(job_->outcome);
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

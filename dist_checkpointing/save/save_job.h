@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "configs/options.h"
+#include "dist_checkpointing/save/describe_state.h"
+#include "dist_checkpointing/save/save_hooks.h"
+#include "dist_checkpointing/save/save_report.h"
+#include "dist_checkpointing/training_root/target_path.h"
+#include "mapping/planning/save_planner.h"
+#include "strategies/comm/communicator.h"
+#include "strategies/comm/heartbeat.h"
+#include "strategies/contract/save_strategy.h"
+#include "strategies/storage/publish.h"
+
+namespace dckpt {
+
+/// One save on one rank; every rank runs the same steps in this order, the last two perhaps in
+/// another thread. The protocol stands at the top of save_job.cpp. What it refers to must outlive
+/// it. A step that throws throws the same CheckpointError on every rank, and the job is over then.
+class SaveJob {
+ public:
+  /// `planner`: what this rank remembers of plans; forgotten if the save fails.
+  SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm,
+          SavePlanner& planner, const SaveHooks& hooks);
+
+  /// Describes the state and agrees on who writes what. Collective.
+  void plan(const StateDict& state);
+
+  /// What this rank writes, and where the bytes of its items are. The description may be moved
+  /// from, but for its paths and common state.
+  const SavePlan& items() const noexcept { return *items_; }
+  DescribedState& described() noexcept { return described_; }
+
+  /// Writes the items and publishes the checkpoint. Collective. `staged`: what was copied for that
+  /// on this rank.
+  SaveReport write(ItemSource& source, const std::function<SaveReport::Phase()>& staged = {});
+
+ private:
+  void require_same_call();
+  void describe(const StateDict& state);
+  void compare_common();
+  std::vector<Bytes> assign(const std::vector<Bytes>& proposals);
+  void accept(ByteView assignment);
+  WrittenItems write_data(ItemSource& source);
+  void publish(const std::vector<Bytes>& results);
+  template <typename Step>
+  void remembering(Step&& step);
+
+  SaveOptions options_;
+  Communicator& comm_;
+  SavePlanner& planner_;
+  const SaveHooks& hooks_;
+  Heartbeat heartbeat_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  TargetPath target_;
+  std::shared_ptr<Storage> storage_;
+  std::unique_ptr<SaveStrategy> strategy_;
+  DescribedState described_;
+  Bytes proposal_;
+  const SavePlan* items_ = nullptr;
+  std::string staging_;                     ///< where to write, relative to the storage
+  std::optional<Publication> publication_;  ///< rank 0
+  SaveReport report_;                       ///< rank 0 completes it
+};
+
+}  // namespace dckpt

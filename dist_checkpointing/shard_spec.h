@@ -1,0 +1,32 @@
+#pragma once
+
+#include <vector>
+
+#include "mapping/planning/load_plan.h"
+#include "mapping/planning/save_plan.h"
+#include "mapping/state/value.h"
+
+namespace dckpt {
+
+/// The sharded leaves of a state dict in the order of the tree. Pointers into the tree: valid while
+/// it is neither changed nor destroyed.
+struct ShardedLeaves {
+  std::vector<const ShardedTensor*> tensors;
+  std::vector<const ShardedObject*> objects;
+};
+
+/// Collects them. Factories must have been applied before.
+ShardedLeaves collect_sharded(const StateDict& state);
+
+/// What planning needs to know of a tensor; `source` is left to the caller. Validates it
+/// (Megatron's messages).
+TensorShard shard_spec(const ShardedTensor& tensor);
+
+/// The same of an object; `nbytes` and `source` are left to the caller.
+ObjectShard shard_spec(const ShardedObject& object);
+
+/// The part of a stored tensor that a shard asks for. `tensor` and `destination` are left to the
+/// caller.
+WantedShard wanted_shard(const ShardedTensor& shard);
+
+}  // namespace dckpt

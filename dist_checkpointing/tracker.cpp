@@ -1,0 +1,110 @@
+#include "dist_checkpointing/tracker.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "mapping/base/error.h"
+#include "mapping/base/local_path.h"
+#include "mapping/base/text.h"
+#include "strategies/storage/posix.h"
+#include "strategies/storage/publish.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kPrefix = "iter_";
+constexpr std::uint64_t kMaxTrackerBytes = 4096;
+
+std::string_view stripped(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n\f\v";
+  const std::size_t first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+}  // namespace
+
+std::string iteration_directory(std::uint64_t iteration) {
+  if (iteration > kMaxIteration) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "iteration " + grouped(iteration) +
+                              " is beyond the largest that a training root can hold, " +
+                              grouped(kMaxIteration));
+  }
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "iter_%07llu",
+                static_cast<unsigned long long>(iteration));
+  return name.data();
+}
+
+std::optional<std::uint64_t> parse_iteration_directory(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const auto iteration = parse_u64(name.substr(kPrefix.size()));
+  if (!iteration || *iteration > kMaxIteration || iteration_directory(*iteration) != name)
+    return std::nullopt;
+  return iteration;
+}
+
+std::string IterationName::directory() const {
+  return iteration_ ? iteration_directory(*iteration_) : kReleaseDirectory;
+}
+
+std::optional<IterationName> parse_iteration_name(std::string_view text) {
+  if (text == kReleaseDirectory) return IterationName::release();
+  if (text.starts_with(kPrefix)) text.remove_prefix(kPrefix.size());
+  const auto iteration = parse_u64(text);
+  if (!iteration || *iteration > kMaxIteration) return std::nullopt;
+  return *iteration;
+}
+
+std::optional<std::string> read_tracker(const Storage& root) {
+  if (!root.stat(kTrackerFile)) return std::nullopt;
+  const auto file = root.open(kTrackerFile);
+  const Bytes content = read_file(*file, kMaxTrackerBytes);
+  const std::string_view text = stripped(as_text(content));
+  const auto named = text.starts_with(kPrefix) ? std::nullopt : parse_iteration_name(text);
+  if (!named) {
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "Invalid metadata file: the tracker holds " + dckpt::quoted(text, 60) +
+                              " instead of an iteration or 'release'; name the checkpoint's own "
+                              "directory, or mend the file",
+                          {.file = file->name()});
+  }
+  return named->directory();
+}
+
+void write_tracker(Storage& root, std::uint64_t iteration) {
+  write_file_atomically(root, kTrackerFile, as_bytes(std::to_string(iteration)));
+}
+
+std::vector<std::uint64_t> list_iterations(const std::filesystem::path& given) {
+  const std::filesystem::path root = local_path(given);
+  std::error_code nothing_there;
+  if (!std::filesystem::exists(root, nothing_there) && !nothing_there) return {};
+  std::vector<std::uint64_t> iterations;
+  for (const FileInfo& entry : posix_storage(root)->list("")) {
+    const auto iteration = parse_iteration_directory(entry.name);
+    std::error_code unreachable;
+    if (iteration && std::filesystem::is_directory(root / entry.name, unreachable))
+      iterations.push_back(*iteration);
+  }
+  std::ranges::sort(iterations);
+  return iterations;
+}
+
+std::string describe_iterations(const std::vector<std::uint64_t>& iterations, std::size_t limit) {
+  if (iterations.empty()) return "no iterations";
+  const std::size_t shown = std::min(limit, iterations.size());
+  std::string text = iterations.size() == 1      ? "iteration "
+                     : shown < iterations.size() ? "iterations … "
+                                                 : "iterations ";
+  for (std::size_t i = iterations.size() - shown; i < iterations.size(); ++i) {
+    text += std::to_string(iterations[i]);
+    if (i + 2 < iterations.size()) text += ", ";
+    if (i + 2 == iterations.size()) text += " and ";
+  }
+  return text;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "mapping/base/bytes.h"
+
+namespace dckpt {
+
+/// CRC-32 as zip archives use it. Pass the result of the bytes before to go on: crc32(b, crc32(a))
+/// is that of a and b together.
+std::uint32_t crc32(ByteView bytes, std::uint32_t previous = 0) noexcept;
+
+/// That of two pieces of bytes together, from theirs: crc32_combine(crc32(a), crc32(b), b.size())
+/// is crc32(b, crc32(a)).
+std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
+                            std::uint64_t second_length) noexcept;
+
+/// Bytes of a file that had this CRC-32 when they were written.
+struct RecordedCrc {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::uint32_t crc = 0;
+};
+
+/// SHA-256 over bytes that arrive in pieces. Not for several threads at once.
+class Sha256 {
+ public:
+  using Digest = std::array<std::byte, 32>;
+
+  Sha256();
+  Sha256(Sha256&&) noexcept;
+  Sha256& operator=(Sha256&&) noexcept;
+  ~Sha256();
+
+  void update(ByteView bytes);
+  /// The digest of everything so far; the object then starts anew.
+  Digest finish();
+  /// finish() as 64 lower-case hexadecimal digits.
+  std::string finish_hex();
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+};
+
+/// Two lower-case digits a byte.
+std::string to_hex(ByteView bytes);
+
+std::string sha256_hex(ByteView bytes);
+
+}  // namespace dckpt

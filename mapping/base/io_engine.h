@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mapping/base/enum_names.h"
+
+namespace dckpt {
+
+/// How files are written.
+enum class IoEngine : std::uint8_t {
+  kAuto,      ///< direct for large files that are made durable on a local disk (ext4, XFS), else
+              ///< buffered
+  kBuffered,  ///< through the page cache
+  kDirect,    ///< O_DIRECT: fills no page cache; 8 MiB of memory per open file
+  kUring,     ///< io_uring
+};
+inline constexpr EnumNames<IoEngine, 4> kIoEngineNames{{{IoEngine::kAuto, "auto"},
+                                                        {IoEngine::kBuffered, "buffered"},
+                                                        {IoEngine::kDirect, "direct"},
+                                                        {IoEngine::kUring, "uring"}}};
+
+}  // namespace dckpt

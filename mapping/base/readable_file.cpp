@@ -1,0 +1,20 @@
+#include "mapping/base/readable_file.h"
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+
+Bytes read_file(const ReadableFile& file, std::uint64_t limit) {
+  if (file.size() > limit) {
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "refusing to read the whole file: it has " + grouped(file.size()) +
+                              " bytes, the limit for this kind of file is " + grouped(limit),
+                          {.file = file.name()});
+  }
+  Bytes content(file.size());
+  file.read(0, content);
+  return content;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/readable_file.h"
+
+namespace dckpt {
+
+/// A file of which one range is in memory already: reads inside it are copied from there, all
+/// others go to the file. For many small reads close to each other after one large one. Borrows
+/// both; they must live longer.
+class WindowedFile final : public ReadableFile {
+ public:
+  /// `window` holds the file's bytes from `offset` on.
+  WindowedFile(const ReadableFile& file, std::uint64_t offset, ByteView window) noexcept
+      : file_(file), offset_(offset), window_(window) {}
+
+  const std::string& name() const noexcept override { return file_.name(); }
+  std::uint64_t size() const noexcept override { return file_.size(); }
+
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    if (!covers(offset, into.size())) return file_.read(offset, into);
+    std::ranges::copy(window_.subspan(offset - offset_, into.size()), into.begin());
+  }
+
+  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
+    if (!covers(offset, length)) file_.prefetch(offset, length);
+  }
+
+ private:
+  bool covers(std::uint64_t offset, std::uint64_t length) const noexcept {
+    return offset >= offset_ && range_fits(offset - offset_, length, window_.size());
+  }
+
+  const ReadableFile& file_;
+  std::uint64_t offset_;
+  ByteView window_;
+};
+
+}  // namespace dckpt

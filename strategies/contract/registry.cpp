@@ -1,0 +1,151 @@
+#include "strategies/contract/registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/contract/builtin_strategies.h"
+
+namespace dckpt {
+namespace {
+
+struct Registry {
+  std::vector<SaveStrategyEntry> save = builtin_save_strategies();
+  std::vector<LoadStrategyEntry> load = builtin_load_strategies();
+};
+
+// Never destroyed: readers may outlive static destruction.
+Registry& registry() {
+  static auto* const instance = new Registry;
+  return *instance;
+}
+
+bool has_version(const SaveStrategyEntry& entry, int version) {
+  return entry.version == version;
+}
+bool has_version(const LoadStrategyEntry& entry, int version) {
+  return std::ranges::find(entry.versions, version) != entry.versions.end();
+}
+bool same_place(const SaveStrategyEntry& a, const SaveStrategyEntry& b) {
+  return a.name == b.name && a.version == b.version;
+}
+bool same_place(const LoadStrategyEntry& a, const LoadStrategyEntry& b) {
+  return a.name == b.name && a.versions == b.versions;
+}
+int newest(const SaveStrategyEntry& entry) {
+  return entry.version;
+}
+int newest(const LoadStrategyEntry& entry) {
+  return entry.versions.empty() ? 0 : *std::ranges::max_element(entry.versions);
+}
+
+std::string described(const SaveStrategyEntry& entry) {
+  return entry.name + " version " + std::to_string(entry.version);
+}
+std::string described(const LoadStrategyEntry& entry) {
+  std::string text = entry.name;
+  for (const int version : entry.versions) text += " version " + std::to_string(version);
+  return text;
+}
+
+template <typename Entry>
+void add(std::vector<Entry>& entries, Entry entry) {
+  const auto same = std::ranges::find_if(
+      entries, [&](const Entry& existing) { return same_place(existing, entry); });
+  if (same != entries.end())
+    *same = std::move(entry);
+  else
+    entries.push_back(std::move(entry));
+}
+
+template <typename Entry>
+const Entry& find(const std::vector<Entry>& entries, const std::string& verb,
+                  const std::string& name, std::optional<int> version) {
+  const Entry* best = nullptr;
+  std::vector<std::string> names;
+  std::vector<std::string> all;
+  for (const Entry& entry : entries) {
+    names.push_back(entry.name);
+    all.push_back(described(entry));
+    if (entry.name != name || (version && !has_version(entry, *version))) continue;
+    if (best == nullptr || newest(entry) > newest(*best)) best = &entry;
+  }
+  if (best != nullptr) return *best;
+  std::string message = "no strategy " + verb + " backend " + quoted(name) +
+                        (version ? " version " + std::to_string(*version) : "") +
+                        "; there are: " + quoted_list(all, 20);
+  if (const auto close = nearest(name, names); close && *close != name)
+    message += " (did you mean " + quoted(*close) + "?)";
+  throw CheckpointError(ErrorCode::kUnsupported, message);
+}
+
+void check_entry(const std::string& name, bool complete) {
+  if (name.empty() || !complete)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "a strategy that is registered needs a name and a factory, but " +
+                              quoted(name) + " lacks one of them");
+}
+
+/// The factory, but an error in place of a null pointer, which nobody who calls it expects.
+template <typename Factory>
+Factory never_null(Factory factory, const std::string& name) {
+  return [factory = std::move(factory), name](auto&&... arguments) {
+    auto made = factory(std::forward<decltype(arguments)>(arguments)...);
+    if (made == nullptr)
+      throw CheckpointError(ErrorCode::kInvalidArgument, "the factory of strategy " + quoted(name) +
+                                                             " has made nothing (a null pointer)");
+    return made;
+  };
+}
+
+}  // namespace
+
+void register_strategy(SaveStrategyEntry entry) {
+  check_entry(entry.name, static_cast<bool>(entry.make));
+  entry.make = never_null(std::move(entry.make), entry.name);
+  add(registry().save, std::move(entry));
+}
+
+void register_strategy(LoadStrategyEntry entry) {
+  check_entry(entry.name, static_cast<bool>(entry.open));
+  entry.open = never_null(std::move(entry.open), entry.name);
+  add(registry().load, std::move(entry));
+}
+
+std::span<const SaveStrategyEntry> save_strategies() {
+  return registry().save;
+}
+std::span<const LoadStrategyEntry> load_strategies() {
+  return registry().load;
+}
+
+const SaveStrategyEntry& find_save_strategy(const std::string& name, std::optional<int> version) {
+  return find(registry().save, "saves with", name, version);
+}
+const LoadStrategyEntry& find_load_strategy(const std::string& name, std::optional<int> version) {
+  return find(registry().load, "reads", name, version);
+}
+
+std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& options) {
+  const SaveStrategyEntry& entry =
+      find_save_strategy(options.strategy.name, options.strategy.version);
+  const Capabilities& can = entry.capabilities;
+  const auto require = [&](bool fits, const std::string& what) {
+    if (!fits)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "strategy " + quoted(entry.name) + " version " +
+                                std::to_string(entry.version) +
+                                " cannot do what the options ask for: " + what);
+  };
+  require(can.flattened_form || options.flattened == FlattenedForm::kBoxes,
+          "it stores flattened tensors as boxes only (flattened: boxes)");
+  require(can.compat || options.compat == Compat::kMegatron,
+          "it has one form only; leave out compat");
+  require(can.integrity || !options.integrity, "it writes no integrity manifest (integrity: none)");
+  require(can.separation_hint || options.separation_hint.empty(),
+          "it keeps no keys in files of their own; leave out separation_hint");
+  return entry.make(options);
+}
+
+}  // namespace dckpt

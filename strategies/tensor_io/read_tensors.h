@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "mapping/planning/load_plan.h"
+#include "mapping/state/tensor.h"
+#include "strategies/contract/reader.h"
+#include "strategies/tensor_io/record_checks.h"
+
+namespace dckpt {
+
+struct ReadOptions {
+  int threads = 2;
+  /// Upper bound of temporary memory over all threads, in bytes, but for the heads and tails of
+  /// archives; there are fewer threads where it is not enough for 256 KiB each.
+  std::uint64_t staging = std::uint64_t{64} << 20;
+  /// Other ranks may want, and read, what lies between the wanted bytes: it is read over only as
+  /// far as it makes up a twentieth of what is wanted. Otherwise it is wherever that saves
+  /// requests.
+  bool shared = false;
+  /// Elements are compared with the CRC-32 recorded for them where all of the record is read. Off:
+  /// nothing is compared.
+  bool verify = true;
+  /// Records that are read in several calls, or by several ranks; it tells what was not compared.
+  /// Null: those of this call.
+  RecordChecks* checks = nullptr;
+  /// Called now and then with the bytes delivered so far, from any thread, one call at a time.
+  std::function<void(std::uint64_t bytes)> progress{};
+};
+
+/// Counts of one read, for reports.
+struct ReadStats {
+  std::uint64_t bytes_wanted = 0;  ///< delivered into destinations
+  std::uint64_t bytes_read = 0;    ///< asked from files
+  /// Of those delivered, what could be compared with no checksum: none is recorded, or only a part
+  /// of the record was read. Not counted with ReadOptions::checks.
+  std::uint64_t bytes_unchecked = 0;
+};
+
+/// Fills the destinations (CPU tensors of the stored dtype, laid out as the plan was told) from the
+/// checkpoint: only the byte ranges wanted, straight into place where they are contiguous. Throws
+/// CheckpointError, (corrupt) also for elements that have another checksum than was recorded; then
+/// the destinations are partly filled.
+ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items,
+                       std::span<const Tensor> destinations, const ReadOptions& options = {});
+
+/// Throws CheckpointError (invalid argument) unless all destinations of the items are CPU tensors
+/// of the stored dtype, with data.
+void check_destinations(const CheckpointReader& reader, std::span<const ReadItem> items,
+                        std::span<const Tensor> destinations);
+
+/// One box of a stored tensor, in its global shape, as a new tensor.
+Tensor read_box(const CheckpointReader& reader, std::size_t tensor, const Box& box,
+                const ReadOptions& options = {});
+
+}  // namespace dckpt

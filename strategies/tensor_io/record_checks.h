@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "mapping/planning/load_distribution.h"
+#include "mapping/planning/metadata.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// Compares stored chunks with their recorded CRC-32 while they are read in pieces, by several
+/// threads and in any order: as soon as the pieces make up a record, its CRC is made of theirs.
+/// Safe to share.
+class RecordChecks {
+ public:
+  /// Bytes [begin, end) of a file, and their CRC.
+  struct Piece {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    std::uint32_t crc = 0;
+  };
+
+  explicit RecordChecks(const Metadata& metadata) : metadata_(metadata) {}
+
+  /// So many more bytes of the chunk are wanted.
+  void want(ChunkNumber chunk, std::uint64_t bytes);
+  /// A piece of the chunk's record was read. Throws CheckpointError (corrupt) if the record is
+  /// complete now and has another CRC. What was read before does not count twice.
+  void add(ChunkNumber chunk, const RecordedCrc& record, const Piece& piece);
+
+  /// Of what was wanted, the bytes whose records were not read completely, or have no CRC.
+  std::uint64_t unchecked_bytes() const;
+  /// The wanted chunks for which that holds, ascending.
+  std::vector<ChunkNumber> unchecked() const;
+
+  /// What was read of incomplete records, for another rank, and the same from one. `take` throws as
+  /// `add`.
+  Bytes incomplete() const;
+  void take(ByteView pieces, const std::string& from);
+
+ private:
+  struct Entry {
+    std::uint64_t wanted = 0;
+    bool checked = false;
+    RecordedCrc record{};
+    std::map<std::uint64_t, Piece> pieces{};  // by their beginnings; apart from each other
+  };
+
+  const Metadata& metadata_;
+  mutable std::mutex mutex_;
+  std::map<ChunkNumber, Entry> entries_;
+};
+
+/// The CRC of what one thread reads of a chunk's record, from front to back where it can.
+class PassingRecord {
+ public:
+  /// Null `checks`, or no record: nothing is computed.
+  PassingRecord(RecordChecks* checks, ChunkNumber chunk, const std::optional<RecordedCrc>& record)
+      : checks_(record ? checks : nullptr),
+        chunk_(chunk),
+        record_(record.value_or(RecordedCrc{})) {}
+
+  /// Fills `into` from the file. Throws as ReadableFile::read and RecordChecks::add do.
+  void read(const ReadableFile& file, std::uint64_t offset, MutableByteView into);
+  /// What was read last is the end. Throws as RecordChecks::add does.
+  void finish();
+  /// From now on nothing is computed.
+  void give_up() noexcept { checks_ = nullptr; }
+
+ private:
+  RecordChecks* checks_;
+  ChunkNumber chunk_;
+  RecordedCrc record_;
+  RecordChecks::Piece piece_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,41 @@
+#include "strategies/tensor_io/state_source.h"
+
+#include <algorithm>
+
+#include "mapping/geometry/flat_range.h"
+#include "mapping/geometry/strided_copy.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kPieceBytes =
+    std::uint64_t{4} << 20;  // stays in the cache between copying, hashing and writing
+
+}  // namespace
+
+void StateSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
+  const Tensor& tensor = tensors_[item.source];
+  const std::size_t size = item_size(tensor.dtype());
+  const std::int64_t elements = numel(item.chunk.sizes);
+  const auto step = static_cast<std::int64_t>(kPieceBytes / size);
+  const bool contiguous = tensor.is_contiguous();
+  Bytes gathered(contiguous ? 0 : static_cast<std::size_t>(std::min(step, elements)) * size);
+  for (std::int64_t at = item.source_begin; at < item.source_begin + elements; at += step) {
+    const std::int64_t count = std::min(step, item.source_begin + elements - at);
+    if (contiguous) {
+      sink({tensor.data() + static_cast<std::size_t>(at) * size,
+            static_cast<std::size_t>(count) * size});
+      continue;
+    }
+    for (const FlatPiece& piece : split_flat_range(tensor.shape(), at, at + count)) {
+      StridedView from{0, tensor.strides()};
+      for (std::size_t axis = 0; axis < tensor.dim(); ++axis)
+        from.offset += piece.box.offsets[axis] * from.strides[axis];
+      strided_copy(piece.box.sizes, size, tensor.data(), from, gathered.data(),
+                   {piece.begin - at, row_major_strides(piece.box.sizes)});
+    }
+    sink({gathered.data(), static_cast<std::size_t>(count) * size});
+  }
+}
+
+}  // namespace dckpt

@@ -1,0 +1,153 @@
+#include "dist_checkpointing/conformance/strategy_conformance.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "configs/policy.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
+#include "examples/raw_strategy/raw_index.h"
+#include "examples/raw_strategy/raw_strategy.h"
+#include "strategies/contract/registry.h"
+#include "strategies/torch_dist/save_strategy.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+using dckpt::testing::error_of;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class StrategyConformance : public ::testing::Test {
+ protected:
+  std::vector<std::string> problems_of(const SaveOptions& options) const {
+    return check_strategy(options, directory_ / "conformance").problems;
+  }
+  TempDir directory_;
+};
+
+TEST_F(StrategyConformance, TorchDistInEachOfItsForms) {
+  for (const Compat compat : {Compat::kMegatron, Compat::kMegatron019, Compat::kDcp}) {
+    SCOPED_TRACE(to_string(compat));
+    EXPECT_THAT(problems_of({.compat = compat, .io = {.files_per_rank = 2}}), IsEmpty());
+  }
+  EXPECT_THAT(problems_of({.flattened = FlattenedForm::kMegatron}), IsEmpty());
+}
+
+TEST_F(StrategyConformance, TheExampleOfAStrategy) {
+  raw::register_strategy();
+  EXPECT_THAT(problems_of(Policy::from_file("examples/raw_strategy/run.yaml").save), IsEmpty());
+}
+
+/// torch_dist with a mistake in it.
+class Mistaken final : public SaveStrategy {
+ public:
+  enum class Mistake { kFlipsAByte, kForgetsATensor, kForgetsTheCommonState, kGivesAPlaceTwice };
+  Mistaken(Mistake mistake, const SaveOptions& options)
+      : mistake_(mistake), inner_(make_torch_dist_save_strategy(options)) {}
+
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
+                          const SavePlan& plan, ItemSource& source) const override {
+    Flipping flipping(source);
+    WrittenItems written = inner_->write_data(
+        storage, directory, rank, plan,
+        mistake_ == Mistake::kFlipsAByte ? static_cast<ItemSource&>(flipping) : source);
+    if (mistake_ == Mistake::kGivesAPlaceTwice && written.places.size() > 1)
+      written.places[0] = written.places[1];
+    return written;
+  }
+
+  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const Value* common) const override {
+    Metadata changed = metadata;
+    if (mistake_ == Mistake::kForgetsATensor && !changed.tensors.empty())
+      changed.tensors.pop_back();
+    const Value none = Value::dict();
+    inner_->write_metadata(storage, directory, changed,
+                           mistake_ == Mistake::kForgetsTheCommonState ? &none : common);
+  }
+
+ private:
+  struct Flipping final : ItemSource {
+    explicit Flipping(ItemSource& from) : inner(from) {}
+    Bytes object(const WriteItem& item) override { return inner.object(item); }
+    void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+      inner.tensor(item, [&](ByteView part) {
+        Bytes bytes(part.begin(), part.end());
+        if (!bytes.empty()) bytes.back() ^= std::byte{1};
+        sink(bytes);
+      });
+    }
+    ItemSource& inner;
+  };
+
+  Mistake mistake_;
+  std::unique_ptr<SaveStrategy> inner_;
+};
+
+TEST_F(StrategyConformance, MistakesAreFound) {
+  using Mistake = Mistaken::Mistake;
+  for (const auto& [mistake, finding] : std::vector<std::pair<Mistake, std::string>>{
+           {Mistake::kFlipsAByte, "has other values than were saved"},
+           {Mistake::kForgetsATensor, "instead of"},
+           {Mistake::kForgetsTheCommonState, "the common state is another one than was saved"},
+           {Mistake::kGivesAPlaceTwice, "shards of any type and shape"}}) {
+    register_strategy(SaveStrategyEntry{.name = "mistaken",
+                                        .about = "for this test",
+                                        .make = [mistake = mistake](SaveOptions options) {
+                                          options.strategy = {};
+                                          return std::make_unique<Mistaken>(mistake, options);
+                                        }});
+    EXPECT_THAT(problems_of({.strategy = {.name = "mistaken"}}), Contains(HasSubstr(finding)));
+  }
+}
+
+TEST_F(StrategyConformance, WhatAStrategyDoesNotStoreIsRefused) {
+  raw::register_strategy();
+  SaveStrategyEntry tensors_only = find_save_strategy("raw");
+  tensors_only.name = "tensors_only";
+  tensors_only.capabilities = {.objects = false, .common_state = false};
+  register_strategy(tensors_only);
+  const SaveOptions options{.strategy = {.name = "tensors_only"}};
+  EXPECT_THAT(problems_of(options), IsEmpty());
+  StateDict state;
+  state["iteration"] = 5;
+  const CheckpointError error = error_of([&] { save(state, directory_ / "checkpoint", options); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(),
+              HasSubstr("strategy 'tensors_only' does not store values that are not sharded"));
+  EXPECT_EQ(error.context().key, "iteration");
+  state = Value::dict({{"rng", ShardedObject{.key = "rng", .data = 1}}});
+  EXPECT_THAT(error_of([&] { save(state, directory_ / "checkpoint", options); }).what(),
+              HasSubstr("does not store objects"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "checkpoint"));
+}
+
+TEST_F(StrategyConformance, RubbishInTheIndexOfTheExampleIsAnError) {
+  raw::register_strategy();
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {4, 4}));
+  save(state, directory_ / "checkpoint", {.strategy = {.name = "raw"}});
+  std::ifstream file(directory_ / "checkpoint" / raw::kIndexFile, std::ios::binary);
+  const Bytes index = to_bytes(std::string(std::istreambuf_iterator<char>(file), {}));
+  raw::decode(index, "index");
+  for (std::size_t at = 0; at < index.size(); ++at) {
+    EXPECT_EQ(error_of([&] { raw::decode(ByteView(index).first(at), "index"); }).code(),
+              ErrorCode::kCorrupt)
+        << "cut at " << at;
+    Bytes flipped = index;
+    flipped[at] ^= std::byte{0x40};
+    try {
+      raw::decode(flipped, "index");
+    } catch (const CheckpointError&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dckpt

@@ -1,0 +1,87 @@
+#include "dist_checkpointing/inspect/inspect.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/dist_checkpointing/fake_reader.h"
+
+namespace dckpt {
+namespace {
+
+using testing::counting;
+using ::testing::ElementsAre;
+using testing::FakeReader;
+
+TEST(Inspect, SumsUpByKindOfContent) {
+  FakeReader reader;
+  reader.tensor("decoder.weight", DType::kFloat16, {2, 3}, counting<std::uint16_t>(6))
+      .tensor("chained_1.optimizer.state.exp_avg.decoder.weight", DType::kFloat32, {2, 3},
+              counting<float>(6))
+      .tensor("optimizer.state.exp_avg.decoder.weight", DType::kFloat32, {2, 3}, counting<float>(6))
+      .object("rng_state/shard_0_1", 7)
+      .common(Value::dict({{"iteration", 5}}))
+      .write();
+  const CheckpointSummary summary = inspect(reader);
+  EXPECT_EQ(summary.weights.count, 1u);
+  EXPECT_EQ(summary.weights.bytes, 12u);
+  EXPECT_EQ(summary.optimizer.count, 2u);
+  EXPECT_EQ(summary.optimizer.elements, 12u);
+  EXPECT_EQ(summary.object_total.count, 1u);
+  EXPECT_EQ(summary.common.at("iteration").as_int(), 5);
+  ASSERT_EQ(summary.files.size(), 1u);
+  EXPECT_EQ(summary.files[0].name, "data");
+  EXPECT_EQ(summary.files[0].bytes, 61u);
+}
+
+TEST(Inspect, ListsChunksOnlyWhenAsked) {
+  FakeReader reader;
+  reader.tensor("w", DType::kFloat32, {4}, counting<float>(4), {{{0}, {1}}, {{1}, {3}}}).write();
+  EXPECT_TRUE(inspect(reader).tensors[0].chunks.empty());
+  const TensorSummary tensor = inspect(reader, {.chunks = true}).tensors.at(0);
+  EXPECT_EQ(tensor.chunk_count, 2u);
+  ASSERT_EQ(tensor.chunks.size(), 2u);
+  EXPECT_EQ(tensor.chunks[1].box, (Box{{1}, {3}}));
+  EXPECT_EQ(tensor.chunks[1].file, "data");
+  EXPECT_EQ(tensor.chunks[1].offset, 4u);
+}
+
+TEST(Inspect, KnowsOptimizerKeys) {
+  EXPECT_TRUE(is_optimizer_key("optimizer.state.exp_avg.w"));
+  EXPECT_TRUE(is_optimizer_key("chained_12.optimizer.state.exp_avg.w"));
+  EXPECT_TRUE(is_optimizer_key("optim.w"));
+  EXPECT_TRUE(is_optimizer_key("mp_rank_00_001/distrib_optim.0.param"));
+  EXPECT_FALSE(is_optimizer_key("mp_rank_00_001/model.w"));
+  EXPECT_FALSE(is_optimizer_key("mp_rank_00_001"));
+  EXPECT_FALSE(is_optimizer_key("optimizer"));
+  EXPECT_FALSE(is_optimizer_key("chained_x.optimizer.w"));
+  EXPECT_FALSE(is_optimizer_key("model.optimizer_head.weight"));
+}
+
+std::vector<std::string> tree_lines(const std::vector<std::string>& keys) {
+  std::vector<TensorSummary> tensors;
+  for (const std::string& key : keys) tensors.push_back({.key = key, .shape = {1}, .bytes = 4});
+  std::vector<std::string> lines;
+  for (const KeyTreeRow& row : key_tree(tensors)) {
+    lines.push_back(std::string(row.depth, '-') + row.name + " " + std::to_string(row.total.count) +
+                    (row.leaf == KeyTreeRow::kNoLeaf ? "" : " " + keys[row.leaf]));
+  }
+  return lines;
+}
+
+TEST(KeyTree, SumsBelowEachComponentAndCountsNumbersAsNumbers) {
+  EXPECT_THAT(tree_lines({"layers.10.w", "head", "layers.9.w", "layers.9.b"}),
+              ElementsAre("head 1 head", "layers 3", "-9 2", "--b 1 layers.9.b", "--w 1 layers.9.w",
+                          "-10 1", "--w 1 layers.10.w"));
+}
+
+TEST(KeyTree, AKeyMayBeAPrefixOfAnother) {
+  EXPECT_THAT(tree_lines({"a.b", "a"}), ElementsAre("a 2 a", "-b 1 a.b"));
+}
+
+TEST(KeyTree, StaysShallowForKeysFullOfDots) {
+  const std::string key(10000, '.');
+  EXPECT_EQ(tree_lines({key}).size(), kMaxKeyTreeDepth);
+}
+
+}  // namespace
+}  // namespace dckpt

@@ -1,0 +1,106 @@
+#include "dist_checkpointing/rewrite/convert_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "mapping/base/error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::Contains;
+using ::testing::IsEmpty;
+
+enum class Effect { kHonoured, kRefused, kNamedAsUnused };
+struct Case {
+  std::string yaml;  ///< a policy in which one field is not as usual
+  Effect effect;
+};
+
+const std::vector<Case> kCases{
+    {"save: {strategy: raw}", Effect::kRefused},
+    {"save: {compat: megatron-0.19}", Effect::kHonoured},
+    {"save: {flattened: megatron}", Effect::kHonoured},
+    {"save: {compat: dcp, planner: {kind: standard}}", Effect::kNamedAsUnused},
+    {"save: {planner: {dedup: lowest_rank}}", Effect::kNamedAsUnused},
+    {"save: {planner: {cache: false}}", Effect::kNamedAsUnused},
+    {"save: {planner: {keep_plans: true}}", Effect::kRefused},
+    {"save: {planner: {validate: false}}", Effect::kRefused},
+    {"save: {planner: {split_replicas: true}}", Effect::kNamedAsUnused},
+    {"save: {parallel: {enabled: true}}", Effect::kNamedAsUnused},
+    {"save: {async: {enabled: true}}", Effect::kNamedAsUnused},
+    {"save: {async: {snapshot: eager, staging_memory: 1GiB}}", Effect::kNamedAsUnused},
+    {"save: {timeout: 5s}", Effect::kNamedAsUnused},
+    {"save: {separation_hint: optimizer.}", Effect::kHonoured},
+    {"save: {io: {engine: direct}}", Effect::kHonoured},
+    {"save: {io: {threads: 3}}", Effect::kHonoured},
+    {"save: {io: {files_per_rank: 3}}", Effect::kHonoured},
+    {"save: {io: {fsync: false}}", Effect::kHonoured},
+    {"save: {io: {checksums: false}}", Effect::kHonoured},
+    {"save: {io: {page_aligned: true}}", Effect::kHonoured},
+    {"save: {integrity: sha256}", Effect::kHonoured},
+    {"load: {strategy: zarr}", Effect::kHonoured},
+    {"load: {strict: raise_all}", Effect::kRefused},
+    {"load: {allow_partial_load: true}", Effect::kRefused},
+    {"load: {parallel: {enabled: true}}", Effect::kNamedAsUnused},
+    {"load: {parallel: {exchange: gather}}", Effect::kNamedAsUnused},
+    {"load: {allow_shape_mismatch: [x]}", Effect::kRefused},
+    {"load: {padding: replicate}", Effect::kRefused},
+    {"load: {rename: [{from: a, to: b}]}", Effect::kHonoured},
+    {"load: {objects: [{keys: x, when_resharded: drop}]}", Effect::kNamedAsUnused},
+    {"load: {validate_access_integrity: false}", Effect::kNamedAsUnused},
+    {"load: {verify: none}", Effect::kHonoured},
+    {"load: {verify: sha256}", Effect::kHonoured},
+    {"load: {threads: 3}", Effect::kHonoured},
+    {"load: {staging: 8MiB}", Effect::kHonoured},
+    {"retention: {keep_last: 3}", Effect::kNamedAsUnused},
+    {"retention: {keep_every: 3}", Effect::kNamedAsUnused},
+};
+
+/// Everything of the options that a policy decides.
+auto decided(const ConvertOptions& options) {
+  return std::tuple(options.from, options.compat, options.flattened, options.rename,
+                    options.check_source, options.verify_integrity, options.separation_hint,
+                    options.integrity, options.io, options.read_threads, options.staging);
+}
+
+TEST(PolicyForConversion, HonoursRefusesOrNamesEachField) {
+  const auto usual = decided(policy_for_conversion({}).options);
+  for (const Case& test : kCases) {
+    SCOPED_TRACE(test.yaml);
+    const Policy policy = Policy::from_text("version: 1\n" + test.yaml + "\n");
+    if (test.effect == Effect::kRefused) {
+      EXPECT_THROW(policy_for_conversion(policy), CheckpointError);
+      continue;
+    }
+    const PolicyForConversion result = policy_for_conversion(policy);
+    EXPECT_EQ(result.unused.empty(), test.effect != Effect::kNamedAsUnused);
+    EXPECT_EQ(decided(result.options) != usual,
+              test.effect == Effect::kHonoured || test.yaml.find("compat") != std::string::npos);
+  }
+}
+
+/// A field that is new in the schema needs a case of its own.
+TEST(PolicyForConversion, HasACaseForEachFieldOfTheSchema) {
+  std::istringstream lines(to_yaml({}));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with(':') || line.starts_with("version")) continue;
+    const std::size_t begin = line.find_first_not_of(" -");
+    const std::string field = line.substr(begin, line.find(':') - begin) + ":";
+    EXPECT_TRUE(std::ranges::any_of(kCases, [&](const Case& test) {
+      return test.yaml.find(field) != std::string::npos;
+    })) << field;
+  }
+}
+
+TEST(PolicyForConversion, TakesEveryPolicyThatComesWithTheLibrary) {
+  for (const ShippedPolicy& shipped : shipped_policies())
+    EXPECT_NO_THROW(policy_for_conversion(Policy::shipped(shipped.name))) << shipped.name;
+  EXPECT_THAT(policy_for_conversion(Policy::shipped("production")).unused, Contains("retention"));
+  EXPECT_THAT(policy_for_conversion({}).unused, IsEmpty());
+}
+
+}  // namespace
+}  // namespace dckpt

@@ -1,0 +1,263 @@
+#include "dist_checkpointing/rewrite/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/save/save.h"
+#include "mapping/base/error.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "tests/support/arange.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::Contains;
+using testing::golden;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAreArray;
+
+class Convert : public ::testing::Test {
+ protected:
+  fs::path at(const std::string& name) const { return directory_ / name; }
+
+  ConvertReport run(const std::string& from, const std::string& to,
+                    const ConvertOptions& options = {}) const {
+    return convert(at(from), at(to), options);
+  }
+
+  std::size_t differences(const fs::path& a, const fs::path& b) const {
+    return diff(*open_checkpoint(a), *open_checkpoint(b)).differences.size();
+  }
+
+  /// What is stored for an object, as it is.
+  Value stored(const std::string& checkpoint, const std::string& key) const {
+    const auto reader = open_checkpoint(at(checkpoint));
+    const std::vector<ObjectMetadata>& objects = reader->metadata().objects;
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      if (objects[i].key == key) return load_torch_bytes(reader->object_bytes(i), key);
+    }
+    ADD_FAILURE() << key << " is not stored";
+    return {};
+  }
+
+  TempDir directory_;
+};
+
+using ErrorOf = std::pair<ErrorCode, std::string>;
+ErrorOf error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const CheckpointError& error) {
+    return {error.code(), error.what()};
+  }
+  return {ErrorCode::kIo, "no error"};
+}
+
+StateDict nested_state() {
+  StateDict state;
+  state["model"]["blocks"] = Value::list(
+      {Value::dict({{"w", arange({4})}, {"scale", 0.5}}), Value::dict({{"w", arange({5})}})});
+  state["model"]["name"] = "tiny";
+  state["model"]["x/shard_0_1"] = Value::tuple({"x", 1});
+  state["model"]["y/shard_0_1"] = Value::list({7});
+  state["step"] = 12;
+  return state;
+}
+
+TEST_F(Convert, APlainDcpDirectoryComesBackFromTorchDistAsItWas) {
+  save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
+  run("dcp", "megatron", {.to = "torch_dist"});
+  EXPECT_EQ(open_checkpoint(at("megatron"))
+                ->common_state()
+                .at("model")
+                .at("blocks")
+                .items()[0]
+                .at("scale")
+                .as_float(),
+            0.5);
+  run("megatron", "again", {.to = "torch_dist", .ranks = 2});
+  run("again", "back", {.to = "dcp"});
+  EXPECT_EQ(differences(at("dcp"), at("back")), 0U);
+  const Metadata before = open_checkpoint(at("dcp"))->metadata();
+  const Metadata after = open_checkpoint(at("back"))->metadata();
+  EXPECT_THAT(after.paths, UnorderedElementsAreArray(before.paths));
+  EXPECT_THAT(after.common_paths, IsEmpty());
+}
+
+TEST_F(Convert, MegatronsObjectsAreInListsAndThoseOfDcpAreNotWhateverTheirKeysLookLike) {
+  save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
+  run("dcp", "megatron", {.to = "torch_dist"});
+  run("megatron", "back", {.to = "dcp"});
+  EXPECT_EQ(stored("dcp", "model.y/shard_0_1"), Value::list({7}));
+  EXPECT_EQ(stored("megatron", "model.x/shard_0_1"), Value::list({Value::tuple({"x", 1})}));
+  EXPECT_EQ(stored("megatron", "model.y/shard_0_1"), Value::list({Value::list({7})}));
+  EXPECT_EQ(stored("back", "model.x/shard_0_1"), Value::tuple({"x", 1}));
+  EXPECT_EQ(stored("back", "model.y/shard_0_1"), Value::list({7}));
+}
+
+TEST_F(Convert, AMegatronCheckpointComesBackFromPlainDcpAsItWas) {
+  for (const char* const name : {"mcore-0.14-synthetic", "mcore-head-synthetic"}) {
+    convert(golden(name), at(name), {.to = "dcp"});
+    run(name, std::string(name) + "-back", {.to = "torch_dist"});
+    EXPECT_EQ(differences(golden(name), at(name)), 0U) << name;
+    EXPECT_EQ(differences(golden(name), at(std::string(name) + "-back")), 0U) << name;
+  }
+}
+
+TEST_F(Convert, KeysAreRenamedWithTheirPlacesInTheTree) {
+  save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
+  run("dcp", "renamed", {.rename = {{"^model\\.", "net."}}});
+  const auto reader = open_checkpoint(at("renamed"));
+  EXPECT_NE(reader->metadata().find_object("net.x/shard_0_1"), nullptr);
+  EXPECT_THAT(
+      reader->metadata().paths,
+      Contains(std::pair("net.blocks.1.w", KeyPath{"net", "blocks", std::int64_t{1}, "w"})));
+  EXPECT_THAT(error_of([&] {
+                run("dcp", "one", {.rename = {{"^.*$", "same"}}});
+              }).second,
+              HasSubstr("both become 'same'"));
+  EXPECT_FALSE(fs::exists(at("one")));
+}
+
+TEST_F(Convert, AFormatAndReadersThatContradictEachOtherAreRefused) {
+  save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
+  for (const ConvertOptions& options :
+       {ConvertOptions{.to = "torch_dist", .compat = Compat::kDcp},
+        ConvertOptions{.to = "dcp", .compat = Compat::kMegatron},
+        ConvertOptions{.to = "dcp", .flattened = FlattenedForm::kMegatron}}) {
+    EXPECT_EQ(error_of([&] { run("dcp", "out", options); }).first, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(error_of([&] { run("dcp", "out", {.from = "torch_dist"}); }).first,
+            ErrorCode::kMismatch);
+  EXPECT_EQ(run("dcp", "megatron", {.compat = Compat::kMegatron}).to, "torch_dist")
+      << "readers alone decide the format";
+}
+
+TEST_F(Convert, WritesWhatMostReadersLoadUnlessAskedForAnOlderOrNewerForm) {
+  const ConvertReport plain = convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("boxes"));
+  const auto boxes = open_checkpoint(at("boxes"));
+  EXPECT_FALSE(boxes->metadata().has_mcore_data);
+  EXPECT_THAT(plain.remarks,
+              Contains(HasSubstr("the model loads in: Megatron-Core 0.6 and newer")));
+  EXPECT_THAT(plain.remarks,
+              Contains(HasSubstr("the optimizer continues in: no Megatron-Core release")));
+
+  const ConvertReport old = convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("flattened"),
+                                    {.flattened = FlattenedForm::kMegatron});
+  EXPECT_TRUE(open_checkpoint(at("flattened"))->metadata().has_mcore_data);
+  EXPECT_THAT(old.remarks,
+              Contains(HasSubstr("the optimizer continues in: Megatron-Core 0.8 to 0.15")));
+
+  convert(golden("mcore-head-synthetic"), at("common"));
+  EXPECT_TRUE(fs::exists(at("common") / "common.pt"));
+  const ConvertReport newest =
+      convert(golden("mcore-head-synthetic"), at("newest"), {.compat = Compat::kMegatron019});
+  EXPECT_FALSE(fs::exists(at("newest") / "common.pt"));
+  EXPECT_THAT(newest.remarks,
+              Contains(HasSubstr("the model loads in: Megatron-Core 0.19 and newer")));
+}
+
+/// Sizes of the optimizer tensors as stored, and of which shapes.
+std::map<std::string, std::pair<Shape, std::optional<Shape>>> stored_forms(
+    const fs::path& checkpoint) {
+  std::map<std::string, std::pair<Shape, std::optional<Shape>>> forms;
+  const auto reader = open_checkpoint(checkpoint);
+  for (const TensorMetadata& tensor : reader->metadata().tensors)
+    forms[tensor.key] = {tensor.size, tensor.flattened_shape};
+  return forms;
+}
+
+TEST_F(Convert, TheOptimizerOfAZarrCheckpointIsFlattenedOnTheGridThatMegatronHas) {
+  convert(golden("mcore-0.14-zarr-tp2pp1dp2"), at("flattened"),
+          {.to = "torch_dist", .flattened = FlattenedForm::kMegatron});
+  EXPECT_EQ(differences(golden("mcore-0.14-zarr-tp2pp1dp2"), at("flattened")), 0U);
+  const auto forms = stored_forms(at("flattened"));
+  EXPECT_EQ(forms.at("optimizer.state.exp_avg.decoder.layers.mlp.linear_fc2.weight").first,
+            (Shape{2, 1, 2, 1536}));
+  EXPECT_EQ(forms.at("optimizer.state.exp_avg.decoder.layers.mlp.linear_fc2.weight").second,
+            (Shape{2, 32, 96}));
+  EXPECT_EQ(forms.at("decoder.layers.mlp.linear_fc2.weight").second, std::nullopt);
+
+  // The same of boxes, and with other ranks.
+  convert(golden("mcore-0.12-flattened-tp2pp1dp2"), at("boxes"));
+  run("boxes", "again", {.ranks = 3, .flattened = FlattenedForm::kMegatron});
+  EXPECT_EQ(differences(at("boxes"), at("again")), 0U);
+  EXPECT_EQ(stored_forms(at("again")), stored_forms(golden("mcore-0.12-flattened-tp2pp1dp2")));
+
+  const ErrorOf error = error_of([&] {
+    convert(golden("mcore-0.14-bucket-space-zarr-tp2pp1dp2"), at("no"),
+            {.to = "torch_dist", .flattened = FlattenedForm::kMegatron});
+  });
+  EXPECT_EQ(error.first, ErrorCode::kUnsupported);
+  EXPECT_THAT(error.second, HasSubstr("bucket space"));
+}
+
+TEST_F(Convert, RankFoldersAreRefusedUntilTheyCanBeJoined) {
+  const ErrorOf error =
+      error_of([&] { convert(golden("legacy-torch-tp2pp2"), at("out"), {.to = "torch_dist"}); });
+  EXPECT_EQ(error.first, ErrorCode::kUnsupported);
+  EXPECT_THAT(error.second, HasSubstr("joined"));
+  EXPECT_FALSE(fs::exists(at("out")));
+}
+
+TEST_F(Convert, ADryRunTellsFilesAndSpace) {
+  for (const ConvertOptions& options :
+       {ConvertOptions{}, ConvertOptions{.to = "dcp", .ranks = 3}}) {
+    ConvertOptions dry = options;
+    dry.dry_run = true;
+    const ConvertReport expected =
+        convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("out"), dry);
+    EXPECT_FALSE(fs::exists(at("out")));
+    EXPECT_EQ(convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("out"), options).files,
+              expected.files);
+    std::uint64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(at("out"))) bytes += entry.file_size();
+    EXPECT_NEAR(static_cast<double>(expected.disk_bytes), static_cast<double>(bytes),
+                0.01 * static_cast<double>(bytes));
+    EXPECT_EQ(
+        error_of([&] { convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("out"), dry); }).first,
+        ErrorCode::kInvalidArgument)
+        << "the name is taken";
+    fs::remove_all(at("out"));
+  }
+}
+
+TEST(DescribeReaders, SaysWhoResumesTheOptimizer) {
+  const auto optimizer = [](const std::string& name, bool common_file) {
+    const auto reader = open_checkpoint(golden(name));
+    const std::vector<std::string> sentences = describe_readers(
+        {reader->info().format, common_file, reader->metadata(), reader->common_state()});
+    return sentences.size() == 2 ? sentences[1] : "";
+  };
+  EXPECT_THAT(optimizer("mcore-0.14-flattened-single", true),
+              HasSubstr("Megatron-Core 0.8 to 0.15"));
+  EXPECT_THAT(optimizer("mcore-0.14-flattened-single", false),
+              HasSubstr("no Megatron-Core release"));
+  EXPECT_THAT(optimizer("mcore-0.14-zarr-tp2pp1dp2", true), HasSubstr("Megatron-Core 0.8 to 0.15"));
+  EXPECT_THAT(optimizer("mcore-0.16-fully-reshardable-tp2pp2dp2", true),
+              HasSubstr("Megatron-Core 0.15 and newer, under any layout"));
+  EXPECT_THAT(optimizer("mcore-0.16-fully-reshardable-tp2pp2dp2", false),
+              HasSubstr("Megatron-Core 0.19 and newer"));
+  EXPECT_THAT(optimizer("mcore-0.16-dp-reshardable-tp2pp1dp2", true),
+              HasSubstr("Megatron-Core 0.15 and newer, under the same model parallel sizes"));
+  EXPECT_THAT(optimizer("mcore-0.14-dp-zero-tp2pp1dp2", true),
+              HasSubstr("under the same model parallel sizes"));
+  EXPECT_THAT(optimizer("mcore-0.14-moe-ep2", true), HasSubstr("Megatron-Core 0.8 to 0.15"))
+      << "a chain of optimizers";
+  EXPECT_EQ(optimizer("mcore-0.14-synthetic", true), "");
+}
+
+}  // namespace
+}  // namespace dckpt

@@ -1,0 +1,269 @@
+#include "strategies/tensor_io/read_tensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <functional>
+#include <system_error>
+#include <thread>
+
+#include "mapping/base/parallel_for.h"
+#include "tests/dist_checkpointing/fake_reader.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/no_threads.h"
+
+namespace dckpt {
+namespace {
+
+using testing::counting;
+using testing::FakeReader;
+using ::testing::HasSubstr;
+
+template <typename Body>
+void expect_corrupt(const std::string& part, const Body& body) {
+  const CheckpointError error = testing::error_of(body);
+  EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr(part));
+}
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+/// Memory that is in use; its peak is looked at whenever a file is read.
+std::uint64_t memory_in_use() {
+  const struct mallinfo2 info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+class WatchedFile final : public ReadableFile {
+ public:
+  WatchedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& peak)
+      : file_(std::move(file)), peak_(peak) {}
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t size() const noexcept override { return file_->size(); }
+  void prefetch(std::uint64_t, std::uint64_t) const override {}
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    file_->read(offset, into);
+    const std::uint64_t now = memory_in_use();
+    for (std::uint64_t peak = peak_; peak < now && !peak_.compare_exchange_weak(peak, now);) {
+    }
+  }
+
+ private:
+  std::unique_ptr<ReadableFile> file_;
+  std::atomic<std::uint64_t>& peak_;
+};
+
+/// Its open() watches; nothing else is asked of it.
+class WatchedStorage final : public Storage {
+ public:
+  explicit WatchedStorage(const Storage& base) : base_(base) {}
+  std::string describe(const std::string& name) const override { return base_.describe(name); }
+  std::vector<FileInfo> list(const std::string& directory) const override {
+    return base_.list(directory);
+  }
+  std::optional<FileInfo> stat(const std::string& name) const override { return base_.stat(name); }
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    return std::make_unique<WatchedFile>(base_.open(name), peak);
+  }
+  std::unique_ptr<WritableFile> create(const std::string&, const CreateOptions&) override {
+    return nullptr;
+  }
+  void make_directory(const std::string&) override {}
+  void rename(const std::string&, const std::string&) override {}
+  void exchange(const std::string&, const std::string&) override {}
+  void remove_all(const std::string&) override {}
+  void sync_directory(const std::string&) override {}
+
+  mutable std::atomic<std::uint64_t> peak = 0;
+
+ private:
+  const Storage& base_;
+};
+
+/// A fake checkpoint of float32 whose reader says of payloads what it is told to.
+class Bent final : public CheckpointReader {
+ public:
+  explicit Bent(const Shape& shape, std::vector<Box> boxes = {}, std::size_t tensors = 1) {
+    for (std::size_t i = 0; i < tensors; ++i)
+      base_.tensor("t" + std::to_string(i), DType::kFloat32, shape,
+                   counting<float>(static_cast<std::size_t>(numel(shape))), boxes);
+    base_.write();
+  }
+  std::function<void(ChunkPayload&, const Place&)> bend = [](ChunkPayload&, const Place&) {};
+
+  /// Every chunk has a CRC, that of what it holds, or of something else.
+  void record_crcs(std::uint32_t damage = 0) {
+    bend = [this, damage](ChunkPayload& payload, const Place& place) {
+      Bytes bytes(place.length);
+      base_.storage().open("data")->read(place.offset, bytes);
+      payload.record = {place.offset, place.length, crc32(bytes) ^ damage};
+    };
+  }
+
+  const CheckpointInfo& info() const noexcept override { return base_.info(); }
+  const Metadata& metadata() const noexcept override { return base_.metadata(); }
+  const WatchedStorage& storage() const noexcept override { return storage_; }
+  Value common_state() const override { return {}; }
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                      const ReadableFile& file) const override {
+    ChunkPayload payload = base_.locate(tensor, chunk, file);
+    bend(payload, metadata().tensors[tensor].places[chunk]);
+    return payload;
+  }
+  Bytes object_bytes(std::size_t) const override { return {}; }
+  Value decode_object(std::size_t, ByteView) const override { return {}; }
+  bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return false; }
+  bool check_object(std::size_t) const override { return false; }
+
+ private:
+  FakeReader base_;
+  WatchedStorage storage_{base_.storage()};
+};
+
+std::vector<float> floats(const Tensor& tensor) {
+  const auto* const first = reinterpret_cast<const float*>(tensor.data());
+  return {first, first + tensor.numel()};
+}
+
+ReadStats read_part(const CheckpointReader& reader, const Box& box,
+                    const ReadOptions& options = {}) {
+  const Tensor into = Tensor::empty(DType::kFloat32, box.sizes);
+  const WantedShard wanted{.tensor = 0, .destination = 0, .box = box};
+  return read_tensors(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&into, 1}, options);
+}
+
+constexpr auto kEverything = [](const Bent& reader) {
+  return whole(reader.metadata().tensors[0].size);
+};
+
+// Checksums
+
+TEST(ReadTensors, ComparesWhatSeveralThreadsReadOfOneRecord) {
+  Bent reader({40, 256, 1024});  // 40 MiB: three parts
+  reader.record_crcs();
+  EXPECT_EQ(read_part(reader, kEverything(reader), {.threads = 3}).bytes_unchecked, 0u);
+  reader.record_crcs(1);
+  expect_corrupt("another CRC-32 than was recorded",
+                 [&] { read_part(reader, kEverything(reader), {.threads = 3}); });
+  EXPECT_EQ(read_part(reader, kEverything(reader), {.verify = false}).bytes_unchecked, 40 * kMiB);
+}
+
+TEST(ReadTensors, CountsWhatNothingIsRecordedForAndWhatIsReadInPart) {
+  Bent reader({1024, 1024});
+  EXPECT_EQ(read_part(reader, kEverything(reader)).bytes_unchecked, 4 * kMiB) << "no CRC";
+  reader.record_crcs();
+  EXPECT_EQ(read_part(reader, {{0, 0}, {512, 1024}}).bytes_unchecked, 2 * kMiB) << "half a record";
+  Bent small({8, 8}, {}, 3);
+  small.record_crcs(1);
+  expect_corrupt("another CRC-32", [&] {
+    read_part(small, {{0, 0}, {1, 8}});
+  });  // read as a whole, for it is small
+}
+
+TEST(ReadTensors, GoesOnWithARecordInTheNextCallAndOnTheNextRank) {
+  Bent reader({1024, 1024});
+  for (const std::uint32_t damage : {0u, 1u}) {
+    reader.record_crcs(damage);
+    const auto check = [&](const std::function<void()>& last) {
+      damage == 0 ? last() : expect_corrupt("another CRC-32", last);
+    };
+    RecordChecks here(reader.metadata());
+    read_part(reader, {{0, 0}, {100, 1024}}, {.checks = &here});
+    EXPECT_EQ(here.unchecked_bytes(), 100u * 4096);
+    RecordChecks there(reader.metadata());
+    read_part(reader, {{100, 0}, {924, 1024}}, {.checks = &there});
+    check([&] { there.take(here.incomplete(), "rank 0's checksums"); });
+    check([&] { read_part(reader, {{100, 0}, {924, 1024}}, {.checks = &here}); });
+    EXPECT_EQ(here.unchecked_bytes() + there.unchecked_bytes(), 0u);
+  }
+}
+
+TEST(RecordChecks, RefusesAnotherRanksRubbish) {
+  const Bent reader({4});
+  RecordChecks checks(reader.metadata());
+  for (const char* const rubbish :
+       {"\x01", "\x01\x05\x01\x01\x01\x01\x01", "\x01\x00\x01\x01\x04\x01\x01"}) {
+    expect_corrupt("rank 1's checksums",
+                   [&] { checks.take(as_bytes(rubbish), "rank 1's checksums"); });
+  }
+}
+
+// What a reader says
+
+TEST(ReadTensors, NeverTouchesBytesOutsideAChunksPlaceWhateverTheReaderSays) {
+  const std::vector<std::function<void(ChunkPayload&, const Place&)>> lies{
+      [](ChunkPayload& payload, const Place&) { payload.offset += 4; },
+      [](ChunkPayload& payload, const Place&) { payload.offset -= 4; },
+      [](ChunkPayload& payload, const Place&) { payload.offset = UINT64_MAX; },
+      [](ChunkPayload& payload, const Place&) { payload.dtype = DType::kFloat64; },
+      [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {1024, 1};
+      },
+      [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {-8, 1};
+      },
+      [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {INT64_MAX, INT64_MAX};
+      },
+      [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {1};
+      },
+      [](ChunkPayload& payload, const Place& place) {
+        payload.record = {place.offset, place.length + 1, 0};
+      },
+  };
+  for (const Shape& shape : {Shape{8, 8}, Shape{512, 512}}) {  // read in batches, and in ranges
+    Bent reader(shape, {}, 3);
+    for (const auto& lie : lies) {
+      reader.bend = lie;
+      const Tensor into = Tensor::empty(DType::kFloat32, shape);
+      const WantedShard wanted{.tensor = 1, .destination = 0, .box = whole(shape)};
+      expect_corrupt("not inside the place of their chunk", [&] {
+        read_tensors(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&into, 1});
+      });
+    }
+  }
+}
+
+// Memory
+
+TEST(ReadTensors, StagingIsABoundHoweverManyThreadsThereAre) {
+  constexpr std::uint64_t kSlack = 512 << 10;  // plans, files, threads
+  for (const bool transposed : {false, true}) {
+    Bent reader({1024, 4096}, {}, 4);  // 16 MiB each
+    if (transposed)
+      reader.bend = [](ChunkPayload& payload, const Place&) {
+        payload.contiguous = false, payload.strides = {1, 1024};
+      };
+    std::vector<Tensor> columns;
+    std::vector<WantedShard> wanted;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      columns.push_back(Tensor::empty(DType::kFloat32, {1024, 4000}));
+      wanted.push_back({.tensor = i, .destination = i, .box = {{0, 0}, {1024, 4000}}});
+    }
+    const auto items = plan_reads(reader.metadata(), wanted);
+    const std::uint64_t before = memory_in_use();
+    reader.storage().peak = 0;
+    read_tensors(reader, items, columns, {.threads = 16, .staging = 1 * kMiB});
+    EXPECT_LT(reader.storage().peak, before + kMiB + kSlack) << transposed;
+    // Element (1, 2) of what is stored transposed is that at 2 · 1024 + 1.
+    EXPECT_EQ(floats(columns[3])[4000 + 2], transposed ? 2 * 1024 + 1 : 4096 + 2);
+  }
+}
+
+// Threads
+
+TEST(ParallelFor, DoesWithoutThreadsThatTheSystemRefuses) {
+  const NoThreads no_threads;
+  EXPECT_THROW(std::thread([] {}), std::system_error);
+  std::vector<int> calls(100);
+  EXPECT_NO_THROW(parallel_for(calls.size(), 8, [&](std::size_t i) { ++calls[i]; }));
+  const Bent reader({40, 256, 1024});
+  EXPECT_NO_THROW(read_part(reader, kEverything(reader), {.threads = 8}));
+  EXPECT_THAT(calls, ::testing::Each(1));
+}
+
+}  // namespace
+}  // namespace dckpt

@@ -1,0 +1,159 @@
+#include "strategies/tensor_io/staged_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "mapping/base/parallel_for.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/random.h"
+
+namespace dckpt {
+namespace {
+
+using dckpt::testing::error_of;
+
+/// A state of byte tensors and its plan: one item per tensor.
+struct State {
+  explicit State(const std::vector<std::int64_t>& sizes) {
+    for (std::uint32_t i = 0; i < sizes.size(); ++i) {
+      Tensor tensor = Tensor::empty(DType::kUInt8, {sizes[i]});
+      for (std::int64_t at = 0; at < sizes[i]; ++at)
+        tensor.data()[at] = static_cast<std::byte>((at * 31 + i) % 251);
+      tensors.push_back(tensor);
+      WriteItem item;
+      item.key = "t" + std::to_string(i);
+      item.source = i;
+      item.nbytes = tensor.nbytes();
+      item.properties.dtype = DType::kUInt8;
+      item.chunk = whole(tensor.shape());
+      plan.push_back(item);
+    }
+  }
+  void overwrite() {
+    for (Tensor& tensor : tensors) std::memset(tensor.data(), 0xEE, tensor.nbytes());
+  }
+
+  std::vector<Tensor> tensors;
+  SavePlan plan;
+};
+
+bool is_original(const Bytes& bytes, std::size_t tensor) {
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    if (bytes[at] != static_cast<std::byte>((at * 31 + tensor) % 251)) return false;
+  }
+  return true;
+}
+
+Bytes bytes_of(StagedSource& source, const WriteItem& item) {
+  Bytes bytes;
+  source.tensor(item, [&](ByteView part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
+  return bytes;
+}
+
+TEST(StagedSource, WhatWasCopiedDoesNotChangeWithTheState) {
+  State state({100, 3'000'000, 0, 1, 600'000, 5});
+  StagingPool pool(16 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool);
+  source.stage(1);
+  state.overwrite();
+  for (std::size_t i = 0; i < state.plan.size(); ++i) {
+    const Bytes bytes = bytes_of(source, state.plan[i]);
+    EXPECT_EQ(bytes.size(), state.plan[i].nbytes);
+    EXPECT_TRUE(is_original(bytes, i)) << i;
+  }
+  EXPECT_EQ(pool.available() + 1, pool.capacity()) << "all but the block that small items share";
+}
+
+TEST(StagedSource, MemoryIsKeptForTheNextSave) {
+  State state({3'000'000});
+  StagingPool pool(8 << 20);
+  std::vector<const std::byte*> first;
+  for (int round = 0; round < 2; ++round) {
+    StagedSource source(state.plan, state.tensors, {}, pool);
+    source.stage(1);
+    std::vector<const std::byte*> seen;
+    source.tensor(state.plan[0], [&](ByteView part) { seen.push_back(part.data()); });
+    if (round == 0)
+      first = seen;
+    else
+      EXPECT_THAT(seen, ::testing::IsSubsetOf(first));
+  }
+  EXPECT_EQ(pool.available(), pool.capacity());
+}
+
+TEST(StagedSource, AWriterThatComesFirstTakesItemsFromTheStateItself) {
+  State state({2'000'000, 10});
+  StagingPool pool(8 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool);
+  const std::byte* seen = nullptr;
+  source.tensor(state.plan[0], [&](ByteView part) { seen = part.data(); });
+  EXPECT_EQ(seen, state.tensors[0].data());
+  source.stage(1);
+  EXPECT_TRUE(is_original(bytes_of(source, state.plan[1]), 1));
+}
+
+TEST(StagedSource, AnItemIsDeliveredOnce) {
+  State state({10});
+  StagingPool pool(1 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool);
+  source.stage(1);
+  bytes_of(source, state.plan[0]);
+  EXPECT_EQ(error_of([&] { bytes_of(source, state.plan[0]); }).code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(StagedSource, StagingEndsWhenTheWriterHasGivenUp) {
+  State state({3'000'000, 3'000'000});
+  StagingPool pool(4 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool);
+  std::jthread writer([&] { source.finish(); });
+  source.stage(2);
+}
+
+TEST(StagedSource, AFailingWriterGivesItsMemoryBack) {
+  State state({3'000'000});
+  StagingPool pool(4 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool);
+  source.stage(1);
+  EXPECT_THROW(
+      source.tensor(state.plan[0], [](ByteView) { throw std::runtime_error("disk full"); }),
+      std::runtime_error);
+  EXPECT_EQ(pool.available(), pool.capacity());
+}
+
+/// Any sizes, any budget, any number of threads on both sides, items asked for in any order: each
+/// byte is what it was, nobody waits for ever.
+TEST(StagedSource, CopiesAndWritesAtTheSameTimeInAnyOrder) {
+  dckpt::testing::Random random;
+  for (int round = 0; round < 40; ++round) {
+    SCOPED_TRACE(random.trace(round));
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(random.between(1, 30)));
+    for (auto& size : sizes) size = random.between(0, random.chance(25) ? 3'000'000 : 50'000);
+    State state(sizes);
+    StagingPool pool(std::uint64_t{1} << random.between(20, 23));
+    StagedSource source(state.plan, state.tensors, {}, pool);
+    std::vector<std::size_t> order(sizes.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random.engine());
+    std::vector<Bytes> written(sizes.size());
+    std::jthread writer([&, threads = static_cast<int>(random.between(1, 3))] {
+      parallel_for(order.size(), threads, [&](std::size_t i) {
+        written[order[i]] = bytes_of(source, state.plan[order[i]]);
+      });
+      source.finish();
+    });
+    source.stage(static_cast<int>(random.between(1, 3)));
+    state.overwrite();
+    writer.join();
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      EXPECT_EQ(written[i].size(), static_cast<std::size_t>(sizes[i]));
+      EXPECT_TRUE(is_original(written[i], i)) << "item " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dckpt
