@@ -6,6 +6,6 @@
 void SNIPPET() {
   const at::Tensor parameter = at::zeros({4, 8});
   dckpt::StateDict state;
-  BLOCK
+BLOCK
   dckpt::save(state, "SNIPPET");
 }

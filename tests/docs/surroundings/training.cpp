@@ -8,8 +8,7 @@ void SNIPPET() {
     const dckpt::Tensor weight = dckpt::Tensor::zeros(dckpt::DType::kFloat32, {4, 8});
     const auto sharded_state = [&] {
       dckpt::StateDict state;
-      state["weight"] = dckpt::ShardedTensor::from_rank_offsets(
-          "weight", weight, {{.axis = 0, .rank = comm.rank(), .count = comm.size()}});
+      state["weight"] = dckpt::ShardedTensor::from_rank_offsets("weight", weight, {{.axis = 0, .rank = comm.rank(), .count = comm.size()}});
       return state;
     };
     const auto train_step = [] {};
@@ -17,6 +16,8 @@ void SNIPPET() {
     const std::filesystem::path directory = "SNIPPET";
     const dckpt::Policy policy;
     const std::uint64_t iterations = 3000;
-    { BLOCK }
+    {
+BLOCK
+    }
   });
 }

@@ -1,0 +1,23 @@
+# cmake -DROOT=<source> -DCLANG_FORMAT=<program> -P formatted.cmake: sources are as .clang-format has
+# them. Releases of the formatter differ in details, so only the one that wrote them can tell.
+cmake_minimum_required(VERSION 3.22)
+
+execute_process(COMMAND "${CLANG_FORMAT}" --version OUTPUT_VARIABLE version COMMAND_ERROR_IS_FATAL ANY)
+if(NOT version MATCHES "version 14[.]")
+  message(STATUS "skipped: needs clang-format 14, and this is ${version}")
+  return()
+endif()
+set(files "")
+foreach(top benchmarks configs dist_checkpointing examples include mapping strategies tests tools)
+  file(GLOB_RECURSE found "${ROOT}/${top}/*.h" "${ROOT}/${top}/*.cpp")
+  list(APPEND files ${found})
+endforeach()
+if(NOT files)
+  message(FATAL_ERROR "No source files below '${ROOT}'")
+endif()
+execute_process(COMMAND "${CLANG_FORMAT}" --dry-run --Werror ${files} RESULT_VARIABLE result ERROR_VARIABLE problems)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "Not formatted (run clang-format -i on these files):\n${problems}")
+endif()
+list(LENGTH files count)
+message(STATUS "${count} files are formatted")
