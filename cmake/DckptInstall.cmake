@@ -19,6 +19,7 @@ set(_layers mapping configs strategies dist_checkpointing)
 install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
         PATTERN comm/c10d EXCLUDE PATTERN comm/nccl EXCLUDE)
 install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
+install(FILES LICENSE NOTICE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES include/dckpt/cli.h include/dckpt/dist_checkpointing.h include/dckpt/strategy.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
 
 foreach(_layer core ${_layers} cli)

@@ -37,7 +37,7 @@ def snippet(block):
 
 
 def pages():
-    patterns = ["README.md", "docs/**/*.md", "examples/*/README.md", "benchmarks/README.md"]
+    patterns = ["*.md", "docs/**/*.md", "examples/*/README.md", "benchmarks/README.md"]
     files = [file for pattern in patterns for file in ROOT.glob(pattern)]
     return sorted(file.relative_to(ROOT).as_posix() for file in files)
 
