@@ -6,6 +6,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/hashed_file.h"
 
@@ -14,15 +15,27 @@ namespace {
 
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;  // some 600,000 files
 
-std::optional<std::string> digest_of(const Storage& storage, const std::string& name) {
-  try {
-    return file_sha256(*storage.open(name));
-  } catch (const CheckpointError&) {
-    return std::nullopt;
-  }
-}
-
 }  // namespace
+
+void write_manifest(Storage& storage, const std::string& directory,
+                    const std::map<std::string, std::string>& digests, bool sync) {
+  IntegrityManifest manifest;
+  for (const auto& [name, digest] : digests) {
+    if (name.find('/') != std::string::npos) {
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "integrity.json lists files directly in the checkpoint only, but the "
+                            "strategy writes into folders; save with integrity: none",
+                            {.file = name});
+    }
+    manifest.files.push_back({name, digest});
+  }
+  const std::string json = write_integrity_manifest(manifest);
+  const auto file = storage.create(join_name(directory, kIntegrityFile),
+                                   {.size_hint = json.size(), .durable = sync});
+  file->append(as_bytes(json));
+  if (sync) file->sync();
+  file->close();
+}
 
 std::optional<IntegrityManifest> find_integrity_manifest(const Storage& storage) {
   if (!storage.stat(kIntegrityFile)) return std::nullopt;
@@ -63,23 +76,9 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest,
       {.file = kIntegrityFile});
 }
 
-void compare_digests(const Storage& storage, const IntegrityManifest& manifest, int rank, int ranks,
-                     int threads) {
-  IntegrityManifest share;
-  for (auto i = static_cast<std::size_t>(rank); i < manifest.files.size();
-       i += static_cast<std::size_t>(ranks))
-    share.files.push_back(manifest.files[i]);
-  std::unordered_map<std::string, std::optional<std::string>> digests;
-  for (const IntegrityManifest::Entry& entry : share.files) digests[entry.name];
-  parallel_for(share.files.size(), threads, [&](std::size_t i) {
-    digests.find(share.files[i].name)->second = digest_of(storage, share.files[i].name);
-  });
-  check_integrity(share, [&](const std::string& name) { return digests.at(name); });
-}
-
-void verify_integrity(const CheckpointReader& reader, int rank, int ranks, int threads) {
+IntegrityManifest require_manifest(const CheckpointReader& reader) {
   const Storage& storage = reader.storage();
-  const std::optional<IntegrityManifest> manifest = find_integrity_manifest(storage);
+  std::optional<IntegrityManifest> manifest = find_integrity_manifest(storage);
   if (!manifest) {
     throw CheckpointError(
         ErrorCode::kIncomplete,
@@ -88,7 +87,46 @@ void verify_integrity(const CheckpointReader& reader, int rank, int ranks, int t
         {.file = storage.describe(kIntegrityFile)});
   }
   entries_of(*manifest, files_of(reader));
-  compare_digests(storage, *manifest, rank, ranks, threads);
+  return std::move(*manifest);
+}
+
+ManifestCheck::ManifestCheck(const Storage& storage, IntegrityManifest manifest)
+    : storage_(storage), manifest_(std::move(manifest)) {
+  for (const IntegrityManifest::Entry& entry : manifest_.files) hashes_[entry.name];
+}
+
+std::unique_ptr<ReadableFile> ManifestCheck::open(const std::string& name) {
+  std::unique_ptr<ReadableFile> file = storage_.open(name);
+  const auto hash = hashes_.find(name);
+  if (hash == hashes_.end()) return file;
+  return std::make_unique<HashedFile>(std::move(file), hash->second);
+}
+
+void ManifestCheck::finish(int threads) {
+  std::map<std::string, std::optional<std::string>> digests;
+  for (const auto& [name, hash] : hashes_) digests[name];
+  std::vector<std::string> names;
+  for (const auto& [name, hash] : hashes_) names.push_back(name);
+  parallel_for(names.size(), threads, [&](std::size_t i) {
+    try {
+      digests.at(names[i]) = hashes_.at(names[i]).finish_hex(*storage_.open(names[i]));
+    } catch (const CheckpointError&) {  // the message says that the file cannot be read
+    }
+  });
+  check_integrity(manifest_, [&](const std::string& name) { return digests.at(name); });
+}
+
+void compare_digests(const Storage& storage, const IntegrityManifest& manifest, int rank, int ranks,
+                     int threads) {
+  IntegrityManifest share;
+  for (auto i = static_cast<std::size_t>(rank); i < manifest.files.size();
+       i += static_cast<std::size_t>(ranks))
+    share.files.push_back(manifest.files[i]);
+  ManifestCheck(storage, std::move(share)).finish(threads);
+}
+
+void verify_integrity(const CheckpointReader& reader, int rank, int ranks, int threads) {
+  compare_digests(reader.storage(), require_manifest(reader), rank, ranks, threads);
 }
 
 }  // namespace dckpt

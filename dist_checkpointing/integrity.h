@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -7,9 +9,16 @@
 
 #include "strategies/contract/reader.h"
 #include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/storage/hashed_file.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
+
+/// Writes integrity.json into `directory` of the storage. `digests`: SHA-256 by file, as they are
+/// named inside the checkpoint; all of them must be directly in it, else throws CheckpointError
+/// (unsupported).
+void write_manifest(Storage& storage, const std::string& directory,
+                    const std::map<std::string, std::string>& digests, bool sync);
 
 /// The content of a checkpoint's integrity.json; empty if it has none. Throws CheckpointError
 /// (corrupt, unsupported) if it cannot be used.
@@ -22,6 +31,29 @@ std::vector<std::string> files_of(const CheckpointReader& reader);
 /// The manifest's entries of `files`. Throws CheckpointError (corrupt), naming those that it does
 /// not list: nothing protects them.
 IntegrityManifest entries_of(const IntegrityManifest& manifest, std::span<const std::string> files);
+
+/// The manifest of a checkpoint that must have one which lists all that it is read from. Throws
+/// CheckpointError (incomplete) if there is none, and as entries_of.
+IntegrityManifest require_manifest(const CheckpointReader& reader);
+
+/// Compares files with a manifest, and reads them no second time where they are read anyway.
+class ManifestCheck {
+ public:
+  ManifestCheck(const Storage& storage, IntegrityManifest manifest);
+
+  /// Opens a file; what is read of it counts for the check if it is listed. The check must outlive
+  /// it. Safe to call from several threads.
+  std::unique_ptr<ReadableFile> open(const std::string& name);
+
+  /// Reads what was not read so far, with up to `threads` threads. Throws CheckpointError (corrupt)
+  /// naming every file that differs or cannot be read. Once.
+  void finish(int threads);
+
+ private:
+  const Storage& storage_;
+  IntegrityManifest manifest_;
+  std::map<std::string, PassingHash> hashes_;  // an entry for each file that is listed
+};
 
 /// Reads the files that are listed, with up to `threads` threads, and compares their SHA-256.
 /// `ranks` ranks that each call this share the files. Throws CheckpointError (corrupt) naming every

@@ -167,7 +167,7 @@ class Verifier {
     parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
       const std::string& name = metadata_.files[place(tasks[i].front()).file];
       attempt(problems[i], {.file = name}, [&] {
-        const std::unique_ptr<ReadableFile> opened = reader_.storage().open(name);
+        const std::shared_ptr<const ReadableFile> opened = reader_.storage().open(name);
         const auto check = [&](const ReadableFile& file) {
           for (const ChunkRef& ref : tasks[i]) {
             const TensorMetadata& tensor = metadata_.tensors[ref.tensor];
@@ -177,9 +177,9 @@ class Verifier {
           }
         };
         if (!hashes(name)) return check(*opened);
-        HashedFile hashed(*opened);
-        check(hashed);
-        digests[i] = hashed.finish_hex();
+        PassingHash hash;
+        check(HashedFile(opened, hash));
+        digests[i] = hash.finish_hex(*opened);
       });
     });
     for (std::size_t i = 0; i < tasks.size(); ++i) {

@@ -32,6 +32,7 @@
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/storage/hashing.h"
 #include "strategies/storage/posix.h"
 #include "strategies/storage/publish.h"
 #include "strategies/tensor_io/read_tensors.h"
@@ -75,7 +76,6 @@ class Conversion {
 
   ConvertReport run() {
     if (options_.dry_run) require_free_name();
-    if (options_.verify_integrity) verify_integrity(*reader_, 0, 1, read_threads());
     select();
     check_coverage();
     rename();
@@ -88,9 +88,12 @@ class Conversion {
     plan_ = plan_global_save(plans_, {.kind = PlannerKind::kDefault, .validate = false});
     describe();
     measure();
-    if (options_.dry_run) return std::move(report_);
-    if (options_.check_source && !options_.verify_integrity) check_manifest();
-    write();
+    read_manifest();
+    if (!options_.dry_run) {
+      write();
+    } else if (options_.verify_integrity) {
+      manifest_->finish(read_threads());
+    }
     return std::move(report_);
   }
 
@@ -141,6 +144,16 @@ class Conversion {
   bool to_dcp() const { return report_.to == "dcp"; }
   bool from_dcp() const { return report_.from == "dcp"; }
   int read_threads() const { return options_.read_threads.value_or(options_.io.threads); }
+
+  /// The common state of the result, none if it has none; the source's is decoded once.
+  const Value& common() {
+    if (!common_) common_ = reader_->common_state();
+    return *common_;
+  }
+  void replace_common(Value common) {
+    common_ = std::move(common);
+    own_common_ = true;
+  }
 
   bool kept(const std::string& key) const { return options_.keys(key); }
 
@@ -242,9 +255,8 @@ class Conversion {
   }
 
   void reformulate() {
-    const Value common = plain_common_ ? *plain_common_ : reader_->common_state();
     const std::size_t changed =
-        reformulate_optimizer_state(contents_.metadata, common, report_.from == "zarr");
+        reformulate_optimizer_state(contents_.metadata, common(), report_.from == "zarr");
     if (changed > 0)
       report_.remarks.push_back(
           grouped(changed) +
@@ -274,20 +286,17 @@ class Conversion {
     if (to_dcp() && !from_dcp()) restore_plain_objects();
     const bool as_file = compat_ == Compat::kMegatron;
     const CheckpointInfo& info = reader_->info();
-    if (!plain_common_ && as_file && info.common_file) {
+    if (!own_common_ && as_file && info.common_file) {
       contents_.common_file = carried(*info.common_file, {});
       return;
     }
-    if (!plain_common_ && !as_file && info.common_place && to_dcp() == from_dcp()) {
+    if (!own_common_ && !as_file && info.common_place && to_dcp() == from_dcp()) {
       contents_.common_object =
           carried(reader_->metadata().files[info.common_place->file], info.common_place);
       return;
     }
-    Value common = plain_common_ ? *plain_common_ : reader_->common_state();
-    if (common.is_none()) {
-      if (to_dcp()) return;
-      common = Value::dict();
-    }
+    if (common().is_none() && to_dcp()) return;
+    const Value common = this->common().is_none() ? Value::dict() : this->common();
     if (as_file) {
       contents_.common_file = save_torch_file(common);
       if (info.common_place)
@@ -352,9 +361,8 @@ class Conversion {
     contents_.object_of = std::move(sources);
     report_.remarks.push_back(grouped(leaves.size()) +
                               " plain values of the DCP directory became the common state");
-    Value common = reader_->common_state();
-    if (common.is_none()) common = Value::dict();
-    plain_common_ = merge(std::move(common), unflatten_state_dict(leaves));
+    Value common = this->common().is_none() ? Value::dict() : this->common();
+    replace_common(merge(std::move(common), unflatten_state_dict(leaves)));
   }
 
   /// The way back: what a conversion once moved into the common state is an object of its own
@@ -363,7 +371,7 @@ class Conversion {
     Metadata& metadata = contents_.metadata;
     if (reader_->metadata().common_paths.empty()) return;
     const std::size_t before = metadata.objects.size();
-    Value common = reader_->common_state();
+    Value common = this->common();
     for (const auto& [key, path] : std::exchange(metadata.common_paths, {})) {
       const Value* const found = find_element(common, path);
       if (found == nullptr) continue;
@@ -376,7 +384,7 @@ class Conversion {
     for (const auto& [key, path] : reader_->metadata().common_paths) {
       if (find_element(common, path) != nullptr) remove_element(common, path);
     }
-    plain_common_ = common.size() == 0 ? Value() : common;
+    replace_common(common.size() == 0 ? Value() : std::move(common));
     report_.remarks.push_back(grouped(metadata.objects.size() - before) +
                               " values of the common state are objects of the DCP directory again");
   }
@@ -430,9 +438,8 @@ class Conversion {
       report_.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) +
                                 " flattened tensors became ordinary ones of their original shapes");
     }
-    const Value common = plain_common_ ? *plain_common_ : reader_->common_state();
-    for (std::string& sentence :
-         describe_readers({report_.to, contents_.common_file.has_value(), plan_.metadata, common}))
+    for (std::string& sentence : describe_readers(
+             {report_.to, contents_.common_file.has_value(), plan_.metadata, common()}))
       report_.remarks.push_back(std::move(sentence));
   }
 
@@ -482,9 +489,14 @@ class Conversion {
                           {.file = directory.string()});
   }
 
-  /// What a manifest of the source says of the files that are read.
-  void check_manifest() const {
+  /// What a manifest of the source says of the files that are read, or of all files.
+  void read_manifest() {
     const CheckpointReader& reader = *reader_;
+    if (options_.verify_integrity) {
+      manifest_.emplace(reader.storage(), require_manifest(reader));
+      return;
+    }
+    if (!options_.check_source) return;
     const std::optional<IntegrityManifest> manifest = find_integrity_manifest(reader.storage());
     if (!manifest) return;
     std::set<std::uint32_t> data_files;
@@ -497,12 +509,17 @@ class Conversion {
     std::vector<std::string> files = reader.info().index_files;
     if (reader.info().common_file) files.push_back(*reader.info().common_file);
     for (const std::uint32_t file : data_files) files.push_back(reader.metadata().files[file]);
-    compare_digests(reader.storage(), entries_of(*manifest, files), 0, 1, options_.io.threads);
+    manifest_.emplace(reader.storage(), entries_of(*manifest, files));
+  }
+
+  /// A data file of the source, for what checks it on the way.
+  std::unique_ptr<ReadableFile> open_source(const std::string& name) {
+    return manifest_ ? manifest_->open(name) : reader_->storage().open(name);
   }
 
   /// Records that have not passed as a whole while they were copied: cut finely anew, or with
   /// members that were not copied.
-  void check_rest() const {
+  void check_rest() {
     const Metadata& source = reader_->metadata();
     const auto place = [&](const ChunkNumber& chunk) -> const Place& {
       return source.tensors[chunk.tensor].places[chunk.chunk];
@@ -518,7 +535,7 @@ class Conversion {
     }
     parallel_for(starts.size(), read_threads(), [&](std::size_t task) {
       const std::size_t end = task + 1 < starts.size() ? starts[task + 1] : chunks.size();
-      const auto file = reader_->storage().open(source.files[place(chunks[starts[task]]).file]);
+      const auto file = open_source(source.files[place(chunks[starts[task]]).file]);
       for (std::size_t i = starts[task]; i < end; ++i) {
         go_on_unless_stopped();
         with_context({.key = source.tensors[chunks[i].tensor].key},
@@ -591,11 +608,13 @@ class Conversion {
         wanted.tensor = static_cast<std::uint32_t>(conversion_.contents_.tensor_of[item.source]);
         const Tensor part(item.properties.dtype, Shape{count}, Shape{1}, buffer.data(), nullptr);
         const auto items = plan_reads(reader.metadata(), {&wanted, 1});
-        read_tensors(reader, items, {&part, 1},
-                     {.threads = 1,
-                      .staging = conversion_.staging_,
-                      .verify = conversion_.options_.check_source,
-                      .checks = &conversion_.checks_});
+        read_tensors(
+            reader, items, {&part, 1},
+            {.threads = 1,
+             .staging = conversion_.staging_,
+             .verify = conversion_.options_.check_source,
+             .checks = &conversion_.checks_,
+             .open = [&](const std::string& name) { return conversion_.open_source(name); }});
         sink(part.bytes());
         progress_.add(part.nbytes());
       }
@@ -607,7 +626,11 @@ class Conversion {
   };
 
   void write() {
-    const std::shared_ptr<Storage> storage = posix_storage(target_.parent);
+    std::shared_ptr<Storage> storage = posix_storage(target_.parent);
+    const auto digests = std::make_shared<FileDigests>();
+    const bool integrity =
+        options_.integrity || reader_->storage().stat(kIntegrityFile).has_value();
+    if (integrity) storage = hashing_storage(storage, digests);
     if (options_.overwrite) check_replaceable(target_);
     remove_dead_attempts(target_.parent, target_.name);
     Publication publication =
@@ -631,6 +654,7 @@ class Conversion {
       files[rank] = std::move(written.files);
     });
     if (options_.check_source) check_rest();
+    if (manifest_) manifest_->finish(read_threads());
     set_places(plan_, places, files);
     Metadata& metadata = plan_.metadata;
     restore_order(metadata.tensors, contents_.metadata.tensors);
@@ -644,9 +668,11 @@ class Conversion {
     CheckpointMarkers markers;
     markers.compat = compat_;
     markers.common_file = std::move(contents_.common_file);
-    markers.integrity = options_.integrity || reader_->storage().stat(kIntegrityFile).has_value();
     markers.fsync = options_.io.fsync;
     write_markers(*storage, publication.staging(), metadata, markers);
+    if (integrity)
+      write_manifest(*storage, publication.staging(), digests->in(publication.staging()),
+                     options_.io.fsync);
     go_on_unless_stopped();
     publication.commit();
   }
@@ -676,8 +702,9 @@ class Conversion {
   std::uint64_t staging_ = 0;  ///< bytes that reading it may take
   Compat compat_ = Compat::kMegatron;
   Contents contents_;
-  std::optional<Value>
-      plain_common_;  ///< the common state if it is not the source's; none: there is none
+  std::optional<ManifestCheck> manifest_;  ///< of the source, if it is compared
+  std::optional<Value> common_;
+  bool own_common_ = false;  ///< common_ is not what the source has
   std::vector<SavePlan> plans_;
   GlobalPlan plan_;
   ConvertReport report_;

@@ -4,9 +4,10 @@
 //   1. Each rank plans what it holds; the plans go to rank 0.
 //   2. Rank 0 decides who writes what, begins the publication, and tells each rank its items and
 //      where to write them.
-//   3. Each rank writes its data files and makes them durable; what lies where goes to rank 0.
+//   3. Each rank writes its data files and makes them durable; what lies where goes to rank 0, for
+//      a manifest with the digests of the files, which are computed on the way to the disk.
 //   4. Rank 0 lets the strategy write what readers start from (for torch_dist: the common state,
-//      .metadata, metadata.json), and publishes.
+//      .metadata, metadata.json), adds the manifest, and publishes.
 //
 // Steps 3 and 4 may take long: meanwhile the ranks give each other signs of life (heartbeat.h). A
 // rank that fails in any step fails all of them, and rank 0 removes what was written.
@@ -15,12 +16,14 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include "configs/policy.h"
 #include "dist_checkpointing/common_state.h"
+#include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/metered_source.h"
@@ -34,12 +37,14 @@
 #include "strategies/comm/agree.h"
 #include "strategies/contract/registry.h"
 #include "strategies/storage/counting.h"
+#include "strategies/storage/hashing.h"
 #include "strategies/storage/posix.h"
 
 namespace dckpt {
 namespace {
 
 using Paths = std::vector<std::pair<std::string, KeyPath>>;
+using Digests = std::map<std::string, std::string>;  // SHA-256 of files in the checkpoint
 
 /// What rank 0 tells a rank: where to write, and the planner's answer.
 Bytes encode_assignment(const std::string& staging, ByteView answer) {
@@ -74,12 +79,13 @@ std::uint64_t bytes_of(const SavePlan& items) {
   return bytes;
 }
 
-/// What a rank has written: its files, a place per item and, in DCP's way, where the keys of these
-/// items lie in its tree.
+/// What a rank has written: its files, a place per item, for a manifest the files' digests and, in
+/// DCP's way, where the keys of these items lie in its tree.
 struct Written {
   WrittenItems items;
   SaveReport report;
   Paths paths;
+  Digests digests;
 };
 
 /// Of `paths`, those of the keys that `items` store: together the ranks name every stored key, most
@@ -119,8 +125,8 @@ KeyPath decode_path(WireReader& reader) {
   return path;
 }
 
-/// `report`: of this rank.
-Bytes encode_written(const WrittenItems& written, const SaveReport& report, const Paths& paths) {
+Bytes encode_written(const Written& result) {
+  const auto& [written, report, paths, digests] = result;
   Bytes bytes;
   WireWriter writer(bytes);
   writer.text(as_text(encode_save_report(report)));
@@ -134,6 +140,11 @@ Bytes encode_written(const WrittenItems& written, const SaveReport& report, cons
   }
   writer.number(paths.size());
   for (const auto& [key, path] : paths) encode_path(writer, path);
+  writer.number(digests.size());
+  for (const auto& [file, digest] : digests) {
+    writer.text(file);
+    writer.text(digest);
+  }
   return bytes;
 }
 
@@ -159,6 +170,11 @@ Written decode_written(ByteView bytes) {
     KeyPath path = decode_path(reader);
     std::string key = dotted_name(path);
     result.paths.emplace_back(std::move(key), std::move(path));
+  }
+  const std::size_t digests = reader.count();
+  for (std::size_t i = 0; i < digests; ++i) {
+    std::string file = reader.text();
+    result.digests.insert_or_assign(std::move(file), reader.text());
   }
   reader.finish();
   result.report = decode_save_report(as_bytes(report));
@@ -217,7 +233,9 @@ SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Co
       heartbeat_(comm,
                  {.timeout = options_.timeout, .cancel = hooks.cancel, .progress = hooks.progress}),
       target_(split_target(directory)),
-      storage_(posix_storage(target_.parent)) {}
+      storage_(posix_storage(target_.parent)) {
+  if (options_.integrity) digests_ = std::make_shared<FileDigests>();
+}
 
 /// A plan is remembered only when the whole save has succeeded; what was written of a failed one is
 /// removed at once.
@@ -248,12 +266,14 @@ void SaveJob::plan(const StateDict& state) {
 
 SaveReport SaveJob::write(ItemSource& source, const std::function<SaveReport::Phase()>& staged) {
   remembering([&] {
-    WrittenItems written;
+    Written written;
     heartbeat_.expect(bytes_of(*items_));
-    heartbeat_.agree("writing the data files", [&] { written = write_data(source); });
+    heartbeat_.agree("writing the data files", [&] { written.items = write_data(source); });
     if (staged) report_.stage = staged();
-    const std::vector<Bytes> results =
-        comm_.gather(encode_written(written, report_, paths_of(*items_, described_.paths)), 0);
+    written.report = report_;
+    written.paths = paths_of(*items_, described_.paths);
+    written.digests = digests();
+    const std::vector<Bytes> results = comm_.gather(encode_written(written), 0);
     heartbeat_.agree("publishing the checkpoint", [&] {
       if (comm_.rank() == 0) publish(results);
     });
@@ -266,13 +286,24 @@ SaveReport SaveJob::write(ItemSource& source, const std::function<SaveReport::Ph
   return report_;
 }
 
+/// Counts what is written, and hashes it if there will be a manifest.
+std::shared_ptr<Storage> SaveJob::metered_storage(std::shared_ptr<StorageCounters> counters) const {
+  return counting_storage(digests_ ? hashing_storage(storage_, digests_) : storage_,
+                          std::move(counters));
+}
+
+/// Of what this rank has written so far.
+std::map<std::string, std::string> SaveJob::digests() const {
+  return digests_ ? digests_->in(staging_) : Digests();
+}
+
 /// Also begins the report of this rank.
 WrittenItems SaveJob::write_data(ItemSource& source) {
   const auto begin = std::chrono::steady_clock::now();
   MeteredSource metered(source, heartbeat_);
   const auto counters = std::make_shared<StorageCounters>();
-  WrittenItems written = strategy_->write_data(*counting_storage(storage_, counters), staging_,
-                                               comm_.rank(), *items_, metered);
+  WrittenItems written =
+      strategy_->write_data(*metered_storage(counters), staging_, comm_.rank(), *items_, metered);
   report_.bytes = counters->bytes_written;
   report_.files = counters->files_created;
   report_.write = {seconds_since(begin), report_.bytes};
@@ -338,6 +369,7 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   std::vector<std::vector<std::string>> files;
   std::vector<SaveReport> reports;
   std::vector<Paths> paths;
+  Digests digests;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     Written written = with_context({.rank = static_cast<int>(rank)},
                                    [&] { return decode_written(results[rank]); });
@@ -345,6 +377,7 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
     places.push_back(std::move(written.items.places));
     files.push_back(std::move(written.items.files));
     paths.push_back(std::move(written.paths));
+    digests.merge(written.digests);
   }
   set_places(planner_.global_plan(), places, files);
   Metadata& metadata = planner_.global_plan().metadata;
@@ -353,8 +386,13 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   if (options_.planner.keep_plans) metadata.kept_plans = planner_.kept_plans();
   metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
   const auto counters = std::make_shared<StorageCounters>();
-  strategy_->write_metadata(*counting_storage(storage_, counters), publication_->staging(),
-                            metadata, described_.common ? &*described_.common : nullptr);
+  const std::shared_ptr<Storage> storage = metered_storage(counters);
+  strategy_->write_metadata(*storage, staging_, metadata,
+                            described_.common ? &*described_.common : nullptr);
+  if (digests_) {
+    digests.merge(this->digests());
+    write_manifest(*storage, staging_, digests, options_.io.fsync);
+  }
   heartbeat_.check();
   publication_->commit();
   report_ = sum_of(reports);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,8 @@
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/contract/save_strategy.h"
+#include "strategies/storage/counting.h"
+#include "strategies/storage/hashing.h"
 #include "strategies/storage/publish.h"
 
 namespace dckpt {
@@ -48,6 +51,8 @@ class SaveJob {
   void compare_common();
   std::vector<Bytes> assign(const std::vector<Bytes>& proposals);
   void accept(ByteView assignment);
+  std::shared_ptr<Storage> metered_storage(std::shared_ptr<StorageCounters> counters) const;
+  std::map<std::string, std::string> digests() const;
   WrittenItems write_data(ItemSource& source);
   void publish(const std::vector<Bytes>& results);
   template <typename Step>
@@ -61,6 +66,7 @@ class SaveJob {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   TargetPath target_;
   std::shared_ptr<Storage> storage_;
+  std::shared_ptr<FileDigests> digests_;  ///< of what this rank writes; null without a manifest
   std::unique_ptr<SaveStrategy> strategy_;
   DescribedState described_;
   Bytes proposal_;

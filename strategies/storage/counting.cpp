@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "strategies/storage/forwarding.h"
+
 namespace dckpt {
 namespace {
 
@@ -59,12 +61,10 @@ class CountingWritableFile final : public WritableFile {
   std::shared_ptr<StorageCounters> counters_;
 };
 
-class CountingStorage final : public Storage {
+class CountingStorage final : public ForwardingStorage {
  public:
   CountingStorage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters)
-      : storage_(std::move(storage)), counters_(std::move(counters)) {}
-
-  std::string describe(const std::string& name) const override { return storage_->describe(name); }
+      : ForwardingStorage(std::move(storage)), counters_(std::move(counters)) {}
 
   std::vector<FileInfo> list(const std::string& directory) const override {
     auto entries = storage_->list(directory);
@@ -118,7 +118,6 @@ class CountingStorage final : public Storage {
   }
 
  private:
-  std::shared_ptr<Storage> storage_;
   std::shared_ptr<StorageCounters> counters_;
 };
 

@@ -4,30 +4,31 @@
 
 namespace dckpt {
 
-void HashedFile::read(std::uint64_t offset, MutableByteView into) const {
-  constexpr std::uint64_t kShortGap = std::uint64_t{16}
-                                      << 10;  // what lies between two records, say
-  file_.read(offset, into);
-  if (offset > hashed_ && offset - hashed_ <= kShortGap) hash_up_to(offset);
-  if (offset > hashed_ || offset + into.size() <= hashed_) return;
-  hash_.update(into.subspan(hashed_ - offset));
-  hashed_ = offset + into.size();
+void PassingHash::add(const ReadableFile& file, std::uint64_t offset, ByteView bytes) {
+  constexpr std::uint64_t kShortGap = std::uint64_t{1} << 20;  // an archive's head, objects
+  const std::lock_guard lock(mutex_);
+  if (offset > hashed_ && offset - hashed_ <= kShortGap) hash_up_to(file, offset);
+  if (offset > hashed_ || offset + bytes.size() <= hashed_) return;
+  hash_.update(bytes.subspan(hashed_ - offset));
+  hashed_ = offset + bytes.size();
 }
 
-void HashedFile::hash_up_to(std::uint64_t end) const {
-  constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
+void PassingHash::hash_up_to(const ReadableFile& file, std::uint64_t end) {
+  constexpr std::uint64_t kStep = std::uint64_t{256} << 10;
   Bytes buffer(static_cast<std::size_t>(std::min(end - hashed_, kStep)));
   while (hashed_ < end) {
     const MutableByteView step(buffer.data(),
                                static_cast<std::size_t>(std::min(kStep, end - hashed_)));
-    file_.read(hashed_, step);
+    file.read(hashed_, step);
     hash_.update(step);
     hashed_ += step.size();
   }
 }
 
-std::string HashedFile::finish_hex() {
-  hash_up_to(file_.size());
+std::string PassingHash::finish_hex(const ReadableFile& file) {
+  const std::lock_guard lock(mutex_);
+  if (hashed_ < file.size()) hash_up_to(file, file.size());
+  hashed_ = 0;
   return hash_.finish_hex();
 }
 

@@ -2,35 +2,53 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "mapping/base/hash.h"
 #include "mapping/base/readable_file.h"
 
 namespace dckpt {
 
-/// A file whose SHA-256 is made of what others read of it, as far as they go through it from front
-/// to back; the rest is read at the end. For one thread.
-class HashedFile final : public ReadableFile {
+/// The SHA-256 of a file, made of what is read of it for other purposes as far as that goes from
+/// front to back; the rest is read at the end. Safe to use from several threads.
+class PassingHash {
  public:
-  explicit HashedFile(const ReadableFile& file) : file_(file) {}
-
-  const std::string& name() const noexcept override { return file_.name(); }
-  std::uint64_t size() const noexcept override { return file_.size(); }
-  void read(std::uint64_t offset, MutableByteView into) const override;
-  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
-    file_.prefetch(offset, length);
-  }
+  /// `bytes` were read at `offset`. A short gap before them is read from `file`.
+  void add(const ReadableFile& file, std::uint64_t offset, ByteView bytes);
 
   /// Of the whole file, as in sha256_hex().
-  std::string finish_hex();
+  std::string finish_hex(const ReadableFile& file);
 
  private:
-  void hash_up_to(std::uint64_t end) const;
+  void hash_up_to(const ReadableFile& file, std::uint64_t end);
 
-  const ReadableFile& file_;
-  mutable Sha256 hash_;
-  mutable std::uint64_t hashed_ = 0;  ///< bytes from the front
+  std::mutex mutex_;
+  Sha256 hash_;
+  std::uint64_t hashed_ = 0;  ///< bytes from the front
+};
+
+/// A file whose reads are added to a hash, which must live longer.
+class HashedFile final : public ReadableFile {
+ public:
+  HashedFile(std::shared_ptr<const ReadableFile> file, PassingHash& hash)
+      : file_(std::move(file)), hash_(hash) {}
+
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t size() const noexcept override { return file_->size(); }
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    file_->read(offset, into);
+    hash_.add(*file_, offset, into);
+  }
+  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
+    file_->prefetch(offset, length);
+  }
+
+ private:
+  std::shared_ptr<const ReadableFile> file_;
+  PassingHash& hash_;
 };
 
 /// The same of a whole file, which is read in steps; `progress` is told the bytes of each.

@@ -168,12 +168,15 @@ class Reading {
     }
   }
 
+  std::unique_ptr<ReadableFile> open(const std::string& name) const {
+    return options_.open ? options_.open(name) : reader_.storage().open(name);
+  }
+
   std::shared_ptr<const ReadableFile> open(std::uint32_t file) {
     const std::lock_guard lock(files_mutex_);
     OpenFile& entry = files_.at(file);
     if (!entry.file)
-      entry.file =
-          std::make_shared<CountedFile>(reader_.storage().open(metadata_.files[file]), bytes_read_);
+      entry.file = std::make_shared<CountedFile>(open(metadata_.files[file]), bytes_read_);
     return entry.file;
   }
 

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 
 #include "mapping/planning/load_plan.h"
 #include "mapping/state/tensor.h"
@@ -26,6 +28,8 @@ struct ReadOptions {
   /// Records that are read in several calls, or by several ranks; it tells what was not compared.
   /// Null: those of this call.
   RecordChecks* checks = nullptr;
+  /// Opens a data file instead of the reader's storage.
+  std::function<std::unique_ptr<ReadableFile>(const std::string& file)> open{};
   /// Called now and then with the bytes delivered so far, from any thread, one call at a time.
   std::function<void(std::uint64_t bytes)> progress{};
 };

@@ -19,8 +19,7 @@ class TorchDistSaveStrategy final : public SaveStrategy {
 
   void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
                       const Value* common) const override {
-    CheckpointMarkers markers{
-        .compat = options_.compat, .integrity = options_.integrity, .fsync = options_.io.fsync};
+    CheckpointMarkers markers{.compat = options_.compat, .fsync = options_.io.fsync};
     if (common != nullptr) markers.common_file = save_torch_file(*common);
     write_markers(storage, directory, metadata, markers);
   }

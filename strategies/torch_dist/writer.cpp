@@ -10,7 +10,6 @@
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
-#include "strategies/storage/hashed_file.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
@@ -236,15 +235,6 @@ void write_markers(Storage& storage, const std::string& directory, const Metadat
     write_small_file(storage, in_directory(directory, kConfigFile),
                      as_bytes(write_checkpointing_config(config)), markers.fsync);
   }
-  if (!markers.integrity) return;
-  IntegrityManifest manifest;
-  for (const FileInfo& entry : storage.list(directory)) {
-    if (entry.kind == FileInfo::Kind::kRegular)
-      manifest.files.push_back(
-          {entry.name, file_sha256(*storage.open(in_directory(directory, entry.name)))});
-  }
-  write_small_file(storage, in_directory(directory, kIntegrityFile),
-                   as_bytes(write_integrity_manifest(manifest)), markers.fsync);
 }
 
 }  // namespace dckpt

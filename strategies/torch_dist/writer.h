@@ -29,12 +29,10 @@ WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptio
 struct CheckpointMarkers {
   Compat compat = Compat::kMegatron;
   std::optional<Bytes> common_file{};  ///< common.pt, already serialised
-  bool integrity = false;
   bool fsync = true;
 };
 
-/// Writes common.pt, .metadata, metadata.json and integrity.json, in this order, as far as
-/// `markers` asks for them.
+/// Writes common.pt, .metadata and metadata.json, in this order, as far as `markers` asks for them.
 void write_markers(Storage& storage, const std::string& directory, const Metadata& metadata,
                    const CheckpointMarkers& markers);
 

@@ -17,6 +17,7 @@
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
+#include "tests/support/process_usage.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -277,6 +278,41 @@ TEST_F(DamagedData, OfAFileWithoutChecksumsIsNotConvertedWhereAManifestShowsIt) 
               HasSubstr("__0_0.distcp: hash mismatch"));
   EXPECT_FALSE(fs::exists(target()));
   EXPECT_NO_THROW(convert(path(), target(), {.check_source = false}));
+}
+
+TEST_F(DamagedData, AManifestIsWrittenAndComparedWithoutReadingAnythingAgain) {
+  constexpr std::uint64_t kData = 32 << 20;
+  const auto read_by = [](const auto& body) {
+    const std::uint64_t before = testing::bytes_read();
+    body();
+    return testing::bytes_read() - before;
+  };
+  const fs::path source = path().parent_path() / "source";
+  EXPECT_LT(read_by([&] { convert(path(), source, {.integrity = true}); }), kData * 11 / 10);
+  EXPECT_LT(read_by([&] { convert(source, target()); }), kData * 11 / 10) << "compares with it";
+  EXPECT_TRUE(verify(*open_checkpoint(target()), {.deep = true}).ok());
+
+  StateDict state;
+  state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, {1 << 20}), {});
+  const fs::path saved = path().parent_path() / "saved";
+  EXPECT_LT(read_by([&] { save(state, saved, {.integrity = true}); }), 1 << 20);
+  EXPECT_TRUE(verify(*open_checkpoint(saved), {.deep = true}).ok());
+}
+
+TEST_F(DamagedData, OfTheManifestIsFoundWhicheverWayTheFilesAreRead) {
+  const fs::path source = path().parent_path() / "source";
+  convert(path(), source, {.integrity = true});
+  fs::remove_all(path());
+  fs::rename(source, path());
+  const std::size_t digest = text_of(path() / kIntegrityFile).find("\"__0_0.distcp\": \"") + 20;
+  flip(kIntegrityFile, digest);
+  for (const ConvertOptions& options :
+       {ConvertOptions{}, ConvertOptions{.ranks = 5}, ConvertOptions{.verify_integrity = true},
+        ConvertOptions{.verify_integrity = true, .dry_run = true}}) {
+    EXPECT_THAT(testing::error_of([&] { convert(path(), target(), options); }).what(),
+                HasSubstr("__0_0.distcp: hash mismatch"));
+    EXPECT_FALSE(fs::exists(target()));
+  }
 }
 
 }  // namespace

@@ -11,10 +11,12 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
+#include "strategies/comm/threads.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/support/arange.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
+#include "tests/support/process_usage.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -232,6 +234,27 @@ TEST_F(Convert, ADryRunTellsFilesAndSpace) {
         << "the name is taken";
     fs::remove_all(at("out"));
   }
+}
+
+TEST_F(Convert, TakesNoMoreMemoryThanItIsGiven) {
+  constexpr std::uint64_t kMiB = 1 << 20;
+  run_ranks(2, [&](Communicator& comm) {  // columns, 32 MiB
+    const Tensor columns = Tensor::zeros(DType::kFloat32, {1024, 4096});
+    StateDict state =
+        Value::dict({{"w", ShardedTensor::from_rank_offsets("w", columns, {{1, comm.rank(), 2}})}});
+    save(state, at("columns"), {}, comm);
+  });
+  run("columns", "source", {.integrity = true});
+  const auto peak_of = [&](int ranks, std::uint64_t max_memory) {
+    const std::uint64_t before = testing::memory_in_use();
+    testing::MemoryPeak peak;
+    run("source", "target", {.ranks = ranks, .overwrite = true, .max_memory = max_memory});
+    return peak.bytes() - before;
+  };
+  constexpr std::uint64_t kOthers = kMiB;  // metadata, open files, threads
+  for (const int ranks : {1, 3}) EXPECT_LT(peak_of(ranks, 3 * kMiB), 3 * kMiB + kOthers);
+  if (testing::memory_in_use() == 0) return;
+  EXPECT_GT(peak_of(1, 64 * kMiB), 8 * kMiB) << "more would be seen";
 }
 
 TEST(DescribeReaders, SaysWhoResumesTheOptimizer) {

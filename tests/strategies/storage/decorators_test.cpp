@@ -5,6 +5,8 @@
 #include "mapping/base/error.h"
 #include "mapping/base/windowed_file.h"
 #include "strategies/storage/counting.h"
+#include "strategies/storage/hashed_file.h"
+#include "strategies/storage/hashing.h"
 #include "strategies/storage/memory.h"
 
 namespace dckpt {
@@ -84,6 +86,39 @@ TEST_F(Decorators, AWindowPassesOnOnlyPrefetchesThatLeaveIt) {
   EXPECT_EQ(counters_->prefetches, 0u);
   windowed.prefetch(3, 5);
   EXPECT_EQ(counters_->prefetches, 1u);
+}
+
+TEST_F(Decorators, AHashIsMadeOfWhatIsReadAnyway) {
+  const std::shared_ptr<const ReadableFile> file = storage_->open("a");
+  const auto read_for_hash = [&](std::initializer_list<std::uint64_t> offsets) {
+    PassingHash hash;
+    const HashedFile hashed(file, hash);
+    for (const std::uint64_t offset : offsets) read(hashed, offset, 4);
+    const std::uint64_t before = counters_->bytes_read;
+    EXPECT_EQ(hash.finish_hex(*file), sha256_hex(as_bytes("0123456789")));
+    return counters_->bytes_read - before;
+  };
+  EXPECT_EQ(read_for_hash({0, 4, 6}), 0u);
+  EXPECT_EQ(read_for_hash({6}), 0u) << "what is before it has been read then";
+  EXPECT_EQ(read_for_hash({4, 0}), 2u) << "what was skipped is not read twice";
+  EXPECT_EQ(read_for_hash({}), 10u);
+}
+
+TEST_F(Decorators, FilesAreHashedAsTheyAreWritten) {
+  const auto digests = std::make_shared<FileDigests>();
+  const std::shared_ptr<Storage> hashing = hashing_storage(storage_, digests);
+  hashing->make_directory("d");
+  const auto file = hashing->create("d/x");
+  const ByteView parts[] = {as_bytes("abc"), as_bytes("def")};
+  file->append(parts);
+  file->append(as_bytes("g"));
+  EXPECT_TRUE(digests->in("d").empty()) << "not closed";
+  file->close();
+  hashing->create("dx")->close();
+  using Digests = std::map<std::string, std::string>;
+  EXPECT_EQ(digests->in("d"), (Digests{{"x", sha256_hex(as_bytes("abcdefg"))}}));
+  EXPECT_EQ(digests->in(""),
+            (Digests{{"d/x", sha256_hex(as_bytes("abcdefg"))}, {"dx", sha256_hex({})}}));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <atomic>
 #include <functional>
@@ -13,6 +12,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/no_threads.h"
+#include "tests/support/process_usage.h"
 
 namespace dckpt {
 namespace {
@@ -20,6 +20,7 @@ namespace {
 using testing::counting;
 using testing::FakeReader;
 using ::testing::HasSubstr;
+using testing::memory_in_use;
 
 template <typename Body>
 void expect_corrupt(const std::string& part, const Body& body) {
@@ -30,12 +31,7 @@ void expect_corrupt(const std::string& part, const Body& body) {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-/// Memory that is in use; its peak is looked at whenever a file is read.
-std::uint64_t memory_in_use() {
-  const struct mallinfo2 info = ::mallinfo2();
-  return info.uordblks + info.hblkhd;
-}
-
+/// The peak of memory_in_use() is looked at whenever a file is read.
 class WatchedFile final : public ReadableFile {
  public:
   WatchedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& peak)

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// Passes everything through to another storage: the base of decorators that change a part.
+class ForwardingStorage : public Storage {
+ public:
+  explicit ForwardingStorage(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {}
+
+  std::string describe(const std::string& name) const override { return storage_->describe(name); }
+  std::vector<FileInfo> list(const std::string& directory) const override {
+    return storage_->list(directory);
+  }
+  std::optional<FileInfo> stat(const std::string& name) const override {
+    return storage_->stat(name);
+  }
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    return storage_->open(name);
+  }
+  std::unique_ptr<WritableFile> create(const std::string& name,
+                                       const CreateOptions& options) override {
+    return storage_->create(name, options);
+  }
+  void make_directory(const std::string& name) override { storage_->make_directory(name); }
+  void rename(const std::string& from, const std::string& to) override {
+    storage_->rename(from, to);
+  }
+  void exchange(const std::string& a, const std::string& b) override { storage_->exchange(a, b); }
+  void remove_all(const std::string& name) override { storage_->remove_all(name); }
+  void sync_directory(const std::string& directory) override {
+    storage_->sync_directory(directory);
+  }
+
+ protected:
+  const std::shared_ptr<Storage> storage_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,75 @@
+#include "strategies/storage/hashing.h"
+
+#include <utility>
+
+#include "mapping/base/hash.h"
+#include "strategies/storage/forwarding.h"
+
+namespace dckpt {
+namespace {
+
+class HashingFile final : public WritableFile {
+ public:
+  HashingFile(std::unique_ptr<WritableFile> file, std::string name,
+              std::shared_ptr<FileDigests> digests)
+      : file_(std::move(file)), name_(std::move(name)), digests_(std::move(digests)) {}
+
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t position() const noexcept override { return file_->position(); }
+  IoEngine engine() const noexcept override { return file_->engine(); }
+  void sync() override { file_->sync(); }
+
+  void append(std::span<const ByteView> parts) override {
+    file_->append(parts);
+    for (const ByteView part : parts) hash_.update(part);
+  }
+
+  void close() override {
+    file_->close();
+    digests_->add(name_, hash_.finish_hex());
+  }
+
+ private:
+  std::unique_ptr<WritableFile> file_;
+  std::string name_;
+  std::shared_ptr<FileDigests> digests_;
+  Sha256 hash_;
+};
+
+class HashingStorage final : public ForwardingStorage {
+ public:
+  HashingStorage(std::shared_ptr<Storage> storage, std::shared_ptr<FileDigests> digests)
+      : ForwardingStorage(std::move(storage)), digests_(std::move(digests)) {}
+
+  std::unique_ptr<WritableFile> create(const std::string& name,
+                                       const CreateOptions& options) override {
+    return std::make_unique<HashingFile>(storage_->create(name, options), name, digests_);
+  }
+
+ private:
+  std::shared_ptr<FileDigests> digests_;
+};
+
+}  // namespace
+
+void FileDigests::add(const std::string& name, std::string digest) {
+  const std::lock_guard lock(mutex_);
+  digests_[name] = std::move(digest);
+}
+
+std::map<std::string, std::string> FileDigests::in(const std::string& directory) const {
+  const std::string prefix = directory.empty() ? "" : directory + "/";
+  std::map<std::string, std::string> found;
+  const std::lock_guard lock(mutex_);
+  for (auto entry = digests_.lower_bound(prefix);
+       entry != digests_.end() && entry->first.starts_with(prefix); ++entry)
+    found.emplace(entry->first.substr(prefix.size()), entry->second);
+  return found;
+}
+
+std::shared_ptr<Storage> hashing_storage(std::shared_ptr<Storage> storage,
+                                         std::shared_ptr<FileDigests> digests) {
+  return std::make_shared<HashingStorage>(std::move(storage), std::move(digests));
+}
+
+}  // namespace dckpt

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// The SHA-256 of files that were written, as in sha256_hex(), by their names. Safe to use from
+/// several threads.
+class FileDigests {
+ public:
+  void add(const std::string& name, std::string digest);
+  /// Those of files in `directory`, by their names in it.
+  std::map<std::string, std::string> in(const std::string& directory) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::string> digests_;
+};
+
+/// Passes everything through to `storage`; the bytes of each file that is created are hashed on
+/// their way, and `digests` has its SHA-256 once it is closed.
+std::shared_ptr<Storage> hashing_storage(std::shared_ptr<Storage> storage,
+                                         std::shared_ptr<FileDigests> digests);
+
+}  // namespace dckpt
