@@ -51,5 +51,33 @@ class Files(Tree):
         self.assertIn("`tools/dckpt/tab`", self.problems_of("`tools/dckpt/tab`"))
 
 
+class Peers(Tree):
+    def setUp(self):
+        super().setUp()
+        self.write("mapping/box.h", "// Crate\nstruct Box { bool whole() const; };\n")
+        self.write("mapping/tensor.h", "class Tensor;\n")
+        self.write("tools/dckpt/command.h", "Command add_remove(CLI::App& program);\n")
+        self.write("configs/policy_schema.cpp", 'field("verify", …)\n')
+        self.write("docs/policies.md", "\n| `load.verify` | `crc` |\n| `load.proof` | |\n")
+
+    def problems_of(self, here):
+        self.write("docs/peers.md", f"| there | here | note |\n| --- | --- | --- |\n"
+                                    f"| `x` | {here} | `Nothing` |\n")
+        return self.problems("docs_name_peers.py")
+
+    def test_names_of_headers_fields_and_commands_are_found(self):
+        self.assertEqual("", self.problems_of("`Box`, `Box::whole()`, `load.verify`, `dckpt remove`"))
+        self.assertEqual("", self.problems_of("–"))
+
+    def test_made_up_names(self):
+        for name in ("Crate", "Box::half()", "Tensor::whole()", "load.verified", "load.proof",
+                     "dckpt improve", "some text"):
+            self.assertIn(f"docs/peers.md:3: there is no `{name}`",
+                          self.problems_of(f"`Box`, `{name}`"))
+
+    def test_an_empty_column(self):
+        self.assertIn("empty column", self.problems_of(""))
+
+
 if __name__ == "__main__":
     unittest.main()
