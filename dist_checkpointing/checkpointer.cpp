@@ -104,13 +104,16 @@ std::string nothing_in(const fs::path& root) {
 
 }  // namespace
 
-Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm, SaveHooks hooks)
+Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm, SaveHooks hooks) try
     : root_(checked_root(root)),
       policy_(std::move(policy)),
       hooks_(std::move(hooks)),
       policy_text_(to_yaml(policy_)),
       comm_(comm),
-      planner_(make_planner(policy_.save)) {}
+      planner_(make_planner(policy_.save)) {
+} catch (...) {
+  throw_checkpoint_error();
+}
 
 Checkpointer::~Checkpointer() = default;
 

@@ -13,6 +13,7 @@
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
 #include "strategies/comm/threads.h"
@@ -395,8 +396,10 @@ class Conformance {
 
 }  // namespace
 
-ConformanceReport check_strategy(const SaveOptions& options, const fs::path& scratch) {
+ConformanceReport check_strategy(const SaveOptions& options, const fs::path& scratch) try {
   return Conformance(options, scratch).run();
+} catch (...) {
+  throw_checkpoint_error();
 }
 
 }  // namespace dckpt

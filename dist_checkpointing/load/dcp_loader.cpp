@@ -5,6 +5,7 @@
 
 #include "dist_checkpointing/load/access_check.h"
 #include "dist_checkpointing/load/dcp_leaves.h"
+#include "dist_checkpointing/load/empty_request.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
@@ -141,6 +142,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     parts = split_for_load(state);
     wishes = wishes_of(load, parts.expanded);
   });
+  warn_if_nothing_is_asked(load, !wishes.empty(), "the state dict is empty, so nothing is loaded");
   report_resharded(load, sharded_of(wishes, [](const Wish& wish) { return wish.is_excused; }));
   check_names(load, wishes);
   load.report.access_checked = load.options.validate_access_integrity;

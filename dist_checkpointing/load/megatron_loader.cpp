@@ -1,9 +1,9 @@
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "dist_checkpointing/load/access_check.h"
+#include "dist_checkpointing/load/empty_request.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
@@ -122,20 +122,10 @@ Value described_result(const LoadContext& load, const Value& common, const Value
   return std::move(merged.state);
 }
 
-/// Megatron loads the common state alone for a state without sharded leaves; someone who is new to
-/// it expects all. Collective.
-void warn_if_nothing_is_asked(const LoadContext& load, const Value& sharded) {
-  const ShardedLeaves leaves = collect_sharded(sharded);
-  const std::array<std::int64_t, 1> asks{leaves.tensors.empty() && leaves.objects.empty() ? 0 : 1};
-  if (load.comm.all_reduce(asks, ReduceOp::kMax).front() != 0 || load.comm.rank() != 0) return;
-  const Metadata& metadata = load.reader.metadata();
-  if (metadata.tensors.empty()) return;
-  log_warning(
-      "the state dict has no ShardedTensors or ShardedObjects, so only the common state is loaded, "
-      "none of the checkpoint's " +
-      grouped(metadata.tensors.size()) +
-      " tensors; load_state_dict() and load_plain_tensors() return tensors, "
-      "load_sharded_metadata() a state dict that asks for all");
+/// Megatron loads the common state alone for a state without sharded leaves.
+bool has_sharded_leaves(const Value& state) {
+  const ShardedLeaves leaves = collect_sharded(state);
+  return !leaves.tensors.empty() || !leaves.objects.empty();
 }
 
 }  // namespace
@@ -152,7 +142,9 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
     if (!parts.sharded.is_none()) asked = without_empty_ranges(parts.sharded);
     misfits = misfits_of(load, asked);
   });
-  warn_if_nothing_is_asked(load, asked);
+  warn_if_nothing_is_asked(load, has_sharded_leaves(asked),
+                           "the state dict has no ShardedTensors or ShardedObjects, so only the "
+                           "common state is loaded");
   const KeySet unexpected = find_unexpected(load, asked, misfits);
   if (!unexpected.empty()) {
     const auto is_stored = [&](const Value& leaf) { return !unexpected.contains(key_of(leaf)); };

@@ -114,12 +114,15 @@ struct AsyncSaver::Job {
   std::jthread thread;  // last: joined before what it uses goes away
 };
 
-AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks)
+AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks) try
     : options_(std::move(options)),
       hooks_(std::move(hooks)),
       comm_(comm.split(0)),
       planner_(make_planner(options_)),
-      pool_(options_.async.staging_memory) {}
+      pool_(options_.async.staging_memory) {
+} catch (...) {
+  throw_checkpoint_error();
+}
 
 AsyncSaver::~AsyncSaver() = default;
 

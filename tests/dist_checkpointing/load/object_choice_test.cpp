@@ -152,5 +152,16 @@ TEST_F(ObjectChoice, AStateThatAsksForNothingLoadsTheCommonStateAndAWarningSaysW
                                 HasSubstr("load_sharded_metadata()"))));
 }
 
+TEST_F(ObjectChoice, AnEmptyStateLoadsNothingOfAPlainDcpDirectoryAndAWarningSaysSo) {
+  save(Value::dict({{"w", Tensor::zeros(DType::kFloat32, {4})}}), path(), {.compat = Compat::kDcp});
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict state;
+    load(state, path(), {}, comm);
+    EXPECT_FALSE(state.contains("w"));
+  });
+  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("nothing is loaded"),
+                                           HasSubstr("none of the checkpoint's 1 tensors"))));
+}
+
 }  // namespace
 }  // namespace dckpt
