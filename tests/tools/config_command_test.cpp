@@ -70,6 +70,7 @@ TEST(ToolConfig, ProblemsForProgramsHaveLineAndColumn) {
   EXPECT_EQ(json.at("file").as_str(), policy.text());
   EXPECT_FALSE(json.at("ok").as_bool());
   const Value& problem = json.at("problems").items().front();
+  EXPECT_EQ(problem.at("file").as_str(), policy.text());
   EXPECT_EQ(problem.at("line").as_int(), 2);
   EXPECT_EQ(problem.at("column").as_int(), 21);
   EXPECT_EQ(problem.at("code").as_str(), "unsupported");

@@ -27,10 +27,11 @@ ExitCode code_of(const ConfigProblems& problems) {
   return unsupported ? kUnsupported : kDiffers;
 }
 
-Value to_json_value(const ConfigProblems& problems) {
+Value to_json_value(const ConfigProblems& problems, const std::string& file) {
   ValueList list;
   for (const ConfigProblem& problem : problems) {
-    list.push_back(Value::dict({{"line", problem.place.line},
+    list.push_back(Value::dict({{"file", problem.file.empty() ? file : problem.file},
+                                {"line", problem.place.line},
                                 {"column", problem.place.column},
                                 {"code", to_string(problem.code)},
                                 {"message", problem.message}}));
@@ -94,7 +95,7 @@ int run_check(const Options& options) {
   if (options.json) {
     print_json(Value::dict({{"file", options.policy.name},
                             {"ok", problems.empty()},
-                            {"problems", to_json_value(problems)}}));
+                            {"problems", to_json_value(problems, options.policy.name)}}));
   } else if (problems.empty()) {
     print(styled(Style::kGreen, "OK") + "  " + shown(options.policy.name) + "\n");
   } else {
