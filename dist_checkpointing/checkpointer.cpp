@@ -304,7 +304,7 @@ std::unique_ptr<FileLock> Checkpointer::lock_root() const {
   try {
     return std::make_unique<FileLock>(root_ / kLockFile, "job " + staging_token());
   } catch (const CheckpointError& error) {
-    if (error.code() == ErrorCode::kInvalidArgument) {
+    if (error.code() == ErrorCode::kAborted) {
       throw CheckpointError(error.code(),
                             "another job saves to this training root (" + error.message() +
                                 "): wait until it has ended, or give this one a root of its own",
@@ -337,7 +337,7 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
                 std::to_string(*loaded_));
     return true;
   }
-  throw CheckpointError(ErrorCode::kInvalidArgument,
+  throw CheckpointError(ErrorCode::kAlreadyExists,
                         "refusing to replace iteration " + std::to_string(iteration) +
                             ", which is complete: go on from an iteration of this root (load, "
                             "load_latest), choose another root, or allow overwriting",

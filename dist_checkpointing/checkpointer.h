@@ -42,8 +42,8 @@ class Checkpointer {
   /// Makes the root this job's own until the checkpointer is destroyed or rank 0's process ends:
   /// creates it, locks it, and removes what killed saves have left. The first save does the same;
   /// calling it when training starts shows at once that the root cannot be written or that another
-  /// job saves there. A job that only loads does not need it. Throws (invalid argument) if another
-  /// job has the root, (io).
+  /// job saves there. A job that only loads does not need it. Throws (aborted) if another job has
+  /// the root, (io).
   void claim();
 
   /// Saves `state` as the root's `iter_%07d`, then names it in the tracker, then removes what

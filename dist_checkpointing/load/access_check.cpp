@@ -40,7 +40,7 @@ void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
           error.code(),
           error.message() +
               "\nTo load parts of what is stored, set load.validate_access_integrity to false.",
-          error.context());
+          error.context(), error.cause());
     }
   });
   if (planner != nullptr) planner->remember_checked(std::move(mine));

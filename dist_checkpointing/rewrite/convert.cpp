@@ -470,7 +470,7 @@ class Conversion {
         (std::filesystem::is_directory(path, error) && std::filesystem::is_empty(path, error)))
       return;
     if (options_.overwrite) return check_replaceable(split_target(path));
-    throw CheckpointError(ErrorCode::kInvalidArgument,
+    throw CheckpointError(ErrorCode::kAlreadyExists,
                           "the destination exists and is not to be replaced (overwrite)",
                           {.file = path.string()});
   }

@@ -51,9 +51,10 @@ struct ConvertOptions {
   std::optional<int> read_threads{};
   std::uint64_t staging =
       std::uint64_t{64}
-      << 20;               ///< temporary memory of all reads together, in bytes; within max_memory
-  Progress progress{};     ///< of tensor and object bytes written
-  std::stop_token stop{};  ///< asks to give up: convert() throws (io) and removes what it has begun
+      << 20;            ///< temporary memory of all reads together, in bytes; within max_memory
+  Progress progress{};  ///< of tensor and object bytes written
+  /// Asks to give up: convert() throws (io) and removes what it has begun.
+  std::stop_token stop{};
 };
 
 struct ConvertReport {
@@ -82,8 +83,9 @@ inline constexpr int kMaxRanks = 1'000'000;
 /// metadata. Plain DCP has no common state: what is an object there becomes common state in
 /// torch_dist, under its path, and an object again on the way back. Throws CheckpointError; then
 /// nothing is visible at the destination and what was there is unchanged. Among others
-/// (unsupported) for rank folders of Megatron's oldest format, whose tensors no Megatron finds
-/// before they are joined, and (io) where the free space does not suffice, of a dry run too.
+/// (already exists) for a destination that is not to be replaced, (unsupported) for rank folders of
+/// Megatron's oldest format, whose tensors no Megatron finds before they are joined, and (io) where
+/// the free space does not suffice, of a dry run too.
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options = {});
 

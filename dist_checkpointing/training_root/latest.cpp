@@ -44,6 +44,12 @@ bool lacks_config(const CheckpointReader& reader) {
          (reader.info().common_place || reader.storage().stat(kCommonFile));
 }
 
+/// About the checkpoint itself: it could not be looked at, or not soundly.
+bool says_nothing(ErrorCode code) {
+  return code == ErrorCode::kIo || code == ErrorCode::kUnavailable || code == ErrorCode::kAborted ||
+         code == ErrorCode::kInternal;
+}
+
 bool names_directory(const fs::path& path) {
   std::error_code nothing_there;
   return fs::is_directory(path, nothing_there);
@@ -101,7 +107,7 @@ class Search {
     try {
       return read_tracker(*posix_storage(root_));
     } catch (const CheckpointError& error) {
-      if (error.code() == ErrorCode::kIo) throw;
+      if (says_nothing(error.code())) throw;
       pass_over(error.what());
       return std::nullopt;
     }
@@ -121,7 +127,7 @@ std::optional<std::string> why_incomplete(const fs::path& checkpoint) {
     reader->common_state();
     return why_files_incomplete(*reader);
   } catch (const CheckpointError& error) {
-    if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kUnsupported) throw;
+    if (says_nothing(error.code()) || error.code() == ErrorCode::kUnsupported) throw;
     return error.what();
   }
 }

@@ -62,7 +62,7 @@ void check_replaceable(const TargetPath& target) {
     const std::vector<FileInfo> entries = posix_storage(path)->list("");
     if (entries.empty() || looks_like_checkpoint(entries)) return;
     throw CheckpointError(
-        ErrorCode::kInvalidArgument,
+        ErrorCode::kAlreadyExists,
         "refusing to replace a directory that is no checkpoint (it holds " +
             dckpt::quoted(entries.front().name) +
             (entries.size() > 1 ? " and " + grouped(entries.size() - 1) + " more" : "") +
@@ -70,7 +70,7 @@ void check_replaceable(const TargetPath& target) {
         {.file = path.string()});
   }
   throw CheckpointError(
-      ErrorCode::kInvalidArgument,
+      ErrorCode::kAlreadyExists,
       "refusing to replace a training root (it has " + describe_iterations(iterations) +
           "): a checkpoint goes into a directory in it, for example " +
           dckpt::quoted(iteration_directory(iterations.empty() ? 0 : iterations.back())),

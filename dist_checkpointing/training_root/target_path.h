@@ -20,7 +20,7 @@ inline constexpr std::size_t kMaxTargetNameBytes = 140;
 /// file system.
 TargetPath split_target(const std::filesystem::path& directory);
 
-/// Throws CheckpointError (invalid argument) if a directory is there that is neither empty nor a
+/// Throws CheckpointError (already exists) if a directory is there that is neither empty nor a
 /// checkpoint, whole or interrupted, nor named like an iteration: what is replaced is removed with
 /// all that it holds. A training root is refused, too: to put one checkpoint in its place would
 /// remove all of them.

@@ -29,15 +29,21 @@ const char* to_string(ErrorCode code) noexcept {
     case ErrorCode::kIncomplete: return "incomplete";
     case ErrorCode::kUnsupported: return "unsupported";
     case ErrorCode::kCancelled: return "cancelled";
+    case ErrorCode::kAlreadyExists: return "already-exists";
+    case ErrorCode::kAborted: return "aborted";
+    case ErrorCode::kUnavailable: return "unavailable";
+    case ErrorCode::kInternal: return "internal";
   }
   return "unknown";
 }
 
-CheckpointError::CheckpointError(ErrorCode code, const std::string& message, ErrorContext context)
+CheckpointError::CheckpointError(ErrorCode code, const std::string& message, ErrorContext context,
+                                 std::exception_ptr cause)
     : std::runtime_error(render(message, context)),
       code_(code),
       message_(message),
-      context_(std::move(context)) {}
+      context_(std::move(context)),
+      cause_(std::move(cause)) {}
 
 CheckpointError CheckpointError::with(const ErrorContext& context) const {
   ErrorContext merged = context_;
@@ -45,7 +51,7 @@ CheckpointError CheckpointError::with(const ErrorContext& context) const {
   if (!merged.file) merged.file = context.file;
   if (!merged.offset) merged.offset = context.offset;
   if (!merged.rank) merged.rank = context.rank;
-  return CheckpointError(code_, message_, std::move(merged));
+  return CheckpointError(code_, message_, std::move(merged), cause_);
 }
 
 }  // namespace dckpt

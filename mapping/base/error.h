@@ -1,14 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
 namespace dckpt {
 
-/// What kind of failure it is; decides the exit code of the command line and whether a retry makes
-/// sense.
+/// What kind of failure it is, which is what a caller acts on; decides the exit code of the command
+/// line and CheckpointError::retryable(). The values go between ranks: new ones at the end.
 enum class ErrorCode {
   kInvalidArgument,  ///< the caller's description or option is wrong
   kMismatch,     ///< request and checkpoint disagree: missing keys, other shapes, failed validation
@@ -17,10 +18,15 @@ enum class ErrorCode {
   kIncomplete,   ///< parts that a finished checkpoint has are not there
   kUnsupported,  ///< sound, but outside what this build reads or writes
   kCancelled,    ///< the caller asked for it to stop
+  kAlreadyExists,  ///< the destination exists and may not be replaced
+  kAborted,        ///< another job is at work here
+  kUnavailable,    ///< a time-out, or a peer is gone
+  kInternal,       ///< a bug, of ours or of code that was passed in (a strategy, a callback)
 };
 
 /// The name used in messages and JSON: "invalid-argument", "mismatch", "io", "corrupt",
-/// "incomplete", "unsupported", "cancelled".
+/// "incomplete", "unsupported", "cancelled", "already-exists", "aborted", "unavailable",
+/// "internal".
 const char* to_string(ErrorCode code) noexcept;
 
 /// Where it happened. Fields that are not known stay empty.
@@ -36,11 +42,22 @@ struct ErrorContext {
 /// from outside must be passed through `quoted` (text.h) before it enters a message.
 class CheckpointError : public std::runtime_error {
  public:
-  CheckpointError(ErrorCode code, const std::string& message, ErrorContext context = {});
+  CheckpointError(ErrorCode code, const std::string& message, ErrorContext context = {},
+                  std::exception_ptr cause = nullptr);
 
   ErrorCode code() const noexcept { return code_; }
   const std::string& message() const noexcept { return message_; }
   const ErrorContext& context() const noexcept { return context_; }
+
+  /// Whether the same call may succeed later with nothing corrected: (aborted), once the other job
+  /// has ended, and (unavailable), with a communicator of ranks that live. An (io) error is none of
+  /// these: what the system refuses once it mostly refuses again.
+  bool retryable() const noexcept {
+    return code_ == ErrorCode::kAborted || code_ == ErrorCode::kUnavailable;
+  }
+  /// The exception of another type that this error reports, for std::rethrow_exception; null if
+  /// there is none. It stays on the rank where it was thrown.
+  const std::exception_ptr& cause() const noexcept { return cause_; }
 
   /// The same error with those fields of `context` filled in that this one lacks; for callers that
   /// know more.
@@ -50,6 +67,7 @@ class CheckpointError : public std::runtime_error {
   ErrorCode code_;
   std::string message_;
   ErrorContext context_;
+  std::exception_ptr cause_;
 };
 
 /// Runs `body`; a CheckpointError that leaves it gets the missing fields of `context`.

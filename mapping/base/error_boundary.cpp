@@ -8,6 +8,13 @@
 #include "mapping/base/text.h"
 
 namespace dckpt {
+namespace {
+
+CheckpointError foreign(ErrorCode code, const std::string& message) {
+  return {code, message, {}, std::current_exception()};
+}
+
+}  // namespace
 
 CheckpointError current_error() {
   try {
@@ -15,13 +22,13 @@ CheckpointError current_error() {
   } catch (const CheckpointError& error) {
     return error;
   } catch (const std::bad_alloc&) {
-    return {ErrorCode::kIo, "out of memory"};
+    return foreign(ErrorCode::kIo, "out of memory");
   } catch (const std::system_error& error) {
-    return {ErrorCode::kIo, "the system refused: " + printable(error.what(), 1000)};
+    return foreign(ErrorCode::kIo, "the system refused: " + printable(error.what(), 1000));
   } catch (const std::exception& error) {
-    return {ErrorCode::kIo, "unexpected error: " + printable(error.what(), 1000)};
+    return foreign(ErrorCode::kInternal, "unexpected error: " + printable(error.what(), 1000));
   } catch (...) {
-    return {ErrorCode::kIo, "unexpected error of an unknown type"};
+    return foreign(ErrorCode::kInternal, "unexpected error of an unknown type");
   }
 }
 

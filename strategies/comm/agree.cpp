@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <optional>
+#include <utility>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
@@ -70,8 +72,9 @@ class Decoder {
 
 CheckpointError decode(ByteView bytes, std::optional<int> sender) {
   Decoder decoder(bytes);
+  // A code that this build does not know is (internal), the last one that it knows.
   const auto code =
-      std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kCancelled));
+      std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kInternal));
   const std::string message = decoder.text().value_or("");
   ErrorContext context;
   context.key = decoder.text();
@@ -82,7 +85,8 @@ CheckpointError decode(ByteView bytes, std::optional<int> sender) {
   return {static_cast<ErrorCode>(code), message, context};
 }
 
-CheckpointError common_error(const std::string& what, const std::vector<Bytes>& reports) {
+CheckpointError common_error(const std::string& what, const std::vector<Bytes>& reports,
+                             std::exception_ptr cause) {
   std::optional<CheckpointError> first;
   std::string ranks;
   std::string quotes;
@@ -103,7 +107,7 @@ CheckpointError common_error(const std::string& what, const std::vector<Bytes>& 
   if (failed > kMaxRanksNamed) ranks += " and " + std::to_string(failed - kMaxRanksNamed) + " more";
   const std::string message = what + " failed on " + (failed == 1 ? "rank " : "ranks ") + ranks +
                               " of " + std::to_string(reports.size()) + "; " + quotes;
-  return {first->code(), message, first->context()};
+  return {first->code(), message, first->context(), std::move(cause)};
 }
 
 }  // namespace
@@ -130,7 +134,8 @@ void agree(Communicator& comm, const std::string& what,
   // In the good case one small reduction is all that is exchanged.
   const std::array<std::int64_t, 1> failed = {failure ? 1 : 0};
   if (comm.all_reduce(failed, ReduceOp::kMax).front() == 0) return;
-  throw common_error(what, comm.all_gather(failure ? encode(*failure) : Bytes{}));
+  throw common_error(what, comm.all_gather(failure ? encode(*failure) : Bytes{}),
+                     failure ? failure->cause() : nullptr);
 }
 
 void decide(Communicator& comm, const std::function<void()>& work) {

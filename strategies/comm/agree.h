@@ -11,7 +11,8 @@ namespace dckpt {
 
 /// Runs local work between two collectives: `work` may throw on any rank, and then every rank
 /// throws the same CheckpointError, which names the ranks that failed and carries the first one's
-/// code and context. `what` says what was attempted ("writing the shards").
+/// code and context, and as its cause this rank's own. `what` says what was attempted ("writing the
+/// shards").
 void agree(Communicator& comm, const std::string& what, const std::function<void()>& work);
 
 /// Rank 0 decides for all: `work` runs there, and what it throws every rank throws, as it is. For

@@ -16,8 +16,8 @@ enum class ReduceOp { kSum, kMin, kMax };
 /// How the ranks of a job talk to each other while they save or load: byte buffers of any size,
 /// also different ones per rank. Every rank calls the same operations in the same order. One rank's
 /// Communicator belongs to one thread at a time. No call blocks longer than `timeout()`: a peer
-/// that does not come makes it throw CheckpointError (io) naming the ranks that are missing and
-/// what was waited for; the communicator is unusable after that.
+/// that does not come makes it throw CheckpointError (unavailable) naming the ranks that are
+/// missing and what was waited for; the communicator is unusable after that.
 class Communicator {
  public:
   virtual ~Communicator() = default;

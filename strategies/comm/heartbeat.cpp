@@ -8,6 +8,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
@@ -89,8 +90,8 @@ void Heartbeat::agree(const std::string& what, const std::function<void()>& work
       decide(what);
       report();
     } while (!all_ended() && std::ranges::none_of(signs_, &Sign::leaves));
-  } catch (const std::exception& error) {  // nobody can be told any more
-    stop({ErrorCode::kIo, error.what()});
+  } catch (...) {  // nobody can be told any more
+    stop(current_error());
     throw;
   }
   if (std::ranges::any_of(signs_, &Sign::failed))
@@ -122,7 +123,7 @@ void Heartbeat::exchange(const Sign& mine, const std::string& what) {
     throw CheckpointError(error.code(),
                           what + ": a rank gives no sign of life: " + error.message() +
                               (last.empty() ? "" : "; when last heard from, " + last),
-                          error.context());
+                          error.context(), error.cause());
   }
 }
 
@@ -145,7 +146,7 @@ void Heartbeat::decide(const std::string& what) {
           {.rank = who}});
   } else if (rank_that(&Sign::expired, true)) {
     const std::string late = at_work(what, "is");
-    stop({ErrorCode::kIo,
+    stop({ErrorCode::kUnavailable,
           what + " did not end within save.timeout, " + time_text(options_.timeout) +
               (late.empty() ? "" : ": " + late),
           {.rank = rank_that(&Sign::ended, false)}});

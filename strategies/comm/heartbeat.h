@@ -38,7 +38,7 @@ class Heartbeat {
 
   /// Runs `work`, which must not use the communicator; where no thread can be started, in the
   /// calling one and without signs of life. Collective. Every rank throws the same CheckpointError:
-  /// what failed on any rank, (cancelled) with the rank that asked for it, or (io) for the
+  /// what failed on any rank, (cancelled) with the rank that asked for it, or (unavailable) for the
   /// time-out, which names the ranks that are still at work. A rank whose work does not stop after
   /// one more time-out of the communicator keeps nobody but itself.
   void agree(const std::string& what, const std::function<void()>& work);

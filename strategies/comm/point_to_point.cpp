@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/reduce.h"
 
@@ -176,20 +178,20 @@ class PointToPoint final : public Communicator {
   /// under way.
   template <typename Body>
   std::invoke_result_t<Body> run(Operation operation, Body&& body) {
-    if (!failure_.empty()) {
-      throw CheckpointError(ErrorCode::kIo,
-                            std::string(name_of(operation)) +
-                                " cannot be completed after an earlier failure: " + failure_,
-                            {.rank = members_[index(rank_)]});
+    if (failure_) {
+      throw CheckpointError(
+          failure_->code(),
+          std::string(name_of(operation)) +
+              " cannot be completed after an earlier failure: " + failure_->message(),
+          {.rank = members_[index(rank_)]}, failure_->cause());
     }
     operation_ = operation;
     ++number_;
     deadline_ = Deadline::after(timeout_);
     try {
       return body();
-    } catch (const std::exception& error) {
-      const auto* known = dynamic_cast<const CheckpointError*>(&error);
-      failure_ = known != nullptr ? known->message() : error.what();
+    } catch (...) {
+      failure_ = current_error();
       throw;
     }
   }
@@ -326,7 +328,7 @@ class PointToPoint final : public Communicator {
   Operation operation_{};
   std::uint32_t number_ = 0;
   Deadline deadline_{};
-  std::string failure_{};  ///< why it is unusable
+  std::optional<CheckpointError> failure_{};  ///< why it is unusable
 };
 
 }  // namespace

@@ -39,8 +39,8 @@ class Transport {
   /// Sends and receives all of these at once and returns when they are done. Nothing is empty, and
   /// the other side passes the same length. Messages between two ranks arrive in the order of their
   /// calls. One call has any number of messages of one direction, or one of each. Throws
-  /// CheckpointError (io) that names the ranks waited for, at the latest at the deadline; nothing
-  /// refers to the buffers any more then, and the transport is unusable.
+  /// CheckpointError (unavailable) that names the ranks waited for, at the latest at the deadline;
+  /// nothing refers to the buffers any more then, and the transport is unusable.
   virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                         const Deadline& deadline) = 0;
 

@@ -215,7 +215,7 @@ class Channel {
 
   static void check(std::uint64_t used) {
     if (used > kRing)
-      throw CheckpointError(ErrorCode::kIo,
+      throw CheckpointError(ErrorCode::kCorrupt,
                             "the counters in the memory shared with another rank are impossible: "
                             "something has written over it");
   }
@@ -367,20 +367,21 @@ class SharedMemoryTransport final : public Transport {
       for (const Moving& one : moving) {
         const std::string why = one.channel->farewell();
         if (!why.empty())
-          throw CheckpointError(ErrorCode::kIo, "rank " + std::to_string(one.peer) +
-                                                    " has given up: " + printable(why));
+          throw CheckpointError(ErrorCode::kUnavailable, "rank " + std::to_string(one.peer) +
+                                                             " has given up: " + printable(why));
       }
       if (ended)
         throw CheckpointError(
-            ErrorCode::kIo,
+            ErrorCode::kUnavailable,
             "lost the connection to rank " + std::to_string(*ended) + ": its process has ended");
       const Moving& silent = awaited(moving);
       const std::optional<int> other = culprit(silent);
       if (deadline.passed()) {
         throw CheckpointError(
-            ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " +
-                                std::to_string(silent.peer) +
-                                (other ? ", which waits for rank " + std::to_string(*other) : ""));
+            ErrorCode::kUnavailable,
+            "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " +
+                std::to_string(silent.peer) +
+                (other ? ", which waits for rank " + std::to_string(*other) : ""));
       }
       for_all_channels([&](Channel& channel) { channel.say_waiting(other.value_or(silent.peer)); });
       if (const auto now = Clock::now(); now >= next_life_sign) {

@@ -21,14 +21,15 @@ constexpr std::chrono::hours kLongestTimeout{24 * 365};
 /// run_ranks.
 class PeerFailure final : public CheckpointError {
  public:
-  PeerFailure(const std::string& what, std::string cause, int rank)
-      : CheckpointError(ErrorCode::kIo, what + " cannot be completed: " + cause, {.rank = rank}),
-        cause_(std::move(cause)) {}
+  PeerFailure(const std::string& what, std::string obstacle, int rank)
+      : CheckpointError(ErrorCode::kUnavailable, what + " cannot be completed: " + obstacle,
+                        {.rank = rank}),
+        obstacle_(std::move(obstacle)) {}
 
-  const std::string& cause() const noexcept { return cause_; }
+  const std::string& obstacle() const noexcept { return obstacle_; }
 
  private:
-  std::string cause_;
+  std::string obstacle_;
 };
 
 /// What the threads of one run_ranks share. One mutex and one condition for all groups: ranks are
@@ -220,7 +221,7 @@ class ThreadCommunicator final : public Communicator {
                       std::to_string(timeout_.count()) + " ms in " + what + " for " +
                       rank_list(group.missing(*round));
       group.world.changed.notify_all();
-      throw CheckpointError(ErrorCode::kIo, group.failure, {.rank = world_rank()});
+      throw CheckpointError(ErrorCode::kUnavailable, group.failure, {.rank = world_rank()});
     }
     return round;
   }
@@ -254,7 +255,7 @@ Outcome run_rank(World& world, int rank, const std::function<void()>& body) {
     world.end(rank, name + " has returned");
     return {};
   } catch (const PeerFailure& failure) {
-    world.end(rank, failure.cause());
+    world.end(rank, failure.obstacle());
     return {std::current_exception(), true};
   } catch (const std::exception& error) {
     world.end(rank, name + " failed: " + error.what());

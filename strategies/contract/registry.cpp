@@ -93,8 +93,8 @@ Factory never_null(Factory factory, const std::string& name) {
   return [factory = std::move(factory), name](auto&&... arguments) {
     auto made = factory(std::forward<decltype(arguments)>(arguments)...);
     if (made == nullptr)
-      throw CheckpointError(ErrorCode::kInvalidArgument, "the factory of strategy " + quoted(name) +
-                                                             " has made nothing (a null pointer)");
+      throw CheckpointError(ErrorCode::kInternal, "the factory of strategy " + quoted(name) +
+                                                      " has made nothing (a null pointer)");
     return made;
   };
 }

@@ -50,7 +50,8 @@ struct LoadStrategyEntry {
       open{};
 };
 
-/// Throw CheckpointError (invalid argument) for an entry without a name or factory.
+/// Throw CheckpointError (invalid argument) for an entry without a name or factory. A factory that
+/// makes a null pointer is (internal) where it is called.
 void register_strategy(SaveStrategyEntry entry);
 void register_strategy(LoadStrategyEntry entry);
 

@@ -44,7 +44,7 @@ FileLock::FileLock(const std::filesystem::path& file, const std::string& owner) 
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
+      throw CheckpointError(ErrorCode::kAborted,
                             "it is locked by " + printable(read_owner(fd.get())),
                             {.file = file.string()});
     throw posix::system_error("cannot lock the file", errno, file.string(),

@@ -12,8 +12,8 @@ namespace dckpt {
 class FileLock {
  public:
   /// Creates the file if it is missing and takes the lock without waiting. Its content becomes
-  /// `owner`, which says for people who has it. Throws CheckpointError: (invalid argument) if it is
-  /// taken, with what the owner wrote; (unsupported) where the file system has no such locks;
+  /// `owner`, which says for people who has it. Throws CheckpointError: (aborted) if it is taken,
+  /// with what the owner wrote; (unsupported) where the file system has no such locks;
   /// (corrupt) if the path is a link or no regular file; (io).
   FileLock(const std::filesystem::path& file, const std::string& owner);
   ~FileLock();

@@ -52,7 +52,7 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
   const std::optional<FileInfo> found = storage.stat(name);
   if (!found) return false;
   if (found->kind != FileInfo::Kind::kDirectory) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
+    throw CheckpointError(ErrorCode::kAlreadyExists,
                           "cannot save a checkpoint here: the name is taken by something that is "
                           "no directory; choose another name",
                           {.file = storage.describe(name)});
@@ -60,7 +60,7 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
   if (overwrite) return true;
   const std::size_t entries = storage.list(name).size();
   if (entries > 0) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
+    throw CheckpointError(ErrorCode::kAlreadyExists,
                           "refusing to replace the directory: it holds " + grouped(entries) +
                               " entries; choose another name, or allow overwriting",
                           {.file = storage.describe(name)});

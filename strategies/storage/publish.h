@@ -30,7 +30,7 @@ class Publication {
  public:
   struct Options {
     bool overwrite = false;  ///< replace an existing directory that holds anything; otherwise that
-                             ///< throws (invalid argument). An empty one may always be replaced
+                             ///< throws (already exists). An empty one may always be replaced
     bool sync = true;        ///< fsync directories (files are synced by who writes them)
   };
 

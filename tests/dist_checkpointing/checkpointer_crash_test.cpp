@@ -109,7 +109,7 @@ TEST_F(CheckpointerCrashTest, OneJobSavesAtATimeUntilItDies) {
   job(4, [&](Checkpointer& checkpointer, Communicator& comm) {
     const CheckpointError error =
         error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), 200); });
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.code(), ErrorCode::kAborted);
     EXPECT_THAT(error.what(),
                 HasSubstr("another job saves to this training root (it is locked by job "));
     EXPECT_THAT(error.what(), HasSubstr("-" + std::to_string(other.id()) + "-"));

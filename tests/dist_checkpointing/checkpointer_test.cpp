@@ -350,7 +350,7 @@ TEST_F(CheckpointerTest, ACheckpointThatCannotBeRemovedIsAWarning) {
 TEST_F(CheckpointerTest, ACompleteIterationIsNotReplaced) {
   saved({100, 200});
   const CheckpointError error = error_of([&] { saved({200}); });
-  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists);
   EXPECT_THAT(error.what(), HasSubstr("refusing to replace iteration 200, which is complete"));
   EXPECT_THAT(error_of([&] {
                 saved({300, 300});

@@ -8,9 +8,9 @@
 //   4  saves one more; rank VICTIM ends, as END says (kill, stop), before the save's OPERATION-th
 //      exchange between ranks, or after the save if it has no so many
 //
-// Exit code 0 if all of that went as it should and, in 4, this rank got an io error. The ranks that
-// live write the iteration of 3 to FOLDER/saved, and each its error to FOLDER/error.RANK. They find
-// each other through FOLDER/store.
+// Exit code 0 if all of that went as it should and, in 4, this rank got an error
+// (unavailable). The ranks that live write the iteration of 3 to FOLDER/saved, and each its error
+// to FOLDER/error.RANK. They find each other through FOLDER/store.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -149,7 +149,8 @@ void run(const Arguments& arguments, int rank, int size) {
     }
   });
   std::ofstream(arguments.folder / ("error." + std::to_string(rank))) << error.what();
-  require(error.code() == ErrorCode::kIo, std::string("an io error, not ") + error.what());
+  require(error.code() == ErrorCode::kUnavailable && error.retryable(),
+          std::string("an error of a rank that is gone, not ") + error.what());
 }
 
 }  // namespace

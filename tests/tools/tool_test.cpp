@@ -16,6 +16,7 @@
 #include "mapping/state/sharded_tensor.h"
 #include "tests/support/golden.h"
 #include "tests/tools/run_tool.h"
+#include "tools/dckpt/exit_code.h"
 
 namespace dckpt {
 namespace {
@@ -281,6 +282,17 @@ TEST(Tool, ExtractExplainsWhatItCannotDo) {
             3);
 }
 
+TEST(Tool, ExitCodesFollowTheErrorCodes) {
+  const std::vector<std::pair<ErrorCode, int>> expected = {
+      {ErrorCode::kMismatch, 1},    {ErrorCode::kInvalidArgument, 2}, {ErrorCode::kIo, 3},
+      {ErrorCode::kUnavailable, 3}, {ErrorCode::kCorrupt, 4},         {ErrorCode::kIncomplete, 5},
+      {ErrorCode::kUnsupported, 6}, {ErrorCode::kAlreadyExists, 7},   {ErrorCode::kAborted, 7},
+      {ErrorCode::kInternal, 70},
+  };
+  for (const auto& [error, code] : expected)
+    EXPECT_EQ(tool::exit_code(error), code) << to_string(error);
+}
+
 TEST(Tool, ConvertedCheckpointIsEqual) {
   const TempDir scratch;
   const std::string result = (scratch / "plain").string();
@@ -295,7 +307,7 @@ TEST(Tool, ConvertedCheckpointIsEqual) {
   EXPECT_EQ(run_tool({"verify", result, "--deep"}).exit_code, 0);
   EXPECT_EQ(run_tool({"digest", result, "--json"}).json().at("tensors"),
             run_tool({"digest", path_of(kModel), "--json"}).json().at("tensors"));
-  EXPECT_EQ(run_tool({"convert", path_of(kModel), result}).exit_code, 2)
+  EXPECT_EQ(run_tool({"convert", path_of(kModel), result}).exit_code, 7)
       << "an existing directory is not replaced";
   EXPECT_EQ(run_tool({"convert", path_of(kModel), (scratch / "x").string(), "--max-memory", "lots"})
                 .exit_code,

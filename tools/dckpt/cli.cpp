@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <csignal>
-#include <exception>
-#include <new>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -31,7 +29,8 @@ constexpr const char* kFooter =
     "  dckpt diff before/iter_0001000 after/iter_0001000\n"
     "  dckpt convert iter_0001000 plain --to dcp\n\n"
     "Exit codes: 0 ok; 1 differs, or verification found a problem; 2 usage; 3 input/output;\n"
-    "            4 corrupt or refused; 5 incomplete; 6 unsupported; 128+n stopped by signal n";
+    "            4 corrupt or refused; 5 incomplete; 6 unsupported; 7 conflict (exists already,\n"
+    "            or another job is at work); 70 internal error; 128+n stopped by signal n";
 
 using Commands = std::vector<Command>;
 
@@ -97,18 +96,10 @@ int guarded_run(int argc, char** argv) {
     const int code = run(argc, argv);
     flush_output();
     return code;
-  } catch (const CheckpointError& error) {
+  } catch (...) {
+    const CheckpointError error = current_error();
     print_error(error.what());
     return exit_code(error.code());
-  } catch (const std::bad_alloc&) {
-    print_error("out of memory");
-    return kIoFailure;
-  } catch (const std::system_error& error) {
-    print_error(error.what());
-    return kIoFailure;
-  } catch (const std::exception& error) {
-    print_error(error.what());
-    return kCorrupt;
   }
 }
 

@@ -13,6 +13,8 @@ enum ExitCode : int {
   kCorrupt = 4,
   kIncomplete = 5,
   kUnsupported = 6,
+  kConflict = 7,   ///< the destination exists, or another job is at work
+  kInternal = 70,  ///< a bug; EX_SOFTWARE of sysexits.h
 };
 
 constexpr ExitCode exit_code(ErrorCode code) noexcept {
@@ -24,8 +26,12 @@ constexpr ExitCode exit_code(ErrorCode code) noexcept {
     case ErrorCode::kIncomplete: return kIncomplete;
     case ErrorCode::kUnsupported: return kUnsupported;
     case ErrorCode::kCancelled: return kIoFailure;
+    case ErrorCode::kAlreadyExists: return kConflict;
+    case ErrorCode::kAborted: return kConflict;
+    case ErrorCode::kUnavailable: return kIoFailure;
+    case ErrorCode::kInternal: return kInternal;
   }
-  return kCorrupt;
+  return kInternal;
 }
 
 }  // namespace dckpt::tool

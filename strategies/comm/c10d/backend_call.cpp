@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 #include "mapping/base/error.h"
@@ -25,12 +26,13 @@ void backend_call(std::span<const int> peers, const Deadline& deadline,
   } catch (const std::exception& error) {
     const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
     throw CheckpointError(
-        ErrorCode::kIo,
+        ErrorCode::kUnavailable,
         (deadline.passed() ? "waited " + std::to_string(deadline.timeout.count()) + " ms for "
                            : "lost the connection to ") +
             ranks_text(peers) + ": " +
             printable(torch_error != nullptr ? torch_error->what_without_backtrace()
-                                             : error.what()));
+                                             : error.what()),
+        {}, std::current_exception());
   }
 }
 

@@ -122,11 +122,11 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
                       std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(1),
                                                             std::chrono::hours(24)));
   } catch (const std::exception& error) {
-    throw CheckpointError(ErrorCode::kIo,
+    throw CheckpointError(ErrorCode::kUnavailable,
                           "cannot connect the " + std::to_string(size) +
                               " processes of the job over " + dckpt::quoted(host) + " port " +
                               std::to_string(port) + ": " + text_of(error),
-                          {.rank = rank});
+                          {.rank = rank}, std::current_exception());
   }
   std::unique_ptr<Communicator> comm = c10d_communicator(backend, timeout);
   comm->barrier();  // rank 0 serves the store: it must not leave before all are connected

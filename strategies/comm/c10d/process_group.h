@@ -26,9 +26,9 @@ namespace dckpt {
 /// Ranks of one host that may share memory do so after their first message (shared_memory.h); the
 /// backend then carries nothing between them. split() makes no new process group: the ranks of a
 /// colour keep talking over this one, under a new tag. A failure of the backend is CheckpointError
-/// (io) and names the first rank that was waited for in vain. Gloo closes its connections when a
-/// wait times out: the process group itself is unusable then, too. Throws CheckpointError (invalid
-/// argument) for a null backend or a timeout that is not positive.
+/// (unavailable) and names the first rank that was waited for in vain. Gloo closes its connections
+/// when a wait times out: the process group itself is unusable then, too. Throws CheckpointError
+/// (invalid argument) for a null backend or a timeout that is not positive.
 std::unique_ptr<Communicator> c10d_communicator(
     const c10::intrusive_ptr<c10d::Backend>& backend,
     std::chrono::milliseconds timeout = std::chrono::minutes(10));
@@ -63,8 +63,8 @@ std::unique_ptr<Communicator> c10d_communicator(
 /// (TORCHELASTIC_USE_AGENT_STORE=True). GLOO_SOCKET_IFNAME names a network interface; without it
 /// Gloo takes that of the host name. Collective over all processes; connecting takes at most
 /// `timeout` per step. Throws CheckpointError: (invalid argument) for a variable that is missing or
-/// malformed, (io) when the processes cannot be connected, (unsupported) if dckpt was built without
-/// Gloo's headers.
+/// malformed, (unavailable) when the processes cannot be connected, (unsupported) if dckpt was
+/// built without Gloo's headers.
 std::unique_ptr<Communicator> gloo_from_environment(
     std::chrono::milliseconds timeout = std::chrono::minutes(10));
 

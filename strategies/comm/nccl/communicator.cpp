@@ -198,7 +198,8 @@ class NcclTransport final : public Transport {
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                 const Deadline& deadline) override {
     if (comm_ == nullptr)
-      throw CheckpointError(ErrorCode::kIo, "the NCCL communicator was aborted: " + failure_);
+      throw CheckpointError(ErrorCode::kUnavailable,
+                            "the NCCL communicator was aborted: " + failure_);
     try {
       const OnDevice current(device_);
       exchange_in_rounds(outgoing, incoming, deadline);
@@ -320,13 +321,15 @@ class NcclTransport final : public Transport {
       ncclResult_t state = ncclSuccess;
       check_nccl(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
       if (state != ncclSuccess && state != ncclInProgress) {
-        throw CheckpointError(ErrorCode::kIo, "lost the connection to " + ranks_text(peers) + ": " +
-                                                  nccl_text(state, comm_));
+        throw CheckpointError(
+            ErrorCode::kUnavailable,
+            "lost the connection to " + ranks_text(peers) + ": " + nccl_text(state, comm_));
       }
       if (all && state == ncclSuccess) return;
       if (deadline.passed())
-        throw CheckpointError(ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) +
-                                                  " ms for " + ranks_text(peers));
+        throw CheckpointError(
+            ErrorCode::kUnavailable,
+            "waited " + std::to_string(deadline.timeout.count()) + " ms for " + ranks_text(peers));
       if (turn < kBusyTurns) {
         std::this_thread::yield();
       } else {

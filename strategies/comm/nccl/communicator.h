@@ -26,9 +26,10 @@ struct NcclOptions {
 // current device and capture mode are left as they are.
 //
 // No call blocks longer than the timeout: NCCL's communicator is made non-blocking and polled.
-// After the timeout, or when NCCL or CUDA reports an error, it is aborted, and CheckpointError (io)
-// names the ranks that were waited for; of those in one message NCCL does not say which one is
-// missing. The same error comes from every later call.
+// After the timeout, or when a connection breaks, it is aborted, and CheckpointError (unavailable)
+// names the ranks that were waited for; so it is, with (io), when a call of NCCL or CUDA fails; of
+// those in one message NCCL does not say which one is missing. The same error comes from every
+// later call.
 //
 // NCCL's messages carry no tags, so split() connects each group of two and more ranks anew, with
 // staging of its own; groups can be used by other threads than this communicator. All ranks destroy
@@ -43,7 +44,7 @@ using NcclId = std::array<std::byte, 128>;
 NcclId nccl_unique_id();
 
 /// Connects `size` ranks that have the same id. Collective. Throws CheckpointError: (invalid
-/// argument), (io).
+/// argument), (unavailable), (io).
 std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int size, int device,
                                                 const NcclOptions& options = {});
 

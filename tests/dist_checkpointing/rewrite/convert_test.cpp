@@ -230,7 +230,7 @@ TEST_F(Convert, ADryRunTellsFilesAndSpace) {
                 0.01 * static_cast<double>(bytes));
     EXPECT_EQ(
         error_of([&] { convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("out"), dry); }).first,
-        ErrorCode::kInvalidArgument)
+        ErrorCode::kAlreadyExists)
         << "the name is taken";
     fs::remove_all(at("out"));
   }

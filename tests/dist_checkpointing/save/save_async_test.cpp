@@ -224,7 +224,7 @@ TEST_F(SaveAsync, AnErrorBeforeTheBackgroundIsThrownAtOnce) {
   run_ranks(2, [&](Communicator& comm) {
     AsyncSaver saver({}, comm);
     EXPECT_EQ(error_of([&] { saver.save(state_of(comm.rank(), 1), path("a")); }).code(),
-              ErrorCode::kInvalidArgument);
+              ErrorCode::kAlreadyExists);
     saver.save(state_of(comm.rank(), 2), path("b")).wait();
   });
   expect_holds("b", 2);

@@ -186,7 +186,7 @@ TEST_F(SaveReportTest, ButBySaveTimeoutWhichSaysHowFarItIs) {
     options.timeout = milliseconds(10);
     const CheckpointError error =
         error_of([&] { save(state_of(comm.rank()), path("a"), options, comm); });
-    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_THAT(error.message(),
                 MatchesRegex("writing the data files did not end within save.timeout, 10 ms: rank "
                              "1 is still writing the data files "

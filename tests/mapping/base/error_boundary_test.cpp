@@ -47,5 +47,19 @@ TEST(ErrorBoundary, EverythingElseBecomesOne) {
   EXPECT_THAT(leaving(7).message(), HasSubstr("unknown type"));
 }
 
+TEST(ErrorBoundary, WhatTheSystemRefusesIsIoAndWhatNobodyExpectsIsInternal) {
+  EXPECT_EQ(leaving(std::bad_alloc()).code(), ErrorCode::kIo);
+  EXPECT_EQ(leaving(std::system_error(std::make_error_code(std::errc::io_error))).code(),
+            ErrorCode::kIo);
+  EXPECT_EQ(leaving(std::logic_error("of a callback")).code(), ErrorCode::kInternal);
+  EXPECT_EQ(leaving(7).code(), ErrorCode::kInternal);
+}
+
+TEST(ErrorBoundary, TheCauseIsTheExceptionItself) {
+  EXPECT_THROW(std::rethrow_exception(leaving(std::logic_error("of a callback")).cause()),
+               std::logic_error);
+  EXPECT_EQ(leaving(CheckpointError(ErrorCode::kMismatch, "no such key")).cause(), nullptr);
+}
+
 }  // namespace
 }  // namespace dckpt

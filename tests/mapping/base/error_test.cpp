@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <exception>
+
 #include "tests/support/expect_error.h"
 
 namespace dckpt {
@@ -29,6 +31,28 @@ TEST(CheckpointError, OuterContextFillsOnlyTheGaps) {
   EXPECT_EQ(error.context().key, "inner");
   EXPECT_EQ(error.context().rank, 1);
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+}
+
+TEST(CheckpointError, SaysWhetherTheSameCallMaySucceedLater) {
+  const auto retryable = [](ErrorCode code) { return CheckpointError(code, "no").retryable(); };
+  EXPECT_TRUE(retryable(ErrorCode::kAborted));
+  EXPECT_TRUE(retryable(ErrorCode::kUnavailable));
+  for (const ErrorCode code : {ErrorCode::kIo, ErrorCode::kAlreadyExists, ErrorCode::kCancelled,
+                               ErrorCode::kInternal, ErrorCode::kInvalidArgument})
+    EXPECT_FALSE(retryable(code)) << to_string(code);
+}
+
+TEST(CheckpointError, CodesHaveNames) {
+  EXPECT_STREQ(to_string(ErrorCode::kAlreadyExists), "already-exists");
+  EXPECT_STREQ(to_string(ErrorCode::kAborted), "aborted");
+  EXPECT_STREQ(to_string(ErrorCode::kUnavailable), "unavailable");
+  EXPECT_STREQ(to_string(ErrorCode::kInternal), "internal");
+}
+
+TEST(CheckpointError, KeepsItsCauseWhenContextIsAdded) {
+  const CheckpointError error(ErrorCode::kIo, "no", {}, std::make_exception_ptr(7));
+  EXPECT_EQ(error.with({.key = "w"}).cause(), error.cause());
+  EXPECT_EQ(CheckpointError(ErrorCode::kIo, "no").cause(), nullptr);
 }
 
 TEST(CheckpointError, ContextPassesResultsThrough) {

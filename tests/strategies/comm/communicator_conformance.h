@@ -215,7 +215,7 @@ TEST_P(CommunicatorConformance, ARankThatNeverComesIsAnErrorWithinTheTimeout) {
     run();
     FAIL() << "no error";
   } catch (const CheckpointError& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_NE(std::string(error.what()).find("1"), std::string::npos) << error.what();
   }
   EXPECT_LT(std::chrono::steady_clock::now() - started, timeout + GetParam().grace);
@@ -273,6 +273,24 @@ TEST_P(CommunicatorConformance, WhatRank0DecidesForAllIsAnErrorOfNoRank) {
   });
 }
 
+TEST_P(CommunicatorConformance, EveryCodeIsTheSameOnAllRanks) {
+  on_ranks(3, [](Communicator& comm) {
+    const auto agreed = [&](int code) {
+      try {
+        agree(comm, "working", [&] {
+          if (comm.rank() == 1) throw CheckpointError(static_cast<ErrorCode>(code), "no");
+        });
+      } catch (const CheckpointError& error) {
+        return error.code();
+      }
+      return ErrorCode::kCorrupt;
+    };
+    for (int code = 0; code <= static_cast<int>(ErrorCode::kInternal); ++code)
+      EXPECT_EQ(agreed(code), static_cast<ErrorCode>(code));
+    EXPECT_EQ(agreed(99), ErrorCode::kInternal) << "a code of another build";
+  });
+}
+
 TEST_P(CommunicatorConformance, AgreeThrowsTheSameErrorEverywhere) {
   std::vector<std::string> messages(4);
   on_ranks(4, [&](Communicator& comm) {
@@ -291,6 +309,7 @@ TEST_P(CommunicatorConformance, AgreeThrowsTheSameErrorEverywhere) {
       EXPECT_EQ(error.context().file, "__1_0.distcp");
       EXPECT_EQ(error.context().offset, 0u);
       EXPECT_EQ(error.context().rank, 1);
+      EXPECT_EQ(error.cause() != nullptr, comm.rank() == 3) << "it stays where it was thrown";
       messages[static_cast<std::size_t>(comm.rank())] = error.message();
     }
     comm.barrier();  // nobody left: the communicator is in step

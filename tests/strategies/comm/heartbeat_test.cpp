@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include "strategies/comm/threads.h"
@@ -104,11 +105,25 @@ TEST(Heartbeat, TheTimeoutNamesWhoIsStillAtWork) {
     });
   });
   for (const auto& [rank, error] : errors) {
-    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_EQ(error.message(),
               "writing the data files did not end within save.timeout, 10 ms: rank 2 is still "
               "writing the data files (3.0 GiB of 12.0 GiB)");
     EXPECT_EQ(error.context().rank, 2) << rank;
+  }
+}
+
+TEST(Heartbeat, TheCodeOfAFailureIsThatOfAllRanksAndItsCauseStaysWhereItIs) {
+  const auto errors = errors_of(3, std::chrono::minutes(1), [&](Communicator& comm) {
+    Heartbeat heartbeat(comm);
+    heartbeat.agree("writing", [&] {
+      if (comm.rank() == 1) throw std::logic_error("of a strategy");
+      work_on(heartbeat);
+    });
+  });
+  for (const auto& [rank, error] : errors) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal) << rank;
+    EXPECT_EQ(error.cause() != nullptr, rank == 1) << rank;
   }
 }
 

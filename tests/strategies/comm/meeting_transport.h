@@ -85,8 +85,8 @@ class MeetingTransport final : public Transport {
     for (auto& [pair, list] : meeting_->offers) {
       if (std::get<0>(pair) == channel_ && std::get<1>(pair) == rank_) list.clear();
     }
-    return {ErrorCode::kIo, "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " +
-                                std::to_string(peer)};
+    return {ErrorCode::kUnavailable, "waited " + std::to_string(deadline.timeout.count()) +
+                                         " ms for rank " + std::to_string(peer)};
   }
 
   std::shared_ptr<Meeting> meeting_;

@@ -30,7 +30,7 @@ TEST_F(FileLocks, HaveOneHolderWhoIsNamed) {
   std::optional<FileLock> first(std::in_place, file_, "the \n first");
   const CheckpointError error =
       testing::error_of([&] { const FileLock second(file_, "the second"); });
-  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error.code(), ErrorCode::kAborted);
   EXPECT_THAT(error.what(), HasSubstr("locked by the \\n first"));
   first.reset();
   EXPECT_EQ(code_of_locking(), "no error");
@@ -49,7 +49,7 @@ TEST_F(FileLocks, AreFreeWhenTheProcessOfTheHolderIsKilled) {
   }
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  EXPECT_EQ(code_of_locking(), "invalid-argument");
+  EXPECT_EQ(code_of_locking(), "aborted");
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_EQ(code_of_locking(), "no error");

@@ -97,7 +97,7 @@ TEST_F(Publish, ADirectoryThatHoldsSomethingIsKeptUnlessAsked) {
     save(storage_, kNew, {});
     FAIL();
   } catch (const CheckpointError& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("allow overwriting"), HasSubstr("run/iter_5")));
   }
   EXPECT_EQ(files_in(*storage_, "run/iter_5"), kOld);
