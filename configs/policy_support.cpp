@@ -1,5 +1,7 @@
-// What the schema has and this version cannot do. A line that has become untrue is deleted; nothing
-// else knows of it.
+// Values that the schema has and this version does not support. A policy that asks for one is
+// refused here, with its line and column, before anything runs; options that are set in code are
+// refused where they are used (the engine in storage/posix.cpp). Once a value works, delete its
+// line.
 
 #include <array>
 

@@ -1,6 +1,8 @@
-// How ranks load together: each reads what it wants by itself. Everything that can be wrong with
-// names, shapes and files is found out and agreed upon before the first tensor byte moves; what the
-// ranks exchange is errors, and the keys they ask for when the strict mode needs them.
+// How ranks load together. Each opens the checkpoint itself and reads the metadata and the common
+// state. Before the first tensor byte moves, the ranks compare their arguments, the keys that they
+// request where the strict mode needs them, and, unless access validation is off, their shards; all
+// that is wrong with names, shapes and files is agreed upon. Then each reads what it requested, or,
+// with load.parallel, the ranks share the reading and exchange what they have read.
 
 #include "dist_checkpointing/load/load.h"
 
