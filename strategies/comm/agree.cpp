@@ -131,7 +131,8 @@ void agree(Communicator& comm, const std::string& what,
     if (failure) throw *failure;
     return;
   }
-  // In the good case one small reduction is all that is exchanged.
+  // If no rank has failed, one number of each rank is all that travels (over a Transport: gathered
+  // on rank 0 and broadcast); reports travel only after a failure.
   const std::array<std::int64_t, 1> failed = {failure ? 1 : 0};
   if (comm.all_reduce(failed, ReduceOp::kMax).front() == 0) return;
   throw common_error(what, comm.all_gather(failure ? encode(*failure) : Bytes{}),
