@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kMaxRanksNamed = 16;
 constexpr std::size_t kMaxValuesShown = 4;
 constexpr std::size_t kMaxValueBytes = 300;
 
@@ -32,15 +32,6 @@ std::string first_difference(const std::string& text, const std::string& other) 
   return found.substr(std::min(found.find_first_not_of(' '), found.size()));
 }
 
-std::string describe_ranks(const std::vector<std::size_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxRanksNamed); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return ranks.size() > kMaxRanksNamed
-             ? text + " and " + std::to_string(ranks.size() - kMaxRanksNamed) + " more"
-             : text;
-}
-
 /// "'100' on ranks 0, 2; '101' on rank 1"
 std::string describe_values(const std::vector<std::string>& texts) {
   std::vector<std::pair<std::string, std::vector<std::size_t>>> groups;
@@ -58,7 +49,7 @@ std::string describe_values(const std::vector<std::string>& texts) {
     const std::string& other = groups[i == 0 ? 1 : 0].first;
     message += (i == 0 ? "" : "; ") +
                quoted(first_difference(groups[i].first, other), kMaxValueBytes) + " on " +
-               describe_ranks(groups[i].second);
+               ranks_text(groups[i].second);
   }
   return groups.size() > kMaxValuesShown
              ? message + "; and " + std::to_string(groups.size() - kMaxValuesShown) + " more"

@@ -9,6 +9,7 @@
 #include "dist_checkpointing/load/key_layout.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 
@@ -71,16 +72,11 @@ struct AllRanks {
     size = asked_by_rank.size();
   }
 
-  /// "this rank", "all 8 ranks", "rank 3 of 8", "ranks 1, 2, 5 and 3 more of 8"
+  /// "this rank", "all 8 ranks", "rank 3 of 8"
   std::string which(const std::vector<std::size_t>& ranks) const {
-    constexpr std::size_t kShownRanks = 8;
     if (size == 1) return "this rank";
     if (ranks.size() == size) return "all " + grouped(size) + " ranks";
-    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < std::min(ranks.size(), kShownRanks); ++i)
-      text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-    if (ranks.size() > kShownRanks) text += " and " + grouped(ranks.size() - kShownRanks) + " more";
-    return text + " of " + grouped(size);
+    return ranks_text(ranks) + " of " + grouped(size);
   }
 
   KeySet asked;

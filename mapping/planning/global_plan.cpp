@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "mapping/base/error.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/ownership.h"
 #include "mapping/planning/validate.h"
@@ -376,22 +377,16 @@ class GlobalPlanner::Work {
   }
 
   void report_duplicate(const Entry& entry, std::span<const std::uint32_t> writers) {
-    std::vector<std::string> ranks;
+    std::vector<std::size_t> ranks;
     for (const std::uint32_t writer : writers) {
-      if (any_holder_ || !entry.is_replica(writer))
-        ranks.push_back(std::to_string(rank_of(entry.records[writer])));
+      if (any_holder_ || !entry.is_replica(writer)) ranks.push_back(rank_of(entry.records[writer]));
     }
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    std::string names = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < std::min(ranks.size(), kShownProblems); ++i)
-      names += (i == 0 ? "" : ", ") + ranks[i];
-    if (ranks.size() > kShownProblems)
-      names += " and " + grouped(ranks.size() - kShownProblems) + " more";
     problems_.push_back(quoted(entry.key) + ": " +
                         (entry.kind == WriteItem::Kind::kObject
                              ? "the object"
                              : "the part " + to_string(entry.boxes[writers.front()])) +
-                        " is a main replica more than once (on " + names +
+                        " is a main replica more than once (on " + ranks_text(ranks) +
                         "); give all but one of them another replica id");
   }
 

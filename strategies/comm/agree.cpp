@@ -9,14 +9,14 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/ranks_text.h"
 
 namespace dckpt {
 namespace {
 
 // Longest text of one field that a rank sends.
 constexpr std::size_t kMaxTextBytes = 4096;
-// Ranks named, and ranks quoted, in the common message.
-constexpr std::size_t kMaxRanksNamed = 16;
+// Ranks quoted in the common message.
 constexpr std::size_t kMaxRanksQuoted = 3;
 
 // An error between ranks: code, then message, key, file (length + 1 and the text; 0 if there is
@@ -88,25 +88,22 @@ CheckpointError decode(ByteView bytes, std::optional<int> sender) {
 CheckpointError common_error(const std::string& what, const std::vector<Bytes>& reports,
                              std::exception_ptr cause) {
   std::optional<CheckpointError> first;
-  std::string ranks;
+  std::vector<std::size_t> failed;
   std::string quotes;
-  std::size_t failed = 0;
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].empty()) continue;
     const CheckpointError error = decode(reports[rank], static_cast<int>(rank));
-    const std::string number = std::to_string(rank);
-    if (failed < kMaxRanksNamed) ranks += (failed == 0 ? "" : ", ") + number;
     const std::string about = error.context().rank == static_cast<int>(rank)
                                   ? ""
                                   : ", about rank " + std::to_string(*error.context().rank);
-    if (failed < kMaxRanksQuoted && (!first || error.message() != first->message()))
-      quotes += (failed == 0 ? "rank " : "; rank ") + number + about + ": " + error.message();
+    if (failed.size() < kMaxRanksQuoted && (!first || error.message() != first->message()))
+      quotes +=
+          (first ? "; rank " : "rank ") + std::to_string(rank) + about + ": " + error.message();
     if (!first) first = error;
-    ++failed;
+    failed.push_back(rank);
   }
-  if (failed > kMaxRanksNamed) ranks += " and " + std::to_string(failed - kMaxRanksNamed) + " more";
-  const std::string message = what + " failed on " + (failed == 1 ? "rank " : "ranks ") + ranks +
-                              " of " + std::to_string(reports.size()) + "; " + quotes;
+  const std::string message = what + " failed on " + ranks_text(failed) + " of " +
+                              std::to_string(reports.size()) + "; " + quotes;
   return {first->code(), message, first->context(), std::move(cause)};
 }
 

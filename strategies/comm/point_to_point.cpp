@@ -339,16 +339,6 @@ Deadline Deadline::after(std::chrono::milliseconds timeout) noexcept {
           timeout};
 }
 
-std::string ranks_text(std::span<const int> ranks) {
-  constexpr std::size_t kMostNamed = 16;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return ranks.size() <= kMostNamed
-             ? text
-             : text + " and " + std::to_string(ranks.size() - kMostNamed) + " more";
-}
-
 std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank,
                                              int size, std::chrono::milliseconds timeout) {
   if (timeout <= timeout.zero()) {

@@ -51,9 +51,6 @@ class Transport {
   virtual std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) = 0;
 };
 
-/// "rank 3"; "ranks 1, 2 and 7 more".
-std::string ranks_text(std::span<const int> ranks);
-
 /// Collectives from messages between two ranks each: exact for buffers of different lengths, the
 /// same for a part of the ranks as for all. Gathering is direct, broadcasting goes along a binomial
 /// tree. Ranks that are out of step are told, since every buffer is announced by a header with its

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "mapping/base/error.h"
+#include "mapping/base/ranks_text.h"
 #include "strategies/comm/reduce.h"
 
 namespace dckpt {
@@ -85,13 +86,6 @@ struct Group {
     return {};
   }
 };
-
-std::string rank_list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
-  return text;
-}
 
 class ThreadCommunicator final : public Communicator {
  public:
@@ -219,7 +213,7 @@ class ThreadCommunicator final : public Communicator {
     if (!came) {
       group.failure = "rank " + std::to_string(world_rank()) + " waited " +
                       std::to_string(timeout_.count()) + " ms in " + what + " for " +
-                      rank_list(group.missing(*round));
+                      ranks_text(group.missing(*round));
       group.world.changed.notify_all();
       throw CheckpointError(ErrorCode::kUnavailable, group.failure, {.rank = world_rank()});
     }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/c10d/backend_call.h"
 #include "strategies/comm/c10d/process_group.h"

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/c10d/process_group.h"
 

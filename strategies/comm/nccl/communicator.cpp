@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/point_to_point.h"
