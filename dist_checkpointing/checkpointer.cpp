@@ -311,10 +311,11 @@ std::unique_ptr<FileLock> Checkpointer::lock_root() const {
                             {.file = root_.string()});
     }
     if (error.code() != ErrorCode::kUnsupported) throw;
-    log_warning("training root " + dckpt::quoted(root_.string()) +
-                ": see to it that no other job saves here; what killed saves left is not removed, "
-                "because locking failed: " +
-                error.what());
+    log_warning(
+        "training root " + dckpt::quoted(root_.string()) +
+        ": make sure that no other job saves here; leftovers of killed saves are not removed, "
+        "because locking failed: " +
+        error.what());
     return nullptr;
   }
 }

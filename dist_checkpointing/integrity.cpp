@@ -82,8 +82,8 @@ IntegrityManifest require_manifest(const CheckpointReader& reader) {
   if (!manifest) {
     throw CheckpointError(
         ErrorCode::kIncomplete,
-        "the load is to verify the checkpoint's integrity, but it has no integrity.json; save it "
-        "with integrity: sha256, or load it with load.verify: crc",
+        "cannot verify the checkpoint's integrity: it has no integrity.json; save it with "
+        "integrity: sha256, or load it with load.verify: crc",
         {.file = storage.describe(kIntegrityFile)});
   }
   entries_of(*manifest, files_of(reader));

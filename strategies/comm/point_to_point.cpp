@@ -215,7 +215,7 @@ class PointToPoint final : public Communicator {
       }
       if (all.size() != members_.size()) {
         throw misuse(std::string(name_of(operation_)) + ": rank " + std::to_string(members_[0]) +
-                     " sent something else than one buffer for each of the " +
+                     " sent the wrong number of buffers, expected one for each of the " +
                      std::to_string(size()) + " ranks");
       }
       return all;

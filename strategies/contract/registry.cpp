@@ -82,9 +82,8 @@ const Entry& find(const std::vector<Entry>& entries, const std::string& verb,
 
 void check_entry(const std::string& name, bool complete) {
   if (name.empty() || !complete)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "a strategy that is registered needs a name and a factory, but " +
-                              quoted(name) + " lacks one of them");
+    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot register strategy " + quoted(name) +
+                                                           ": name and factory are both required");
 }
 
 /// The factory, but an error in place of a null pointer, which nobody who calls it expects.

@@ -53,8 +53,8 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
   if (!found) return false;
   if (found->kind != FileInfo::Kind::kDirectory) {
     throw CheckpointError(ErrorCode::kAlreadyExists,
-                          "cannot save a checkpoint here: the name is taken by something that is "
-                          "no directory; choose another name",
+                          "cannot save a checkpoint here: the target exists and is not a "
+                          "directory; choose another name",
                           {.file = storage.describe(name)});
   }
   if (overwrite) return true;

@@ -357,7 +357,7 @@ void Machine::push_object(Kind kind, std::size_t parts) {
       !graph_.is_object(stack_[first]))
     corrupt("what is called is a plain value");
   if (graph_.kind(stack_[first + 1]) != Kind::kTuple)
-    corrupt("the arguments of a call are no tuple");
+    corrupt("the arguments of a call must be a tuple");
   if (parts == 3 && graph_.kind(stack_[first + 2]) != Kind::kDict)
     corrupt("the keyword arguments of a call are no dict");
   const Id id = graph_.object(kind, above(first));
