@@ -3,6 +3,7 @@ find_package(Threads REQUIRED)
 find_package(Boost REQUIRED)                       # container: headers only
 find_package(ZLIB REQUIRED)                        # CRC-32 where ISA-L is missing
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)   # SHA-256
+find_path(DCKPT_XXHASH_INCLUDE xxhash.h REQUIRED)  # XXH3, header-only use, in mapping/base/fingerprint.cpp
 find_package(fmt REQUIRED)                         # header-only use, in .cpp files
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)                    # configs/yaml.cpp

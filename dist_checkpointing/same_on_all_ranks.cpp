@@ -1,10 +1,12 @@
 #include "dist_checkpointing/same_on_all_ranks.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
@@ -15,11 +17,10 @@ namespace {
 constexpr std::size_t kMaxValuesShown = 4;
 constexpr std::size_t kMaxValueBytes = 300;
 
-/// FNV-1a, cut so that it can be negated.
-std::int64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-  return static_cast<std::int64_t>(hash >> 1U);
+/// Cut so that they can be negated.
+std::array<std::int64_t, 2> hashes_of(std::string_view text) {
+  const Fingerprint hash = fingerprint_of(as_bytes(text));
+  return {static_cast<std::int64_t>(hash.low >> 1U), static_cast<std::int64_t>(hash.high >> 1U)};
 }
 
 /// The line of `text` in which it first differs from `other`.
@@ -60,12 +61,15 @@ std::string describe_values(const std::vector<std::string>& texts) {
 
 void require_same(Communicator& comm, const std::string& attempt,
                   std::span<const SharedArgument> arguments) {
-  std::vector<std::int64_t> bounds;  // of each argument, the least hash and minus the greatest
-  for (const SharedArgument& argument : arguments)
-    bounds.insert(bounds.end(), {hash_of(argument.text), -hash_of(argument.text)});
+  std::vector<std::int64_t> bounds;  // of each argument, the least hashes and minus the greatest
+  for (const SharedArgument& argument : arguments) {
+    const auto [low, high] = hashes_of(argument.text);
+    bounds.insert(bounds.end(), {low, high, -low, -high});
+  }
   bounds = comm.all_reduce(bounds, ReduceOp::kMin);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (bounds[2 * i] == -bounds[2 * i + 1]) continue;
+    const std::int64_t* const bound = &bounds[4 * i];
+    if (bound[0] == -bound[2] && bound[1] == -bound[3]) continue;
     const std::vector<Bytes> texts = comm.all_gather(as_bytes(arguments[i].text));
     std::vector<std::string> values;
     for (const Bytes& text : texts) values.emplace_back(as_text(text));

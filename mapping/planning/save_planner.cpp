@@ -5,11 +5,12 @@
 
 #include "mapping/planning/save_planner.h"
 
-#include <array>
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 
 #include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 
@@ -18,23 +19,10 @@ namespace {
 
 enum Content : std::uint8_t { kAnew = 0, kAsLastTime = 1 };
 
-using Fingerprint = std::array<std::uint64_t, 2>;
-
-/// Two independent multiplicative hashes of the bytes, eight at a time.
-Fingerprint fingerprint_of(ByteView bytes) noexcept {
-  Fingerprint hash{0x9E3779B97F4A7C15U ^ bytes.size(), 0xC2B2AE3D27D4EB4FU + bytes.size()};
-  const auto mix = [&](std::uint64_t word) {
-    hash[0] = (hash[0] ^ word) * 0xFF51AFD7ED558CCDU;
-    hash[0] ^= hash[0] >> 32;
-    hash[1] = (hash[1] + word) * 0xC4CEB9FE1A85EC53U;
-    hash[1] ^= hash[1] >> 29;
-  };
-  std::size_t at = 0;
-  for (; at + 8 <= bytes.size(); at += 8) mix(load_le<std::uint64_t>(bytes, at));
-  std::uint64_t rest = 0;
-  for (; at < bytes.size(); ++at) rest = rest << 8 | static_cast<std::uint64_t>(bytes[at]);
-  mix(rest);
-  return hash;
+void append_fingerprint(Bytes& message, ByteView plan) {
+  const Fingerprint fingerprint = fingerprint_of(plan);
+  append_le(message, fingerprint.low);
+  append_le(message, fingerprint.high);
 }
 
 /// What ranks must agree on, in a byte.
@@ -130,7 +118,7 @@ Bytes SavePlanner::propose(SavePlan plan) {
   why_planned_.clear();
   if (committed_ && encoded == encoded_) {
     proposal.push_back(std::byte{kAsLastTime});
-    for (const std::uint64_t word : fingerprint_of(encoded_)) append_le(proposal, word);
+    append_fingerprint(proposal, encoded_);
     return proposal;
   }
   why_planned_ = !options_.cache ? "planner.cache is off"
@@ -164,10 +152,9 @@ std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
       }
       const ByteView content = proposal.subspan(2);
       if (proposal[1] == std::byte{kAsLastTime}) {
-        const Fingerprint expected = fingerprint_of(known_[rank].plan);
-        if (content.size() != sizeof expected ||
-            load_le<std::uint64_t>(content, 0) != expected[0] ||
-            load_le<std::uint64_t>(content, 8) != expected[1]) {
+        Bytes expected;
+        append_fingerprint(expected, known_[rank].plan);
+        if (!std::ranges::equal(content, expected)) {
           throw CheckpointError(ErrorCode::kMismatch,
                                 "proposes the plan of the last save, which is not the one that the "
                                 "coordinator remembers; use one planner per rank for all saves, "

@@ -1,41 +1,39 @@
 #include "strategies/parallel/request.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
 
 namespace dckpt {
 
 namespace {
 
+/// Lengths go ahead of what has one, so that nothing runs into what follows it.
 class Hash {
  public:
-  void number(std::uint64_t value) {
-    value_ = (value_ ^ value) * 0x9E3779B97F4A7C15U;
-    value_ ^= value_ >> 32;
+  template <typename... Numbers>
+  void numbers(Numbers... values) {
+    const std::array<std::uint64_t, sizeof...(values)> all{static_cast<std::uint64_t>(values)...};
+    fingerprint_.update(std::as_bytes(std::span(all)));
   }
   void bytes(ByteView content) {
-    number(content.size());
-    for (; content.size() >= sizeof(std::uint64_t);
-         content = content.subspan(sizeof(std::uint64_t)))
-      number(load_le<std::uint64_t>(content, 0));
-    for (const std::byte byte : content) number(std::to_integer<std::uint64_t>(byte));
+    numbers(content.size());
+    fingerprint_.update(content);
   }
   void text(std::string_view content) { bytes(as_bytes(content)); }
   void shape(ShapeView shape) {
-    number(shape.size());
-    for (const std::int64_t extent : shape) number(static_cast<std::uint64_t>(extent));
+    numbers(shape.size());
+    fingerprint_.update(std::as_bytes(shape));
   }
-  void place(const Place& place) {
-    number(place.file);
-    number(place.offset);
-    number(place.length);
-  }
-  std::uint64_t value() const noexcept { return value_; }
+  void place(const Place& place) { numbers(place.file, place.offset, place.length); }
+  std::uint64_t value() const noexcept { return fingerprint_.value().low; }
 
  private:
-  std::uint64_t value_ = 0xCBF29CE484222325U;
+  Fingerprinter fingerprint_;
 };
 
 }  // namespace
@@ -44,7 +42,7 @@ std::uint64_t identity_of(const Metadata& metadata) {
   Hash hash;
   for (const TensorMetadata& tensor : metadata.tensors) {
     hash.text(tensor.key);
-    hash.number(static_cast<std::uint64_t>(tensor.properties.dtype));
+    hash.numbers(static_cast<std::uint64_t>(tensor.properties.dtype));
     hash.shape(tensor.size);
     for (const Place& place : tensor.places) hash.place(place);
   }
@@ -59,7 +57,7 @@ std::uint64_t identity_of(const Metadata& metadata) {
 std::uint64_t layout_of(const Metadata& metadata) {
   Hash hash;
   for (const TensorMetadata& tensor : metadata.tensors) {
-    hash.number(static_cast<std::uint64_t>(tensor.properties.dtype));
+    hash.numbers(static_cast<std::uint64_t>(tensor.properties.dtype));
     hash.shape(tensor.size);
     hash.shape(tensor.global_shape());
     for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
@@ -72,7 +70,7 @@ std::uint64_t layout_of(const Metadata& metadata) {
 
 std::uint64_t number_of_wishes(std::uint64_t layout, std::span<const ByteView> wishes) {
   Hash hash;
-  hash.number(layout);
+  hash.numbers(layout);
   for (const ByteView wish : wishes) hash.bytes(wish);
   return hash.value() | 1;
 }

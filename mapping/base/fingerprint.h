@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "mapping/base/bytes.h"
+
+namespace dckpt {
+
+/// XXH3-128, by which ranks find out whether they hold the same: fast and the same everywhere, but
+/// no protection against forgery (see Sha256). Not for files.
+struct Fingerprint {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
+Fingerprint fingerprint_of(ByteView bytes) noexcept;
+
+/// The fingerprint of bytes that arrive in pieces, whatever the pieces are.
+class Fingerprinter {
+ public:
+  Fingerprinter();
+  ~Fingerprinter();
+  Fingerprinter(const Fingerprinter&) = delete;
+  Fingerprinter& operator=(const Fingerprinter&) = delete;
+
+  void update(ByteView bytes) noexcept;
+  /// Of everything so far.
+  Fingerprint value() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dckpt
