@@ -15,8 +15,6 @@
 
 #include "dist_checkpointing/checkpointer.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <utility>
 #include <vector>
@@ -31,18 +29,14 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/local_path.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
-#include "strategies/storage/posix.h"
 
 namespace dckpt {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kLockFile = ".dckpt.lock";
 
@@ -71,7 +65,7 @@ std::optional<LatestCheckpoint> decode(ByteView bytes) {
 
 /// Rank 0 looks, so that all ranks go on from the same checkpoint even if a network file system
 /// shows them different things.
-std::optional<LatestCheckpoint> find_together(const fs::path& root, Communicator& comm) {
+std::optional<LatestCheckpoint> find_together(const Location& root, Communicator& comm) {
   Bytes found;
   agree(comm, "looking for the latest checkpoint", [&] {
     if (comm.rank() == 0) found = encode(find_latest(root));
@@ -79,33 +73,26 @@ std::optional<LatestCheckpoint> find_together(const fs::path& root, Communicator
   return decode(comm.broadcast(found, 0));
 }
 
-fs::path checked_root(const fs::path& root) {
-  if (root.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the training root has no name: '' was given");
-  return fs::absolute(local_path(root));
-}
-
 /// "training root 'run/chekpoints' does not exist; did you mean 'run/checkpoints'?"
-std::string nothing_in(const fs::path& root) {
-  const std::string text = "training root " + dckpt::quoted(root.string());
-  std::error_code unreachable;
-  if (fs::exists(root, unreachable)) return text + " holds no checkpoint";
+std::string nothing_in(const Location& root) {
+  const std::string text = "training root " + dckpt::quoted(root.display());
+  if (root.stat()) return text + " holds no checkpoint";
   std::vector<std::string> siblings;
-  for (fs::directory_iterator entry(root.parent_path(), unreachable), end;
-       !unreachable && entry != end; entry.increment(unreachable)) {
-    if (entry->is_directory(unreachable)) siblings.push_back(entry->path().filename().string());
+  try {
+    for (FileInfo& entry : root.storage()->list("")) {
+      if (entry.kind == FileInfo::Kind::kDirectory) siblings.push_back(std::move(entry.name));
+    }
+  } catch (const CheckpointError&) {  // there is nothing to suggest
   }
-  const auto close = nearest(root.filename().string(), siblings);
+  const auto close = nearest(root.name(), siblings);
   return text + " does not exist" +
-         (close ? "; did you mean " + dckpt::quoted((root.parent_path() / *close).string()) + "?"
-                : "");
+         (close ? "; did you mean " + dckpt::quoted(root.storage()->describe(*close)) + "?" : "");
 }
 
 }  // namespace
 
-Checkpointer::Checkpointer(fs::path root, Policy policy, Communicator& comm, SaveHooks hooks) try
-    : root_(checked_root(root)),
+Checkpointer::Checkpointer(Location root, Policy policy, Communicator& comm, SaveHooks hooks) try
+    : root_(std::move(root)),
       policy_(std::move(policy)),
       hooks_(std::move(hooks)),
       policy_text_(to_yaml(policy_)),
@@ -166,10 +153,10 @@ std::optional<std::uint64_t> Checkpointer::latest() try {
 }
 
 /// Loads, and remembers what the next save needs: where sharded leaves are, and the plans.
-LoadReport Checkpointer::load_from(const fs::path& directory, StateDict& state) {
-  LoadReport report = dckpt::load(state, directory, policy_.load, comm_, load_planner_);
+LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state) {
+  LoadReport report = dckpt::load(state, checkpoint, policy_.load, comm_, load_planner_);
   agree(comm_, "remembering what was loaded", [&] { sharded_paths_ = ShardedPaths(state); });
-  if (policy_.save.planner.keep_plans) seed_planner(planner_, directory, comm_);
+  if (policy_.save.planner.keep_plans) seed_planner(planner_, checkpoint, comm_);
   return report;
 }
 
@@ -194,7 +181,7 @@ void Checkpointer::require_descriptions(const StateDict& state) {
             " of this training root has sharded ones; describe what each rank holds with "
             "ShardedTensor "
             "(a state that load_plain() returned has lost its descriptions; load() keeps them)",
-        {.file = root_.string()});
+        {.file = root_.display()});
   });
 }
 
@@ -221,7 +208,7 @@ ResumedFrom Checkpointer::resume(StateDict& state) try {
   if (!resumed) {
     decide(comm_, [&] {
       throw CheckpointError(ErrorCode::kIncomplete, "cannot resume: " + nothing_in(root_),
-                            {.file = root_.string()});
+                            {.file = root_.display()});
     });
   }
   return *std::move(resumed);
@@ -231,17 +218,16 @@ ResumedFrom Checkpointer::resume(StateDict& state) try {
 
 LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   require_same_on_all_ranks("load", iteration);
-  const fs::path directory = root_ / iteration_directory(iteration);
+  const Location checkpoint = root_ / iteration_directory(iteration);
   agree(comm_, "looking for the checkpoint", [&] {
-    std::error_code unreachable;
-    if (fs::is_directory(directory, unreachable)) return;
+    if (checkpoint.is_directory()) return;
     throw CheckpointError(ErrorCode::kIncomplete,
                           "there is no iteration " + std::to_string(iteration) +
                               " in the training root; there are " +
                               describe_iterations(list_iterations(root_)),
-                          {.file = root_.string()});
+                          {.file = root_.display()});
   });
-  LoadReport report = load_from(directory, state);
+  LoadReport report = load_from(checkpoint, state);
   loaded_ = position_ = iteration;
   return report;
 } catch (...) {
@@ -256,7 +242,7 @@ void Checkpointer::require_same_on_all_ranks(const std::string& attempt,
   const std::array<SharedArgument, 4> arguments{{
       {"tasks", attempt},
       {"iterations", iteration ? std::to_string(*iteration) : ""},
-      {"training roots", root_.string()},
+      {"training roots", root_.absolute()},
       {"policies",
        policy_text_ + (policy_.save.overwrite ? "overwrite: true" : "overwrite: false")},
   }};
@@ -283,7 +269,7 @@ void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
       "recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
         if (comm.rank() != 0) return;
         known_complete_.insert(iteration);
-        write_tracker(*posix_storage(root_), iteration);
+        write_tracker(*root_.directory(), iteration);
         remove_old(iteration);
       });
   if (position_) position_ = iteration;
@@ -291,28 +277,28 @@ void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
 
 void Checkpointer::take_root() {
   if (claimed_) return;
-  posix_storage(root_)->make_directory("");
-  std::unique_ptr<FileLock> lock = lock_root();
+  root_.directory()->make_directory("");
+  std::unique_ptr<StorageLock> lock = lock_root();
   if (lock) remove_leftovers(root_);
   lock_ = std::move(lock);
   claimed_ = true;
-  log_info("saving to training root " + dckpt::quoted(root_.string()) + " with the policy\n" +
+  log_info("saving to training root " + dckpt::quoted(root_.display()) + " with the policy\n" +
            policy_text_);
 }
 
-std::unique_ptr<FileLock> Checkpointer::lock_root() const {
+std::unique_ptr<StorageLock> Checkpointer::lock_root() const {
   try {
-    return std::make_unique<FileLock>(root_ / kLockFile, "job " + staging_token());
+    return root_.directory()->lock(kLockFile, "job " + staging_token());
   } catch (const CheckpointError& error) {
     if (error.code() == ErrorCode::kAborted) {
       throw CheckpointError(error.code(),
                             "another job saves to this training root (" + error.message() +
                                 "): wait until it has ended, or give this one a root of its own",
-                            {.file = root_.string()});
+                            {.file = root_.display()});
     }
     if (error.code() != ErrorCode::kUnsupported) throw;
     log_warning(
-        "training root " + dckpt::quoted(root_.string()) +
+        "training root " + dckpt::quoted(root_.display()) +
         ": make sure that no other job saves here; leftovers of killed saves are not removed, "
         "because locking failed: " +
         error.what());
@@ -322,7 +308,7 @@ std::unique_ptr<FileLock> Checkpointer::lock_root() const {
 
 bool Checkpointer::must_replace(std::uint64_t iteration) {
   const std::string name = iteration_directory(iteration);
-  const auto entry = posix_storage(root_)->stat(name);
+  const auto entry = root_.directory()->stat(name);
   if (!entry) return false;
   if (policy_.save.overwrite) return true;
   const auto reason =
@@ -342,13 +328,13 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
                         "refusing to replace iteration " + std::to_string(iteration) +
                             ", which is complete: go on from an iteration of this root (load, "
                             "load_latest), choose another root, or allow overwriting",
-                        {.file = (root_ / name).string()});
+                        {.file = (root_ / name).display()});
 }
 
 void Checkpointer::warn_if_behind(std::uint64_t iteration) {
   const std::vector<std::uint64_t> iterations = list_iterations(root_);
   if (position_ || iterations.empty() || iterations.back() <= iteration) return;
-  log_warning("training root " + dckpt::quoted(root_.string()) + " has " +
+  log_warning("training root " + dckpt::quoted(root_.display()) + " has " +
               describe_iterations(iterations) +
               ", but this run has loaded none of them; it is about to save iteration " +
               std::to_string(iteration) + ", from which the next start will go on");
@@ -361,7 +347,7 @@ void Checkpointer::remove_old(std::uint64_t saved) {
                 " is saved, but old checkpoints could not be removed: " + error.what());
   };
   try {
-    const auto storage = posix_storage(root_);
+    const auto storage = root_.directory();
     const std::vector<std::uint64_t> in_use =
         loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
     const auto complete = [&](std::uint64_t iteration) { return is_complete(iteration); };

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,14 +10,14 @@
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "dist_checkpointing/save/sharded_paths.h"
-#include "strategies/storage/file_lock.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
 /// What resume or load_latest has loaded.
 struct ResumedFrom {
   std::uint64_t iteration = 0;  ///< 0 for `release`
-  std::filesystem::path directory;
+  Location directory;
   LoadReport report;
 };
 
@@ -34,7 +33,7 @@ class Checkpointer {
  public:
   /// Touches nothing on disk. `policy.save.overwrite` allows a save to replace an iteration that is
   /// complete.
-  Checkpointer(std::filesystem::path root, Policy policy, Communicator& comm, SaveHooks hooks = {});
+  Checkpointer(Location root, Policy policy, Communicator& comm, SaveHooks hooks = {});
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -86,17 +85,17 @@ class Checkpointer {
   void record(std::uint64_t iteration, Communicator& comm);
   std::optional<ResumedFrom> load_if_any(StateDict& state);
   void require_descriptions(const StateDict& state);
-  LoadReport load_from(const std::filesystem::path& directory, StateDict& state);
+  LoadReport load_from(const Location& checkpoint, StateDict& state);
 
   // Rank 0.
   void take_root();
-  std::unique_ptr<FileLock> lock_root() const;
+  std::unique_ptr<StorageLock> lock_root() const;
   bool must_replace(std::uint64_t iteration);
   void warn_if_behind(std::uint64_t iteration);
   void remove_old(std::uint64_t saved);
   bool is_complete(std::uint64_t iteration);
 
-  const std::filesystem::path root_;
+  const Location root_;
   const Policy policy_;
   const SaveHooks hooks_;
   const std::string policy_text_;
@@ -111,7 +110,7 @@ class Checkpointer {
   // Rank 0.
   bool claimed_ = false;
   bool has_saved_ = false;
-  std::unique_ptr<FileLock> lock_;  ///< none where the file system has no locks
+  std::unique_ptr<StorageLock> lock_;  ///< none where the storage has no locks
   std::set<std::uint64_t> known_complete_;
 
   std::unique_ptr<AsyncSaver> saver_;  ///< once there is something to save in the background; its

@@ -5,51 +5,41 @@
 #include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
-#include "strategies/storage/posix.h"
 
 namespace dckpt {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 
-bool names_directory(const fs::path& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
-
-fs::path resolve_root(const fs::path& root, const OpenOptions& options) {
+Location resolve_root(const Location& root, const OpenOptions& options) {
   const std::optional<std::string> name =
-      options.iteration ? options.iteration->directory() : read_tracker(*posix_storage(root));
+      options.iteration ? options.iteration->directory() : read_tracker(*root.directory());
   if (!name) return root;
-  if (names_directory(root / *name)) return root / *name;
+  if (const Location checkpoint = root / *name; checkpoint.is_directory()) return checkpoint;
   std::string message = options.iteration
                             ? "there is no " + dckpt::quoted(*name) + " in this directory"
                             : std::string(kTrackerFile) + " names " + dckpt::quoted(*name) +
                                   ", which does not exist; choose another with --iteration";
   throw CheckpointError(ErrorCode::kIncomplete,
                         message + "; there are " + describe_iterations(list_iterations(root)),
-                        {.file = root.string()});
+                        {.file = root.display()});
 }
 
 /// Files that belong to a checkpoint directory; a user who names one of them means the directory.
-bool is_part_of_directory(const fs::path& file) {
-  const std::string name = file.filename().string();
+bool is_part_of_directory(const Location& file) {
+  const std::string& name = file.name();
   return name == ".metadata" || name == kConfigFile || name == kIntegrityFile ||
-         name.ends_with(".distcp") ||
-         ((name == "common.pt" || name == kTrackerFile) &&
-          (fs::exists(file.parent_path() / kConfigFile) || name == kTrackerFile));
+         name == kTrackerFile || name.ends_with(".distcp") ||
+         (name == "common.pt" && file.storage()->stat_target(kConfigFile));
 }
 
-[[noreturn]] void throw_safetensors(const fs::path& path, const std::string& what) {
+[[noreturn]] void throw_safetensors(const Location& location, const std::string& what) {
   throw CheckpointError(ErrorCode::kUnsupported,
                         what + ": safetensors are written (dckpt extract), but not read",
-                        {.file = path.string()});
+                        {.file = location.display()});
 }
 
 /// A safetensors file starts with the length of its header and the header, which is JSON.
@@ -64,21 +54,21 @@ bool is_safetensors(const ReadableFile& file) {
 }
 
 /// Formats of others, told apart from checkpoints that are not complete.
-void refuse_foreign(std::span<const FileInfo> entries, const fs::path& path) {
+void refuse_foreign(std::span<const FileInfo> entries, const Location& location) {
   for (const FileInfo& entry : entries) {
     if (entry.name.ends_with(".safetensors") || entry.name.ends_with(".safetensors.index.json")) {
-      throw_safetensors(path, "the directory holds " + dckpt::quoted(entry.name));
+      throw_safetensors(location, "the directory holds " + dckpt::quoted(entry.name));
     }
     if (entry.name == "metadata.pkl") {
       throw CheckpointError(ErrorCode::kUnsupported,
                             "the directory holds 'metadata.pkl', a checkpoint of "
                             "torch_checkpointing, which is not read",
-                            {.file = path.string()});
+                            {.file = location.display()});
     }
   }
 }
 
-[[noreturn]] void throw_unrecognised(std::span<const FileInfo> entries, const fs::path& path) {
+[[noreturn]] void throw_unrecognised(std::span<const FileInfo> entries, const Location& location) {
   const bool has_data = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) {
     return entry.name.ends_with(".distcp");
   });
@@ -98,57 +88,51 @@ void refuse_foreign(std::span<const FileInfo> entries, const fs::path& path) {
   } else {
     message += "there is no metadata.json, .metadata or mp_rank_* in it";
   }
-  throw CheckpointError(ErrorCode::kIncomplete, dckpt::quoted(path.string()) + " " + message,
-                        {.file = path.string()});
+  throw CheckpointError(ErrorCode::kIncomplete, dckpt::quoted(location.display()) + " " + message,
+                        {.file = location.display()});
 }
 
 }  // namespace
 
-fs::path resolve_checkpoint(const fs::path& given, const OpenOptions& options) try {
-  const fs::path path = local_path(given);
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) {
-    throw CheckpointError(
-        ErrorCode::kIo, "Checkpoint directory " + dckpt::quoted(path.string()) + " does not exist",
-        {.file = path.string()});
+Location resolve_checkpoint(const Location& location, const OpenOptions& options) try {
+  const std::optional<FileInfo> found = location.stat();
+  const std::string path = location.display();
+  if (!found) {
+    throw CheckpointError(ErrorCode::kIo,
+                          "Checkpoint directory " + dckpt::quoted(path) + " does not exist",
+                          {.file = path});
   }
-  if (error)
-    throw CheckpointError(ErrorCode::kIo, "cannot look at the checkpoint: " + error.message(),
-                          {.file = path.string()});
-  if (status.type() == fs::file_type::directory) return resolve_root(path, options);
-  if (status.type() != fs::file_type::regular) {
+  if (found->kind == FileInfo::Kind::kDirectory) return resolve_root(location, options);
+  if (found->kind != FileInfo::Kind::kRegular) {
     throw CheckpointError(ErrorCode::kCorrupt, "neither a directory nor a regular file",
-                          {.file = path.string()});
+                          {.file = path});
   }
-  if (is_part_of_directory(path))
-    return resolve_root(path.has_parent_path() ? path.parent_path() : fs::path("."), options);
+  if (is_part_of_directory(location)) return resolve_root(Location(location.storage()), options);
   if (options.iteration) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           dckpt::quoted(options.iteration->directory()) +
                               " cannot be chosen in a single file; name a training root",
-                          {.file = path.string()});
+                          {.file = path});
   }
-  return path;
+  return location;
 } catch (...) {
   throw_checkpoint_error();
 }
 
-std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& path,
+std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                   const OpenOptions& options) try {
-  const fs::path resolved = resolve_checkpoint(path, options);
+  const Location resolved = resolve_checkpoint(location, options);
   OpenHints hints;
   hints.recover_flattened_shapes = options.recover_flattened_shapes;
-  if (!names_directory(resolved)) {
-    hints.file = resolved.filename().string();
-    const auto storage =
-        posix_storage(resolved.has_parent_path() ? resolved.parent_path() : fs::path("."));
-    if (is_safetensors(*storage->open(*hints.file)))
+  if (!resolved.is_directory()) {
+    hints.file = resolved.name();
+    if (is_safetensors(*resolved.storage()->open(*hints.file)))
       throw_safetensors(resolved, "the file is a safetensors file");
-    return with_context({.file = resolved.string()},
-                        [&] { return find_load_strategy("torch").open(storage, hints); });
+    return with_context({.file = resolved.display()}, [&] {
+      return find_load_strategy("torch").open(resolved.storage(), hints);
+    });
   }
-  const std::shared_ptr<Storage> storage = posix_storage(resolved);
+  const std::shared_ptr<Storage> storage = resolved.directory();
   if (storage->stat(kConfigFile)) {
     const auto file = storage->open(kConfigFile);
     const CheckpointingConfig config =

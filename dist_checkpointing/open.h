@@ -1,11 +1,11 @@
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "dist_checkpointing/tracker.h"
 #include "strategies/contract/reader.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
@@ -17,17 +17,15 @@ struct OpenOptions {
   bool recover_flattened_shapes = true;
 };
 
-/// Where a path given by a user leads: a checkpoint directory as it is, the latest (or wanted)
+/// Where a location given by a user leads: a checkpoint directory as it is, the latest (or wanted)
 /// iteration of a training root, or the directory of a file inside a checkpoint. Throws
-/// CheckpointError: (unsupported) no path of the local file system, (invalid argument) an iteration
-/// of what is no root, (io) nothing there, (incomplete) not a finished checkpoint, (corrupt)
-/// tracker rubbish.
-std::filesystem::path resolve_checkpoint(const std::filesystem::path& path,
-                                         const OpenOptions& options = {});
+/// CheckpointError: (invalid argument) an iteration of what is no root, (io) nothing there,
+/// (incomplete) not a finished checkpoint, (corrupt) malformed tracker file.
+Location resolve_checkpoint(const Location& location, const OpenOptions& options = {});
 
 /// Detects the format and opens the checkpoint for reading. Throws CheckpointError: (unsupported)
 /// for a backend or version that no registered strategy reads, naming those that exist.
-std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,
+std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                   const OpenOptions& options = {});
 
 }  // namespace dckpt

@@ -5,9 +5,7 @@
 #include <cstdio>
 
 #include "mapping/base/error.h"
-#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/posix.h"
 #include "strategies/storage/publish.h"
 
 namespace dckpt {
@@ -78,16 +76,13 @@ void write_tracker(Storage& root, std::uint64_t iteration) {
   write_file_atomically(root, kTrackerFile, as_bytes(std::to_string(iteration)));
 }
 
-std::vector<std::uint64_t> list_iterations(const std::filesystem::path& given) {
-  const std::filesystem::path root = local_path(given);
-  std::error_code nothing_there;
-  if (!std::filesystem::exists(root, nothing_there) && !nothing_there) return {};
+std::vector<std::uint64_t> list_iterations(const Location& root) {
+  if (!root.stat()) return {};
+  const std::shared_ptr<Storage> storage = root.directory();
   std::vector<std::uint64_t> iterations;
-  for (const FileInfo& entry : posix_storage(root)->list("")) {
+  for (const FileInfo& entry : storage->list("")) {
     const auto iteration = parse_iteration_directory(entry.name);
-    std::error_code unreachable;
-    if (iteration && std::filesystem::is_directory(root / entry.name, unreachable))
-      iterations.push_back(*iteration);
+    if (iteration && Location(storage, entry.name).is_directory()) iterations.push_back(*iteration);
   }
   std::ranges::sort(iterations);
   return iterations;

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "strategies/storage/storage.h"
+#include "strategies/storage/location.h"
 
 // How the checkpoints of a run lie in its training root, as Megatron has it:
 //
@@ -56,7 +55,7 @@ void write_tracker(Storage& root, std::uint64_t iteration);
 
 /// Iterations with a directory in the root (or a link to one), in ascending order, complete or not;
 /// none if there is no root.
-std::vector<std::uint64_t> list_iterations(const std::filesystem::path& root);
+std::vector<std::uint64_t> list_iterations(const Location& root);
 
 /// For messages: "iterations 100, 200 and 300", the newest `limit` of them, or "no iterations".
 std::string describe_iterations(const std::vector<std::uint64_t>& iterations,

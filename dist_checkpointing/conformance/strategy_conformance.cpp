@@ -14,6 +14,7 @@
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
 #include "strategies/comm/threads.h"
@@ -21,8 +22,6 @@
 
 namespace dckpt {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::size_t kShownPerCheck = 10;
 
@@ -97,14 +96,39 @@ StateDict shards_of(const Tensors& tensors, int rank, int ranks, bool with_data)
   return state;
 }
 
+/// The names of all files of a tree.
+std::vector<std::string> files_in(const Storage& storage, const std::string& directory = "") {
+  std::vector<std::string> files;
+  for (const FileInfo& entry : storage.list(directory)) {
+    const std::string name = join_name(directory, entry.name);
+    if (entry.kind == FileInfo::Kind::kRegular) files.push_back(name);
+    if (entry.kind != FileInfo::Kind::kDirectory) continue;
+    const std::vector<std::string> below = files_in(storage, name);
+    files.insert(files.end(), below.begin(), below.end());
+  }
+  return files;
+}
+
+Bytes content_of(const Storage& storage, const std::string& file) {
+  const auto readable = storage.open(file);
+  return read_file(*readable, readable->size());
+}
+
+void write(Storage& storage, const std::string& file, ByteView content) {
+  storage.make_directory(parent_name(file));
+  const auto writable = storage.create(file);
+  writable->append(content);
+  writable->close();
+}
+
 class Conformance {
  public:
-  Conformance(const SaveOptions& options, const fs::path& scratch)
+  Conformance(const SaveOptions& options, const Location& scratch)
       : options_(options),
         can_(find_save_strategy(options.strategy.name, options.strategy.version).capabilities),
         scratch_(scratch),
         tensors_(sample_tensors()) {
-    fs::create_directories(scratch_);
+    scratch_.directory()->make_directory("");
   }
 
   ConformanceReport run() {
@@ -126,9 +150,13 @@ class Conformance {
     check("a save in the background", [&] { in_background(); });
     check("two saves at the same time", [&] { at_the_same_time(); });
     check("a checkpoint from which a file is missing",
-          [&] { damaged("missing", [](const fs::path& file) { fs::remove(file); }); });
+          [&] { damaged("missing", &Storage::remove_all); });
     check("a checkpoint with a file cut in half", [&] {
-      damaged("cut", [](const fs::path& file) { fs::resize_file(file, fs::file_size(file) / 2); });
+      damaged("cut", [](Storage& storage, const std::string& file) {
+        const Bytes content = content_of(storage, file);
+        storage.remove_all(file);
+        write(storage, file, ByteView(content).first(content.size() / 2));
+      });
     });
     return std::move(report_);
   }
@@ -154,7 +182,7 @@ class Conformance {
     if (!holds) problem(message);
   }
 
-  fs::path path(const std::string& name) const { return scratch_ / name; }
+  Location path(const std::string& name) const { return scratch_ / name; }
 
   SaveOptions overwriting() const {
     SaveOptions options = options_;
@@ -169,7 +197,7 @@ class Conformance {
   }
 
   /// Loads all tensors on one rank and compares them.
-  void expect_all(const fs::path& checkpoint) {
+  void expect_all(const Location& checkpoint) {
     StateDict state = shards_of(tensors_, 0, 1, false);
     load(state, checkpoint);
     for (const auto& [key, tensor] : tensors_) expect_equal(key, state.at(key).as_tensor(), tensor);
@@ -366,20 +394,22 @@ class Conformance {
 
   /// Does something to each file of a checkpoint in turn: loading must fail with a CheckpointError,
   /// or deliver what was saved.
-  void damaged(const std::string& name, const std::function<void(const fs::path&)>& damage) {
-    const fs::path original = path("shards");
-    for (const auto& entry : fs::recursive_directory_iterator(original)) {
-      if (!entry.is_regular_file()) continue;
-      const fs::path copy = path("damaged-" + name);
-      fs::remove_all(copy);
-      fs::copy(original, copy, fs::copy_options::recursive);
-      damage(copy / fs::relative(entry.path(), original));
+  void damaged(const std::string& name,
+               const std::function<void(Storage&, const std::string& file)>& damage) {
+    const std::shared_ptr<Storage> original = path("shards").directory();
+    const Location copy = path("damaged-" + name);
+    const std::vector<std::string> files = files_in(*original);
+    for (const std::string& file : files) {
+      copy.storage()->remove_all(copy.name());
+      for (const std::string& each : files)
+        write(*copy.directory(), each, content_of(*original, each));
+      damage(*copy.directory(), file);
       try {
         expect_all(copy);
       } catch (const CheckpointError&) {
         continue;
       } catch (const std::exception& error) {
-        problem("without a sound " + dckpt::quoted(entry.path().filename().string()) +
+        problem("without a sound " + dckpt::quoted(file) +
                 " loading throws something that is no CheckpointError: " + error.what());
       }
     }
@@ -387,7 +417,7 @@ class Conformance {
 
   SaveOptions options_;
   Capabilities can_;
-  fs::path scratch_;
+  const Location scratch_;
   Tensors tensors_;
   std::string what_;
   std::size_t found_ = 0;  ///< problems of this check
@@ -396,7 +426,7 @@ class Conformance {
 
 }  // namespace
 
-ConformanceReport check_strategy(const SaveOptions& options, const fs::path& scratch) try {
+ConformanceReport check_strategy(const SaveOptions& options, const Location& scratch) try {
   return Conformance(options, scratch).run();
 } catch (...) {
   throw_checkpoint_error();

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "configs/options.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
@@ -28,6 +28,6 @@ struct ConformanceReport {
 ///
 /// `scratch` is a folder for the checkpoints, created if need be and left as it is afterwards; a
 /// few tens of megabytes. Takes seconds.
-ConformanceReport check_strategy(const SaveOptions& options, const std::filesystem::path& scratch);
+ConformanceReport check_strategy(const SaveOptions& options, const Location& scratch);
 
 }  // namespace dckpt

@@ -36,16 +36,16 @@ namespace {
 
 constexpr std::size_t kShownPaths = 10;
 
-std::unique_ptr<CheckpointReader> open_for_load(const std::filesystem::path& path,
+std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
                                                 const LoadOptions& options) {
   if (options.strategy != "auto") find_load_strategy(options.strategy);
-  auto reader = open_checkpoint(path);
+  auto reader = open_checkpoint(location);
   if (options.strategy != "auto" && options.strategy != reader->info().format) {
     throw CheckpointError(ErrorCode::kMismatch,
                           "the checkpoint has the format '" + reader->info().format +
                               "', but load.strategy asks for " + dckpt::quoted(options.strategy) +
                               "; 'auto' takes what is there",
-                          {.file = path.string()});
+                          {.file = location.display()});
   }
   return reader;
 }
@@ -116,23 +116,22 @@ ShardedTensor whole_tensor(const TensorMetadata& tensor) {
 
 }  // namespace
 
-LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options,
+LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
                 Communicator& comm) {
   LoadPlanner once;
-  return load(state, path, options, comm, once);
+  return load(state, location, options, comm, once);
 }
 
 namespace {
 
-LoadReport load_into(StateDict& state, const std::filesystem::path& path,
-                     const LoadOptions& options, Communicator& comm, LoadPlanner& planner,
-                     Leaves leaves) {
+LoadReport load_into(StateDict& state, const Location& location, const LoadOptions& options,
+                     Communicator& comm, LoadPlanner& planner, Leaves leaves) {
   if (state.is_none()) state = Value::dict();  // what StateDict() is
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> keys;
   Value common;
   Heartbeat(comm).agree("opening the checkpoint", [&] {
-    reader = open_for_load(path, options);
+    reader = open_for_load(location, options);
     if (options.verify == Verify::kSha256)
       verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
     keys.emplace(reader->metadata(), options.rename);
@@ -156,33 +155,32 @@ LoadReport load_into(StateDict& state, const std::filesystem::path& path,
 
 }  // namespace
 
-LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options,
+LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
                 Communicator& comm, LoadPlanner& planner) try {
-  return load_into(state, path, options, comm, planner, Leaves::kDescribed);
+  return load_into(state, location, options, comm, planner, Leaves::kDescribed);
 } catch (...) {
   throw_checkpoint_error();
 }
 
-LoadReport load_plain(StateDict& state, const std::filesystem::path& path,
-                      const LoadOptions& options, Communicator& comm) try {
+LoadReport load_plain(StateDict& state, const Location& location, const LoadOptions& options,
+                      Communicator& comm) try {
   LoadPlanner once;
-  return load_into(state, path, options, comm, once, Leaves::kPlain);
+  return load_into(state, location, options, comm, once, Leaves::kPlain);
 } catch (...) {
   throw_checkpoint_error();
 }
 
-LoadReport load_plain(StateDict& state, const std::filesystem::path& path,
-                      const LoadOptions& options) {
+LoadReport load_plain(StateDict& state, const Location& location, const LoadOptions& options) {
   const auto alone = single_rank();
-  return load_plain(state, path, options, *alone);
+  return load_plain(state, location, options, *alone);
 }
 
-LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options) {
+LoadReport load(StateDict& state, const Location& location, const LoadOptions& options) {
   const auto alone = single_rank();
-  return load(state, path, options, *alone);
+  return load(state, location, options, *alone);
 }
 
-StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys,
+StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys,
                           const LoadOptions& options, Communicator& comm) try {
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> stored;
@@ -191,7 +189,7 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
   TensorRequest request;
   agree(comm, "choosing what to load", [&] {
     refuse_requests(options);
-    reader = open_for_load(path, options);
+    reader = open_for_load(location, options);
     if (options.verify == Verify::kSha256)
       verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
     stored.emplace(reader->metadata(), options.rename);
@@ -231,20 +229,20 @@ StateDict load_state_dict(const std::filesystem::path& path, const std::vector<s
   throw_checkpoint_error();
 }
 
-StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys,
+StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys,
                           const LoadOptions& options) {
   const auto alone = single_rank();
-  return load_state_dict(path, keys, options, *alone);
+  return load_state_dict(location, keys, options, *alone);
 }
 
-StateDict load_common_state(const std::filesystem::path& path) try {
-  return open_checkpoint(path)->common_state();
+StateDict load_common_state(const Location& location) try {
+  return open_checkpoint(location)->common_state();
 } catch (...) {
   throw_checkpoint_error();
 }
 
-std::optional<Value> load_content_metadata(const std::filesystem::path& path) try {
-  const Value common = load_common_state(path);
+std::optional<Value> load_content_metadata(const Location& location) try {
+  const Value common = load_common_state(location);
   const Value* const found = common.is_dict() ? common.find(kContentMetadataKey) : nullptr;
   if (found == nullptr || found->is_none()) return std::nullopt;
   return *found;
@@ -252,8 +250,8 @@ std::optional<Value> load_content_metadata(const std::filesystem::path& path) tr
   throw_checkpoint_error();
 }
 
-StateDict load_sharded_metadata(const std::filesystem::path& path) try {
-  const auto reader = open_checkpoint(path);
+StateDict load_sharded_metadata(const Location& location) try {
+  const auto reader = open_checkpoint(location);
   Value state = Value::dict();
   for (const TensorMetadata& tensor : reader->metadata().tensors) {
     state[tensor.key] = whole_tensor(tensor);
@@ -268,10 +266,10 @@ StateDict load_sharded_metadata(const std::filesystem::path& path) try {
   throw_checkpoint_error();
 }
 
-StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options) try {
+StateDict load_plain_tensors(const Location& location, const LoadOptions& options) try {
   refuse_requests(options, {{options.allow_partial_load, "load.allow_partial_load"},
                             {options.parallel.enabled, "load.parallel"}});
-  const auto reader = open_for_load(path, options);
+  const auto reader = open_for_load(location, options);
   if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
   const StoredKeys keys(reader->metadata(), {});
   TensorRequestBuilder builder(*reader, keys, options);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/parallel/load_planner.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
@@ -41,8 +41,8 @@ struct LoadReport {
 };
 
 /// Loads a checkpoint into a sharded state dict. Collective like `save`: options and checkpoint are
-/// compared, but each rank may have a copy of its own. `path` may be a training root (the latest
-/// iteration is taken).
+/// compared, but each rank may have a copy of its own. `location` may be a training root (the
+/// latest iteration is taken).
 ///
 /// The tree keeps its descriptions, so that it can be saved and loaded again: `data` of each
 /// ShardedTensor is filled in place where it has CPU memory and is a new tensor otherwise, a
@@ -58,25 +58,23 @@ struct LoadReport {
 /// common state is loaded, as by Megatron, and a warning says which functions load more. Keys,
 /// shapes and files are checked for all leaves before the first tensor byte moves; keys that are
 /// not stored are reported once for all ranks.
-LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options,
+LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
                 Communicator& comm);
-LoadReport load(StateDict& state, const std::filesystem::path& path,
-                const LoadOptions& options = {});
+LoadReport load(StateDict& state, const Location& location, const LoadOptions& options = {});
 
 /// The same for one load of several: `planner`, kept by each rank from load to load, remembers who
 /// reads what where ranks share the reading. When all ask for the same parts as last time, of a
 /// checkpoint that is cut into the same chunks, they exchange a few bytes instead of lists of
 /// parts.
-LoadReport load(StateDict& state, const std::filesystem::path& path, const LoadOptions& options,
+LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
                 Communicator& comm, LoadPlanner& planner);
 
 /// As load(), but the result has Megatron's shape: a plain tensor in place of each ShardedTensor
 /// and factory, the value of each ShardedObject and local object, and the common state; nothing
 /// else of the caller's tree. Such a tree cannot be saved again: its tensors have no descriptions.
-LoadReport load_plain(StateDict& state, const std::filesystem::path& path,
-                      const LoadOptions& options, Communicator& comm);
-LoadReport load_plain(StateDict& state, const std::filesystem::path& path,
-                      const LoadOptions& options = {});
+LoadReport load_plain(StateDict& state, const Location& location, const LoadOptions& options,
+                      Communicator& comm);
+LoadReport load_plain(StateDict& state, const Location& location, const LoadOptions& options = {});
 
 /// What a checkpoint holds, without a state dict to put it into: whole tensors in new memory and
 /// objects, nested as they were saved (a plain DCP directory records the path of every value; list
@@ -86,26 +84,25 @@ LoadReport load_plain(StateDict& state, const std::filesystem::path& path,
 /// options.allow_partial_load. Collective like `load`; every rank gets all. Throws CheckpointError
 /// (invalid argument) for options that say how a state dict is filled: strict, shapes, renaming and
 /// the like.
-StateDict load_state_dict(const std::filesystem::path& path, const std::vector<std::string>& keys,
+StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys,
                           const LoadOptions& options, Communicator& comm);
-StateDict load_state_dict(const std::filesystem::path& path,
-                          const std::vector<std::string>& keys = {},
+StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys = {},
                           const LoadOptions& options = {});
 
 /// The common state; none if the checkpoint has none.
-StateDict load_common_state(const std::filesystem::path& path);
+StateDict load_common_state(const Location& location);
 
 /// What the trainer that saved it said about its contents (SaveHooks::content_metadata); empty if
 /// it said nothing, which differs from an empty dict.
-std::optional<Value> load_content_metadata(const std::filesystem::path& path);
+std::optional<Value> load_content_metadata(const Location& location);
 
 /// Every tensor as a whole, key → tensor. Needs memory for all of them.
-StateDict load_plain_tensors(const std::filesystem::path& path, const LoadOptions& options = {});
+StateDict load_plain_tensors(const Location& location, const LoadOptions& options = {});
 
 /// Key → ShardedTensor of the whole tensor without data, and unique key → ShardedObject without
 /// data (of a plain DCP directory: key → none): what `load` takes to load all. The common state is
 /// not among them, also where it is stored as an object (Megatron 0.19 and newer):
 /// load_common_state() has it.
-StateDict load_sharded_metadata(const std::filesystem::path& path);
+StateDict load_sharded_metadata(const Location& location);
 
 }  // namespace dckpt

@@ -16,7 +16,7 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/staging_token.h"
-#include "dist_checkpointing/training_root/target_path.h"
+#include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -33,7 +33,6 @@
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/hashing.h"
-#include "strategies/storage/posix.h"
 #include "strategies/storage/publish.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/torch_dist/reader.h"
@@ -62,13 +61,13 @@ struct Contents {
 
 class Conversion {
  public:
-  Conversion(const std::filesystem::path& source, const std::filesystem::path& destination,
-             const ConvertOptions& options)
+  Conversion(const Location& source, const Location& destination, const ConvertOptions& options)
       : options_(options),
-        target_(split_target(destination)),
+        target_(checked_target(destination)),
+        source_(resolve_checkpoint(source, {.iteration = options.iteration})),
         reader_(open_checkpoint(source, {.iteration = options.iteration})) {
-    report_.source = resolve_checkpoint(source, {.iteration = options.iteration});
-    report_.destination = destination;
+    report_.source = source_.display();
+    report_.destination = target_.display();
     report_.from = reader_->info().format;
     choose_target();
     share_memory();
@@ -104,14 +103,14 @@ class Conversion {
                             "the checkpoint has the format " + dckpt::quoted(report_.from) +
                                 ", but load.strategy asks for " + dckpt::quoted(options_.from));
     }
-    if (report_.from == "torch" && std::filesystem::is_directory(report_.source)) {
+    if (report_.from == "torch" && source_.is_directory()) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
           "tensors of rank folders (mp_rank_*) cannot be converted: they would have to be joined "
           "into the model's own tensors, which this version does not "
           "do, and no Megatron finds the keys as they are; load and save the checkpoint with "
           "Megatron, or take single tensors out with dckpt extract",
-          {.file = report_.source.string()});
+          {.file = report_.source});
     }
     report_.to = !options_.to.empty()               ? options_.to
                  : !options_.compat                 ? report_.from
@@ -276,7 +275,7 @@ class Conversion {
     throw CheckpointError(ErrorCode::kCorrupt,
                           "the stored chunks do not make up the tensors:" + message +
                               "\n(leave these tensors out to convert the rest)",
-                          {.file = report_.source.string()});
+                          {.file = report_.source});
   }
 
   /// The common state in the form that the target wants; bytes are carried over unchanged where
@@ -464,29 +463,23 @@ class Conversion {
 
   /// What publishing would find only at the end.
   void require_free_name() const {
-    const std::filesystem::path& path = report_.destination;
-    std::error_code error;
-    if (!std::filesystem::exists(path, error) ||
-        (std::filesystem::is_directory(path, error) && std::filesystem::is_empty(path, error)))
+    const std::optional<FileInfo> found = target_.stat();
+    if (!found ||
+        (found->kind == FileInfo::Kind::kDirectory && target_.directory()->list("").empty()))
       return;
-    if (options_.overwrite) return check_replaceable(split_target(path));
+    if (options_.overwrite) return check_replaceable(target_);
     throw CheckpointError(ErrorCode::kAlreadyExists,
                           "the destination exists and is not to be replaced (overwrite)",
-                          {.file = path.string()});
+                          {.file = target_.display()});
   }
 
   void require_space() const {
-    std::filesystem::path directory =
-        std::filesystem::absolute(split_target(report_.destination).parent);
-    std::error_code error;
-    while (!std::filesystem::exists(directory, error) && directory.has_relative_path())
-      directory = directory.parent_path();
-    const std::filesystem::space_info space = std::filesystem::space(directory, error);
-    if (error || report_.disk_bytes <= space.available) return;
+    const std::optional<std::uint64_t> available = target_.storage()->available_space();
+    if (!available || report_.disk_bytes <= *available) return;
     throw CheckpointError(ErrorCode::kIo,
                           "the result needs about " + human_bytes(report_.disk_bytes) +
-                              ", but only " + human_bytes(space.available) + " are free",
-                          {.file = directory.string()});
+                              ", but only " + human_bytes(*available) + " are free",
+                          {.file = target_.storage()->describe("")});
   }
 
   /// What a manifest of the source says of the files that are read, or of all files.
@@ -626,15 +619,15 @@ class Conversion {
   };
 
   void write() {
-    std::shared_ptr<Storage> storage = posix_storage(target_.parent);
+    std::shared_ptr<Storage> storage = target_.storage();
     const auto digests = std::make_shared<FileDigests>();
     const bool integrity =
         options_.integrity || reader_->storage().stat(kIntegrityFile).has_value();
     if (integrity) storage = hashing_storage(storage, digests);
     if (options_.overwrite) check_replaceable(target_);
-    remove_dead_attempts(target_.parent, target_.name);
+    remove_dead_attempts(target_);
     Publication publication =
-        Publication::begin(storage, target_.name, staging_token(),
+        Publication::begin(storage, target_.name(), staging_token(),
                            {.overwrite = options_.overwrite, .sync = options_.io.fsync});
     std::uint64_t total = report_.bytes;
     for (const ObjectMetadata& object : contents_.metadata.objects) total += object.place.length;
@@ -694,7 +687,8 @@ class Conversion {
   static constexpr std::uint64_t kMaxCommonBytes = std::uint64_t{16} << 30;
 
   const ConvertOptions& options_;
-  TargetPath target_;
+  const Location target_;
+  const Location source_;
   std::unique_ptr<CheckpointReader> reader_;
   RecordChecks checks_{reader_->metadata()};
   WriteOptions io_;
@@ -712,7 +706,7 @@ class Conversion {
 
 }  // namespace
 
-ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options) try {
   if (options.ranks && (*options.ranks < 1 || *options.ranks > kMaxRanks)) {
     throw CheckpointError(ErrorCode::kInvalidArgument,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -11,6 +10,7 @@
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/progress.h"
 #include "dist_checkpointing/tracker.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
@@ -60,8 +60,8 @@ struct ConvertOptions {
 struct ConvertReport {
   std::string from;
   std::string to;
-  std::filesystem::path source;
-  std::filesystem::path destination;
+  std::string source;  ///< where it was found and written, for people
+  std::string destination;
   std::uint64_t tensors = 0;
   std::uint64_t objects = 0;
   std::uint64_t chunks_before = 0;
@@ -86,7 +86,7 @@ inline constexpr int kMaxRanks = 1'000'000;
 /// (already exists) for a destination that is not to be replaced, (unsupported) for rank folders of
 /// Megatron's oldest format, whose tensors no Megatron finds before they are joined, and (io) where
 /// the free space does not suffice, of a dry run too.
-ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options = {});
 
 }  // namespace dckpt

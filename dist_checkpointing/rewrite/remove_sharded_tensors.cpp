@@ -32,7 +32,6 @@
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_filter.h"
 #include "strategies/formats/dcp/metadata_reader.h"
-#include "strategies/storage/posix.h"
 #include "strategies/storage/publish.h"
 #include "strategies/torch_dist/reader.h"
 
@@ -244,30 +243,21 @@ class Removal {
 
 }  // namespace
 
-RemovedTensors remove_sharded_tensors(const std::shared_ptr<Storage>& storage,
-                                      std::string_view key_prefix, bool dry_run) try {
-  Removal removal(storage, key_prefix);
-  if (!dry_run) removal.run();
-  return removal.result();
-} catch (...) {
-  throw_checkpoint_error();
-}
-
-RemovedTensors remove_sharded_tensors(const std::filesystem::path& directory,
-                                      std::string_view key_prefix,
+RemovedTensors remove_sharded_tensors(const Location& location, std::string_view key_prefix,
                                       const RemoveOptions& options) try {
-  const std::filesystem::path checkpoint =
-      resolve_checkpoint(directory, {.iteration = options.iteration});
+  const Location checkpoint = resolve_checkpoint(location, {.iteration = options.iteration});
   const std::string format = open_checkpoint(checkpoint)->info().format;
   if (format != "torch_dist" && format != "dcp") {
     throw CheckpointError(ErrorCode::kUnsupported,
                           "keys can be removed from torch_dist and dcp checkpoints, not from " +
                               format + "; 'dckpt convert --exclude' makes a copy without them",
-                          {.file = checkpoint.string()});
+                          {.file = checkpoint.display()});
   }
   if (options.stop.stop_requested())
     throw CheckpointError(ErrorCode::kIo, "the removal was stopped; nothing is changed");
-  return remove_sharded_tensors(posix_storage(checkpoint), key_prefix, options.dry_run);
+  Removal removal(checkpoint.directory(), key_prefix);
+  if (!options.dry_run) removal.run();
+  return removal.result();
 } catch (...) {
   throw_checkpoint_error();
 }

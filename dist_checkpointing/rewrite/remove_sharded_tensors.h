@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -10,7 +8,7 @@
 #include <vector>
 
 #include "dist_checkpointing/tracker.h"
-#include "strategies/storage/storage.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
@@ -32,7 +30,7 @@ struct RemovedTensors {
 };
 
 /// Takes every tensor and object whose key begins with `key_prefix` out of the torch_dist or DCP
-/// checkpoint `directory`, in place, as Megatron's operation of this name does: deletes the data
+/// checkpoint `location`, in place, as Megatron's operation of this name does: deletes the data
 /// files that hold nothing else (see SaveOptions::separation_hint) and rewrites .metadata. No other
 /// data file is touched. Everything else in the metadata stays as it was, attributes of Megatron
 /// among it; the common state is never removed. integrity.json, where there is one, is brought up
@@ -46,12 +44,7 @@ struct RemovedTensors {
 /// with, naming near ones; (corrupt) if .metadata does not have the digest of integrity.json;
 /// (unsupported) for other formats; (io). If it throws while files are being deleted, the keys are
 /// gone already.
-RemovedTensors remove_sharded_tensors(const std::filesystem::path& directory,
-                                      std::string_view key_prefix,
+RemovedTensors remove_sharded_tensors(const Location& location, std::string_view key_prefix,
                                       const RemoveOptions& options = {});
-
-/// The same for a checkpoint that is the root of `storage`.
-RemovedTensors remove_sharded_tensors(const std::shared_ptr<Storage>& storage,
-                                      std::string_view key_prefix, bool dry_run = false);
 
 }  // namespace dckpt

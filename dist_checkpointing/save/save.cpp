@@ -12,10 +12,9 @@ SavePlanner make_planner(const SaveOptions& options) {
   return SavePlanner(planner, options.parallel.enabled);
 }
 
-SaveReport save(const StateDict& state, const std::filesystem::path& directory,
-                const SaveOptions& options, Communicator& comm, SavePlanner& planner,
-                const SaveHooks& hooks) try {
-  SaveJob job(directory, options, comm, planner, hooks);
+SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
+                Communicator& comm, SavePlanner& planner, const SaveHooks& hooks) try {
+  SaveJob job(location, options, comm, planner, hooks);
   job.plan(state);
   StateSource source(std::move(job.described().tensors), std::move(job.described().object_bytes));
   return job.write(source);
@@ -23,16 +22,15 @@ SaveReport save(const StateDict& state, const std::filesystem::path& directory,
   throw_checkpoint_error();
 }
 
-SaveReport save(const StateDict& state, const std::filesystem::path& directory,
-                const SaveOptions& options, Communicator& comm, const SaveHooks& hooks) {
+SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
+                Communicator& comm, const SaveHooks& hooks) {
   SavePlanner planner = make_planner(options);
-  return save(state, directory, options, comm, planner, hooks);
+  return save(state, location, options, comm, planner, hooks);
 }
 
-SaveReport save(const StateDict& state, const std::filesystem::path& directory,
-                const SaveOptions& options) {
+SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options) {
   const auto alone = single_rank();
-  return save(state, directory, options, *alone);
+  return save(state, location, options, *alone);
 }
 
 }  // namespace dckpt

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <filesystem>
-
 #include "configs/options.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_report.h"
@@ -10,11 +8,12 @@
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
-/// Saves a sharded state dict as the checkpoint `directory`: complete or not visible at all,
-/// whatever happens. Collective: every rank of `comm` passes its own state and the same directory
+/// Saves a sharded state dict as the checkpoint `location`: complete or not visible at all,
+/// whatever happens. Collective: every rank of `comm` passes its own state and the same location
 /// and options (these are compared); all return or all throw the same CheckpointError.
 ///
 /// ShardedTensor and ShardedObject leaves are stored under their keys (main replicas only);
@@ -27,17 +26,15 @@ namespace dckpt {
 /// save and how to cancel it, `options.timeout` bounds it.
 ///
 /// Tensors may be strided; they must be in CPU memory and must not change until the call returns.
-SaveReport save(const StateDict& state, const std::filesystem::path& directory,
-                const SaveOptions& options, Communicator& comm, const SaveHooks& hooks = {});
-SaveReport save(const StateDict& state, const std::filesystem::path& directory,
-                const SaveOptions& options = {});
+SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
+                Communicator& comm, const SaveHooks& hooks = {});
+SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options = {});
 
 /// The same for one save of several: `planner`, made by make_planner() with the same options and
 /// kept by each rank from save to save, remembers the plan. When nothing but values has changed,
 /// the ranks exchange a few bytes instead of plans. After a failed save it remembers nothing.
-SaveReport save(const StateDict& state, const std::filesystem::path& directory,
-                const SaveOptions& options, Communicator& comm, SavePlanner& planner,
-                const SaveHooks& hooks = {});
+SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
+                Communicator& comm, SavePlanner& planner, const SaveHooks& hooks = {});
 SavePlanner make_planner(const SaveOptions& options);
 
 }  // namespace dckpt

@@ -63,11 +63,11 @@ void PendingSave::cancel() const noexcept {
 }
 
 struct AsyncSaver::Job {
-  Job(const std::filesystem::path& directory, const SaveOptions& options, Communicator& comm,
+  Job(const Location& location, const SaveOptions& options, Communicator& comm,
       SavePlanner& planner, SaveHooks trainers)
       : relay(trainers.cancel, [this] { outcome->cancel.request_stop(); }),
         hooks(with_cancel(std::move(trainers))),
-        save(directory, options, comm, planner, hooks) {}
+        save(location, options, comm, planner, hooks) {}
 
   SaveHooks with_cancel(SaveHooks trainers) const {
     trainers.cancel = outcome->cancel.get_token();
@@ -138,17 +138,17 @@ void AsyncSaver::settle() {
   if (!before.outcome_->asked) before.wait();
 }
 
-PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory,
+PendingSave AsyncSaver::save(const StateDict& state, const Location& location,
                              std::function<void(Communicator&)> published) {
-  return save(state, directory, options_.overwrite, std::move(published));
+  return save(state, location, options_.overwrite, std::move(published));
 }
 
-PendingSave AsyncSaver::save(const StateDict& state, const std::filesystem::path& directory,
-                             bool overwrite, std::function<void(Communicator&)> published) try {
+PendingSave AsyncSaver::save(const StateDict& state, const Location& location, bool overwrite,
+                             std::function<void(Communicator&)> published) try {
   wait();
   SaveOptions options = options_;
   options.overwrite = overwrite;
-  auto job = std::make_unique<Job>(directory, options, *comm_, planner_, hooks_);
+  auto job = std::make_unique<Job>(location, options, *comm_, planner_, hooks_);
   job->save.plan(state);
   std::promise<bool> start;
   try {

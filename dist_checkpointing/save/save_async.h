@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 
@@ -10,6 +9,7 @@
 #include "mapping/planning/save_planner.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/storage/location.h"
 #include "strategies/tensor_io/staging_pool.h"
 
 namespace dckpt {
@@ -61,10 +61,10 @@ class AsyncSaver {
   /// that one failed and a rank has not asked for its outcome, throws its error and saves nothing.
   /// Collective. `published` runs in the background on every rank once the checkpoint is visible;
   /// it may use the communicator that it is given, and what it throws is the outcome of the save.
-  PendingSave save(const StateDict& state, const std::filesystem::path& directory,
+  PendingSave save(const StateDict& state, const Location& location,
                    std::function<void(Communicator&)> published = {});
   /// The same with another `overwrite` than the options have.
-  PendingSave save(const StateDict& state, const std::filesystem::path& directory, bool overwrite,
+  PendingSave save(const StateDict& state, const Location& location, bool overwrite,
                    std::function<void(Communicator&)> published);
 
   /// Waits for the save that is going on, if any: collective then, else it returns at once. Throws

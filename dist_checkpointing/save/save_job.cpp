@@ -29,6 +29,7 @@
 #include "dist_checkpointing/save/metered_source.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/staging_token.h"
+#include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
@@ -38,7 +39,6 @@
 #include "strategies/contract/registry.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/hashing.h"
-#include "strategies/storage/posix.h"
 
 namespace dckpt {
 namespace {
@@ -224,7 +224,7 @@ StateDict prepared(StateDict state, const SaveHooks& hooks) {
 
 }  // namespace
 
-SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm,
+SaveJob::SaveJob(const Location& location, SaveOptions options, Communicator& comm,
                  SavePlanner& planner, const SaveHooks& hooks)
     : options_(std::move(options)),
       comm_(comm),
@@ -232,8 +232,7 @@ SaveJob::SaveJob(const std::filesystem::path& directory, SaveOptions options, Co
       hooks_(hooks),
       heartbeat_(comm,
                  {.timeout = options_.timeout, .cancel = hooks.cancel, .progress = hooks.progress}),
-      target_(split_target(directory)),
-      storage_(posix_storage(target_.parent)) {
+      target_(checked_target(location)) {
   if (options_.integrity) digests_ = std::make_shared<FileDigests>();
 }
 
@@ -281,15 +280,15 @@ SaveReport SaveJob::write(ItemSource& source, const std::function<SaveReport::Ph
     planner_.commit();
   });
   if (comm_.rank() == 0)
-    log_notice("saved " + dckpt::quoted((target_.parent / target_.name).string()) + ": " +
-               to_string(report_));
+    log_notice("saved " + dckpt::quoted(target_.display()) + ": " + to_string(report_));
   return report_;
 }
 
 /// Counts what is written, and hashes it if there will be a manifest.
 std::shared_ptr<Storage> SaveJob::metered_storage(std::shared_ptr<StorageCounters> counters) const {
-  return counting_storage(digests_ ? hashing_storage(storage_, digests_) : storage_,
-                          std::move(counters));
+  return counting_storage(
+      digests_ ? hashing_storage(target_.storage(), digests_) : target_.storage(),
+      std::move(counters));
 }
 
 /// Of what this rank has written so far.
@@ -320,7 +319,7 @@ WrittenItems SaveJob::write_data(ItemSource& source) {
 void SaveJob::require_same_call() {
   if (comm_.size() == 1) return;
   const std::array<SharedArgument, 2> arguments{{
-      {"directories", (target_.parent / target_.name).string()},
+      {"directories", target_.absolute()},
       {"options", to_yaml(Policy{.save = options_}) +
                       (options_.overwrite ? "overwrite: true" : "overwrite: false")},
   }};
@@ -346,9 +345,9 @@ void SaveJob::compare_common() {
 std::vector<Bytes> SaveJob::assign(const std::vector<Bytes>& proposals) {
   const std::vector<Bytes> answers = planner_.decide(proposals);
   if (options_.overwrite) check_replaceable(target_);
-  remove_dead_attempts(target_.parent, target_.name);
+  remove_dead_attempts(target_);
   publication_.emplace(
-      Publication::begin(storage_, target_.name, staging_token(),
+      Publication::begin(target_.storage(), target_.name(), staging_token(),
                          {.overwrite = options_.overwrite, .sync = options_.io.fsync}));
   std::vector<Bytes> assignments;
   for (const Bytes& answer : answers)
@@ -384,7 +383,7 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   metadata.paths = std::move(described_.paths);
   add_paths(metadata, paths);
   if (options_.planner.keep_plans) metadata.kept_plans = planner_.kept_plans();
-  metadata.storage_meta = StorageMeta{(target_.parent / target_.name).string(), random_id()};
+  metadata.storage_meta = StorageMeta{target_.absolute(), random_id()};
   const auto counters = std::make_shared<StorageCounters>();
   const std::shared_ptr<Storage> storage = metered_storage(counters);
   strategy_->write_metadata(*storage, staging_, metadata,

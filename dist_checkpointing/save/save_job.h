@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,13 +12,13 @@
 #include "dist_checkpointing/save/describe_state.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_report.h"
-#include "dist_checkpointing/training_root/target_path.h"
 #include "mapping/planning/save_planner.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/contract/save_strategy.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/hashing.h"
+#include "strategies/storage/location.h"
 #include "strategies/storage/publish.h"
 
 namespace dckpt {
@@ -30,8 +29,8 @@ namespace dckpt {
 class SaveJob {
  public:
   /// `planner`: what this rank remembers of plans; forgotten if the save fails.
-  SaveJob(const std::filesystem::path& directory, SaveOptions options, Communicator& comm,
-          SavePlanner& planner, const SaveHooks& hooks);
+  SaveJob(const Location& location, SaveOptions options, Communicator& comm, SavePlanner& planner,
+          const SaveHooks& hooks);
 
   /// Describes the state and agrees on who writes what. Collective.
   void plan(const StateDict& state);
@@ -64,8 +63,7 @@ class SaveJob {
   const SaveHooks& hooks_;
   Heartbeat heartbeat_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  TargetPath target_;
-  std::shared_ptr<Storage> storage_;
+  const Location target_;
   std::shared_ptr<FileDigests> digests_;  ///< of what this rank writes; null without a manifest
   std::unique_ptr<SaveStrategy> strategy_;
   DescribedState described_;

@@ -6,12 +6,11 @@
 
 namespace dckpt {
 
-bool seed_planner(SavePlanner& planner, const std::filesystem::path& directory,
-                  Communicator& comm) try {
+bool seed_planner(SavePlanner& planner, const Location& location, Communicator& comm) try {
   std::vector<Bytes> plans;
   agree(comm, "reading the plans that the checkpoint keeps", [&] {
     if (comm.rank() != 0) return;
-    const auto reader = open_checkpoint(directory);
+    const auto reader = open_checkpoint(location);
     for (const KeptPlan& kept : reader->metadata().kept_plans) plans.push_back(kept.proposed);
     plans.resize(plans.size() == static_cast<std::size_t>(comm.size()) ? plans.size() : 0);
   });

@@ -6,16 +6,12 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
-#include "mapping/base/local_path.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/posix.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) {
   const Metadata& metadata = reader.metadata();
@@ -50,15 +46,10 @@ bool says_nothing(ErrorCode code) {
          code == ErrorCode::kInternal;
 }
 
-bool names_directory(const fs::path& path) {
-  std::error_code nothing_there;
-  return fs::is_directory(path, nothing_there);
-}
-
 /// Goes through candidates, and remembers why each was passed over.
 class Search {
  public:
-  explicit Search(fs::path root) : root_(std::move(root)) {}
+  explicit Search(Location root) : root_(std::move(root)) {}
 
   LatestChoice run() {
     choose();
@@ -84,7 +75,7 @@ class Search {
         return take({directory, iterations.back()}, "it is the newest complete iteration");
     }
     const bool has_release =
-        tracked != kReleaseDirectory && names_directory(root_ / kReleaseDirectory);
+        tracked != kReleaseDirectory && (root_ / kReleaseDirectory).is_directory();
     if (has_release && accepts(kReleaseDirectory))
       take({kReleaseDirectory, 0}, "no iteration is complete");
   }
@@ -95,8 +86,9 @@ class Search {
   }
 
   bool accepts(const std::string& directory) {
-    const auto reason = names_directory(root_ / directory) ? why_incomplete(root_ / directory)
-                                                           : "it does not exist";
+    const Location checkpoint = root_ / directory;
+    const auto reason =
+        checkpoint.is_directory() ? why_incomplete(checkpoint) : "it does not exist";
     if (reason) pass_over("'" + directory + "' is not used: " + *reason);
     return !reason;
   }
@@ -105,7 +97,7 @@ class Search {
 
   std::optional<std::string> tracked_directory() {
     try {
-      return read_tracker(*posix_storage(root_));
+      return read_tracker(*root_.directory());
     } catch (const CheckpointError& error) {
       if (says_nothing(error.code())) throw;
       pass_over(error.what());
@@ -113,13 +105,13 @@ class Search {
     }
   }
 
-  const fs::path root_;
+  const Location root_;
   LatestChoice choice_;
 };
 
 }  // namespace
 
-std::optional<std::string> why_incomplete(const fs::path& checkpoint) {
+std::optional<std::string> why_incomplete(const Location& checkpoint) {
   try {
     const auto reader = open_checkpoint(checkpoint);
     if (lacks_config(*reader))
@@ -132,22 +124,22 @@ std::optional<std::string> why_incomplete(const fs::path& checkpoint) {
   }
 }
 
-LatestChoice choose_latest(const fs::path& root) {
-  return Search(local_path(root)).run();
+LatestChoice choose_latest(const Location& root) {
+  return Search(root).run();
 }
 
-std::optional<LatestCheckpoint> find_latest(const fs::path& root) {
+std::optional<LatestCheckpoint> find_latest(const Location& root) {
   LatestChoice choice = choose_latest(root);
   if (!choice.checkpoint && !choice.passed_over.empty()) {
     std::string message =
         "there is no complete checkpoint to go on from (to begin anew, choose another root):";
     for (const std::string& why : choice.passed_over) message += "\n  " + why;
-    throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.string()});
+    throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.display()});
   }
   if (choice.checkpoint && !choice.passed_over.empty())
     choice.passed_over.push_back("going on from " + dckpt::quoted(choice.checkpoint->directory));
   for (const std::string& why : choice.passed_over)
-    log_warning("training root " + dckpt::quoted(root.string()) + ": " + why);
+    log_warning("training root " + dckpt::quoted(root.display()) + ": " + why);
   return choice.checkpoint;
 }
 

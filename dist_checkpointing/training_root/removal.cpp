@@ -28,7 +28,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/posix.h"
 #include "strategies/storage/publish.h"
 
 namespace dckpt {
@@ -44,19 +43,19 @@ bool is_leftover(const HiddenSibling& sibling) {
           sibling.purpose == kDeleting);
 }
 
-void remove_leftover(const std::filesystem::path& path, Storage& root,
-                     const HiddenSibling& sibling) {
+void remove_leftover(Storage& directory, const HiddenSibling& sibling) {
   const std::string name = to_string(sibling);
-  if (sibling.purpose == "replaced" && !root.stat(sibling.name) && !why_incomplete(path / name)) {
-    root.rename(name, sibling.name);
-    root.sync_directory("");
-    log_warning("training root " + dckpt::quoted(path.string()) + ": " +
+  if (sibling.purpose == "replaced" && !directory.stat(sibling.name) &&
+      !why_incomplete(Location(directory.shared_from_this(), name))) {
+    directory.rename(name, sibling.name);
+    directory.sync_directory("");
+    log_warning("training root " + dckpt::quoted(directory.describe("")) + ": " +
                 dckpt::quoted(sibling.name) + " is back, a save that was to replace it died");
     return;
   }
-  root.remove_all(name);
-  log_info("training root " + dckpt::quoted(path.string()) + ": removed " + dckpt::quoted(name) +
-           ", left by a save or deletion that died");
+  directory.remove_all(name);
+  log_info("training root " + dckpt::quoted(directory.describe("")) + ": removed " +
+           dckpt::quoted(name) + ", left by a save or deletion that died");
 }
 
 }  // namespace
@@ -73,35 +72,34 @@ void delete_checkpoint(Storage& root, const std::string& name) {
   root.remove_all(hidden);    // 3
 }
 
-void remove_dead_attempts(const std::filesystem::path& directory, const std::string& name) {
-  std::error_code nothing_there;
-  if (!std::filesystem::is_directory(directory, nothing_there)) return;
+void remove_dead_attempts(const Location& target) {
+  Storage& directory = *target.storage();
   try {
-    const auto parent = posix_storage(directory);
-    for (const FileInfo& entry : parent->list("")) {
+    if (!directory.stat_target("")) return;
+    for (const FileInfo& entry : directory.list("")) {
       const auto sibling = parse_hidden_sibling(entry.name);
-      if (!sibling || sibling->name != name || !made_by_ended_process(sibling->token)) continue;
+      if (!sibling || sibling->name != target.name() || !made_by_ended_process(sibling->token))
+        continue;
       if (sibling->purpose != "saving" && sibling->purpose != "replaced") continue;
-      remove_leftover(directory, *parent, *sibling);
-      log_warning(dckpt::quoted((directory / entry.name).string()) +
+      remove_leftover(directory, *sibling);
+      log_warning(dckpt::quoted(directory.describe(entry.name)) +
                   " was left by a save that died: it is removed, or back under its name");
     }
   } catch (const std::exception& error) {
-    log_warning("what saves that died may have left beside " +
-                dckpt::quoted((directory / name).string()) +
+    log_warning("what saves that died may have left beside " + dckpt::quoted(target.display()) +
                 " could not be removed: " + error.what());
   }
 }
 
-void remove_leftovers(const std::filesystem::path& path) {
-  const auto root = posix_storage(path);
-  for (const FileInfo& entry : root->list("")) {
+void remove_leftovers(const Location& root) {
+  const std::shared_ptr<Storage> directory = root.directory();
+  for (const FileInfo& entry : directory->list("")) {
     const auto sibling = parse_hidden_sibling(entry.name);
     if (!sibling || !is_leftover(*sibling)) continue;
     try {
-      remove_leftover(path, *root, *sibling);
+      remove_leftover(*directory, *sibling);
     } catch (const std::exception& error) {
-      log_warning("training root " + dckpt::quoted(path.string()) +
+      log_warning("training root " + dckpt::quoted(root.display()) +
                   ": what a killed save left could not be removed: " + error.what());
     }
   }

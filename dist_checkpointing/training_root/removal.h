@@ -1,9 +1,8 @@
 #pragma once
 
-#include <filesystem>
 #include <string>
 
-#include "strategies/storage/storage.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
@@ -17,11 +16,11 @@ void delete_checkpoint(Storage& root, const std::string& name);
 /// brought back. The caller makes sure that no other Checkpointer works in the root. What saves
 /// outside of one (save(), convert) are doing there is safe as long as they run on this host. What
 /// cannot be removed is named in a warning.
-void remove_leftovers(const std::filesystem::path& root);
+void remove_leftovers(const Location& root);
 
-/// Removes what saves and conversions to `directory`/`name` have left beside it when their
+/// Removes what saves and conversions to `target` have left beside it when their
 /// processes of this host died, and says so in a warning. What processes of other hosts have made
 /// stays, and so does a replaced checkpoint whose successor never came, which is brought back.
-void remove_dead_attempts(const std::filesystem::path& directory, const std::string& name);
+void remove_dead_attempts(const Location& target);
 
 }  // namespace dckpt

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kSeparator = "://";
 
-/// "s3" of "s3://bucket" (RFC 3986: a letter, then letters, digits, '+', '-' and '.'); empty for a
-/// path without a scheme.
+}  // namespace
+
 std::string_view scheme_of(std::string_view text) {
   const std::string_view scheme = text.substr(0, std::min(text.find(kSeparator), text.size()));
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
@@ -23,8 +23,6 @@ std::string_view scheme_of(std::string_view text) {
                          is_letter(scheme.front()) && std::ranges::all_of(scheme, belongs);
   return is_scheme ? scheme : std::string_view{};
 }
-
-}  // namespace
 
 std::filesystem::path local_path(const std::filesystem::path& given) {
   const std::string text = given.string();

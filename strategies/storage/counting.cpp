@@ -117,6 +117,16 @@ class CountingStorage final : public ForwardingStorage {
     ++counters_->syncs;
   }
 
+  std::optional<FileInfo> stat_target(const std::string& name) const override {
+    auto info = storage_->stat_target(name);
+    ++counters_->lookups;
+    return info;
+  }
+
+  std::shared_ptr<Storage> subtree(const std::string& name) override {
+    return counting_storage(storage_->subtree(name), counters_);
+  }
+
  private:
   std::shared_ptr<StorageCounters> counters_;
 };

@@ -1,27 +1,19 @@
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 
-namespace dckpt {
+#include "mapping/base/file_descriptor.h"
+#include "strategies/storage/storage.h"
 
-/// A file that one holder has at a time: an advisory lock (flock), which the system releases when
-/// the holder's process ends, however it ends. Excludes other holders in this process too. A child
-/// process that was forked while it was held keeps it until it ends as well.
-class FileLock {
- public:
-  /// Creates the file if it is missing and takes the lock without waiting. Its content becomes
-  /// `owner`, which says for people who has it. Throws CheckpointError: (aborted) if it is taken,
-  /// with what the owner wrote; (unsupported) where the file system has no such locks;
-  /// (corrupt) if the path is a link or no regular file; (io).
-  FileLock(const std::filesystem::path& file, const std::string& owner);
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
+// Internal to the POSIX storage; not installed.
+namespace dckpt::posix {
 
- private:
-  int fd_;
-};
+/// Locks the file `entry` of an open directory, as Storage::lock says: an advisory lock (flock),
+/// which the system releases when the holder's process ends, however it ends. A child process that
+/// was forked while it was held keeps it until it ends as well. The file is created if it is
+/// missing, its content becomes `owner`, and it stays. `path` is its name for messages.
+std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& entry,
+                                       const std::string& path, const std::string& owner);
 
-}  // namespace dckpt
+}  // namespace dckpt::posix

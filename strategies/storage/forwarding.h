@@ -10,7 +10,8 @@
 
 namespace dckpt {
 
-/// Passes everything through to another storage: the base of decorators that change a part.
+/// Passes everything through to another storage: the base of decorators that change a part. Its
+/// subtrees are views of the decorator.
 class ForwardingStorage : public Storage {
  public:
   explicit ForwardingStorage(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {}
@@ -37,6 +38,16 @@ class ForwardingStorage : public Storage {
   void remove_all(const std::string& name) override { storage_->remove_all(name); }
   void sync_directory(const std::string& directory) override {
     storage_->sync_directory(directory);
+  }
+  std::string absolute(const std::string& name) const override { return storage_->absolute(name); }
+  std::optional<FileInfo> stat_target(const std::string& name) const override {
+    return storage_->stat_target(name);
+  }
+  std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
+    return storage_->lock(name, owner);
+  }
+  std::optional<std::uint64_t> available_space() const override {
+    return storage_->available_space();
   }
 
  protected:

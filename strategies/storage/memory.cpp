@@ -25,6 +25,23 @@ using NodePtr = std::shared_ptr<Node>;
 struct Tree {
   std::shared_mutex mutex;
   Node root{.directory = true};
+  std::map<std::string, std::string> owners{};  ///< of locks, by name
+};
+
+class MemoryLock final : public StorageLock {
+ public:
+  MemoryLock(std::shared_ptr<Tree> tree, std::string name)
+      : tree_(std::move(tree)), name_(std::move(name)) {}
+  MemoryLock(const MemoryLock&) = delete;
+  MemoryLock& operator=(const MemoryLock&) = delete;
+  ~MemoryLock() override {
+    const std::unique_lock lock(tree_->mutex);
+    tree_->owners.erase(name_);
+  }
+
+ private:
+  std::shared_ptr<Tree> tree_;
+  std::string name_;
 };
 
 class MemoryReadableFile final : public ReadableFile {
@@ -190,6 +207,18 @@ class MemoryStorage final : public Storage {
     const std::shared_lock lock(tree_->mutex);
     if (walk(components) == nullptr)
       fail("cannot make the directory durable: there is none", directory);
+  }
+
+  /// Between those who share this storage; nothing of it is in the tree.
+  std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
+    name_components(name);
+    const std::unique_lock lock(tree_->mutex);
+    const auto [holder, taken] = tree_->owners.try_emplace(name, owner);
+    if (!taken) {
+      throw CheckpointError(ErrorCode::kAborted, "it is locked by " + printable(holder->second),
+                            {.file = describe(name)});
+    }
+    return std::make_unique<MemoryLock>(tree_, name);
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "mapping/base/local_path.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/file_lock.h"
 #include "strategies/storage/posix_write.h"
 
 namespace dckpt {
@@ -68,11 +70,24 @@ std::vector<std::string> entry_names(Fd directory, const std::string& path) {
 class PosixStorage final : public Storage {
  public:
   explicit PosixStorage(const std::filesystem::path& root)
-      : root_(root.empty() ? "." : local_path(root)),
-        absolute_root_(std::filesystem::absolute(root_)) {}
+      : root_(local_path(root)),
+        absolute_root_(std::filesystem::absolute(root_.empty() ? "." : root_)) {}
+
+  /// The directory `name` of `above`.
+  PosixStorage(const PosixStorage& above, const std::string& name)
+      : root_(above.describe(name)), absolute_root_(above.absolute_root_ / name) {
+    name_components(name);
+  }
 
   std::string describe(const std::string& name) const override {
-    return name.empty() ? root_.string() : root_.string() + "/" + name;
+    const std::string root = root_.string();
+    if (root.empty()) return name.empty() ? "." : name;
+    return name.empty() ? root : root.ends_with('/') ? root + name : root + "/" + name;
+  }
+
+  std::string absolute(const std::string& name) const override {
+    const std::string path = (absolute_root_ / name).lexically_normal().string();
+    return path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
   }
 
   std::vector<FileInfo> list(const std::string& directory) const override {
@@ -213,6 +228,35 @@ class PosixStorage final : public Storage {
     const Fd fd = open_directory(directory, "cannot make the directory durable");
     if (::fsync(fd.get()) != 0)
       throw system_error("cannot make the directory durable (fsync)", errno, describe(directory));
+  }
+
+  std::optional<FileInfo> stat_target(const std::string& name) const override {
+    const Components components = directory_components(name);
+    struct stat status {};
+    if (::stat((absolute_root_ / name).c_str(), &status) == 0)
+      return file_info(std::string(components.empty() ? std::string_view() : components.back()),
+                       status);
+    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return std::nullopt;
+    throw system_error("cannot examine the file", errno, describe(name));
+  }
+
+  std::shared_ptr<Storage> subtree(const std::string& name) override {
+    return std::make_shared<PosixStorage>(*this, name);
+  }
+
+  std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
+    const Place place = find_parent(name, "cannot open the lock file");
+    return posix::lock_file(place.parent, place.last, describe(name), owner);
+  }
+
+  std::optional<std::uint64_t> available_space() const override {
+    std::filesystem::path directory = absolute_root_;  // or what there is of it
+    std::error_code ignored;
+    while (!std::filesystem::exists(directory, ignored) && directory.has_relative_path())
+      directory = directory.parent_path();
+    struct statvfs system {};
+    if (::statvfs(directory.c_str(), &system) != 0) return std::nullopt;
+    return std::uint64_t{system.f_bavail} * system.f_frsize;
   }
 
  private:

@@ -7,8 +7,8 @@
 
 namespace dckpt {
 
-/// Files below `root` of the local (or mounted) file system. The root itself may be a symlink and
-/// need not exist yet for writing.
+/// Files below `root` of the local (or mounted) file system, "" for the working directory. The root
+/// itself may be a symlink and need not exist yet for writing.
 std::shared_ptr<Storage> posix_storage(const std::filesystem::path& root);
 
 /// A single regular file anywhere; links are followed. Throws as Storage::open does, never blocks

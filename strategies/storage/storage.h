@@ -51,13 +51,21 @@ struct FileInfo {
   std::uint64_t size = 0;
 };
 
+/// A lock that is held as long as the object lives.
+class StorageLock {
+ public:
+  virtual ~StorageLock() = default;
+};
+
 /// A tree of files under one root. Names are relative, components separated by '/', never empty,
 /// ".", ".." or absolute: anything else throws CheckpointError (corrupt) before the system is
 /// asked. Safe to use from several threads.
-class Storage {
+class Storage : public std::enable_shared_from_this<Storage> {
  public:
   virtual ~Storage() = default;
   virtual std::string describe(const std::string& name) const = 0;  ///< the full path for messages
+  /// The same text in every process that means the same place. By default describe().
+  virtual std::string absolute(const std::string& name) const { return describe(name); }
 
   /// Entries of a directory in name order, "" for the root. Throws (io) if it cannot be listed.
   virtual std::vector<FileInfo> list(const std::string& directory) const = 0;
@@ -79,6 +87,23 @@ class Storage {
                                                          ///< fine if it is missing
   virtual void sync_directory(
       const std::string& directory) = 0;  ///< makes creations, renames and removals in it durable
+
+  // What not every storage has.
+
+  /// What is at `name` ("" for the root) after links are followed; empty if there is nothing, or a
+  /// link that leads nowhere. Throws (io). By default there are no links, and the root exists.
+  virtual std::optional<FileInfo> stat_target(const std::string& name) const;
+  /// The directory `name` as a storage of its own, which need not exist yet; a link to a directory
+  /// is followed. What is created in it first creates the directory, durably. By default a view of
+  /// this storage, which must be owned by a shared_ptr; `name` counts in the limits of names then.
+  virtual std::shared_ptr<Storage> subtree(const std::string& name);
+  /// Takes the lock `name` without waiting; it excludes other holders in this process too. `owner`
+  /// says for people who has it. Throws CheckpointError: (aborted) if it is taken, with
+  /// what its owner said; (unsupported) where there are no locks, as by default; (corrupt) if the
+  /// name stands for something else; (io).
+  virtual std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner);
+  /// Bytes that can still be written; empty where nobody knows, as by default.
+  virtual std::optional<std::uint64_t> available_space() const { return std::nullopt; }
 };
 
 }  // namespace dckpt

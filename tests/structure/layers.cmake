@@ -1,5 +1,6 @@
 # cmake -DROOT=<source> -P layers.cmake: every #include "…" points to the same floor or to one below,
-# and libtorch, CUDA and NCCL are named at the edge only.
+# libtorch, CUDA and NCCL are named at the edge only, and dist_checkpointing knows locations, not file
+# systems.
 cmake_minimum_required(VERSION 3.22)
 
 # A floor is a folder, or a single file without its suffix. It may include itself and what is listed;
@@ -73,6 +74,9 @@ foreach(top mapping configs strategies dist_checkpointing tools include)
       endif()
       if(line MATCHES "[<\"](nccl|cuda[a-z_]*)[.]h" AND NOT file MATCHES "${cuda_allowed}")
         list(APPEND problems "${file} includes CUDA or NCCL: ${line}")
+      endif()
+      if(line MATCHES "<filesystem>|storage/(posix|memory)" AND file MATCHES "^dist_checkpointing/")
+        list(APPEND problems "${file} goes past Location (strategies/storage/location.h): ${line}")
       endif()
       if(NOT line MATCHES "include[ \t]*\"([^\"]+)\"")
         continue()

@@ -40,6 +40,14 @@ class FaultyStorage final : public Storage {
 
   std::string describe(const std::string& name) const override { return storage_->describe(name); }
 
+  std::string absolute(const std::string& name) const override { return storage_->absolute(name); }
+  std::optional<std::uint64_t> available_space() const override {
+    return storage_->available_space();
+  }
+  std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
+    return plan_->run("lock", [&] { return storage_->lock(name, owner); });
+  }
+
   std::vector<FileInfo> list(const std::string& directory) const override {
     return plan_->run("list", [&] { return storage_->list(directory); });
   }

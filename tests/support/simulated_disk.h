@@ -35,6 +35,9 @@ class SimulatedDisk final : public Storage {
   }
 
   std::string describe(const std::string& name) const override { return current_->describe(name); }
+  std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
+    return current_->lock(name, owner);
+  }
   std::vector<FileInfo> list(const std::string& directory) const override {
     return current_->list(directory);
   }

@@ -16,7 +16,7 @@ std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
 }
 
 std::string CheckpointArgument::resolved() const {
-  return resolve_checkpoint(path, {.iteration = iteration}).string();
+  return resolve_checkpoint(path, {.iteration = iteration}).display();
 }
 
 void add_iteration(CLI::App& command, const std::string& option,

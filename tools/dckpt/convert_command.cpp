@@ -29,8 +29,8 @@ struct Options {
 
 Value to_json_value(const ConvertReport& report, bool dry_run) {
   ValueList remarks(report.remarks.begin(), report.remarks.end());
-  return Value::dict({{"source", report.source.string()},
-                      {"destination", report.destination.string()},
+  return Value::dict({{"source", report.source},
+                      {"destination", report.destination},
                       {"from", report.from},
                       {"to", report.to},
                       {"dry_run", dry_run},
@@ -48,8 +48,8 @@ Value to_json_value(const ConvertReport& report, bool dry_run) {
 
 void print_report(const ConvertReport& report, bool dry_run) {
   Table table({{""}, {""}}, "");
-  table.add({"from", shown(report.source.string()) + " (" + shown(report.from) + ")"});
-  table.add({"to", shown(report.destination.string()) + " (" + shown(report.to) + ")"});
+  table.add({"from", shown(report.source) + " (" + shown(report.from) + ")"});
+  table.add({"to", shown(report.destination) + " (" + shown(report.to) + ")"});
   table.add(
       {"content", grouped(report.tensors) + " tensors of " + human_bytes(report.bytes) + ", " +
                       grouped(report.objects) + " objects" +

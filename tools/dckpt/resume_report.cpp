@@ -1,20 +1,15 @@
 #include "tools/dckpt/resume_report.h"
 
-#include <filesystem>
-
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
-#include "mapping/base/local_path.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
 
 bool is_training_root(const std::string& path) {
-  namespace fs = std::filesystem;
-  const fs::path root = local_path(path);
-  std::error_code unreachable;
-  if (!fs::is_directory(root, unreachable)) return false;
-  return fs::exists(root / kTrackerFile, unreachable) || !list_iterations(root).empty();
+  const Location root = path;
+  if (!root.is_directory()) return false;
+  return (root / kTrackerFile).stat() || !list_iterations(root).empty();
 }
 
 LatestChoice resume_choice(const std::string& root) {

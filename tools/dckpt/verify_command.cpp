@@ -1,13 +1,11 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <filesystem>
 #include <unordered_map>
 
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
-#include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -145,8 +143,7 @@ int failed(const Verified& verified) {
 /// Every checkpoint of a training root, the oldest first.
 std::vector<CheckpointArgument> checkpoints_of(const std::string& root) {
   std::vector<CheckpointArgument> checkpoints;
-  std::error_code unreachable;
-  if (std::filesystem::is_directory(local_path(root) / kReleaseDirectory, unreachable))
+  if ((Location(root) / kReleaseDirectory).is_directory())
     checkpoints.push_back({root, IterationName::release()});
   for (const std::uint64_t iteration : list_iterations(root))
     checkpoints.push_back({root, iteration});

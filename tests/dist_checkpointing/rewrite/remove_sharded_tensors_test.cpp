@@ -202,7 +202,7 @@ TEST_F(RemoveShardedTensors, MarkersAreNotDeletedWhateverTheMetadataSay) {
   const auto forged = memory_storage();
   for (const auto& [name, content] : files)
     forged->create(name == data ? marker : name)->append(as_bytes(content));
-  const RemovedTensors removed = remove_sharded_tensors(forged, "optimizer");
+  const RemovedTensors removed = remove_sharded_tensors(Location(forged), "optimizer");
   EXPECT_THAT(removed.files, ElementsAre("optimizer__1_1.distcp"));
   EXPECT_TRUE(forged->stat(marker)) << "it is not named like a data file";
   EXPECT_GT(removed.bytes_kept, 0u);
@@ -272,7 +272,7 @@ TEST_P(RemoveSweep, ItIsTheOldOrTheNewCheckpointAtEveryFaultPoint) {
         std::make_shared<FaultyStorage>(simulated, Fault{std::get<0>(GetParam()), at});
     bool reported = false;
     try {
-      remove_sharded_tensors(faulty, "optimizer");
+      remove_sharded_tensors(Location(faulty), "optimizer");
     } catch (const CheckpointError&) {
       reported = true;
     }
@@ -288,7 +288,7 @@ TEST_P(RemoveSweep, ItIsTheOldOrTheNewCheckpointAtEveryFaultPoint) {
       seen.insert(state);
       EXPECT_THAT(state, reported ? AnyOf("old", "new") : AnyOf("new", "new"));
       try {
-        remove_sharded_tensors(storage, "optimizer");
+        remove_sharded_tensors(Location(storage), "optimizer");
       } catch (const CheckpointError& error) {
         EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument)
             << "nothing was left to be removed: " << error.what();

@@ -1,4 +1,4 @@
-#include "strategies/storage/file_lock.h"
+#include "strategies/storage/posix.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <optional>
+#include <memory>
 
 #include "tests/support/code_of.h"
 #include "tests/support/expect_error.h"
@@ -20,16 +20,18 @@ using ::testing::HasSubstr;
 class FileLocks : public ::testing::Test {
  protected:
   std::string code_of_locking() const {
-    return code_of([&] { const FileLock lock(file_, "the second"); });
+    return code_of([&] { lock("the second"); });
+  }
+  std::unique_ptr<StorageLock> lock(const std::string& owner) const {
+    return posix_storage(file_.parent_path())->lock(file_.filename(), owner);
   }
   TempDir directory_;
   std::filesystem::path file_ = directory_ / "lock";
 };
 
 TEST_F(FileLocks, HaveOneHolderWhoIsNamed) {
-  std::optional<FileLock> first(std::in_place, file_, "the \n first");
-  const CheckpointError error =
-      testing::error_of([&] { const FileLock second(file_, "the second"); });
+  std::unique_ptr<StorageLock> first = lock("the \n first");
+  const CheckpointError error = testing::error_of([&] { lock("the second"); });
   EXPECT_EQ(error.code(), ErrorCode::kAborted);
   EXPECT_THAT(error.what(), HasSubstr("locked by the \\n first"));
   first.reset();
@@ -42,7 +44,7 @@ TEST_F(FileLocks, AreFreeWhenTheProcessOfTheHolderIsKilled) {
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const FileLock lock(file_, "the child");
+    const auto held = lock("the child");
     [[maybe_unused]] const ssize_t told = write(ready[1], "x", 1);
     pause();
     _exit(0);

@@ -19,6 +19,7 @@ namespace dckpt {
 struct StorageWorld {
   std::string name;
   std::function<std::shared_ptr<Storage>()> make;  ///< a new, empty one
+  std::string above = {};  ///< the name of the root in another storage, which counts in names
 };
 
 inline void PrintTo(const StorageWorld& world, std::ostream* out) {
@@ -310,7 +311,9 @@ TEST_P(StorageConformance, NamesWorkUpToTheirLimitsAndNotBeyond) {
   storage_->remove_all(longest);
 
   std::string deep = "d";
-  for (std::size_t depth = 1; depth < kMaxNameDepth; ++depth) deep += "/d";
+  const std::string& above = GetParam().above;
+  for (std::size_t depth = directory_components(above).size() + 1; depth < kMaxNameDepth; ++depth)
+    deep += "/d";
   storage_->make_directory(deep);
   EXPECT_TRUE(storage_->stat(deep));
   EXPECT_EQ(code_of([&] { storage_->stat(deep + "/d"); }), "corrupt");
@@ -318,9 +321,11 @@ TEST_P(StorageConformance, NamesWorkUpToTheirLimitsAndNotBeyond) {
   EXPECT_FALSE(storage_->stat("d"));
 
   std::string huge = longest;
-  while (huge.size() + 1 + longest.size() <= kMaxNameBytes) huge += "/" + longest;
+  const std::size_t limit = kMaxNameBytes - (above.empty() ? 0 : above.size() + 1);
+  while (huge.size() + 1 + longest.size() <= limit) huge += "/" + longest;
   EXPECT_FALSE(storage_->stat(huge));
-  EXPECT_EQ(code_of([&] { storage_->stat(huge + "/y"); }), "corrupt");
+  const std::string beyond = huge + "/" + std::string(limit - huge.size(), 'y');
+  EXPECT_EQ(code_of([&] { storage_->stat(beyond); }), "corrupt");
   EXPECT_EQ(code_of([&] { storage_->stat(std::string(std::size_t{1} << 20, 'x')); }), "corrupt");
 }
 

@@ -1,0 +1,71 @@
+#include "dist_checkpointing/training_root/target.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "dist_checkpointing/tracker.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/contract/registry.h"
+#include "strategies/formats/dcp/megatron_json.h"
+
+namespace dckpt {
+
+namespace {
+
+bool looks_like_checkpoint(std::span<const FileInfo> entries) {
+  const auto is_part = [](const FileInfo& entry) {
+    return entry.name == kConfigFile || entry.name.ends_with(".distcp");
+  };
+  const std::span<const LoadStrategyEntry> strategies = load_strategies();
+  return std::any_of(entries.begin(), entries.end(), is_part) ||
+         std::any_of(strategies.begin(), strategies.end(), [&](const LoadStrategyEntry& strategy) {
+           return strategy.recognises && strategy.recognises(entries);
+         });
+}
+
+}  // namespace
+
+Location checked_target(const Location& target) {
+  if (target.name().empty()) {
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        dckpt::quoted(target.display()) + " is not a valid name for a new checkpoint directory");
+  }
+  if (target.name().size() > kMaxTargetNameBytes) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the name of the checkpoint to write has " +
+                              grouped(target.name().size()) + " bytes; at most " +
+                              grouped(kMaxTargetNameBytes) +
+                              " leave room for the hidden directory that it is written in",
+                          {.file = target.display()});
+  }
+  return target;
+}
+
+void check_replaceable(const Location& target) {
+  if (!target.is_directory()) return;
+  const std::shared_ptr<Storage> directory = target.directory();
+  const std::vector<std::uint64_t> iterations = list_iterations(target);
+  if (iterations.empty() && !directory->stat(kTrackerFile)) {
+    if (parse_iteration_directory(target.name())) return;  // whatever a save has left of it
+    const std::vector<FileInfo> entries = directory->list("");
+    if (entries.empty() || looks_like_checkpoint(entries)) return;
+    throw CheckpointError(
+        ErrorCode::kAlreadyExists,
+        "refusing to replace a directory that is no checkpoint (it holds " +
+            dckpt::quoted(entries.front().name) +
+            (entries.size() > 1 ? " and " + grouped(entries.size() - 1) + " more" : "") +
+            "): remove it first if it is not needed, or choose another name",
+        {.file = target.display()});
+  }
+  throw CheckpointError(
+      ErrorCode::kAlreadyExists,
+      "refusing to replace a training root (it has " + describe_iterations(iterations) +
+          "): a checkpoint goes into a directory in it, for example " +
+          dckpt::quoted(iteration_directory(iterations.empty() ? 0 : iterations.back())),
+      {.file = target.display()});
+}
+
+}  // namespace dckpt

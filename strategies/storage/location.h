@@ -1,0 +1,70 @@
+#pragma once
+
+#include <concepts>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// Where a checkpoint or a training root is: a name in a storage. What takes a Location takes a
+/// path, too, or "scheme://…" of a scheme that is registered.
+///
+///   load(state, "run/iter_0001000");
+///   load(state, Location(memory, "run") / "iter_0001000");
+///
+/// A cheap value; nothing needs to be there.
+class Location {
+ public:
+  /// Of the local file system, `file:///a/b` as well as /a/b, or of a registered scheme. Throws
+  /// CheckpointError: (unsupported) for an unknown scheme, which would name a local folder "s3:"
+  /// otherwise; (invalid argument) for "".
+  template <std::convertible_to<std::filesystem::path> Path>
+  Location(const Path& path) : Location(from_path(path)) {}
+
+  /// `name` may be a name in a directory, and is "" for the root of the storage.
+  explicit Location(std::shared_ptr<Storage> storage, const std::string& name = "");
+
+  /// The storage, and the name in its root: one component, or "" for the root itself.
+  const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
+  const std::string& name() const noexcept { return name_; }
+
+  /// This directory as a storage of its own, whether it is there yet or not; links are followed.
+  std::shared_ptr<Storage> directory() const;
+  /// In this directory.
+  Location operator/(const std::string& name) const;
+
+  /// What is there, links followed; empty if nothing is. Throws (io).
+  std::optional<FileInfo> stat() const { return storage_->stat_target(name_); }
+  bool is_directory() const;
+
+  std::string display() const { return storage_->describe(name_); }  ///< as the user spells it
+  /// The same text in every process that means the same place.
+  std::string absolute() const { return storage_->absolute(name_); }
+
+  /// Whether both have the same absolute name.
+  friend bool operator==(const Location& a, const Location& b) {
+    return a.absolute() == b.absolute();
+  }
+
+ private:
+  static Location from_path(const std::filesystem::path& path);
+
+  std::shared_ptr<Storage> storage_;
+  std::string name_;
+};
+
+/// Makes the location of "scheme://…", which it gets as it was written.
+using LocationFactory = std::function<Location(std::string_view url)>;
+
+/// From now on `scheme` is understood wherever a location is; one that is registered before is
+/// replaced. Throws CheckpointError (invalid argument) for what is no scheme, and for "file", which
+/// is built in. Safe to call from several threads.
+void register_scheme(std::string scheme, LocationFactory factory);
+
+}  // namespace dckpt
