@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <utility>
 
-#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/ranks_text.h"
+#include "mapping/base/wire.h"
 
 namespace dckpt {
 namespace {
@@ -19,69 +20,44 @@ constexpr std::size_t kMaxTextBytes = 4096;
 // Ranks quoted in the common message.
 constexpr std::size_t kMaxRanksQuoted = 3;
 
-// An error between ranks: code, then message, key, file (length + 1 and the text; 0 if there is
-// none), offset + 1, rank + 1 (0 if unknown).
+// An error between ranks: code, then message, key, file (1 and the text; 0 if there is none),
+// offset + 1, rank + 1 (0 if unknown).
 
-void append_text(Bytes& out, const std::optional<std::string>& text) {
-  const ByteView bytes =
-      text ? as_bytes(std::string_view(*text).substr(0, kMaxTextBytes)) : ByteView{};
-  append_le<std::uint32_t>(out, text ? static_cast<std::uint32_t>(bytes.size()) + 1 : 0);
-  out.insert(out.end(), bytes.begin(), bytes.end());
+void write_text(WireWriter& writer, const std::optional<std::string>& text) {
+  writer.number(text ? 1 : 0);
+  if (text) writer.text(std::string_view(*text).substr(0, kMaxTextBytes));
+}
+
+std::optional<std::string> read_text(WireReader& reader) {
+  return reader.number(1) == 0 ? std::nullopt : std::optional(reader.text());
 }
 
 Bytes encode(const CheckpointError& error) {
-  Bytes out;
-  append_le(out, static_cast<std::uint32_t>(error.code()));
-  append_text(out, error.message());
-  append_text(out, error.context().key);
-  append_text(out, error.context().file);
-  append_le<std::uint64_t>(out, error.context().offset ? *error.context().offset + 1 : 0);
-  append_le<std::uint64_t>(
-      out, error.context().rank ? static_cast<std::uint64_t>(*error.context().rank) + 1 : 0);
-  return out;
+  const ErrorContext& context = error.context();
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(static_cast<std::uint64_t>(error.code()));
+  write_text(writer, error.message());
+  write_text(writer, context.key);
+  write_text(writer, context.file);
+  writer.number(context.offset ? *context.offset + 1 : 0);
+  writer.number(
+      static_cast<std::uint64_t>(std::max<std::int64_t>(context.rank.value_or(-1), -1) + 1));
+  return bytes;
 }
 
-class Decoder {
- public:
-  explicit Decoder(ByteView bytes) : rest_(bytes) {}
-
-  template <typename T>
-  T number() {
-    return load_le<T>(take(sizeof(T)), 0);
-  }
-
-  std::optional<std::string> text() {
-    const auto length = number<std::uint32_t>();
-    if (length == 0) return std::nullopt;
-    return std::string(as_text(take(length - 1)));
-  }
-
- private:
-  ByteView take(std::size_t length) {
-    if (length > rest_.size())
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          "another rank sent a broken error report: do all ranks run the same build?");
-    const ByteView taken = rest_.first(length);
-    rest_ = rest_.subspan(length);
-    return taken;
-  }
-
-  ByteView rest_;
-};
-
 CheckpointError decode(ByteView bytes, std::optional<int> sender) {
-  Decoder decoder(bytes);
+  WireReader reader(bytes, "the error of another rank (do all ranks run the same build?)");
   // A code that this build does not know is (internal), the last one that it knows.
-  const auto code =
-      std::min(decoder.number<std::uint32_t>(), static_cast<std::uint32_t>(ErrorCode::kInternal));
-  const std::string message = decoder.text().value_or("");
+  const auto code = std::min(reader.number(), static_cast<std::uint64_t>(ErrorCode::kInternal));
+  const std::string message = read_text(reader).value_or("");
   ErrorContext context;
-  context.key = decoder.text();
-  context.file = decoder.text();
-  if (const auto offset = decoder.number<std::uint64_t>()) context.offset = offset - 1;
-  const auto rank = decoder.number<std::uint64_t>();
+  context.key = read_text(reader);
+  context.file = read_text(reader);
+  if (const std::uint64_t offset = reader.number()) context.offset = offset - 1;
+  const std::uint64_t rank = reader.number(std::numeric_limits<int>::max());
   context.rank = rank != 0 ? std::optional(static_cast<int>(rank - 1)) : sender;
+  reader.finish();
   return {static_cast<ErrorCode>(code), message, context};
 }
 

@@ -291,6 +291,21 @@ TEST_P(CommunicatorConformance, EveryCodeIsTheSameOnAllRanks) {
   });
 }
 
+TEST_P(CommunicatorConformance, AnErrorReportThatIsNoneIsCorrupt) {
+  on_ranks(2, [](Communicator& comm) {
+    if (comm.rank() == 0) {
+      comm.broadcast(as_bytes("no report"), 0);
+      return;
+    }
+    try {
+      decide(comm, [] {});
+      ADD_FAILURE() << "no error";
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, AgreeThrowsTheSameErrorEverywhere) {
   std::vector<std::string> messages(4);
   on_ranks(4, [&](Communicator& comm) {
