@@ -16,7 +16,7 @@
 namespace dckpt {
 namespace {
 
-/// The common state where it is an object among the others: every load takes it, none asks for it.
+/// The common state, if it is stored as an object: every load takes it, none requests it.
 const std::string kCommonState = "common_state";
 
 KeySet difference(const KeySet& keys, const KeySet& without) {
@@ -102,7 +102,7 @@ std::string advice(const KeySet& asked, const KeySet& stored) {
          yaml(rule->from) + ", to: " + yaml(rule->to) + "}]}";
 }
 
-/// A paragraph about what is stored otherwise than it is asked for; empty if nothing is.
+/// A paragraph about what is stored in another form than requested; empty if nothing is.
 std::string misfits_as_text(const AllRanks& ranks) {
   if (ranks.misfits.empty()) return "";
   return "the request does not fit what is stored" +

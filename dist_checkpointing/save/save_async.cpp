@@ -1,12 +1,12 @@
-// How a save goes on in the background.
+// How a background save runs.
 //
 //   trainer's thread            every rank agrees on the plan as in save_job.cpp (steps 1 and 2),
 //                               then that the background can start; the items are copied
 //   background thread           steps 3 and 4: writes the items from the copies, publishes; then
 //                               `published`
 //
-// The communicator is used by the trainer's thread until all ranks have agreed to start, then only
-// by the background thread, until it has ended.
+// The trainer's thread uses the communicator until all ranks have agreed to start; after that only
+// the background thread does, until it ends.
 
 #include "dist_checkpointing/save/save_async.h"
 

@@ -12,8 +12,8 @@
 //   .TRACKER.tmp-TOKEN  a tracker that was never renamed           remove
 //                       into place
 //
-// where N is the directory of an iteration. A token tells the process; what a living process of
-// this host has made stays. Deleting N is
+// where N is the directory of an iteration. A token identifies the process; leftovers of running
+// processes of this host stay. Deleting N is
 //
 //      step                                       a crash after it leaves
 //   1  rename N to D = `.N.deleting-TOKEN`        N, or D complete but hidden

@@ -29,8 +29,8 @@ std::string host_name() {
   return name;
 }
 
-/// When a process was started, in clock ticks since the host was; "0" if there is no such process,
-/// nobody knows, or it has ended and only waits for its parent to ask how.
+/// When a process was started, in clock ticks since the host's start; "0" if there is no such
+/// process, if this is unknown, or if it is a zombie.
 std::string start_of(const std::string& process) {
   // Places in /proc/PID/stat (see proc(5)), counted from behind the name in parentheses.
   constexpr std::size_t kState = 3 - 3, kThreads = 20 - 3, kStartTime = 22 - 3;

@@ -39,7 +39,7 @@ std::string amount(std::uint64_t done, std::uint64_t total) {
 
 }  // namespace
 
-/// The work in its own thread; whoever destroys it waits for it.
+/// The work in its own thread; destroying it waits for the work.
 class Heartbeat::Worker {
  public:
   explicit Worker(const std::function<void()>& work) {

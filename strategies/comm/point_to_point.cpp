@@ -174,8 +174,8 @@ class PointToPoint final : public Communicator {
                  " buffers, expected one for each of the " + std::to_string(size()) + " ranks");
   }
 
-  /// Starts the clock of one operation; after an error in it nobody knows which messages are still
-  /// under way.
+  /// Starts the clock of one operation; after an error in it, it is unknown which messages are
+  /// still under way.
   template <typename Body>
   std::invoke_result_t<Body> run(Operation operation, Body&& body) {
     if (failure_) {

@@ -1,19 +1,18 @@
 // Messages through shared memory.
 //
 // Each direction between two ranks has a channel: a ring of bytes in a memory file that the sender
-// makes. Before the first message the sender tells over the network where the memory file is to be
-// found, the receiver maps it and answers whether that worked; if not, this direction stays on the
-// network for good.
+// creates. Before the first message the sender announces the memory file over the network, and the
+// receiver maps it and reports whether that worked. If not, this direction stays on the network.
 //
 //   written   bytes put into the ring so far; only the sender changes it
 //   read      bytes taken out so far; only the receiver changes it
 //   state     of each side: for which rank it waits, and why it has given up. Who waits for a rank
 //             that waits itself says for whom, so all ranks name the one at fault.
 //
-// Each side keeps its own counter by itself as well, and checks the other's: it is another
-// process's memory. The file is sealed against shrinking before it is offered, so that reading it
-// cannot fail. Nobody blocks in the system while waiting: both sides look again, at growing
-// intervals, until the deadline, and now and then whether the other process is alive.
+// Each side also keeps a private copy of its own counter and checks the other's, which another
+// process can change. The file is sealed against shrinking before it is offered, so that reading it
+// cannot fail. Waiting never blocks in the kernel: both sides poll at growing intervals until the
+// deadline, and now and then check that the other process is alive.
 
 #include "strategies/comm/shared_memory.h"
 

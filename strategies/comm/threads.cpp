@@ -18,8 +18,7 @@ namespace {
 // Longer ones would overflow the clock.
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
-/// An error that only reports another rank's: that one is the better answer to the caller of
-/// run_ranks.
+/// An error that only reports another rank's failure; run_ranks prefers to report the original.
 class PeerFailure final : public CheckpointError {
  public:
   PeerFailure(const std::string& what, std::string obstacle, int rank)

@@ -77,8 +77,7 @@ class JointPlanning {
                            .wish = known_ != 0 ? ByteView() : ByteView(now_.wish)});
   }
 
-  /// Whether a plan can be for a checkpoint: the layouts' hashes may be the same by bad luck, or by
-  /// ill will.
+  /// Whether a plan fits a checkpoint: hashes of layouts may collide, by accident or by design.
   bool fits(const LoadDistribution& distribution) const {
     const auto is_sound = [&](const auto& piece) {
       if (piece.tensor >= metadata_.tensors.size()) return false;

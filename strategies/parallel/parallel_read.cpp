@@ -13,15 +13,15 @@
 //
 // Steps 1 to 4 are in joint_plan.cpp.
 //
-// A part goes straight into the destination of the rank that reads it and is sent from there. Where
-// ranks want short runs that lie between each other's, one of them reads all of it, a slab, into
-// memory of the round; in that round it copies its own parts out of the slab and packs the others,
-// each for one rank that wants it, the holder. With all_to_all the holder hands it on to the rest
-// in later rounds; with the other kinds all get it at once.
+// A part is read straight into the destination of its reader and sent from there. Where ranks need
+// short interleaved runs, one of them reads the whole region, a slab, into memory of the round. In
+// that round it copies its own parts out of the slab and packs the others, each for one rank that
+// needs it, the holder. With all_to_all the holder forwards it to the rest in later rounds; with
+// the other kinds all ranks get it at once.
 //
-// A rank thus holds its own destinations, the buffers of a round, and the slabs of the round that
-// is packed and of the one that is read: for each of these rounds at most half of what it may send
-// in one, or one chunk that can only be read as a whole. Local work lies between collectives in
+// A rank thus holds its own destinations, the buffers of a round, and the slabs of the round being
+// packed and of the round being read: for each of these at most half of what it may send in a
+// round, or one chunk that can only be read as a whole. Local work between collectives runs inside
 // agree().
 
 #include "strategies/parallel/parallel_read.h"

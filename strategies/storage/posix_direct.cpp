@@ -1,10 +1,10 @@
-// Writing past the page cache (O_DIRECT).
+// Writing without the page cache (O_DIRECT).
 //
-// What is appended is copied into one of two blocks. A full one is written by a thread of the file
-// while the other one fills, so that the disk is busy all the time, no copy lies in the page cache,
-// and nothing is left for fsync to wait for but the file's own entry. Only multiples of kAlignment
-// are written directly. What lies beyond the last one goes through the page cache when the file is
-// synced or closed, and stays in its block too, so that appending can go on.
+// Appended data is copied into one of two blocks. The file's thread writes a full block while the
+// other one fills, so the disk is always busy, no copy stays in the page cache, and fsync only has
+// to wait for the file's own entry. Only multiples of kAlignment are written directly. The
+// remainder goes through the page cache when the file is synced or closed, and also stays in its
+// block, so that appending can continue.
 
 #include <fcntl.h>
 
@@ -154,7 +154,7 @@ class DirectFile final : public WritableFile {
       iovec part{data + (at - offset), size - static_cast<std::size_t>(at - offset)};
       const int error = write_parts(fd_, {&part, 1}, at);
       if (error == 0) return;
-      // The file system wants it otherwise aligned, or took a part that ends in between.
+      // The file system requires a different alignment, or a short write left us unaligned.
       if (error != EINVAL || !set_direct(false))
         throw write_error(fd_, path_, offset + size - at, error, at);
     }

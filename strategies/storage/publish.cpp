@@ -46,8 +46,8 @@ std::string hidden_sibling(const std::string& name, const std::string& purpose,
   return join_name(parent_name(name), to_string(HiddenSibling{base_name(name), purpose, token}));
 }
 
-/// Whether there is a directory at `name` that has to make way. Throws if something is there that
-/// must stay.
+/// Whether there is a directory at `name` to be replaced. Throws if there is something that must
+/// not be.
 bool must_replace(const Storage& storage, const std::string& name, bool overwrite) {
   const std::optional<FileInfo> found = storage.stat(name);
   if (!found) return false;
@@ -76,7 +76,7 @@ void sync_tree(Storage& storage, const std::string& directory) {
   storage.sync_directory(directory);
 }
 
-/// Step 5 and the way back.
+/// Step 5 and undoing it.
 class Switch {
  public:
   Switch(Storage& storage, const std::string& name, const std::string& staging,

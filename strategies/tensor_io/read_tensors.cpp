@@ -6,10 +6,9 @@
 //     not the bytes.
 //   * Of a large chunk exactly the wanted ranges are read, straight into the destination where a
 //     run is long enough, through the staging buffer where many short runs lie close together.
-// Large items are split first, so that threads share them and progress moves.
+// Large items are split first, so that threads share them and progress advances.
 //
-// Every thread has an equal part of the staging memory, and there are only as many threads as it is
-// enough for.
+// Every thread gets an equal part of the staging memory, which also limits the number of threads.
 
 #include "strategies/tensor_io/read_tensors.h"
 
