@@ -121,8 +121,10 @@ TEST(GlooEnvironment, MissingAndMalformedVariablesAreNamed) {
 }
 
 TEST(GlooEnvironment, AStoreThatNobodyServesIsAnErrorWithinTheTimeout) {
-  EXPECT_THAT(error_in({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}),
-              HasSubstr("io: cannot connect the 1 processes of the job over '127.0.0.1' port 1: "));
+  EXPECT_THAT(
+      error_in({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}),
+      HasSubstr(
+          "unavailable: cannot connect the 1 processes of the job over '127.0.0.1' port 1: "));
 }
 
 /// Within the timeout, this rank must have started the store and left its sign in it.
