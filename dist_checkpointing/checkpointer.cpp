@@ -34,6 +34,7 @@
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
+#include "strategies/contract/registry.h"
 
 namespace dckpt {
 namespace {
@@ -170,7 +171,7 @@ void Checkpointer::require_descriptions(const StateDict& state) {
   });
   const std::array<std::int64_t, 2> flags{mine.sharded, mine.plain};
   const std::vector<std::int64_t> any = comm_.all_reduce(flags, ReduceOp::kMax);
-  if (any[0] != 0 || any[1] == 0 || policy_.save.compat == Compat::kDcp) return;
+  if (any[0] != 0 || any[1] == 0 || canonical(policy_.save).compat == Compat::kDcp) return;
   agree(comm_, "comparing the state with the latest checkpoint", [&] {
     if (comm_.rank() != 0) return;
     const auto latest = find_latest(root_);

@@ -24,13 +24,26 @@ std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage,
 }  // namespace
 
 std::vector<SaveStrategyEntry> builtin_save_strategies() {
-  return {{.name = "torch_dist",
-           .version = 1,
-           .about = "Megatron-Core's distributed checkpoints; with compat: dcp plain PyTorch DCP "
-                    "directories",
-           .capabilities =
-               {.flattened_form = true, .compat = true, .integrity = true, .separation_hint = true},
-           .make = make_torch_dist_save_strategy}};
+  std::vector<SaveStrategyEntry> entries;
+  entries.push_back({.name = "torch_dist",
+                     .version = 1,
+                     .about = "Megatron-Core's distributed checkpoints",
+                     .capabilities = {.flattened_form = true,
+                                      .compat = true,
+                                      .integrity = true,
+                                      .separation_hint = true},
+                     .conventions = kTorchDistConventions,
+                     .make = make_torch_dist_save_strategy,
+                     .measure = measure_torch_dist});
+  entries.push_back(
+      {.name = "dcp",
+       .version = 1,
+       .about = "plain PyTorch DCP directories",
+       .capabilities = {.common_state = false, .integrity = true, .separation_hint = true},
+       .conventions = kDcpConventions,
+       .make = make_torch_dist_save_strategy,
+       .measure = measure_torch_dist});
+  return entries;
 }
 
 std::vector<LoadStrategyEntry> builtin_load_strategies() {

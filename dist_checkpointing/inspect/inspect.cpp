@@ -46,7 +46,7 @@ TensorSummary summarize(const Metadata& metadata, const TensorMetadata& tensor, 
 
 void count_unused(const CheckpointReader& reader, std::vector<FileSummary>& files) {
   const CheckpointInfo& info = reader.info();
-  if (info.format != "torch_dist" && info.format != "dcp") return;
+  if (!info.conventions.records) return;
   const Metadata& metadata = reader.metadata();
   std::vector<std::uint64_t> used(metadata.files.size());
   const auto use = [&](const auto& place) { used[place.file] += place.length; };

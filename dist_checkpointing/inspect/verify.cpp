@@ -88,10 +88,9 @@ class Verifier {
     }
   }
 
-  /// In files of concatenated records (DCP) no two records share bytes. Other formats may store two
-  /// tensors in one place.
+  /// In files of records no two share bytes. Other formats may store two tensors in one place.
   void check_ranges_apart() {
-    if (reader_.info().format != "torch_dist" && reader_.info().format != "dcp") return;
+    if (!reader_.info().conventions.records) return;
     struct Range {
       Place place;
       const std::string* key;

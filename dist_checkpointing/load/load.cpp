@@ -77,7 +77,7 @@ void tell(const LoadReport& report, const Communicator& comm) {
 }
 
 bool is_plain_dcp(const CheckpointReader& reader, const Value& common) {
-  return reader.info().format == "dcp" && common.is_none();
+  return reader.info().conventions.keys_are_paths && common.is_none();
 }
 
 /// Options that would have to be ignored are an error: `useless` are the fields that differ from

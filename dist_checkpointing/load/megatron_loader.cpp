@@ -30,7 +30,7 @@ std::vector<Misfit> misfits_of(const LoadContext& load, const Value& sharded) {
     const auto stored = load.keys.tensor(tensor->key);
     if (stored)
       note(misfit_of(*tensor, load.reader.metadata().tensors[*stored], load.options,
-                     load.reader.info().format == "dcp"));
+                     load.reader.info().conventions.keys_are_paths));
     else if (load.keys.grids(tensor->key) != nullptr)
       note(Misfit{"asked for as a tensor, but stored as an object:", tensor->key});
   }

@@ -59,7 +59,8 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   }
   const TensorMetadata& tensor = reader_.metadata().tensors[*stored];
   const bool clip = shape_mismatch_allowed(shard, options_);
-  if (const auto misfit = misfit_of(shard, tensor, options_, reader_.info().format == "dcp")) {
+  if (const auto misfit =
+          misfit_of(shard, tensor, options_, reader_.info().conventions.keys_are_paths)) {
     problems_.add(to_string(*misfit));
     return nothing;
   }

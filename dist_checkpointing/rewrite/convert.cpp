@@ -29,14 +29,15 @@
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"
+#include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
-#include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/storage/counting.h"
 #include "strategies/storage/hashing.h"
+#include "strategies/storage/memory.h"
 #include "strategies/storage/publish.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/torch_dist/reader.h"
-#include "strategies/torch_dist/writer.h"
 
 namespace dckpt {
 namespace {
@@ -55,8 +56,8 @@ struct Contents {
   Metadata metadata;  ///< tensors and objects that are kept, under their names in the result
   std::vector<std::size_t> tensor_of;  ///< positions in the source
   std::vector<ObjectSource> object_of;
-  std::optional<Bytes> common_file;    ///< for Compat::kMegatron
-  std::optional<Bytes> common_object;  ///< for the others
+  std::optional<CommonState> common;   ///< if the target stores it beside the objects
+  std::optional<Bytes> common_object;  ///< if it is one of them there
 };
 
 class Conversion {
@@ -83,6 +84,9 @@ class Conversion {
     const ReshardOptions reshard{options_.ranks, options_.flattened};
     plans_ = plan_reshard(contents_.metadata, reshard);
     if (contents_.common_object) add_common_item();
+    check_capabilities();
+    if (plans_.size() > 1) save_.io.threads = 1;  // threads share the ranks, else a rank's files
+    strategy_ = make_save_strategy(save_);
     // Objects of one key can come from any format; chunks were checked in the source already.
     plan_ = plan_global_save(plans_, {.kind = PlannerKind::kDefault, .validate = false});
     describe();
@@ -103,45 +107,60 @@ class Conversion {
                             "the checkpoint has the format " + dckpt::quoted(report_.from) +
                                 ", but load.strategy asks for " + dckpt::quoted(options_.from));
     }
-    if (report_.from == "torch" && source_.is_directory()) {
+    if (reader_->info().conventions.per_rank) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
           "tensors of rank folders (mp_rank_*) cannot be converted: they would have to be joined "
-          "into the model's own tensors, which this version does not "
-          "do, and no Megatron finds the keys as they are; load and save the checkpoint with "
-          "Megatron, or take single tensors out with dckpt extract",
+          "into the model's own tensors, which this version does not do, and no Megatron finds the "
+          "keys as they are; load and save the checkpoint with Megatron, or take single tensors "
+          "out with dckpt extract",
           {.file = report_.source});
     }
-    report_.to = !options_.to.empty()               ? options_.to
-                 : !options_.compat                 ? report_.from
-                 : *options_.compat == Compat::kDcp ? "dcp"
-                                                    : "torch_dist";
-    if (report_.to != "torch_dist" && report_.to != "dcp") {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          "checkpoints can be written as 'torch_dist' or 'dcp', not as " +
-              dckpt::quoted(report_.to) +
-              (options_.to.empty() ? " (the source's format); name one of them" : ""));
-    }
-    compat_ = options_.compat.value_or(to_dcp() ? Compat::kDcp : Compat::kMegatron);
-    if ((compat_ == Compat::kDcp) != to_dcp()) {
+    save_.compat = options_.compat.value_or(save_.compat);
+    if (!options_.to.empty())
+      save_.strategy = {options_.to, options_.strategy_version, options_.strategy_options};
+    else if (!options_.compat)
+      save_.strategy.name = report_.from;
+    const std::string asked = save_.strategy.name;
+    require_writable(asked);
+    save_ = canonical(save_);
+    target_format_ = &find_save_strategy(save_.strategy.name, save_.strategy.version);
+    report_.to = target_format_->name;
+    if ((!options_.to.empty() && report_.to != asked) ||
+        (options_.compat && save_.compat != *options_.compat)) {
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
-          "the format " + dckpt::quoted(report_.to) + " and compat " +
-              dckpt::quoted(to_string(compat_)) + " contradict each other; " +
-              (to_dcp() ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
-                        : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core "
-                          "compat 'megatron' or 'megatron-0.19'"));
+          "the format " + dckpt::quoted(asked) + " and compat " +
+              dckpt::quoted(to_string(*options_.compat)) + " contradict each other; " +
+              (to_dcp() && report_.to == asked
+                   ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
+                   : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core "
+                     "compat 'megatron' or 'megatron-0.19'"));
     }
     if (to_dcp() && options_.flattened == FlattenedForm::kMegatron) {
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "only Megatron-Core reads its flattened form, and not from plain DCP; "
                             "leave flattened at 'boxes', or write 'torch_dist'");
     }
+    save_.flattened = options_.flattened;
+    save_.separation_hint = options_.separation_hint;
+    save_.integrity = options_.integrity || reader_->storage().stat(kIntegrityFile).has_value();
   }
 
-  bool to_dcp() const { return report_.to == "dcp"; }
-  bool from_dcp() const { return report_.from == "dcp"; }
+  /// The error says what there is, also where the source's own format cannot be written.
+  void require_writable(const std::string& format) const {
+    std::vector<std::string> names;
+    for (const SaveStrategyEntry& entry : save_strategies()) names.push_back(entry.name);
+    if (std::ranges::find(names, format) != names.end()) return;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "checkpoints can be written as " + quoted_list(names, names.size()) + ", not as " +
+            dckpt::quoted(format) +
+            (options_.to.empty() ? " (the source's format); name one of them" : ""));
+  }
+
+  bool to_dcp() const { return target_format_->conventions.keys_are_paths; }
+  bool from_dcp() const { return reader_->info().conventions.keys_are_paths; }
   int read_threads() const { return options_.read_threads.value_or(options_.io.threads); }
 
   /// The common state of the result, none if it has none; the source's is decoded once.
@@ -254,8 +273,8 @@ class Conversion {
   }
 
   void reformulate() {
-    const std::size_t changed =
-        reformulate_optimizer_state(contents_.metadata, common(), report_.from == "zarr");
+    const std::size_t changed = reformulate_optimizer_state(
+        contents_.metadata, common(), reader_->info().conventions.fragments_lost);
     if (changed > 0)
       report_.remarks.push_back(
           grouped(changed) +
@@ -283,35 +302,49 @@ class Conversion {
   void collect_common() {
     if (!to_dcp() && from_dcp()) move_plain_objects();
     if (to_dcp() && !from_dcp()) restore_plain_objects();
-    const bool as_file = compat_ == Compat::kMegatron;
+    const bool as_object = to_dcp() || save_.compat == Compat::kMegatron019;
     const CheckpointInfo& info = reader_->info();
-    if (!own_common_ && as_file && info.common_file) {
-      contents_.common_file = carried(*info.common_file, {});
+    if (!own_common_ && !as_object && info.common_file) {
+      contents_.common.emplace(common(), carried(*info.common_file, {}));
       return;
     }
-    if (!own_common_ && !as_file && info.common_place && to_dcp() == from_dcp()) {
+    if (!own_common_ && as_object && info.common_place && to_dcp() == from_dcp()) {
       contents_.common_object =
           carried(reader_->metadata().files[info.common_place->file], info.common_place);
       return;
     }
     if (common().is_none() && to_dcp()) return;
     const Value common = this->common().is_none() ? Value::dict() : this->common();
-    if (as_file) {
-      contents_.common_file = save_torch_file(common);
-      if (info.common_place)
-        report_.remarks.push_back(
-            "the common state moved from an object into common.pt, which every Megatron reads");
-    } else {
+    if (as_object) {
       contents_.common_object = stored_object(common);
       if (info.common_file)
         report_.remarks.push_back("the common state moved from common.pt into the object " +
                                   std::string(kCommonStateKey));
+      return;
     }
+    contents_.common.emplace(common);
+    if (info.common_place)
+      report_.remarks.push_back(
+          "the common state moved from an object into common.pt, which every Megatron reads");
   }
 
-  /// Megatron stores a list with the object in it, plain DCP the object itself.
+  /// What the target would have to leave out.
+  void check_capabilities() const {
+    const Capabilities& can = target_format_->capabilities;
+    const auto refuse = [&](const std::string& what) {
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "the format " + dckpt::quoted(report_.to) + " does not store " + what);
+    };
+    if (!can.objects && !contents_.metadata.objects.empty())
+      refuse("objects; leave them out, the first is " +
+             dckpt::quoted(contents_.metadata.objects.front().key));
+    if (!can.common_state && contents_.common && contents_.common->value().size() > 0)
+      refuse("values that are not sharded, and the source has a common state");
+  }
+
   Bytes stored_object(const Value& value) const {
-    return save_torch_file(to_dcp() ? value : Value::list({value}));
+    return save_torch_file(target_format_->conventions.objects_in_lists ? Value::list({value})
+                                                                        : value);
   }
 
   /// The bytes of a torch file, or of a record in a data file, as they are.
@@ -437,28 +470,46 @@ class Conversion {
       report_.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) +
                                 " flattened tensors became ordinary ones of their original shapes");
     }
-    for (std::string& sentence : describe_readers(
-             {report_.to, contents_.common_file.has_value(), plan_.metadata, common()}))
+    for (std::string& sentence :
+         describe_readers({report_.to, contents_.common.has_value(), plan_.metadata, common()}))
       report_.remarks.push_back(std::move(sentence));
   }
 
-  /// How many files there will be, how large, and whether they fit.
+  /// How many files there will be, how large, and whether they fit. A format that cannot tell has
+  /// the bytes of what is stored, at least.
   void measure() {
+    if (target_format_->measure) {
+      std::vector<WrittenItems> written;
+      for (std::size_t rank = 0; rank < plans_.size(); ++rank)
+        written.push_back(target_format_->measure(save_, static_cast<int>(rank), plan_of(rank)));
+      for (const WrittenItems& of_rank : written) {
+        for (const Place& place : of_rank.places) report_.disk_bytes += place.length;
+        report_.files += of_rank.files.size();
+      }
+      place(written);
+      const auto counters = std::make_shared<StorageCounters>();
+      strategy_->write_metadata(*counting_storage(memory_storage(), counters), "", plan_.metadata,
+                                nullptr);
+      report_.disk_bytes += counters->bytes_written;
+    } else {
+      report_.disk_bytes = report_.bytes;
+      for (const ObjectMetadata& object : contents_.metadata.objects)
+        report_.disk_bytes += object.place.length;
+    }
+    if (contents_.common) report_.disk_bytes += contents_.common->archive().size();
+    require_space();
+  }
+
+  SavePlan plan_of(std::size_t rank) const { return final_plan(plans_[rank], plan_.items[rank]); }
+
+  void place(std::vector<WrittenItems>& written) {
     std::vector<std::vector<Place>> places;
     std::vector<std::vector<std::string>> files;
-    for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
-      WrittenItems written =
-          measure_data_files(static_cast<int>(rank), final_plan(plans_[rank], plan_.items[rank]),
-                             options_.io, options_.separation_hint);
-      for (const Place& place : written.places) report_.disk_bytes += place.length;
-      report_.files += written.files.size();
-      places.push_back(std::move(written.places));
-      files.push_back(std::move(written.files));
+    for (WrittenItems& of_rank : written) {
+      places.push_back(std::move(of_rank.places));
+      files.push_back(std::move(of_rank.files));
     }
-    if (contents_.common_file) report_.disk_bytes += contents_.common_file->size();
     set_places(plan_, places, files);
-    report_.disk_bytes += write_dcp_metadata(plan_.metadata).size();
-    require_space();
   }
 
   /// What publishing would find only at the end.
@@ -549,25 +600,27 @@ class Conversion {
   void share_memory() {
     constexpr std::uint64_t kWriteBuffer = std::uint64_t{1} << 20;
     constexpr std::uint64_t kDirectBlocks = std::uint64_t{8} << 20;
-    io_ = options_.io;
-    io_.threads = std::max(io_.threads, 1);
-    if (io_.engine == IoEngine::kAuto &&
-        options_.max_memory / static_cast<std::uint64_t>(io_.threads) < 2 * kDirectBlocks)
-      io_.engine = IoEngine::kBuffered;
+    WriteOptions& io = save_.io;
+    io = options_.io;
+    io.threads = std::max(io.threads, 1);
+    if (io.engine == IoEngine::kAuto &&
+        options_.max_memory / static_cast<std::uint64_t>(io.threads) < 2 * kDirectBlocks)
+      io.engine = IoEngine::kBuffered;
     const std::uint64_t buffers =
-        kWriteBuffer + (io_.engine == IoEngine::kBuffered ? 0 : kDirectBlocks);
+        kWriteBuffer + (io.engine == IoEngine::kBuffered ? 0 : kDirectBlocks);
     const std::uint64_t least = buffers + 2 * kSmallestPiece;
     if (options_.max_memory < least) {
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "a conversion takes at least " + human_bytes(least) +
                                 " of memory, got a limit of " + human_bytes(options_.max_memory));
     }
-    io_.threads = static_cast<int>(std::min<std::uint64_t>(
-        options_.max_memory / least, static_cast<std::uint64_t>(io_.threads)));
-    piece_ = std::min((options_.max_memory / static_cast<std::uint64_t>(io_.threads) - buffers) / 2,
+    io.threads = static_cast<int>(std::min<std::uint64_t>(options_.max_memory / least,
+                                                          static_cast<std::uint64_t>(io.threads)));
+    piece_ = std::min((options_.max_memory / static_cast<std::uint64_t>(io.threads) - buffers) / 2,
                       kLargestPiece);
-    staging_ = std::clamp(options_.staging / static_cast<std::uint64_t>(io_.threads),
-                          kSmallestPiece, piece_);
+    staging_ = std::clamp(options_.staging / static_cast<std::uint64_t>(io.threads), kSmallestPiece,
+                          piece_);
+    threads_ = io.threads;
   }
 
   /// Feeds the writer from the source, a piece at a time.
@@ -621,9 +674,7 @@ class Conversion {
   void write() {
     std::shared_ptr<Storage> storage = target_.storage();
     const auto digests = std::make_shared<FileDigests>();
-    const bool integrity =
-        options_.integrity || reader_->storage().stat(kIntegrityFile).has_value();
-    if (integrity) storage = hashing_storage(storage, digests);
+    if (save_.integrity) storage = hashing_storage(storage, digests);
     if (options_.overwrite) check_replaceable(target_);
     remove_dead_attempts(target_);
     Publication publication =
@@ -633,22 +684,14 @@ class Conversion {
     for (const ObjectMetadata& object : contents_.metadata.objects) total += object.place.length;
     Source source(*this, total);
 
-    std::vector<std::vector<Place>> places(plans_.size());
-    std::vector<std::vector<std::string>> files(plans_.size());
-    WriteOptions io = io_;
-    io.threads = plans_.size() > 1
-                     ? 1
-                     : io.threads;  // threads share the ranks, or else the files of the only one
-    parallel_for(plans_.size(), io_.threads, [&](std::size_t rank) {
-      WrittenItems written = write_data_files(
-          *storage, publication.staging(), static_cast<int>(rank),
-          final_plan(plans_[rank], plan_.items[rank]), source, io, options_.separation_hint);
-      places[rank] = std::move(written.places);
-      files[rank] = std::move(written.files);
+    std::vector<WrittenItems> written(plans_.size());
+    parallel_for(plans_.size(), threads_, [&](std::size_t rank) {
+      written[rank] = strategy_->write_data(*storage, publication.staging(), static_cast<int>(rank),
+                                            plan_of(rank), source);
     });
     if (options_.check_source) check_rest();
     if (manifest_) manifest_->finish(read_threads());
-    set_places(plan_, places, files);
+    place(written);
     Metadata& metadata = plan_.metadata;
     restore_order(metadata.tensors, contents_.metadata.tensors);
     restore_order(metadata.objects, contents_.metadata.objects);
@@ -658,12 +701,9 @@ class Conversion {
     metadata.version = contents_.metadata.version;
     report_.files = metadata.files.size();
 
-    CheckpointMarkers markers;
-    markers.compat = compat_;
-    markers.common_file = std::move(contents_.common_file);
-    markers.fsync = options_.io.fsync;
-    write_markers(*storage, publication.staging(), metadata, markers);
-    if (integrity)
+    strategy_->write_metadata(*storage, publication.staging(), metadata,
+                              contents_.common ? &*contents_.common : nullptr);
+    if (save_.integrity)
       write_manifest(*storage, publication.staging(), digests->in(publication.staging()),
                      options_.io.fsync);
     go_on_unless_stopped();
@@ -691,10 +731,12 @@ class Conversion {
   const Location source_;
   std::unique_ptr<CheckpointReader> reader_;
   RecordChecks checks_{reader_->metadata()};
-  WriteOptions io_;
+  SaveOptions save_;  ///< what the target's strategy is made with
+  const SaveStrategyEntry* target_format_ = nullptr;
+  std::unique_ptr<SaveStrategy> strategy_;
+  int threads_ = 1;            ///< ranks that are written at the same time
   std::uint64_t piece_ = 0;    ///< bytes of a tensor that a writer holds
   std::uint64_t staging_ = 0;  ///< bytes that reading it may take
-  Compat compat_ = Compat::kMegatron;
   Contents contents_;
   std::optional<ManifestCheck> manifest_;  ///< of the source, if it is compared
   std::optional<Value> common_;

@@ -16,8 +16,11 @@ namespace dckpt {
 
 struct ConvertOptions {
   std::string from{};  ///< the format that the source must have; empty: any
-  /// "torch_dist" or "dcp"; empty: what `compat` says, or else the format of the source.
+  /// A save strategy of the registry ("torch_dist", "dcp", one's own); empty: what `compat` says,
+  /// or else the format of the source.
   std::string to{};
+  std::optional<int> strategy_version{};  ///< of `to`; empty: the newest
+  YamlNode strategy_options{};            ///< of `to`, as in save.backend.options of a policy
   /// For torch_dist: kMegatron (empty: this one) or kMegatron019; for dcp: kDcp. Contradictions are
   /// refused.
   std::optional<Compat> compat{};

@@ -7,25 +7,10 @@
 #include "strategies/contract/registry.h"
 
 namespace dckpt {
-namespace {
-
-void check_strategy(const StrategyName& strategy) {
-  find_save_strategy(strategy.name, strategy.version);
-  if (strategy.name != "torch_dist") {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        "save.strategy: conversions write with strategy 'torch_dist' only, not with " +
-            dckpt::quoted(strategy.name));
-  }
-  refuse_options(strategy);
-}
-
-}  // namespace
-
 PolicyForConversion policy_for_conversion(const Policy& policy) {
   const SaveOptions& save = policy.save;
   const LoadOptions& load = policy.load;
-  check_strategy(save.strategy);
+  find_save_strategy(save.strategy.name, save.strategy.version);
 
   const Policy usual;
   ProblemList refused;
@@ -50,6 +35,12 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
   ConvertOptions& options = result.options;
   options.from = load.strategy == "auto" ? "" : load.strategy;
   options.compat = save.compat;
+  if (save.strategy != usual.save.strategy) {
+    options.to = save.strategy.name;
+    options.strategy_version = save.strategy.version;
+    options.strategy_options = save.strategy.options;
+    if (save.compat == usual.save.compat) options.compat.reset();
+  }
   options.flattened = save.flattened;
   options.rename = load.rename;
   options.check_source = load.verify != Verify::kNone;

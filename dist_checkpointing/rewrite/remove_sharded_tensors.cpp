@@ -246,11 +246,11 @@ class Removal {
 RemovedTensors remove_sharded_tensors(const Location& location, std::string_view key_prefix,
                                       const RemoveOptions& options) try {
   const Location checkpoint = resolve_checkpoint(location, {.iteration = options.iteration});
-  const std::string format = open_checkpoint(checkpoint)->info().format;
-  if (format != "torch_dist" && format != "dcp") {
+  const CheckpointInfo info = open_checkpoint(checkpoint)->info();
+  if (!info.conventions.records) {
     throw CheckpointError(ErrorCode::kUnsupported,
                           "keys can be removed from torch_dist and dcp checkpoints, not from " +
-                              format + "; 'dckpt convert --exclude' makes a copy without them",
+                              info.format + "; 'dckpt convert --exclude' makes a copy without them",
                           {.file = checkpoint.display()});
   }
   if (options.stop.stop_requested())

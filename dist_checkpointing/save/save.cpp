@@ -2,11 +2,13 @@
 
 #include "dist_checkpointing/save/save_job.h"
 #include "mapping/base/error_boundary.h"
+#include "strategies/contract/registry.h"
 #include "strategies/tensor_io/state_source.h"
 
 namespace dckpt {
 
-SavePlanner make_planner(const SaveOptions& options) {
+SavePlanner make_planner(const SaveOptions& given) {
+  const SaveOptions options = canonical(given);
   PlannerOptions planner = options.planner;
   planner.kind = planner_kind(options);
   return SavePlanner(planner, options.parallel.enabled);

@@ -226,7 +226,7 @@ StateDict prepared(StateDict state, const SaveHooks& hooks) {
 
 SaveJob::SaveJob(const Location& location, SaveOptions options, Communicator& comm,
                  SavePlanner& planner, const SaveHooks& hooks)
-    : options_(std::move(options)),
+    : options_(canonical(std::move(options))),
       comm_(comm),
       planner_(planner),
       hooks_(hooks),
@@ -386,8 +386,9 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   metadata.storage_meta = StorageMeta{target_.absolute(), random_id()};
   const auto counters = std::make_shared<StorageCounters>();
   const std::shared_ptr<Storage> storage = metered_storage(counters);
-  strategy_->write_metadata(*storage, staging_, metadata,
-                            described_.common ? &*described_.common : nullptr);
+  std::optional<CommonState> common;
+  if (described_.common) common.emplace(std::move(*described_.common));
+  strategy_->write_metadata(*storage, staging_, metadata, common ? &*common : nullptr);
   if (digests_) {
     digests.merge(this->digests());
     write_manifest(*storage, staging_, digests, options_.io.fsync);

@@ -36,8 +36,7 @@ std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) 
 /// Megatron writes metadata.json last, and a directory without it could pass for a plain DCP one;
 /// but those have no common state.
 bool lacks_config(const CheckpointReader& reader) {
-  return reader.info().format == "dcp" &&
-         (reader.info().common_place || reader.storage().stat(kCommonFile));
+  return reader.info().conventions.keys_are_paths && reader.info().common_place;
 }
 
 /// About the checkpoint itself: it could not be looked at, or not soundly.

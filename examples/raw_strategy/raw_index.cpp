@@ -85,7 +85,7 @@ class Decoder {
 
 }  // namespace
 
-dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::Value* common) {
+dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::CommonState* common) {
   dckpt::Bytes bytes;
   dckpt::WireWriter writer(bytes);
   writer.text(kMagic);
@@ -108,7 +108,7 @@ dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::Value* common)
     writer.text(object.key);
     write_place(writer, object.place);
   }
-  const dckpt::Bytes pickled = common != nullptr ? dckpt::save_torch_file(*common) : dckpt::Bytes();
+  const dckpt::Bytes pickled = common != nullptr ? common->archive() : dckpt::Bytes();
   writer.text(dckpt::as_text(pickled));
   return bytes;
 }

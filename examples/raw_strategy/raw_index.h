@@ -22,7 +22,7 @@ struct Index {
   dckpt::Bytes common;
 };
 
-dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::Value* common);
+dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::CommonState* common);
 
 /// Throws CheckpointError (corrupt) for anything that encode() does not produce, whatever the bytes
 /// are. `name` stands for the file in messages.

@@ -45,7 +45,8 @@ class Saver final : public dckpt::SaveStrategy {
   }
 
   void write_metadata(dckpt::Storage& storage, const std::string& directory,
-                      const dckpt::Metadata& metadata, const dckpt::Value* common) const override {
+                      const dckpt::Metadata& metadata,
+                      const dckpt::CommonState* common) const override {
     const auto file = storage.create(inside(directory, kIndexFile));
     file->append(encode(metadata, common));
     if (sync_) file->sync();

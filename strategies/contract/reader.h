@@ -10,6 +10,7 @@
 #include "mapping/base/hash.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
+#include "strategies/contract/conventions.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
@@ -33,6 +34,7 @@ struct CheckpointInfo {
       common_file{};  ///< torch file that holds the common state, if it is a file of its own
   std::optional<Place>
       common_place{};  ///< the torch record that holds it, if it lies in a data file
+  Conventions conventions{};
   std::vector<std::string> index_files{};  ///< that were read to know what is stored, beside data
                                            ///< files and `common_file`
 };

@@ -126,7 +126,26 @@ const LoadStrategyEntry& find_load_strategy(const std::string& name, std::option
   return find(registry().load, "reads", name, version);
 }
 
-std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& options) {
+SaveOptions canonical(SaveOptions options) {
+  const auto find_entry = [](const auto& name) {
+    const auto found = std::ranges::find(registry().save, name, &SaveStrategyEntry::name);
+    return found == registry().save.end() ? nullptr : &*found;
+  };
+  const SaveStrategyEntry* entry = find_entry(options.strategy.name);
+  if (entry == nullptr) return options;
+  if (entry->capabilities.compat) {
+    if (const SaveStrategyEntry* const own = find_entry(to_string(options.compat))) {
+      entry = own;
+      options.strategy = {.name = own->name};
+    }
+  }
+  if (entry->conventions.keys_are_paths && options.compat == SaveOptions{}.compat)
+    options.compat = Compat::kDcp;
+  return options;
+}
+
+std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& given) {
+  const SaveOptions options = canonical(given);
   const SaveStrategyEntry& entry =
       find_save_strategy(options.strategy.name, options.strategy.version);
   const Capabilities& can = entry.capabilities;
@@ -139,8 +158,8 @@ std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& options) {
   };
   require(can.flattened_form || options.flattened == FlattenedForm::kBoxes,
           "it stores flattened tensors as boxes only (flattened: boxes)");
-  require(can.compat || options.compat == Compat::kMegatron,
-          "it has one form only; leave out compat");
+  const Compat only = entry.conventions.keys_are_paths ? Compat::kDcp : Compat::kMegatron;
+  require(can.compat || options.compat == only, "it has one form only; leave out compat");
   require(can.integrity || !options.integrity, "it writes no integrity manifest (integrity: none)");
   require(can.separation_hint || options.separation_hint.empty(),
           "it keeps no keys in files of their own; leave out separation_hint");

@@ -9,6 +9,7 @@
 
 #include "configs/options.h"
 #include "strategies/contract/capabilities.h"
+#include "strategies/contract/conventions.h"
 #include "strategies/contract/reader.h"
 #include "strategies/contract/save_strategy.h"
 
@@ -24,9 +25,13 @@ struct SaveStrategyEntry {
   int version = 1;
   std::string about;  ///< one line
   Capabilities capabilities{};
+  Conventions conventions{};
   /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options:
   /// read_options() turns them into a struct and reports what does not fit.
   std::function<std::unique_ptr<SaveStrategy>(const SaveOptions& options)> make{};
+  /// What write_data() would return for a rank's plan; `nbytes` of an object is about what it will
+  /// have. Empty: nobody can tell before it is written.
+  std::function<WrittenItems(const SaveOptions& options, int rank, const SavePlan& plan)> measure{};
 };
 
 /// What an opening strategy may be told.
@@ -65,6 +70,11 @@ const SaveStrategyEntry& find_save_strategy(const std::string& name,
                                             std::optional<int> version = std::nullopt);
 const LoadStrategyEntry& find_load_strategy(const std::string& name,
                                             std::optional<int> version = std::nullopt);
+
+/// The same with strategy and compat in agreement: some readers are served by a strategy of their
+/// own (`compat: dcp` of torch_dist is the strategy dcp, which has no other). What cannot be is
+/// left to make_save_strategy().
+SaveOptions canonical(SaveOptions options);
 
 /// The strategy that `options` name. Throws CheckpointError (unsupported) if there is none, or if
 /// it cannot do what the options ask for.

@@ -6,7 +6,7 @@
 
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/save_plan.h"
-#include "mapping/state/value.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
@@ -48,10 +48,10 @@ class SaveStrategy {
                                   const SavePlan& plan, ItemSource& source) const = 0;
 
   /// Called on one rank after the data of all are written: adds what a reader needs to find them.
-  /// `common` is the common state as a dict; null if the checkpoint has none. What tells a complete
+  /// `common`: null if the checkpoint has none. What tells a complete
   /// checkpoint from an incomplete one is written last.
   virtual void write_metadata(Storage& storage, const std::string& directory,
-                              const Metadata& metadata, const Value* common) const = 0;
+                              const Metadata& metadata, const CommonState* common) const = 0;
 };
 
 }  // namespace dckpt

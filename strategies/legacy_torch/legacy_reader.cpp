@@ -101,7 +101,12 @@ class LegacyReader final : public CheckpointReader {
   LegacyReader(std::shared_ptr<const Storage> storage, const std::vector<SourceFile>& files,
                std::string producer)
       : storage_(std::move(storage)),
-        info_{.format = "torch", .producer = std::move(producer)},
+        info_{.format = "torch",
+              .producer = std::move(producer),
+              .conventions = {.per_rank = std::ranges::any_of(files,
+                                                              [](const SourceFile& file) {
+                                                                return file.of_rank.has_value();
+                                                              })}},
         checked_(files.size()) {
     std::set<std::string> keys;
     for (const SourceFile& file : files) add(file, keys);

@@ -64,7 +64,8 @@ void StagedSource::finish() {
 
 StagedSource::Staged StagedSource::staged() const {
   const std::lock_guard lock(mutex_);
-  return staged_;
+  if (staged_.bytes > 0) return staged_;
+  return {.time = std::chrono::steady_clock::now() - begin_};  // the writer was first everywhere
 }
 
 void StagedSource::copy_all() {

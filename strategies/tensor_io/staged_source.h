@@ -39,7 +39,8 @@ class StagedSource final : public ItemSource {
   /// The writer has ended, well or not: nothing will be asked for any more.
   void finish();
 
-  /// Bytes copied so far, and how long that took, counted from the construction.
+  /// Bytes copied so far, and how long that took, counted from the construction; more than no time
+  /// also where nothing was copied, since the writer was first.
   struct Staged {
     std::uint64_t bytes = 0;
     std::chrono::duration<double> time{0};

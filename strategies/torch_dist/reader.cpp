@@ -53,7 +53,7 @@ class TorchDistReader : public CheckpointReader {
     read_config();
     read_metadata();
     if (options.recover_flattened_shapes && !metadata_.has_mcore_data &&
-        info_.format == "torch_dist")
+        !info_.conventions.keys_are_paths)
       recover_flattened_shapes(metadata_);
     find_common();
     info_.producer = guess_producer();
@@ -97,7 +97,7 @@ class TorchDistReader : public CheckpointReader {
   Value decode_object(std::size_t object, ByteView stored) const override {
     const ObjectMetadata& entry = metadata_.objects[object];
     const Value value = decode(entry, stored);
-    return info_.format == "torch_dist" ? unwrap(value) : value;
+    return info_.conventions.objects_in_lists ? unwrap(value) : value;
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
@@ -120,6 +120,7 @@ class TorchDistReader : public CheckpointReader {
     const auto entry = storage_->stat(kConfigFile);
     if (!entry) {
       info_.format = "dcp";
+      info_.conventions = kDcpConventions;
       if (storage_->stat(kCommonFile)) throw_without_config();
       return;
     }
@@ -136,6 +137,7 @@ class TorchDistReader : public CheckpointReader {
     check_common_backend(config, file->name());
     info_.index_files.emplace_back(kConfigFile);
     info_.format = "torch_dist";
+    info_.conventions = kTorchDistConventions;
     info_.version = config.sharded_backend_version;
     expects_common_file_ = config.common_backend.has_value();
   }
@@ -174,7 +176,7 @@ class TorchDistReader : public CheckpointReader {
 
   void find_common() {
     const auto entry = storage_->stat(kCommonFile);
-    if (entry && info_.format == "torch_dist") {
+    if (entry && !info_.conventions.keys_are_paths) {
       info_.common_file = kCommonFile;
       return;
     }
@@ -195,7 +197,7 @@ class TorchDistReader : public CheckpointReader {
   }
 
   std::string guess_producer() const {
-    if (info_.format == "dcp") return "PyTorch DCP";
+    if (info_.conventions.keys_are_paths) return "PyTorch DCP";
     if (!info_.common_file) return "Megatron-Core 0.19 or newer";
     if (metadata_.has_mcore_data) return "Megatron-Core 0.8 to 0.15";
     return "Megatron-Core up to 0.18";

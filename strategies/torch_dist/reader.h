@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "strategies/contract/conventions.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {
@@ -11,6 +12,10 @@ inline constexpr const char* kMetadataFile = ".metadata";
 inline constexpr const char* kCommonFile = "common.pt";
 /// Where Megatron from 0.19 on keeps the common state.
 inline constexpr const char* kCommonStateKey = "common_state/shard_0_1";
+
+inline constexpr Conventions kTorchDistConventions{.records = true};
+inline constexpr Conventions kDcpConventions{
+    .keys_are_paths = true, .objects_in_lists = false, .records = true};
 
 struct TorchDistReadOptions {
   /// A reformulated flattened tensor whose metadata have lost the original shape gets it from the

@@ -1,7 +1,6 @@
 #include "strategies/torch_dist/save_strategy.h"
 
 #include "configs/strategy_options.h"
-#include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/torch_dist/writer.h"
 
 namespace dckpt {
@@ -18,9 +17,9 @@ class TorchDistSaveStrategy final : public SaveStrategy {
   }
 
   void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const Value* common) const override {
+                      const CommonState* common) const override {
     CheckpointMarkers markers{.compat = options_.compat, .fsync = options_.io.fsync};
-    if (common != nullptr) markers.common_file = save_torch_file(*common);
+    if (common != nullptr) markers.common_file = common->archive();
     write_markers(storage, directory, metadata, markers);
   }
 
@@ -33,6 +32,10 @@ class TorchDistSaveStrategy final : public SaveStrategy {
 std::unique_ptr<SaveStrategy> make_torch_dist_save_strategy(const SaveOptions& options) {
   refuse_options(options.strategy);
   return std::make_unique<TorchDistSaveStrategy>(options);
+}
+
+WrittenItems measure_torch_dist(const SaveOptions& options, int rank, const SavePlan& plan) {
+  return measure_data_files(rank, plan, options.io, options.separation_hint);
 }
 
 }  // namespace dckpt

@@ -11,4 +11,7 @@ namespace dckpt {
 /// its own: SaveOptions says all.
 std::unique_ptr<SaveStrategy> make_torch_dist_save_strategy(const SaveOptions& options);
 
+/// What write_data() of it would return.
+WrittenItems measure_torch_dist(const SaveOptions& options, int rank, const SavePlan& plan);
+
 }  // namespace dckpt

@@ -275,7 +275,8 @@ class ZarrReader final : public CheckpointReader {
   CheckpointInfo info_{.format = "zarr",
                        .version = 1,
                        .producer = "Megatron-Core up to 0.15",
-                       .common_file = kCommonFile};
+                       .common_file = kCommonFile,
+                       .conventions = {.objects_in_lists = false, .fragments_lost = true}};
   Metadata metadata_;
   std::vector<ZarrArray> arrays_;
 };

@@ -2,12 +2,15 @@
 
 #include "tests/dist_checkpointing/save_load.h"
 
+#include "configs/policy.h"
+#include "configs/policy_schema.h"
 #include "dist_checkpointing/open.h"
 
 namespace dckpt {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 
 TEST_F(SaveLoad, APlainDcpDirectoryKeepsTheNestingOfTheStateDict) {
   StateDict state;
@@ -27,6 +30,23 @@ TEST_F(SaveLoad, APlainDcpDirectoryKeepsTheNestingOfTheStateDict) {
   EXPECT_TRUE(equal(loaded["model"]["w"].as_tensor(), arange({3, 2})));
   EXPECT_TRUE(equal(loaded["model"]["blocks"].items()[1].at("b").as_tensor(), arange({5})));
   EXPECT_EQ(loaded["step"], Value(12));
+}
+
+TEST_F(SaveLoad, APlainDcpDirectoryIsAStrategyOfItsOwnToo) {
+  StateDict state = Value::dict({{"w", arange({3, 2})}, {"step", 12}});
+  save(state, checkpoint(), {.strategy = {.name = "dcp"}});
+  EXPECT_EQ(open_checkpoint(checkpoint())->info().format, "dcp");
+  StateDict loaded = Value::dict({{"w", untouched({3, 2})}, {"step", 0}});
+  load(loaded, checkpoint());
+  EXPECT_TRUE(equal(loaded["w"].as_tensor(), arange({3, 2})));
+  EXPECT_EQ(loaded["step"], Value(12));
+  EXPECT_TRUE(check_policy("version: 1\nsave: {strategy: dcp, planner: {kind: default}}\n")
+                  .problems.empty());
+  EXPECT_THAT(error_of([&] {
+                save(state, checkpoint("other"),
+                     {.strategy = {.name = "dcp"}, .compat = Compat::kMegatron019});
+              }),
+              HasSubstr("it has one form only; leave out compat"));
 }
 
 TEST_F(SaveLoad, APlainDcpDirectoryKnowsThePlacesOfWhatOnlyOneRankHas) {

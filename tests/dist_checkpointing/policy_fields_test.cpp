@@ -152,7 +152,7 @@ class PolicyFields : public ::testing::Test {
                                                 : save(state, target, policy.save, comm, planner);
           if (comm.rank() != 0) continue;
           report += saved.engine + saved.why_planned + (saved.plan_cached ? "cached" : "") +
-                    (saved.stage.bytes > 0 ? "staged" : "");
+                    (saved.stage.seconds > 0 ? "staged" : "");
         }
       });
     } catch (const CheckpointError& error) {

@@ -81,9 +81,10 @@ TEST(ToolConfig, AStrategyThatTheToolDoesNotKnowIsReportedWithThoseItKnows) {
   const PolicyFile policy("version: 1\nsave: {strategy: torch_dits}\nload: {strategy: zar}\n");
   const ToolRun run = run_tool({"config", "check", policy.text()});
   EXPECT_EQ(run.exit_code, 6);
-  EXPECT_THAT(run.out,
-              HasSubstr(":2:18: save.strategy: no strategy saves with backend 'torch_dits'; there "
-                        "are: 'torch_dist version 1' (did you mean 'torch_dist'?)"));
+  EXPECT_THAT(
+      run.out,
+      HasSubstr(":2:18: save.strategy: no strategy saves with backend 'torch_dits'; there "
+                "are: 'torch_dist version 1', 'dcp version 1' (did you mean 'torch_dist'?)"));
   EXPECT_THAT(run.out, HasSubstr(":3:18: load.strategy: no strategy reads backend 'zar'"));
   const PolicyFile long_form("version: 1\nsave:\n  backend: {name: torch_dist, version: 7}\n");
   EXPECT_THAT(

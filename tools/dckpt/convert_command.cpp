@@ -76,7 +76,11 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   const ConvertOptions& given = options.convert;
   // A policy that says nothing about its readers leaves the format to --to.
   if (!given.to.empty() && merged.compat == SaveOptions{}.compat) merged.compat.reset();
-  merged.to = given.to;
+  if (!given.to.empty() && given.to != merged.to) {
+    merged.to = given.to;
+    merged.strategy_version = {};
+    merged.strategy_options = {};
+  }
   merged.ranks = given.ranks;
   merged.keys = given.keys;
   merged.iteration = given.iteration;

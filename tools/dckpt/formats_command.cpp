@@ -48,7 +48,6 @@ std::vector<std::pair<std::string, Row>> rows() {
     if (known.about.empty()) known.about = strategy.about;
     add_versions(known, {&strategy.version, 1});
   }
-  row("dcp").writes = true;  // torch_dist's plain form
   return rows;
 }
 

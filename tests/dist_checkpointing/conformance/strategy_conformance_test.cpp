@@ -6,13 +6,18 @@
 #include <fstream>
 
 #include "configs/policy.h"
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/save/save.h"
 #include "examples/raw_strategy/raw_index.h"
 #include "examples/raw_strategy/raw_strategy.h"
 #include "strategies/contract/registry.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -63,11 +68,11 @@ class Mistaken final : public SaveStrategy {
   }
 
   void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const Value* common) const override {
+                      const CommonState* common) const override {
     Metadata changed = metadata;
     if (mistake_ == Mistake::kForgetsATensor && !changed.tensors.empty())
       changed.tensors.pop_back();
-    const Value none = Value::dict();
+    const CommonState none(Value::dict());
     inner_->write_metadata(storage, directory, changed,
                            mistake_ == Mistake::kForgetsTheCommonState ? &none : common);
   }
@@ -126,6 +131,24 @@ TEST_F(StrategyConformance, WhatAStrategyDoesNotStoreIsRefused) {
   EXPECT_THAT(error_of([&] { save(state, directory_ / "checkpoint", options); }).what(),
               HasSubstr("does not store objects"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "checkpoint"));
+}
+
+TEST_F(StrategyConformance, ARegisteredFormatIsConvertedToAndFromLikeABuiltInOne) {
+  raw::register_strategy();
+  const std::filesystem::path source = testing::golden("mcore-0.16-synthetic");
+  const auto raw = directory_ / "raw";
+  const ConvertReport dry = convert(source, raw, {.to = "raw", .ranks = 3, .dry_run = true});
+  const ConvertReport report = convert(source, raw, {.to = "raw", .ranks = 3});
+  EXPECT_EQ(report.to, "raw");
+  EXPECT_EQ(report.files, 3u);
+  EXPECT_GT(dry.disk_bytes, 0u) << "though nothing tells how many files there will be";
+  EXPECT_TRUE(verify(*open_checkpoint(raw), {.deep = true}).ok());
+  convert(raw, directory_ / "back", {.to = "torch_dist"});
+  for (const auto& result : {raw, directory_ / "back"})
+    EXPECT_THAT(diff(*open_checkpoint(source), *open_checkpoint(result)).differences, IsEmpty());
+  const CheckpointError other = error_of(
+      [&] { convert(source, directory_ / "no", {.to = "raw", .compat = Compat::kMegatron019}); });
+  EXPECT_THAT(other.what(), HasSubstr("it has one form only; leave out compat"));
 }
 
 TEST_F(StrategyConformance, RubbishInTheIndexOfTheExampleIsAnError) {

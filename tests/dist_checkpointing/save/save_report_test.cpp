@@ -40,7 +40,7 @@ class SlowStrategy final : public SaveStrategy {
     return inner_->write_data(storage, directory, rank, plan, rank == kSlowRank ? slow : source);
   }
   void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const Value* common) const override {
+                      const CommonState* common) const override {
     inner_->write_metadata(storage, directory, metadata, common);
   }
 

@@ -27,7 +27,8 @@ class Dummy final : public SaveStrategy {
                           ItemSource&) const override {
     return {};
   }
-  void write_metadata(Storage&, const std::string&, const Metadata&, const Value*) const override {}
+  void write_metadata(Storage&, const std::string&, const Metadata&,
+                      const CommonState*) const override {}
   const DummyOptions options;
 };
 
@@ -82,9 +83,10 @@ TEST_F(StrategyRegistry, AnEntryOfTheSameNameAndVersionIsReplaced) {
 TEST_F(StrategyRegistry, AnErrorListsWhatExistsAndSuggests) {
   const CheckpointError error = error_of([] { find_save_strategy("torch_dits"); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), AllOf(HasSubstr("no strategy saves with backend 'torch_dits'; there "
-                                               "are: 'torch_dist version 1', 'dummy version 1'"),
-                                     HasSubstr("(did you mean 'torch_dist'?)")));
+  EXPECT_THAT(error.message(),
+              AllOf(HasSubstr("no strategy saves with backend 'torch_dits'; there "
+                              "are: 'torch_dist version 1', 'dcp version 1', 'dummy version 1'"),
+                    HasSubstr("(did you mean 'torch_dist'?)")));
   EXPECT_THAT(error_of([] { find_save_strategy("dummy", 7); }).message(),
               HasSubstr("no strategy saves with backend 'dummy' version 7; there are:"));
   EXPECT_THAT(error_of([] { find_load_strategy("tensorstore"); }).message(),
