@@ -64,7 +64,7 @@ class Conversion {
  public:
   Conversion(const Location& source, const Location& destination, const ConvertOptions& options)
       : options_(options),
-        target_(checked_target(destination)),
+        target_(destination),
         source_(resolve_checkpoint(source, {.iteration = options.iteration})),
         reader_(open_checkpoint(source, {.iteration = options.iteration})) {
     report_.source = source_.display();
@@ -755,6 +755,7 @@ ConvertReport convert(const Location& source, const Location& destination,
                           "the number of ranks must be between 1 and " + grouped(kMaxRanks) +
                               ", got " + std::to_string(*options.ranks));
   }
+  require_target_name(destination);
   return Conversion(source, destination, options).run();
 } catch (...) {
   throw_checkpoint_error();

@@ -232,7 +232,7 @@ SaveJob::SaveJob(const Location& location, SaveOptions options, Communicator& co
       hooks_(hooks),
       heartbeat_(comm,
                  {.timeout = options_.timeout, .cancel = hooks.cancel, .progress = hooks.progress}),
-      target_(checked_target(location)) {
+      target_(location) {
   if (options_.integrity) digests_ = std::make_shared<FileDigests>();
 }
 
@@ -327,6 +327,7 @@ void SaveJob::require_same_call() {
 }
 
 void SaveJob::describe(const StateDict& state) {
+  require_target_name(target_);
   strategy_ = make_save_strategy(options_);
   described_ = describe_state(prepared(state, hooks_), options_, comm_.rank());
   check_contents(described_, find_save_strategy(options_.strategy.name, options_.strategy.version));

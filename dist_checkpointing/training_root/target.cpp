@@ -27,7 +27,7 @@ bool looks_like_checkpoint(std::span<const FileInfo> entries) {
 
 }  // namespace
 
-Location checked_target(const Location& target) {
+void require_target_name(const Location& target) {
   if (target.name().empty()) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
@@ -41,7 +41,6 @@ Location checked_target(const Location& target) {
                               " leave room for the hidden directory that it is written in",
                           {.file = target.display()});
   }
-  return target;
 }
 
 void check_replaceable(const Location& target) {

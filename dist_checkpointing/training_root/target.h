@@ -8,9 +8,9 @@ namespace dckpt {
 /// name, too, whatever the host is called.
 inline constexpr std::size_t kMaxTargetNameBytes = 140;
 
-/// The same location. Throws CheckpointError (invalid argument) if it is no directory that could be
-/// made anew (the root of a storage, "/"), or has a name that is too long.
-Location checked_target(const Location& target);
+/// Throws CheckpointError (invalid argument) if the location is no directory that could be made
+/// anew (the root of a storage, "/"), or has a name that is too long.
+void require_target_name(const Location& target);
 
 /// Throws CheckpointError (already exists) if a directory is there that is neither empty nor a
 /// checkpoint, whole or interrupted, nor named like an iteration: what is replaced is removed with

@@ -61,6 +61,10 @@ TEST_F(SaveLoad, RanksThatWereGivenDifferentThingsAreNamedOnAllRanks) {
   expect_on_all("cannot save: the ranks were given different directories", [&](Communicator& comm) {
     save(state_of(comm.rank()), checkpoint(comm.rank() == 2 ? "other" : "checkpoint"), {}, comm);
   });
+  expect_on_all("cannot save: the ranks were given different directories", [&](Communicator& comm) {
+    save(state_of(comm.rank()), checkpoint(comm.rank() == 1 ? std::string(200, 'x') : "checkpoint"),
+         {}, comm);
+  });
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
 
   save_on(3, state_of);
