@@ -88,8 +88,8 @@ struct WriteOptions {
   int threads = 2;  ///< per process that writes
   int files_per_rank = 1;
   bool fsync = true;  ///< make files durable before the checkpoint is published
-  bool checksums =
-      true;  ///< CRC-32 of every payload in its zip record; without, records say "not computed"
+  /// CRC-32 of every payload in its zip record; without, records say "not computed".
+  bool checksums = true;
   bool page_aligned = false;  ///< payloads start at multiples of 4096 bytes (a little larger,
                               ///< faster to map and to read directly)
 
@@ -104,8 +104,8 @@ struct SaveOptions {
                              ///< takes `mcore` as `default`), the others `mcore`
   ParallelSaveOptions parallel{};
   AsyncOptions async{};
-  bool overwrite =
-      false;  ///< replace an existing checkpoint of that name (atomically); else that is an error
+  /// Replace an existing checkpoint of that name (atomically); else that is an error.
+  bool overwrite = false;
   bool integrity = false;  ///< write integrity.json with a SHA-256 per file
   /// Tensors and objects whose keys begin with it go to data files of their own, named
   /// "{hint}__{rank}_{number}.distcp", so that remove_sharded_tensors() can delete them as files.
@@ -198,8 +198,8 @@ inline constexpr EnumNames<Verify, 3> kVerifyNames{
     {{Verify::kNone, "none"}, {Verify::kCrc, "crc"}, {Verify::kSha256, "sha256"}}};
 
 struct LoadOptions {
-  std::string strategy =
-      "auto";  ///< of the registry; "auto" is the one that recognises the checkpoint
+  /// Of the registry; "auto" is the one that recognises the checkpoint.
+  std::string strategy = "auto";
   Strict strict = Strict::kAssumeOkUnexpected;
   bool allow_partial_load = false;  ///< of plain DCP directories: leaves that are not stored keep
                                     ///< their values, whatever `strict` says

@@ -61,8 +61,8 @@ inline constexpr std::size_t kMaxPolicyDepth = 8;
 struct PolicyText {
   std::string name;  ///< for messages
   std::string yaml;
-  std::filesystem::path
-      folder;  ///< of the file; empty for the working directory, or a shipped policy
+  /// Of the file; empty for the working directory, or a shipped policy.
+  std::filesystem::path folder;
 };
 
 /// What Policy::find reads; a relative file stands in `folder`. Throws CheckpointError: io if the

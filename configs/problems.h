@@ -17,9 +17,9 @@ struct TextPlace {
 struct ConfigProblem {
   TextPlace place{};
   std::string message{};
-  ErrorCode code =
-      ErrorCode::kInvalidArgument;  ///< or kUnsupported: sound, but this version cannot do it
-  std::string file{};               ///< that it is in, if not the one that is being checked
+  /// Or kUnsupported: sound, but this version cannot do it.
+  ErrorCode code = ErrorCode::kInvalidArgument;
+  std::string file{};  ///< that it is in, if not the one that is being checked
 };
 
 using ConfigProblems = std::vector<ConfigProblem>;

@@ -10,8 +10,8 @@ namespace dckpt {
 /// Something that every rank must be given alike.
 struct SharedArgument {
   std::string what;  ///< in messages, plural: "iterations"
-  std::string
-      text;  ///< its value; of one with several lines, messages show the first line that differs
+  /// Its value; of one with several lines, messages show the first line that differs.
+  std::string text;
 };
 
 /// Throws CheckpointError (invalid argument) on all ranks if they were given different things:

@@ -18,8 +18,8 @@ struct ElementDifferences {
   Shape first{};               ///< index of the first one in C order
   std::string first_a{};       ///< its values, as to_string(Element)
   std::string first_b{};
-  std::optional<double>
-      max_abs{};  ///< largest |a − b| among them; empty if none of them is a pair of finite numbers
+  /// Largest |a − b| among them; empty if none of them is a pair of finite numbers.
+  std::optional<double> max_abs{};
 };
 
 struct Difference {

@@ -55,15 +55,15 @@ struct CheckpointSummary {
   CheckpointInfo info;
   std::vector<TensorSummary> tensors;
   std::vector<ObjectSummary> objects;
-  std::vector<FileSummary>
-      files;           ///< every regular file below the checkpoint, whether or not it belongs to it
-  Value common;        ///< none if the format has no common state
-  GroupTotal weights;  ///< tensors that are not optimizer state
+  /// Every regular file below the checkpoint, whether or not it belongs to it.
+  std::vector<FileSummary> files;
+  Value common;          ///< none if the format has no common state
+  GroupTotal weights;    ///< tensors that are not optimizer state
   GroupTotal optimizer;  ///< tensors whose key says that they are (is_optimizer_key)
   GroupTotal object_total;
   bool has_optimizer = false;  ///< any key says that it is optimizer state, chosen or not
-  std::vector<std::string>
-      readers;  ///< who loads the model and who resumes the optimizer: describe_readers
+  /// Who loads the model and who resumes the optimizer: describe_readers.
+  std::vector<std::string> readers;
 };
 
 struct InspectOptions {

@@ -28,8 +28,8 @@ struct VerifyReport {
   std::size_t chunks = 0;
   std::size_t objects = 0;
   std::uint64_t bytes = 0;  ///< stored bytes of chunks and objects
-  std::size_t chunks_without_checksum =
-      0;  ///< deep: nothing was recorded that their bytes could be compared with
+  /// Deep: nothing was recorded that their bytes could be compared with.
+  std::size_t chunks_without_checksum = 0;
   std::size_t objects_without_checksum = 0;
   std::size_t manifest_files = 0;  ///< listed in integrity.json; deep: compared with it
 

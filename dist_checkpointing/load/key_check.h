@@ -26,8 +26,8 @@ bool checks_missing(Strict strict) noexcept;
 /// What a rank asks for.
 struct Asked {
   KeySet keys{};
-  std::vector<Misfit>
-      misfits{};  ///< of what is stored, but otherwise; their keys need not be among `keys`
+  /// Of what is stored, but otherwise; their keys need not be among `keys`.
+  std::vector<Misfit> misfits{};
 };
 
 /// The keys of all ranks. Collective; nothing is exchanged but one number if no rank has any.

@@ -23,8 +23,8 @@ struct ReshardedObject {
 };
 
 struct LoadReport {
-  std::vector<std::string>
-      missing;  ///< stored, but asked for by no rank (when the strict mode reports them)
+  /// Stored, but asked for by no rank (when the strict mode reports them).
+  std::vector<std::string> missing;
   std::vector<std::string> unexpected;  ///< asked for by this rank, but not stored (when the strict
                                         ///< mode reports them): left as it was
   std::vector<std::string> kept;  ///< paths of plain values of this rank's state for which the

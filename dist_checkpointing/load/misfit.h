@@ -14,8 +14,8 @@ namespace dckpt {
 
 /// Something that is stored, but not as it is asked for. Reads "WHAT 'KEY': ADVICE".
 struct Misfit {
-  std::string
-      what;  ///< "dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key"
+  /// "dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key".
+  std::string what;
   std::string key;
   std::string advice{};
 };

@@ -12,9 +12,9 @@ namespace dckpt {
 /// one nearest to it: the last row goes on, as Megatron pads the vocabulary with
 /// DIST_CKPT_PAD_REPLICATE.
 struct Replication {
-  Tensor
-      tensor;   ///< the destination, or a whole local tensor of which the destination takes a range
-  Shape sizes;  ///< its extents in the space of its box: with prepended axes
+  /// The destination, or a whole local tensor of which the destination takes a range.
+  Tensor tensor;
+  Shape sizes;    ///< its extents in the space of its box: with prepended axes
   Shape strides;  ///< in elements
   Shape filled;   ///< the part from its origin that is read; at least 1 along each axis
   struct Range {

@@ -38,8 +38,8 @@ struct ConvertOptions {
   /// integrity.json, where the source has one: damage would get fresh, valid checksums otherwise.
   /// Nothing is published unless all agree.
   bool check_source = true;
-  bool verify_integrity =
-      false;  ///< the source must have an integrity.json, and all of its files must be as it says
+  /// The source must have an integrity.json, and all of its files must be as it says.
+  bool verify_integrity = false;
   bool dry_run = false;  ///< plan and report, write nothing
   bool overwrite = false;
   std::uint64_t max_memory =
@@ -47,8 +47,8 @@ struct ConvertOptions {
       << 20;  ///< for tensor bytes in flight; fewer threads write where it is little
   std::string separation_hint{};  ///< see SaveOptions
   bool integrity = false;         ///< write integrity.json; also done when the source has one
-  std::optional<IterationName>
-      iteration{};  ///< of a source that is a training root, instead of the latest
+  /// Of a source that is a training root, instead of the latest.
+  std::optional<IterationName> iteration{};
   WriteOptions io{};
   /// Threads that check the source; empty: as many as write.
   std::optional<int> read_threads{};
@@ -71,12 +71,12 @@ struct ConvertReport {
   std::uint64_t chunks_after = 0;
   std::uint64_t bytes = 0;  ///< tensor payload
   std::uint64_t files = 0;  ///< data files of the result, also of a dry run
-  std::uint64_t disk_bytes =
-      0;  ///< of these files and common.pt; of a dry run, about what they will have
+  /// Of these files and common.pt; of a dry run, about what they will have.
+  std::uint64_t disk_bytes = 0;
   std::uint64_t left_out = 0;  ///< tensors and objects that the globs left out
   int ranks = 0;
-  std::vector<std::string>
-      remarks;  ///< for people: what changed its form and why, and who loads the result
+  /// For people: what changed its form and why, and who loads the result.
+  std::vector<std::string> remarks;
 };
 
 /// The largest number of ranks a checkpoint is cut for.

@@ -15,8 +15,8 @@ namespace dckpt {
 struct RemoveOptions {
   bool dry_run = false;                      ///< report, change nothing
   std::optional<IterationName> iteration{};  ///< under a training root, instead of the latest
-  std::stop_token
-      stop{};  ///< asks to give up; heeded until the first change, which is followed by the others
+  /// Asks to give up; heeded until the first change, which is followed by the others.
+  std::stop_token stop{};
 };
 
 /// What was removed, or would be.

@@ -20,8 +20,8 @@ namespace {
 /// share the work), and how.
 struct Writers {
   bool replicas = false;
-  bool list_objects =
-      true;  ///< Megatron stores a list with the object in it, DCP the object itself
+  /// Megatron stores a list with the object in it, DCP the object itself.
+  bool list_objects = true;
   bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
 };
 

@@ -19,8 +19,8 @@ struct DescribedState {
   std::vector<LocalShard> shards;
   std::vector<Tensor> tensors;      ///< by TensorShard::source
   std::vector<Bytes> object_bytes;  ///< by ObjectShard::source
-  std::optional<Value>
-      common;        ///< what is not sharded, on the rank that writes it, where it is not an object
+  /// What is not sharded, on the rank that writes it, where it is not an object.
+  std::optional<Value> common;
   Value own_common;  ///< what is not sharded on this rank; none in DCP's way, which has no common
                      ///< state
   std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: where each key lies in the tree

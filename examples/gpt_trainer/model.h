@@ -21,8 +21,8 @@ struct Parameter {
   std::string key;                      ///< of the whole tensor, the same for all layers:
                                         ///< "decoder.layers.mlp.linear_fc1.weight"
   std::optional<std::int64_t> layer{};  ///< counted over all stages
-  std::optional<std::int64_t>
-      cut_axis{};  ///< tensor parallel ranks have equal pieces along it; without, all have the same
+  /// Tensor parallel ranks have equal pieces along it; without, all have the same.
+  std::optional<std::int64_t> cut_axis{};
   at::Tensor tensor;
 };
 

@@ -12,8 +12,8 @@ namespace dckpt {
 /// A box around others.
 struct JoinedBox {
   Box box;
-  std::vector<std::uint32_t>
-      members;  ///< positions of the boxes that it was made of, ascending; one if it is one of them
+  /// Positions of the boxes that it was made of, ascending; one if it is one of them.
+  std::vector<std::uint32_t> members;
 };
 
 /// At most one of so many elements of a joined box lies in none of its members.

@@ -109,14 +109,14 @@ class GlobalPlanner::Work {
 
     BoxList boxes;
     std::vector<std::uint32_t> records;  ///< of each box
-    std::vector<bool>
-        replicas;  ///< of each box, whether it is not the main replica; empty when all are main
+    /// Of each box, whether it is not the main replica; empty when all are main.
+    std::vector<bool> replicas;
     bool has_empty = false;  ///< a box without elements
     bool ascending = true;   ///< each box comes after the one before, so that no two are the same
-    std::vector<std::uint32_t>
-        sorted{};  ///< unless ascending: boxes in order, equal ones in the order of arrival
-    std::vector<std::uint32_t>
-        group_begin{};  ///< unless ascending: of each box, where its equals begin in `sorted`
+    /// Unless ascending: boxes in order, equal ones in the order of arrival.
+    std::vector<std::uint32_t> sorted{};
+    /// Unless ascending: of each box, where its equals begin in `sorted`.
+    std::vector<std::uint32_t> group_begin{};
     std::vector<bool> left_out{};  ///< of each box, whether it is not stored; empty when all may be
     std::uint32_t stored = UINT32_MAX;  ///< position in the metadata
 

@@ -33,13 +33,13 @@ struct LoadDistribution {
     std::uint32_t chunk = 0;
     Box box;  ///< in the global tensor
     std::uint64_t bytes = 0;
-    std::uint32_t reader =
-        0;  ///< the rank that reads it: straight into its own tensor, or as part of a slab
+    /// The rank that reads it: straight into its own tensor, or as part of a slab.
+    std::uint32_t reader = 0;
     std::uint32_t holder = 0;  ///< of the ranks that want it, the one that has it first: the
                                ///< reader, unless that one reads a slab for others
     std::uint32_t slab = kNoSlab;
-    std::uint32_t first_use =
-        0;  ///< [first_use, first_use + uses) of LoadDistribution::uses, ordered by rank
+    /// [first_use, first_use + uses) of LoadDistribution::uses, ordered by rank.
+    std::uint32_t first_use = 0;
     std::uint32_t use_count = 0;
   };
   /// A box that is read as a whole, since ranks want short runs of it that lie between each
@@ -50,8 +50,8 @@ struct LoadDistribution {
     Box box;
     std::uint64_t bytes = 0;
     std::uint32_t reader = 0;  ///< one of the ranks that want some of it
-    std::uint32_t first_part =
-        0;  ///< [first_part, first_part + part_count) of LoadDistribution::shared
+    /// [first_part, first_part + part_count) of LoadDistribution::shared.
+    std::uint32_t first_part = 0;
     std::uint32_t part_count = 0;
   };
 

@@ -91,8 +91,8 @@ struct Metadata {
 
   std::vector<KeptPlan> kept_plans{};  ///< by rank; empty: none
 
-  const TensorMetadata* find_tensor(
-      std::string_view key) const;  ///< linear; build an index for many look-ups
+  /// Linear; build an index for many look-ups.
+  const TensorMetadata* find_tensor(std::string_view key) const;
   const ObjectMetadata* find_object(std::string_view key) const;
 };
 

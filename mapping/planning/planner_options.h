@@ -38,8 +38,8 @@ struct PlannerOptions {
   bool keep_plans = false;  ///< the plans of all ranks are kept in the checkpoint, for the first
                             ///< save of the next job; doubles its metadata
   bool validate = true;     ///< that the chunks of each tensor cover it exactly
-  bool split_replicas =
-      false;  ///< replicas of a large tensor write a part each, instead of one of them all of it
+  /// Replicas of a large tensor write a part each, instead of one of them all of it.
+  bool split_replicas = false;
 
   friend bool operator==(const PlannerOptions&, const PlannerOptions&) = default;
 };

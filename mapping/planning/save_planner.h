@@ -74,8 +74,8 @@ class SavePlanner {
   /// What the coordinator knows of a rank.
   struct Known {
     Bytes plan;  ///< encoded
-    std::optional<std::vector<AssignedItem>>
-        items{};  ///< that it remembers too; empty if it does not
+    /// That it remembers too; empty if it does not.
+    std::optional<std::vector<AssignedItem>> items{};
   };
 
   PlannerOptions options_;
@@ -87,8 +87,8 @@ class SavePlanner {
   std::optional<std::vector<AssignedItem>> items_{};  ///< of final_
   std::string why_planned_{};
   bool failed_ = false;  ///< nothing is remembered because a save failed
-  bool committed_ =
-      false;  ///< encoded_ and items_ are those of a save that succeeded, or of a seed
+  /// Encoded_ and items_ are those of a save that succeeded, or of a seed.
+  bool committed_ = false;
 
   std::vector<Known> known_;
   GlobalPlan global_;

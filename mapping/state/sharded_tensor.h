@@ -65,11 +65,11 @@ struct ShardedTensor {
   std::optional<Shape> axis_fragmentations{};  ///< pieces per global axis of a regular grid; empty
                                                ///< for an irregular one
   ReplicaId replica_id{};
-  std::int64_t prepend_axis_num =
-      0;  ///< leading global axes which the local tensor lacks (extent 1 there)
+  /// Leading global axes which the local tensor lacks (extent 1 there).
+  std::int64_t prepend_axis_num = 0;
   bool allow_shape_mismatch = false;
-  std::optional<FlattenedRange>
-      flattened_range{};  ///< then data is 1-D with exactly these elements
+  /// Then data is 1-D with exactly these elements.
+  std::optional<FlattenedRange> flattened_range{};
 
   using Options = ShardedTensorOptions;
 

@@ -90,8 +90,8 @@ class Value {
   Value(std::complex<double> value) : data_(value) {}
   Value(const char* text) : Value(std::string(text)) {}
   Value(std::string_view text) : Value(std::string(text)) {}
-  Value(std::string
-            text);  ///< str: UTF-8; lone surrogates as three bytes each, as Python's surrogatepass
+  /// Str: UTF-8; lone surrogates as three bytes each, as Python's surrogatepass.
+  Value(std::string text);
   Value(BigInt value);
   Value(Tensor tensor);
   Value(TorchStorage storage);

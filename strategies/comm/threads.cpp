@@ -53,8 +53,8 @@ struct Group;
 struct Round {
   std::string what;
   std::map<int, std::vector<Bytes>> brought;  ///< by rank in the group
-  std::map<int, std::shared_ptr<Group>>
-      groups;  ///< of a split, by colour; guarded by the world's mutex
+  /// Of a split, by colour; guarded by the world's mutex.
+  std::map<int, std::shared_ptr<Group>> groups;
 };
 
 /// Ranks that communicate; guarded by the world's mutex.

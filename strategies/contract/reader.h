@@ -21,8 +21,8 @@ struct ChunkPayload {
   DType dtype = DType::kFloat32;
   Shape strides;           ///< in elements, one per axis of the chunk
   bool contiguous = true;  ///< strides are row-major for the chunk's sizes
-  std::optional<RecordedCrc>
-      record{};  ///< the bytes around the elements that have a checksum, inside the chunk's place
+  /// The bytes around the elements that have a checksum, inside the chunk's place.
+  std::optional<RecordedCrc> record{};
 };
 
 /// What is known of a checkpoint as a whole.
@@ -30,10 +30,10 @@ struct CheckpointInfo {
   std::string format;            ///< "torch_dist", "dcp", "zarr", "torch", "safetensors", …
   std::optional<int> version{};  ///< of the backend, where the format has one
   std::string producer;  ///< for people: "Megatron-Core 0.11–0.14", "PyTorch DCP"; empty if unknown
-  std::optional<std::string>
-      common_file{};  ///< torch file that holds the common state, if it is a file of its own
-  std::optional<Place>
-      common_place{};  ///< the torch record that holds it, if it lies in a data file
+  /// Torch file that holds the common state, if it is a file of its own.
+  std::optional<std::string> common_file{};
+  /// The torch record that holds it, if it lies in a data file.
+  std::optional<Place> common_place{};
   Conventions conventions{};
   std::vector<std::string> index_files{};  ///< that were read to know what is stored, beside data
                                            ///< files and `common_file`

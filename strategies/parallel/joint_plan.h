@@ -25,8 +25,8 @@ struct JointPlan {
   bool exchanges = true;               ///< otherwise every rank reads all it wants
   LoadDistribution distribution;
   ExchangeSchedule schedule;  ///< its shipments are positions in distribution.shared
-  std::vector<std::pair<std::uint32_t, std::uint32_t>>
-      slab_rounds;  ///< slabs that this rank reads, and the round in which they are packed
+  /// Slabs that this rank reads, and the round in which they are packed.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> slab_rounds;
 };
 
 /// Every rank passes its own items and destinations. Collective; throws the same CheckpointError on

@@ -47,8 +47,8 @@ class LocatedReader final : public CheckpointReader {
  private:
   const CheckpointReader& base_;
   std::vector<ChunkNumber> known_;  ///< ascending
-  std::vector<std::pair<std::uint64_t, std::optional<RecordedCrc>>>
-      found_;  ///< offsets of their elements, and their records
+  /// Offsets of their elements, and their records.
+  std::vector<std::pair<std::uint64_t, std::optional<RecordedCrc>>> found_;
 };
 
 }  // namespace dckpt

@@ -229,8 +229,8 @@ class ParallelTensorRead {
   std::vector<TensorBatch> batches_;
   std::array<Bytes, 2> slab_memory_;
   ReadStats stats_;
-  std::future<ReadStats>
-      reading_;  ///< last: its destructor waits for the thread that uses the others
+  /// Last: its destructor waits for the thread that uses the others.
+  std::future<ReadStats> reading_;
 };
 
 }  // namespace

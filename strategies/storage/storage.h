@@ -33,10 +33,10 @@ class WritableFile {
 
 /// What is known of a file when it is created.
 struct CreateOptions {
-  std::uint64_t size_hint =
-      0;  ///< space to reserve where that is possible, so that a full disk shows early
-  bool durable =
-      false;  ///< sync() will follow: what is appended may go on its way to the disk meanwhile
+  /// Space to reserve where that is possible, so that a full disk shows early.
+  std::uint64_t size_hint = 0;
+  /// Sync() will follow: what is appended may go on its way to the disk meanwhile.
+  bool durable = false;
   IoEngine engine = IoEngine::kAuto;
 };
 
@@ -85,8 +85,8 @@ class Storage : public std::enable_shared_from_this<Storage> {
   virtual void exchange(const std::string& a, const std::string& b) = 0;
   virtual void remove_all(const std::string& name) = 0;  ///< a file or a tree, links not followed;
                                                          ///< fine if it is missing
-  virtual void sync_directory(
-      const std::string& directory) = 0;  ///< makes creations, renames and removals in it durable
+  /// Makes creations, renames and removals in it durable.
+  virtual void sync_directory(const std::string& directory) = 0;
 
   // What not every storage has.
 

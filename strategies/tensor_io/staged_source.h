@@ -91,16 +91,16 @@ class StagedSource final : public ItemSource {
   StateSource state_;
   StagingPool& pool_;
   std::vector<Item> items_;  ///< tensors with elements, in the order of the plan
-  std::map<std::pair<std::uint32_t, std::int64_t>, std::size_t>
-      position_;  ///< source and begin → position in items_
+  /// Source and begin → position in items_.
+  std::map<std::pair<std::uint32_t, std::int64_t>, std::size_t> position_;
 
   mutable std::mutex mutex_;  ///< of everything below, of steps and of the pool
   std::condition_variable changed_;
   std::vector<Block> blocks_;
   std::vector<std::size_t> unused_;  ///< entries of blocks_ without memory
   std::size_t cursor_ = 0;           ///< items before it need no copy any more
-  std::optional<std::size_t>
-      shared_block_{};  ///< the one that small items are packed into; counts as a user of it
+  /// The one that small items are packed into; counts as a user of it.
+  std::optional<std::size_t> shared_block_{};
   std::size_t shared_fill_ = 0;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Staged staged_{};

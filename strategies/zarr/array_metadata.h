@@ -21,8 +21,8 @@ namespace dckpt {
 /// bfloat16 is tensorstore's name, and "<V2" what a save that was interrupted leaves in its place.
 struct ZarrArray {
   Shape shape;
-  Shape
-      chunk;  ///< extents of a stored chunk, at least 1 except where the array itself has extent 0
+  /// Extents of a stored chunk, at least 1 except where the array itself has extent 0.
+  Shape chunk;
   DType dtype = DType::kFloat32;
 
   std::uint64_t chunk_bytes() const noexcept {

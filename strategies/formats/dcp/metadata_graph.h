@@ -49,8 +49,8 @@ template <std::size_t kCount>
 struct Fields {
   std::array<std::string_view, kCount> names;
   mutable std::vector<pickle::Graph::Id> keys{};  ///< of the object before
-  mutable std::array<std::uint32_t, kCount>
-      positions{};  ///< of the values among its items, 0 = absent
+  /// Of the values among its items, 0 = absent.
+  mutable std::array<std::uint32_t, kCount> positions{};
 };
 
 /// Reads the few kinds of Python values that DCP metadata are made of, straight from the nodes of

@@ -11,8 +11,8 @@ namespace dckpt {
 /// Limits against hostile input.
 struct JsonLimits {
   std::uint64_t max_bytes = std::uint64_t{256} << 20;
-  std::uint32_t max_depth =
-      500;  ///< arrays and objects inside each other; fewer than Python's own recursion limit
+  /// Arrays and objects inside each other; fewer than Python's own recursion limit.
+  std::uint32_t max_depth = 500;
 };
 
 /// Reads one JSON document (RFC 8259) into none, bool, int, float, str, list and dict. Stricter

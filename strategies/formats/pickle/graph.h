@@ -150,8 +150,8 @@ inline std::span<const Graph::Id> Graph::children(Id id) const noexcept {
 struct Limits {
   std::uint64_t max_nodes = std::uint64_t{1} << 28;
   std::uint64_t max_bytes = std::uint64_t{1} << 32;  ///< of the pickle itself
-  std::uint32_t max_depth =
-      1000;  ///< of MARKs inside MARKs (read_graph), and of values inside values (value.h)
+  /// Of MARKs inside MARKs (read_graph), and of values inside values (value.h).
+  std::uint32_t max_depth = 1000;
   std::uint64_t max_expanded = std::uint64_t{1}
                                << 26;  ///< what sharing may add when everything is counted wherever
                                        ///< it is referred to (value.h)

@@ -24,8 +24,8 @@ class GraphWriter {
 
  private:
   static constexpr Slot kUnwritten = 0xFFFFFFFF;
-  static constexpr Slot kUnfinished =
-      0xFFFFFFFE;  ///< on the way to the value that is being written
+  /// On the way to the value that is being written.
+  static constexpr Slot kUnfinished = 0xFFFFFFFE;
 
   void value(Id id) {
     switch (graph_.kind(id)) {

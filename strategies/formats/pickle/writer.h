@@ -22,8 +22,8 @@ namespace dckpt::pickle {
 class PickleWriter {
  public:
   using Slot = std::uint32_t;  ///< place in the memo
-  static constexpr std::size_t kLongestSharedText =
-      256;  ///< longer texts are rarely repeated and would make the memo large
+  /// Longer texts are rarely repeated and would make the memo large.
+  static constexpr std::size_t kLongestSharedText = 256;
 
   /// A text or global that is written again and again; spares looking it up each time. For one
   /// writer only.

@@ -27,8 +27,8 @@ class TorchArchiveWriter;
 /// all stored uncompressed. A .distcp file is a sequence of such blobs.
 
 struct TensorBlobOptions {
-  std::uint64_t alignment =
-      64;  ///< of the payload in the file, in bytes: a power of two up to 32 KiB
+  /// Of the payload in the file, in bytes: a power of two up to 32 KiB.
+  std::uint64_t alignment = 64;
   std::uint64_t file_offset = 0;  ///< where the blob starts in the file
   bool crc = true;                ///< false: every CRC of the blob is 0, "not computed", as
                                   ///< torch.serialization.set_crc32_options(False)
@@ -66,8 +66,8 @@ struct TensorBlob {
   std::uint64_t offset = 0;  ///< of element 0, in the file
   bool contiguous = true;    ///< strides are row-major for the shape
   bool requires_grad = false;
-  std::uint64_t storage_offset =
-      0;  ///< of the stored bytes, in the file; a view may lie anywhere in them
+  /// Of the stored bytes, in the file; a view may lie anywhere in them.
+  std::uint64_t storage_offset = 0;
   std::uint64_t storage_size = 0;      ///< in bytes
   std::optional<std::uint32_t> crc{};  ///< of the stored bytes, when it was computed
 };

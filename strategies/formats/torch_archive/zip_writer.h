@@ -8,8 +8,8 @@
 namespace dckpt {
 
 struct ZipWriterOptions {
-  std::uint64_t file_offset =
-      0;            ///< where the archive starts in its file; data is aligned in the file
+  /// Where the archive starts in its file; data is aligned in the file.
+  std::uint64_t file_offset = 0;
   bool crc = true;  ///< false: all CRCs are written as 0, "not computed"
 };
 
