@@ -60,7 +60,7 @@ PlanWorkload rows(std::string name, std::uint32_t ranks, std::uint32_t replicas)
   PlanWorkload workload{std::move(name),
                         grouped(ranks) + " ranks x 256 tensors",
                         ranks,
-                        replicas == 1 ? PlannerKind::kMegatron : PlannerKind::kDefault,
+                        replicas == 1 ? PlannerKind::kMegatron : PlannerKind::kDcp,
                         {}};
   workload.shards = [ranks, replicas](std::uint32_t rank) {
     constexpr std::int64_t kRows = 8, kColumns = 1024;
@@ -176,7 +176,7 @@ SavePlan local_plan(const PlanWorkload& workload, const std::vector<LocalShard>&
 
 /// Where a writer of one file per rank would put the items.
 void place(GlobalPlan& plan) {
-  std::vector<std::vector<Place>> places(plan.items.size());
+  std::vector<std::vector<StorageInfo>> places(plan.items.size());
   std::vector<std::vector<std::string>> files(plan.items.size());
   for (std::size_t rank = 0; rank < plan.items.size(); ++rank) {
     files[rank].push_back("__" + std::to_string(rank) + "_0.distcp");
@@ -246,7 +246,7 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   const std::uint64_t peak = peak_resident_bytes() - before;
 
   std::size_t chunks = 0;
-  for (const TensorMetadata& tensor : plan.metadata.tensors) chunks += tensor.chunks.size();
+  for (const TensorStorageMetadata& tensor : plan.metadata.tensors) chunks += tensor.chunks.size();
   const std::string note = grouped(workload.ranks) + " ranks, " + grouped(items) + " items, " +
                            grouped(chunks) + " chunks";
   const auto add = [&](const char* metric, double value, const char* unit = "s") {
@@ -263,7 +263,7 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
 
   Stopwatch validate;
   validate([&] {
-    for (const TensorMetadata& tensor : plan.metadata.tensors) {
+    for (const TensorStorageMetadata& tensor : plan.metadata.tensors) {
       if (!validate_coverage(tensor).empty())
         throw std::runtime_error(workload.name + ": the plan does not cover " + tensor.key);
     }
@@ -295,8 +295,9 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   SavePlanner rank({.kind = workload.kind, .validate = false});
   const std::vector<LocalShard> shards = workload.shards(workload.ranks / 2);
   const auto save = [&] {
-    rank.accept(
-        rank.decide(std::vector<Bytes>{rank.propose(local_plan(workload, shards))}).front()),
+    rank.finish_plan(rank.create_global_plan(std::vector<Bytes>{rank.create_local_plan(
+                                                 local_plan(workload, shards))})
+                         .front()),
         rank.commit();
   };
   save();
@@ -304,7 +305,7 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   hit([&] {
     for (std::uint32_t i = 0; i < kSample; ++i) save();
   });
-  if (!rank.was_hit()) throw std::runtime_error(workload.name + ": the plan cache missed");
+  if (!rank.cache_hit()) throw std::runtime_error(workload.name + ": the plan cache missed");
   add("plan_hit_s", hit.seconds() / kSample);
   return first.seconds();
 }
@@ -333,11 +334,11 @@ double measure_overlap_check(Results& results) {
   }};
   double total = 0;
   for (const Case& grid : kCases) {
-    TensorMetadata tensor{"w",
-                          {.dtype = DType::kBFloat16},
-                          {grid.rows * grid.height, grid.columns * grid.width},
-                          BoxList(2),
-                          {}};
+    TensorStorageMetadata tensor{"w",
+                                 {.dtype = DType::kBFloat16},
+                                 {grid.rows * grid.height, grid.columns * grid.width},
+                                 BoxList(2),
+                                 {}};
     for (std::int64_t i = 0; i < grid.rows; ++i) {
       for (std::int64_t j = 0; j < grid.columns; ++j)
         tensor.chunks.push_back(Box{{i * grid.height, j * grid.width}, {grid.height, grid.width}});

@@ -8,10 +8,10 @@ std::string_view to_string(Compat compat) noexcept {
 std::optional<Compat> parse_compat(std::string_view name) noexcept {
   return value_of(kCompatNames, name);
 }
-std::string_view to_string(Strict strict) noexcept {
+std::string_view to_string(StrictHandling strict) noexcept {
   return name_of(kStrictNames, strict);
 }
-std::optional<Strict> parse_strict(std::string_view name) noexcept {
+std::optional<StrictHandling> parse_strict(std::string_view name) noexcept {
   return value_of(kStrictNames, name);
 }
 

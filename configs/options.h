@@ -121,7 +121,7 @@ struct SaveOptions {
 
 /// Megatron's StrictHandling. "Unexpected": asked for, but not in the checkpoint. "Missing": in the
 /// checkpoint, but asked for by no rank.
-enum class Strict : std::uint8_t {
+enum class StrictHandling : std::uint8_t {
   kAssumeOkUnexpected,  ///< unexpected keys are an error of the strategy; missing ones are ignored
   kLogUnexpected,
   kLogAll,
@@ -131,19 +131,19 @@ enum class Strict : std::uint8_t {
   kReturnAll,
   kIgnoreAll,
 };
-inline constexpr EnumNames<Strict, 8> kStrictNames{{
-    {Strict::kAssumeOkUnexpected, "assume_ok_unexpected"},
-    {Strict::kLogUnexpected, "log_unexpected"},
-    {Strict::kLogAll, "log_all"},
-    {Strict::kRaiseUnexpected, "raise_unexpected"},
-    {Strict::kRaiseAll, "raise_all"},
-    {Strict::kReturnUnexpected, "return_unexpected"},
-    {Strict::kReturnAll, "return_all"},
-    {Strict::kIgnoreAll, "ignore_all"},
+inline constexpr EnumNames<StrictHandling, 8> kStrictNames{{
+    {StrictHandling::kAssumeOkUnexpected, "assume_ok_unexpected"},
+    {StrictHandling::kLogUnexpected, "log_unexpected"},
+    {StrictHandling::kLogAll, "log_all"},
+    {StrictHandling::kRaiseUnexpected, "raise_unexpected"},
+    {StrictHandling::kRaiseAll, "raise_all"},
+    {StrictHandling::kReturnUnexpected, "return_unexpected"},
+    {StrictHandling::kReturnAll, "return_all"},
+    {StrictHandling::kIgnoreAll, "ignore_all"},
 }};
 
-std::string_view to_string(Strict strict) noexcept;  ///< "assume_ok_unexpected", …
-std::optional<Strict> parse_strict(std::string_view name) noexcept;
+std::string_view to_string(StrictHandling strict) noexcept;  ///< "assume_ok_unexpected", …
+std::optional<StrictHandling> parse_strict(std::string_view name) noexcept;
 
 /// What stands in a tensor beyond the stored one, where another shape is allowed.
 enum class Padding : std::uint8_t {
@@ -200,7 +200,7 @@ inline constexpr EnumNames<Verify, 3> kVerifyNames{
 struct LoadOptions {
   /// Of the registry; "auto" is the one that recognises the checkpoint.
   std::string strategy = "auto";
-  Strict strict = Strict::kAssumeOkUnexpected;
+  StrictHandling strict = StrictHandling::kAssumeOkUnexpected;
   bool allow_partial_load = false;  ///< of plain DCP directories: leaves that are not stored keep
                                     ///< their values, whatever `strict` says
   ParallelOptions parallel{};

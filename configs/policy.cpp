@@ -63,8 +63,7 @@ class PolicyChain {
       read(found.yaml, found.folder, found.name);
       open_.pop_back();
     } catch (const CheckpointError& error) {
-      problems.push_back(
-          {base.place, "extends: " + dckpt::quoted(base.text) + ": " + error.message()});
+      problems.push_back({base.place, "extends: " + quote(base.text) + ": " + error.message()});
     }
   }
 
@@ -127,8 +126,8 @@ std::string_view shipped_policy(std::string_view name) {
   }
   const auto close = nearest(name, names);
   throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "no policy " + dckpt::quoted(name) + " is shipped" +
-                            (close ? " (did you mean " + dckpt::quoted(*close) + "?)" : "") +
+                        "no policy " + quote(name) + " is shipped" +
+                            (close ? " (did you mean " + quote(*close) + "?)" : "") +
                             "; there are " + quoted_list(names, names.size()));
 }
 

@@ -38,7 +38,7 @@ void raise_if_any(ConfigProblems problems, const std::string& file) {
   if (problems.size() == 1) {
     message = to_string(problems.front(), file);
   } else {
-    message = grouped(problems.size()) + " problems in " + dckpt::quoted(file, kShownPath) + ":";
+    message = grouped(problems.size()) + " problems in " + quote(file, kShownPath) + ":";
     for (std::size_t i = 0; i < std::min(problems.size(), kShownProblems); ++i)
       message += "\n  " + to_string(problems[i], file);
     if (problems.size() > kShownProblems)

@@ -129,8 +129,8 @@ KeyRenamer::KeyRenamer(std::span<const RenameRule> rules) {
       compiled.rules.push_back(compile(rule));
     } catch (const BadRule& bad) {
       throw CheckpointError(ErrorCode::kInvalidArgument, "cannot rename keys from " +
-                                                             quoted(rule.from) + " to " +
-                                                             quoted(rule.to) + ": " + bad.message);
+                                                             quote(rule.from) + " to " +
+                                                             quote(rule.to) + ": " + bad.message);
     }
   }
   compiled_ = std::make_shared<const Compiled>(std::move(compiled));

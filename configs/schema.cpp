@@ -60,7 +60,7 @@ std::optional<std::chrono::milliseconds> duration_of(std::string_view text) {
 std::string found(const YamlNode& node) {
   switch (node.kind) {
     case YamlNode::Kind::kText:
-      return (node.quoted ? "the text " : "") + dckpt::quoted(node.text, kShownText);
+      return (node.quoted ? "the text " : "") + quote(node.text, kShownText);
     case YamlNode::Kind::kList: return "a list";
     case YamlNode::Kind::kMap: return "a mapping";
     case YamlNode::Kind::kNull:
@@ -82,7 +82,7 @@ std::string joined(const std::vector<std::string>& names, const std::string& las
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& names) {
   const auto close = nearest(word, names);
-  return close ? " (did you mean " + dckpt::quoted(*close) + "?)" : "";
+  return close ? " (did you mean " + quote(*close) + "?)" : "";
 }
 
 /// Numbers with a unit only: 8 could be meant in any.
@@ -195,7 +195,7 @@ std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const st
   for (const YamlNode& key : node.keys) {
     const auto known = std::ranges::find(names, key.text);
     if (known == names.end()) {
-      problems.push_back({key.place, here + " has no field " + dckpt::quoted(key.text, kShownText) +
+      problems.push_back({key.place, here + " has no field " + quote(key.text, kShownText) +
                                          did_you_mean(key.text, names) + "; it has " +
                                          joined(names, " and ")});
       positions.emplace_back();

@@ -21,9 +21,9 @@ std::optional<std::string> problem_of_separation_hint(std::string_view hint) {
   if (hint.size() > kMaxSeparationHint)
     return "has " + grouped(hint.size()) + " bytes, more than the limit of " +
            std::to_string(kMaxSeparationHint) + becomes;
-  if (!is_utf8(hint)) return dckpt::quoted(hint) + " is not UTF-8" + becomes;
+  if (!is_utf8(hint)) return quote(hint) + " is not UTF-8" + becomes;
   if (std::ranges::any_of(hint, is_refused))
-    return dckpt::quoted(hint) + " has a slash, a backslash or a control character" + becomes;
+    return quote(hint) + " has a slash, a backslash or a control character" + becomes;
   return std::nullopt;
 }
 

@@ -8,9 +8,9 @@ namespace dckpt {
 void refuse_options(const StrategyName& strategy) {
   if (strategy.options.kind == YamlNode::Kind::kNull || strategy.options.keys.empty()) return;
   throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "strategy " + quoted(strategy.name) +
+                        "strategy " + quote(strategy.name) +
                             " has no options of its own, but save.backend.options has " +
-                            quoted(strategy.options.keys.front().text) +
+                            quote(strategy.options.keys.front().text) +
                             "; what it can be told stands in save itself");
 }
 

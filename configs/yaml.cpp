@@ -44,7 +44,7 @@ class Builder final : public YAML::EventHandler {
   }
 
   void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
-    refuse(mark, "the anchor " + dckpt::quoted("&" + name, 40) +
+    refuse(mark, "the anchor " + quote("&" + name, 40) +
                      " is refused: anchors and aliases are not supported here; write the value "
                      "where it is used");
   }
@@ -100,7 +100,7 @@ class Builder final : public YAML::EventHandler {
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) {
     if (tag.empty() || tag == kPlainTag || tag == kQuotedTag) return;
-    refuse(mark, "the tag " + dckpt::quoted(tag, 80) + " is refused: types follow from the field");
+    refuse(mark, "the tag " + quote(tag, 80) + " is refused: types follow from the field");
   }
 
   void begin(const YAML::Mark& mark, const std::string& tag, YamlNode::Kind kind) {
@@ -148,7 +148,7 @@ class Builder final : public YAML::EventHandler {
     }
     const auto [first, inserted] = parent.seen.emplace(key.text, key.place);
     if (inserted) return;
-    problems_.push_back({key.place, "field " + dckpt::quoted(key.text, 80) +
+    problems_.push_back({key.place, "field " + quote(key.text, 80) +
                                         " is given twice, first at line " +
                                         std::to_string(first->second.line)});
     key.kind = YamlNode::Kind::kRefused;
@@ -177,7 +177,7 @@ void check_bytes(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     if ((byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') || byte == 0x7F) {
-      throw Refused{place_in(text, i), "a control character (" + dckpt::quoted(text.substr(i, 1)) +
+      throw Refused{place_in(text, i), "a control character (" + quote(text.substr(i, 1)) +
                                            "); the file must be plain UTF-8 text"};
     }
   }

@@ -76,7 +76,7 @@ std::optional<LatestCheckpoint> find_together(const Location& root, Communicator
 
 /// "training root 'run/chekpoints' does not exist; did you mean 'run/checkpoints'?"
 std::string nothing_in(const Location& root) {
-  const std::string text = "training root " + dckpt::quoted(root.display());
+  const std::string text = "training root " + quote(root.display());
   if (root.stat()) return text + " holds no checkpoint";
   std::vector<std::string> siblings;
   try {
@@ -87,7 +87,7 @@ std::string nothing_in(const Location& root) {
   }
   const auto close = nearest(root.name(), siblings);
   return text + " does not exist" +
-         (close ? "; did you mean " + dckpt::quoted(root.storage()->describe(*close)) + "?" : "");
+         (close ? "; did you mean " + quote(root.storage()->describe(*close)) + "?" : "");
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ void Checkpointer::require_descriptions(const StateDict& state) {
     if (!latest || open_checkpoint(root_ / latest->directory)->metadata().tensors.empty()) return;
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
-        "the state has plain tensors only, but " + dckpt::quoted(latest->directory) +
+        "the state has plain tensors only, but " + quote(latest->directory) +
             " of this training root has sharded ones; describe what each rank holds with "
             "ShardedTensor "
             "(a state that load_plain() returned has lost its descriptions; load() keeps them)",
@@ -283,7 +283,7 @@ void Checkpointer::take_root() {
   if (lock) remove_leftovers(root_);
   lock_ = std::move(lock);
   claimed_ = true;
-  log_info("saving to training root " + dckpt::quoted(root_.display()) + " with the policy\n" +
+  log_info("saving to training root " + quote(root_.display()) + " with the policy\n" +
            policy_text_);
 }
 
@@ -299,7 +299,7 @@ std::unique_ptr<StorageLock> Checkpointer::lock_root() const {
     }
     if (error.code() != ErrorCode::kUnsupported) throw;
     log_warning(
-        "training root " + dckpt::quoted(root_.display()) +
+        "training root " + quote(root_.display()) +
         ": make sure that no other job saves here; leftovers of killed saves are not removed, "
         "because locking failed: " +
         error.what());
@@ -335,7 +335,7 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
 void Checkpointer::warn_if_behind(std::uint64_t iteration) {
   const std::vector<std::uint64_t> iterations = list_iterations(root_);
   if (position_ || iterations.empty() || iterations.back() <= iteration) return;
-  log_warning("training root " + dckpt::quoted(root_.display()) + " has " +
+  log_warning("training root " + quote(root_.display()) + " has " +
               describe_iterations(iterations) +
               ", but this run has loaded none of them; it is about to save iteration " +
               std::to_string(iteration) + ", from which the next start will go on");

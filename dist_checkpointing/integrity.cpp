@@ -63,7 +63,7 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest,
     if (found != listed.end()) {
       entries.files.push_back(*found->second);
     } else if (++count <= kMostNamed) {
-      unlisted += (count > 1 ? ", " : "") + quoted(file);
+      unlisted += (count > 1 ? ", " : "") + quote(file);
     }
   }
   if (count == 0) return entries;

@@ -31,8 +31,9 @@ struct Keys {
 Keys keys_of(std::initializer_list<const Metadata*> checkpoints) {
   Keys keys;
   for (const Metadata* metadata : checkpoints) {
-    for (const TensorMetadata& tensor : metadata->tensors) keys.tensors.push_back(tensor.key);
-    for (const ObjectMetadata& object : metadata->objects) keys.objects.push_back(object.key);
+    for (const TensorStorageMetadata& tensor : metadata->tensors)
+      keys.tensors.push_back(tensor.key);
+    for (const BytesStorageMetadata& object : metadata->objects) keys.objects.push_back(object.key);
   }
   return keys;
 }
@@ -75,7 +76,7 @@ void KeyFilter::check(std::initializer_list<const Metadata*> checkpoints) const 
       if (!matches)
         throw CheckpointError(
             ErrorCode::kInvalidArgument,
-            "no key matches the pattern " + quoted(pattern) + suggest_keys(pattern, keys.all()));
+            "no key matches the pattern " + quote(pattern) + suggest_keys(pattern, keys.all()));
     }
   }
   check_selection(*this, keys);
@@ -90,10 +91,10 @@ std::string suggest_keys(std::string_view wanted, std::span<const std::string> k
   if (const auto example = std::ranges::find_if(keys, is_wider);
       example != keys.end() && !wanted.empty()) {
     const auto count = static_cast<std::uint64_t>(std::ranges::count_if(keys, is_wider));
-    return " (did you mean " + quoted(wider) + "? It matches " + grouped(count) +
-           (count == 1 ? " key, " : " keys, for example ") + quoted(*example) + ")";
+    return " (did you mean " + quote(wider) + "? It matches " + grouped(count) +
+           (count == 1 ? " key, " : " keys, for example ") + quote(*example) + ")";
   }
-  if (const auto close = nearest(wanted, keys)) return " (did you mean " + quoted(*close) + "?)";
+  if (const auto close = nearest(wanted, keys)) return " (did you mean " + quote(*close) + "?)";
   std::size_t longest = 0;  // beginning that `wanted` and a key have in common
   const auto common = [&](const std::string& key) {
     const auto letters =

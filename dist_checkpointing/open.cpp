@@ -20,8 +20,8 @@ Location resolve_root(const Location& root, const OpenOptions& options) {
   if (!name) return root;
   if (const Location checkpoint = root / *name; checkpoint.is_directory()) return checkpoint;
   std::string message = options.iteration
-                            ? "there is no " + dckpt::quoted(*name) + " in this directory"
-                            : std::string(kTrackerFile) + " names " + dckpt::quoted(*name) +
+                            ? "there is no " + quote(*name) + " in this directory"
+                            : std::string(kTrackerFile) + " names " + quote(*name) +
                                   ", which does not exist; choose another with --iteration";
   throw CheckpointError(ErrorCode::kIncomplete,
                         message + "; there are " + describe_iterations(list_iterations(root)),
@@ -57,7 +57,7 @@ bool is_safetensors(const ReadableFile& file) {
 void refuse_foreign(std::span<const FileInfo> entries, const Location& location) {
   for (const FileInfo& entry : entries) {
     if (entry.name.ends_with(".safetensors") || entry.name.ends_with(".safetensors.index.json")) {
-      throw_safetensors(location, "the directory holds " + dckpt::quoted(entry.name));
+      throw_safetensors(location, "the directory holds " + quote(entry.name));
     }
     if (entry.name == "metadata.pkl") {
       throw CheckpointError(ErrorCode::kUnsupported,
@@ -88,7 +88,7 @@ void refuse_foreign(std::span<const FileInfo> entries, const Location& location)
   } else {
     message += "there is no metadata.json, .metadata or mp_rank_* in it";
   }
-  throw CheckpointError(ErrorCode::kIncomplete, dckpt::quoted(location.display()) + " " + message,
+  throw CheckpointError(ErrorCode::kIncomplete, quote(location.display()) + " " + message,
                         {.file = location.display()});
 }
 
@@ -98,8 +98,7 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
   const std::optional<FileInfo> found = location.stat();
   const std::string path = location.display();
   if (!found) {
-    throw CheckpointError(ErrorCode::kIo,
-                          "Checkpoint directory " + dckpt::quoted(path) + " does not exist",
+    throw CheckpointError(ErrorCode::kIo, "Checkpoint directory " + quote(path) + " does not exist",
                           {.file = path});
   }
   if (found->kind == FileInfo::Kind::kDirectory) return resolve_root(location, options);
@@ -110,7 +109,7 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
   if (is_part_of_directory(location)) return resolve_root(Location(location.storage()), options);
   if (options.iteration) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          dckpt::quoted(options.iteration->directory()) +
+                          quote(options.iteration->directory()) +
                               " cannot be chosen in a single file; name a training root",
                           {.file = path});
   }

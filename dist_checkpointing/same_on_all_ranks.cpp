@@ -49,7 +49,7 @@ std::string describe_values(const std::vector<std::string>& texts) {
   for (std::size_t i = 0; i < std::min(groups.size(), kMaxValuesShown); ++i) {
     const std::string& other = groups[i == 0 ? 1 : 0].first;
     message += (i == 0 ? "" : "; ") +
-               quoted(first_difference(groups[i].first, other), kMaxValueBytes) + " on " +
+               quote(first_difference(groups[i].first, other), kMaxValueBytes) + " on " +
                ranks_text(groups[i].second);
   }
   return groups.size() > kMaxValuesShown

@@ -64,7 +64,7 @@ std::optional<std::string> read_tracker(const Storage& root) {
   const auto named = text.starts_with(kPrefix) ? std::nullopt : parse_iteration_name(text);
   if (!named) {
     throw CheckpointError(ErrorCode::kCorrupt,
-                          "Invalid metadata file: the tracker holds " + dckpt::quoted(text, 60) +
+                          "Invalid metadata file: the tracker holds " + quote(text, 60) +
                               " instead of an iteration or 'release'; name the checkpoint's own "
                               "directory, or mend the file",
                           {.file = file->name()});

@@ -193,7 +193,7 @@ class Conformance {
   void expect_equal(const std::string& key, const Tensor& loaded, const Tensor& saved) {
     expect(loaded.dtype() == saved.dtype() && equal(loaded.shape(), saved.shape()) &&
                dckpt::equal(loaded, saved),
-           "tensor " + dckpt::quoted(key) + " has other values than were saved");
+           "tensor " + quote(key) + " has other values than were saved");
   }
 
   /// Loads all tensors on one rank and compares them.
@@ -228,32 +228,32 @@ class Conformance {
            "the metadata have " + grouped(metadata.tensors.size()) + " tensors instead of " +
                grouped(tensors_.size()));
     for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
-      const TensorMetadata& tensor = metadata.tensors[i];
+      const TensorStorageMetadata& tensor = metadata.tensors[i];
       const auto saved = tensors_.find(tensor.key);
       if (saved == tensors_.end()) {
-        problem("the metadata have the key " + dckpt::quoted(tensor.key) + ", which was not saved");
+        problem("the metadata have the key " + quote(tensor.key) + ", which was not saved");
         continue;
       }
       expect(tensor.properties.dtype == saved->second.dtype() &&
                  equal(tensor.global_shape(), saved->second.shape()),
-             "the metadata describe another tensor under " + dckpt::quoted(tensor.key));
+             "the metadata describe another tensor under " + quote(tensor.key));
       for (const Problem& wrong : validate_coverage(tensor))
-        problem("the chunks of " + dckpt::quoted(tensor.key) + ": " + wrong.message);
+        problem("the chunks of " + quote(tensor.key) + ": " + wrong.message);
       check_places(*reader, i);
     }
   }
 
   void check_places(const CheckpointReader& reader, std::size_t tensor) {
-    const TensorMetadata& entry = reader.metadata().tensors[tensor];
+    const TensorStorageMetadata& entry = reader.metadata().tensors[tensor];
     for (std::size_t chunk = 0; chunk < entry.places.size(); ++chunk) {
-      const Place& place = entry.places[chunk];
+      const StorageInfo& place = entry.places[chunk];
       const auto file = reader.storage().open(reader.metadata().files.at(place.file));
       expect(place.offset <= file->size() && place.length <= file->size() - place.offset,
-             "chunk " + std::to_string(chunk) + " of " + dckpt::quoted(entry.key) +
+             "chunk " + std::to_string(chunk) + " of " + quote(entry.key) +
                  " reaches beyond its file");
       const ChunkPayload payload = reader.locate(tensor, chunk, *file);
       expect(payload.dtype == entry.properties.dtype,
-             "chunk " + std::to_string(chunk) + " of " + dckpt::quoted(entry.key) +
+             "chunk " + std::to_string(chunk) + " of " + quote(entry.key) +
                  " has another element type than its tensor");
     }
   }
@@ -409,7 +409,7 @@ class Conformance {
       } catch (const CheckpointError&) {
         continue;
       } catch (const std::exception& error) {
-        problem("without a sound " + dckpt::quoted(file) +
+        problem("without a sound " + quote(file) +
                 " loading throws something that is no CheckpointError: " + error.what());
       }
     }

@@ -40,7 +40,7 @@ struct Matching {
 template <typename Entry>
 Matching match(const std::vector<Entry>& a, const std::vector<Entry>& b, const KeyFilter& filter) {
   const auto keys = [&](const std::string& key) {
-    return std::is_same_v<Entry, ObjectMetadata> ? filter.object(key) : filter(key);
+    return std::is_same_v<Entry, BytesStorageMetadata> ? filter.object(key) : filter(key);
   };
   std::unordered_map<std::string_view, std::size_t> positions;
   for (std::size_t i = 0; i < b.size(); ++i) positions.emplace(b[i].key, i);
@@ -62,10 +62,10 @@ Matching match(const std::vector<Entry>& a, const std::vector<Entry>& b, const K
   return matching;
 }
 
-std::string describe(const TensorMetadata& tensor) {
+std::string describe(const TensorStorageMetadata& tensor) {
   return std::string(to_string(tensor.properties.dtype)) + " " + to_string(tensor.global_shape());
 }
-std::string describe(const ObjectMetadata& object) {
+std::string describe(const BytesStorageMetadata& object) {
   return "object of " + human_bytes(object.place.length);
 }
 
@@ -98,8 +98,8 @@ class Differ {
   }
 
   void compare_tensors() {
-    const std::vector<TensorMetadata>& of_a = a_.metadata().tensors;
-    const std::vector<TensorMetadata>& of_b = b_.metadata().tensors;
+    const std::vector<TensorStorageMetadata>& of_a = a_.metadata().tensors;
+    const std::vector<TensorStorageMetadata>& of_b = b_.metadata().tensors;
     const Matching matching = match(of_a, of_b, options_.keys);
     std::uint64_t total = 0;
     for (const auto& [a, b] : matching.both) total += of_a[a].nbytes();
@@ -118,8 +118,8 @@ class Differ {
 
   std::optional<Difference> compare_tensor(std::size_t a, std::size_t b,
                                            ProgressCounter& progress) const {
-    const TensorMetadata& of_a = a_.metadata().tensors[a];
-    const TensorMetadata& of_b = b_.metadata().tensors[b];
+    const TensorStorageMetadata& of_a = a_.metadata().tensors[a];
+    const TensorStorageMetadata& of_b = b_.metadata().tensors[b];
     const Shape& shape = of_a.global_shape();
     if (!equal(shape, of_b.global_shape())) {
       return Difference{.kind = Difference::Kind::kShape,
@@ -157,8 +157,8 @@ class Differ {
   }
 
   void compare_objects() {
-    const std::vector<ObjectMetadata>& of_a = a_.metadata().objects;
-    const std::vector<ObjectMetadata>& of_b = b_.metadata().objects;
+    const std::vector<BytesStorageMetadata>& of_a = a_.metadata().objects;
+    const std::vector<BytesStorageMetadata>& of_b = b_.metadata().objects;
     const Matching matching = match(of_a, of_b, options_.keys);
     for (const auto& [a, b] : matching.both) {
       const Value value_a =

@@ -36,7 +36,7 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options) try
   const StreamOptions options_of_stream{
       .piece = options.memory / static_cast<std::uint64_t>(std::max(options.threads, 1))};
   parallel_for(tensors.size(), options.threads, [&](std::size_t i) {
-    const TensorMetadata& tensor = metadata.tensors[tensors[i]];
+    const TensorStorageMetadata& tensor = metadata.tensors[tensors[i]];
     with_context({.key = tensor.key}, [&] {
       Sha256 hash;
       TensorStream stream(reader, tensors[i], options_of_stream);
@@ -49,7 +49,7 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options) try
     });
   });
   parallel_for(objects.size(), options.threads, [&](std::size_t i) {
-    const ObjectMetadata& object = metadata.objects[objects[i]];
+    const BytesStorageMetadata& object = metadata.objects[objects[i]];
     with_context({.key = object.key}, [&] {
       const std::string text = to_json(render(reader.object(objects[i])));
       digests.objects[i] = {object.key, sha256_hex(as_bytes(text))};

@@ -26,7 +26,8 @@ void list_files(const Storage& storage, const std::string& directory, std::size_
   }
 }
 
-TensorSummary summarize(const Metadata& metadata, const TensorMetadata& tensor, bool with_chunks) {
+TensorSummary summarize(const Metadata& metadata, const TensorStorageMetadata& tensor,
+                        bool with_chunks) {
   TensorSummary summary{.key = tensor.key,
                         .dtype = tensor.properties.dtype,
                         .shape = tensor.global_shape(),
@@ -37,7 +38,7 @@ TensorSummary summarize(const Metadata& metadata, const TensorMetadata& tensor, 
   if (!with_chunks) return summary;
   summary.chunks.reserve(tensor.chunks.size());
   for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
-    const Place& place = tensor.places[i];
+    const StorageInfo& place = tensor.places[i];
     summary.chunks.push_back(
         {tensor.chunks[i], metadata.files[place.file], place.offset, place.length});
   }
@@ -113,13 +114,13 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   const Metadata& metadata = reader.metadata();
   options.keys.check({&metadata});
   CheckpointSummary summary{.info = reader.info(), .common = reader.common_state()};
-  for (const TensorMetadata& tensor : metadata.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
     if (!options.keys(tensor.key)) continue;
     const TensorSummary& added =
         summary.tensors.emplace_back(summarize(metadata, tensor, options.chunks));
     count_tensor(is_optimizer_key(tensor.key) ? summary.optimizer : summary.weights, added);
   }
-  for (const ObjectMetadata& object : metadata.objects) {
+  for (const BytesStorageMetadata& object : metadata.objects) {
     if (!options.keys.object(object.key)) continue;
     summary.objects.push_back({object.key, object.place.length});
     ++summary.object_total.count;

@@ -40,7 +40,7 @@ std::size_t prepended_axes(std::string_view key) {
 }
 
 /// The shape of the cells if the chunks are those of a regular grid.
-std::optional<Shape> regular_cell(const TensorMetadata& tensor) {
+std::optional<Shape> regular_cell(const TensorStorageMetadata& tensor) {
   if (tensor.flattened_shape || tensor.chunks.size() == 0 || numel(tensor.size) == 0)
     return std::nullopt;
   const Shape cell = to_shape(tensor.chunks.sizes(0));
@@ -56,8 +56,8 @@ std::optional<Shape> regular_cell(const TensorMetadata& tensor) {
 }
 
 /// The tensor cut into `cell`s, each one fragment; bytes come from wherever the source has them.
-TensorMetadata reformulated(const TensorMetadata& tensor, const Shape& cell) {
-  TensorMetadata out = tensor;
+TensorStorageMetadata reformulated(const TensorStorageMetadata& tensor, const Shape& cell) {
+  TensorStorageMetadata out = tensor;
   Shape grid = tensor.size;
   for (std::size_t axis = 0; axis < grid.size(); ++axis) grid[axis] /= cell[axis];
   if (numel(grid) > kMaxCells) {
@@ -93,13 +93,14 @@ struct Forms {
 
 Forms optimizer_forms(const Metadata& metadata) {
   Forms forms;
-  for (const TensorMetadata& tensor : metadata.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
     if (!is_optimizer_key(tensor.key)) continue;
     forms.any = true;
     forms.fragments |= tensor.flattened_shape.has_value();
     forms.boxes |= !tensor.flattened_shape && !model_key(tensor.key).empty();
   }
-  for (const ObjectMetadata& object : metadata.objects) forms.any |= is_optimizer_key(object.key);
+  for (const BytesStorageMetadata& object : metadata.objects)
+    forms.any |= is_optimizer_key(object.key);
   return forms;
 }
 
@@ -175,11 +176,11 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
                           "boxes), or leave the optimizer out (--exclude 'optimizer.*')");
   }
   if (sharding != kModelSpace) return 0;
-  std::unordered_map<std::string_view, const TensorMetadata*> models;
-  for (const TensorMetadata& tensor : metadata.tensors) models.emplace(tensor.key, &tensor);
+  std::unordered_map<std::string_view, const TensorStorageMetadata*> models;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) models.emplace(tensor.key, &tensor);
   std::size_t count = 0;
-  std::vector<TensorMetadata> out = metadata.tensors;
-  for (TensorMetadata& tensor : out) {
+  std::vector<TensorStorageMetadata> out = metadata.tensors;
+  for (TensorStorageMetadata& tensor : out) {
     const std::string_view key = model_key(tensor.key);
     if (tensor.flattened_shape || key.empty()) continue;
     if (numel(tensor.size) == 0) continue;

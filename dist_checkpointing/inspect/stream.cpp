@@ -44,7 +44,7 @@ std::optional<Box> PieceWalker::next() {
 
 namespace {
 
-void require_coverage(const TensorMetadata& tensor) {
+void require_coverage(const TensorStorageMetadata& tensor) {
   const std::vector<Problem> problems = validate_coverage(tensor);
   if (problems.empty()) return;
   const Problem& first = problems.front();

@@ -79,7 +79,7 @@ class Verifier {
   }
 
   void check_coverage() {
-    for (const TensorMetadata& tensor : metadata_.tensors) {
+    for (const TensorStorageMetadata& tensor : metadata_.tensors) {
       for (const Problem& problem : validate_coverage(tensor)) {
         const ErrorCode code =
             problem.kind == Problem::Kind::kMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt;
@@ -92,14 +92,14 @@ class Verifier {
   void check_ranges_apart() {
     if (!reader_.info().conventions.records) return;
     struct Range {
-      Place place;
+      StorageInfo place;
       const std::string* key;
     };
     std::vector<Range> ranges;
-    for (const TensorMetadata& tensor : metadata_.tensors) {
-      for (const Place& place : tensor.places) ranges.push_back({place, &tensor.key});
+    for (const TensorStorageMetadata& tensor : metadata_.tensors) {
+      for (const StorageInfo& place : tensor.places) ranges.push_back({place, &tensor.key});
     }
-    for (const ObjectMetadata& object : metadata_.objects)
+    for (const BytesStorageMetadata& object : metadata_.objects)
       ranges.push_back({object.place, &object.key});
     static const std::string kCommonState = "the common state";
     if (reader_.info().common_place)
@@ -115,16 +115,16 @@ class Verifier {
           after.place.length == 0)
         continue;
       report_.problems.emplace_back(
-          ErrorCode::kCorrupt, "its record shares bytes with the record of " + quoted(*before.key),
+          ErrorCode::kCorrupt, "its record shares bytes with the record of " + quote(*before.key),
           ErrorContext{.key = *after.key,
                        .file = metadata_.files[after.place.file],
                        .offset = after.place.offset});
     }
   }
 
-  bool file_is_there(const Place& place) const { return file_sizes_[place.file].has_value(); }
+  bool file_is_there(const StorageInfo& place) const { return file_sizes_[place.file].has_value(); }
 
-  void check_inside_file(const Place& place) const {
+  void check_inside_file(const StorageInfo& place) const {
     const std::uint64_t size = *file_sizes_[place.file];
     if (range_fits(place.offset, place.length, size)) return;
     throw CheckpointError(ErrorCode::kCorrupt, "its " + grouped(place.length) +
@@ -142,7 +142,7 @@ class Verifier {
         if (file_is_there(places[c])) by_file[places[c].file].push_back({t, c});
       }
     }
-    const auto place = [&](const ChunkRef& ref) -> const Place& {
+    const auto place = [&](const ChunkRef& ref) -> const StorageInfo& {
       return metadata_.tensors[ref.tensor].places[ref.chunk];
     };
     std::vector<std::span<const ChunkRef>> tasks;
@@ -169,7 +169,7 @@ class Verifier {
         const std::shared_ptr<const ReadableFile> opened = reader_.storage().open(name);
         const auto check = [&](const ReadableFile& file) {
           for (const ChunkRef& ref : tasks[i]) {
-            const TensorMetadata& tensor = metadata_.tensors[ref.tensor];
+            const TensorStorageMetadata& tensor = metadata_.tensors[ref.tensor];
             attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset},
                     [&] { unchecked[i] += check_chunk(ref, file) ? 0 : 1; });
             progress_->add(place(ref).length);
@@ -195,7 +195,7 @@ class Verifier {
 
   /// Returns false if a deep check found no checksum.
   bool check_chunk(const ChunkRef& ref, const ReadableFile& file) const {
-    const TensorMetadata& tensor = metadata_.tensors[ref.tensor];
+    const TensorStorageMetadata& tensor = metadata_.tensors[ref.tensor];
     check_inside_file(tensor.places[ref.chunk]);
     const ChunkPayload payload = reader_.locate(ref.tensor, ref.chunk, file);
     if (payload.dtype != tensor.properties.dtype) {
@@ -208,7 +208,7 @@ class Verifier {
 
   void check_objects() {
     for (std::size_t i = 0; i < metadata_.objects.size(); ++i) {
-      const ObjectMetadata& object = metadata_.objects[i];
+      const BytesStorageMetadata& object = metadata_.objects[i];
       if (!file_is_there(object.place)) continue;
       attempt(report_.problems,
               {.key = object.key,
@@ -280,10 +280,11 @@ class Verifier {
   }
 
   std::uint64_t total_bytes() {
-    for (const TensorMetadata& tensor : metadata_.tensors) {
-      for (const Place& place : tensor.places) report_.bytes += place.length;
+    for (const TensorStorageMetadata& tensor : metadata_.tensors) {
+      for (const StorageInfo& place : tensor.places) report_.bytes += place.length;
     }
-    for (const ObjectMetadata& object : metadata_.objects) report_.bytes += object.place.length;
+    for (const BytesStorageMetadata& object : metadata_.objects)
+      report_.bytes += object.place.length;
     return report_.bytes + (options_.deep ? manifest_bytes_ : 0);
   }
 

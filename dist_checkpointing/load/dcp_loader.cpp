@@ -104,7 +104,7 @@ void request_tensor(const LoadContext& load, TensorRequestBuilder& builder, Wish
   }
   const auto stored = load.keys.tensor(wish.name);
   if (!stored) return;
-  const TensorMetadata& tensor = load.reader.metadata().tensors[*stored];
+  const TensorStorageMetadata& tensor = load.reader.metadata().tensors[*stored];
   wish.value = builder.add(ShardedTensor::whole(
       wish.name, wish.value.is_tensor()
                      ? wish.value.as_tensor()
@@ -148,7 +148,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   load.report.access_checked = load.options.validate_access_integrity;
   if (load.options.validate_access_integrity)
     check_access(sharded_of(wishes, [](const Wish& wish) { return wish.is_stored; }),
-                 PlannerKind::kDefault, load.comm, load.planner);
+                 PlannerKind::kDcp, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (Wish& wish : wishes) {

@@ -133,20 +133,21 @@ std::string describe(const KeySet& missing, const AllRanks& ranks, const KeySet&
 
 }  // namespace
 
-bool raises(Strict strict) noexcept {
-  return strict == Strict::kRaiseUnexpected || strict == Strict::kRaiseAll;
+bool raises(StrictHandling strict) noexcept {
+  return strict == StrictHandling::kRaiseUnexpected || strict == StrictHandling::kRaiseAll;
 }
-bool logs(Strict strict) noexcept {
-  return strict == Strict::kLogUnexpected || strict == Strict::kLogAll;
+bool logs(StrictHandling strict) noexcept {
+  return strict == StrictHandling::kLogUnexpected || strict == StrictHandling::kLogAll;
 }
-bool returns(Strict strict) noexcept {
-  return strict == Strict::kReturnUnexpected || strict == Strict::kReturnAll;
+bool returns(StrictHandling strict) noexcept {
+  return strict == StrictHandling::kReturnUnexpected || strict == StrictHandling::kReturnAll;
 }
-bool checks_unexpected(Strict strict) noexcept {
-  return strict != Strict::kAssumeOkUnexpected;
+bool checks_unexpected(StrictHandling strict) noexcept {
+  return strict != StrictHandling::kAssumeOkUnexpected;
 }
-bool checks_missing(Strict strict) noexcept {
-  return strict == Strict::kLogAll || strict == Strict::kRaiseAll || strict == Strict::kReturnAll;
+bool checks_missing(StrictHandling strict) noexcept {
+  return strict == StrictHandling::kLogAll || strict == StrictHandling::kRaiseAll ||
+         strict == StrictHandling::kReturnAll;
 }
 
 KeySet united(const KeySet& mine, Communicator& comm) {
@@ -154,7 +155,7 @@ KeySet united(const KeySet& mine, Communicator& comm) {
   return AllRanks(gather({mine, {}}, comm), {}).asked;
 }
 
-KeyDifference check_keys(const Asked& asked, const KeySet& stored, Strict strict,
+KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
                          Communicator& comm) {
   if (!checks_unexpected(strict)) return {};
   KeyDifference found{{}, difference(asked.keys, stored)};

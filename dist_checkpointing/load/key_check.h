@@ -17,11 +17,11 @@ struct KeyDifference {
   KeySet unexpected;  ///< asked for by this rank, but not stored
 };
 
-bool raises(Strict strict) noexcept;   ///< a difference is an error
-bool logs(Strict strict) noexcept;     ///< … a warning
-bool returns(Strict strict) noexcept;  ///< … part of the report
-bool checks_unexpected(Strict strict) noexcept;
-bool checks_missing(Strict strict) noexcept;
+bool raises(StrictHandling strict) noexcept;   ///< a difference is an error
+bool logs(StrictHandling strict) noexcept;     ///< … a warning
+bool returns(StrictHandling strict) noexcept;  ///< … part of the report
+bool checks_unexpected(StrictHandling strict) noexcept;
+bool checks_missing(StrictHandling strict) noexcept;
 
 /// What a rank asks for.
 struct Asked {
@@ -36,7 +36,7 @@ KeySet united(const KeySet& mine, Communicator& comm);
 /// Compares keys as far as the mode wants it. A mode that raises throws CheckpointError (mismatch),
 /// the same on all ranks, one that logs warns on rank 0; both tell what was found on all ranks, one
 /// that raises together with the misfits. Collective, with the same `stored` and mode on all ranks.
-KeyDifference check_keys(const Asked& asked, const KeySet& stored, Strict strict,
+KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
                          Communicator& comm);
 
 /// Throws CheckpointError (mismatch), the same on all ranks, if one of them asks for something that

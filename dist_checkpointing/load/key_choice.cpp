@@ -51,8 +51,8 @@ std::vector<PlacedKey> choose_keys(const Metadata& metadata, std::span<const std
   if (const auto problem = problem_of_paths(metadata)) throw *problem;
   Choice choice(wanted, unused);
   std::vector<std::string> keys;
-  for (const TensorMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
-  for (const ObjectMetadata& object : metadata.objects) keys.push_back(object.key);
+  for (const TensorStorageMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) keys.push_back(object.key);
   std::unordered_set<std::string> left(keys.begin(), keys.end());
   std::vector<PlacedKey> chosen;
   for (const auto& [key, path] : metadata.paths) {

@@ -72,14 +72,14 @@ class Suggestions {
     if (const auto same = groups_.find(pattern); same != groups_.end()) {
       return ": the checkpoint has " +
              (same->second.count == 1
-                  ? quoted(same->second.first)
-                  : grouped(same->second.count) + " others, e.g. " + quoted(same->second.first));
+                  ? quote(same->second.first)
+                  : grouped(same->second.count) + " others, e.g. " + quote(same->second.first));
     }
     const auto close = nearest(pattern, patterns_);
     if (!close) return "";
     const std::string likely = with_numbers(*close, numbers_of(group.first));
-    return ": did you mean " +
-           quoted(stored_.contains(likely) ? likely : groups_.at(*close).first) + "?";
+    return ": did you mean " + quote(stored_.contains(likely) ? likely : groups_.at(*close).first) +
+           "?";
   }
 
  private:
@@ -107,9 +107,9 @@ std::string escaped_for_replacement(std::string_view text) {
 }  // namespace
 
 std::string to_string(const KeyGroup& group) {
-  std::string text = quoted(group.pattern);
+  std::string text = quote(group.pattern);
   if (group.count > 1)
-    text += " (" + grouped(group.count) + " keys, e.g. " + quoted(group.first) + ")";
+    text += " (" + grouped(group.count) + " keys, e.g. " + quote(group.first) + ")";
   return text;
 }
 

@@ -66,8 +66,8 @@ struct Explained {
     if (keys++ == 0) asked = key, stored = counterpart;
   }
   std::string example() const {
-    return grouped(keys) + (keys == 1 ? " key" : " keys") + " (" + quoted(asked) + " is " +
-           quoted(stored) + " there)";
+    return grouped(keys) + (keys == 1 ? " key" : " keys") + " (" + quote(asked) + " is " +
+           quote(stored) + " there)";
   }
 };
 

@@ -43,7 +43,7 @@ std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
   if (options.strategy != "auto" && options.strategy != reader->info().format) {
     throw CheckpointError(ErrorCode::kMismatch,
                           "the checkpoint has the format '" + reader->info().format +
-                              "', but load.strategy asks for " + dckpt::quoted(options.strategy) +
+                              "', but load.strategy asks for " + quote(options.strategy) +
                               "; 'auto' takes what is there",
                           {.file = location.display()});
   }
@@ -109,7 +109,7 @@ void refuse_requests(const LoadOptions& options,
 }
 
 /// All of a stored tensor, without data.
-ShardedTensor whole_tensor(const TensorMetadata& tensor) {
+ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
   return ShardedTensor::whole(tensor.key,
                               Tensor::described(tensor.properties.dtype, tensor.global_shape()));
 }
@@ -253,10 +253,10 @@ std::optional<Value> load_content_metadata(const Location& location) try {
 StateDict load_sharded_metadata(const Location& location) try {
   const auto reader = open_checkpoint(location);
   Value state = Value::dict();
-  for (const TensorMetadata& tensor : reader->metadata().tensors) {
+  for (const TensorStorageMetadata& tensor : reader->metadata().tensors) {
     state[tensor.key] = whole_tensor(tensor);
   }
-  for (const ObjectMetadata& object : reader->metadata().objects) {
+  for (const BytesStorageMetadata& object : reader->metadata().objects) {
     const auto cell = ShardedObject::parse_unique_key(object.key);
     state[object.key] =
         cell ? Value(*cell) : Value();  // a plain DCP directory has values under their paths
@@ -274,7 +274,7 @@ StateDict load_plain_tensors(const Location& location, const LoadOptions& option
   const StoredKeys keys(reader->metadata(), {});
   TensorRequestBuilder builder(*reader, keys, options);
   Value state = Value::dict();
-  for (const TensorMetadata& tensor : reader->metadata().tensors) {
+  for (const TensorStorageMetadata& tensor : reader->metadata().tensors) {
     state[tensor.key] = builder.add(whole_tensor(tensor));
   }
   fill_destinations(*reader, builder.finish(), options, *single_rank());

@@ -64,7 +64,7 @@ bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& optio
          });
 }
 
-std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorMetadata& stored,
+std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageMetadata& stored,
                                 const LoadOptions& options, bool is_dcp) {
   const Shape& shape = stored.global_shape();
   const DType dtype = stored.properties.dtype;
@@ -105,7 +105,7 @@ std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& k
 }
 
 std::string to_string(const Misfit& misfit) {
-  return misfit.what + " " + dckpt::quoted(misfit.key) +
+  return misfit.what + " " + quote(misfit.key) +
          (misfit.advice.empty() ? "" : ": " + misfit.advice);
 }
 

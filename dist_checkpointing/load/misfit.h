@@ -25,7 +25,7 @@ bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& optio
 
 /// Why a stored tensor is not what a shard asks for; in PyTorch's words for a plain DCP directory,
 /// else in Megatron's.
-std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorMetadata& stored,
+std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageMetadata& stored,
                                 const LoadOptions& options, bool is_dcp);
 
 /// The same of a stored object; one that is missing in its grid is not a misfit.

@@ -27,8 +27,8 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
     const auto [found, inserted] = index.try_emplace(std::move(name), i);
     const std::string& first = entries[found->second].key;
     if (inserted || first == entries[i].key) return;
-    ambiguous.add(quoted(first) + " and " + quoted(entries[i].key) + " both become " +
-                  quoted(found->first));
+    ambiguous.add(quote(first) + " and " + quote(entries[i].key) + " both become " +
+                  quote(found->first));
   };
   for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i)
     add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);

@@ -26,14 +26,14 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
   const Metadata& metadata = reader.metadata();
   std::map<std::uint32_t, std::uint64_t> needed;  // file → end of the last chunk
   for (const ReadItem& item : items) {
-    const Place& place = metadata.tensors[item.tensor].places[item.chunk];
+    const StorageInfo& place = metadata.tensors[item.tensor].places[item.chunk];
     auto& end = needed[place.file];
     end = std::max(end, place.offset + place.length);
   }
   ProblemList problems;
   for (const auto& [file, end] : needed) {
     const auto info = reader.storage().stat(metadata.files[file]);
-    const std::string name = quoted(reader.storage().describe(metadata.files[file]));
+    const std::string name = quote(reader.storage().describe(metadata.files[file]));
     if (!info) {
       problems.add(name + " is missing");
     } else if (info->kind == FileInfo::Kind::kRegular && info->size < end) {
@@ -53,11 +53,11 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   const Tensor nothing = Tensor::described(shard.dtype, shard.data_shape());
   const auto stored = keys_.tensor(shard.key);
   if (!stored) {
-    problems_.add("there is no tensor " + quoted(shard.key) +
+    problems_.add("there is no tensor " + quote(shard.key) +
                   (keys_.contains(shard.key) ? "; an object has this name" : ""));
     return nothing;
   }
-  const TensorMetadata& tensor = reader_.metadata().tensors[*stored];
+  const TensorStorageMetadata& tensor = reader_.metadata().tensors[*stored];
   const bool clip = shape_mismatch_allowed(shard, options_);
   if (const auto misfit =
           misfit_of(shard, tensor, options_, reader_.info().conventions.keys_are_paths)) {
@@ -69,7 +69,7 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
                     ? *shard.data
                     : Tensor::empty(shard.dtype, shard.data_shape());
   if (data.device().kind != Device::Kind::kCpu) {
-    problems_.add("the destination of " + quoted(shard.key) +
+    problems_.add("the destination of " + quote(shard.key) +
                   " is not in CPU memory; load into CPU memory and copy from there");
     return nothing;
   }
@@ -121,7 +121,7 @@ bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
   const auto [known, is_new] = covered_.try_emplace(stored, true);
   if (!is_new) return known->second;
   for (const Problem& problem : validate_coverage(reader_.metadata().tensors[stored])) {
-    damaged_.add(quoted(problem.key) + ": " + problem.message);
+    damaged_.add(quote(problem.key) + ": " + problem.message);
     known->second = false;
   }
   return known->second;

@@ -88,7 +88,7 @@ class Conversion {
     if (plans_.size() > 1) save_.io.threads = 1;  // threads share the ranks, else a rank's files
     strategy_ = make_save_strategy(save_);
     // Objects of one key can come from any format; chunks were checked in the source already.
-    plan_ = plan_global_save(plans_, {.kind = PlannerKind::kDefault, .validate = false});
+    plan_ = plan_global_save(plans_, {.kind = PlannerKind::kDcp, .validate = false});
     describe();
     measure();
     read_manifest();
@@ -104,8 +104,8 @@ class Conversion {
   void choose_target() {
     if (!options_.from.empty() && options_.from != report_.from) {
       throw CheckpointError(ErrorCode::kMismatch,
-                            "the checkpoint has the format " + dckpt::quoted(report_.from) +
-                                ", but load.strategy asks for " + dckpt::quoted(options_.from));
+                            "the checkpoint has the format " + quote(report_.from) +
+                                ", but load.strategy asks for " + quote(options_.from));
     }
     if (reader_->info().conventions.per_rank) {
       throw CheckpointError(
@@ -130,8 +130,8 @@ class Conversion {
         (options_.compat && save_.compat != *options_.compat)) {
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
-          "the format " + dckpt::quoted(asked) + " and compat " +
-              dckpt::quoted(to_string(*options_.compat)) + " contradict each other; " +
+          "the format " + quote(asked) + " and compat " + quote(to_string(*options_.compat)) +
+              " contradict each other; " +
               (to_dcp() && report_.to == asked
                    ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
                    : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core "
@@ -155,7 +155,7 @@ class Conversion {
     throw CheckpointError(
         ErrorCode::kUnsupported,
         "checkpoints can be written as " + quoted_list(names, names.size()) + ", not as " +
-            dckpt::quoted(format) +
+            quote(format) +
             (options_.to.empty() ? " (the source's format); name one of them" : ""));
   }
 
@@ -199,8 +199,8 @@ class Conversion {
                        metadata.objects.size();
     if (from_dcp()) require_paths(source);
     std::unordered_set<std::string_view> keys;
-    for (const TensorMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
-    for (const ObjectMetadata& object : metadata.objects) keys.insert(object.key);
+    for (const TensorStorageMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
+    for (const BytesStorageMetadata& object : metadata.objects) keys.insert(object.key);
     for (const auto& path : source.paths) {
       if (keys.contains(path.first)) metadata.paths.push_back(path);
     }
@@ -223,17 +223,16 @@ class Conversion {
       std::string name = object ? renamed_object(renamer, key) : renamer(key);
       const auto [first, inserted] = stored_as.try_emplace(name, key);
       if (!inserted)
-        ambiguous.add(dckpt::quoted(first->second) + " and " + dckpt::quoted(key) +
-                      " both become " + dckpt::quoted(name));
+        ambiguous.add(quote(first->second) + " and " + quote(key) + " both become " + quote(name));
       return name;
     };
     Metadata& metadata = contents_.metadata;
     std::unordered_map<std::string, std::string> names;
-    for (TensorMetadata& tensor : metadata.tensors) {
+    for (TensorStorageMetadata& tensor : metadata.tensors) {
       std::string name = renamed(tensor.key, false);
       names.emplace(std::exchange(tensor.key, name), name);
     }
-    for (ObjectMetadata& object : metadata.objects) {
+    for (BytesStorageMetadata& object : metadata.objects) {
       std::string name = renamed(object.key, true);
       names.emplace(std::exchange(object.key, name), name);
     }
@@ -284,9 +283,9 @@ class Conversion {
   void check_coverage() const {
     std::string message;
     std::size_t count = 0;
-    for (const TensorMetadata& tensor : contents_.metadata.tensors) {
+    for (const TensorStorageMetadata& tensor : contents_.metadata.tensors) {
       for (const Problem& problem : validate_coverage(tensor)) {
-        if (++count <= 10) message += "\n  " + dckpt::quoted(tensor.key) + ": " + problem.message;
+        if (++count <= 10) message += "\n  " + quote(tensor.key) + ": " + problem.message;
       }
     }
     if (count == 0) return;
@@ -333,11 +332,11 @@ class Conversion {
     const Capabilities& can = target_format_->capabilities;
     const auto refuse = [&](const std::string& what) {
       throw CheckpointError(ErrorCode::kUnsupported,
-                            "the format " + dckpt::quoted(report_.to) + " does not store " + what);
+                            "the format " + quote(report_.to) + " does not store " + what);
     };
     if (!can.objects && !contents_.metadata.objects.empty())
       refuse("objects; leave them out, the first is " +
-             dckpt::quoted(contents_.metadata.objects.front().key));
+             quote(contents_.metadata.objects.front().key));
     if (!can.common_state && contents_.common && contents_.common->value().size() > 0)
       refuse("values that are not sharded, and the source has a common state");
   }
@@ -348,7 +347,7 @@ class Conversion {
   }
 
   /// The bytes of a torch file, or of a record in a data file, as they are.
-  Bytes carried(const std::string& name, const std::optional<Place>& place) const {
+  Bytes carried(const std::string& name, const std::optional<StorageInfo>& place) const {
     const auto file = reader_->storage().open(name);
     const std::uint64_t offset = place ? place->offset : 0;
     const std::uint64_t length = place ? place->length : file->size();
@@ -370,7 +369,7 @@ class Conversion {
   void move_plain_objects() {
     Metadata& metadata = contents_.metadata;
     std::unordered_map<std::string, KeyPath> paths(metadata.paths.begin(), metadata.paths.end());
-    std::vector<ObjectMetadata> objects;
+    std::vector<BytesStorageMetadata> objects;
     std::vector<ObjectSource> sources;
     std::vector<std::pair<KeyPath, Value>> leaves;
     std::unordered_set<std::string> moved;
@@ -459,13 +458,13 @@ class Conversion {
     report_.tensors = plan_.metadata.tensors.size();
     report_.objects = contents_.metadata.objects.size();
     report_.ranks = static_cast<int>(plans_.size());
-    for (const TensorMetadata& tensor : plan_.metadata.tensors) {
+    for (const TensorStorageMetadata& tensor : plan_.metadata.tensors) {
       report_.chunks_after += tensor.chunks.size();
       report_.bytes += tensor.nbytes();
     }
     const auto flattened = std::ranges::count_if(
         reader_->metadata().tensors,
-        [](const TensorMetadata& tensor) { return tensor.flattened_shape.has_value(); });
+        [](const TensorStorageMetadata& tensor) { return tensor.flattened_shape.has_value(); });
     if (flattened > 0 && options_.flattened == FlattenedForm::kBoxes) {
       report_.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) +
                                 " flattened tensors became ordinary ones of their original shapes");
@@ -483,7 +482,7 @@ class Conversion {
       for (std::size_t rank = 0; rank < plans_.size(); ++rank)
         written.push_back(target_format_->measure(save_, static_cast<int>(rank), plan_of(rank)));
       for (const WrittenItems& of_rank : written) {
-        for (const Place& place : of_rank.places) report_.disk_bytes += place.length;
+        for (const StorageInfo& place : of_rank.places) report_.disk_bytes += place.length;
         report_.files += of_rank.files.size();
       }
       place(written);
@@ -493,7 +492,7 @@ class Conversion {
       report_.disk_bytes += counters->bytes_written;
     } else {
       report_.disk_bytes = report_.bytes;
-      for (const ObjectMetadata& object : contents_.metadata.objects)
+      for (const BytesStorageMetadata& object : contents_.metadata.objects)
         report_.disk_bytes += object.place.length;
     }
     if (contents_.common) report_.disk_bytes += contents_.common->archive().size();
@@ -503,7 +502,7 @@ class Conversion {
   SavePlan plan_of(std::size_t rank) const { return final_plan(plans_[rank], plan_.items[rank]); }
 
   void place(std::vector<WrittenItems>& written) {
-    std::vector<std::vector<Place>> places;
+    std::vector<std::vector<StorageInfo>> places;
     std::vector<std::vector<std::string>> files;
     for (WrittenItems& of_rank : written) {
       places.push_back(std::move(of_rank.places));
@@ -544,10 +543,10 @@ class Conversion {
     const std::optional<IntegrityManifest> manifest = find_integrity_manifest(reader.storage());
     if (!manifest) return;
     std::set<std::uint32_t> data_files;
-    for (const TensorMetadata& tensor : contents_.metadata.tensors) {
-      for (const Place& place : tensor.places) data_files.insert(place.file);
+    for (const TensorStorageMetadata& tensor : contents_.metadata.tensors) {
+      for (const StorageInfo& place : tensor.places) data_files.insert(place.file);
     }
-    for (const ObjectMetadata& object : contents_.metadata.objects)
+    for (const BytesStorageMetadata& object : contents_.metadata.objects)
       data_files.insert(object.place.file);
     if (reader.info().common_place) data_files.insert(reader.info().common_place->file);
     std::vector<std::string> files = reader.info().index_files;
@@ -565,7 +564,7 @@ class Conversion {
   /// members that were not copied.
   void check_rest() {
     const Metadata& source = reader_->metadata();
-    const auto place = [&](const ChunkNumber& chunk) -> const Place& {
+    const auto place = [&](const ChunkNumber& chunk) -> const StorageInfo& {
       return source.tensors[chunk.tensor].places[chunk.chunk];
     };
     std::vector<ChunkNumber> chunks = checks_.unchecked();
@@ -681,7 +680,8 @@ class Conversion {
         Publication::begin(storage, target_.name(), staging_token(),
                            {.overwrite = options_.overwrite, .sync = options_.io.fsync});
     std::uint64_t total = report_.bytes;
-    for (const ObjectMetadata& object : contents_.metadata.objects) total += object.place.length;
+    for (const BytesStorageMetadata& object : contents_.metadata.objects)
+      total += object.place.length;
     Source source(*this, total);
 
     std::vector<WrittenItems> written(plans_.size());

@@ -115,17 +115,17 @@ class Removal {
   void look_at_files() {
     std::vector<bool> keeps(old_.files.size(), false);
     std::vector<std::uint64_t> removed_bytes(old_.files.size(), 0);
-    const auto see = [&](const std::string& key, const Place& place) {
+    const auto see = [&](const std::string& key, const StorageInfo& place) {
       if (is_removed(key)) {
         removed_bytes[place.file] += place.length;
       } else {
         keeps[place.file] = true;
       }
     };
-    for (const TensorMetadata& tensor : old_.tensors) {
-      for (const Place& place : tensor.places) see(tensor.key, place);
+    for (const TensorStorageMetadata& tensor : old_.tensors) {
+      for (const StorageInfo& place : tensor.places) see(tensor.key, place);
     }
-    for (const ObjectMetadata& object : old_.objects) see(object.key, object.place);
+    for (const BytesStorageMetadata& object : old_.objects) see(object.key, object.place);
     for (std::size_t file = 0; file < old_.files.size(); ++file) {
       // A file of another name may be more than data, whatever the metadata say.
       if (!keeps[file] && old_.files[file].ends_with(kDataSuffix)) {
@@ -152,9 +152,9 @@ class Removal {
 
   void count() {
     result_.tensors = static_cast<std::uint64_t>(std::ranges::count_if(
-        old_.tensors, [&](const TensorMetadata& tensor) { return is_removed(tensor.key); }));
+        old_.tensors, [&](const TensorStorageMetadata& tensor) { return is_removed(tensor.key); }));
     result_.objects = static_cast<std::uint64_t>(std::ranges::count_if(
-        old_.objects, [&](const ObjectMetadata& object) { return is_removed(object.key); }));
+        old_.objects, [&](const BytesStorageMetadata& object) { return is_removed(object.key); }));
   }
 
   [[noreturn]] void nothing_matches() const {
@@ -167,14 +167,13 @@ class Removal {
       }
       if (beginnings.size() < kMaxSuggestions) beginnings.insert(key);
     };
-    for (const TensorMetadata& tensor : old_.tensors) add(tensor.key);
-    for (const ObjectMetadata& object : old_.objects) add(object.key);
+    for (const TensorStorageMetadata& tensor : old_.tensors) add(tensor.key);
+    for (const BytesStorageMetadata& object : old_.objects) add(object.key);
     const std::vector<std::string> candidates(beginnings.begin(), beginnings.end());
     const auto close = nearest(prefix_, candidates);
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "no tensor and no object has a key that begins with " +
-                              dckpt::quoted(prefix_) +
-                              (close ? " (did you mean " + dckpt::quoted(*close) + "?)" : "") +
+                          "no tensor and no object has a key that begins with " + quote(prefix_) +
+                              (close ? " (did you mean " + quote(*close) + "?)" : "") +
                               (std::string_view(kCommonStateKey).starts_with(prefix_)
                                    ? "; the common state is never removed"
                                    : ""),
@@ -189,16 +188,18 @@ class Removal {
         storage_->describe(kMetadataFile));
     const Metadata left = read_dcp_metadata(pickle, storage_->describe(kMetadataFile));
     std::size_t next = 0;
-    const bool same_tensors = std::ranges::all_of(old_.tensors, [&](const TensorMetadata& tensor) {
-      return is_removed(tensor.key) ||
-             (next < left.tensors.size() && same(tensor, left.tensors[next++], left));
-    });
+    const bool same_tensors =
+        std::ranges::all_of(old_.tensors, [&](const TensorStorageMetadata& tensor) {
+          return is_removed(tensor.key) ||
+                 (next < left.tensors.size() && same(tensor, left.tensors[next++], left));
+        });
     const bool all_tensors = next == left.tensors.size();
     next = 0;
-    const bool same_objects = std::ranges::all_of(old_.objects, [&](const ObjectMetadata& object) {
-      return is_removed(object.key) ||
-             (next < left.objects.size() && same(object, left.objects[next++], left));
-    });
+    const bool same_objects =
+        std::ranges::all_of(old_.objects, [&](const BytesStorageMetadata& object) {
+          return is_removed(object.key) ||
+                 (next < left.objects.size() && same(object, left.objects[next++], left));
+        });
     if (!same_tensors || !all_tensors || !same_objects || next != left.objects.size()) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
@@ -209,18 +210,22 @@ class Removal {
     return pickle;
   }
 
-  bool same(const Place& old_place, const Place& new_place, const Metadata& left) const {
+  bool same(const StorageInfo& old_place, const StorageInfo& new_place,
+            const Metadata& left) const {
     return old_.files[old_place.file] == left.files[new_place.file] &&
            old_place.offset == new_place.offset && old_place.length == new_place.length;
   }
-  bool same(const TensorMetadata& before, const TensorMetadata& after, const Metadata& left) const {
+  bool same(const TensorStorageMetadata& before, const TensorStorageMetadata& after,
+            const Metadata& left) const {
     return before.key == after.key && before.properties == after.properties &&
            before.size == after.size && before.chunks == after.chunks &&
            before.flattened_shape == after.flattened_shape &&
-           std::ranges::equal(before.places, after.places,
-                              [&](const Place& a, const Place& b) { return same(a, b, left); });
+           std::ranges::equal(
+               before.places, after.places,
+               [&](const StorageInfo& a, const StorageInfo& b) { return same(a, b, left); });
   }
-  bool same(const ObjectMetadata& before, const ObjectMetadata& after, const Metadata& left) const {
+  bool same(const BytesStorageMetadata& before, const BytesStorageMetadata& after,
+            const Metadata& left) const {
     return before.key == after.key && same(before.place, after.place, left);
   }
 

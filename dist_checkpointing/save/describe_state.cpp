@@ -166,7 +166,7 @@ void check_planner_kind(const SaveOptions& options) {
 
 PlannerKind planner_kind(const SaveOptions& options) noexcept {
   return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron
-             ? PlannerKind::kDefault
+             ? PlannerKind::kDcp
              : options.planner.kind;
 }
 

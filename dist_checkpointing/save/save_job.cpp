@@ -133,7 +133,7 @@ Bytes encode_written(const Written& result) {
   writer.number(written.files.size());
   for (const std::string& file : written.files) writer.text(file);
   writer.number(written.places.size());
-  for (const Place& place : written.places) {
+  for (const StorageInfo& place : written.places) {
     writer.number(place.file);
     writer.number(place.offset);
     writer.number(place.length);
@@ -157,7 +157,7 @@ Written decode_written(ByteView bytes) {
   for (std::size_t i = 0; i < files; ++i) written.files.push_back(reader.text());
   const std::size_t places = reader.count();
   for (std::size_t i = 0; i < places; ++i) {
-    Place place;
+    StorageInfo place;
     const std::uint64_t file = reader.number();
     if (file >= files) reader.malformed("it names a file that is not in the list");
     place.file = static_cast<std::uint32_t>(file);
@@ -185,8 +185,8 @@ Written decode_written(ByteView bytes) {
 /// decides.
 void add_paths(Metadata& metadata, const std::vector<Paths>& of_ranks) {
   std::unordered_set<std::string_view> open;
-  for (const TensorMetadata& tensor : metadata.tensors) open.insert(tensor.key);
-  for (const ObjectMetadata& object : metadata.objects) open.insert(object.key);
+  for (const TensorStorageMetadata& tensor : metadata.tensors) open.insert(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) open.insert(object.key);
   for (const auto& [key, path] : metadata.paths) open.erase(key);
   for (const Paths& paths : of_ranks) {
     for (const auto& [key, path] : paths) {
@@ -199,7 +199,7 @@ void add_paths(Metadata& metadata, const std::vector<Paths>& of_ranks) {
 void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
   const auto refuse = [&](const std::string& what, const std::string& key) {
     throw CheckpointError(ErrorCode::kUnsupported,
-                          "strategy " + dckpt::quoted(strategy.name) + " does not store " + what +
+                          "strategy " + quote(strategy.name) + " does not store " + what +
                               "; save with another one, or leave them out of the state",
                           {.key = key});
   };
@@ -280,7 +280,7 @@ SaveReport SaveJob::write(ItemSource& source, const std::function<SaveReport::Ph
     planner_.commit();
   });
   if (comm_.rank() == 0)
-    log_notice("saved " + dckpt::quoted(target_.display()) + ": " + to_string(report_));
+    log_notice("saved " + quote(target_.display()) + ": " + to_string(report_));
   return report_;
 }
 
@@ -331,7 +331,7 @@ void SaveJob::describe(const StateDict& state) {
   strategy_ = make_save_strategy(options_);
   described_ = describe_state(prepared(state, hooks_), options_, comm_.rank());
   check_contents(described_, find_save_strategy(options_.strategy.name, options_.strategy.version));
-  proposal_ = planner_.propose(plan_local_save(described_.shards, options_.flattened));
+  proposal_ = planner_.create_local_plan(plan_local_save(described_.shards, options_.flattened));
 }
 
 void SaveJob::compare_common() {
@@ -344,7 +344,7 @@ void SaveJob::compare_common() {
 }
 
 std::vector<Bytes> SaveJob::assign(const std::vector<Bytes>& proposals) {
-  const std::vector<Bytes> answers = planner_.decide(proposals);
+  const std::vector<Bytes> answers = planner_.create_global_plan(proposals);
   if (options_.overwrite) check_replaceable(target_);
   remove_dead_attempts(target_);
   publication_.emplace(
@@ -359,13 +359,13 @@ std::vector<Bytes> SaveJob::assign(const std::vector<Bytes>& proposals) {
 void SaveJob::accept(ByteView bytes) {
   Assignment assignment = decode_assignment(bytes);
   staging_ = std::move(assignment.staging);
-  items_ = &planner_.accept(as_bytes(assignment.answer));
+  items_ = &planner_.finish_plan(as_bytes(assignment.answer));
 }
 
 void SaveJob::publish(const std::vector<Bytes>& results) {
   const auto begin = std::chrono::steady_clock::now();
   heartbeat_.check();
-  std::vector<std::vector<Place>> places;
+  std::vector<std::vector<StorageInfo>> places;
   std::vector<std::vector<std::string>> files;
   std::vector<SaveReport> reports;
   std::vector<Paths> paths;
@@ -397,7 +397,7 @@ void SaveJob::publish(const std::vector<Bytes>& results) {
   heartbeat_.check();
   publication_->commit();
   report_ = sum_of(reports);
-  report_.plan_cached = planner_.was_hit();
+  report_.plan_cached = planner_.cache_hit();
   report_.bytes += counters->bytes_written;
   report_.files += counters->files_created;
   report_.publish = {seconds_since(begin), counters->bytes_written};

@@ -16,13 +16,14 @@ namespace {
 std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) {
   const Metadata& metadata = reader.metadata();
   std::vector<std::uint64_t> needed(metadata.files.size(), 0);
-  const auto need = [&](const Place& place) {
+  const auto need = [&](const StorageInfo& place) {
     needed[place.file] = std::max(needed[place.file], place.offset + place.length);
   };
-  for (const TensorMetadata& tensor : metadata.tensors) std::ranges::for_each(tensor.places, need);
-  for (const ObjectMetadata& object : metadata.objects) need(object.place);
+  for (const TensorStorageMetadata& tensor : metadata.tensors)
+    std::ranges::for_each(tensor.places, need);
+  for (const BytesStorageMetadata& object : metadata.objects) need(object.place);
   for (std::size_t i = 0; i < needed.size(); ++i) {
-    const std::string name = dckpt::quoted(metadata.files[i]);
+    const std::string name = quote(metadata.files[i]);
     const auto file = reader.storage().stat(metadata.files[i]);
     if (!file) return name + " is missing";
     if (file->kind != FileInfo::Kind::kRegular) return name + " is no regular file";
@@ -64,7 +65,7 @@ class Search {
       iterations.erase(iterations.begin(), std::ranges::upper_bound(iterations, iteration));
       if (!iterations.empty()) {
         pass_over(describe_iterations(iterations) + ": not used, because " + kTrackerFile +
-                  " names an older one, " + dckpt::quoted(*tracked));
+                  " names an older one, " + quote(*tracked));
       }
       return take({*tracked, iteration}, std::string(kTrackerFile) + " names it");
     }
@@ -136,9 +137,9 @@ std::optional<LatestCheckpoint> find_latest(const Location& root) {
     throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.display()});
   }
   if (choice.checkpoint && !choice.passed_over.empty())
-    choice.passed_over.push_back("going on from " + dckpt::quoted(choice.checkpoint->directory));
+    choice.passed_over.push_back("going on from " + quote(choice.checkpoint->directory));
   for (const std::string& why : choice.passed_over)
-    log_warning("training root " + dckpt::quoted(root.display()) + ": " + why);
+    log_warning("training root " + quote(root.display()) + ": " + why);
   return choice.checkpoint;
 }
 

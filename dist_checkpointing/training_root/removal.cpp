@@ -49,13 +49,13 @@ void remove_leftover(Storage& directory, const HiddenSibling& sibling) {
       !why_incomplete(Location(directory.shared_from_this(), name))) {
     directory.rename(name, sibling.name);
     directory.sync_directory("");
-    log_warning("training root " + dckpt::quoted(directory.describe("")) + ": " +
-                dckpt::quoted(sibling.name) + " is back, a save that was to replace it died");
+    log_warning("training root " + quote(directory.describe("")) + ": " + quote(sibling.name) +
+                " is back, a save that was to replace it died");
     return;
   }
   directory.remove_all(name);
-  log_info("training root " + dckpt::quoted(directory.describe("")) + ": removed " +
-           dckpt::quoted(name) + ", left by a save or deletion that died");
+  log_info("training root " + quote(directory.describe("")) + ": removed " + quote(name) +
+           ", left by a save or deletion that died");
 }
 
 }  // namespace
@@ -82,11 +82,11 @@ void remove_dead_attempts(const Location& target) {
         continue;
       if (sibling->purpose != "saving" && sibling->purpose != "replaced") continue;
       remove_leftover(directory, *sibling);
-      log_warning(dckpt::quoted(directory.describe(entry.name)) +
+      log_warning(quote(directory.describe(entry.name)) +
                   " was left by a save that died: it is removed, or back under its name");
     }
   } catch (const std::exception& error) {
-    log_warning("what saves that died may have left beside " + dckpt::quoted(target.display()) +
+    log_warning("what saves that died may have left beside " + quote(target.display()) +
                 " could not be removed: " + error.what());
   }
 }
@@ -99,7 +99,7 @@ void remove_leftovers(const Location& root) {
     try {
       remove_leftover(*directory, *sibling);
     } catch (const std::exception& error) {
-      log_warning("training root " + dckpt::quoted(root.display()) +
+      log_warning("training root " + quote(root.display()) +
                   ": what a killed save left could not be removed: " + error.what());
     }
   }

@@ -31,7 +31,7 @@ void require_target_name(const Location& target) {
   if (target.name().empty()) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
-        dckpt::quoted(target.display()) + " is not a valid name for a new checkpoint directory");
+        quote(target.display()) + " is not a valid name for a new checkpoint directory");
   }
   if (target.name().size() > kMaxTargetNameBytes) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
@@ -54,17 +54,17 @@ void check_replaceable(const Location& target) {
     throw CheckpointError(
         ErrorCode::kAlreadyExists,
         "refusing to replace a directory that is no checkpoint (it holds " +
-            dckpt::quoted(entries.front().name) +
+            quote(entries.front().name) +
             (entries.size() > 1 ? " and " + grouped(entries.size() - 1) + " more" : "") +
             "): remove it first if it is not needed, or choose another name",
         {.file = target.display()});
   }
-  throw CheckpointError(
-      ErrorCode::kAlreadyExists,
-      "refusing to replace a training root (it has " + describe_iterations(iterations) +
-          "): a checkpoint goes into a directory in it, for example " +
-          dckpt::quoted(iteration_directory(iterations.empty() ? 0 : iterations.back())),
-      {.file = target.display()});
+  throw CheckpointError(ErrorCode::kAlreadyExists,
+                        "refusing to replace a training root (it has " +
+                            describe_iterations(iterations) +
+                            "): a checkpoint goes into a directory in it, for example " +
+                            quote(iteration_directory(iterations.empty() ? 0 : iterations.back())),
+                        {.file = target.display()});
 }
 
 }  // namespace dckpt

@@ -10,7 +10,7 @@ void write_shape(dckpt::WireWriter& writer, dckpt::ShapeView shape) {
   for (const std::int64_t extent : shape) writer.number(static_cast<std::uint64_t>(extent));
 }
 
-void write_place(dckpt::WireWriter& writer, const dckpt::Place& place) {
+void write_place(dckpt::WireWriter& writer, const dckpt::StorageInfo& place) {
   writer.number(place.file);
   writer.number(place.offset);
   writer.number(place.length);
@@ -38,8 +38,8 @@ class Decoder {
   }
 
  private:
-  dckpt::TensorMetadata tensor() {
-    dckpt::TensorMetadata tensor;
+  dckpt::TensorStorageMetadata tensor() {
+    dckpt::TensorStorageMetadata tensor;
     tensor.key = reader_.text();
     const auto dtype = dckpt::parse_dtype(reader_.text());
     if (!dtype) reader_.malformed("a tensor has an unknown element type");
@@ -70,8 +70,8 @@ class Decoder {
     return shape;
   }
 
-  dckpt::Place place() {
-    dckpt::Place place;
+  dckpt::StorageInfo place() {
+    dckpt::StorageInfo place;
     place.file = static_cast<std::uint32_t>(reader_.number(UINT32_MAX));
     if (place.file >= files_) reader_.malformed("it names a file that is not in its list");
     place.offset = reader_.number();
@@ -92,7 +92,7 @@ dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::CommonState* c
   writer.number(metadata.files.size());
   for (const std::string& file : metadata.files) writer.text(file);
   writer.number(metadata.tensors.size());
-  for (const dckpt::TensorMetadata& tensor : metadata.tensors) {
+  for (const dckpt::TensorStorageMetadata& tensor : metadata.tensors) {
     writer.text(tensor.key);
     writer.text(dckpt::to_string(tensor.properties.dtype));
     write_shape(writer, tensor.size);
@@ -104,7 +104,7 @@ dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::CommonState* c
     }
   }
   writer.number(metadata.objects.size());
-  for (const dckpt::ObjectMetadata& object : metadata.objects) {
+  for (const dckpt::BytesStorageMetadata& object : metadata.objects) {
     writer.text(object.key);
     write_place(writer, object.place);
   }

@@ -77,13 +77,13 @@ class Reader final : public dckpt::CheckpointReader {
 
   dckpt::ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                              const dckpt::ReadableFile&) const override {
-    const dckpt::TensorMetadata& entry = index_.metadata.tensors[tensor];
+    const dckpt::TensorStorageMetadata& entry = index_.metadata.tensors[tensor];
     return {entry.places[chunk].offset, entry.properties.dtype,
             dckpt::row_major_strides(entry.chunks.sizes(chunk)), true};
   }
 
   dckpt::Bytes object_bytes(std::size_t object) const override {
-    const dckpt::Place& place = index_.metadata.objects[object].place;
+    const dckpt::StorageInfo& place = index_.metadata.objects[object].place;
     const auto file = storage_->open(index_.metadata.files[place.file]);
     if (place.offset > file->size() || place.length > file->size() - place.offset) {
       throw dckpt::CheckpointError(

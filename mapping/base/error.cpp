@@ -11,8 +11,8 @@ std::string render(const std::string& message, const ErrorContext& context) {
     where += where.empty() ? " [" : ", ";
     where += part;
   };
-  if (context.key) append("key " + quoted(*context.key));
-  if (context.file) append("file " + quoted(*context.file));
+  if (context.key) append("key " + quote(*context.key));
+  if (context.file) append("file " + quote(*context.file));
   if (context.offset) append("offset " + std::to_string(*context.offset));
   if (context.rank) append("rank " + std::to_string(*context.rank));
   return where.empty() ? message : message + where + "]";

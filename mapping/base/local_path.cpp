@@ -32,7 +32,7 @@ std::filesystem::path local_path(const std::filesystem::path& given) {
   if (scheme == "file" && rest.starts_with('/')) return rest;
   throw CheckpointError(ErrorCode::kUnsupported,
                         "paths with the scheme " +
-                            dckpt::quoted(text.substr(0, scheme.size() + kSeparator.size())) +
+                            quote(text.substr(0, scheme.size() + kSeparator.size())) +
                             " are not supported: give a path of the local file system (or "
                             "file:///PATH); object storage has to be mounted",
                         {.file = text});

@@ -9,7 +9,7 @@ namespace dckpt {
 namespace {
 
 [[noreturn]] void refuse(std::string_view name, const std::string& why) {
-  throw CheckpointError(ErrorCode::kCorrupt, "refusing the file name " + quoted(name) + ": " + why);
+  throw CheckpointError(ErrorCode::kCorrupt, "refusing the file name " + quote(name) + ": " + why);
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ std::vector<std::string_view> name_components(std::string_view name) {
     const std::size_t end = std::min(name.find('/', start), name.size());
     const std::string_view component = name.substr(start, end - start);
     if (component.empty()) refuse(name, "it has an empty component");
-    if (component == "." || component == "..") refuse(name, "a component is " + quoted(component));
+    if (component == "." || component == "..") refuse(name, "a component is " + quote(component));
     if (component.size() > kMaxComponentBytes) {
       refuse(name, "a component has " + grouped(component.size()) + " bytes, the limit is " +
                        grouped(kMaxComponentBytes));

@@ -125,7 +125,7 @@ bool class_match(std::string_view pattern, std::size_t& at, char c) {
 
 }  // namespace
 
-std::string quoted(std::string_view text, std::size_t limit) {
+std::string quote(std::string_view text, std::size_t limit) {
   return "'" + escaped(text, limit, true) + "'";
 }
 
@@ -146,7 +146,7 @@ std::string quoted_list(std::span<const std::string> items, std::size_t limit) {
   std::string out;
   for (std::size_t i = 0; i < std::min(items.size(), limit); ++i) {
     if (i > 0) out += ", ";
-    out += quoted(items[i]);
+    out += quote(items[i]);
   }
   if (items.size() > limit) out += " and " + grouped(items.size() - limit) + " more";
   return out;

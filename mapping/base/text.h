@@ -12,7 +12,7 @@ namespace dckpt {
 /// `text` in single quotes, safe for a terminal and for JSON: control bytes, quotes, backslashes
 /// and bytes that are not valid UTF-8 are escaped (\n, \x1b, …), and more than `limit` bytes are
 /// cut with an ellipsis.
-std::string quoted(std::string_view text, std::size_t limit = 200);
+std::string quote(std::string_view text, std::size_t limit = 200);
 
 /// The same escaping without the quotes; for tables.
 std::string printable(std::string_view text, std::size_t limit = 200);

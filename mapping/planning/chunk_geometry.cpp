@@ -4,7 +4,7 @@
 
 namespace dckpt {
 
-ChunkGeometry::ChunkGeometry(const TensorMetadata& tensor, std::size_t chunk)
+ChunkGeometry::ChunkGeometry(const TensorStorageMetadata& tensor, std::size_t chunk)
     : tensor_(tensor), chunk_(tensor.chunks[chunk]) {
   if (tensor.flattened_shape) cell_ = reformulated_cell_shape(tensor);
   strides_ = row_major_strides(tensor.flattened_shape ? cell_ : chunk_.sizes);

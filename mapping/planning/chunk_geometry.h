@@ -14,7 +14,7 @@ namespace dckpt {
 class ChunkGeometry {
  public:
   /// Throws CheckpointError (corrupt) for reformulated metadata that contradict themselves.
-  ChunkGeometry(const TensorMetadata& tensor, std::size_t chunk);
+  ChunkGeometry(const TensorStorageMetadata& tensor, std::size_t chunk);
 
   /// Empty unless the chunk holds all of the box, which must have elements. A box that reaches over
   /// several pieces of a reformulated tensor is not found.
@@ -23,7 +23,7 @@ class ChunkGeometry {
  private:
   std::optional<StridedView> find_reformulated(const Box& box) const;
 
-  const TensorMetadata& tensor_;
+  const TensorStorageMetadata& tensor_;
   Box chunk_;      ///< in the stored size
   Shape strides_;  ///< of the chunk; of a reformulated tensor, of one piece
   Shape cell_;     ///< the shape of a piece of a reformulated tensor

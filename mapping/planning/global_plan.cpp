@@ -166,7 +166,7 @@ class GlobalPlanner::Work {
     }
     if (!entry.disagrees && !fits(item.chunk, item.size)) {
       entry.disagrees = true;
-      problems_.push_back(quoted(item.key) + ": rank " + std::to_string(rank) +
+      problems_.push_back(quote(item.key) + ": rank " + std::to_string(rank) +
                           " holds the part at " + to_string(item.chunk.offsets) + " of " +
                           to_string(item.chunk.sizes) + ", which is not inside the shape " +
                           to_string(item.size));
@@ -198,9 +198,8 @@ class GlobalPlanner::Work {
     entry.disagrees = true;
     const bool uneven = entry.flattened_shape && entry.flattened_shape == item.flattened_shape &&
                         entry.size != item.size;
-    problems_.push_back(quoted(item.key) + ": rank " + std::to_string(entry.first_rank) +
-                        " holds " + describe(entry) + ", rank " + std::to_string(rank) + " " +
-                        describe(item) +
+    problems_.push_back(quote(item.key) + ": rank " + std::to_string(entry.first_rank) + " holds " +
+                        describe(entry) + ", rank " + std::to_string(rank) + " " + describe(item) +
                         (uneven ? "; Megatron's form of flattened tensors needs shards of equal "
                                   "shape, the form 'boxes' does not"
                                 : ""));
@@ -382,7 +381,7 @@ class GlobalPlanner::Work {
       if (any_holder_ || !entry.is_replica(writer)) ranks.push_back(rank_of(entry.records[writer]));
     }
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    problems_.push_back(quoted(entry.key) + ": " +
+    problems_.push_back(quote(entry.key) + ": " +
                         (entry.kind == WriteItem::Kind::kObject
                              ? "the object"
                              : "the part " + to_string(entry.boxes[writers.front()])) +
@@ -398,7 +397,7 @@ class GlobalPlanner::Work {
         if (chosen_[record] != 0) store(rank, record);
       }
     }
-    for (TensorMetadata& tensor : plan_.metadata.tensors)
+    for (TensorStorageMetadata& tensor : plan_.metadata.tensors)
       tensor.places.resize(tensor.chunks.size());
   }
 
@@ -441,17 +440,17 @@ class GlobalPlanner::Work {
   /// Megatron's rule that all objects of a grid are saved, also of one whose objects are replicas
   /// everywhere.
   void check_grids() {
-    std::vector<TensorMetadata> grids;  // the objects as chunks of one element each
+    std::vector<TensorStorageMetadata> grids;  // the objects as chunks of one element each
     std::unordered_map<std::string_view, std::size_t> number;
     for (const Entry& entry : entries_) {
       if (entry.grid_key.empty() || entry.disagrees) continue;
       const auto [found, inserted] = number.try_emplace(entry.grid_key, grids.size());
       if (inserted)
         grids.push_back({entry.grid_key, {}, entry.size, BoxList(entry.size.size()), {}});
-      TensorMetadata& grid = grids[found->second];
+      TensorStorageMetadata& grid = grids[found->second];
       if (grid.size != entry.size) {
-        problems_.push_back(quoted(entry.key) + ": its grid is " + to_string(entry.size) +
-                            ", that of another object of " + quoted(entry.grid_key) + " " +
+        problems_.push_back(quote(entry.key) + ": its grid is " + to_string(entry.size) +
+                            ", that of another object of " + quote(entry.grid_key) + " " +
                             to_string(grid.size));
       } else if (entry.stored != UINT32_MAX) {
         grid.chunks.push_back(entry.boxes.offsets(0), entry.boxes.sizes(0));
@@ -460,15 +459,15 @@ class GlobalPlanner::Work {
     for (const Entry& entry : entries_) {
       if (entry.kind == WriteItem::Kind::kTensor && number.contains(entry.key)) {
         problems_.push_back(
-            quoted(entry.key) +
+            quote(entry.key) +
             ": is the key of a tensor and of objects; give one of them another key");
       }
     }
-    for (const TensorMetadata& grid : grids) {
+    for (const TensorStorageMetadata& grid : grids) {
       const auto cells = static_cast<std::uint64_t>(numel(grid.size));
       if (grid.chunks.size() >= cells) continue;
       const std::vector<Problem> problems = validate_coverage(grid);
-      problems_.push_back(quoted(grid.key) + ": " + grouped(cells - grid.chunks.size()) + " of " +
+      problems_.push_back(quote(grid.key) + ": " + grouped(cells - grid.chunks.size()) + " of " +
                           grouped(cells) + " objects are missing" +
                           (problems.empty() || !problems.front().region
                                ? ""
@@ -482,13 +481,13 @@ class GlobalPlanner::Work {
     check_grids();
     for (const Entry& entry : entries_) {
       if (entry.kind != WriteItem::Kind::kTensor || entry.disagrees) continue;
-      TensorMetadata nothing{entry.key,  entry.properties,
-                             entry.size, BoxList(entry.size.size()),
-                             {},         entry.flattened_shape};
-      const TensorMetadata& stored =
+      TensorStorageMetadata nothing{entry.key,  entry.properties,
+                                    entry.size, BoxList(entry.size.size()),
+                                    {},         entry.flattened_shape};
+      const TensorStorageMetadata& stored =
           entry.stored == UINT32_MAX ? nothing : plan_.metadata.tensors[entry.stored];
       for (const Problem& problem : validate_coverage(stored))
-        problems_.push_back(quoted(entry.key) + ": " + problem.message +
+        problems_.push_back(quote(entry.key) + ": " + problem.message +
                             ownership_of(entry, problem));
     }
   }
@@ -551,7 +550,7 @@ SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items) 
   return plan;
 }
 
-void set_places(GlobalPlan& plan, std::span<const std::vector<Place>> places,
+void set_places(GlobalPlan& plan, std::span<const std::vector<StorageInfo>> places,
                 std::span<const std::vector<std::string>> files) {
   plan.metadata.files.clear();
   for (std::size_t rank = 0; rank < plan.items.size(); ++rank) {
@@ -566,8 +565,8 @@ void set_places(GlobalPlan& plan, std::span<const std::vector<Place>> places,
     }
     for (std::size_t i = 0; i < places[rank].size(); ++i) {
       const GlobalPlan::Slot& slot = plan.slots[rank][i];
-      Place& place = slot.is_object ? plan.metadata.objects[slot.entry].place
-                                    : plan.metadata.tensors[slot.entry].places[slot.chunk];
+      StorageInfo& place = slot.is_object ? plan.metadata.objects[slot.entry].place
+                                          : plan.metadata.tensors[slot.entry].places[slot.chunk];
       place = places[rank][i];
       place.file += first_file;
     }

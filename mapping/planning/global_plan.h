@@ -86,7 +86,7 @@ SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items);
 
 /// Fills in where a rank wrote its items: `places` in the order of `items` of that rank, file
 /// numbers relative to `files`. May be called again after another save.
-void set_places(GlobalPlan& plan, std::span<const std::vector<Place>> places,
+void set_places(GlobalPlan& plan, std::span<const std::vector<StorageInfo>> places,
                 std::span<const std::vector<std::string>> files);
 
 }  // namespace dckpt

@@ -346,13 +346,13 @@ class Distribution {
   /// since one read fetches them.
   std::vector<Unit> make_units() const {
     struct Placed {
-      const Place* place;
+      const StorageInfo* place;
       Unit unit;
     };
     std::vector<Placed> pieces;
     for (std::uint32_t i = 0; i < result_.shared.size(); ++i) {
       const Part& part = result_.shared[i];
-      const Place* const place = &metadata_.tensors[part.tensor].places[part.chunk];
+      const StorageInfo* const place = &metadata_.tensors[part.tensor].places[part.chunk];
       if (part.slab == LoadDistribution::kNoSlab) {
         pieces.push_back({place, {ranks_of(result_.uses_of(part)), part.bytes, {i}, {}}});
         continue;

@@ -52,7 +52,8 @@ std::vector<Region> target_regions(const WantedShard& wanted) {
 /// Where a tensor's stored chunks lie in the global tensor.
 class StoredChunks {
  public:
-  explicit StoredChunks(const TensorMetadata& tensor) : tensor_(tensor), index_(tensor.chunks) {
+  explicit StoredChunks(const TensorStorageMetadata& tensor)
+      : tensor_(tensor), index_(tensor.chunks) {
     if (tensor.flattened_shape) cell_shape_ = reformulated_cell_shape(tensor);
   }
 
@@ -136,7 +137,7 @@ class StoredChunks {
     }
   }
 
-  const TensorMetadata& tensor_;
+  const TensorStorageMetadata& tensor_;
   Shape cell_shape_;
   ChunkIndex index_;
   std::vector<std::uint32_t> found_;
@@ -156,7 +157,7 @@ std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const Wante
   std::vector<ReadItem> items;
   std::unordered_map<std::uint32_t, StoredChunks> stored;
   for (const WantedShard& shard : wanted) {
-    const TensorMetadata& tensor = metadata.tensors[shard.tensor];
+    const TensorStorageMetadata& tensor = metadata.tensors[shard.tensor];
     if (!is_valid(shard.box) || shard.box.dims() != tensor.global_shape().size() ||
         (!shard.clip && !fits(shard.box, tensor.global_shape()))) {
       throw CheckpointError(ErrorCode::kMismatch,

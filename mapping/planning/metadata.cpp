@@ -14,10 +14,10 @@ auto* find(Entries& entries, std::string_view key) {
 
 }  // namespace
 
-const TensorMetadata* Metadata::find_tensor(std::string_view key) const {
+const TensorStorageMetadata* Metadata::find_tensor(std::string_view key) const {
   return find(tensors, key);
 }
-const ObjectMetadata* Metadata::find_object(std::string_view key) const {
+const BytesStorageMetadata* Metadata::find_object(std::string_view key) const {
   return find(objects, key);
 }
 

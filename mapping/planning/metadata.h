@@ -26,22 +26,22 @@ struct TensorProperties {
 
 /// Where the bytes of a chunk or object lie. What is in them (a torch archive, raw elements) is the
 /// strategy's business.
-struct Place {
+struct StorageInfo {
   std::uint32_t file = 0;  ///< index into Metadata::files
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const StorageInfo&, const StorageInfo&) = default;
 };
 
 /// One stored tensor. Invariants of metadata that a reader returns: dtype known, every extent ≥ 0,
 /// each chunk inside `size`, places.size() == chunks.size().
-struct TensorMetadata {
+struct TensorStorageMetadata {
   std::string key;
   TensorProperties properties;
   Shape size;  ///< as stored: for a reformulated flattened tensor, the fragments per axis and then
                ///< the elements per fragment
-  BoxList chunks;             ///< in `size`'s space
-  std::vector<Place> places;  ///< of chunks, same order; empty while planning
+  BoxList chunks;                   ///< in `size`'s space
+  std::vector<StorageInfo> places;  ///< of chunks, same order; empty while planning
   /// Megatron's nd_reformulated_orig_global_shape: present for tensors saved as reformulated
   /// flattened ranges.
   std::optional<Shape> flattened_shape{};
@@ -53,9 +53,9 @@ struct TensorMetadata {
   }
 };
 
-struct ObjectMetadata {
+struct BytesStorageMetadata {
   std::string key;
-  Place place;
+  StorageInfo place;
 };
 
 /// DCP's StorageMeta, without its load_id and modules.
@@ -74,8 +74,8 @@ struct KeptPlan {
 /// What a checkpoint holds, apart from the common state. Tensors and objects keep the order of the
 /// file.
 struct Metadata {
-  std::vector<TensorMetadata> tensors;
-  std::vector<ObjectMetadata> objects;
+  std::vector<TensorStorageMetadata> tensors;
+  std::vector<BytesStorageMetadata> objects;
   std::vector<std::string> files;  ///< data files, relative to the checkpoint
   /// DCP's planner_data: key → path in the nested state dict that was saved. Empty when there is
   /// none.
@@ -92,8 +92,8 @@ struct Metadata {
   std::vector<KeptPlan> kept_plans{};  ///< by rank; empty: none
 
   /// Linear; build an index for many look-ups.
-  const TensorMetadata* find_tensor(std::string_view key) const;
-  const ObjectMetadata* find_object(std::string_view key) const;
+  const TensorStorageMetadata* find_tensor(std::string_view key) const;
+  const BytesStorageMetadata* find_object(std::string_view key) const;
 };
 
 }  // namespace dckpt

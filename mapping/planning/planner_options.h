@@ -10,17 +10,17 @@ namespace dckpt {
 
 /// Whose rules a plan follows.
 enum class PlannerKind : std::uint8_t {
-  kMegatron,  ///< "mcore": main replicas of sharded tensors and objects; everything else is common
-              ///< state
-  kDefault,   ///< "default", PyTorch DCP: every leaf under its dotted path, planned by every rank
-              ///< that has it
-  kStandard,  ///< "standard", HyperParallel: like the default, with placements from device mesh
-              ///< layouts
+  /// "mcore": main replicas of sharded tensors and objects; everything else is common state.
+  kMegatron,
+  /// "default": every leaf under its dotted path, planned by every rank that has it.
+  kDcp,
+  /// "standard": like kDcp, with placements from device mesh layouts.
+  kHyperParallel,
 };
 inline constexpr EnumNames<PlannerKind, 3> kPlannerKindNames{
     {{PlannerKind::kMegatron, "mcore"},
-     {PlannerKind::kDefault, "default"},
-     {PlannerKind::kStandard, "standard"}}};
+     {PlannerKind::kDcp, "default"},
+     {PlannerKind::kHyperParallel, "standard"}}};
 
 /// What happens to a chunk or object that several ranks plan.
 enum class Dedup : std::uint8_t {

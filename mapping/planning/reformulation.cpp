@@ -22,7 +22,7 @@ bool may_be_reformulated(ShapeView size, ShapeView shape) noexcept {
   return size.back() == cell;
 }
 
-Shape reformulated_cell_shape(const TensorMetadata& tensor) {
+Shape reformulated_cell_shape(const TensorStorageMetadata& tensor) {
   const Shape& shape = *tensor.flattened_shape;
   if (!may_be_reformulated(tensor.size, shape)) {
     throw CheckpointError(ErrorCode::kCorrupt,

@@ -16,7 +16,7 @@ Shape reformulated_size(ShapeView shape, ShapeView fragmentation);
 /// The shape of one cell of a tensor with `flattened_shape`. Throws CheckpointError (corrupt) if
 /// stored size and original shape contradict each other: another number of axes, a grid that does
 /// not divide the shape, a last axis that is not the elements of a cell.
-Shape reformulated_cell_shape(const TensorMetadata& tensor);
+Shape reformulated_cell_shape(const TensorStorageMetadata& tensor);
 
 /// Whether a stored size can be the reformulation of a tensor of `shape`; for metadata that have
 /// lost the original shape.

@@ -9,11 +9,11 @@
 namespace dckpt {
 namespace {
 
-std::uint64_t bytes_of(std::int64_t elements, const TensorMetadata& tensor) {
+std::uint64_t bytes_of(std::int64_t elements, const TensorStorageMetadata& tensor) {
   return static_cast<std::uint64_t>(elements) * item_size(tensor.properties.dtype);
 }
 
-WriteItem stored_item(const TensorMetadata& tensor, std::uint32_t source, Box chunk) {
+WriteItem stored_item(const TensorStorageMetadata& tensor, std::uint32_t source, Box chunk) {
   WriteItem item;
   item.key = tensor.key;
   item.source = source;
@@ -25,7 +25,7 @@ WriteItem stored_item(const TensorMetadata& tensor, std::uint32_t source, Box ch
   return item;
 }
 
-WriteItem box_item(const TensorMetadata& tensor, std::uint32_t source, Box chunk) {
+WriteItem box_item(const TensorStorageMetadata& tensor, std::uint32_t source, Box chunk) {
   WriteItem item = stored_item(tensor, source, std::move(chunk));
   item.size = tensor.global_shape();
   item.flattened_shape.reset();
@@ -67,7 +67,7 @@ class Resharding {
 
   std::vector<SavePlan> run() {
     for (std::uint32_t i = 0; i < metadata_.tensors.size(); ++i) {
-      const TensorMetadata& tensor = metadata_.tensors[i];
+      const TensorStorageMetadata& tensor = metadata_.tensors[i];
       const bool reformulated =
           tensor.flattened_shape && options_.flattened == FlattenedForm::kMegatron;
       if (!options_.ranks) {
@@ -77,7 +77,7 @@ class Resharding {
       }
     }
     for (std::uint32_t i = 0; i < metadata_.objects.size(); ++i) {
-      const ObjectMetadata& object = metadata_.objects[i];
+      const BytesStorageMetadata& object = metadata_.objects[i];
       WriteItem item;
       item.kind = WriteItem::Kind::kObject;
       item.key = object.key;
@@ -102,7 +102,7 @@ class Resharding {
     plans_.resize(std::max<std::size_t>(next, 1));
   }
 
-  std::size_t rank_of(const Place& place) const {
+  std::size_t rank_of(const StorageInfo& place) const {
     return place.file < rank_of_file_.size() ? rank_of_file_[place.file] : 0;
   }
 
@@ -115,7 +115,7 @@ class Resharding {
     plans_[rank].push_back(std::move(item));
   }
 
-  void keep_chunks(const TensorMetadata& tensor, std::uint32_t source) {
+  void keep_chunks(const TensorStorageMetadata& tensor, std::uint32_t source) {
     for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
       const std::size_t rank = rank_of(tensor.places[chunk]);
       if (!tensor.flattened_shape) {
@@ -140,7 +140,7 @@ class Resharding {
     }
   }
 
-  void keep_cells(const TensorMetadata& tensor, std::uint32_t source) {
+  void keep_cells(const TensorStorageMetadata& tensor, std::uint32_t source) {
     for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
       for_each_fragment(tensor, chunk,
                         [&](const Shape& cell, std::int64_t begin, std::int64_t end) {
@@ -151,7 +151,8 @@ class Resharding {
   }
 
   template <typename Visit>
-  static void for_each_fragment(const TensorMetadata& tensor, std::size_t chunk, Visit&& visit) {
+  static void for_each_fragment(const TensorStorageMetadata& tensor, std::size_t chunk,
+                                Visit&& visit) {
     const std::size_t dims = tensor.flattened_shape->size();
     const Box stored = tensor.chunks[chunk];
     const std::int64_t begin = stored.offsets[dims];
@@ -162,13 +163,13 @@ class Resharding {
     for_each_cell(cells, [&](std::int64_t, const Shape& cell) { visit(cell, begin, end); });
   }
 
-  static Box cell_box(const TensorMetadata& tensor, const Shape& cell) {
+  static Box cell_box(const TensorStorageMetadata& tensor, const Shape& cell) {
     Box box{cell, reformulated_cell_shape(tensor)};
     for (std::size_t axis = 0; axis < box.dims(); ++axis) box.offsets[axis] *= box.sizes[axis];
     return box;
   }
 
-  void cut_boxes(const TensorMetadata& tensor, std::uint32_t source) {
+  void cut_boxes(const TensorStorageMetadata& tensor, std::uint32_t source) {
     const Shape& shape = tensor.global_shape();
     const auto ranks = static_cast<std::int64_t>(plans_.size());
     auto axis = std::find_if(shape.begin(), shape.end(),
@@ -188,7 +189,7 @@ class Resharding {
     }
   }
 
-  void cut_cells(const TensorMetadata& tensor, std::uint32_t source) {
+  void cut_cells(const TensorStorageMetadata& tensor, std::uint32_t source) {
     const std::size_t dims = tensor.flattened_shape->size();
     const Box cells = whole(ShapeView(tensor.size).first(dims));
     const std::int64_t count = numel(cells.sizes);
@@ -233,7 +234,7 @@ std::vector<SavePlan> plan_reshard(const Metadata& metadata, const ReshardOption
 
 WantedShard wanted_for(const Metadata& metadata, const WriteItem& item, std::int64_t begin,
                        std::int64_t count) {
-  const TensorMetadata& tensor = metadata.tensors[item.source];
+  const TensorStorageMetadata& tensor = metadata.tensors[item.source];
   WantedShard wanted;
   wanted.tensor = item.source;
   if (!item.flattened_shape) {

@@ -52,17 +52,17 @@ std::string what_changed(ByteView before, const SavePlan& plan) {
   for (const WriteItem& item : old) remaining[item.key].push_back(&item);
   for (const WriteItem& item : plan) {
     const auto found = remaining.find(item.key);
-    if (found == remaining.end()) return "key " + quoted(item.key) + " is new";
+    if (found == remaining.end()) return "key " + quote(item.key) + " is new";
     WriteItem travelled = item;
     if (item.kind == WriteItem::Kind::kObject) travelled.nbytes = 0;
     if (std::erase_if(found->second,
                       [&](const WriteItem* candidate) { return *candidate == travelled; }) == 0) {
-      return "key " + quoted(item.key) + " has another shape, dtype, place or replica";
+      return "key " + quote(item.key) + " has another shape, dtype, place or replica";
     }
   }
   for (const WriteItem& item : old) {
     if (!remaining[item.key].empty())
-      return "key " + quoted(item.key) + " is gone, or fewer parts of it are here";
+      return "key " + quote(item.key) + " is gone, or fewer parts of it are here";
   }
   return "the order of the keys is another";
 }
@@ -111,7 +111,7 @@ std::vector<AssignedItem> decode_answer(ByteView bytes, const SavePlan& plan) {
 SavePlanner::SavePlanner(const PlannerOptions& options, bool use_replicas)
     : options_(options), use_replicas_(use_replicas) {}
 
-Bytes SavePlanner::propose(SavePlan plan) {
+Bytes SavePlanner::create_local_plan(SavePlan plan) {
   plan_ = std::move(plan);
   Bytes encoded = encode_plan(plan_);
   Bytes proposal{std::byte{code_of(options_, use_replicas_)}};
@@ -132,7 +132,7 @@ Bytes SavePlanner::propose(SavePlan plan) {
   return proposal;
 }
 
-std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
+std::vector<Bytes> SavePlanner::create_global_plan(std::span<const Bytes> proposals) {
   known_.resize(proposals.size());
   std::vector<bool> changed(proposals.size(), false);
   hit_ = true;
@@ -194,7 +194,7 @@ std::vector<Bytes> SavePlanner::decide(std::span<const Bytes> proposals) {
   return answers;
 }
 
-const SavePlan& SavePlanner::accept(ByteView answer) {
+const SavePlan& SavePlanner::finish_plan(ByteView answer) {
   if (answer.empty() || answer[0] > std::byte{kAsLastTime} ||
       (answer[0] == std::byte{kAsLastTime} && (!committed_ || !items_ || answer.size() != 1))) {
     throw CheckpointError(ErrorCode::kCorrupt, "the final plan from the coordinator is malformed");

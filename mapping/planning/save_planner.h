@@ -14,14 +14,13 @@ namespace dckpt {
 /// How a rank and the coordinator agree on a plan, and what they remember of it until the next
 /// save: two messages per rank, no matter how they travel.
 ///
-///   every rank    proposal = planner.propose(plan)            its plan, or only a fingerprint if
-///                                                             it is the one that was accepted last
-///                                                             time
-///   coordinator   answers  = planner.decide(proposals)        what each rank writes, or "as last
-///                                                             time"
-///   every rank    final    = planner.accept(answer)
-///   all           planner.commit()                            once the save has succeeded
-///                                                             everywhere; planner.forget() if not
+///   every rank    proposal = planner.create_local_plan(plan)
+///                 its plan, or only a fingerprint if it is the one that was accepted last time
+///   coordinator   answers  = planner.create_global_plan(proposals)
+///                 what each rank writes, or "as last time"
+///   every rank    final    = planner.finish_plan(answer)
+///   all           planner.commit()
+///                 once the save has succeeded everywhere; planner.forget() if not
 ///
 /// A rank compares its plan with the accepted one byte by byte, so a changed key, dtype, shape,
 /// box, range, replica id or option is never taken for the same; the fingerprint lets the
@@ -41,24 +40,25 @@ class SavePlanner {
   /// `use_replicas`: see GlobalPlanOptions.
   explicit SavePlanner(const PlannerOptions& options, bool use_replicas = false);
 
-  Bytes propose(SavePlan plan);
+  Bytes create_local_plan(SavePlan plan);
 
   /// Coordinator only: proposals in the order of ranks. Throws CheckpointError (mismatch) if the
   /// plans do not make a checkpoint, (corrupt) with the rank for a malformed proposal.
-  std::vector<Bytes> decide(std::span<const Bytes> proposals);
+  std::vector<Bytes> create_global_plan(std::span<const Bytes> proposals);
 
   /// What this rank writes. Throws CheckpointError (corrupt) for a malformed answer.
-  const SavePlan& accept(ByteView answer);
+  const SavePlan& finish_plan(ByteView answer);
 
   /// Coordinator only: the plan that was decided, for set_places().
   GlobalPlan& global_plan() noexcept { return global_; }
-  /// Coordinator only: whether the last decide() found everything as last time.
-  bool was_hit() const noexcept { return hit_; }
-  /// Why propose() did not offer the plan of last time: "first save", "key 'x' is new", …; empty if
-  /// it did.
+  /// Coordinator only: whether the last create_global_plan() found everything as last time.
+  bool cache_hit() const noexcept { return hit_; }
+  /// Why create_local_plan() did not offer the plan of last time: "first save", "key 'x' is new",
+  /// …; empty if it did.
   const std::string& why_planned() const noexcept { return why_planned_; }
 
-  /// Coordinator only, after decide(): the plans of all ranks, to be kept in the checkpoint.
+  /// Coordinator only, after create_global_plan(): the plans of all ranks, to be kept in the
+  /// checkpoint.
   std::vector<KeptPlan> kept_plans() const;
   /// Forgets everything and takes plans that a checkpoint keeps for those of last time: `own` of
   /// this rank, on the coordinator `all` of every rank, in a job of as many ranks. All ranks or

@@ -169,7 +169,7 @@ std::vector<std::uint32_t> holders_of(const BoxList& boxes, std::span<const std:
   return holders;
 }
 
-Problem overlap(const TensorMetadata& tensor, std::span<const std::uint32_t> chosen,
+Problem overlap(const TensorStorageMetadata& tensor, std::span<const std::uint32_t> chosen,
                 const Miscount& found) {
   const auto holders = holders_of(tensor.chunks, chosen, found.at);
   const Box first = tensor.chunks[holders.front()];
@@ -226,7 +226,7 @@ bool is_sound(ShapeView shape) {
   return true;
 }
 
-std::vector<Problem> validate_bounds(const TensorMetadata& tensor) {
+std::vector<Problem> validate_bounds(const TensorStorageMetadata& tensor) {
   Report report;
   const auto contradiction = [&](std::string message) {
     report.add(Problem::Kind::kContradiction, tensor.key, std::move(message));
@@ -262,7 +262,7 @@ std::vector<Problem> validate_bounds(const TensorMetadata& tensor) {
 
 }  // namespace
 
-std::vector<Problem> validate_coverage(const TensorMetadata& tensor) {
+std::vector<Problem> validate_coverage(const TensorStorageMetadata& tensor) {
   std::vector<Problem> problems = validate_bounds(tensor);
   if (!problems.empty()) return problems;
   const std::int64_t elements = numel(tensor.size);
@@ -320,14 +320,14 @@ std::optional<CheckpointError> problem_of_paths(const Metadata& metadata) {
   const auto consider = [&](const std::string& key) {
     if (!placed.contains(key)) homeless.push_back(key);
   };
-  for (const TensorMetadata& tensor : metadata.tensors) consider(tensor.key);
-  for (const ObjectMetadata& object : metadata.objects) consider(object.key);
+  for (const TensorStorageMetadata& tensor : metadata.tensors) consider(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) consider(object.key);
   const auto meant = nearest(strays.front(), homeless);
   return CheckpointError(
       ErrorCode::kCorrupt,
       "planner_data names " + std::string(strays.size() == 1 ? "a key" : "keys") +
           " for which nothing is stored: " + quoted_list(strays) +
-          (meant ? "; " + quoted(*meant) + " has no path: is a letter damaged?" : ""),
+          (meant ? "; " + quote(*meant) + " has no path: is a letter damaged?" : ""),
       {.key = strays.front(), .file = ".metadata"});
 }
 

@@ -35,7 +35,7 @@ inline constexpr std::size_t kMaxProblemsOfAKind = 8;
 /// inside. Exact, in O(n log n) for n chunks cut along any axes in any order: no pair of chunks is
 /// compared. Chunks cut irregularly along many axes at once (more than kMaxCorners corners) are
 /// reported as a contradiction instead of being checked.
-std::vector<Problem> validate_coverage(const TensorMetadata& tensor);
+std::vector<Problem> validate_coverage(const TensorStorageMetadata& tensor);
 inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
 
 /// What is wrong with planner_data as a whole: keys for which nothing is stored. One damaged letter

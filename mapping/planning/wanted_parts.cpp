@@ -36,7 +36,7 @@ WantedParts WantedParts::decode(ByteView bytes, const Metadata& metadata) {
   for (std::size_t count = reader.count(); count > 0; --count) {
     const auto tensor = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     if (tensor >= metadata.tensors.size()) reader.malformed("a tensor's number is out of range");
-    const TensorMetadata& stored = metadata.tensors[tensor];
+    const TensorStorageMetadata& stored = metadata.tensors[tensor];
     const auto chunk = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     if (chunk >= stored.chunks.size()) reader.malformed("a chunk's number is out of range");
     box.offsets.resize(stored.global_shape().size());

@@ -74,7 +74,7 @@ class Flatten {
   void add(const Value& value) {
     std::string name = dotted_name(path_);
     if (!names_.insert(name).second)
-      throw CheckpointError(ErrorCode::kInvalidArgument, "duplicated flatten key " + quoted(name),
+      throw CheckpointError(ErrorCode::kInvalidArgument, "duplicated flatten key " + quote(name),
                             {.key = name});
     leaves_.push_back({std::move(name), path_, value});
   }

@@ -64,7 +64,7 @@ std::optional<ShardedObject> ShardedObject::parse_unique_key(std::string_view un
 ShardedObject ShardedObject::from_unique_key(std::string_view unique_key, ReplicaId replica_id) {
   auto object = parse_unique_key(unique_key);
   if (!object) {
-    throw CheckpointError(ErrorCode::kCorrupt, quoted(unique_key) +
+    throw CheckpointError(ErrorCode::kCorrupt, quote(unique_key) +
                                                    " is not the unique key of a ShardedObject, "
                                                    "which has the form KEY/shard_OFFSETS_SHAPE");
   }
@@ -93,7 +93,7 @@ void ShardedObject::validate() const {
 }
 
 std::string to_string(const ShardedObject& object) {
-  return "ShardedObject(key=" + quoted(object.key) + ")";
+  return "ShardedObject(key=" + quote(object.key) + ")";
 }
 
 }  // namespace dckpt

@@ -54,7 +54,7 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
     const auto at = static_cast<std::size_t>(axis);
     const auto global = checked_mul(extents[at], count);
     if (!global)
-      refuse("the global shape of " + quoted(shard.key) + " does not fit in 64 bits along axis " +
+      refuse("the global shape of " + quote(shard.key) + " does not fit in 64 bits along axis " +
                  std::to_string(axis),
              shard.key);
     shard.global_shape[at] = *global;
@@ -346,7 +346,7 @@ std::string to_string(const ShardedTensor& shard) {
                                 ? "slice(" + std::to_string(shard.flattened_range->begin) + ", " +
                                       std::to_string(shard.flattened_range->end) + ", None)"
                                 : std::string("None");
-  return "ShardedTensor(key=" + quoted(shard.key) + ", dtype=torch." +
+  return "ShardedTensor(key=" + quote(shard.key) + ", dtype=torch." +
          std::string(to_string(shard.dtype)) + ", local_shape=" + to_string(shard.local_shape) +
          ", global_shape=" + to_string(shard.global_shape) +
          ", global_offset=" + to_string(shard.global_offset) + ", axis_fragmentations=" +

@@ -35,7 +35,7 @@ std::string describe(const Value& value) {
     case Value::Kind::kBool: return value.as_bool() ? "True" : "False";
     case Value::Kind::kInt: return std::to_string(value.as_int());
     case Value::Kind::kFloat: return std::to_string(value.as_float());
-    case Value::Kind::kStr: return quoted(value.as_str(), kShown);
+    case Value::Kind::kStr: return quote(value.as_str(), kShown);
     case Value::Kind::kTensor: return "tensor " + to_string(value.as_tensor());
     default: return to_string(value.kind());
   }
@@ -310,7 +310,7 @@ std::string to_string(const KeyPath& path) {
   for (const PathElement& element : path) {
     if (out.size() > 1) out += ", ";
     const auto* name = std::get_if<std::string>(&element);
-    out += name != nullptr ? quoted(*name) : std::to_string(std::get<std::int64_t>(element));
+    out += name != nullptr ? quote(*name) : std::to_string(std::get<std::int64_t>(element));
   }
   return out + (path.size() == 1 ? ",)" : ")");
 }

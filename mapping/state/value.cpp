@@ -315,7 +315,7 @@ const Value& Value::at(const Value& key) const {
   for (const auto& [other, unused] : dict) {
     if (other.is_str()) known.push_back(other.as_str());
   }
-  const std::string name = key.is_str()   ? quoted(key.as_str())
+  const std::string name = key.is_str()   ? quote(key.as_str())
                            : key.is_int() ? std::to_string(key.as_int())
                                           : std::string("of kind ") + to_string(key.kind());
   throw CheckpointError(

@@ -33,15 +33,15 @@ struct CheckpointInfo {
   /// Torch file that holds the common state, if it is a file of its own.
   std::optional<std::string> common_file{};
   /// The torch record that holds it, if it lies in a data file.
-  std::optional<Place> common_place{};
+  std::optional<StorageInfo> common_place{};
   Conventions conventions{};
   std::vector<std::string> index_files{};  ///< that were read to know what is stored, beside data
                                            ///< files and `common_file`
 };
 
 /// An open checkpoint of any format. Everything is const and safe to use from several threads. The
-/// metadata is complete and sound in itself (see TensorMetadata); data files have not been touched:
-/// that they exist and are long enough shows when they are read, or by verify.
+/// metadata is complete and sound in itself (see TensorStorageMetadata); data files have not been
+/// touched: that they exist and are long enough shows when they are read, or by verify.
 class CheckpointReader {
  public:
   virtual ~CheckpointReader() = default;

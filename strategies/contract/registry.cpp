@@ -72,17 +72,17 @@ const Entry& find(const std::vector<Entry>& entries, const std::string& verb,
     if (best == nullptr || newest(entry) > newest(*best)) best = &entry;
   }
   if (best != nullptr) return *best;
-  std::string message = "no strategy " + verb + " backend " + quoted(name) +
+  std::string message = "no strategy " + verb + " backend " + quote(name) +
                         (version ? " version " + std::to_string(*version) : "") +
                         "; there are: " + quoted_list(all, 20);
   if (const auto close = nearest(name, names); close && *close != name)
-    message += " (did you mean " + quoted(*close) + "?)";
+    message += " (did you mean " + quote(*close) + "?)";
   throw CheckpointError(ErrorCode::kUnsupported, message);
 }
 
 void check_entry(const std::string& name, bool complete) {
   if (name.empty() || !complete)
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot register strategy " + quoted(name) +
+    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot register strategy " + quote(name) +
                                                            ": name and factory are both required");
 }
 
@@ -92,7 +92,7 @@ Factory never_null(Factory factory, const std::string& name) {
   return [factory = std::move(factory), name](auto&&... arguments) {
     auto made = factory(std::forward<decltype(arguments)>(arguments)...);
     if (made == nullptr)
-      throw CheckpointError(ErrorCode::kInternal, "the factory of strategy " + quoted(name) +
+      throw CheckpointError(ErrorCode::kInternal, "the factory of strategy " + quote(name) +
                                                       " has made nothing (a null pointer)");
     return made;
   };
@@ -152,7 +152,7 @@ std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& given) {
   const auto require = [&](bool fits, const std::string& what) {
     if (!fits)
       throw CheckpointError(ErrorCode::kUnsupported,
-                            "strategy " + quoted(entry.name) + " version " +
+                            "strategy " + quote(entry.name) + " version " +
                                 std::to_string(entry.version) +
                                 " cannot do what the options ask for: " + what);
   };

@@ -26,8 +26,8 @@ class ItemSource {
 };
 
 struct WrittenItems {
-  std::vector<std::string> files;  ///< names inside the checkpoint
-  std::vector<Place> places;       ///< in the order of the plan; file numbers refer to `files`
+  std::vector<std::string> files;   ///< names inside the checkpoint
+  std::vector<StorageInfo> places;  ///< in the order of the plan; file numbers refer to `files`
 };
 
 /// How a checkpoint is stored: what a backend implements to save. Planning, talking between ranks

@@ -168,13 +168,13 @@ class LegacyReader final : public CheckpointReader {
     for (auto& [path, tensor] : state.tensors) {
       std::string key = source.key_prefix + path;
       if (!keys.insert(key).second)
-        fail(*storage_, ErrorCode::kUnsupported, "two tensors have the path " + quoted(key),
+        fail(*storage_, ErrorCode::kUnsupported, "two tensors have the path " + quote(key),
              source.name);
       const std::uint64_t offset =
           tensor.file_range() == nullptr
               ? 0
               : tensor.file_range()->offset;  // tensors without elements may lack it
-      TensorMetadata stored{
+      TensorStorageMetadata stored{
           .key = std::move(key),
           .properties = {.dtype = tensor.dtype(), .requires_grad = tensor.requires_grad},
           .size = tensor.shape(),
@@ -199,7 +199,7 @@ class LegacyReader final : public CheckpointReader {
       files.push_back(*sources[i].of_rank);
       files.back().state = &rests_[i];
       files.back().has_elements =
-          std::ranges::any_of(metadata_.tensors, [&](const TensorMetadata& tensor) {
+          std::ranges::any_of(metadata_.tensors, [&](const TensorStorageMetadata& tensor) {
             return tensor.places.front().file == i && tensor.places.front().length > 0;
           });
     }

@@ -110,7 +110,7 @@ class Grid {
       const auto [other, inserted] = folders_.emplace(*rank_folder_numbers(file.folder), &file);
       if (!inserted) {
         fail(ErrorCode::kCorrupt,
-             "there are two main files for one rank: this and " + quoted(other->second->name()),
+             "there are two main files for one rank: this and " + quote(other->second->name()),
              file.name());
       }
     }
@@ -133,15 +133,14 @@ class Grid {
         };
         fail(ErrorCode::kCorrupt,
              "the ranks' files are of different saves: this one has iteration " + text(file) +
-                 ", that in " + quoted(first.folder) + " has " + text(first) + kAdvice,
+                 ", that in " + quote(first.folder) + " has " + text(first) + kAdvice,
              file.name());
       }
       const Layout layout = layout_of(attributes(*file.state));
       if (layout == layout_) continue;
       fail(ErrorCode::kCorrupt,
            "the ranks' files are of different runs: parallel sizes in this one are " +
-               describe(layout) + ", in " + quoted(first.folder) + " " + describe(layout_) +
-               kAdvice,
+               describe(layout) + ", in " + quote(first.folder) + " " + describe(layout_) + kAdvice,
            file.name());
     }
   }
@@ -154,7 +153,7 @@ class Grid {
       if (coordinate.size() == numbers) continue;
       fail(ErrorCode::kCorrupt,
            "folders of different layouts lie side by side: " +
-               quoted(folders_.begin()->second->folder) + " and " + quoted(file->folder),
+               quote(folders_.begin()->second->folder) + " and " + quote(file->folder),
            file->folder);
     }
     const std::int64_t pipeline = layout_.pipeline.value_or(1);
@@ -193,7 +192,7 @@ class Grid {
       for (std::size_t axis = 0; axis < coordinate.size(); ++axis) {
         if (coordinate[axis] < sizes_[axis]) continue;
         fail(ErrorCode::kCorrupt,
-             "there is a folder " + quoted(file->folder) + ", but the run had parallel sizes " +
+             "there is a folder " + quote(file->folder) + ", but the run had parallel sizes " +
                  describe(layout_) + "; it is left over from another save" + kAdvice,
              file->folder);
       }
@@ -236,15 +235,15 @@ class Grid {
       const std::int64_t rank = *number(&args, "rank");
       if (const RankFile* const other = writers.at(rank); other != file) {
         fail(ErrorCode::kCorrupt,
-             "rank " + std::to_string(rank) + " wrote the files of " + quoted(other->folder) +
-                 " and of " + quoted(file->folder) + ": one is a copy" + kAdvice,
+             "rank " + std::to_string(rank) + " wrote the files of " + quote(other->folder) +
+                 " and of " + quote(file->folder) + ": one is a copy" + kAdvice,
              file->name());
       }
       const std::vector<int> home = home_of(coordinate, args, rank);
       if (home == coordinate) continue;
       fail(ErrorCode::kCorrupt,
            "the file is of rank " + std::to_string(rank) + ", which belongs to " +
-               quoted(folder_name(home)) + ": folders were exchanged or renamed (parallel sizes " +
+               quote(folder_name(home)) + ": folders were exchanged or renamed (parallel sizes " +
                describe(layout_) + ")" + kAdvice,
            file->name());
     }
@@ -304,7 +303,7 @@ class Grid {
     for (; files.size() > 1; at += kStep) {
       if (at >= size) {
         fail(ErrorCode::kCorrupt,
-             "the file is a copy of " + quoted(files[0]->name()) +
+             "the file is a copy of " + quote(files[0]->name()) +
                  ", byte for byte, but ranks hold different parts" + kAdvice,
              files[1]->name());
       }

@@ -81,7 +81,7 @@ class JointPlanning {
   bool fits(const LoadDistribution& distribution) const {
     const auto is_sound = [&](const auto& piece) {
       if (piece.tensor >= metadata_.tensors.size()) return false;
-      const TensorMetadata& tensor = metadata_.tensors[piece.tensor];
+      const TensorStorageMetadata& tensor = metadata_.tensors[piece.tensor];
       return piece.chunk < tensor.chunks.size() && dckpt::fits(piece.box, tensor.global_shape()) &&
              piece.bytes == static_cast<std::uint64_t>(numel(piece.box.sizes)) *
                                 item_size(tensor.properties.dtype);

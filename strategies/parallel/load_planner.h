@@ -24,7 +24,7 @@ struct JointPlan;
 class LoadPlanner {
  public:
   /// Whether the last load was like the one before.
-  bool was_hit() const noexcept { return hit_; }
+  bool cache_hit() const noexcept { return hit_; }
   void forget() { *this = {}; }
 
   /// What must be the same for a plan to be used again.

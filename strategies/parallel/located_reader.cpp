@@ -16,7 +16,7 @@ namespace {
 // the chunk's place. Then where its record begins there, its length (0: none) and its CRC.
 constexpr std::uint64_t kStrided = 0;
 
-const Place& place_of(const Metadata& metadata, const ChunkNumber& chunk) {
+const StorageInfo& place_of(const Metadata& metadata, const ChunkNumber& chunk) {
   return metadata.tensors[chunk.tensor].places[chunk.chunk];
 }
 
@@ -39,7 +39,7 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
   std::uint32_t open = 0;
   for (const std::uint32_t i : order) {
     const ChunkNumber& chunk = chunks[i].chunk;
-    const Place& place = place_of(metadata, chunk);
+    const StorageInfo& place = place_of(metadata, chunk);
     with_context({.key = metadata.tensors[chunk.tensor].key}, [&] {
       if (!file || open != place.file) file = base.storage().open(metadata.files[place.file]);
       open = place.file;
@@ -77,8 +77,8 @@ std::vector<ChunkNumber> LocatedReader::learn(std::span<const Split> chunks,
     const std::uint64_t record = reader.number();
     const std::uint64_t length = reader.number();
     const auto crc = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
-    const TensorMetadata& tensor = metadata().tensors[chunk.tensor];
-    const Place& place = place_of(metadata(), chunk);
+    const TensorStorageMetadata& tensor = metadata().tensors[chunk.tensor];
+    const StorageInfo& place = place_of(metadata(), chunk);
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(numel(tensor.chunks.sizes(chunk.chunk))) *
         item_size(tensor.properties.dtype);
@@ -100,7 +100,7 @@ ChunkPayload LocatedReader::locate(std::size_t tensor, std::size_t chunk,
   const ChunkNumber wanted{static_cast<std::uint32_t>(tensor), static_cast<std::uint32_t>(chunk)};
   const auto found = std::lower_bound(known_.begin(), known_.end(), wanted);
   if (found == known_.end() || *found != wanted) return base_.locate(tensor, chunk, file);
-  const TensorMetadata& stored = metadata().tensors[tensor];
+  const TensorStorageMetadata& stored = metadata().tensors[tensor];
   const auto& [offset, record] = found_[static_cast<std::size_t>(found - known_.begin())];
   return {offset, stored.properties.dtype, row_major_strides(stored.chunks.sizes(chunk)), true,
           record};

@@ -63,7 +63,7 @@ class ParallelObjectRead {
   /// Every object to the one with the fewest bytes of those that want it.
   void share_out(std::span<const Bytes> messages) {
     const std::vector<Request> requests = decode_requests(messages);
-    const std::vector<ObjectMetadata>& stored = reader_.metadata().objects;
+    const std::vector<BytesStorageMetadata>& stored = reader_.metadata().objects;
     std::vector<std::vector<std::uint32_t>> wanting(stored.size());
     for (std::uint32_t rank = 0; rank < requests.size(); ++rank) {
       WireReader wish(requests[rank].wish, "another rank's list of wanted objects");

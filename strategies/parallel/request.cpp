@@ -29,7 +29,7 @@ class Hash {
     numbers(shape.size());
     fingerprint_.update(std::as_bytes(shape));
   }
-  void place(const Place& place) { numbers(place.file, place.offset, place.length); }
+  void place(const StorageInfo& place) { numbers(place.file, place.offset, place.length); }
   std::uint64_t value() const noexcept { return fingerprint_.value().low; }
 
  private:
@@ -40,13 +40,13 @@ class Hash {
 
 std::uint64_t identity_of(const Metadata& metadata) {
   Hash hash;
-  for (const TensorMetadata& tensor : metadata.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
     hash.text(tensor.key);
     hash.numbers(static_cast<std::uint64_t>(tensor.properties.dtype));
     hash.shape(tensor.size);
-    for (const Place& place : tensor.places) hash.place(place);
+    for (const StorageInfo& place : tensor.places) hash.place(place);
   }
-  for (const ObjectMetadata& object : metadata.objects) {
+  for (const BytesStorageMetadata& object : metadata.objects) {
     hash.text(object.key);
     hash.place(object.place);
   }
@@ -56,7 +56,7 @@ std::uint64_t identity_of(const Metadata& metadata) {
 
 std::uint64_t layout_of(const Metadata& metadata) {
   Hash hash;
-  for (const TensorMetadata& tensor : metadata.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
     hash.numbers(static_cast<std::uint64_t>(tensor.properties.dtype));
     hash.shape(tensor.size);
     hash.shape(tensor.global_shape());

@@ -21,7 +21,7 @@ void TensorBatch::add_item(const ReadItem& item, const Tensor& destination) {
 
 void TensorBatch::add_slab(std::uint32_t number, const LoadDistribution::Slab& slab,
                            const Metadata& metadata) {
-  const TensorMetadata& tensor = metadata.tensors[slab.tensor];
+  const TensorStorageMetadata& tensor = metadata.tensors[slab.tensor];
   auto source = ChunkGeometry(tensor, slab.chunk).find(slab.box);
   if (!source) {
     throw CheckpointError(ErrorCode::kCorrupt,

@@ -88,7 +88,7 @@ bool Location::is_directory() const {
 void register_scheme(std::string scheme, LocationFactory factory) {
   if (scheme.empty() || scheme_of(scheme + "://") != scheme || scheme == "file" || !factory) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot register the scheme " + dckpt::quoted(scheme) +
+                          "cannot register the scheme " + quote(scheme) +
                               (factory ? ": expected a letter, then letters, digits, '+', '-' "
                                          "and '.', but not 'file', which is built in"
                                        : ": it has no factory"));

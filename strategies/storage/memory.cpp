@@ -162,7 +162,7 @@ class MemoryStorage final : public Storage {
   }
 
   void rename(const std::string& from, const std::string& to) override {
-    const std::string attempt = "cannot rename to " + quoted(to);
+    const std::string attempt = "cannot rename to " + quote(to);
     const std::vector<std::string_view> source = name_components(from);
     const std::vector<std::string_view> target = name_components(to);
     const std::unique_lock lock(tree_->mutex);
@@ -180,7 +180,7 @@ class MemoryStorage final : public Storage {
   }
 
   void exchange(const std::string& a, const std::string& b) override {
-    const std::string attempt = "cannot exchange it with " + quoted(b);
+    const std::string attempt = "cannot exchange it with " + quote(b);
     const std::vector<std::string_view> first = name_components(a);
     const std::vector<std::string_view> second = name_components(b);
     const std::unique_lock lock(tree_->mutex);
@@ -238,7 +238,7 @@ class MemoryStorage final : public Storage {
   }
 
   [[noreturn]] static void refuse_path(std::string_view component) {
-    throw CheckpointError(ErrorCode::kCorrupt, "refusing the path: " + quoted(component) +
+    throw CheckpointError(ErrorCode::kCorrupt, "refusing the path: " + quote(component) +
                                                    " is a regular file, not a directory");
   }
 

@@ -107,7 +107,7 @@ class PosixStorage final : public Storage {
   }
 
   std::optional<FileInfo> stat(const std::string& name) const override {
-    const Place place = find(name, "cannot examine the file");
+    const DirEntryRef place = find(name, "cannot examine the file");
     struct stat status {};
     if (!place.parent) return std::nullopt;
     if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
@@ -118,7 +118,7 @@ class PosixStorage final : public Storage {
 
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
     const std::string path = describe(name);
-    const Place place = find(name, "cannot open the file");
+    const DirEntryRef place = find(name, "cannot open the file");
     struct stat status {};
     if (!place.parent ||
         ::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -152,7 +152,7 @@ class PosixStorage final : public Storage {
     }
     make_root();
     const std::string path = describe(name);
-    const Place place = find_parent(name, "cannot create the file");
+    const DirEntryRef place = find_parent(name, "cannot create the file");
     Fd fd(::openat(place.parent.get(), place.last.c_str(),
                    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!fd) throw system_error("cannot create the file", errno, path);
@@ -181,9 +181,9 @@ class PosixStorage final : public Storage {
   }
 
   void rename(const std::string& from, const std::string& to) override {
-    const std::string attempt = "cannot rename to " + dckpt::quoted(to);
-    const Place source = find_parent(from, attempt);
-    const Place target = find_parent(to, attempt);
+    const std::string attempt = "cannot rename to " + quote(to);
+    const DirEntryRef source = find_parent(from, attempt);
+    const DirEntryRef target = find_parent(to, attempt);
     struct stat status {};
     if (::fstatat(source.parent.get(), source.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
       throw system_error(attempt, errno, describe(from));
@@ -209,9 +209,9 @@ class PosixStorage final : public Storage {
   }
 
   void exchange(const std::string& a, const std::string& b) override {
-    const std::string attempt = "cannot exchange it with " + dckpt::quoted(b);
-    const Place first = find_parent(a, attempt);
-    const Place second = find_parent(b, attempt);
+    const std::string attempt = "cannot exchange it with " + quote(b);
+    const DirEntryRef first = find_parent(a, attempt);
+    const DirEntryRef second = find_parent(b, attempt);
     if (::renameat2(first.parent.get(), first.last.c_str(), second.parent.get(),
                     second.last.c_str(), RENAME_EXCHANGE) != 0) {
       throw system_error(attempt, errno, describe(a),
@@ -220,7 +220,7 @@ class PosixStorage final : public Storage {
   }
 
   void remove_all(const std::string& name) override {
-    const Place place = find(name, "cannot remove");
+    const DirEntryRef place = find(name, "cannot remove");
     if (place.parent) remove_tree(place.parent, place.last, describe(name), 0);
   }
 
@@ -245,7 +245,7 @@ class PosixStorage final : public Storage {
   }
 
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
-    const Place place = find_parent(name, "cannot open the lock file");
+    const DirEntryRef place = find_parent(name, "cannot open the lock file");
     return posix::lock_file(place.parent, place.last, describe(name), owner);
   }
 
@@ -261,7 +261,7 @@ class PosixStorage final : public Storage {
 
  private:
   /// A directory entry: may exist or not. No `parent` means that a directory above it is missing.
-  struct Place {
+  struct DirEntryRef {
     Fd parent;
     std::string last;
   };
@@ -330,15 +330,15 @@ class PosixStorage final : public Storage {
     return directory;
   }
 
-  Place find(const std::string& name, const std::string& attempt) const {
+  DirEntryRef find(const std::string& name, const std::string& attempt) const {
     Components components = name_components(name);
     std::string last(components.back());
     components.pop_back();
     return {walk(components, attempt), std::move(last)};
   }
 
-  Place find_parent(const std::string& name, const std::string& attempt) const {
-    Place place = find(name, attempt);
+  DirEntryRef find_parent(const std::string& name, const std::string& attempt) const {
+    DirEntryRef place = find(name, attempt);
     if (!place.parent) throw system_error(attempt, ENOENT, describe(name));
     return place;
   }

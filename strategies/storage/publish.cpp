@@ -165,7 +165,7 @@ Publication Publication::begin(std::shared_ptr<Storage> storage, std::string nam
   if (token.empty() || token.find('/') != std::string::npos) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
-        "cannot begin a save: the token " + quoted(token) + " is empty or holds a slash");
+        "cannot begin a save: the token " + quote(token) + " is empty or holds a slash");
   }
   must_replace(*storage, name, options.overwrite);  // 1
   const std::string staging = hidden_sibling(name, "saving", token);
@@ -225,9 +225,9 @@ void Publication::commit() {
     } catch (const std::exception& error) {
       open_ = false;
       log_warning("a failed save could not be undone (" + std::string(error.what()) +
-                  "); look into " + quoted(storage_->describe(name_)) +
-                  " and its hidden siblings " + quoted(base_name(staging_)) + " and " +
-                  quoted(base_name(aside_)) + ": nothing was removed");
+                  "); look into " + quote(storage_->describe(name_)) + " and its hidden siblings " +
+                  quote(base_name(staging_)) + " and " + quote(base_name(aside_)) +
+                  ": nothing was removed");
     }
     throw;
   }
@@ -237,7 +237,7 @@ void Publication::commit() {
     storage_->remove_all(replaced);  // 7
   } catch (const std::exception& error) {
     log_warning("the checkpoint is saved, but the one it replaced is still in " +
-                quoted(storage_->describe(replaced)) + ": " + error.what());
+                quote(storage_->describe(replaced)) + ": " + error.what());
   }
 }
 

@@ -104,8 +104,8 @@ class Reading {
     staging_size_ = std::min(options.staging / threads_, kBatchBytes);
     for (std::size_t i = 0; i < items.size(); ++i) split({items[i], i});
     std::stable_sort(items_.begin(), items_.end(), [&](const Part& a, const Part& b) {
-      const Place& left = place(a);
-      const Place& right = place(b);
+      const StorageInfo& left = place(a);
+      const StorageInfo& right = place(b);
       return std::tie(left.file, left.offset, a.source.offset) <
              std::tie(right.file, right.offset, b.source.offset);
     });
@@ -128,10 +128,10 @@ class Reading {
   }
 
  private:
-  const TensorMetadata& tensor(const ReadItem& item) const {
+  const TensorStorageMetadata& tensor(const ReadItem& item) const {
     return metadata_.tensors[item.tensor];
   }
-  const Place& place(const ReadItem& item) const { return tensor(item).places[item.chunk]; }
+  const StorageInfo& place(const ReadItem& item) const { return tensor(item).places[item.chunk]; }
   std::uint64_t item_bytes(const ReadItem& item) const {
     return static_cast<std::uint64_t>(numel(item.sizes)) * item_size(tensor(item).properties.dtype);
   }
@@ -253,11 +253,11 @@ class Reading {
         first = last;
         continue;
       }
-      const Place start = place(items_[first]);
+      const StorageInfo start = place(items_[first]);
       std::uint64_t end = start.offset + start.length;
       std::uint64_t gaps = 0;
       while (last < items_.size()) {
-        const Place& next = place(items_[last]);
+        const StorageInfo& next = place(items_[last]);
         const std::size_t next_last = end_of_chunk(last);
         const bool fits = next.file == start.file && next.offset >= end &&
                           next.offset + next.length - start.offset <= staging_size_;
@@ -292,7 +292,7 @@ class Reading {
 
   void read_batch(const Job& job, const ReadableFile& file, Bytes& staging) {
     const ReadItem& front = items_[job.first];
-    const Place& last = place(items_[job.last - 1]);
+    const StorageInfo& last = place(items_[job.last - 1]);
     const std::uint64_t begin = place(front).offset;
     const std::uint64_t end = last.offset + last.length;
     if (!range_fits(begin, end - begin, file.size())) {

@@ -51,7 +51,7 @@ void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece
   entry.pieces.clear();
   entry.checked = true;
   if (joined.crc == record.crc) return;
-  const TensorMetadata& tensor = metadata_.tensors[chunk.tensor];
+  const TensorStorageMetadata& tensor = metadata_.tensors[chunk.tensor];
   throw CheckpointError(
       ErrorCode::kCorrupt,
       "the stored elements have another CRC-32 than was recorded with them: they were damaged "

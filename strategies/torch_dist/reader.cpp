@@ -21,11 +21,11 @@ constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
 /// "optimizer.state.exp_avg.decoder.weight" → the shape of the model tensor "decoder.weight", if
 /// its stored size can be the reformulation.
 void recover_flattened_shapes(Metadata& metadata) {
-  std::unordered_map<std::string_view, const TensorMetadata*> by_key;
-  for (const TensorMetadata& tensor : metadata.tensors) by_key.emplace(tensor.key, &tensor);
+  std::unordered_map<std::string_view, const TensorStorageMetadata*> by_key;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) by_key.emplace(tensor.key, &tensor);
   bool recovered = false;
-  std::vector<std::pair<TensorMetadata*, Shape>> found;
-  for (TensorMetadata& tensor : metadata.tensors) {
+  std::vector<std::pair<TensorStorageMetadata*, Shape>> found;
+  for (TensorStorageMetadata& tensor : metadata.tensors) {
     if (tensor.flattened_shape) continue;
     const std::string_view key = tensor.key;
     for (std::size_t dot = key.find('.'); dot != std::string_view::npos;
@@ -79,8 +79,8 @@ class TorchDistReader : public CheckpointReader {
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override {
-    const TensorMetadata& entry = metadata_.tensors[tensor];
-    const Place& place = entry.places[chunk];
+    const TensorStorageMetadata& entry = metadata_.tensors[tensor];
+    const StorageInfo& place = entry.places[chunk];
     return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] {
       TensorBlob blob = locate_tensor_blob(file, place.offset, place.length, &blobs_);
       check_blob(entry, entry.chunks.sizes(chunk), blob);
@@ -95,20 +95,20 @@ class TorchDistReader : public CheckpointReader {
   }
 
   Value decode_object(std::size_t object, ByteView stored) const override {
-    const ObjectMetadata& entry = metadata_.objects[object];
+    const BytesStorageMetadata& entry = metadata_.objects[object];
     const Value value = decode(entry, stored);
     return info_.conventions.objects_in_lists ? unwrap(value) : value;
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
-    const TensorMetadata& entry = metadata_.tensors[tensor];
-    const Place& place = entry.places[chunk];
+    const TensorStorageMetadata& entry = metadata_.tensors[tensor];
+    const StorageInfo& place = entry.places[chunk];
     return with_context({.key = entry.key, .file = file.name(), .offset = place.offset},
                         [&] { return check_tensor_blob(file, place.offset, place.length); });
   }
 
   bool check_object(std::size_t object) const override {
-    const ObjectMetadata& entry = metadata_.objects[object];
+    const BytesStorageMetadata& entry = metadata_.objects[object];
     const auto file = storage_->open(metadata_.files[entry.place.file]);
     return with_context(
         {.key = entry.key, .file = file->name(), .offset = entry.place.offset},
@@ -130,7 +130,7 @@ class TorchDistReader : public CheckpointReader {
     if (config.sharded_backend != "torch_dist" || config.sharded_backend_version != 1) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
-          "the checkpoint was written by backend " + quoted(config.sharded_backend) + " version " +
+          "the checkpoint was written by backend " + quote(config.sharded_backend) + " version " +
               std::to_string(config.sharded_backend_version) + "; expected 'torch_dist' version 1",
           {.file = file->name()});
     }
@@ -180,9 +180,9 @@ class TorchDistReader : public CheckpointReader {
       info_.common_file = kCommonFile;
       return;
     }
-    const auto found =
-        std::find_if(metadata_.objects.begin(), metadata_.objects.end(),
-                     [](const ObjectMetadata& object) { return object.key == kCommonStateKey; });
+    const auto found = std::find_if(
+        metadata_.objects.begin(), metadata_.objects.end(),
+        [](const BytesStorageMetadata& object) { return object.key == kCommonStateKey; });
     if (found != metadata_.objects.end()) {
       common_object_ = *found;
       info_.common_place = found->place;
@@ -205,7 +205,8 @@ class TorchDistReader : public CheckpointReader {
 
   /// What lies in the file must be what the metadata promise: torch would cast or reshape in
   /// silence.
-  static void check_blob(const TensorMetadata& entry, ShapeView sizes, const TensorBlob& blob) {
+  static void check_blob(const TensorStorageMetadata& entry, ShapeView sizes,
+                         const TensorBlob& blob) {
     if (blob.dtype != entry.properties.dtype) {
       throw CheckpointError(ErrorCode::kCorrupt,
                             "the stored tensor is " + std::string(to_string(blob.dtype)) +
@@ -224,7 +225,7 @@ class TorchDistReader : public CheckpointReader {
     }
   }
 
-  Bytes stored_bytes(const ObjectMetadata& entry) const {
+  Bytes stored_bytes(const BytesStorageMetadata& entry) const {
     const auto file = storage_->open(metadata_.files[entry.place.file]);
     return with_context(
         {.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
@@ -242,7 +243,7 @@ class TorchDistReader : public CheckpointReader {
         });
   }
 
-  Value decode(const ObjectMetadata& entry, ByteView bytes) const {
+  Value decode(const BytesStorageMetadata& entry, ByteView bytes) const {
     const std::string& file = metadata_.files[entry.place.file];
     return with_context(
         {.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset},
@@ -259,7 +260,7 @@ class TorchDistReader : public CheckpointReader {
   CheckpointInfo info_;
   Metadata metadata_;
   bool expects_common_file_ = false;
-  std::optional<ObjectMetadata> common_object_;
+  std::optional<BytesStorageMetadata> common_object_;
   mutable TensorBlobCache blobs_;
 };
 

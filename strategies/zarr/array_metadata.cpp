@@ -54,7 +54,7 @@ class ZarrayParser {
   const Value& field(const char* name) const {
     const Value* const value = document_.find(name);
     if (value == nullptr)
-      fail(ErrorCode::kCorrupt, "the array's description has no field " + quoted(name));
+      fail(ErrorCode::kCorrupt, "the array's description has no field " + quote(name));
     return *value;
   }
 
@@ -74,10 +74,10 @@ class ZarrayParser {
 
   void require_text(const char* name, const char* wanted) const {
     const Value& value = field(name);
-    if (!value.is_str()) fail(ErrorCode::kCorrupt, quoted(name) + " is no text");
+    if (!value.is_str()) fail(ErrorCode::kCorrupt, quote(name) + " is no text");
     if (value.as_str() != wanted)
       fail(ErrorCode::kUnsupported,
-           quoted(name) + " is " + quoted(value.as_str()) + "; Megatron writes " + quoted(wanted));
+           quote(name) + " is " + quote(value.as_str()) + "; Megatron writes " + quote(wanted));
   }
 
   DType dtype() const {
@@ -86,19 +86,19 @@ class ZarrayParser {
     for (const auto& [numpy_name, dtype] : kNumpyNames) {
       if (name.as_str() == numpy_name) return dtype;
     }
-    fail(ErrorCode::kUnsupported, "the element type " + quoted(name.as_str()) + " is not known");
+    fail(ErrorCode::kUnsupported, "the element type " + quote(name.as_str()) + " is not known");
   }
 
   Shape extents(const char* name) const {
     const Value& list = field(name);
-    if (!list.is_list()) fail(ErrorCode::kCorrupt, quoted(name) + " is no list of extents");
+    if (!list.is_list()) fail(ErrorCode::kCorrupt, quote(name) + " is no list of extents");
     if (list.size() > kMaxDims)
-      fail(ErrorCode::kCorrupt, quoted(name) + " has " + std::to_string(list.size()) +
+      fail(ErrorCode::kCorrupt, quote(name) + " has " + std::to_string(list.size()) +
                                     " axes; the limit is " + std::to_string(kMaxDims));
     Shape result;
     for (const Value& extent : list.items()) {
       if (!extent.is_int() || extent.as_int() < 0)
-        fail(ErrorCode::kCorrupt, quoted(name) + " holds something that is no extent");
+        fail(ErrorCode::kCorrupt, quote(name) + " holds something that is no extent");
       result.push_back(extent.as_int());
     }
     return result;
@@ -121,7 +121,7 @@ class ZarrayParser {
       const auto elements = checked_numel(at_least_one);
       if (!elements || !checked_mul<std::int64_t>(
                            *elements, static_cast<std::int64_t>(item_size(array.dtype)))) {
-        fail(ErrorCode::kCorrupt, quoted(name) + " " + to_string(*extents) + " is too large");
+        fail(ErrorCode::kCorrupt, quote(name) + " " + to_string(*extents) + " is too large");
       }
     }
   }

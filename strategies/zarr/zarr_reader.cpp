@@ -42,13 +42,13 @@ class ZarrScan {
     for (const FileInfo& entry : entries) {
       if (entry.name == ".metadata" || entry.name.ends_with(".distcp")) {
         fail(ErrorCode::kCorrupt,
-             "metadata.json says zarr, but " + quoted(entry.name) +
+             "metadata.json says zarr, but " + quote(entry.name) +
                  " belongs to a torch_dist checkpoint",
              entry.name);
       }
       if (entry.kind == FileInfo::Kind::kOther) {
         fail(ErrorCode::kCorrupt,
-             "the checkpoint holds a link or special file " + quoted(entry.name), entry.name);
+             "the checkpoint holds a link or special file " + quote(entry.name), entry.name);
       }
       if (entry.kind == FileInfo::Kind::kDirectory && !is_lock(entry.name, directories))
         scan(entry.name);
@@ -117,7 +117,7 @@ class ZarrScan {
       for (std::size_t axis = 0; axis < grid.size(); ++axis) {
         if ((*position)[axis] >= grid[axis]) {
           fail(ErrorCode::kCorrupt,
-               "the chunk lies outside the grid " + to_string(grid) + " of array " + quoted(key),
+               "the chunk lies outside the grid " + to_string(grid) + " of array " + quote(key),
                key + "/" + entry.name);
         }
         index += (*position)[axis] * grid_strides[axis];
@@ -125,10 +125,10 @@ class ZarrScan {
       found.emplace(index, std::pair{*position, &entry});
     }
 
-    TensorMetadata tensor{.key = key,
-                          .properties = {.dtype = array.dtype},
-                          .size = array.shape,
-                          .chunks = BoxList(array.shape.size())};
+    TensorStorageMetadata tensor{.key = key,
+                                 .properties = {.dtype = array.dtype},
+                                 .size = array.shape,
+                                 .chunks = BoxList(array.shape.size())};
     std::int64_t next = 0;
     for (const auto& [index, chunk] : found) {
       if (index != next) break;
@@ -140,7 +140,7 @@ class ZarrScan {
     arrays.push_back(array);
   }
 
-  void add_chunk(TensorMetadata& tensor, const ZarrArray& array, const Shape& position,
+  void add_chunk(TensorStorageMetadata& tensor, const ZarrArray& array, const Shape& position,
                  const FileInfo& entry) {
     const std::string name = tensor.key + "/" + entry.name;
     if (entry.kind != FileInfo::Kind::kRegular)
@@ -165,7 +165,7 @@ class ZarrScan {
     }
     fail(
         ErrorCode::kIncomplete,
-        "a chunk of array " + quoted(key) +
+        "a chunk of array " + quote(key) +
             " is missing, so its values are undefined: the save was interrupted or a file was lost",
         key + "/" + zarr_chunk_name(position));
   }
@@ -194,7 +194,7 @@ class ZarrScan {
       if (name.is_truncated()) name.shape.push_back(last_extent);
       std::string unique_key = key + "/shard_" + join(name.offset) + "_" + join(name.shape);
       if (!keys.insert(unique_key).second)
-        fail(ErrorCode::kCorrupt, "the object " + quoted(unique_key) + " is stored twice",
+        fail(ErrorCode::kCorrupt, "the object " + quote(unique_key) + " is stored twice",
              key + "/" + entry->name);
       metadata.objects.push_back(
           {.key = std::move(unique_key),
@@ -223,7 +223,7 @@ class ZarrReader final : public CheckpointReader {
     metadata_ = std::move(scan.metadata);
     arrays_ = std::move(scan.arrays);
     info_.index_files.emplace_back("metadata.json");
-    for (const TensorMetadata& tensor : metadata_.tensors)
+    for (const TensorStorageMetadata& tensor : metadata_.tensors)
       info_.index_files.push_back(tensor.key + "/" + kZarrayFile);
   }
 
@@ -246,7 +246,7 @@ class ZarrReader final : public CheckpointReader {
   }
 
   Bytes object_bytes(std::size_t object) const override {
-    const Place& place = metadata_.objects.at(object).place;
+    const StorageInfo& place = metadata_.objects.at(object).place;
     const auto file = storage_->open(metadata_.files[place.file]);
     Bytes bytes = read_file(*file, place.length);
     check_torch_bytes(bytes, file->name());

@@ -80,7 +80,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
   EXPECT_EQ(policy.save.timeout, std::chrono::minutes(90));
   EXPECT_TRUE(policy.save.integrity);
-  EXPECT_EQ(policy.load.strict, Strict::kRaiseAll);
+  EXPECT_EQ(policy.load.strict, StrictHandling::kRaiseAll);
   EXPECT_TRUE(policy.load.allow_partial_load);
   EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
@@ -300,7 +300,7 @@ TEST(PolicyMessages, SeparationHintsBecomeFileNames) {
 
 TEST(PolicyMessages, PlannersOfDcpSaveDcpOnly) {
   EXPECT_EQ(policy_of("save: {compat: dcp, planner: {kind: standard}}").save.planner.kind,
-            PlannerKind::kStandard);
+            PlannerKind::kHyperParallel);
   EXPECT_THAT(problems_of("save: {planner: {kind: default}}\n"),
               ElementsAre("p.yaml:2:24: save.planner.kind: default saves plain DCP directories, "
                           "but compat is megatron; say compat: dcp, or kind: mcore"));

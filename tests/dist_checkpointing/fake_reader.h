@@ -26,10 +26,10 @@ class FakeReader final : public CheckpointReader {
   FakeReader& tensor(std::string key, DType dtype, Shape shape, const std::vector<T>& elements,
                      std::vector<Box> boxes = {}) {
     if (boxes.empty()) boxes.push_back(whole(shape));
-    TensorMetadata added{.key = std::move(key),
-                         .properties = {.dtype = dtype},
-                         .size = shape,
-                         .chunks = BoxList(shape.size())};
+    TensorStorageMetadata added{.key = std::move(key),
+                                .properties = {.dtype = dtype},
+                                .size = shape,
+                                .chunks = BoxList(shape.size())};
     for (const Box& box : boxes) {
       std::vector<T> piece(static_cast<std::size_t>(numel(box.sizes)));
       std::int64_t start = 0;
@@ -81,7 +81,7 @@ class FakeReader final : public CheckpointReader {
   Value common_state() const override { return common_; }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile&) const override {
-    const TensorMetadata& entry = metadata_.tensors[tensor];
+    const TensorStorageMetadata& entry = metadata_.tensors[tensor];
     return {entry.places[chunk].offset, entry.properties.dtype,
             row_major_strides(entry.chunks.sizes(chunk)), true};
   }

@@ -86,7 +86,7 @@ TEST_F(VerifiedLoad, AcceptsAnUntouchedCheckpoint) {
   EXPECT_EQ(load_verified(), "");
   StateDict state = rows(0, 0);
   EXPECT_NO_THROW(load(state, testing::golden("mcore-head-synthetic"),
-                       {.strict = Strict::kIgnoreAll, .verify = Verify::kSha256}))
+                       {.strict = StrictHandling::kIgnoreAll, .verify = Verify::kSha256}))
       << "Megatron's manifest";
 }
 

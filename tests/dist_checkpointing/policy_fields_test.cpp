@@ -267,7 +267,7 @@ class PolicyFieldsOfLoads : public ::testing::Test {
         ShardedObject{.key = "o", .data = "value", .global_shape = {1}, .global_offset = {0}};
     for (const char* const name : {"sound", "damaged"}) save(state, directory_ / name);
     const auto reader = open_checkpoint(directory_ / "damaged");
-    const TensorMetadata* const tensor = reader->metadata().find_tensor("w");
+    const TensorStorageMetadata* const tensor = reader->metadata().find_tensor("w");
     const std::string file = reader->metadata().files[tensor->places[0].file];
     const auto index = static_cast<std::size_t>(tensor - reader->metadata().tensors.data());
     const std::uint64_t offset = reader->locate(index, 0, *reader->storage().open(file)).offset;

@@ -276,13 +276,13 @@ TEST_F(SaveLoad, APlannerRemembersThePlanFromSaveToSave) {
           load_plain_tensors(checkpoint())["w"].as_tensor().data());
     };
     save_values(1, 4);
-    EXPECT_FALSE(planner.was_hit());
+    EXPECT_FALSE(planner.cache_hit());
     save_values(2, 4);
-    EXPECT_EQ(planner.was_hit(), comm.rank() == 0) << "only the coordinator decides";
+    EXPECT_EQ(planner.cache_hit(), comm.rank() == 0) << "only the coordinator decides";
     EXPECT_EQ(first_value(), 2);
     comm.barrier();
     save_values(3, 5);
-    EXPECT_FALSE(planner.was_hit()) << "the shape has changed";
+    EXPECT_FALSE(planner.cache_hit()) << "the shape has changed";
     EXPECT_EQ(first_value(), 3);
   });
 }

@@ -188,7 +188,8 @@ class LogCapture {
   std::vector<std::string> messages;
 };
 
-class EveryStrictMode : public ShardedStateDict, public ::testing::WithParamInterface<Strict> {
+class EveryStrictMode : public ShardedStateDict,
+                        public ::testing::WithParamInterface<StrictHandling> {
  protected:
   /// A tensor, an object, and a common state that nobody asks for, which the newer form keeps as an
   /// object.
@@ -220,21 +221,23 @@ TEST_P(EveryStrictMode, ReportsStoredKeysThatNobodyWantsOnlyIfItIsForAll) {
   StateDict state = Value::dict();
   state["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kInt64, kShape));
   const LogCapture log;
-  if (GetParam() == Strict::kRaiseAll) {
+  if (GetParam() == StrictHandling::kRaiseAll) {
     EXPECT_THROW(load(state, checkpoint(), {.strict = GetParam()}), CheckpointError);
     return;
   }
   const LoadReport report = load(state, checkpoint(), {.strict = GetParam()});
-  EXPECT_EQ(log.messages.size(), GetParam() == Strict::kLogAll ? 1U : 0U);
-  EXPECT_EQ(report.missing.size(), GetParam() == Strict::kReturnAll ? 1U : 0U);
+  EXPECT_EQ(log.messages.size(), GetParam() == StrictHandling::kLogAll ? 1U : 0U);
+  EXPECT_EQ(report.missing.size(), GetParam() == StrictHandling::kReturnAll ? 1U : 0U);
   EXPECT_TRUE(equal(state["w"].as_tensor(), part_of_matrix(whole(kShape))));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryStrictMode,
-                         ::testing::Values(Strict::kAssumeOkUnexpected, Strict::kLogUnexpected,
-                                           Strict::kLogAll, Strict::kRaiseUnexpected,
-                                           Strict::kRaiseAll, Strict::kReturnUnexpected,
-                                           Strict::kReturnAll, Strict::kIgnoreAll),
+                         ::testing::Values(StrictHandling::kAssumeOkUnexpected,
+                                           StrictHandling::kLogUnexpected, StrictHandling::kLogAll,
+                                           StrictHandling::kRaiseUnexpected,
+                                           StrictHandling::kRaiseAll,
+                                           StrictHandling::kReturnUnexpected,
+                                           StrictHandling::kReturnAll, StrictHandling::kIgnoreAll),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
 }  // namespace

@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const CheckpointError&) {
     return 0;
   }
-  for (const TensorMetadata& tensor : metadata.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
     for (const Problem& problem : validate_coverage(tensor)) {
       const bool irregular = problem.message.find("cannot be checked") != std::string::npos;
       if (problem.kind == Problem::Kind::kContradiction && !irregular) std::abort();
@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const Metadata less =
         read_dcp_metadata(without_keys({reinterpret_cast<const std::byte*>(data), size}, removed));
-    for (const TensorMetadata& tensor : less.tensors) {
+    for (const TensorStorageMetadata& tensor : less.tensors) {
       if (removed(tensor.key)) std::abort();
     }
   } catch (const CheckpointError&) {

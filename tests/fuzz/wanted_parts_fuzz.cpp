@@ -13,19 +13,19 @@ namespace {
 dckpt::Metadata stored() {
   dckpt::Metadata metadata;
   metadata.files = {"data"};
-  dckpt::TensorMetadata matrix{.key = "matrix", .size = {8, 6}, .chunks = dckpt::BoxList(2)};
+  dckpt::TensorStorageMetadata matrix{.key = "matrix", .size = {8, 6}, .chunks = dckpt::BoxList(2)};
   for (const std::int64_t row : {0, 4}) {
     matrix.chunks.push_back(dckpt::Box{{row, 0}, {4, 6}});
     matrix.places.push_back({0, static_cast<std::uint64_t>(row) * 24, 96});
   }
-  dckpt::TensorMetadata scalar{.key = "scalar", .chunks = dckpt::BoxList(0)};
+  dckpt::TensorStorageMetadata scalar{.key = "scalar", .chunks = dckpt::BoxList(0)};
   scalar.chunks.push_back(dckpt::Box{});
   scalar.places.push_back({0, 192, 4});
   // Pieces of (2, 5) in a grid of (2, 1), stored as a flat range.
-  dckpt::TensorMetadata flat{.key = "flat",
-                             .size = {2, 1, 10},
-                             .chunks = dckpt::BoxList(3),
-                             .flattened_shape = dckpt::Shape{4, 5}};
+  dckpt::TensorStorageMetadata flat{.key = "flat",
+                                    .size = {2, 1, 10},
+                                    .chunks = dckpt::BoxList(3),
+                                    .flattened_shape = dckpt::Shape{4, 5}};
   flat.chunks.push_back(dckpt::Box{{0, 0, 3}, {2, 1, 6}});
   flat.places.push_back({0, 196, 48});
   metadata.tensors = {matrix, scalar, flat};

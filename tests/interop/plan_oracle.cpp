@@ -124,7 +124,7 @@ Json json_of(const WriteItem& item) {
           {"sizes", json_of(item.chunk.sizes)}};
 }
 
-Json json_of(const TensorMetadata& tensor) {
+Json json_of(const TensorStorageMetadata& tensor) {
   Json chunks = Json::array();
   for (std::size_t i = 0; i < tensor.chunks.size(); ++i)
     chunks.push_back({json_of(tensor.chunks.offsets(i)), json_of(tensor.chunks.sizes(i))});
@@ -168,8 +168,9 @@ Json plan_save(const Json& job) {
     }
   }
   Json tensors = Json::array(), objects = Json::array();
-  for (const TensorMetadata& tensor : plan.metadata.tensors) tensors.push_back(json_of(tensor));
-  for (const ObjectMetadata& object : plan.metadata.objects) objects.push_back(object.key);
+  for (const TensorStorageMetadata& tensor : plan.metadata.tensors)
+    tensors.push_back(json_of(tensor));
+  for (const BytesStorageMetadata& object : plan.metadata.objects) objects.push_back(object.key);
   return {{"ranks", std::move(ranks)},
           {"tensors", std::move(tensors)},
           {"objects", std::move(objects)}};
@@ -194,11 +195,12 @@ Json corner_of(const StridedView& view, ShapeView sizes) {
 Json plan_load(const Json& job) {
   Metadata metadata;
   for (const Json& stored : job.at("stored")) {
-    TensorMetadata tensor{stored.at("key"),
-                          {.dtype = parse_dtype(stored.at("dtype").get<std::string>()).value()},
-                          shape_of(stored.at("size")),
-                          BoxList(stored.at("size").size()),
-                          {}};
+    TensorStorageMetadata tensor{
+        stored.at("key"),
+        {.dtype = parse_dtype(stored.at("dtype").get<std::string>()).value()},
+        shape_of(stored.at("size")),
+        BoxList(stored.at("size").size()),
+        {}};
     for (const Json& chunk : stored.at("chunks"))
       tensor.chunks.push_back(shape_of(chunk[0]), shape_of(chunk[1]));
     metadata.tensors.push_back(std::move(tensor));

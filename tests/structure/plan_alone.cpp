@@ -27,9 +27,11 @@ SavePlan plan_of(std::int64_t rank) {
 
 int main() {
   std::vector<SavePlanner> ranks(2, SavePlanner(PlannerOptions{}));
-  const std::vector<Bytes> proposals{ranks[0].propose(plan_of(0)), ranks[1].propose(plan_of(1))};
-  const std::vector<Bytes> answers = ranks[0].decide(proposals);
-  if (ranks[0].accept(answers[0]).size() != 2 || ranks[1].accept(answers[1]).size() != 1) return 1;
+  const std::vector<Bytes> proposals{ranks[0].create_local_plan(plan_of(0)),
+                                     ranks[1].create_local_plan(plan_of(1))};
+  const std::vector<Bytes> answers = ranks[0].create_global_plan(proposals);
+  if (ranks[0].finish_plan(answers[0]).size() != 2 || ranks[1].finish_plan(answers[1]).size() != 1)
+    return 1;
   const Metadata& metadata = ranks[0].global_plan().metadata;
   if (!validate_coverage(metadata.tensors[0]).empty()) return 2;
   const WantedShard column{.tensor = 0, .destination = 0, .box = {{0, 5}, {4, 1}}};

@@ -29,7 +29,7 @@ inline Value golden_expected(const std::string& name) {
 
 /// {"dtype", "shape", "sha256"} of a whole tensor, as the expectations spell them.
 inline Value describe_content(const CheckpointReader& reader, std::size_t tensor) {
-  const TensorMetadata& entry = reader.metadata().tensors[tensor];
+  const TensorStorageMetadata& entry = reader.metadata().tensors[tensor];
   const Tensor content = read_box(reader, tensor, whole(entry.size));
   ValueList shape;
   for (const std::int64_t extent : entry.global_shape()) shape.emplace_back(extent);

@@ -39,8 +39,8 @@ std::string unknown_command(const std::string& word, const Commands& commands) {
   std::vector<std::string> names;
   for (const Command& command : commands) names.push_back(command.parser->get_name());
   const std::optional<std::string> close = nearest(word, names);
-  return "there is no command " + dckpt::quoted(word) +
-         (close ? "; did you mean " + dckpt::quoted(*close) + "?"
+  return "there is no command " + quote(word) +
+         (close ? "; did you mean " + quote(*close) + "?"
                 : "; there are " + quoted_list(names, names.size()));
 }
 

@@ -25,7 +25,7 @@ void add_iteration(CLI::App& command, const std::string& option,
     iteration = text == "latest" ? std::nullopt : parse_iteration_name(text);
     if (!iteration && text != "latest") {
       throw CLI::ValidationError(
-          option, "found " + dckpt::quoted(text) +
+          option, "found " + quote(text) +
                       ", expected an iteration (1000 or iter_0001000), release or latest");
     }
   };
@@ -64,8 +64,7 @@ void add_number(CLI::App& command, const std::string& option, const std::string&
   const auto parse = [option, largest, take = std::move(take)](const std::string& text) {
     const std::optional<std::uint64_t> number = parse_u64(text);
     if (!number || *number < 1 || *number > static_cast<std::uint64_t>(largest)) {
-      throw CLI::ValidationError(option, "found " + dckpt::quoted(text) +
-                                             ", expected a number from 1 to " +
+      throw CLI::ValidationError(option, "found " + quote(text) + ", expected a number from 1 to " +
                                              grouped(static_cast<std::uint64_t>(largest)));
     }
     take(static_cast<int>(*number));

@@ -65,7 +65,7 @@ std::string count(std::size_t number) {
 
 void report_problems(const Options& options, const ConfigProblems& problems) {
   flush_output();
-  print_error(count(problems.size()) + " in " + dckpt::quoted(options.policy.name, 1000) +
+  print_error(count(problems.size()) + " in " + quote(options.policy.name, 1000) +
               ", the first: " + to_string(problems.front(), options.policy.name));
 }
 

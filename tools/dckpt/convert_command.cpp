@@ -96,7 +96,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
   const auto refuse = [](const std::string& option, const std::string& text,
                          const std::string& expected) {
     return CheckpointError(ErrorCode::kInvalidArgument,
-                           option + ": found " + dckpt::quoted(text) + ", expected " + expected);
+                           option + ": found " + quote(text) + ", expected " + expected);
   };
   if (!options.compat.empty()) {
     parsed.compat = parse_compat(options.compat);

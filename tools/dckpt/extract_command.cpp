@@ -34,10 +34,10 @@ std::optional<std::size_t> position_of(const std::vector<Entry>& entries, const 
 
 [[noreturn]] void throw_no_key(const Metadata& metadata, const std::string& key) {
   std::vector<std::string> keys;
-  for (const TensorMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
-  for (const ObjectMetadata& object : metadata.objects) keys.push_back(object.key);
+  for (const TensorStorageMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) keys.push_back(object.key);
   throw CheckpointError(ErrorCode::kMismatch, "the checkpoint has no tensor and no object " +
-                                                  dckpt::quoted(key) + suggest_keys(key, keys));
+                                                  quote(key) + suggest_keys(key, keys));
 }
 
 void write_json(const Options& options, const Value& value) {
@@ -58,14 +58,13 @@ TensorFileFormat file_format(const Options& options, const CheckpointReader& rea
           "a tensor is not written to a terminal; redirect the output or name a file with -o");
     return TensorFileFormat::kNpy;
   }
-  const TensorMetadata& metadata = reader.metadata().tensors[tensor];
-  const std::string what = dckpt::quoted(metadata.key) + " is a tensor, " +
+  const TensorStorageMetadata& metadata = reader.metadata().tensors[tensor];
+  const std::string what = quote(metadata.key) + " is a tensor, " +
                            std::string(to_string(metadata.properties.dtype)) + " " +
                            to_string(metadata.global_shape());
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      what + "; name a file that ends in .npy or .safetensors with -o" +
-          (options.output.empty() ? "" : ", not " + dckpt::quoted(options.output)));
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        what + "; name a file that ends in .npy or .safetensors with -o" +
+                            (options.output.empty() ? "" : ", not " + quote(options.output)));
 }
 
 void extract_tensor(const Options& options, const CheckpointReader& reader, std::size_t tensor) {

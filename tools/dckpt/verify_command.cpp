@@ -135,7 +135,7 @@ Verified verified(const Options& options, const CheckpointArgument& checkpoint) 
 int failed(const Verified& verified) {
   flush_output();
   print_error(count(verified.report.problems.size(), "problem") + " in " +
-              dckpt::quoted(verified.path, 1000) +
+              quote(verified.path, 1000) +
               ", the first: " + verified.report.problems.front().what());
   return kDiffers;
 }

@@ -105,7 +105,7 @@ std::string safetensors_header(const std::string& key, DType dtype, const Shape&
 void write_tensor_file(const CheckpointReader& reader, std::size_t tensor, TensorFileFormat format,
                        const std::function<void(ByteView)>& sink,
                        const TensorFileOptions& options) {
-  const TensorMetadata& metadata = reader.metadata().tensors[tensor];
+  const TensorStorageMetadata& metadata = reader.metadata().tensors[tensor];
   with_context({.key = metadata.key}, [&] {
     const DType dtype = metadata.properties.dtype;
     const std::string header =

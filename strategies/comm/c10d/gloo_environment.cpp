@@ -40,9 +40,9 @@ int number(const char* name, int least, int most) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          std::string("the environment variable ") + name + " is " +
-                              dckpt::quoted(text) + ", expected a number from " +
-                              std::to_string(least) + " to " + std::to_string(most));
+                          std::string("the environment variable ") + name + " is " + quote(text) +
+                              ", expected a number from " + std::to_string(least) + " to " +
+                              std::to_string(most));
   }
   return value;
 }
@@ -125,7 +125,7 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
   } catch (const std::exception& error) {
     throw CheckpointError(ErrorCode::kUnavailable,
                           "cannot connect the " + std::to_string(size) +
-                              " processes of the job over " + dckpt::quoted(host) + " port " +
+                              " processes of the job over " + quote(host) + " port " +
                               std::to_string(port) + ": " + text_of(error),
                           {.rank = rank}, std::current_exception());
   }

@@ -6,11 +6,11 @@
 
 namespace dckpt::dcp {
 
-ChunkMatcher::ChunkMatcher(TensorMetadata& tensor) : tensor_(&tensor) {
-  tensor.places.assign(tensor.chunks.size(), Place{kNowhere, 0, 0});
+ChunkMatcher::ChunkMatcher(TensorStorageMetadata& tensor) : tensor_(&tensor) {
+  tensor.places.assign(tensor.chunks.size(), StorageInfo{kNowhere, 0, 0});
 }
 
-bool ChunkMatcher::take(std::size_t chunk, ShapeView offsets, const Place& place) {
+bool ChunkMatcher::take(std::size_t chunk, ShapeView offsets, const StorageInfo& place) {
   if (chunk >= tensor_->chunks.size() || !is_free(chunk) ||
       !equal(tensor_->chunks.offsets(chunk), offsets))
     return false;
@@ -54,7 +54,8 @@ void ChunkMatcher::sort() {
     std::sort(order_.begin(), order_.end(), before);
 }
 
-void ChunkMatcher::add(ShapeView offsets, std::optional<std::int64_t> hint, const Place& place) {
+void ChunkMatcher::add(ShapeView offsets, std::optional<std::int64_t> hint,
+                       const StorageInfo& place) {
   if (hint && take(static_cast<std::size_t>(*hint), offsets, place)) return;
   if (take(next_, offsets, place)) return;
   bool found = false;
@@ -94,7 +95,7 @@ void ChunkMatcher::finish() {
                                                      to_string(tensor_->chunks[run->chunk]) +
                                                      " of the tensor is");
     }
-    const Place place = tensor_->places[placed->chunk];
+    const StorageInfo place = tensor_->places[placed->chunk];
     std::for_each(run, end, [&](const Slot& slot) {
       if (is_free(slot.chunk)) tensor_->places[slot.chunk] = place;
     });

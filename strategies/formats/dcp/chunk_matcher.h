@@ -15,11 +15,11 @@ namespace dckpt::dcp {
 class ChunkMatcher {
  public:
   /// Fills `tensor.places`; the tensor must stay where it is.
-  explicit ChunkMatcher(TensorMetadata& tensor);
+  explicit ChunkMatcher(TensorStorageMetadata& tensor);
 
   /// Throws CheckpointError (corrupt) if no chunk has these offsets, or if those that have got a
   /// place before.
-  void add(ShapeView offsets, std::optional<std::int64_t> hint, const Place& place);
+  void add(ShapeView offsets, std::optional<std::int64_t> hint, const StorageInfo& place);
 
   /// Throws CheckpointError (corrupt) for a chunk without a place. Where chunks have the same
   /// offsets (all but one of them are empty, or they overlap) one record does for all, because
@@ -28,7 +28,7 @@ class ChunkMatcher {
 
  private:
   bool is_free(std::size_t chunk) const noexcept { return tensor_->places[chunk].file == kNowhere; }
-  bool take(std::size_t chunk, ShapeView offsets, const Place& place);
+  bool take(std::size_t chunk, ShapeView offsets, const StorageInfo& place);
   void prefetch(std::size_t chunk) const noexcept;
   std::uint64_t position(ShapeView offsets) const noexcept;
   bool same(std::uint32_t chunk, ShapeView offsets) const noexcept {
@@ -43,7 +43,7 @@ class ChunkMatcher {
     std::uint32_t chunk;
   };
 
-  TensorMetadata* tensor_;
+  TensorStorageMetadata* tensor_;
   std::size_t next_ = 0;  // the chunk behind the one found last
   std::size_t placed_ = 0;
   Shape strides_;

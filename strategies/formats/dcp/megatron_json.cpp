@@ -39,7 +39,7 @@ class Fields {
     if (value == nullptr) return std::nullopt;
     if (!value->is_int()) wrong_kind(name, *value, "an integer");
     if (value->as_int() < 0 || value->as_int() > std::numeric_limits<int>::max()) {
-      corrupt("the field " + quoted(name) + " is " + std::to_string(value->as_int()) +
+      corrupt("the field " + quote(name) + " is " + std::to_string(value->as_int()) +
                   ", which is no version",
               file_name_);
     }
@@ -54,13 +54,13 @@ class Fields {
   }
 
   [[noreturn]] void missing(const char* name) const {
-    corrupt("the field " + quoted(name) + " is missing", file_name_);
+    corrupt("the field " + quote(name) + " is missing", file_name_);
   }
 
  private:
   [[noreturn]] void wrong_kind(const char* name, const Value& value,
                                const std::string& wanted) const {
-    corrupt("the field " + quoted(name) + " is of kind " + to_string(value.kind()) +
+    corrupt("the field " + quote(name) + " is of kind " + to_string(value.kind()) +
                 " (expected: " + wanted + ")",
             file_name_);
   }
@@ -103,7 +103,7 @@ void check_common_backend(const CheckpointingConfig& config, const std::string& 
   if (config.common_backend.value_or("torch") == "torch" && version == 1) return;
   throw CheckpointError(ErrorCode::kUnsupported,
                         "the common state was written by backend " +
-                            quoted(config.common_backend.value_or("torch")) + " version " +
+                            quote(config.common_backend.value_or("torch")) + " version " +
                             std::to_string(version) + "; expected 'torch' version 1",
                         {.file = file_name});
 }
@@ -125,17 +125,17 @@ IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file
   if (*algorithm != "sha256") {
     throw CheckpointError(
         ErrorCode::kUnsupported,
-        "Unsupported hash algorithm " + quoted(*algorithm) + " (expected: 'sha256')",
+        "Unsupported hash algorithm " + quote(*algorithm) + " (expected: 'sha256')",
         {.file = file_name});
   }
   IntegrityManifest manifest;
   for (const auto& [name, digest] : fields.dict("files")) {
     if (!is_plain_name(name.as_str()))
-      corrupt("the manifest names " + quoted(name.as_str()) +
+      corrupt("the manifest names " + quote(name.as_str()) +
                   ", which is no file directly in the checkpoint",
               file_name);
     if (!digest.is_str() || !is_sha256(digest.as_str())) {
-      corrupt("the digest of " + quoted(name.as_str()) +
+      corrupt("the digest of " + quote(name.as_str()) +
                   " is no SHA-256 (expected: 64 hexadecimal digits in lower case)",
               file_name);
     }

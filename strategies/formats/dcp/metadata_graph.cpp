@@ -51,7 +51,7 @@ std::uint32_t MetadataGraph::position(std::span<const Id> items, std::string_vie
   std::uint32_t found = 0;
   for (std::uint32_t i = 0; i + 1 < items.size(); i += 2) {
     if (kind(items[i]) != Kind::kStr || graph_.text(items[i]) != name) continue;
-    if (found != 0) throw_corrupt("the field " + quoted(name) + " occurs twice in one object");
+    if (found != 0) throw_corrupt("the field " + quote(name) + " occurs twice in one object");
     found = i + 1;
   }
   return found;
@@ -132,7 +132,7 @@ std::string MetadataGraph::path(Id id, std::string_view what) const {
 std::string MetadataGraph::describe(Id id) const {
   if (id == kAbsent) return "missing";
   const auto named = [](const GlobalName& global) {
-    return quoted(std::string(global.module) + "." + std::string(global.name));
+    return quote(std::string(global.module) + "." + std::string(global.name));
   };
   if (const GlobalName type = class_of(id)) return "an object of class " + named(type);
   switch (kind(id)) {
@@ -142,7 +142,7 @@ std::string MetadataGraph::describe(Id id) const {
     case Kind::kInt: return "the int " + std::to_string(graph_.integer(id));
     case Kind::kLong: return "an int of more than 64 bits";
     case Kind::kFloat: return "a float";
-    case Kind::kStr: return "the str " + quoted(graph_.text(id), 60);
+    case Kind::kStr: return "the str " + quote(graph_.text(id), 60);
     case Kind::kBytes: return "bytes";
     case Kind::kByteArray: return "a bytearray";
     case Kind::kList: return "a list";

@@ -140,7 +140,7 @@ class MetadataReader {
     }
   }
 
-  void read_tensor(Id id, TensorMetadata& tensor) {
+  void read_tensor(Id id, TensorStorageMetadata& tensor) {
     const auto fields = graph_.attributes(id);
     tensor.properties = read_properties(graph_.find(fields, "properties"));
     graph_.shape(graph_.find(fields, "size"), "the size of the tensor", tensor.size);
@@ -211,7 +211,7 @@ class MetadataReader {
                     " (expected: a dtype of torch)");
     }
     if (const std::optional<DType> dtype = parse_dtype(name.name)) return *dtype;
-    throw_unsupported("the tensor has dtype " + quoted("torch." + std::string(name.name)) +
+    throw_unsupported("the tensor has dtype " + quote("torch." + std::string(name.name)) +
                       ", which this version does not know");
   }
 
@@ -224,7 +224,7 @@ class MetadataReader {
     }
     const std::string_view name = graph_.text(graph_.arguments(id)[0], "the layout of the tensor");
     if (name != "torch.strided")
-      throw_unsupported("the tensor has layout " + quoted(name) +
+      throw_unsupported("the tensor has layout " + quote(name) +
                         "; only torch.strided can be read");
   }
 
@@ -275,7 +275,7 @@ class MetadataReader {
         });
       }
       if (!entries_[entry->second].is_tensor) continue;
-      TensorMetadata& tensor = metadata_.tensors[entries_[entry->second].position];
+      TensorStorageMetadata& tensor = metadata_.tensors[entries_[entry->second].position];
       for_key(key, [&] {
         const Id shape = graph_.find(graph_.dict(items[i + 1], "the entry of mcore_data"),
                                      "nd_reformulated_orig_global_shape");
@@ -292,7 +292,7 @@ class MetadataReader {
   void read_records(std::span<const Id> items) {
     std::vector<ChunkMatcher> matchers;
     matchers.reserve(metadata_.tensors.size());
-    for (TensorMetadata& tensor : metadata_.tensors) matchers.emplace_back(tensor);
+    for (TensorStorageMetadata& tensor : metadata_.tensors) matchers.emplace_back(tensor);
     std::vector<bool> placed(metadata_.objects.size(), false);
 
     Shape offsets;
@@ -307,7 +307,7 @@ class MetadataReader {
       const Id hint = index[2];
       const std::string_view key = graph_.text(fqn, "the fqn of a storage record");
       for_key(key, [&] {
-        const Place place = read_place(items[i + 1]);
+        const StorageInfo place = read_place(items[i + 1]);
         const Entry* const entry = entry_of_record(fqn, key);
         if (entry == nullptr)
           throw_corrupt("a storage record is for a key that state_dict_metadata does not have");
@@ -354,7 +354,7 @@ class MetadataReader {
     return &entries_[last_entry_];
   }
 
-  Place read_place(Id id) {
+  StorageInfo read_place(Id id) {
     if (!graph_.is_object_of(id, place_class_)) {
       if (graph_.class_of(id))
         throw_unsupported("a storage record is " + graph_.describe(id) +
@@ -378,7 +378,7 @@ class MetadataReader {
     if (transforms.empty()) return;
     const Id first = transforms[0];
     const std::string name =
-        graph_.is_text(first) ? quoted(graph_.text(first, "a transform")) : graph_.describe(first);
+        graph_.is_text(first) ? quote(graph_.text(first, "a transform")) : graph_.describe(first);
     throw_unsupported(
         "the stored bytes were transformed by " + name +
         " (compression or the like), which cannot be undone here; save again without transforms");
@@ -394,7 +394,7 @@ class MetadataReader {
     name_components(
         name);  // refuses names that are absolute, leave the checkpoint or are no names at all
     if (name.find('\\') != std::string::npos || !is_utf8(name)) {
-      throw_corrupt("the file name " + quoted(name) +
+      throw_corrupt("the file name " + quote(name) +
                     " of a storage record has a backslash or is not UTF-8, which systems "
                     "understand differently");
     }

@@ -26,7 +26,7 @@ class MetadataWriter {
 
   Bytes write() {
     std::size_t chunks = 0;
-    for (const TensorMetadata& tensor : metadata_.tensors) chunks += tensor.chunks.size();
+    for (const TensorStorageMetadata& tensor : metadata_.tensors) chunks += tensor.chunks.size();
     out_.reserve(chunks * kBytesPerChunk);
     object(dcp::kMetadataModule, "Metadata");
     attributes([&] {
@@ -120,7 +120,7 @@ class MetadataWriter {
     offsets_.resize(metadata_.tensors.size());
     dict([&] {
       for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
-        const TensorMetadata& tensor = metadata_.tensors[i];
+        const TensorStorageMetadata& tensor = metadata_.tensors[i];
         out_.text(tensor.key);
         object(dcp::kMetadataModule, "TensorStorageMetadata");
         attributes([&] {
@@ -129,7 +129,7 @@ class MetadataWriter {
           attribute("chunks", [&] { offsets_[i] = chunks(tensor.chunks); });
         });
       }
-      for (const ObjectMetadata& entry : metadata_.objects) {
+      for (const BytesStorageMetadata& entry : metadata_.objects) {
         out_.text(entry.key);
         object(dcp::kMetadataModule, "BytesStorageMetadata");
       }
@@ -200,7 +200,7 @@ class MetadataWriter {
     for (const std::string& file : metadata_.files) file_names_.push_back({file});
     dict([&] {
       for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
-        const TensorMetadata& tensor = metadata_.tensors[i];
+        const TensorStorageMetadata& tensor = metadata_.tensors[i];
         if (tensor.places.size() != tensor.chunks.size()) {
           throw CheckpointError(ErrorCode::kInvalidArgument,
                                 "cannot write metadata with " +
@@ -219,7 +219,7 @@ class MetadataWriter {
           storage_info(tensor.key, tensor.places[chunk]);
         }
       }
-      for (const ObjectMetadata& entry : metadata_.objects) {
+      for (const BytesStorageMetadata& entry : metadata_.objects) {
         object(index_class_);
         attributes([&] {
           attribute(fqn_name_, [&] { out_.text(entry.key); });
@@ -230,7 +230,7 @@ class MetadataWriter {
     });
   }
 
-  void storage_info(const std::string& key, const Place& place) {
+  void storage_info(const std::string& key, const StorageInfo& place) {
     if (place.file >= metadata_.files.size()) {
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "cannot write metadata with a place in file " +
@@ -262,7 +262,7 @@ class MetadataWriter {
 
   void mcore_data() {
     dict([&] {
-      for (const TensorMetadata& tensor : metadata_.tensors) {
+      for (const TensorStorageMetadata& tensor : metadata_.tensors) {
         out_.text(tensor.key);
         original_shape(tensor.flattened_shape);
       }

@@ -17,7 +17,6 @@ using Sax = nlohmann::json_sax<nlohmann::json>;
 
 /// Builds the Value from the events of nlohmann's parser, which keeps its own stack on the heap and
 /// checks UTF-8 and the grammar.
-/// (`dckpt::quoted` is spelt out because the look-up by argument would find std::quoted.)
 class ValueBuilder final : public Sax {
  public:
   ValueBuilder(const std::string& what, const JsonLimits& limits) : what_(what), limits_(limits) {}
@@ -30,7 +29,7 @@ class ValueBuilder final : public Sax {
   bool number_unsigned(number_unsigned_t value) override { return add(std::uint64_t{value}); }
   bool number_float(number_float_t value, const string_t& token) override {
     if (token.find_first_of(".eE") == string_t::npos)
-      fail("the integer " + dckpt::quoted(token, 40) + " does not fit 64 bits");
+      fail("the integer " + quote(token, 40) + " does not fit 64 bits");
     return add(double{value});
   }
   bool string(string_t& value) override { return add(Value(std::move(value))); }
@@ -44,7 +43,7 @@ class ValueBuilder final : public Sax {
     Frame& frame = frames_.back();
     frame.key = Value(std::move(name));
     if (frame.container.contains(frame.key))
-      fail("the key " + dckpt::quoted(frame.key.as_str()) + " occurs twice in one object");
+      fail("the key " + quote(frame.key.as_str()) + " occurs twice in one object");
     return true;
   }
 

@@ -13,7 +13,7 @@ namespace {
 using Kind = Value::Kind;
 
 std::string describe(const Value& value) {
-  if (value.is_str()) return quoted(value.as_str(), 60);
+  if (value.is_str()) return quote(value.as_str(), 60);
   if (value.is_int()) return std::to_string(value.as_int());
   return std::string("a ") + to_string(value.kind());
 }

@@ -244,7 +244,7 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kFloat: {
       const std::string_view text = in.line();
       const std::optional<double> value = parse_real(text);
-      if (!value) corrupt("FLOAT holds " + quoted(text, 40) + ", which is no number");
+      if (!value) corrupt("FLOAT holds " + quote(text, 40) + ", which is no number");
       return push(graph_.real(*value));
     }
     case Op::kBinFloat:
@@ -391,7 +391,7 @@ void Machine::push_python2_text(std::string_view text) {
 void Machine::push_decimal(std::string_view text, const char* opcode) {
   std::optional<Bytes> number = parse_decimal(text);
   if (!number)
-    corrupt(std::string(opcode) + " holds " + quoted(text, 40) +
+    corrupt(std::string(opcode) + " holds " + quote(text, 40) +
             ", which is no decimal number (without leading zeros, of at most 4300 digits)");
   push(graph_.owned_integer(std::move(*number)));
 }
@@ -456,7 +456,7 @@ void Machine::get(std::uint32_t index) {
 
 std::uint32_t Machine::text_index(std::string_view text) {
   const std::optional<std::uint32_t> index = parse_index(text);
-  if (!index) corrupt(quoted(text, 40) + " is no memo index");
+  if (!index) corrupt(quote(text, 40) + " is no memo index");
   return *index;
 }
 

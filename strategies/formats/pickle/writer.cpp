@@ -176,8 +176,8 @@ void PickleWriter::plain_global(std::string_view module, std::string_view name) 
     const bool renamed = python3_name(module, name) != std::pair(module, name);
     if (module.empty() || name.empty() || renamed ||
         std::count(key.begin(), key.end(), '\n') != 1) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "the global " + quoted(name) +
-                                                             " of module " + quoted(module) +
+      throw CheckpointError(ErrorCode::kInvalidArgument, "the global " + quote(name) +
+                                                             " of module " + quote(module) +
                                                              " cannot be pickled at protocol 2");
     }
     op(Op::kGlobal);

@@ -25,7 +25,7 @@ Value StorageTable::resolve(const Value& persistent_id) {
     entry = {id.type, id.numel,
              TorchStorage{.type = id.type, .location = id.location, .elements = elements(id)}};
   } else if (entry.type != id.type || entry.numel != id.numel) {
-    throw CheckpointError(ErrorCode::kCorrupt, "storage " + quoted(id.key) + " is used as " +
+    throw CheckpointError(ErrorCode::kCorrupt, "storage " + quote(id.key) + " is used as " +
                                                    std::to_string(entry.numel) + " elements of " +
                                                    entry.type + " and as " +
                                                    std::to_string(id.numel) + " of " + id.type);

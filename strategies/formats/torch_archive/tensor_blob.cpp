@@ -103,7 +103,7 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
     const auto [known, added] = storages.try_emplace(storage.key, storage);
     if (!added && (known->second.type != storage.type || known->second.numel != storage.numel)) {
       throw CheckpointError(ErrorCode::kCorrupt,
-                            "storage " + quoted(storage.key) + " is used with two types or sizes");
+                            "storage " + quote(storage.key) + " is used with two types or sizes");
     }
     return value;
   };

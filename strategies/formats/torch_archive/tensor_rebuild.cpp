@@ -192,14 +192,14 @@ StorageId parse_storage_id(const Value& id) {
       type.module.starts_with("torch") ? storage_dtype(type.name) : std::nullopt;
   if (!dtype)
     throw CheckpointError(ErrorCode::kUnsupported,
-                          "a tensor lies in a storage of the unknown type " + quoted(type.path()));
+                          "a tensor lies in a storage of the unknown type " + quote(type.path()));
   result.type = type.name;
   result.dtype = *dtype;
   result.key = items[2].as_str();
   result.location = items[3].as_str();
   result.numel = items[4].as_int();
   if (!checked_mul(result.numel, static_cast<std::int64_t>(item_size(result.dtype)))) {
-    corrupt("storage " + quoted(result.key) + " claims " + std::to_string(result.numel) +
+    corrupt("storage " + quote(result.key) + " claims " + std::to_string(result.numel) +
             " elements, more than any memory holds");
   }
   return result;

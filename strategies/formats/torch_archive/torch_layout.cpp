@@ -76,7 +76,7 @@ TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::ui
   for (const ZipMember& member : zip_.members()) {
     if (!member.name.starts_with(prefix_))
       fail(ErrorCode::kCorrupt,
-           "the archive holds " + quoted(member.name) + " outside its folder " + quoted(prefix_));
+           "the archive holds " + quote(member.name) + " outside its folder " + quote(prefix_));
   }
   if (find("constants.pkl") != nullptr) {
     fail(ErrorCode::kUnsupported,
@@ -88,7 +88,7 @@ TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::ui
   const std::optional<std::uint64_t> number = parse_u64(version);
   if (!number || *number < kMinVersion || *number > kMaxVersion) {
     fail(ErrorCode::kCorrupt,
-         "the archive has the version " + quoted(version) + ", expected a number from 1 to 10");
+         "the archive has the version " + quote(version) + ", expected a number from 1 to 10");
   }
   if (const ZipMember* member = find("byteorder"); member != nullptr) {
     const Bytes order = zip_.read(*member, kMaxSmallMember);
@@ -97,7 +97,7 @@ TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::ui
            "the tensors were written on a big-endian machine; load and save them with torch first");
     if (as_text(order) != "little")
       fail(ErrorCode::kCorrupt,
-           "the archive has the byte order " + quoted(as_text(order)) + ", expected 'little'");
+           "the archive has the byte order " + quote(as_text(order)) + ", expected 'little'");
   }
 }
 
@@ -114,7 +114,7 @@ const ZipMember& TorchArchive::require(std::string_view name) const {
   const ZipMember* member = find(name);
   if (member == nullptr)
     fail(ErrorCode::kCorrupt,
-         "it has no member " + quoted(name) + ", which torch.save always writes");
+         "it has no member " + quote(name) + ", which torch.save always writes");
   return *member;
 }
 
@@ -127,7 +127,7 @@ const ZipMember& TorchArchive::storage(std::string_view key, std::uint64_t size,
   const ZipMember& member = require("data/" + std::string(key));
   // An untyped storage may have a rest that is no whole element.
   if (member.size < size || member.size - size >= item_size) {
-    fail(ErrorCode::kCorrupt, "storage " + quoted(key) + " has " + std::to_string(member.size) +
+    fail(ErrorCode::kCorrupt, "storage " + quote(key) + " has " + std::to_string(member.size) +
                                   " bytes, but the pickle says " + std::to_string(size));
   }
   return member;

@@ -146,7 +146,7 @@ std::unordered_map<std::string, std::uint64_t> locate_storages(
     if (id == ids.end())
       throw CheckpointError(ErrorCode::kCorrupt,
                             "the torch stream lists a storage that nothing refers to");
-    const std::string which = "storage " + quoted(id->first);
+    const std::string which = "storage " + quote(id->first);
     std::int64_t count = 0;
     if (!range_fits(at, sizeof count, end))
       throw CheckpointError(ErrorCode::kCorrupt, "the torch stream ends before " + which +
@@ -187,7 +187,7 @@ Value load_torch_stream(const ReadableFile& file, std::uint64_t base, std::uint6
     const auto found = offsets.find(id.key);
     if (found == offsets.end())
       throw CheckpointError(ErrorCode::kCorrupt,
-                            "storage " + quoted(id.key) + " is missing in the torch stream");
+                            "storage " + quote(id.key) + " is missing in the torch stream");
     return StorageTable::Located{found->second};
   });
   pickle::ValueHooks hooks = table.hooks();

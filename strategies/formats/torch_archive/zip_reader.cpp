@@ -234,7 +234,7 @@ void ZipArchive::read_directory(const End& end) {
     member.entry_offset = entry_offset;
     member.name = as_text(entry.subspan(zip::kEntrySize, name_size));
     if (!is_sound_name(member.name))
-      corrupt("the zip archive has a member with the unusable name " + quoted(member.name),
+      corrupt("the zip archive has a member with the unusable name " + quote(member.name),
               entry_offset);
     member.flags = load_le<std::uint16_t>(entry, 8);
     member.method = load_le<std::uint16_t>(entry, 10);
@@ -260,17 +260,17 @@ void ZipArchive::read_directory(const End& end) {
     }
     if (!complete || used != zip64.size())
       corrupt(
-          "the extra fields of member " + quoted(member.name) + " do not fit its directory entry",
+          "the extra fields of member " + quote(member.name) + " do not fit its directory entry",
           entry_offset);
     if (member.method == zip::kMethodStored && stored_size != member.size) {
-      corrupt("member " + quoted(member.name) + " is stored, but has two sizes: " +
+      corrupt("member " + quote(member.name) + " is stored, but has two sizes: " +
                   std::to_string(stored_size) + " and " + std::to_string(member.size),
               entry_offset);
     }
     if (!range_fits(member.header_offset, zip::kLocalSize + name_size, directory_offset_) ||
         !range_fits(member.header_offset + zip::kLocalSize + name_size, stored_size,
                     directory_offset_)) {
-      corrupt("member " + quoted(member.name) + " does not lie in the archive", entry_offset);
+      corrupt("member " + quote(member.name) + " does not lie in the archive", entry_offset);
     }
     has_crcs_ = has_crcs_ || member.crc != 0;
     members_.push_back(member);
@@ -282,7 +282,7 @@ void ZipArchive::read_directory(const End& end) {
 void ZipArchive::refuse_ambiguous_names() {
   const auto refuse = [this](const ZipMember& a, const ZipMember& b) {
     corrupt("the zip archive has two members that readers may take for each other: " +
-                quoted(a.name) + " and " + quoted(b.name),
+                quote(a.name) + " and " + quote(b.name),
             directory_offset_);
   };
   if (members_.size() <= kFewMembers) {
@@ -318,7 +318,7 @@ void ZipArchive::refuse_overlaps() {
     const std::uint64_t least_end = member.header_offset + zip::kLocalSize + member.name.size() +
                                     (member.method == zip::kMethodStored ? member.size : 0);
     if (repeated || (next != header_offsets_.end() && least_end > *next))
-      corrupt("member " + quoted(member.name) + " overlaps another one", member.header_offset);
+      corrupt("member " + quote(member.name) + " overlaps another one", member.header_offset);
   }
 }
 
@@ -338,7 +338,7 @@ const ZipMember* ZipArchive::find(std::string_view name) const noexcept {
 
 std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
   const std::uint64_t at = member.header_offset;
-  const auto who = [&member] { return "member " + quoted(member.name); };
+  const auto who = [&member] { return "member " + quote(member.name); };
   if ((member.flags &
        (zip::kFlagEncrypted | zip::kFlagStrongEncryption | zip::kFlagMaskedHeader)) != 0)
     fail(ErrorCode::kUnsupported, who() + " is encrypted", at);
@@ -395,7 +395,7 @@ std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
 }
 
 void ZipArchive::damaged(const ZipMember& member) const {
-  corrupt("the bytes of member " + quoted(member.name) +
+  corrupt("the bytes of member " + quote(member.name) +
               " have another CRC-32 than the archive says: they were damaged after they had been "
               "written",
           data_offset(member) - base_);
@@ -404,7 +404,7 @@ void ZipArchive::damaged(const ZipMember& member) const {
 Bytes ZipArchive::read(const ZipMember& member, std::uint64_t limit) const {
   const std::uint64_t offset = data_offset(member);
   if (member.size > limit) {
-    corrupt("member " + quoted(member.name) + " has " + std::to_string(member.size) +
+    corrupt("member " + quote(member.name) + " has " + std::to_string(member.size) +
                 " bytes, more than the limit of " + std::to_string(limit),
             member.header_offset);
   }
@@ -435,7 +435,7 @@ bool ZipArchive::check(const ZipMember& member) const {
     if (load_le<std::uint32_t>(record, 0) != zip::kDescriptorSignature ||
         load_le<std::uint32_t>(record, 4) != member.crc ||
         load_le<std::uint32_t>(record, 8) != static_cast<std::uint32_t>(member.size)) {
-      corrupt("the record after member " + quoted(member.name) + " contradicts the directory", at);
+      corrupt("the record after member " + quote(member.name) + " contradicts the directory", at);
     }
   }
   return true;

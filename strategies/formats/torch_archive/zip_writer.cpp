@@ -50,7 +50,7 @@ void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& o
                              std::uint64_t alignment) {
   if (name.empty() || name.size() > kMaxName)
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot write a zip member with the name " + quoted(name));
+                          "cannot write a zip member with the name " + quote(name));
   if (!std::has_single_bit(alignment) || alignment > kMaxAlignment) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "cannot align a zip member to " + std::to_string(alignment) +

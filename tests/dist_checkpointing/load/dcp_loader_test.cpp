@@ -163,11 +163,11 @@ TEST_F(DcpLoader, FactoriesObjectsAndLocalValuesAreTreatedAsInMegatronsLoads) {
 TEST_F(DcpLoader, StrictModesSayWhatIsMissingHereToo) {
   save_dcp(Value::dict({{"a", 1}, {"b", 2}}));
   StateDict state = Value::dict({{"a", 0}, {"c", 0}});
-  const LoadReport report = load(state, path_, {.strict = Strict::kReturnAll});
+  const LoadReport report = load(state, path_, {.strict = StrictHandling::kReturnAll});
   EXPECT_THAT(report.missing, ElementsAre("b"));
   EXPECT_THAT(report.unexpected, ElementsAre("c"));
   EXPECT_THAT(
-      message_of_load(state, {.strict = Strict::kRaiseAll}),
+      message_of_load(state, {.strict = StrictHandling::kRaiseAll}),
       HasSubstr("Missing keys (for all ranks):\n  'b'\nUnexpected keys (for this rank):\n  'c'"));
 }
 

@@ -40,7 +40,7 @@ TEST(CheckKeys, TellsAllRanksWhatIsMissingAndUnexpectedAnywhere) {
   EXPECT_THAT(
       messages(2,
                [](Communicator& comm) {
-                 check_keys(next_layer(comm), kStored, Strict::kRaiseAll, comm);
+                 check_keys(next_layer(comm), kStored, StrictHandling::kRaiseAll, comm);
                }),
       Each(
           R"(Some keys found in the checkpoint are missing in the provided sharded state dict. Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
@@ -55,7 +55,7 @@ TEST(CheckKeys, ModesForUnexpectedKeysIgnoreMissingOnes) {
   EXPECT_THAT(
       messages(1,
                [](Communicator& comm) {
-                 check_keys({.keys = {"norms"}}, kStored, Strict::kRaiseUnexpected, comm);
+                 check_keys({.keys = {"norms"}}, kStored, StrictHandling::kRaiseUnexpected, comm);
                }),
       ElementsAre(
           R"(Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
@@ -63,14 +63,16 @@ Unexpected keys (for this rank):
   'norms': did you mean 'norm'?)"));
   EXPECT_THAT(messages(2,
                        [](Communicator& comm) {
-                         check_keys({.keys = {"norm"}}, kStored, Strict::kRaiseUnexpected, comm);
+                         check_keys({.keys = {"norm"}}, kStored, StrictHandling::kRaiseUnexpected,
+                                    comm);
                        }),
               Each(IsEmpty()));
 }
 
 TEST(CheckKeys, ModesThatReturnSayWhatEachRankAskedFor) {
   run_ranks(2, [](Communicator& comm) {
-    const KeyDifference found = check_keys(next_layer(comm), kStored, Strict::kReturnAll, comm);
+    const KeyDifference found =
+        check_keys(next_layer(comm), kStored, StrictHandling::kReturnAll, comm);
     EXPECT_EQ(found.missing, (KeySet{"layers.0.w", "norm"})) << "the common state is never missing";
     EXPECT_EQ(found.unexpected, comm.rank() == 0 ? KeySet{} : KeySet{"layers.2.w"});
   });
@@ -80,10 +82,10 @@ TEST(CheckKeys, ModesThatLogWarnOnceForAllRanks) {
   std::vector<std::string> warnings;
   set_log_sink([&](LogLevel, std::string_view message) { warnings.emplace_back(message); });
   run_ranks(3, [](Communicator& comm) {
-    check_keys({.keys = {"norm", "other"}}, kStored, Strict::kLogUnexpected, comm);
+    check_keys({.keys = {"norm", "other"}}, kStored, StrictHandling::kLogUnexpected, comm);
   });
   run_ranks(3, [](Communicator& comm) {
-    check_keys({.keys = {"norm"}}, kStored, Strict::kLogUnexpected, comm);
+    check_keys({.keys = {"norm"}}, kStored, StrictHandling::kLogUnexpected, comm);
   });
   set_log_sink({});
   EXPECT_THAT(
@@ -141,7 +143,7 @@ the request does not fit what is stored, on ranks 1, 2 of 3:
       messages(2,
                [](Communicator& comm) {
                  check_keys({{}, {{"another dtype for", "norm"}}}, kStored,
-                            Strict::kRaiseUnexpected, comm);
+                            StrictHandling::kRaiseUnexpected, comm);
                }),
       Each("the request does not fit what is stored, on all 2 ranks:\n  another dtype for 'norm'"));
 }

@@ -18,10 +18,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr std::array kStrictModes{
-    Strict::kAssumeOkUnexpected, Strict::kLogUnexpected, Strict::kLogAll,
-    Strict::kRaiseUnexpected,    Strict::kRaiseAll,      Strict::kReturnUnexpected,
-    Strict::kReturnAll,          Strict::kIgnoreAll};
+constexpr std::array kStrictModes{StrictHandling::kAssumeOkUnexpected,
+                                  StrictHandling::kLogUnexpected,
+                                  StrictHandling::kLogAll,
+                                  StrictHandling::kRaiseUnexpected,
+                                  StrictHandling::kRaiseAll,
+                                  StrictHandling::kReturnUnexpected,
+                                  StrictHandling::kReturnAll,
+                                  StrictHandling::kIgnoreAll};
 
 /// The value of a leaf, whatever holds it.
 Value value_of(const Value& leaf) {
@@ -68,7 +72,7 @@ TEST_F(ObjectChoice, AUsualMegatronStateResumesUnderAnotherLayoutInEveryStrictMo
   const std::vector<std::string> keys = {"rng_state", "rerun_state_machine_state",
                                          "decoder.layers.mlp.linear_fc1._extra_state"};
   save_as(2, keys);
-  for (const Strict strict : kStrictModes) {
+  for (const StrictHandling strict : kStrictModes) {
     warnings_.clear();
     run_ranks(4, [&](Communicator& comm) {
       StateDict state = state_of(comm, keys, -1);
@@ -116,7 +120,7 @@ TEST_F(ObjectChoice, RulesDecideWhatBecomesOfTheLeaf) {
 
 TEST_F(ObjectChoice, OtherObjectsAreAnErrorThatNamesTheOption) {
   save_as(2, {"dataloader"});
-  for (const Strict strict : kStrictModes) {
+  for (const StrictHandling strict : kStrictModes) {
     run_ranks(4, [&](Communicator& comm) {
       StateDict state = state_of(comm, {"dataloader"}, -1);
       EXPECT_THAT(
@@ -134,7 +138,7 @@ TEST_F(ObjectChoice, AKeyWithoutObjectsIsAMatterOfTheStrictMode) {
     StateDict state = state_of(comm, {"rng_state"}, -1);
     EXPECT_THAT(testing::error_of([&] { load(state, path(), {}, comm); }).message(),
                 HasSubstr("keys are asked for that the checkpoint does not have"));
-    EXPECT_THAT(load(state, path(), {.strict = Strict::kReturnUnexpected}, comm).unexpected,
+    EXPECT_THAT(load(state, path(), {.strict = StrictHandling::kReturnUnexpected}, comm).unexpected,
                 ElementsAre("rng_state"));
   });
 }

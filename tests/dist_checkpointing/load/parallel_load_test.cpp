@@ -185,7 +185,7 @@ TEST_P(ParallelLoad, ALoadLikeTheOneBeforeReadsOnceToo) {
       state["columns"] = columns.shard;
       state["all"] = all.shard;
       bytes_read += load(state, checkpoint(), options(), comm, planners[rank]).bytes_read;
-      EXPECT_EQ(planners[rank].was_hit(), again);
+      EXPECT_EQ(planners[rank].cache_hit(), again);
       EXPECT_TRUE(equal(*columns.shard.data, columns.expected));
       EXPECT_TRUE(equal(*all.shard.data, all.expected));
     });
@@ -274,8 +274,8 @@ TEST_P(ParallelLoad, ADamagedChunkThatOneRankReadsIsTheSameErrorOnAll) {
   save_all();
   {
     const auto reader = open_checkpoint(checkpoint());
-    const TensorMetadata& tensor = *reader->metadata().find_tensor("columns");
-    const Place& place = tensor.places.back();
+    const TensorStorageMetadata& tensor = *reader->metadata().find_tensor("columns");
+    const StorageInfo& place = tensor.places.back();
     std::fstream file(checkpoint() / reader->metadata().files[place.file],
                       std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(static_cast<std::streamoff>(place.offset));

@@ -43,7 +43,7 @@ Box share_of(const Shape& shape, std::size_t axis, int rank, int ranks) {
 /// Every rank loads its share of one axis of every tensor, and the result is compared with what is
 /// read alone.
 void load_shares(const CheckpointReader& reader, int ranks, bool last_axis) {
-  const std::vector<TensorMetadata>& tensors = reader.metadata().tensors;
+  const std::vector<TensorStorageMetadata>& tensors = reader.metadata().tensors;
   std::vector<Tensor> expected;
   for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor)
     expected.push_back(read_box(reader, tensor, whole(tensors[tensor].global_shape())));

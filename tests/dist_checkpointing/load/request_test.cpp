@@ -91,7 +91,7 @@ TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
 }
 
 struct StrictCase {
-  Strict strict;
+  StrictHandling strict;
   bool raises;
   bool returns_unexpected;
   bool returns_missing;
@@ -124,14 +124,14 @@ TEST_P(StrictModes, TreatMissingAndUnexpectedKeysAsMegatronDoes) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, StrictModes,
-    ::testing::Values(StrictCase{Strict::kAssumeOkUnexpected, true, false, false},
-                      StrictCase{Strict::kLogUnexpected, false, false, false},
-                      StrictCase{Strict::kLogAll, false, false, false},
-                      StrictCase{Strict::kRaiseUnexpected, true, false, false},
-                      StrictCase{Strict::kRaiseAll, true, false, false},
-                      StrictCase{Strict::kReturnUnexpected, false, true, false},
-                      StrictCase{Strict::kReturnAll, false, true, true},
-                      StrictCase{Strict::kIgnoreAll, false, false, false}),
+    ::testing::Values(StrictCase{StrictHandling::kAssumeOkUnexpected, true, false, false},
+                      StrictCase{StrictHandling::kLogUnexpected, false, false, false},
+                      StrictCase{StrictHandling::kLogAll, false, false, false},
+                      StrictCase{StrictHandling::kRaiseUnexpected, true, false, false},
+                      StrictCase{StrictHandling::kRaiseAll, true, false, false},
+                      StrictCase{StrictHandling::kReturnUnexpected, false, true, false},
+                      StrictCase{StrictHandling::kReturnAll, false, true, true},
+                      StrictCase{StrictHandling::kIgnoreAll, false, false, false}),
     [](const auto& test) { return std::string(to_string(test.param.strict)); });
 
 TEST_F(SaveLoad, StoredKeysAreRenamedBeforeTheyAreCompared) {
@@ -144,7 +144,7 @@ TEST_F(SaveLoad, StoredKeysAreRenamedBeforeTheyAreCompared) {
   StateDict state;
   state["w"] = ShardedTensor::whole("decoder.w", untouched({3}));
   state["o"] = ShardedObject{"rng", {}};
-  load(state, checkpoint(), {.strict = Strict::kRaiseAll, .rename = {{"^module\\.", ""}}});
+  load(state, checkpoint(), {.strict = StrictHandling::kRaiseAll, .rename = {{"^module\\.", ""}}});
   EXPECT_TRUE(equal(state["w"].as_tensor(), arange({3})));
   EXPECT_EQ(state["o"].as_sharded_object().data, Value(7));
 }

@@ -46,7 +46,7 @@ class Convert : public ::testing::Test {
   /// What is stored for an object, as it is.
   Value stored(const std::string& checkpoint, const std::string& key) const {
     const auto reader = open_checkpoint(at(checkpoint));
-    const std::vector<ObjectMetadata>& objects = reader->metadata().objects;
+    const std::vector<BytesStorageMetadata>& objects = reader->metadata().objects;
     for (std::size_t i = 0; i < objects.size(); ++i) {
       if (objects[i].key == key) return load_torch_bytes(reader->object_bytes(i), key);
     }
@@ -176,7 +176,7 @@ std::map<std::string, std::pair<Shape, std::optional<Shape>>> stored_forms(
     const fs::path& checkpoint) {
   std::map<std::string, std::pair<Shape, std::optional<Shape>>> forms;
   const auto reader = open_checkpoint(checkpoint);
-  for (const TensorMetadata& tensor : reader->metadata().tensors)
+  for (const TensorStorageMetadata& tensor : reader->metadata().tensors)
     forms[tensor.key] = {tensor.size, tensor.flattened_shape};
   return forms;
 }

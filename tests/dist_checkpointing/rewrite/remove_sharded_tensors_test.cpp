@@ -69,8 +69,8 @@ std::map<std::string, std::string> contents(const Storage& storage) {
 
 std::vector<std::string> keys_of(const Metadata& metadata) {
   std::vector<std::string> keys;
-  for (const TensorMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
-  for (const ObjectMetadata& object : metadata.objects) keys.push_back(object.key);
+  for (const TensorStorageMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) keys.push_back(object.key);
   return keys;
 }
 
@@ -120,7 +120,8 @@ TEST_F(RemoveShardedTensors, FilesThatHoldOtherKeysTooStayAndItSaysHowMuch) {
   const auto before = contents(*storage());
   const Metadata metadata = open_checkpoint(checkpoint())->metadata();
   std::uint64_t bytes = 0;
-  for (const Place& place : metadata.find_tensor("optimizer.m")->places) bytes += place.length;
+  for (const StorageInfo& place : metadata.find_tensor("optimizer.m")->places)
+    bytes += place.length;
   const RemovedTensors removed = remove_sharded_tensors(checkpoint(), "optimizer.m");
   EXPECT_THAT(removed.files, IsEmpty());
   EXPECT_EQ(removed.bytes_freed, 0u);

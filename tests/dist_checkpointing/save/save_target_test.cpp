@@ -74,7 +74,9 @@ TEST_F(SaveLoad, RanksThatWereGivenDifferentThingsAreNamedOnAllRanks) {
       [&](Communicator& comm) {
         StateDict wanted = state_of(comm.rank());
         load(wanted, checkpoint(),
-             {.strict = comm.rank() == 0 ? Strict::kRaiseAll : Strict::kAssumeOkUnexpected}, comm);
+             {.strict = comm.rank() == 0 ? StrictHandling::kRaiseAll
+                                         : StrictHandling::kAssumeOkUnexpected},
+             comm);
       });
   std::filesystem::copy(checkpoint(), checkpoint("copy"));
   run_ranks(3, [&](Communicator& comm) {

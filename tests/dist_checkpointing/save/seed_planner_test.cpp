@@ -51,7 +51,7 @@ class SeedPlanner : public ::testing::Test {
       SavePlanner planner = make_planner(options);
       const bool seeded = seed_planner(planner, directory_ / "first", comm);
       save(state(comm.rank()), directory_ / name, options, comm, planner);
-      if (comm.rank() == 0) outcome = {seeded, planner.was_hit()};
+      if (comm.rank() == 0) outcome = {seeded, planner.cache_hit()};
     });
     return outcome;
   }

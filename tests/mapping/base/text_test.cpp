@@ -12,23 +12,23 @@ namespace {
 using ::testing::ElementsAre;
 
 TEST(Quoted, KeepsTextThatIsHarmless) {
-  EXPECT_EQ(quoted("decoder.layers.0/ünï 码"), "'decoder.layers.0/ünï 码'");
+  EXPECT_EQ(quote("decoder.layers.0/ünï 码"), "'decoder.layers.0/ünï 码'");
 }
 
 TEST(Quoted, EscapesWhatSteersATerminalOrEndsTheQuote) {
-  EXPECT_EQ(quoted("a\x1b[31m\r\n\t\x7f'\\"), "'a\\x1b[31m\\r\\n\\t\\x7f\\'\\\\'");
-  EXPECT_EQ(quoted(std::string_view("\0", 1)), "'\\x00'");
-  EXPECT_EQ(quoted("\xe2\x80\xae"), "'\\xe2\\x80\\xae'") << "right-to-left override";
-  EXPECT_EQ(quoted("\xc2\x9b"), "'\\xc2\\x9b'") << "C1 control";
+  EXPECT_EQ(quote("a\x1b[31m\r\n\t\x7f'\\"), "'a\\x1b[31m\\r\\n\\t\\x7f\\'\\\\'");
+  EXPECT_EQ(quote(std::string_view("\0", 1)), "'\\x00'");
+  EXPECT_EQ(quote("\xe2\x80\xae"), "'\\xe2\\x80\\xae'") << "right-to-left override";
+  EXPECT_EQ(quote("\xc2\x9b"), "'\\xc2\\x9b'") << "C1 control";
 }
 
 TEST(Quoted, EscapesBytesThatAreNotUtf8) {
-  EXPECT_EQ(quoted("\xff\xc3"), "'\\xff\\xc3'");
-  EXPECT_EQ(quoted("\xed\xa0\x80"), "'\\xed\\xa0\\x80'") << "surrogate";
+  EXPECT_EQ(quote("\xff\xc3"), "'\\xff\\xc3'");
+  EXPECT_EQ(quote("\xed\xa0\x80"), "'\\xed\\xa0\\x80'") << "surrogate";
 }
 
 TEST(Quoted, CutsLongText) {
-  EXPECT_EQ(quoted("abcdef", 3), "'abc…'");
+  EXPECT_EQ(quote("abcdef", 3), "'abc…'");
 }
 
 TEST(Printable, LeavesQuotesAlone) {

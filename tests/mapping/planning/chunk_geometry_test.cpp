@@ -8,22 +8,23 @@
 namespace dckpt {
 namespace {
 
-TensorMetadata stored(Shape size, const Box& chunk) {
-  TensorMetadata tensor{.key = "t", .size = std::move(size), .chunks = BoxList(chunk.dims())};
+TensorStorageMetadata stored(Shape size, const Box& chunk) {
+  TensorStorageMetadata tensor{
+      .key = "t", .size = std::move(size), .chunks = BoxList(chunk.dims())};
   tensor.chunks.push_back(chunk);
   tensor.places.push_back({});
   return tensor;
 }
 
 TEST(ChunkGeometry, ABoxLiesAtTheStridesOfItsChunk) {
-  const TensorMetadata tensor = stored({10, 10}, {{2, 3}, {4, 5}});
+  const TensorStorageMetadata tensor = stored({10, 10}, {{2, 3}, {4, 5}});
   const ChunkGeometry geometry(tensor, 0);
   EXPECT_EQ(geometry.find({{3, 4}, {2, 2}}), (StridedView{6, {5, 1}}));
   EXPECT_EQ(geometry.find({{2, 3}, {4, 5}}), (StridedView{0, {5, 1}}));
 }
 
 TEST(ChunkGeometry, WhatReachesOutOfTheChunkIsNotFound) {
-  const TensorMetadata tensor = stored({10, 10}, {{2, 3}, {4, 5}});
+  const TensorStorageMetadata tensor = stored({10, 10}, {{2, 3}, {4, 5}});
   const ChunkGeometry geometry(tensor, 0);
   for (const Box& box :
        {Box{{1, 3}, {2, 2}}, Box{{2, 2}, {2, 2}}, Box{{5, 3}, {2, 2}}, Box{{2, 7}, {1, 2}}})
@@ -32,7 +33,7 @@ TEST(ChunkGeometry, WhatReachesOutOfTheChunkIsNotFound) {
 
 TEST(ChunkGeometry, OfAFlatRangeABoxIsFoundIfAllOfItLiesInTheRange) {
   // Pieces of (2, 5) in a grid of (2, 1); the chunk holds the elements 3 to 8 of the second piece.
-  TensorMetadata tensor = stored({2, 1, 10}, {{1, 0, 3}, {1, 1, 6}});
+  TensorStorageMetadata tensor = stored({2, 1, 10}, {{1, 0, 3}, {1, 1, 6}});
   tensor.flattened_shape = Shape{4, 5};
   const ChunkGeometry geometry(tensor, 0);
   EXPECT_EQ(geometry.find({{2, 3}, {1, 2}}), (StridedView{0, {5, 1}}));

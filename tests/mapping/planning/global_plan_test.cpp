@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Random;
 
-constexpr GlobalPlanOptions kDcp{.kind = PlannerKind::kDefault};
+constexpr GlobalPlanOptions kDcp{.kind = PlannerKind::kDcp};
 
 TensorShard shard(std::string key, Shape shape, Box box) {
   TensorShard result;
@@ -69,7 +69,7 @@ TEST(GlobalSavePlan, LetsTheLeastLoadedRankWriteWhatSeveralHold) {
 TEST(GlobalSavePlan, LetsTheLowestRankWriteWhenAsked) {
   const SavePlan plan = local({whole_tensor("a", {100}), whole_tensor("b", {60})});
   const GlobalPlan global = plan_global_save(
-      std::vector{plan, plan}, {.kind = PlannerKind::kDefault, .dedup = Dedup::kLowestRank});
+      std::vector{plan, plan}, {.kind = PlannerKind::kDcp, .dedup = Dedup::kLowestRank});
   EXPECT_THAT(positions(global.items[0]), ElementsAre(0U, 1U));
   EXPECT_THAT(global.items[1], IsEmpty());
 }
@@ -79,8 +79,7 @@ TEST(GlobalSavePlan, NamesTheRanksOfAMainReplicaThatExistsTwice) {
   const std::string message = message_of({plan, plan});
   EXPECT_THAT(message, HasSubstr("'a'"));
   EXPECT_THAT(message, HasSubstr("(on ranks 0, 1)"));
-  EXPECT_EQ(message_of({plan, plan}, {.kind = PlannerKind::kDefault, .dedup = Dedup::kOff}),
-            message);
+  EXPECT_EQ(message_of({plan, plan}, {.kind = PlannerKind::kDcp, .dedup = Dedup::kOff}), message);
 }
 
 TEST(GlobalSavePlan, ReportsAllDisagreementsAtOnce) {
@@ -133,7 +132,7 @@ TEST(GlobalSavePlan, NamesTheRankOfAPartOutsideItsTensor) {
     EXPECT_THAT(message_of({sound, plan}),
                 HasSubstr("'w': rank 1 holds the part at " + to_string(outside.offsets) + " of " +
                           to_string(outside.sizes) + ", which is not inside the shape (4,)"));
-    EXPECT_THAT(message_of({plan}, {.kind = PlannerKind::kDefault, .validate = false}),
+    EXPECT_THAT(message_of({plan}, {.kind = PlannerKind::kDcp, .validate = false}),
                 HasSubstr("'w': rank 0 holds"));
   }
 }
@@ -245,8 +244,8 @@ TEST(GlobalSavePlan, SplitsALargeTensorOverItsReplicas) {
   const TensorShard large = whole_tensor("large", {3000, 2048});  // 24 MB
   const std::vector<SavePlan> plans(3, local({whole_tensor("small", {8}), large}));
   const GlobalPlan plan =
-      plan_global_save(plans, {.kind = PlannerKind::kDefault, .split_replicas = true});
-  const TensorMetadata& stored = *plan.metadata.find_tensor("large");
+      plan_global_save(plans, {.kind = PlannerKind::kDcp, .split_replicas = true});
+  const TensorStorageMetadata& stored = *plan.metadata.find_tensor("large");
   EXPECT_EQ(stored.chunks.size(), 2U) << "pieces are not smaller than half of kSplitBytes";
   EXPECT_THAT(validate_coverage(stored), IsEmpty());
   EXPECT_THAT(plan.items[1], ElementsAre(AssignedItem{1, 0, 1500}))
@@ -330,7 +329,7 @@ TEST(GlobalSavePlan, WritesEveryElementOnceByARankThatHoldsIt) {
     std::map<std::string, Shape> shapes;
     const auto plans = random_job(random, static_cast<int>(random.between(1, 8)), shapes);
     const GlobalPlanOptions options{
-        .kind = random.chance(50) ? PlannerKind::kMegatron : PlannerKind::kDefault,
+        .kind = random.chance(50) ? PlannerKind::kMegatron : PlannerKind::kDcp,
         .dedup = random.chance(50) ? Dedup::kBalanced : Dedup::kLowestRank,
         .use_replicas = random.chance(50)};
     const GlobalPlan plan = plan_global_save(plans, options);
@@ -394,14 +393,14 @@ TEST(GlobalSavePlan, GivesEveryItemItsPlace) {
   GlobalPlan global = plan_global_save(
       std::vector<SavePlan>{local({shard("w", {4}, {{0}, {2}})}),
                             local({shard("w", {4}, {{2}, {2}}), whole_tensor("v", {1})})});
-  const std::vector<std::vector<Place>> places = {{{0, 0, 10}}, {{1, 5, 20}, {0, 0, 30}}};
+  const std::vector<std::vector<StorageInfo>> places = {{{0, 0, 10}}, {{1, 5, 20}, {0, 0, 30}}};
   const std::vector<std::vector<std::string>> files = {{"__0_0.distcp"},
                                                        {"__1_0.distcp", "__1_1.distcp"}};
   set_places(global, places, files);
   EXPECT_THAT(global.metadata.files, ElementsAre("__0_0.distcp", "__1_0.distcp", "__1_1.distcp"));
   EXPECT_THAT(global.metadata.find_tensor("w")->places,
-              ElementsAre(Place{0, 0, 10}, Place{2, 5, 20}));
-  EXPECT_THAT(global.metadata.find_tensor("v")->places, ElementsAre(Place{1, 0, 30}));
+              ElementsAre(StorageInfo{0, 0, 10}, StorageInfo{2, 5, 20}));
+  EXPECT_THAT(global.metadata.find_tensor("v")->places, ElementsAre(StorageInfo{1, 0, 30}));
 }
 
 }  // namespace

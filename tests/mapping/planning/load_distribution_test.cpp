@@ -23,7 +23,8 @@ Metadata stored(int tensors, std::int64_t rows, std::int64_t chunks = 1) {
   Metadata metadata;
   metadata.files = {"data"};
   for (int i = 0; i < tensors; ++i) {
-    TensorMetadata tensor{.key = "t" + std::to_string(i), .size = {rows, 16}, .chunks = BoxList(2)};
+    TensorStorageMetadata tensor{
+        .key = "t" + std::to_string(i), .size = {rows, 16}, .chunks = BoxList(2)};
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
       tensor.chunks.push_back(Box{{chunk * rows / chunks, 0}, {rows / chunks, 16}});
       tensor.places.push_back({0, 0, 0});

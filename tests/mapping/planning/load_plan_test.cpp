@@ -253,7 +253,7 @@ TEST(PlanReads, UnderstandsAChunkThatSpansSeveralCellsOfTheGrid) {
   // A (4, 6) tensor in cells of (2, 3), elements 1…4 of all four cells in one chunk, as a tool that
   // merges fragments would store it.
   Metadata metadata;
-  TensorMetadata tensor{"w", {}, Shape{2, 2, 6}, BoxList(3), {}, Shape{4, 6}};
+  TensorStorageMetadata tensor{"w", {}, Shape{2, 2, 6}, BoxList(3), {}, Shape{4, 6}};
   tensor.chunks.push_back(Box{Shape{0, 0, 1}, Shape{2, 2, 4}});
   metadata.tensors.push_back(tensor);
   const WantedShard last_cell{0, 0, Box{Shape{2, 3}, Shape{2, 3}}, WantedShard::Range{1, 5}};

@@ -11,9 +11,10 @@ namespace {
 
 using testing::Random;
 
-TensorMetadata stored(std::string key, Shape size, std::vector<Box> chunks,
-                      std::optional<Shape> flattened = std::nullopt) {
-  TensorMetadata tensor{std::move(key), {}, size, BoxList(size.size()), {}, std::move(flattened)};
+TensorStorageMetadata stored(std::string key, Shape size, std::vector<Box> chunks,
+                             std::optional<Shape> flattened = std::nullopt) {
+  TensorStorageMetadata tensor{std::move(key),       {}, size,
+                               BoxList(size.size()), {}, std::move(flattened)};
   for (const Box& chunk : chunks) {
     tensor.chunks.push_back(chunk);
     tensor.places.push_back({0, 0, 1});
@@ -21,7 +22,7 @@ TensorMetadata stored(std::string key, Shape size, std::vector<Box> chunks,
   return tensor;
 }
 
-Metadata checkpoint(std::vector<TensorMetadata> tensors) {
+Metadata checkpoint(std::vector<TensorStorageMetadata> tensors) {
   Metadata metadata;
   metadata.files = {"__0_0.distcp"};
   metadata.tensors = std::move(tensors);
@@ -31,7 +32,7 @@ Metadata checkpoint(std::vector<TensorMetadata> tensors) {
 void expect_sound(const Metadata& metadata, const ReshardOptions& options) {
   const GlobalPlan plan = plan_global_save(plan_reshard(metadata, options), {.validate = false});
   ASSERT_EQ(plan.metadata.tensors.size(), metadata.tensors.size());
-  for (const TensorMetadata& tensor : plan.metadata.tensors) {
+  for (const TensorStorageMetadata& tensor : plan.metadata.tensors) {
     EXPECT_TRUE(validate_coverage(tensor).empty())
         << tensor.key << ": " << validate_coverage(tensor).front().message;
     EXPECT_EQ(tensor.global_shape(), metadata.find_tensor(tensor.key)->global_shape());
@@ -73,7 +74,7 @@ TEST(Reshard, CutsAlongTheFirstAxisThatIsLongEnough) {
 }
 
 TEST(Reshard, KeepsSmallTensorsWholeAndSpreadsThem) {
-  std::vector<TensorMetadata> tensors;
+  std::vector<TensorStorageMetadata> tensors;
   for (int i = 0; i < 8; ++i)
     tensors.push_back(stored("norm." + std::to_string(i), {256}, {whole(Shape{256})}));
   for (const SavePlan& plan : plan_reshard(checkpoint(tensors), {.ranks = 4}))

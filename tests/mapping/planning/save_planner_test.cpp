@@ -39,11 +39,11 @@ class Job {
   void save(const std::vector<SavePlan>& plans) {
     std::vector<Bytes> proposals;
     for (std::size_t rank = 0; rank < planners_.size(); ++rank)
-      proposals.push_back(planners_[rank].propose(plans[rank]));
-    const std::vector<Bytes> answers = planners_[0].decide(proposals);
+      proposals.push_back(planners_[rank].create_local_plan(plans[rank]));
+    const std::vector<Bytes> answers = planners_[0].create_global_plan(proposals);
     finals.clear();
     for (std::size_t rank = 0; rank < planners_.size(); ++rank)
-      finals.push_back(planners_[rank].accept(answers[rank]));
+      finals.push_back(planners_[rank].finish_plan(answers[rank]));
     for (SavePlanner& planner : planners_) planner.commit();
     proposal_sizes = sizes(proposals);
     answer_sizes = sizes(answers);
@@ -70,10 +70,10 @@ TEST(SavePlanner, SendsOnlyAFingerprintWhenNothingHasChanged) {
   const auto plans = job.plan({"a", "b"}, 8);
   job.save(plans);
   const auto first = job.finals;
-  EXPECT_FALSE(job.rank(0).was_hit());
+  EXPECT_FALSE(job.rank(0).cache_hit());
   for (int again = 0; again < 2; ++again) {
     job.save(plans);
-    EXPECT_TRUE(job.rank(0).was_hit());
+    EXPECT_TRUE(job.rank(0).cache_hit());
     EXPECT_EQ(job.finals, first);
     EXPECT_EQ(job.proposal_sizes, (std::vector<std::size_t>{18, 18, 18}));
     EXPECT_EQ(job.answer_sizes, (std::vector<std::size_t>{1, 1, 1}));
@@ -116,7 +116,7 @@ TEST(SavePlanner, NeverTakesAChangedPlanForTheSame) {
     auto changed = plans;
     for (SavePlan& plan : changed) change(plan[0]);
     job.save(changed);
-    EXPECT_FALSE(job.rank(0).was_hit());
+    EXPECT_FALSE(job.rank(0).cache_hit());
     for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(job.finals[rank], changed[rank]);
   }
 }
@@ -147,7 +147,7 @@ TEST(SavePlanner, SizesOfObjectsMayChange) {
   };
   job.save(plan_of(10));
   job.save(plan_of(11));
-  EXPECT_TRUE(job.rank(0).was_hit());
+  EXPECT_TRUE(job.rank(0).cache_hit());
   EXPECT_EQ(job.finals[0][0].nbytes, 11U);
 }
 
@@ -162,7 +162,7 @@ TEST(SavePlanner, RemembersNothingOfASaveThatFailed) {
   for (std::size_t rank = 0; rank < 2; ++rank) job.rank(rank).forget();
   job.save(plans);
   EXPECT_EQ(job.finals, plans);
-  EXPECT_FALSE(job.rank(0).was_hit());
+  EXPECT_FALSE(job.rank(0).cache_hit());
 }
 
 TEST(SavePlanner, RefusesAFingerprintOfAPlanThatTheCoordinatorDoesNotRemember) {
@@ -190,7 +190,7 @@ TEST(SeededSavePlanner, SendsOnlyFingerprintsInItsFirstSave) {
   Job next = resumed(job, 3);
   for (int again = 0; again < 2; ++again) {
     next.save(plans);
-    EXPECT_TRUE(next.rank(0).was_hit());
+    EXPECT_TRUE(next.rank(0).cache_hit());
     EXPECT_EQ(next.proposal_sizes, (std::vector<std::size_t>{18, 18, 18}));
     EXPECT_EQ(next.finals, job.finals);
     EXPECT_EQ(next.rank(0).global_plan().metadata.tensors.size(), 2U);
@@ -232,7 +232,7 @@ TEST(SeededSavePlanner, NeverTakesAChangedPlanForTheSame) {
       EXPECT_EQ(error.code(), ErrorCode::kMismatch)
           << "planned anew, and found not to fit together";
     }
-    EXPECT_FALSE(next.rank(0).was_hit());
+    EXPECT_FALSE(next.rank(0).cache_hit());
   }
 }
 
@@ -241,9 +241,9 @@ TEST(SeededSavePlanner, PlansAsTheOptionsOfTheNewJobSay) {
       .key = "a", .properties = {}, .global_shape = {8}, .box = whole(Shape{8})};
   const LocalShard local(shard);
   const std::vector<SavePlan> plans(2, plan_local_save({&local, 1}, FlattenedForm::kBoxes));
-  Job job(2, {.kind = PlannerKind::kDefault, .dedup = Dedup::kBalanced});
+  Job job(2, {.kind = PlannerKind::kDcp, .dedup = Dedup::kBalanced});
   job.save(plans);
-  Job next = resumed(job, 2, {.kind = PlannerKind::kDefault, .dedup = Dedup::kOff});
+  Job next = resumed(job, 2, {.kind = PlannerKind::kDcp, .dedup = Dedup::kOff});
   EXPECT_THROW(next.save(plans), CheckpointError) << "both ranks would write it";
 }
 
@@ -253,7 +253,7 @@ TEST(SeededSavePlanner, IgnoresBytesThatAreNoPlan) {
   job.rank(1).seed(to_bytes("rubbish"));
   job.rank(0).seed(to_bytes("rubbish"), {to_bytes("rubbish"), to_bytes("more")});
   job.save(plans);
-  EXPECT_FALSE(job.rank(0).was_hit());
+  EXPECT_FALSE(job.rank(0).cache_hit());
   EXPECT_EQ(job.finals, plans);
 }
 
@@ -263,7 +263,7 @@ TEST(SeededSavePlanner, WithoutACacheRemembersNothing) {
   job.save(plans);
   Job next = resumed(job, 2, {.cache = false});
   next.save(plans);
-  EXPECT_FALSE(next.rank(0).was_hit());
+  EXPECT_FALSE(next.rank(0).cache_hit());
   EXPECT_EQ(next.finals, plans);
 }
 
@@ -271,7 +271,8 @@ TEST(SavePlanner, NamesTheRankWithOtherOptions) {
   SavePlanner coordinator(PlannerOptions{});
   SavePlanner other(PlannerOptions{.dedup = Dedup::kLowestRank});
   try {
-    coordinator.decide(std::vector{coordinator.propose({}), other.propose({})});
+    coordinator.create_global_plan(
+        std::vector{coordinator.create_local_plan({}), other.create_local_plan({})});
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_EQ(error.context().rank, 1);
@@ -284,16 +285,16 @@ TEST(SavePlanner, WithoutACachePlansEveryTime) {
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
   job.save(plans);
-  EXPECT_FALSE(job.rank(0).was_hit());
+  EXPECT_FALSE(job.rank(0).cache_hit());
   EXPECT_EQ(job.finals, plans);
 }
 
 TEST(SavePlanner, NeverCrashesOnADamagedMessage) {
   Job job(2);
   const auto plans = job.plan({"a", "b"}, 8);
-  const std::vector<Bytes> proposals{SavePlanner({}).propose(plans[0]),
-                                     SavePlanner({}).propose(plans[1])};
-  const Bytes answer = SavePlanner({}).decide(proposals)[1];
+  const std::vector<Bytes> proposals{SavePlanner({}).create_local_plan(plans[0]),
+                                     SavePlanner({}).create_local_plan(plans[1])};
+  const Bytes answer = SavePlanner({}).create_global_plan(proposals)[1];
   const auto each_damage = [](const Bytes& good, auto&& use) {
     for (std::size_t at = 0; at < good.size(); ++at) {
       for (const int value : {0x00, 0x01, 0x7F, 0x80, 0xFF}) {
@@ -313,12 +314,12 @@ TEST(SavePlanner, NeverCrashesOnADamagedMessage) {
     }
   };
   each_damage(proposals[1], [&](const Bytes& bytes) {
-    SavePlanner({}).decide(std::vector{proposals[0], bytes});
+    SavePlanner({}).create_global_plan(std::vector{proposals[0], bytes});
   });
   each_damage(answer, [&](const Bytes& bytes) {
     SavePlanner rank({});
-    rank.propose(plans[1]);
-    rank.accept(bytes);
+    rank.create_local_plan(plans[1]);
+    rank.finish_plan(bytes);
   });
 }
 

@@ -14,8 +14,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-TensorMetadata tensor_of(Shape size, const std::vector<Box>& boxes) {
-  TensorMetadata tensor;
+TensorStorageMetadata tensor_of(Shape size, const std::vector<Box>& boxes) {
+  TensorStorageMetadata tensor;
   tensor.key = "w";
   tensor.size = std::move(size);
   tensor.chunks = BoxList(tensor.size.size());
@@ -32,7 +32,7 @@ std::uint64_t test_seed() {
 }
 
 /// In how many boxes each element is, by counting.
-std::vector<int> counts(const TensorMetadata& tensor) {
+std::vector<int> counts(const TensorStorageMetadata& tensor) {
   std::vector<int> out(static_cast<std::size_t>(numel(tensor.size)), 0);
   const Shape strides = row_major_strides(tensor.size);
   for (std::size_t element = 0; element < out.size(); ++element) {
@@ -122,7 +122,8 @@ TEST(ValidateCoverage, LimitsTheNumberOfMessagesAndSaysHowManyAreLeft) {
 }
 
 TEST(ValidateCoverage, ComparesTheOriginalShapeOfFlattenedTensors) {
-  TensorMetadata tensor = tensor_of({2, 1, 24}, {{{0, 0, 0}, {1, 1, 24}}, {{1, 0, 0}, {1, 1, 24}}});
+  TensorStorageMetadata tensor =
+      tensor_of({2, 1, 24}, {{{0, 0, 0}, {1, 1, 24}}, {{1, 0, 0}, {1, 1, 24}}});
   tensor.flattened_shape = Shape{8, 6};
   EXPECT_THAT(validate_coverage(tensor), IsEmpty());
   for (const Shape& wrong :
@@ -154,7 +155,7 @@ TEST(ValidateCoverage, AgreesWithCountingOnRandomCovers) {
             random() % static_cast<std::uint64_t>(size[axis] - box.offsets[axis] + 1));
       }
     }
-    const TensorMetadata tensor = tensor_of(size, boxes);
+    const TensorStorageMetadata tensor = tensor_of(size, boxes);
     const std::vector<int> expected = counts(tensor);
     const auto first_wrong =
         std::find_if(expected.begin(), expected.end(), [](int count) { return count != 1; });
@@ -198,7 +199,7 @@ TEST(ValidateCoverage, CountsAQuarterMillionChunksOfEitherOrientation) {
       for (std::int64_t row = 0; row < rows; ++row)
         boxes.push_back({{row * 2, column * 3}, {2, 3}});
     }
-    TensorMetadata tensor = tensor_of({rows * 2, columns * 3}, boxes);
+    TensorStorageMetadata tensor = tensor_of({rows * 2, columns * 3}, boxes);
     EXPECT_THAT(validate_coverage(tensor), IsEmpty());
     boxes.back() = boxes.front();
     EXPECT_THAT(validate_coverage(tensor_of({rows * 2, columns * 3}, boxes)), SizeIs(1));

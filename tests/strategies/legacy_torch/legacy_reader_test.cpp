@@ -83,7 +83,8 @@ std::shared_ptr<Storage> storage_with(const std::vector<std::pair<std::string, V
 
 std::vector<std::string> keys(const CheckpointReader& reader) {
   std::vector<std::string> result;
-  for (const TensorMetadata& tensor : reader.metadata().tensors) result.push_back(tensor.key);
+  for (const TensorStorageMetadata& tensor : reader.metadata().tensors)
+    result.push_back(tensor.key);
   return result;
 }
 

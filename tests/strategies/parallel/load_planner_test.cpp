@@ -72,7 +72,7 @@ class LoadPlannerTest : public ::testing::TestWithParam<Exchange> {
 
   std::vector<bool> hits() const {
     std::vector<bool> all;
-    for (const LoadPlanner& planner : planners_) all.push_back(planner.was_hit());
+    for (const LoadPlanner& planner : planners_) all.push_back(planner.cache_hit());
     return all;
   }
 

@@ -145,7 +145,7 @@ class ReadOnce : public ::testing::TestWithParam<Exchange> {
   std::uint64_t wanted_bytes(const Wishes& wishes, bool whole_strided = true) const {
     std::uint64_t bytes = 0;
     for (std::uint32_t tensor = 0; tensor < reader_.metadata().tensors.size(); ++tensor) {
-      const TensorMetadata& stored = reader_.metadata().tensors[tensor];
+      const TensorStorageMetadata& stored = reader_.metadata().tensors[tensor];
       const std::int64_t columns = stored.size[1];
       std::vector<bool> wanted(static_cast<std::size_t>(numel(stored.size)));
       bool any = false;

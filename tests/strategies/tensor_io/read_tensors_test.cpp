@@ -87,11 +87,12 @@ class Bent final : public CheckpointReader {
                    counting<float>(static_cast<std::size_t>(numel(shape))), boxes);
     base_.write();
   }
-  std::function<void(ChunkPayload&, const Place&)> bend = [](ChunkPayload&, const Place&) {};
+  std::function<void(ChunkPayload&, const StorageInfo&)> bend = [](ChunkPayload&,
+                                                                   const StorageInfo&) {};
 
   /// Every chunk has a CRC, that of what it holds, or of something else.
   void record_crcs(std::uint32_t damage = 0) {
-    bend = [this, damage](ChunkPayload& payload, const Place& place) {
+    bend = [this, damage](ChunkPayload& payload, const StorageInfo& place) {
       Bytes bytes(place.length);
       base_.storage().open("data")->read(place.offset, bytes);
       payload.record = {place.offset, place.length, crc32(bytes) ^ damage};
@@ -189,24 +190,24 @@ TEST(RecordChecks, RefusesAnotherRanksRubbish) {
 // What a reader says
 
 TEST(ReadTensors, NeverTouchesBytesOutsideAChunksPlaceWhateverTheReaderSays) {
-  const std::vector<std::function<void(ChunkPayload&, const Place&)>> lies{
-      [](ChunkPayload& payload, const Place&) { payload.offset += 4; },
-      [](ChunkPayload& payload, const Place&) { payload.offset -= 4; },
-      [](ChunkPayload& payload, const Place&) { payload.offset = UINT64_MAX; },
-      [](ChunkPayload& payload, const Place&) { payload.dtype = DType::kFloat64; },
-      [](ChunkPayload& payload, const Place&) {
+  const std::vector<std::function<void(ChunkPayload&, const StorageInfo&)>> lies{
+      [](ChunkPayload& payload, const StorageInfo&) { payload.offset += 4; },
+      [](ChunkPayload& payload, const StorageInfo&) { payload.offset -= 4; },
+      [](ChunkPayload& payload, const StorageInfo&) { payload.offset = UINT64_MAX; },
+      [](ChunkPayload& payload, const StorageInfo&) { payload.dtype = DType::kFloat64; },
+      [](ChunkPayload& payload, const StorageInfo&) {
         payload.contiguous = false, payload.strides = {1024, 1};
       },
-      [](ChunkPayload& payload, const Place&) {
+      [](ChunkPayload& payload, const StorageInfo&) {
         payload.contiguous = false, payload.strides = {-8, 1};
       },
-      [](ChunkPayload& payload, const Place&) {
+      [](ChunkPayload& payload, const StorageInfo&) {
         payload.contiguous = false, payload.strides = {INT64_MAX, INT64_MAX};
       },
-      [](ChunkPayload& payload, const Place&) {
+      [](ChunkPayload& payload, const StorageInfo&) {
         payload.contiguous = false, payload.strides = {1};
       },
-      [](ChunkPayload& payload, const Place& place) {
+      [](ChunkPayload& payload, const StorageInfo& place) {
         payload.record = {place.offset, place.length + 1, 0};
       },
   };
@@ -230,7 +231,7 @@ TEST(ReadTensors, StagingIsABoundHoweverManyThreadsThereAre) {
   for (const bool transposed : {false, true}) {
     Bent reader({1024, 4096}, {}, 4);  // 16 MiB each
     if (transposed)
-      reader.bend = [](ChunkPayload& payload, const Place&) {
+      reader.bend = [](ChunkPayload& payload, const StorageInfo&) {
         payload.contiguous = false, payload.strides = {1, 1024};
       };
     std::vector<Tensor> columns;

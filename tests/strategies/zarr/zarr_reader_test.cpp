@@ -123,7 +123,7 @@ TEST(ZarrReader, ReadsArraysWithoutAxesAndWithoutElements) {
   checkpoint.array("scalar", "[]", "[]", "<i4").write("scalar/0", bytes_of({7, 0, 0, 0}));
   checkpoint.array("empty", "[0,4]", "[1,4]", "<f4");
   const auto reader = open_zarr(checkpoint.storage);
-  const TensorMetadata* const scalar = reader->metadata().find_tensor("scalar");
+  const TensorStorageMetadata* const scalar = reader->metadata().find_tensor("scalar");
   ASSERT_NE(scalar, nullptr);
   EXPECT_EQ(scalar->chunks.size(), 1u);
   EXPECT_TRUE(scalar->size.empty());

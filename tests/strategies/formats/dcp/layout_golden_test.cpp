@@ -55,7 +55,7 @@ TEST_P(LayoutGolden, ChunksAreTheBoxesOfTheRanks) {
   const Value expected =
       parse_json(read_file(golden(GetParam().golden) / "expected.json"), "expected.json");
   std::size_t laid_out = 0;
-  for (const TensorMetadata& tensor : metadata.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
     const Value* const placements = expected.at("tensors").at(tensor.key).find("placements");
     if (placements == nullptr) continue;
     ++laid_out;

@@ -36,8 +36,8 @@ Bytes without(ByteView pickle, const std::string& prefix) {
 
 std::vector<std::string> keys_of(const Metadata& metadata) {
   std::vector<std::string> keys;
-  for (const TensorMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
-  for (const ObjectMetadata& object : metadata.objects) keys.push_back(object.key);
+  for (const TensorStorageMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) keys.push_back(object.key);
   return keys;
 }
 
@@ -65,8 +65,8 @@ TEST(MetadataFilter, TheOtherKeysStayWithTheirPlaces) {
   EXPECT_THAT(keys_of(before), Contains(StartsWith("optimizer.")));
   EXPECT_THAT(keys_of(after), Not(IsEmpty()));
   EXPECT_THAT(keys_of(after), Each(Not(StartsWith("optimizer."))));
-  for (const TensorMetadata& tensor : after.tensors) {
-    const TensorMetadata& original = *before.find_tensor(tensor.key);
+  for (const TensorStorageMetadata& tensor : after.tensors) {
+    const TensorStorageMetadata& original = *before.find_tensor(tensor.key);
     EXPECT_EQ(tensor.chunks, original.chunks);
     for (std::size_t i = 0; i < tensor.places.size(); ++i)
       EXPECT_EQ(after.files[tensor.places[i].file], before.files[original.places[i].file]);

@@ -34,7 +34,7 @@ Shape shape_of(const Value& list) {
 
 TEST_P(GoldenMetadata, HasTheTensorsThatWereSaved) {
   std::set<std::string> keys;
-  for (const TensorMetadata& tensor : metadata_.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata_.tensors) {
     keys.insert(tensor.key);
     const Value* expected = expected_.at("tensors").find(tensor.key);
     ASSERT_NE(expected, nullptr) << tensor.key;
@@ -56,7 +56,7 @@ TEST_P(GoldenMetadata, HasTheTensorsThatWereSaved) {
 
 TEST_P(GoldenMetadata, HasTheObjectsThatWereSaved) {
   std::set<std::string> keys;
-  for (const ObjectMetadata& object : metadata_.objects) keys.insert(object.key);
+  for (const BytesStorageMetadata& object : metadata_.objects) keys.insert(object.key);
   keys.erase("common_state/shard_0_1");  // expected.json has it under "common"
   std::set<std::string> expected_keys;
   for (const auto& [key, ignored] : expected_.at("objects").as_dict())
@@ -65,7 +65,7 @@ TEST_P(GoldenMetadata, HasTheObjectsThatWereSaved) {
 }
 
 TEST_P(GoldenMetadata, CoversEachTensorAndStaysInsideItsFiles) {
-  for (const TensorMetadata& tensor : metadata_.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata_.tensors) {
     for (const Problem& problem : validate_coverage(tensor))
       ADD_FAILURE() << tensor.key << ": " << problem.message;
     EXPECT_EQ(tensor.places.size(), tensor.chunks.size());
@@ -73,25 +73,25 @@ TEST_P(GoldenMetadata, CoversEachTensorAndStaysInsideItsFiles) {
   std::vector<std::uint64_t> sizes;
   for (const std::string& file : metadata_.files)
     sizes.push_back(std::filesystem::file_size(golden(GetParam()) / "ckpt" / file));
-  const auto is_inside = [&](const Place& place) {
+  const auto is_inside = [&](const StorageInfo& place) {
     return range_fits(place.offset, place.length, sizes.at(place.file));
   };
-  for (const TensorMetadata& tensor : metadata_.tensors)
+  for (const TensorStorageMetadata& tensor : metadata_.tensors)
     EXPECT_TRUE(std::ranges::all_of(tensor.places, is_inside)) << tensor.key;
-  for (const ObjectMetadata& object : metadata_.objects)
+  for (const BytesStorageMetadata& object : metadata_.objects)
     EXPECT_TRUE(is_inside(object.place)) << object.key;
 }
 
 TEST_P(GoldenMetadata, GivesEachChunkBytesOfItsOwn) {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;  // file, offset → length
-  const auto add = [&](const std::string& key, const Place& place) {
+  const auto add = [&](const std::string& key, const StorageInfo& place) {
     EXPECT_TRUE(places.try_emplace({place.file, place.offset}, place.length).second)
         << key << " shares its place";
   };
-  for (const TensorMetadata& tensor : metadata_.tensors) {
-    for (const Place& place : tensor.places) add(tensor.key, place);
+  for (const TensorStorageMetadata& tensor : metadata_.tensors) {
+    for (const StorageInfo& place : tensor.places) add(tensor.key, place);
   }
-  for (const ObjectMetadata& object : metadata_.objects) add(object.key, object.place);
+  for (const BytesStorageMetadata& object : metadata_.objects) add(object.key, object.place);
   for (auto place = places.begin(); place != places.end(); ++place) {
     const auto next = std::next(place);
     if (next != places.end() && next->first.first == place->first.first) {
@@ -122,8 +122,8 @@ TEST_P(GoldenMetadata, IsTheSameAfterWritingAndReading) {
   const Metadata again = read_dcp_metadata(write_dcp_metadata(metadata_));
   ASSERT_EQ(again.tensors.size(), metadata_.tensors.size());
   for (std::size_t i = 0; i < again.tensors.size(); ++i) {
-    const TensorMetadata& before = metadata_.tensors[i];
-    const TensorMetadata& after = again.tensors[i];
+    const TensorStorageMetadata& before = metadata_.tensors[i];
+    const TensorStorageMetadata& after = again.tensors[i];
     EXPECT_EQ(after.key, before.key);
     EXPECT_EQ(after.properties, before.properties);
     EXPECT_EQ(after.size, before.size);
@@ -164,9 +164,10 @@ TEST(GoldenMetadataProducers, LeaveTheirMarks) {
   EXPECT_EQ(read("dcp-plain-nested").storage_meta->checkpoint_id,
             "ckpt");  // a pathlib.PosixPath there
   const Metadata flat = read("mcore-0.14-flattened-tp2pp2dp2");
-  EXPECT_EQ(std::count_if(
-                flat.tensors.begin(), flat.tensors.end(),
-                [](const TensorMetadata& tensor) { return tensor.flattened_shape.has_value(); }),
+  EXPECT_EQ(std::count_if(flat.tensors.begin(), flat.tensors.end(),
+                          [](const TensorStorageMetadata& tensor) {
+                            return tensor.flattened_shape.has_value();
+                          }),
             39);
 }
 

@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 /// What the unbent model says, in whatever way it is spelt.
 void expect_model(const Metadata& metadata) {
   ASSERT_EQ(metadata.tensors.size(), 2u);
-  const TensorMetadata& w = metadata.tensors[0];
+  const TensorStorageMetadata& w = metadata.tensors[0];
   EXPECT_EQ(w.key, "w");
   EXPECT_EQ(w.properties.dtype, DType::kFloat32);
   EXPECT_EQ(w.properties.memory_format, TensorProperties::MemoryFormat::kContiguous);
@@ -31,7 +31,7 @@ void expect_model(const Metadata& metadata) {
   EXPECT_EQ(metadata.files.at(w.places[0].file), "__0_0.distcp");
   EXPECT_EQ(metadata.files.at(w.places[1].file), "__1_0.distcp");
   EXPECT_EQ(w.places[1].length, 1000u);
-  const TensorMetadata& b = metadata.tensors[1];
+  const TensorStorageMetadata& b = metadata.tensors[1];
   EXPECT_EQ(b.properties.dtype, DType::kBFloat16);
   EXPECT_EQ(b.places.at(0).offset, 1000u);
   ASSERT_EQ(metadata.objects.size(), 1u);
@@ -186,7 +186,7 @@ TEST(MetadataRecords, AreFoundInAnyOrderOfManyChunks) {
     model.records.emplace_back(index("w", size({row, column, 0})),
                                info("f", row * 1000 + column, 1));
 
-  const TensorMetadata w = read_dcp_metadata(model.pickle()).tensors[0];
+  const TensorStorageMetadata w = read_dcp_metadata(model.pickle()).tensors[0];
   for (std::size_t i = 0; i < w.chunks.size(); ++i) {
     EXPECT_EQ(static_cast<std::int64_t>(w.places[i].offset),
               w.chunks.offsets(i)[0] * 1000 + w.chunks.offsets(i)[1]);
@@ -230,10 +230,10 @@ TEST(MetadataRecords, AreFoundWhenKeysAndFilesTakeTurns) {
       turned.records.emplace_back(index(key(tensor), size({i}), i), info(file(tensor, i), i, 1));
     const Metadata metadata = read_dcp_metadata(turned.pickle());
     for (int tensor = 0; tensor < kTensors; ++tensor) {
-      const TensorMetadata* const read = metadata.find_tensor(key(tensor));
+      const TensorStorageMetadata* const read = metadata.find_tensor(key(tensor));
       ASSERT_NE(read, nullptr);
       for (int i = 0; i < kChunks; ++i) {
-        const Place& place = read->places[static_cast<std::size_t>(i)];
+        const StorageInfo& place = read->places[static_cast<std::size_t>(i)];
         EXPECT_EQ(place.offset, static_cast<std::uint64_t>(i));
         EXPECT_EQ(metadata.files[place.file], file(tensor, i));
       }
@@ -261,9 +261,9 @@ TEST(MetadataRecords, AreSharedByEmptyChunksAtTheSameOffset) {
              {chunk({0}, {0}), chunk({0}, {5}), chunk({5}, {0}), chunk({5}, {0})}};
   model.records[2].first = index("b", size({0}), 1);
   model.records.emplace_back(index("b", size({5})), info("__0_0.distcp", 1500, 10));
-  const TensorMetadata b = read_dcp_metadata(model.pickle()).tensors[1];
-  EXPECT_THAT(b.places, ElementsAre(Place{0, 1000, 500}, Place{0, 1000, 500}, Place{0, 1500, 10},
-                                    Place{0, 1500, 10}));
+  const TensorStorageMetadata b = read_dcp_metadata(model.pickle()).tensors[1];
+  EXPECT_THAT(b.places, ElementsAre(StorageInfo{0, 1000, 500}, StorageInfo{0, 1000, 500},
+                                    StorageInfo{0, 1500, 10}, StorageInfo{0, 1500, 10}));
 }
 
 TEST(MetadataPlannerData, IsReadWhereItIsAPath) {

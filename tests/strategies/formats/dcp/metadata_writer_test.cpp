@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 Metadata small_metadata() {
   Metadata metadata;
   metadata.files = {"__0_0.distcp", "__1_0.distcp"};
-  TensorMetadata tensor;
+  TensorStorageMetadata tensor;
   tensor.key = "w";
   tensor.size = {2, 3};
   tensor.chunks = BoxList(2);
@@ -180,7 +180,7 @@ TEST_F(MetadataForPython, HoldsEveryDtypeAndNumbersOfEverySize) {
   Metadata metadata = small_metadata();
   metadata.files.push_back("sub/\xC3\xA9.distcp");
   for (int i = 0; i <= static_cast<int>(DType::kQInt32); ++i) {
-    TensorMetadata tensor = metadata.tensors[0];
+    TensorStorageMetadata tensor = metadata.tensors[0];
     tensor.key = "t." + std::to_string(i);
     tensor.properties.dtype = static_cast<DType>(i);
     tensor.properties.memory_format = static_cast<TensorProperties::MemoryFormat>(i % 3);
@@ -194,7 +194,7 @@ TEST_F(MetadataForPython, HoldsEveryDtypeAndNumbersOfEverySize) {
   const std::vector<std::string> lines = run({write("every", metadata).string()});
   ASSERT_EQ(lines.size(), 1u);
   const Value found = parse_json(as_bytes(lines[0]), "python");
-  for (const TensorMetadata& tensor : metadata.tensors) {
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
     const Value& entry = found.at("tensors").at(tensor.key);
     const char* formats[] = {"torch.contiguous_format", "torch.channels_last",
                              "torch.preserve_format"};
