@@ -87,7 +87,7 @@ class SavePlanner {
   std::optional<std::vector<AssignedItem>> items_{};  ///< of final_
   std::string why_planned_{};
   bool failed_ = false;  ///< nothing is remembered because a save failed
-  /// Encoded_ and items_ are those of a save that succeeded, or of a seed.
+  /// `encoded_` and `items_` are those of a save that succeeded, or of a seed.
   bool committed_ = false;
 
   std::vector<Known> known_;

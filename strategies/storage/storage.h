@@ -35,17 +35,14 @@ class WritableFile {
 struct CreateOptions {
   /// Space to reserve where that is possible, so that a full disk shows early.
   std::uint64_t size_hint = 0;
-  /// Sync() will follow: what is appended may go on its way to the disk meanwhile.
+  /// `sync()` will follow: what is appended may go on its way to the disk meanwhile.
   bool durable = false;
   IoEngine engine = IoEngine::kAuto;
 };
 
 struct FileInfo {
-  enum class Kind : std::uint8_t {
-    kRegular,
-    kDirectory,
-    kOther
-  };                 ///< symlinks are kOther, so are FIFOs and devices
+  /// Symlinks are kOther, so are FIFOs and devices.
+  enum class Kind : std::uint8_t { kRegular, kDirectory, kOther };
   std::string name;  ///< one path component
   Kind kind = Kind::kRegular;
   std::uint64_t size = 0;
