@@ -39,7 +39,7 @@ struct ErrorContext {
 
 /// The one exception type of the library. The message says what was attempted, what was found, what
 /// was expected and, where known, what to do; the context is appended to `what()` in brackets. Text
-/// from outside must be passed through `quoted` (text.h) before it enters a message.
+/// from outside must be passed through `quote` (text.h) before it enters a message.
 class CheckpointError : public std::runtime_error {
  public:
   CheckpointError(ErrorCode code, const std::string& message, ErrorContext context = {},
