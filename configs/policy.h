@@ -11,30 +11,30 @@
 
 namespace dckpt {
 
-/// How a run saves, loads and keeps its checkpoints, as a YAML file says it. docs/policies.md
-/// describes every field.
+/// How a run saves, loads and retains its checkpoints, as described by a YAML file.
+/// docs/policies.md describes every field.
 ///
 ///   version: 1
 ///   save: {compat: megatron, integrity: sha256, io: {threads: 4}}
 ///   retention: {keep_last: 3}
 ///
-/// `extends: production` begins with a shipped policy, or another file, instead of the defaults.
-/// What a file does not mention keeps its default; an empty file is the default policy. Unknown
-/// fields, values out of range and the like are errors, all of them reported together, each with
-/// file, line and column; so is what this version cannot do, with what it can do instead. A file
-/// may have kMaxYamlBytes (yaml.h).
+/// `extends: production` starts from a shipped policy, or another file, instead of the defaults.
+/// Fields that a file does not mention keep their defaults; an empty file is the default policy.
+/// Unknown fields, values out of range and other mistakes are errors; all are reported together,
+/// each with file, line and column. So are values that this version does not support, with the
+/// alternatives. A file is limited to kMaxYamlBytes (yaml.h).
 struct Policy {
-  SaveOptions save{};  ///< `overwrite` is no matter of policy: it stays false
+  SaveOptions save{};  ///< `overwrite` cannot be set by a policy and stays false
   LoadOptions load{};
   Retention retention{};
 
   /// Throw CheckpointError: io if the file cannot be read, invalid-argument, or unsupported if
-  /// nothing else is wrong. `name` stands for the file in messages.
+  /// nothing else is wrong. Messages call the file `name`.
   static Policy from_file(const std::filesystem::path& file);
   static Policy from_text(std::string_view yaml, const std::string& name = "policy");
   /// One of shipped_policies().
   static Policy shipped(std::string_view name);
-  /// A file, or one of shipped_policies() by its name where there is no such file.
+  /// A file or, if there is no such file, the shipped policy of that name.
   static Policy find(const std::string& name_or_file);
 
   friend bool operator==(const Policy&, const Policy&) = default;
@@ -43,8 +43,8 @@ struct Policy {
 /// Every field with its value, as YAML that reads back as an equal policy.
 std::string to_yaml(const Policy& policy);
 
-/// A policy and what is wrong with its text, in the order of the text; where a field is wrong, the
-/// policy has its default.
+/// A policy and the problems of its text, in the order of the text; a field with a problem has its
+/// default.
 struct CheckedPolicy {
   Policy policy;
   ConfigProblems problems;

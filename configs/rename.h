@@ -15,15 +15,15 @@ namespace dckpt {
 inline constexpr std::size_t kMaxRenamePattern = 512;
 inline constexpr std::size_t kMaxRenamedKey = 4096;
 
-/// What is wrong with a rule, for people; empty if it can be used. `from` is a regular expression
-/// in the syntax of RE2, which matches in time linear in the key and so has neither back-references
-/// nor look-around; in `to`, \1 to \9 stand for groups of it, \0 for the whole match, \\ for a
+/// The problem of a rule, for people; empty if there is none. `from` is a regular expression in the
+/// syntax of RE2, which matches in time linear in the key and so has neither back-references nor
+/// look-around; in `to`, \1 to \9 stand for groups of it, \0 for the whole match, \\ for a
 /// backslash, and every other byte for itself.
 std::optional<std::string> problem_of(const RenameRule& rule);
 
-/// Rewrites keys. Each rule in its order replaces every match in what the rules before it have
-/// made, like sed or Python's re.sub. Copies share what was compiled; any number of threads may use
-/// one.
+/// Rewrites keys. Rules apply in order; each replaces every match in the result of the previous
+/// ones, like sed or Python's re.sub. Copies share the compiled rules; any number of threads may
+/// use one.
 class KeyRenamer {
  public:
   /// Throws CheckpointError (invalid-argument) for a rule that has a problem.

@@ -128,8 +128,8 @@ struct Schema {
   std::function<void(const YamlNode&, const std::string& path, const S&, ConfigProblems&)> check{};
 };
 
-/// Which of `names` each key of a map is; reports a problem for a node that is no map (nothing
-/// counts as one without fields) and for every unknown key.
+/// Which of `names` each key of a map is; reports a problem for a node that is not a map (an empty
+/// node counts as an empty map) and for every unknown key.
 std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path,
                                                   const std::vector<std::string>& names,
                                                   ConfigProblems& problems);

@@ -5,9 +5,9 @@
 
 namespace dckpt {
 
-/// The own options of a strategy (save.backend.options in a policy) as a struct: fields that are
-/// not mentioned keep their defaults. Throws CheckpointError (invalid argument) with everything
-/// that does not fit, with line and column of the policy.
+/// A strategy's own options (save.backend.options in a policy) as a struct. Fields that are not
+/// mentioned keep their defaults. Throws CheckpointError (invalid argument) with all mistakes, with
+/// line and column of the policy.
 ///
 ///   const Schema<RawOptions> schema{{config::field("block", &RawOptions::block, config::size(512, 1 << 30))}};
 ///   const auto options = read_options(schema, save_options.strategy);
@@ -20,7 +20,7 @@ Options read_options(const config::Schema<Options>& schema, const StrategyName& 
   return options;
 }
 
-/// For a strategy that has none. Throws CheckpointError (invalid argument) if there are any.
+/// For a strategy without options. Throws CheckpointError (invalid argument) if there are any.
 void refuse_options(const StrategyName& strategy);
 
 }  // namespace dckpt

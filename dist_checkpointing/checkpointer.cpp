@@ -64,8 +64,8 @@ std::optional<LatestCheckpoint> decode(ByteView bytes) {
   return found;
 }
 
-/// Rank 0 looks, so that all ranks go on from the same checkpoint even if a network file system
-/// shows them different things.
+/// Rank 0 decides, so that all ranks resume from the same checkpoint even if a network file system
+/// shows them different contents.
 std::optional<LatestCheckpoint> find_together(const Location& root, Communicator& comm) {
   Bytes found;
   agree(comm, "looking for the latest checkpoint", [&] {
@@ -235,8 +235,8 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   throw_checkpoint_error();
 }
 
-/// First thing in every function: the background thread has ended then, and nobody else uses what
-/// this object knows.
+/// Called first in every function: afterwards the background thread has ended, and nothing else
+/// uses the state of this object.
 void Checkpointer::require_same_on_all_ranks(const std::string& attempt,
                                              std::optional<std::uint64_t> iteration) {
   wait();
@@ -341,7 +341,7 @@ void Checkpointer::warn_if_behind(std::uint64_t iteration) {
               std::to_string(iteration) + ", from which the next start will go on");
 }
 
-/// A checkpoint that cannot be removed is no failure of the save.
+/// If a checkpoint cannot be removed, the save has still succeeded.
 void Checkpointer::remove_old(std::uint64_t saved) {
   const auto warn = [&](const std::exception& error) {
     log_warning("iteration " + std::to_string(saved) +

@@ -14,7 +14,7 @@
 
 namespace dckpt {
 
-/// What resume or load_latest has loaded.
+/// What resume or load_latest loaded.
 struct ResumedFrom {
   std::uint64_t iteration = 0;  ///< 0 for `release`
   Location directory;
@@ -23,12 +23,12 @@ struct ResumedFrom {
 
 /// The checkpoints of a training run: saves iterations under one root, keeps the tracker file,
 /// finds the newest complete checkpoint, and removes old ones as the policy's `retention` says.
-/// docs/checkpointer.md tells what happens to a root when.
+/// docs/checkpointer.md describes what happens to a root.
 ///
 /// All functions are collective over the communicator, which must outlive the checkpointer: every
-/// rank calls them in the same order with the same iteration, and has the same root and policy
-/// (that is compared); all return or all throw the same CheckpointError. One thread at a time. Rank
-/// 0 alone writes and removes anything but data files.
+/// rank calls them in the same order with the same iteration, and has the same root and policy,
+/// which are compared. All ranks return, or all throw the same CheckpointError. One thread at a
+/// time. Only rank 0 writes and removes anything other than data files.
 class Checkpointer {
  public:
   /// Touches nothing on disk. `policy.save.overwrite` allows a save to replace an iteration that is
@@ -38,44 +38,44 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  /// Makes the root this job's own until the checkpointer is destroyed or rank 0's process ends:
-  /// creates it, locks it, and removes what killed saves have left. The first save does the same;
-  /// calling it when training starts shows at once that the root cannot be written or that another
-  /// job saves there. A job that only loads does not need it. Throws (aborted) if another job has
-  /// the root, (io).
+  /// Claims the root for this job until the checkpointer is destroyed or rank 0's process ends:
+  /// creates it, locks it, and removes leftovers of killed saves. The first save does the same;
+  /// calling it when training starts shows at once if the root cannot be written or another job
+  /// saves there. Jobs that only load do not need it. Throws (aborted) if another job has the root,
+  /// (io).
   void claim();
 
-  /// Saves `state` as the root's `iter_%07d`, then names it in the tracker, then removes what
-  /// retention lets go (if that fails: a warning). Refuses an iteration that is there and complete,
-  /// unless this run has gone back: it has loaded an older iteration, so that the one that is there
-  /// belongs to a history it has left. What is there and incomplete is replaced. `save` in save.h
-  /// says what a state is. With the policy's `save.async.enabled` it returns as save_async does. In
-  /// the foreground it has ended when this returns, and wait() only hands out the report.
+  /// Saves `state` as the root's `iter_%07d`, names it in the tracker, then applies retention (a
+  /// failure there is a warning). Refuses to replace a complete iteration, unless this run has gone
+  /// back: it has loaded an older iteration, so the existing one belongs to a history that it has
+  /// abandoned. An incomplete one is replaced. See save.h for what a state is. With the policy's
+  /// `save.async.enabled` it returns as save_async does. Otherwise the save is done when this
+  /// returns, and wait() only returns the report.
   PendingSave save(const StateDict& state, std::uint64_t iteration);
 
-  /// The same in the background: returns as soon as the state may change. The tracker and retention
-  /// follow in the background, too. The next call of any function waits for it; if it has failed
-  /// and a rank has not asked for its outcome, that call throws its error and does nothing else.
+  /// The same in the background: returns as soon as the state may change. Tracker and retention
+  /// follow in the background too. The next call of any function waits for it. If it failed and a
+  /// rank has not asked for its outcome, that call throws its error and does nothing else.
   PendingSave save_async(const StateDict& state, std::uint64_t iteration);
 
-  /// Waits for the save in the background, if there is one, and throws its error unless every rank
-  /// has asked for it.
+  /// Waits for the background save, if there is one, and throws its error unless every rank has
+  /// already asked for it.
   void wait();
 
-  /// From where load_latest would go on (0 for `release`); empty if the root holds nothing. Throws
-  /// (incomplete) if it holds only unfinished checkpoints.
+  /// The iteration that load_latest() would resume from (0 for `release`); empty if the root holds
+  /// nothing. Throws (incomplete) if it holds only unfinished checkpoints.
   std::optional<std::uint64_t> latest();
 
-  /// Loads the latest complete checkpoint, as find_latest chooses it. Empty, with a warning, if the
-  /// root holds nothing: the run begins anew, and `state` is as it was. `state` keeps its
-  /// descriptions (load.h): the same tree can be saved next.
+  /// Loads the latest complete checkpoint, as chosen by find_latest. If the root holds nothing,
+  /// warns, returns an empty optional and leaves `state` unchanged: a new run starts. `state` keeps
+  /// its descriptions (load.h), so the same tree can be saved next.
   [[nodiscard]] std::optional<ResumedFrom> load_latest(StateDict& state);
 
-  /// The same for a run that must go on: throws (incomplete) where there is nothing to go on from,
+  /// The same for a run that must continue: throws (incomplete) if there is nothing to resume from,
   /// for example because the root is mistyped.
   ResumedFrom resume(StateDict& state);
 
-  /// Loads one iteration; the run goes on from there. Throws (incomplete) if it is not there.
+  /// Loads one iteration, from which the run continues. Throws (incomplete) if it does not exist.
   LoadReport load(StateDict& state, std::uint64_t iteration);
 
  private:

@@ -24,12 +24,12 @@ void write_manifest(Storage& storage, const std::string& directory,
 /// (corrupt, unsupported) if it cannot be used.
 std::optional<IntegrityManifest> find_integrity_manifest(const Storage& storage);
 
-/// The files that a checkpoint is read from, beside integrity.json: what says what is stored, the
-/// common state, and all data files.
+/// The files that a checkpoint is read from, except integrity.json: indexes, the common state, and
+/// all data files.
 std::vector<std::string> files_of(const CheckpointReader& reader);
 
-/// The manifest's entries of `files`. Throws CheckpointError (corrupt), naming those that it does
-/// not list: nothing protects them.
+/// The manifest's entries for `files`. Throws CheckpointError (corrupt) naming those that it does
+/// not list, since nothing protects them.
 IntegrityManifest entries_of(const IntegrityManifest& manifest, std::span<const std::string> files);
 
 /// The manifest of a checkpoint that must have one which lists all that it is read from. Throws
@@ -55,14 +55,14 @@ class ManifestCheck {
   std::map<std::string, PassingHash> hashes_;  // an entry for each file that is listed
 };
 
-/// Reads the files that are listed, with up to `threads` threads, and compares their SHA-256.
-/// `ranks` ranks that each call this share the files. Throws CheckpointError (corrupt) naming every
-/// file of this rank's share that differs or cannot be read.
+/// Reads the listed files with up to `threads` threads and compares their SHA-256. If `ranks` ranks
+/// each call this, they share the files. Throws CheckpointError (corrupt) naming every file of this
+/// rank's share that differs or cannot be read.
 void compare_digests(const Storage& storage, const IntegrityManifest& manifest, int rank, int ranks,
                      int threads);
 
-/// The same for all that integrity.json lists, which must be all that the checkpoint is read from.
-/// Throws, too, (incomplete) if there is no integrity.json.
+/// The same for everything that integrity.json lists, which must include every file that the
+/// checkpoint is read from. Also throws (incomplete) if there is no integrity.json.
 void verify_integrity(const CheckpointReader& reader, int rank, int ranks, int threads);
 
 }  // namespace dckpt

@@ -21,13 +21,13 @@ struct KeyFilter {
   bool object(std::string_view unique_key) const;
 
   /// Throws CheckpointError (invalid argument) for a pattern that matches no key of any of these
-  /// checkpoints, naming near ones, and for patterns that together leave nothing: what was asked
-  /// for is never an empty selection. Without patterns, any checkpoint is fine.
+  /// checkpoints, naming similar ones, and for patterns that together leave nothing. Without
+  /// patterns, any checkpoint is fine.
   void check(std::initializer_list<const Metadata*> checkpoints) const;
 };
 
-/// For messages about a key or pattern that is not there: " (did you mean …?)", or the keys that
-/// begin most like it.
+/// For messages about a missing key or pattern: " (did you mean …?)", or the keys with the longest
+/// common start.
 std::string suggest_keys(std::string_view wanted, std::span<const std::string> keys);
 
 }  // namespace dckpt

@@ -10,21 +10,21 @@
 namespace dckpt {
 
 struct OpenOptions {
-  /// Under a training root: what is wanted instead of what the tracker file names.
+  /// Under a training root: the iteration to open instead of the tracker's.
   std::optional<IterationName> iteration{};
-  /// Original shapes of flattened tensors whose metadata have lost them are taken from the model
+  /// If the metadata has lost the original shapes of flattened tensors, take them from the model
   /// tensors of the same checkpoint where possible.
   bool recover_flattened_shapes = true;
 };
 
-/// Where a location given by a user leads: a checkpoint directory as it is, the latest (or wanted)
-/// iteration of a training root, or the directory of a file inside a checkpoint. Throws
-/// CheckpointError: (invalid argument) an iteration of what is no root, (io) nothing there,
-/// (incomplete) not a finished checkpoint, (corrupt) malformed tracker file.
+/// Resolves a user's location: a checkpoint directory to itself, a training root to its latest (or
+/// the requested) iteration, and a file inside a checkpoint to its directory. Throws
+/// CheckpointError: (invalid argument) an iteration of something that is not a root, (io) nothing
+/// there, (incomplete) not a finished checkpoint, (corrupt) malformed tracker file.
 Location resolve_checkpoint(const Location& location, const OpenOptions& options = {});
 
 /// Detects the format and opens the checkpoint for reading. Throws CheckpointError: (unsupported)
-/// for a backend or version that no registered strategy reads, naming those that exist.
+/// for a backend or version that no registered strategy reads; the message names the existing ones.
 std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                   const OpenOptions& options = {});
 

@@ -7,11 +7,11 @@
 
 namespace dckpt {
 
-/// Told of long work now and then, from any thread, one call at a time: bytes done so far and bytes
-/// in all.
+/// Called now and then during long operations, from any thread, one call at a time, with the bytes
+/// done so far and the total.
 using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
-/// Adds up what several threads have done.
+/// Adds up the progress of several threads.
 class ProgressCounter {
  public:
   ProgressCounter(Progress progress, std::uint64_t total)

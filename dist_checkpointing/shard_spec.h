@@ -18,15 +18,14 @@ struct ShardedLeaves {
 /// Collects them. Factories must have been applied before.
 ShardedLeaves collect_sharded(const StateDict& state);
 
-/// What planning needs to know of a tensor; `source` is left to the caller. Validates it
-/// (Megatron's messages).
+/// What planning needs to know about a tensor; the caller sets `source`. Validates it (Megatron's
+/// messages).
 TensorShard shard_spec(const ShardedTensor& tensor);
 
-/// The same of an object; `nbytes` and `source` are left to the caller.
+/// The same for an object; the caller sets `nbytes` and `source`.
 ObjectShard shard_spec(const ShardedObject& object);
 
-/// The part of a stored tensor that a shard asks for. `tensor` and `destination` are left to the
-/// caller.
+/// The part of a stored tensor that a shard requests. The caller sets `tensor` and `destination`.
 WantedShard wanted_shard(const ShardedTensor& shard);
 
 }  // namespace dckpt

@@ -16,7 +16,7 @@
 //   ROOT/release/                            a checkpoint that belongs to no iteration; counts as
 //                                            iteration 0
 //
-// Nothing else knows these names.
+// Only this file knows these names.
 
 namespace dckpt {
 
@@ -26,7 +26,7 @@ inline constexpr std::uint64_t kMaxIteration = 1'000'000'000'000;
 
 /// 1000 → "iter_0001000". Throws CheckpointError (invalid argument) beyond kMaxIteration.
 std::string iteration_directory(std::uint64_t iteration);
-/// The way back; empty for every other spelling.
+/// Inverse; empty for any other spelling.
 std::optional<std::uint64_t> parse_iteration_directory(std::string_view name);
 
 /// Names a checkpoint of a training root, as its tracker does: an iteration, or `release`.

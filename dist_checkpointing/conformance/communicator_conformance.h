@@ -5,16 +5,17 @@
 
 namespace dckpt {
 
-/// Runs everything that a communicator must get right, for a test of one's own. Every rank calls it
-/// with its communicator, of two ranks or more, and gets what is wrong there: lines that begin with
+/// Checks that a communicator conforms, for use in your own tests. Every rank calls it with its
+/// communicator of at least two ranks and gets the problems found there, as lines that start with
 /// its rank.
 ///
 ///   EXPECT_THAT(check_communicator(comm).problems, IsEmpty());   // on every rank
 ///
-/// Checked are all operations with buffers of different lengths, empty ones and ones of megabytes,
-/// every root, groups of ranks and groups of one, hundreds of operations in step, and that a root
-/// outside the group is refused. A time-out is not: it ends the communicator. After a problem the
-/// ranks may be out of step; then the rest is left out. Takes a second, and 20 MiB per rank.
+/// Covers all operations with buffers of different lengths (empty ones, and ones of megabytes),
+/// every root, groups of several ranks and of one, hundreds of operations in sequence, and the
+/// refusal of a root outside the group. It does not cover time-outs, which end the communicator.
+/// After a problem the ranks may be out of step, so the remaining checks are skipped. Takes a
+/// second, and 20 MiB per rank.
 ConformanceReport check_communicator(Communicator& comm);
 
 }  // namespace dckpt

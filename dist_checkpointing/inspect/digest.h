@@ -19,8 +19,8 @@ struct TensorDigest {
   std::string sha256;
 };
 
-/// SHA-256, in hex, of an object's value: of the JSON text that render() makes of it. The same
-/// value gives the same digest in every format, however it was pickled.
+/// SHA-256, in hex, of an object's value, as the JSON text that render() produces. The same value
+/// gives the same digest in every format, however it was pickled.
 struct ObjectDigest {
   std::string key;
   std::string sha256;

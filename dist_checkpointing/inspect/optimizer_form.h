@@ -14,27 +14,27 @@ namespace dckpt {
 /// "fully_sharded_model_space", …); empty if the common state does not say so.
 std::string optimizer_sharding(const Value& common);
 
-/// Gives optimizer tensors that are stored as boxes the reformulated form, without which
-/// Megatron-Core 0.8 to 0.15 do not resume from a torch_dist checkpoint of sharding type
-/// fully_sharded_model_space; nothing for other types. The grid is that of the model tensor's
-/// chunks, or of the tensor's own, if these are regular, else one cell: Megatron takes any that
-/// does not join layers or experts. `metadata` is then a plan of what to store: its chunks are
-/// cells, not what the source has. Returns how many tensors have changed their form.
-/// `fragments_lost`: the source's format (zarr) does not record what was flattened; bucket space of
-/// such a source is a CheckpointError (unsupported), other bucket space stays as it is.
+/// Reformulates optimizer tensors that are stored as boxes; Megatron-Core 0.8 to 0.15 need this
+/// form to resume from a torch_dist checkpoint of sharding type fully_sharded_model_space. Does
+/// nothing for other types. The grid is that of the model tensor's chunks, or of the tensor's own,
+/// if these are regular, otherwise one cell: Megatron accepts any that does not join layers or
+/// experts. `metadata` is then a plan of what to store: its chunks are cells, not what the source
+/// has. Returns how many tensors have changed their form. `fragments_lost`: the source's format
+/// (zarr) does not record what was flattened; bucket space of such a source is a CheckpointError
+/// (unsupported), other bucket space stays as it is.
 std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
                                         bool fragments_lost);
 
-/// What decides who can load a checkpoint.
+/// What determines which releases can load a checkpoint.
 struct StoredForm {
   std::string_view format;   ///< "torch_dist", "dcp", "zarr", "torch"
-  bool common_file = false;  ///< the common state is a file of its own
+  bool common_file = false;  ///< the common state is a separate file
   const Metadata& metadata;
   const Value& common;
 };
 
-/// Who loads the model, and who resumes the optimizer: one sentence each. No form of an optimizer
-/// serves all releases of Megatron-Core.
+/// Which releases load the model and which resume the optimizer: one sentence each. No form of an
+/// optimizer works for all releases of Megatron-Core.
 std::vector<std::string> describe_readers(const StoredForm& form);
 
 }  // namespace dckpt

@@ -11,9 +11,8 @@
 
 namespace dckpt {
 
-/// Cuts a tensor into boxes that follow each other in row-major order and are contiguous in it.
-/// None holds more than `limit` bytes, except that each holds at least one element. A tensor
-/// without elements has no pieces.
+/// Cuts a tensor into contiguous boxes in row-major order. None holds more than `limit` bytes,
+/// except that each holds at least one element. A tensor without elements has no pieces.
 class PieceWalker {
  public:
   PieceWalker(ShapeView shape, std::size_t item_size, std::uint64_t limit);
@@ -40,7 +39,7 @@ struct StreamOptions {
 class TensorStream {
  public:
   /// Throws CheckpointError (incomplete, corrupt) if the chunks do not cover the tensor exactly:
-  /// bytes that nobody stored are never delivered.
+  /// bytes that were not stored are never delivered.
   TensorStream(const CheckpointReader& reader, std::size_t tensor,
                const StreamOptions& options = {});
 

@@ -10,14 +10,14 @@
 namespace dckpt {
 
 struct VerifyOptions {
-  /// Also read every byte: checksums of chunks, objects and the common state, and the digests of
-  /// integrity.json.
+  /// Also read every byte and compare the checksums of chunks, objects and the common state, and
+  /// the digests of integrity.json.
   bool deep = false;
   int threads = 2;
   Progress progress{};  ///< of the deep part
 };
 
-/// What was looked at, and everything that was found wrong.
+/// What was checked, and all problems that were found.
 struct VerifyReport {
   /// In the order of the checks: files, coverage, chunks, objects, common state, manifest. Each
   /// names its key, file and offset where it has one.
@@ -28,7 +28,7 @@ struct VerifyReport {
   std::size_t chunks = 0;
   std::size_t objects = 0;
   std::uint64_t bytes = 0;  ///< stored bytes of chunks and objects
-  /// Deep: nothing was recorded that their bytes could be compared with.
+  /// Deep: no checksum is recorded for them.
   std::size_t chunks_without_checksum = 0;
   std::size_t objects_without_checksum = 0;
   std::size_t manifest_files = 0;  ///< listed in integrity.json; deep: compared with it
@@ -36,12 +36,11 @@ struct VerifyReport {
   bool ok() const noexcept { return problems.empty(); }
 };
 
-/// Checks an open checkpoint and collects all problems instead of stopping at the first. Always:
-/// every data file is there, every chunk lies inside its file and its tensor and holds what the
-/// metadata say, the chunks cover each tensor exactly, planner_data names nothing that is not
-/// stored, objects and common state can be decoded, the manifest can be read, its files are there,
-/// and it lists all that is read. Throws only what is no property of the checkpoint (out of
-/// memory).
+/// Checks an open checkpoint and collects all problems instead of stopping at the first. Always
+/// checked: every data file exists, every chunk lies inside its file and its tensor and matches the
+/// metadata, the chunks cover each tensor exactly, planner_data names only stored keys, objects and
+/// common state can be decoded, the manifest can be read, its files exist, and it lists every file
+/// that is read. Throws only for reasons outside the checkpoint (out of memory).
 VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options = {});
 
 }  // namespace dckpt

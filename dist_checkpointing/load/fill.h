@@ -13,15 +13,15 @@
 
 namespace dckpt {
 
-/// Fills the destinations of a request: the one place where a load moves tensor bytes. Collective;
-/// throws the same CheckpointError on all ranks, and then destinations are partly filled. `planner`
-/// may be null.
+/// Fills the destinations of a request; the only place where a load moves tensor bytes. Collective;
+/// throws the same CheckpointError on all ranks, leaving destinations partly filled. `planner` may
+/// be null.
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm,
                             LoadPlanner* planner = nullptr);
 
-/// The values of objects by their positions in the metadata: the one place where a load reads
-/// objects. Collective like the above.
+/// The values of objects by their positions in the metadata; the only place where a load reads
+/// objects. Collective too.
 std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader,
                                                        std::span<const std::uint32_t> objects,
                                                        const LoadOptions& options,

@@ -11,10 +11,10 @@
 
 namespace dckpt {
 
-/// What the ranks ask for against what is stored, in Megatron's words.
+/// Differences between requested and stored keys, in Megatron's words.
 struct KeyDifference {
-  KeySet missing;     ///< stored, but asked for by no rank; never the common state
-  KeySet unexpected;  ///< asked for by this rank, but not stored
+  KeySet missing;     ///< stored, but requested by no rank; never the common state
+  KeySet unexpected;  ///< requested by this rank, but not stored
 };
 
 bool raises(StrictHandling strict) noexcept;   ///< a difference is an error
@@ -23,25 +23,26 @@ bool returns(StrictHandling strict) noexcept;  ///< … part of the report
 bool checks_unexpected(StrictHandling strict) noexcept;
 bool checks_missing(StrictHandling strict) noexcept;
 
-/// What a rank asks for.
+/// What a rank requests.
 struct Asked {
   KeySet keys{};
-  /// Of what is stored, but otherwise; their keys need not be among `keys`.
+  /// For what is stored in another form; their keys need not be among `keys`.
   std::vector<Misfit> misfits{};
 };
 
 /// The keys of all ranks. Collective; nothing is exchanged but one number if no rank has any.
 KeySet united(const KeySet& mine, Communicator& comm);
 
-/// Compares keys as far as the mode wants it. A mode that raises throws CheckpointError (mismatch),
-/// the same on all ranks, one that logs warns on rank 0; both tell what was found on all ranks, one
-/// that raises together with the misfits. Collective, with the same `stored` and mode on all ranks.
+/// Compares keys as far as the mode requires. A mode that raises throws CheckpointError (mismatch),
+/// the same on all ranks; a mode that logs warns on rank 0. Both report the findings of all ranks,
+/// and an error also reports the misfits. Collective, with the same `stored` and mode on all ranks.
 KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
                          Communicator& comm);
 
-/// Throws CheckpointError (mismatch), the same on all ranks, if one of them asks for something that
-/// is not stored, or stored otherwise: one error for all. What is not stored comes below
-/// `headline`, which lacks its colon. Collective, with the same `stored` on all ranks.
+/// Throws CheckpointError (mismatch), the same on all ranks, if one of them requests something that
+/// is not stored, or stored in another form: one error for everything. Missing keys are listed
+/// below `headline`, which is given without its colon. Collective, with the same `stored` on all
+/// ranks.
 void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline,
                     Communicator& comm);
 

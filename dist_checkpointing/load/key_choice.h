@@ -9,8 +9,8 @@
 
 namespace dckpt {
 
-/// A value of a checkpoint with the place where it belongs in a nested state dict: the recorded
-/// one, or the key alone.
+/// A value of a checkpoint with its path in a nested state dict: the recorded path, or just the
+/// key.
 struct PlacedKey {
   std::string key;
   KeyPath path;
@@ -18,8 +18,8 @@ struct PlacedKey {
 
 /// All keys of tensors and objects that `wanted` names, or all if it is empty, in the order in
 /// which they were saved. A key is named by itself, or by a path that leads to it, components
-/// joined by dots; without a recorded path, by what stands before one of its dots. Names that chose
-/// nothing go to `unused`.
+/// joined by dots; without a recorded path, by a part of the key that ends before a dot. Names that
+/// select nothing go to `unused`.
 std::vector<PlacedKey> choose_keys(const Metadata& metadata, std::span<const std::string> wanted,
                                    std::set<std::string>& unused);
 

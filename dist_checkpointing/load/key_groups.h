@@ -37,12 +37,11 @@ inline constexpr std::size_t kShownGroups = 20;
 /// Keys for people: a line, beginning with "\n  ", for each group.
 std::string table_of(const KeySet& keys);
 
-/// The same of keys that are not among the stored ones, each with the stored key that is most like
-/// it, if one is close.
+/// The same for keys that are not stored, each with the most similar stored key, if one is close.
 std::string table_of_unknown(const KeySet& unknown, const KeySet& stored);
 
-/// The rule of load.rename under which all that is asked for is stored, where the stored keys have
-/// one common prefix too much or too little.
+/// The rule for load.rename under which all requested keys are stored, if the stored keys have one
+/// common prefix too much or too little.
 std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored);
 
 }  // namespace dckpt

@@ -6,9 +6,9 @@
 
 namespace dckpt {
 
-/// Whether Megatron's two ways to name the same things explain keys that are not stored: layers
-/// that are stacked in one tensor or have a key each, norms as the local or the Transformer Engine
-/// spec calls them. Lines that say so and what to do, each after a "\n"; empty if they do not.
+/// Explains missing keys by Megatron's two naming schemes: layers stacked in one tensor or stored
+/// under a key each, norms named by the local or by the Transformer Engine spec. Returns lines that
+/// say so and what to do, each after a "\n"; empty if this is not the reason.
 std::string explain_by_layout(const KeySet& asked, const KeySet& stored);
 
 }  // namespace dckpt

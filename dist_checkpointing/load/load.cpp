@@ -69,7 +69,7 @@ void require_same_call(const CheckpointReader& reader, const LoadOptions& option
   require_same(comm, "load", arguments);
 }
 
-/// Values that a load leaves as they were are no silent matter.
+/// A load must not leave values unchanged in silence.
 void tell(const LoadReport& report, const Communicator& comm) {
   if (comm.rank() != 0 || report.kept.empty()) return;
   log_warning("the checkpoint's common state does not have " +

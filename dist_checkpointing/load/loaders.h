@@ -18,7 +18,7 @@ enum class Leaves : std::uint8_t {
   kPlain,      ///< tensors and values, as Megatron returns them
 };
 
-/// A load under way: what both kinds of loaders work with.
+/// A running load: what both kinds of loaders work with.
 struct LoadContext {
   const CheckpointReader& reader;
   const StoredKeys& keys;
@@ -29,11 +29,11 @@ struct LoadContext {
   Leaves leaves = Leaves::kDescribed;
 };
 
-/// Loads as Megatron does: sharded leaves under their own keys, wherever they stand in the state;
-/// what is neither sharded nor local comes from `common`. Collective.
+/// Loads as Megatron does: sharded leaves by their keys, wherever they are in the state; everything
+/// that is neither sharded nor local comes from `common`. Collective.
 void load_megatron(const LoadContext& load, Value common, StateDict& state);
 
-/// Loads as PyTorch DCP does: every leaf under its path, sharded ones under their keys. Collective.
+/// Loads as PyTorch DCP does: every leaf by its path, sharded ones by their keys. Collective.
 void load_dcp(const LoadContext& load, StateDict& state);
 
 }  // namespace dckpt

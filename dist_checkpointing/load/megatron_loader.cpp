@@ -44,7 +44,7 @@ const std::string& key_of(const Value& leaf) {
                                               : leaf.as_sharded_object().key;
 }
 
-/// The keys that are asked for, not stored, and tolerated by the strict mode.
+/// The keys that are requested, not stored, and tolerated by the strict mode.
 KeySet find_unexpected(const LoadContext& load, const Value& sharded,
                        const std::vector<Misfit>& misfits) {
   if (!checks_unexpected(load.options.strict)) return {};
@@ -60,7 +60,7 @@ KeySet find_unexpected(const LoadContext& load, const Value& sharded,
   return difference.unexpected;
 }
 
-/// That everything is stored as it is asked for, each object at its place in the grid, too.
+/// Checks that everything is stored as requested, including each object at its place in the grid.
 void require_all(const LoadContext& load, const Value& sharded, std::vector<Misfit> misfits) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   KeySet misfitting;
@@ -83,7 +83,8 @@ struct LoadedLeaves {
   std::vector<Value> objects;
 };
 
-/// The tree with what was loaded in its sharded leaves; those that were not asked for stay.
+/// The tree with its sharded leaves replaced by what was loaded; those that were not requested
+/// stay.
 Value filled(const LoadContext& load, Value state, const LoadedLeaves& loaded,
              const KeySet& unexpected) {
   std::size_t tensors = 0;

@@ -9,16 +9,16 @@ namespace dckpt {
 
 struct MergedCommon {
   Value state;
-  std::vector<KeyPath> kept;  ///< plain values of the caller for which nothing is stored
+  std::vector<KeyPath> kept;  ///< the caller's plain values that are not stored
 };
 
-/// Puts the common state that was loaded into the caller's tree, whose sharded and local leaves
-/// stay where they are. Stored values replace the caller's, and a plain tensor in CPU memory of the
-/// same dtype and shape is filled in place; a list without such leaves is replaced as a whole, in
-/// one with them the stored items take the places of its other items, in order. Plain values that
-/// are not stored are kept. Throws CheckpointError (mismatch) naming the path where a plain value
-/// is stored in place of a sharded leaf, or a list with sharded leaves does not have as many others
-/// as are stored.
+/// Merges the loaded common state into the caller's tree, whose sharded and local leaves stay in
+/// place. Stored values replace the caller's, and a plain tensor in CPU memory of the same dtype
+/// and shape is filled in place; a list without such leaves is replaced as a whole; in a list with
+/// such leaves, the stored items replace its other items in order. Plain values that are not stored
+/// are kept. Throws CheckpointError (mismatch) naming the path if a plain value is stored in place
+/// of a sharded leaf, or if a list with sharded leaves has a different number of other items than
+/// stored.
 MergedCommon merge_common(Value state, const Value& common);
 
 }  // namespace dckpt

@@ -12,7 +12,7 @@
 
 namespace dckpt {
 
-/// Something that is stored, but not as it is asked for. Reads "WHAT 'KEY': ADVICE".
+/// Something that is stored in another form than requested. Printed as "WHAT 'KEY': ADVICE".
 struct Misfit {
   /// "dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key".
   std::string what;
@@ -23,12 +23,12 @@ struct Misfit {
 /// Whether the global shape of a key may differ from the stored one.
 bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& options);
 
-/// Why a stored tensor is not what a shard asks for; in PyTorch's words for a plain DCP directory,
-/// else in Megatron's.
+/// Why a stored tensor does not match the requested shard; in PyTorch's words for a plain DCP
+/// directory, otherwise in Megatron's.
 std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageMetadata& stored,
                                 const LoadOptions& options, bool is_dcp);
 
-/// The same of a stored object; one that is missing in its grid is not a misfit.
+/// The same for a stored object; one that is missing in its grid is not a misfit.
 std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& keys,
                                 const LoadOptions& options);
 

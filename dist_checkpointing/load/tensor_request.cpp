@@ -115,8 +115,8 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
   request_.to_pad.push_back(std::move(replication));
 }
 
-/// Whether the chunks make up the tensor; notes what is wrong. Comes before memory is taken for a
-/// tensor of that size.
+/// Whether the chunks cover the tensor; records the problem if not. Comes before memory is taken
+/// for a tensor of that size.
 bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
   const auto [known, is_new] = covered_.try_emplace(stored, true);
   if (!is_new) return known->second;

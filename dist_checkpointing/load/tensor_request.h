@@ -15,17 +15,17 @@
 
 namespace dckpt {
 
-/// The tensors that one rank wants, and where they go. What it asks for has been checked against
+/// The tensors that one rank requests, and their destinations. The request has been checked against
 /// the metadata.
 struct TensorRequest {
   std::vector<WantedShard> wanted;   ///< `destination` is a position in `destinations`
   std::vector<Tensor> destinations;  ///< CPU tensors, laid out as `wanted` says
-  std::vector<Tensor> to_zero;      ///< those of the destinations which what is stored may not fill
-  std::vector<Replication> to_pad;  ///< what is to be done after reading
-  std::vector<ReadItem> items;      ///< plan_reads of `wanted`
+  std::vector<Tensor> to_zero;       ///< destinations that the stored data may not fill completely
+  std::vector<Replication> to_pad;   ///< padding to do after reading
+  std::vector<ReadItem> items;       ///< plan_reads of `wanted`
 };
 
-/// Makes the request of a rank, shard by shard, and collects all that is wrong with it.
+/// Builds the request of a rank, shard by shard, and collects all its problems.
 class TensorRequestBuilder {
  public:
   /// All must outlive the builder.
@@ -33,13 +33,13 @@ class TensorRequestBuilder {
                        const LoadOptions& options)
       : reader_(reader), keys_(keys), options_(options) {}
 
-  /// Returns the tensor that will be filled: the shard's own, or a new one if it has none. A shard
-  /// that does not fit what is stored is noted, and nothing is requested for it; then the tensor
-  /// that is returned has no data.
+  /// Returns the tensor that will be filled: the shard's own, or a new one if it has none. If the
+  /// shard does not fit the stored tensor, the problem is recorded, nothing is requested, and the
+  /// returned tensor has no data.
   Tensor add(const ShardedTensor& shard);
 
-  /// Throws CheckpointError: (mismatch) for what was noted; (corrupt) if the chunks of a wanted
-  /// tensor do not make it up; (incomplete) if a file that has to be read is not there or too
+  /// Throws CheckpointError: (mismatch) for recorded problems; (corrupt) if the chunks of a
+  /// requested tensor do not cover it; (incomplete) if a file that has to be read is missing or too
   /// short.
   TensorRequest finish();
 

@@ -5,11 +5,11 @@
 
 namespace dckpt {
 
-/// What a policy says about a conversion. No field is passed over in silence: those about ranks
-/// that work together, and about what a run keeps, have no meaning for one process that writes one
-/// checkpoint, and `unused` names them for the report. Throws CheckpointError for what a conversion
-/// cannot do: (invalid argument) with all fields that are not as they must be, (unsupported) for
-/// another save strategy than torch_dist.
+/// What a policy means for a conversion. No field is ignored silently: fields about cooperating
+/// ranks and about retention have no meaning for a single process that writes one checkpoint, and
+/// `unused` lists them for the report. Throws CheckpointError for what a conversion cannot do:
+/// (invalid argument) with all offending fields, (unsupported) for save strategies other than
+/// torch_dist.
 struct PolicyForConversion {
   ConvertOptions options;
   std::vector<std::string> unused;  ///< dotted names of fields

@@ -1,6 +1,6 @@
-// How keys leave a checkpoint in place. integrity.json must never contradict the files, and two
-// files cannot change in one step: so a manifest that says nothing of what is about to change
-// stands in between.
+// How keys are removed from a checkpoint in place. integrity.json must never contradict the files,
+// and two files cannot change in one step. In between, the manifest therefore does not mention what
+// is about to change.
 //
 //      step                                               a crash after it leaves
 //   1  write the new .metadata and manifests under hidden   the old checkpoint, and hidden files
@@ -14,8 +14,8 @@
 //
 // 2, 3 and 5 are renames, each followed by a sync of the directory. A checkpoint without
 // integrity.json has no steps 2 and 5. A second call after a crash between 3 and 5 finds no key,
-// but the files that are left or a manifest that says nothing of .metadata, and goes through all
-// steps. Until then verification tells that nothing protects .metadata.
+// but leftover files or a manifest without .metadata, and runs all steps. Until then, verification
+// reports that nothing protects .metadata.
 
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
 

@@ -19,19 +19,19 @@ struct DescribedState {
   std::vector<LocalShard> shards;
   std::vector<Tensor> tensors;      ///< by TensorShard::source
   std::vector<Bytes> object_bytes;  ///< by ObjectShard::source
-  /// What is not sharded, on the rank that writes it, where it is not an object.
+  /// What is not sharded, on the rank that writes it, unless it is an object.
   std::optional<Value> common;
-  Value own_common;  ///< what is not sharded on this rank; none in DCP's way, which has no common
-                     ///< state
-  std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: where each key lies in the tree
+  Value own_common;  ///< what is not sharded on this rank; none under DCP's rules, which have no
+                     ///< common state
+  std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: the path of each key in the tree
 };
 
-/// The rules that options ask for: a plain DCP directory is always planned the way DCP does.
+/// The rules that the options select: a plain DCP directory is always planned by DCP's rules.
 PlannerKind planner_kind(const SaveOptions& options) noexcept;
 
-/// What `rank` has to save. Main replicas must have data in CPU memory, replicas only where they
-/// may be asked to write (DCP's rules, or options.parallel); replicas are described in any case, so
-/// that the plan can be checked as a whole. Throws CheckpointError (invalid argument).
+/// What `rank` has to save. Main replicas must have data in CPU memory, other replicas only if they
+/// may have to write (DCP's rules, or options.parallel). Replicas are always described, so that the
+/// plan can be checked as a whole. Throws CheckpointError (invalid argument).
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank);
 
 }  // namespace dckpt

@@ -12,27 +12,27 @@
 
 namespace dckpt {
 
-/// Saves a sharded state dict as the checkpoint `location`: complete or not visible at all,
-/// whatever happens. Collective: every rank of `comm` passes its own state and the same location
-/// and options (these are compared); all return or all throw the same CheckpointError.
+/// Saves a sharded state dict as the checkpoint `location`, which ends up either complete or not
+/// visible at all. Collective: every rank of `comm` passes its own state and the same location and
+/// options, which are compared. All ranks return, or all throw the same CheckpointError.
 ///
 /// ShardedTensor and ShardedObject leaves are stored under their keys (main replicas only);
 /// factories are expanded, non-persistent leaves left out. With `options.parallel` the replicas of
-/// a shard share the work of writing it. What remains is the common state, of which rank 0's is
-/// stored. With Compat::kDcp there is no common state: every other leaf is stored under its path
-/// (components joined by '.'), plain tensors as tensors, values as objects, each once.
+/// a shard share the writing. Everything else is the common state; rank 0's is stored. With
+/// Compat::kDcp there is no common state: every other leaf is stored once under its path
+/// (components joined by '.'), plain tensors as tensors and values as objects.
 ///
-/// Logs the report, which is the same on every rank, in one line. `hooks` has the progress of a
-/// save and how to cancel it, `options.timeout` bounds it.
+/// Logs the report, which is the same on every rank, as one line. `hooks` reports progress and can
+/// cancel the save; `options.timeout` bounds it.
 ///
 /// Tensors may be strided; they must be in CPU memory and must not change until the call returns.
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
                 Communicator& comm, const SaveHooks& hooks = {});
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options = {});
 
-/// The same for one save of several: `planner`, made by make_planner() with the same options and
-/// kept by each rank from save to save, remembers the plan. When nothing but values has changed,
-/// the ranks exchange a few bytes instead of plans. After a failed save it remembers nothing.
+/// The same for one of several saves. Each rank keeps a `planner`, made by make_planner() with the
+/// same options, which remembers the plan between saves. If only values have changed, the ranks
+/// exchange a few bytes instead of plans. After a failed save the planner remembers nothing.
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
                 Communicator& comm, SavePlanner& planner, const SaveHooks& hooks = {});
 SavePlanner make_planner(const SaveOptions& options);

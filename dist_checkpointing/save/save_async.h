@@ -14,61 +14,60 @@
 
 namespace dckpt {
 
-/// A save that goes on in the background. Cheap to copy; may outlive the saver; safe to use from
-/// several threads.
+/// A background save. Cheap to copy; may outlive the saver; safe to use from several threads.
 class PendingSave {
  public:
-  /// Whether it has ended, well or not.
+  /// Whether it has finished, successfully or not.
   bool done() const;
-  /// Returns when the checkpoint is complete and visible, and says what was done. Throws what the
-  /// save threw: the same CheckpointError on every rank.
+  /// Returns the report once the checkpoint is complete and visible. Throws what the save threw,
+  /// the same CheckpointError on every rank.
   SaveReport wait() const;
-  /// Asks all ranks to stop and returns at once; wait() tells whether it came in time: it throws
-  /// CheckpointError (cancelled) then, and nothing is left of the save. Calling it on one rank is
-  /// enough.
+  /// Asks all ranks to stop and returns at once; calling it on one rank is enough. If it came in
+  /// time, wait() throws CheckpointError (cancelled) and nothing is left of the save.
   void cancel() const noexcept;
 
  private:
   friend class AsyncSaver;
   friend class Checkpointer;
-  /// Of a save in the foreground, which has succeeded.
+  /// For a foreground save that has succeeded.
   explicit PendingSave(SaveReport report);
   struct Outcome;
   explicit PendingSave(std::shared_ptr<Outcome> outcome) : outcome_(std::move(outcome)) {}
   std::shared_ptr<Outcome> outcome_;
 };
 
-/// Saves in the background, one after the other. One per rank, used by one thread.
+/// Runs background saves, one after the other. One object per rank, used by one thread.
 ///
 ///   AsyncSaver saver(policy.save, comm);
 ///   PendingSave pending = saver.save(state, "run/iter_0001000");   // returns after one copy
 ///   …                                                               // train: tensors may change
 ///   pending.wait();                                                 // or go on
 ///
-/// The copies take at most `options.async.staging_memory` bytes, which are kept from save to save:
-/// a rank that has more to write starts writing before save() returns. The ranks talk over a
-/// communicator of their own, split off `comm`.
+/// The staging pool holds at most `options.async.staging_memory` bytes and is reused across saves.
+/// If a rank has more, writing starts before save() returns. The ranks communicate over their own
+/// communicator, split off from `comm`.
 class AsyncSaver {
  public:
-  /// Collective. `comm` is used for splitting only, but must stay alive as long as the saver.
+  /// Collective. `comm` is only used for splitting, but must outlive the saver.
   AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks = {});
-  /// Waits for the save that is going on, however it ends.
+  /// Waits for the running save, however it ends.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  /// As dckpt::save(), but returns as soon as the state may change. Waits for the save before; if
-  /// that one failed and a rank has not asked for its outcome, throws its error and saves nothing.
-  /// Collective. `published` runs in the background on every rank once the checkpoint is visible;
-  /// it may use the communicator that it is given, and what it throws is the outcome of the save.
+  /// Like dckpt::save(), but returns as soon as the state may change. Waits for the previous save
+  /// first; if that one failed and a rank has not asked for its outcome, throws its error and saves
+  /// nothing. Collective. Once the checkpoint is visible, `published` runs in the background on
+  /// every rank. It may use the communicator that it is given; if it throws, the save fails with
+  /// that error.
   PendingSave save(const StateDict& state, const Location& location,
                    std::function<void(Communicator&)> published = {});
-  /// The same with another `overwrite` than the options have.
+  /// The same, with `overwrite` in place of that of the options.
   PendingSave save(const StateDict& state, const Location& location, bool overwrite,
                    std::function<void(Communicator&)> published);
 
-  /// Waits for the save that is going on, if any: collective then, else it returns at once. Throws
-  /// its error, on all ranks, unless every rank has asked for it.
+  /// Waits for the running save, which is collective; returns at once if there is none. Throws its
+  /// error on all ranks, unless every rank has already asked for it.
   void wait();
 
  private:

@@ -9,24 +9,24 @@
 
 namespace dckpt {
 
-/// What a trainer adds to its saves in code. Every rank passes the same, but for `progress` and
+/// What a trainer adds to its saves in code. Every rank passes the same, except for `progress` and
 /// `cancel`.
 struct SaveHooks {
-  /// Applied to a copy of each rank's state (tensors are shared, not copied) before anything else:
-  /// to leave things out, to rename, to wrap.
+  /// Applied first, to a copy of each rank's state (tensors are shared, not copied), for example to
+  /// remove, rename or wrap entries.
   std::function<StateDict(StateDict state)> preprocess{};
-  /// Applied to a copy of each rank's common state before it is compared with rank 0's: takes out
-  /// what may differ. Does not change what is saved.
+  /// Applied to a copy of each rank's common state before it is compared with rank 0's, to remove
+  /// entries that may differ. Does not change what is saved.
   std::function<StateDict(StateDict common)> before_comparison{};
-  /// Describes what the state is made of; kept in the common state, from where
-  /// load_content_metadata() takes it. An empty dict is not the same as none.
+  /// Describes the contents of the state. It is stored in the common state, and
+  /// load_content_metadata() returns it. An empty dict is not the same as none.
   std::optional<Value> content_metadata{};
-  /// While data are written: bytes of all ranks, done and in all, about twice a second, in the
-  /// thread that saves. Each rank may have one or none.
+  /// Called about twice a second while data is written, in the saving thread, with the bytes of all
+  /// ranks: done and total. Optional on each rank.
   Progress progress{};
   /// A stop requested on any rank cancels the save on all: they throw CheckpointError (cancelled),
-  /// and nothing is left of it. Once it has been published it is too late, and the save succeeds.
-  /// It stays requested: later saves with the same token are cancelled too.
+  /// and nothing is left of the save. Once it has been published, the request has no effect and the
+  /// save succeeds. The request persists: later saves with the same token are cancelled too.
   std::stop_token cancel{};
 };
 

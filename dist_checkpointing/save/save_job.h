@@ -24,11 +24,12 @@
 namespace dckpt {
 
 /// One save on one rank; every rank runs the same steps in this order, the last two perhaps in
-/// another thread. The protocol stands at the top of save_job.cpp. What it refers to must outlive
-/// it. A step that throws throws the same CheckpointError on every rank, and the job is over then.
+/// another thread. The protocol is at the top of save_job.cpp. Everything that it refers to must
+/// outlive it. If a step throws, it throws the same CheckpointError on every rank, and the job is
+/// over.
 class SaveJob {
  public:
-  /// `planner`: what this rank remembers of plans; forgotten if the save fails.
+  /// `planner`: what this rank remembers about plans; cleared if the save fails.
   SaveJob(const Location& location, SaveOptions options, Communicator& comm, SavePlanner& planner,
           const SaveHooks& hooks);
 
@@ -36,7 +37,7 @@ class SaveJob {
   void plan(const StateDict& state);
 
   /// What this rank writes, and where the bytes of its items are. The description may be moved
-  /// from, but for its paths and common state.
+  /// from, except for its paths and common state.
   const SavePlan& items() const noexcept { return *items_; }
   DescribedState& described() noexcept { return described_; }
 

@@ -8,7 +8,7 @@
 
 namespace dckpt {
 
-/// What a save has done: the same on every rank. Times are those of the rank that took longest.
+/// What a save did, the same on every rank. Times are those of the slowest rank.
 struct SaveReport {
   struct Phase {
     double seconds = 0;
@@ -22,14 +22,14 @@ struct SaveReport {
 
   std::uint64_t bytes = 0;  ///< of the checkpoint's files
   std::uint64_t files = 0;
-  double seconds = 0;         ///< from the call until the checkpoint is visible
-  Phase plan{};               ///< describes the state and agrees on who writes what
-  Phase stage{};              ///< copies the state, in the background only; overlaps with `write`
-  Phase write{};              ///< writes the data files and makes them durable
-  Phase publish{};            ///< writes what readers start from, makes the checkpoint visible
-  int slowest_rank = 0;       ///< in `write`
-  bool plan_cached = false;   ///< the plan of the save before was used again
-  std::string why_planned{};  ///< else: "first save", "rank 3: key 'x' is new", …
+  double seconds = 0;    ///< from the call until the checkpoint is visible
+  Phase plan{};          ///< describing the state and agreeing on who writes what
+  Phase stage{};         ///< copying the state, for background saves only; overlaps with `write`
+  Phase write{};         ///< writing the data files and making them durable
+  Phase publish{};       ///< writing what readers start from, making the checkpoint visible
+  int slowest_rank = 0;  ///< in `write`
+  bool plan_cached = false;   ///< the plan of the previous save was reused
+  std::string why_planned{};  ///< otherwise: "first save", "rank 3: key 'x' is new", …
   std::string engine{};  ///< of the data files: "direct", "buffered", both, or "" if the storage
                          ///< does not say
 

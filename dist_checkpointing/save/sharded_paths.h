@@ -7,8 +7,8 @@
 
 namespace dckpt {
 
-/// Where a state dict that was loaded has sharded leaves. A save that finds a plain tensor at such
-/// a place would store rank 0's part of it as common state and lose the others'.
+/// The paths of sharded leaves in a loaded state dict. A save that finds a plain tensor at such a
+/// path would store rank 0's part as common state and lose the others.
 class ShardedPaths {
  public:
   ShardedPaths() = default;

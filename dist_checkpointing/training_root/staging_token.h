@@ -5,17 +5,17 @@
 
 namespace dckpt {
 
-/// A name part that no other writer uses: host, process, when the process was started, and a random
-/// number.
+/// A part of a name that is unique to this writer: host, process, start time of the process, and a
+/// random number.
 std::string staging_token();
 
-/// Whether the process that made a token still runs, as far as this host can tell: false for tokens
-/// of other hosts, for text that is no token, and for processes that have ended, even if another
-/// one has got their number.
+/// Whether the process that made a token is still running, as far as this host can tell: false for
+/// tokens of other hosts, for text that is not a token, and for processes that have ended, even if
+/// their process id has been reused.
 bool made_by_running_process(std::string_view token);
 
-/// Whether a process of this host made a token and has ended. False for tokens of other hosts,
-/// whose processes nobody can see here.
+/// Whether the token was made by a process of this host that has ended. False for tokens of other
+/// hosts, whose processes are not visible here.
 bool made_by_ended_process(std::string_view token);
 
 /// A random identifier as DCP's storage metadata keep it (the form of a UUID).

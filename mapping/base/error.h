@@ -8,14 +8,14 @@
 
 namespace dckpt {
 
-/// What kind of failure it is, which is what a caller acts on; decides the exit code of the command
-/// line and CheckpointError::retryable(). The values go between ranks: new ones at the end.
+/// The kind of failure, for callers to act on. It decides the exit code of the command line and
+/// CheckpointError::retryable(). The values travel between ranks, so new ones go at the end.
 enum class ErrorCode {
   kInvalidArgument,  ///< the caller's description or option is wrong
   kMismatch,     ///< request and checkpoint disagree: missing keys, other shapes, failed validation
-  kIo,           ///< the operating system refused: the message carries errno's text
+  kIo,           ///< the operating system reported an error: the message has errno's text
   kCorrupt,      ///< bytes that no sound writer produces, or that no reader should trust
-  kIncomplete,   ///< parts that a finished checkpoint has are not there
+  kIncomplete,   ///< parts of a finished checkpoint are missing
   kUnsupported,  ///< sound, but outside what this build reads or writes
   kCancelled,    ///< the caller asked for it to stop
   kAlreadyExists,  ///< the destination exists and may not be replaced
@@ -49,9 +49,9 @@ class CheckpointError : public std::runtime_error {
   const std::string& message() const noexcept { return message_; }
   const ErrorContext& context() const noexcept { return context_; }
 
-  /// Whether the same call may succeed later with nothing corrected: (aborted), once the other job
-  /// has ended, and (unavailable), with a communicator of ranks that live. An (io) error is none of
-  /// these: what the system refuses once it mostly refuses again.
+  /// Whether the same call may succeed later without any correction: (aborted) once the other job
+  /// has ended, (unavailable) with a communicator of live ranks. Not (io): what the system refuses
+  /// once, it usually refuses again.
   bool retryable() const noexcept {
     return code_ == ErrorCode::kAborted || code_ == ErrorCode::kUnavailable;
   }
@@ -59,7 +59,7 @@ class CheckpointError : public std::runtime_error {
   /// there is none. It stays on the rank where it was thrown.
   const std::exception_ptr& cause() const noexcept { return cause_; }
 
-  /// The same error with those fields of `context` filled in that this one lacks; for callers that
+  /// The same error, with missing fields of the context filled in from `context`; for callers that
   /// know more.
   CheckpointError with(const ErrorContext& context) const;
 
@@ -70,7 +70,7 @@ class CheckpointError : public std::runtime_error {
   std::exception_ptr cause_;
 };
 
-/// Runs `body`; a CheckpointError that leaves it gets the missing fields of `context`.
+/// Runs `body`; adds the missing fields of `context` to a CheckpointError that it throws.
 template <typename Body>
 decltype(auto) with_context(const ErrorContext& context, Body&& body) {
   try {

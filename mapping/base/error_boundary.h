@@ -4,12 +4,12 @@
 
 namespace dckpt {
 
-/// The exception that is being handled, as the library reports it: memory that is not there and
-/// what the standard library throws about files and threads are (io), all else that is no
-/// CheckpointError is (internal); its cause() is the exception itself. Only inside a catch block.
+/// The exception being handled, as the library reports it: out of memory, and the standard
+/// library's errors about files and threads, are (io); anything else that is not a CheckpointError
+/// is (internal), with the exception as its cause(). Call it only inside a catch block.
 CheckpointError current_error();
 
-/// The last handler of every public function, so that nothing but CheckpointErrors leave it:
+/// The last handler of every public function, so that it throws only CheckpointErrors:
 ///
 ///     Report f() try { … } catch (...) { throw_checkpoint_error(); }
 [[noreturn]] void throw_checkpoint_error();

@@ -9,12 +9,12 @@
 
 namespace dckpt {
 
-/// CRC-32 as zip archives use it. Pass the result of the bytes before to go on: crc32(b, crc32(a))
-/// is that of a and b together.
+/// CRC-32 as used by zip archives. To continue, pass the result for the preceding bytes: crc32(b,
+/// crc32(a)) is the CRC of a and b together.
 std::uint32_t crc32(ByteView bytes, std::uint32_t previous = 0) noexcept;
 
-/// That of two pieces of bytes together, from theirs: crc32_combine(crc32(a), crc32(b), b.size())
-/// is crc32(b, crc32(a)).
+/// The CRC of two concatenated pieces, from theirs: crc32_combine(crc32(a), crc32(b), b.size()) is
+/// crc32(b, crc32(a)).
 std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
                             std::uint64_t second_length) noexcept;
 
@@ -25,7 +25,7 @@ struct RecordedCrc {
   std::uint32_t crc = 0;
 };
 
-/// SHA-256 over bytes that arrive in pieces. Not for several threads at once.
+/// SHA-256 over bytes that arrive in pieces. Not safe to use from several threads.
 class Sha256 {
  public:
   using Digest = std::array<std::byte, 32>;
@@ -36,7 +36,7 @@ class Sha256 {
   ~Sha256();
 
   void update(ByteView bytes);
-  /// The digest of everything so far; the object then starts anew.
+  /// The digest of everything so far; resets the object.
   Digest finish();
   /// finish() as 64 lower-case hexadecimal digits.
   std::string finish_hex();

@@ -5,7 +5,7 @@
 
 namespace dckpt {
 
-/// kNotice is what everyone wants to see of a run that goes well: a line per save.
+/// kNotice is what everyone wants to see of a successful run: one line per save.
 enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 
 /// Receives every message of the library; called from any thread, one call at a time.

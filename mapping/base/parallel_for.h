@@ -11,9 +11,9 @@
 
 namespace dckpt {
 
-/// Calls body(0) … body(count − 1), each once, from up to `threads` threads (the caller's among
-/// them; fewer where the system starts no more). After a call has thrown no new one starts; when
-/// all have ended the first exception is thrown again.
+/// Calls body(0) … body(count − 1), each once, from up to `threads` threads, including the
+/// caller's; fewer if the system cannot start more. After a call has thrown, no new one starts;
+/// when all have ended, the first exception is rethrown.
 template <typename Body>
 void parallel_for(std::size_t count, int threads, Body&& body) {
   std::atomic<std::size_t> next{0};

@@ -8,10 +8,10 @@
 
 namespace dckpt {
 
-/// Things that are wrong, collected so that one error tells them all.
+/// Problems, collected so that one error reports them all.
 class ProblemList {
  public:
-  /// At most this many are spelt out; the message then says how many more there are.
+  /// At most this many are listed; the message then says how many more there are.
   static constexpr std::size_t kShown = 20;
 
   /// One line, without its newline. Text from outside must be quoted.

@@ -36,8 +36,8 @@ std::string human_bytes(std::uint64_t bytes);
 /// 1234567 → "1,234,567"
 std::string grouped(std::uint64_t number);
 
-/// "12", "8GiB", "64 MiB", "1.5G" → bytes (KiB = 1024; K/M/G/T alone also mean 1024). Empty when it
-/// is no size.
+/// "12", "8GiB", "64 MiB", "1.5G" → bytes (KiB = 1024; K/M/G/T alone also mean 1024). Empty if it
+/// is not a size.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
 /// Decimal digits only, no sign, no blanks; empty on anything else and on overflow.

@@ -9,9 +9,9 @@
 
 namespace dckpt {
 
-/// A file of which one range is in memory already: reads inside it are copied from there, all
-/// others go to the file. For many small reads close to each other after one large one. Borrows
-/// both; they must live longer.
+/// A file with one range already in memory: reads inside that range are copied, all others go to
+/// the file. For many small reads close to each other after one large read. Borrows both, which
+/// must outlive it.
 class WindowedFile final : public ReadableFile {
  public:
   /// `window` holds the file's bytes from `offset` on.

@@ -11,8 +11,9 @@
 
 namespace dckpt {
 
-/// Ranks arranged in a grid, as torch's DeviceMesh. Invariant: every extent ≥ 1; as many ranks as
-/// the extents' product, none twice and none negative. A mesh without dimensions is one rank.
+/// Ranks arranged in a grid, like torch's DeviceMesh. Invariant: every extent ≥ 1, and as many
+/// ranks as the product of the extents, all different and not negative. A mesh without dimensions
+/// is one rank.
 class DeviceMesh {
  public:
   /// `ranks` are global rank numbers, row-major; empty means 0, 1, 2, … Throws CheckpointError
@@ -23,8 +24,8 @@ class DeviceMesh {
   std::size_t dims() const noexcept { return shape_.size(); }
   std::int64_t size() const noexcept { return numel(shape_); }
 
-  /// Where a rank stands; empty if it is not on the mesh. Linear in the number of ranks when they
-  /// were listed.
+  /// The coordinates of a rank; empty if it is not on the mesh. Linear in the number of ranks when
+  /// they were listed.
   std::optional<Shape> coordinate_of(int rank) const;
 
  private:
@@ -37,7 +38,7 @@ inline constexpr std::int64_t kMaxMeshRanks = std::int64_t{1} << 24;
 
 /// What the ranks along one mesh dimension hold: torch's placements. Tensor dims below zero count
 /// from the end.
-struct Replicate {};  ///< all of them the same
+struct Replicate {};  ///< the same on all of them
 struct Shard {
   std::int64_t dim = 0;
 };  ///< ceil-sized chunks along a tensor dim; the last ones may be shorter or empty
@@ -47,14 +48,13 @@ struct StridedShard {
   std::int64_t dim = 0;
   std::int64_t split_factor = 1;
 };
-struct Partial {
-};  ///< terms that have yet to be summed: not a layout that a checkpoint can describe
+struct Partial {};  ///< terms still to be summed: not a layout that a checkpoint can describe
 using Placement = std::variant<Replicate, Shard, StridedShard, Partial>;
 
 /// As torch prints them: "R", "S(0)", "_S(0, 2)", "P".
 std::string to_string(const Placement& placement);
 
-/// How a tensor lies on a mesh.
+/// How a tensor is distributed over a mesh.
 struct MeshLayout {
   DeviceMesh mesh;
   std::vector<Placement> placements;  ///< one per mesh dimension
@@ -68,7 +68,7 @@ struct MeshLayout {
 /// "[_S(0, 2), S(0)] on a (2, 2) mesh"
 std::string to_string(const MeshLayout& layout);
 
-/// A box of the global tensor and where it begins in the local one.
+/// A box of the global tensor and its offset in the local one.
 struct LocalPiece {
   Box box;
   Shape local_offsets;

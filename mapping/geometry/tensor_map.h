@@ -7,8 +7,8 @@
 
 namespace dckpt {
 
-/// HyperParallel's way to say how a tensor lies on a mesh, from the tensor's side: which mesh axes
-/// cut each of its dims.
+/// HyperParallel's description of how a tensor is distributed over a mesh, per tensor dim: which
+/// mesh axes cut it.
 struct TensorMapLayout {
   Shape mesh_shape;
   /// Per tensor dim the mesh axes that cut it, counted from the right (0 = the last mesh
@@ -18,9 +18,9 @@ struct TensorMapLayout {
 };
 
 /// The same layout in torch's terms. Throws CheckpointError (invalid argument) if a field is
-/// missing (empty), tensor_map does not have an entry for each tensor dim, names an axis that is
-/// not there or names one twice, or an extent does not divide into equal parts. A rank that is not
-/// in rank_list is not an error: it holds nothing.
+/// missing (empty), if tensor_map does not have an entry for each tensor dim or names an axis that
+/// does not exist or is used twice, or if an extent does not divide into equal parts. A rank that
+/// is not in rank_list is not an error: it holds nothing.
 MeshLayout to_mesh_layout(const TensorMapLayout& layout, ShapeView global_shape);
 
 }  // namespace dckpt

@@ -14,9 +14,9 @@ namespace dckpt {
 
 struct GlobalPlanOptions {
   /// Megatron's rule: exactly one holder of a part is its main replica, and parts without one are
-  /// not stored. The other kinds take any holder.
+  /// not stored. The other kinds accept any holder.
   PlannerKind kind = PlannerKind::kMegatron;
-  Dedup dedup = Dedup::kBalanced;  ///< who of several possible writers of a part writes it
+  Dedup dedup = Dedup::kBalanced;  ///< which of several possible writers of a part writes it
   bool use_replicas = false;    ///< under Megatron's rule: any replica may write, not only the main
                                 ///< one (fully parallel save)
   bool split_replicas = false;  ///< the possible writers of a tensor's part of at least kSplitBytes
@@ -26,7 +26,7 @@ struct GlobalPlanOptions {
 
 inline constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;
 
-/// One item of a rank's local plan that the rank is to write, or a piece of it.
+/// An item of a rank's local plan that the rank writes, or a piece of it.
 struct AssignedItem {
   std::uint32_t item = 0;  ///< position in the local plan
   std::int64_t begin = 0;  ///< the piece [begin, end) along the chunk's first axis that is longer
@@ -49,11 +49,11 @@ struct GlobalPlan {
   std::vector<std::vector<Slot>> slots;
 };
 
-/// Decides who writes what, and makes the metadata: in O(n log n) for n items, holding about 50
-/// bytes for each. Duplicates are recognised by key and box.
+/// Decides who writes what, and builds the metadata, in O(n log n) for n items with about 50 bytes
+/// each. Duplicates are recognised by key and box.
 ///
-/// Parts without elements of a tensor that has some are not stored by Megatron's rule; by DCP's
-/// they are, unless another part begins at the same offset (DCP's readers know a chunk by its
+/// Empty parts of a tensor that has elements are not stored under Megatron's rule. Under DCP's they
+/// are, unless another part starts at the same offset (DCP's readers identify a chunk by its
 /// offset).
 ///
 /// With Dedup::kBalanced a part goes to the possible writer with the fewest bytes so far; objects

@@ -27,7 +27,7 @@ struct LoadDistribution {
     std::uint32_t rank = 0;
     std::uint32_t entry = 0;
   };
-  /// What the same ranks want.
+  /// A region that the same ranks need.
   struct Part {
     std::uint32_t tensor = 0;
     std::uint32_t chunk = 0;
@@ -35,21 +35,21 @@ struct LoadDistribution {
     std::uint64_t bytes = 0;
     /// The rank that reads it: straight into its own tensor, or as part of a slab.
     std::uint32_t reader = 0;
-    std::uint32_t holder = 0;  ///< of the ranks that want it, the one that has it first: the
-                               ///< reader, unless that one reads a slab for others
+    std::uint32_t holder = 0;  ///< of the ranks that need it, the first to have it: the reader,
+                               ///< unless it reads a slab for others
     std::uint32_t slab = kNoSlab;
     /// [first_use, first_use + uses) of LoadDistribution::uses, ordered by rank.
     std::uint32_t first_use = 0;
     std::uint32_t use_count = 0;
   };
-  /// A box that is read as a whole, since ranks want short runs of it that lie between each
-  /// other's. At most a twentieth more is read than is wanted.
+  /// A box that is read as a whole, because ranks need short, interleaved runs of it. At most 5 %
+  /// more is read than needed.
   struct Slab {
     std::uint32_t tensor = 0;
     std::uint32_t chunk = 0;
     Box box;
     std::uint64_t bytes = 0;
-    std::uint32_t reader = 0;  ///< one of the ranks that want some of it
+    std::uint32_t reader = 0;  ///< one of the ranks that need some of it
     /// [first_part, first_part + part_count) of LoadDistribution::shared.
     std::uint32_t first_part = 0;
     std::uint32_t part_count = 0;
@@ -61,14 +61,14 @@ struct LoadDistribution {
     std::uint32_t reader = 0;
   };
 
-  std::vector<Part> shared;  ///< parts that several ranks want, and all parts of slabs; disjoint
-  std::vector<Part> own;     ///< other parts that no other rank than the one who asked wants
+  std::vector<Part> shared;  ///< parts that several ranks need, and all parts of slabs; disjoint
+  std::vector<Part> own;     ///< parts that only the requesting rank needs
   std::vector<Slab> slabs;
   std::vector<Use> uses;
-  std::vector<Split> splits;  ///< ascending; without those that one rank wants for itself
+  std::vector<Split> splits;  ///< ascending; without those that a rank needs only for itself
   std::vector<std::uint64_t> read_bytes;  ///< of each rank, shared or not
-  std::uint64_t saved_bytes = 0;  ///< how much more would be read, or would be read in short runs,
-                                  ///< if every rank read all it wants
+  std::uint64_t saved_bytes = 0;  ///< how much more would be read, or be read in short runs, if
+                                  ///< every rank read everything it needs
 
   std::span<const Use> uses_of(const Part& part) const noexcept {
     return {uses.data() + part.first_use, part.use_count};

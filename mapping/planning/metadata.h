@@ -14,7 +14,7 @@
 
 namespace dckpt {
 
-/// DCP's TensorProperties. Only the dtype matters for reading; the rest is carried.
+/// DCP's TensorProperties. Only the dtype matters for reading; the rest is preserved.
 struct TensorProperties {
   enum class MemoryFormat : std::uint8_t { kContiguous = 0, kChannelsLast = 1, kPreserve = 2 };
   DType dtype = DType::kFloat32;
@@ -24,8 +24,8 @@ struct TensorProperties {
   friend bool operator==(const TensorProperties&, const TensorProperties&) = default;
 };
 
-/// Where the bytes of a chunk or object lie. What is in them (a torch archive, raw elements) is the
-/// strategy's business.
+/// Where the bytes of a chunk or object are. Their content (a torch archive, raw elements) is up to
+/// the strategy.
 struct StorageInfo {
   std::uint32_t file = 0;  ///< index into Metadata::files
   std::uint64_t offset = 0;
@@ -64,15 +64,15 @@ struct StorageMeta {
   std::optional<std::string> save_id{};
 };
 
-/// What a save keeps of one rank's plan in the checkpoint, so that the next job need not plan anew
+/// What a save stores of one rank's plan in the checkpoint, so that the next job can reuse it
 /// (PlannerOptions::keep_plans). Both are made by encode_plan.
 struct KeptPlan {
   Bytes proposed;   ///< the rank's local plan: what SavePlanner::seed takes
-  Bytes written{};  ///< what the rank wrote, for the readers that Megatron has; not read back
+  Bytes written{};  ///< what the rank wrote, for Megatron's readers; not read back
 };
 
-/// What a checkpoint holds, apart from the common state. Tensors and objects keep the order of the
-/// file.
+/// The contents of a checkpoint, without the common state. Tensors and objects keep the order of
+/// the file.
 struct Metadata {
   std::vector<TensorStorageMetadata> tensors;
   std::vector<BytesStorageMetadata> objects;
@@ -81,8 +81,8 @@ struct Metadata {
   /// none.
   std::vector<std::pair<std::string, KeyPath>> paths;
   std::vector<std::string> stray_paths{};  ///< keys of planner_data for which nothing is stored
-  /// What a conversion from plain DCP has moved from objects into the common state: key → path in
-  /// it. The way back takes them out again.
+  /// Objects that a conversion from plain DCP has moved into the common state: key → path in it.
+  /// Converting back restores them.
   std::vector<std::pair<std::string, KeyPath>> common_paths{};
   std::optional<StorageMeta> storage_meta{};
   std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)

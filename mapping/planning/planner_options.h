@@ -8,7 +8,7 @@
 
 namespace dckpt {
 
-/// Whose rules a plan follows.
+/// The rules that a plan follows.
 enum class PlannerKind : std::uint8_t {
   /// "mcore": main replicas of sharded tensors and objects; everything else is common state.
   kMegatron,
@@ -34,11 +34,11 @@ inline constexpr EnumNames<Dedup, 3> kDedupNames{
 struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;
   Dedup dedup = Dedup::kBalanced;
-  bool cache = true;        ///< a save whose structure is that of the one before reuses its plan
-  bool keep_plans = false;  ///< the plans of all ranks are kept in the checkpoint, for the first
-                            ///< save of the next job; doubles its metadata
-  bool validate = true;     ///< that the chunks of each tensor cover it exactly
-  /// Replicas of a large tensor write a part each, instead of one of them all of it.
+  bool cache = true;        ///< a save with the same structure as the previous one reuses its plan
+  bool keep_plans = false;  ///< store the plans of all ranks in the checkpoint, for the first save
+                            ///< of the next job; doubles its metadata
+  bool validate = true;     ///< check that the chunks of each tensor cover it exactly
+  /// Each replica of a large tensor writes a part, instead of one of them writing all of it.
   bool split_replicas = false;
 
   friend bool operator==(const PlannerOptions&, const PlannerOptions&) = default;

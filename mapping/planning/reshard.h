@@ -16,7 +16,7 @@ struct ReshardOptions {
   FlattenedForm flattened = FlattenedForm::kMegatron;
 };
 
-/// Save plans, one per rank, that store the contents of `metadata` anew; without overlap if there
+/// Save plans, one per rank, that store the contents of `metadata` again; without overlap if there
 /// was none before. An item's `source` is the position of its tensor or object in the metadata.
 /// With `ranks`, a tensor is cut along its first axis that is long enough for all ranks (else along
 /// its longest), and its pieces go to ranks 0, 1, …; tensors of up to kUncutBytes and objects go

@@ -12,7 +12,7 @@
 namespace dckpt {
 
 /// How a rank and the coordinator agree on a plan, and what they remember of it until the next
-/// save: two messages per rank, no matter how they travel.
+/// save: two messages per rank, over any channel.
 ///
 ///   every rank    proposal = planner.create_local_plan(plan)
 ///                 its plan, or only a fingerprint if it is the one that was accepted last time
@@ -23,17 +23,17 @@ namespace dckpt {
 ///                 once the save has succeeded everywhere; planner.forget() if not
 ///
 /// A rank compares its plan with the accepted one byte by byte, so a changed key, dtype, shape,
-/// box, range, replica id or option is never taken for the same; the fingerprint lets the
-/// coordinator check that both remember the same plan. When all ranks propose the plan of last
-/// time, nothing is planned: the metadata are those of last time, without places. When some do, all
-/// is planned anew and only final plans that differ are sent.
+/// box, range, replica id or option is always detected; the fingerprint lets the coordinator check
+/// that both remember the same plan. If all ranks propose their last plans, nothing is planned and
+/// the last metadata is reused, without places. If only some do, everything is planned again, and
+/// only final plans that differ are sent.
 ///
-/// A new job can begin with the plans that a checkpoint keeps (PlannerOptions::keep_plans,
-/// seed_planner() in seed_planner.h): they stand for those of last time, and the coordinator plans
-/// from them when all ranks propose the same, so that a plan is never taken over from a file but
+/// A new job can start from the plans that a checkpoint stores (PlannerOptions::keep_plans,
+/// seed_planner() in seed_planner.h). They take the place of the last plans, and the coordinator
+/// plans from them if all ranks propose the same. A plan is therefore never taken from a file, but
 /// made from what every rank holds.
 ///
-/// One object per rank, used by one thread at a time. With PlannerOptions::cache off it remembers
+/// One object per rank, used by one thread at a time. If PlannerOptions::cache is off, it remembers
 /// nothing.
 class SavePlanner {
  public:
@@ -43,7 +43,7 @@ class SavePlanner {
   Bytes create_local_plan(SavePlan plan);
 
   /// Coordinator only: proposals in the order of ranks. Throws CheckpointError (mismatch) if the
-  /// plans do not make a checkpoint, (corrupt) with the rank for a malformed proposal.
+  /// plans do not form a checkpoint, (corrupt) with the rank for a malformed proposal.
   std::vector<Bytes> create_global_plan(std::span<const Bytes> proposals);
 
   /// What this rank writes. Throws CheckpointError (corrupt) for a malformed answer.
@@ -51,27 +51,27 @@ class SavePlanner {
 
   /// Coordinator only: the plan that was decided, for set_places().
   GlobalPlan& global_plan() noexcept { return global_; }
-  /// Coordinator only: whether the last create_global_plan() found everything as last time.
+  /// Coordinator only: whether the last create_global_plan() found nothing changed.
   bool cache_hit() const noexcept { return hit_; }
-  /// Why create_local_plan() did not offer the plan of last time: "first save", "key 'x' is new",
-  /// …; empty if it did.
+  /// Why create_local_plan() could not reuse the last plan: "first save", "key 'x' is new", …;
+  /// empty if it did.
   const std::string& why_planned() const noexcept { return why_planned_; }
 
   /// Coordinator only, after create_global_plan(): the plans of all ranks, to be kept in the
   /// checkpoint.
   std::vector<KeptPlan> kept_plans() const;
-  /// Forgets everything and takes plans that a checkpoint keeps for those of last time: `own` of
-  /// this rank, on the coordinator `all` of every rank, in a job of as many ranks. All ranks or
-  /// none must call it. The bytes need not be sound: they are only compared, until they have been
-  /// found to be what a rank proposes.
+  /// Forgets everything and takes plans stored in a checkpoint as the last ones: `own` of this rank
+  /// and, on the coordinator, `all` of every rank, in a job of as many ranks. All ranks or none
+  /// must call it. The bytes need not be valid: they are only compared until they match what a rank
+  /// proposes.
   void seed(Bytes own, std::vector<Bytes> all = {});
 
   void commit();
-  /// Back to the beginning, as if nothing had been saved.
+  /// Resets the planner, as if nothing had been saved.
   void forget();
 
  private:
-  /// What the coordinator knows of a rank.
+  /// What the coordinator knows about a rank.
   struct Known {
     Bytes plan;  ///< encoded
     /// That it remembers too; empty if it does not.

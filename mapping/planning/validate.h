@@ -10,24 +10,24 @@
 
 namespace dckpt {
 
-/// One thing that is wrong with metadata; the message names boxes and numbers, not the key.
+/// One problem of metadata; the message names boxes and numbers, not the key.
 struct Problem {
   enum class Kind : std::uint8_t {
-    kContradiction,  ///< numbers that can't be true together: a box outside its tensor, an original
-                     ///< shape that does not fit
+    kContradiction,  ///< inconsistent numbers: a box outside its tensor, an original shape that
+                     ///< does not fit
     kOverlap,        ///< elements that two chunks hold
     kMissing,        ///< elements that no chunk holds
   };
   Kind kind = Kind::kContradiction;
   std::string key;
   std::string message;
-  /// Of overlaps and missing elements: a box that two chunks hold or no chunk holds, as large as is
-  /// easily found.
+  /// Of overlaps and missing elements: a box that two chunks hold or no chunk holds, as large as
+  /// can be found easily.
   std::optional<Box> region{};
 };
 
-/// Reports at most this many problems of a kind and key; the last message then says how many more
-/// there are.
+/// At most this many problems of a kind and key are reported; the last message then says how many
+/// more there are.
 inline constexpr std::size_t kMaxProblemsOfAKind = 8;
 
 /// Whether the chunks of a tensor lie inside it and hold each element exactly once, and whether an
@@ -38,8 +38,8 @@ inline constexpr std::size_t kMaxProblemsOfAKind = 8;
 std::vector<Problem> validate_coverage(const TensorStorageMetadata& tensor);
 inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
 
-/// What is wrong with planner_data as a whole: keys for which nothing is stored. One damaged letter
-/// in a key makes it one of them, and what is stored under the right one loses its place in the
+/// The problem of planner_data as a whole: keys for which nothing is stored. A damaged letter in a
+/// key turns it into one of them, and the value stored under the correct key loses its place in the
 /// nested state dict.
 std::optional<CheckpointError> problem_of_paths(const Metadata& metadata);
 

@@ -9,8 +9,8 @@
 
 namespace dckpt {
 
-/// Which containers PyTorch DCP opens when it flattens a state dict. In both a tuple is a leaf, and
-/// a list is opened only if it holds a tensor, or a container that is opened.
+/// Which containers PyTorch DCP opens when it flattens a state dict. Under both rules a tuple is a
+/// leaf, and a list is opened only if it holds a tensor or a container that is opened.
 enum class FlattenRule : std::uint8_t {
   kCurrent,  ///< torch 2.4 and newer: every dict is opened, so an empty one leaves no trace
   kTorch23,  ///< up to torch 2.3: dicts follow the rule of lists; the root is always opened
@@ -31,13 +31,13 @@ std::string dotted_name(const KeyPath& path);
 std::vector<FlatLeaf> flatten_state_dict(const Value& state,
                                          FlattenRule rule = FlattenRule::kCurrent);
 
-/// Puts a value where flatten_state_dict found a leaf of the tree. As set_element, but a key that
-/// is no text keeps its kind: the "0" of a path may be the 0 of a dict.
+/// Replaces a leaf that flatten_state_dict found. Like set_element, but a key that is not text
+/// keeps its kind: "0" in a path may be the integer key 0 of a dict.
 void replace_leaf(Value& tree, const KeyPath& path, Value value);
 
 /// The nested state dict, from paths and values in any order. A later value replaces an earlier one
-/// at the same path; positions that no path names are none. Throws CheckpointError (corrupt) if
-/// paths contradict each other, or leave out more than 2^20 positions.
+/// at the same path; unnamed positions are none. Throws CheckpointError (corrupt) if paths
+/// contradict each other, or leave out more than 2^20 positions.
 Value unflatten_state_dict(std::span<const std::pair<KeyPath, Value>> leaves);
 
 }  // namespace dckpt

@@ -17,15 +17,15 @@ namespace dckpt {
 /// Parameter number in the optimizer → ShardedTensor or factory of the model.
 using ShardedParams = std::map<std::int64_t, Value>;
 
-/// Finds the model's sharded leaf of each parameter, in the order that the optimizer numbers them:
-/// the one whose data is the same memory. Parameters that are not in the model's tree are missing
-/// in the result; of a parameter given twice the first number counts. Tensors without elements have
-/// no memory and are not found.
+/// Finds the model's sharded leaf of each parameter, in the optimizer's numbering: the one whose
+/// data is the same memory. Parameters that are not in the model's tree are missing from the
+/// result; for a parameter given twice the first number counts. Tensors without elements have no
+/// memory and are not found.
 ShardedParams map_sharded_params(const Value& model_state, std::span<const Tensor> params);
 
-/// The state tensor `data` of a parameter, sharded like it under the key PREFIX.KEY; of a factory,
-/// a factory. Throws CheckpointError (invalid argument) if its shape is not the parameter's local
-/// shape.
+/// The state tensor `data` of a parameter, sharded like the parameter under the key PREFIX.KEY; for
+/// a factory, a factory. Throws CheckpointError (invalid argument) if its shape is not the
+/// parameter's local shape.
 Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data, std::string_view prefix);
 
 /// Turns a torch optimizer's state dict into a sharded one: `state[number][name]` becomes sharded

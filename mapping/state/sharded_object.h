@@ -10,7 +10,7 @@
 
 namespace dckpt {
 
-/// One cell of a grid of arbitrary values, saved as bytes under its unique key.
+/// One cell of a grid of arbitrary values, stored as bytes under its unique key.
 struct ShardedObject {
   std::string key;
   Value data{};  ///< none when only described; see `has_data`
@@ -21,9 +21,9 @@ struct ShardedObject {
 
   /// "key/shard_0.3_1.8"
   std::string unique_key() const;
-  /// The inverse, without data; the key may hold slashes. Where Megatron before 0.8 cut off the
-  /// last extent of the shape, it becomes -1: unknown. Throws CheckpointError (corrupt) if the text
-  /// is no unique key.
+  /// The inverse, without data; the key may contain slashes. If Megatron before 0.8 cut off the
+  /// last extent of the shape, it becomes -1 (unknown). Throws CheckpointError (corrupt) if the
+  /// text is not a unique key.
   static ShardedObject from_unique_key(std::string_view unique_key, ReplicaId replica_id = {});
   /// The same, but empty instead of an error.
   static std::optional<ShardedObject> parse_unique_key(std::string_view unique_key);
@@ -34,9 +34,9 @@ struct ShardedObject {
 
 std::string to_string(const ShardedObject& object);
 
-/// One tensor in memory that is several (or others) in the checkpoint. `build` is called before a
-/// save and before a load, `merge` after a load on the tree that `build` made, its sharded leaves
-/// replaced by loaded values.
+/// One tensor in memory that is stored as several (or different) tensors. `build` is called before
+/// a save and before a load; `merge` is called after a load, with the tree that `build` made and
+/// its sharded leaves replaced by loaded values.
 struct ShardedTensorFactory {
   using Build =
       std::function<Value(const std::string& key, const Tensor& data, const ReplicaId& replica_id,
@@ -50,8 +50,7 @@ struct ShardedTensorFactory {
   std::optional<FlattenedRange> flattened_range{};
 };
 
-/// A value that stays where it is: not saved, and after a load it stands at its place in the
-/// result.
+/// A value that is not saved and that keeps its place in the tree when it is loaded.
 struct LocalNonpersistentObject {
   Value value{};
 };

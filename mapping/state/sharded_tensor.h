@@ -12,8 +12,7 @@
 
 namespace dckpt {
 
-/// Which copy this is: a number or a tuple of numbers. All zero = main replica, the one that is
-/// saved.
+/// Which copy this is: a number or a tuple of numbers. All zero: the main replica, which is saved.
 class ReplicaId {
  public:
   ReplicaId(std::int64_t id = 0) : parts_(1, id) {}
@@ -53,28 +52,28 @@ struct ShardedTensorOptions {
   bool allow_shape_mismatch = false;
 };
 
-/// What one rank holds of a global tensor, in Megatron's terms. `data` may be missing (only
-/// described): then a load allocates it. Invariant, checked by validate(): see there.
+/// What one rank holds of a global tensor, in Megatron's terms. If `data` is missing (only
+/// described), a load allocates it. validate() checks the invariant.
 struct ShardedTensor {
   std::string key;
   std::optional<Tensor> data{};
   DType dtype = DType::kFloat32;
-  Shape local_shape;    ///< without prepended axes; of the whole local tensor also when flattened
+  Shape local_shape;    ///< without prepended axes; of the whole local tensor, even if flattened
   Shape global_shape;   ///< with prepended axes
   Shape global_offset;  ///< of local element 0 in the global tensor
-  std::optional<Shape> axis_fragmentations{};  ///< pieces per global axis of a regular grid; empty
-                                               ///< for an irregular one
+  std::optional<Shape>
+      axis_fragmentations{};  ///< pieces per global axis of a regular grid; empty if irregular
   ReplicaId replica_id{};
   /// Leading global axes which the local tensor lacks (extent 1 there).
   std::int64_t prepend_axis_num = 0;
   bool allow_shape_mismatch = false;
-  /// Then data is 1-D with exactly these elements.
+  /// If set, data is 1-D with exactly these elements.
   std::optional<FlattenedRange> flattened_range{};
 
   using Options = ShardedTensorOptions;
 
-  /// A regular piece: global extent = local extent × count along the axes named, the local extent
-  /// along the others; prepended axes have extent `count` (1 if not named).
+  /// A regular piece: the global extent is local extent × count along the given axes and the local
+  /// extent along the others; prepended axes have extent `count` (1 if not given).
   static ShardedTensor from_rank_offsets(std::string key, Tensor data,
                                          std::span<const RankOffset> rank_offsets, Options options);
   static ShardedTensor from_rank_offsets(std::string key, Tensor data,
@@ -90,10 +89,10 @@ struct ShardedTensor {
                                               std::initializer_list<RankOffset> rank_offsets,
                                               FlattenedRange range, Options options = {});
 
-  /// A piece anywhere, also uneven. It counts as one of a regular grid if its offset and the global
-  /// shape are multiples of its shape. That is a matter of this piece alone: ranks with other
-  /// pieces may find another grid, or none, and still make one tensor together. Only Megatron's
-  /// form of flattened tensors needs one grid.
+  /// A piece at any offset, possibly uneven. It is taken as part of a regular grid if its offset
+  /// and the global shape are multiples of its shape. This depends on this piece alone: ranks with
+  /// other pieces may find another grid, or none, and still form one tensor together. Only
+  /// Megatron's form of flattened tensors needs a common grid.
   static ShardedTensor from_box(std::string key, Tensor data, Shape global_shape,
                                 Shape global_offset, Options options = {});
 
@@ -113,13 +112,14 @@ struct ShardedTensor {
   Box global_box() const;
   /// Coordinates of the local tensor in the grid of pieces (regular grids only).
   Shape chunk_coordinates() const;
-  /// Elements that `data` has or would have.
+  /// Number of elements that `data` has or would have.
   std::int64_t numel() const noexcept;
   /// Shape that `data` has or would have: 1-D for flattened ranges.
   Shape data_shape() const;
 
-  /// Megatron's narrow: the global tensor cut down along with the local one, as if every rank kept
-  /// the same part. Flattened pieces narrow along axis 0 only and may vanish (empty result).
+  /// Megatron's narrow: cuts down the global tensor along with the local one, as if every rank kept
+  /// the same part. Flattened pieces can only be narrowed along axis 0 and may vanish (empty
+  /// result).
   std::vector<ShardedTensor> narrow(std::int64_t axis, std::int64_t start,
                                     std::int64_t length) const;
 

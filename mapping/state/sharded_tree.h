@@ -10,10 +10,10 @@
 
 namespace dckpt {
 
-/// What Megatron does with a sharded state dict before it saves or loads it. All of it works on
-/// dicts and lists only: a sharded leaf inside a tuple is not found.
+/// What Megatron does with a sharded state dict before it saves or loads it. These functions only
+/// look into dicts and lists; a sharded leaf inside a tuple is not found.
 
-/// The tree with every factory replaced by what it builds (factories in there stay).
+/// The tree with every factory replaced by what it builds (nested factories stay).
 Value apply_factories(Value state);
 
 /// `loaded` with every subtree that stands where `factories` has a factory replaced by what that
@@ -27,8 +27,8 @@ Value merge_factories(Value loaded, const Value& factories);
 /// that merges into anything but a tensor.
 Value merge_into_factories(Value loaded, const Value& state);
 
-/// The tree without descriptions, as Megatron's load returns it: of a ShardedTensor or factory the
-/// tensor, of a ShardedObject or LocalNonpersistentObject the value.
+/// The tree without descriptions, as Megatron's load returns it: tensors in place of ShardedTensors
+/// and factories, values in place of ShardedObjects and LocalNonpersistentObjects.
 Value plain_state(Value state);
 
 struct Split {
@@ -36,7 +36,7 @@ struct Split {
   Value common;   ///< everything else
 };
 
-/// Parts a state dict for saving. Factories are applied; local non-persistent objects and empty
+/// Splits a state dict for saving. Factories are applied; local non-persistent objects and empty
 /// flattened ranges are in neither part.
 Split split_for_save(Value state);
 
@@ -47,25 +47,25 @@ struct LoadRequest {
   Value factories;  ///< for merge_factories, without their data; lists are dicts of positions
 };
 
-/// Parts a state dict for loading; what is neither sharded nor local comes from the checkpoint.
-/// Megatron's loaded state, in which empty flattened ranges have no place, is
+/// Splits a state dict for loading; everything that is neither sharded nor local comes from the
+/// checkpoint. Megatron's loaded state, in which empty flattened ranges have no place, is
 /// merge_factories(merge(merge(common, local), loaded), factories).
 LoadRequest split_for_load(const Value& state);
 
-/// Flattened ranges without elements, as some ranks of an unevenly cut optimizer have them: nothing
-/// to store, nothing to load.
+/// Flattened ranges without elements, which some ranks of an unevenly cut optimizer have: nothing
+/// to store or load.
 bool is_empty_range(const Value& leaf);
 Value without_empty_ranges(const Value& state);
 
 /// Prepends `prefix` to the keys of all sharded leaves.
 void add_prefix_for_sharding(Value& state, std::string_view prefix);
 
-/// Replaces the prefix of the keys of all sharded leaves. Throws CheckpointError (invalid argument)
-/// if one begins otherwise; then nothing is changed.
+/// Replaces the prefix of the keys of all sharded leaves. Throws CheckpointError (invalid
+/// argument), without changing anything, if a key does not start with it.
 void replace_prefix_for_sharding(Value& state, std::string_view old_prefix,
                                  std::string_view new_prefix);
 
-/// Replaces in every key of a sharded leaf the first old prefix of the list that it begins with.
+/// In the key of every sharded leaf, replaces the first old prefix of the list that it starts with.
 void apply_prefix_mapping(Value& state,
                           std::span<const std::pair<std::string, std::string>> prefixes);
 

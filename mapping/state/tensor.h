@@ -18,24 +18,23 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// Where a tensor's elements lie when they have not been read: `offset` is that of element 0 in
+/// Where the elements of a tensor are that have not been read: `offset` is that of element 0 in
 /// `file`.
 struct FileRange {
   std::string file;
   std::uint64_t offset = 0;
 };
 
-/// A handle on a strided tensor: cheap to copy, copies share the elements, and the owner keeps them
-/// alive. Knows nothing of who allocated them (libtorch, a vector, a mapped file). Invariant:
+/// A handle to a strided tensor: cheap to copy, copies share the elements, and the owner keeps them
+/// alive. It does not matter who allocated them (libtorch, a vector, a mapped file). Invariant:
 /// strides().size() == shape().size(); numel() · item_size fits in int64; either data() points at
-/// element 0 or the tensor is only described (data() is null), then file_range() may say where the
+/// element 0 or the tensor is only described (data() is null); file_range() may then say where the
 /// elements are.
 class Tensor {
  public:
   Tensor() = default;  ///< a float32 tensor of shape (0,) without memory
 
-  /// Wraps memory that `owner` keeps alive; a null owner means that the caller does. Strides in
-  /// elements.
+  /// Wraps memory that `owner` keeps alive; if it is null, the caller does. Strides in elements.
   Tensor(DType dtype, Shape shape, Shape strides, void* data, std::shared_ptr<const void> owner,
          Device device = {});
 
@@ -75,7 +74,7 @@ class Tensor {
   /// This tensor if it is contiguous, else a contiguous copy. CPU only.
   Tensor contiguous() const;
 
-  /// Torch's flag; kept so that a pickled tensor is written back as it was.
+  /// Torch's flag; kept so that a pickled tensor is written back unchanged.
   bool requires_grad = false;
 
  private:

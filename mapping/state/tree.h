@@ -16,16 +16,16 @@ namespace dckpt {
 inline constexpr std::size_t kMaxTreeDepth = 1000;
 
 /// Calls `visit` with the path and value of every leaf, in order. Dict keys that are neither text
-/// nor integers stand in the path as text.
+/// nor integers appear in the path as text.
 void visit_leaves(const Value& tree,
                   const std::function<void(const KeyPath& path, const Value& leaf)>& visit);
 
-/// The tree with every leaf replaced by what `map` makes of it. Dicts and lists that nobody else
-/// holds are changed in place.
+/// The tree with every leaf replaced by the result of `map`. Dicts and lists that are not shared
+/// are changed in place.
 Value map_leaves(Value tree, const std::function<Value(Value leaf)>& map);
 
-/// What a list becomes when only some of its items are wanted: a shorter list, or a dict from the
-/// old positions.
+/// What a list becomes if only some of its items are selected: a shorter list, or a dict keyed by
+/// the old positions.
 enum class ListForm : std::uint8_t { kList, kDict };
 
 struct Extracted {
@@ -33,32 +33,32 @@ struct Extracted {
   Value rest;
 };
 
-/// Parts the leaves of a dict or list; both results keep its shape. Containers of which nothing
-/// remains are left out; those that were empty go with the rest (inside a list, `predicate` is
-/// asked about them). Throws CheckpointError (invalid argument) if the tree is a leaf.
+/// Splits the leaves of a dict or list; both results keep its shape. Containers that become empty
+/// are left out; those that were empty belong to the rest (inside a list, `predicate` decides).
+/// Throws CheckpointError (invalid argument) if the tree is a leaf.
 Extracted extract_matching(const Value& tree,
                            const std::function<bool(const Value& leaf)>& predicate,
                            ListForm form = ListForm::kList);
 
 struct MergeRule {
-  /// Asked first at every place where both trees have something; what it returns stands there then.
+  /// Called first wherever both trees have a value; what it returns is used.
   std::function<std::optional<Value>(const Value& into, const Value& from)> take{};
   bool add_keys = true;    ///< dicts of `from` may have keys that `into` lacks
   bool positions = false;  ///< a dict of positions may be merged into a list
 };
 
-/// One tree of two: dicts united, lists merged item by item. Throws CheckpointError (mismatch), in
-/// Megatron's words, where both have a value and not both dicts or lists, or where lists differ in
-/// length.
+/// Merges two trees: dicts are united, lists merged item by item. Throws CheckpointError
+/// (mismatch), in Megatron's words, where both have a value and these are not both dicts or both
+/// lists, or where lists differ in length.
 Value merge(Value into, const Value& from, const MergeRule& rule = {});
 
 /// The value at a path: text leads into a dict, a number into a list. Null if there is none.
 const Value* find_element(const Value& tree, const KeyPath& path);
 
-/// Puts a value at a path and makes the dicts and lists on the way (none becomes a container, too).
-/// Positions may come in any order: lists are filled with none up to the position that is set, with
-/// no more than `max_filled` in all. Returns how many were filled in. Throws CheckpointError
-/// (corrupt) where the path contradicts the tree.
+/// Sets the value at a path and creates the dicts and lists on the way (none becomes a container
+/// too). Positions may come in any order: lists are filled with none up to that position, at most
+/// `max_filled` in total. Returns how many were filled in. Throws CheckpointError (corrupt) where
+/// the path contradicts the tree.
 std::size_t set_element(Value& tree, const KeyPath& path, Value value,
                         std::size_t max_filled = 65'536);
 

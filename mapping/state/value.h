@@ -31,7 +31,7 @@ struct TorchStorage;
 using StateDict = Value;
 using ValueList = std::vector<Value>;
 
-/// A named Python object that is referred to, not made: a class, a function, a torch dtype
+/// A named Python object that is referenced, not constructed: a class, a function, a torch dtype
 /// ("torch", "float32").
 struct Global {
   std::string module;
@@ -49,10 +49,10 @@ struct BigInt {
   friend bool operator==(const BigInt&, const BigInt&) = default;
 };
 
-/// A tree of Python's value kinds, so that nothing a checkpoint holds is lost, plus the sharded
-/// leaves of Megatron. Copies are cheap (containers are shared until one side writes), and behave
-/// like values. Sharing is kept when a pickle is read and written again. Reading one Value from
-/// several threads is safe, writing is not.
+/// A tree of Python's value kinds, so that nothing in a checkpoint is lost, plus Megatron's sharded
+/// leaves. Copies are cheap (containers are shared until one side writes) and behave like values.
+/// Sharing survives reading and writing a pickle. Reading one Value from several threads is safe,
+/// writing is not.
 class Value {
  public:
   enum class Kind : std::uint8_t {
@@ -149,7 +149,7 @@ class Value {
   const LocalNonpersistentObject& as_local_nonpersistent() const;
 
   /// Dict access. `operator[]` turns none into a dict and inserts none for a new key; `at` throws
-  /// naming the key; `find` and `contains` do not throw for values that are no dict.
+  /// naming the key; `find` and `contains` do not throw for values that are not dicts.
   Value& operator[](const Value& key);
   Value& operator[](const char* key) { return (*this)[Value(key)]; }
   const Value& at(const Value& key) const;
@@ -163,8 +163,8 @@ class Value {
   /// nested deeper than any pickle may be.
   friend bool operator==(const Value& a, const Value& b);
 
-  /// The address that two copies share while none has been written to; null for values without
-  /// shared data.
+  /// The address that two copies share until one is written to; null for values without shared
+  /// data.
   const void* identity() const noexcept;
 
  private:
@@ -208,7 +208,7 @@ const char* to_string(Value::Kind kind) noexcept;
 /// Hash consistent with operator==; reads a bounded number of parts of the value.
 std::size_t hash_value(const Value& value) noexcept;
 
-/// Python's dict: order of insertion kept, keys of any hashable kind, look-up in constant time.
+/// Python's dict: keeps insertion order, keys of any hashable kind, constant-time lookup.
 class Dict {
  public:
   using Item = std::pair<Value, Value>;
@@ -236,17 +236,16 @@ class Dict {
       index_;  // hash → position; filled once there are more than a few items
 };
 
-/// A torch storage outside a tensor: the name of its class ("FloatStorage") and its elements as a
-/// 1-D tensor.
+/// A torch storage outside a tensor: its class name ("FloatStorage") and its elements as a 1-D
+/// tensor.
 struct TorchStorage {
   std::string type;
   std::string location = "cpu";
   Tensor elements;
 };
 
-/// A Python object that was described by a pickle and is kept as described: never imported, never
-/// called, written back unchanged. Covers OrderedDict, Namespace, numpy arrays, io.BytesIO, enums
-/// and every unknown class.
+/// A Python object as a pickle describes it: never imported, never called, written back unchanged.
+/// Covers OrderedDict, Namespace, numpy arrays, io.BytesIO, enums and every unknown class.
 struct Opaque {
   enum class Form : std::uint8_t {
     kCall,  ///< callable(*args): REDUCE, INST, OBJ

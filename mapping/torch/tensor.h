@@ -9,19 +9,19 @@
 
 namespace dckpt {
 
-/// A handle on the elements of `tensor`: no copy, the same strides and device, and the handle keeps
+/// A handle to the elements of `tensor`: no copy, the same strides and device, and the handle keeps
 /// the torch tensor alive. A meta tensor becomes a described tensor (without elements). Throws
 /// CheckpointError: (invalid argument) for an undefined tensor and for lazy conjugates and
-/// negations, whose memory holds other values than the tensor shows; (unsupported) for sparse
+/// negations, whose memory differs from the values that the tensor shows; (unsupported) for sparse
 /// layouts, for devices other than CPU and CUDA, and for dtypes that no checkpoint holds.
 Tensor from_torch(const at::Tensor& tensor);
 
 /// A torch tensor over the same elements: no copy, and it keeps the handle's owner alive. A handle
 /// without elements becomes a meta tensor. Throws CheckpointError (unsupported) for quantised
-/// dtypes, whose scales lie elsewhere.
+/// dtypes, whose scales are stored elsewhere.
 at::Tensor to_torch(const Tensor& tensor);
 
-/// The same element type on the other side; empty if there is none.
+/// The corresponding element type; empty if there is none.
 std::optional<DType> dtype_from_torch(at::ScalarType type) noexcept;
 at::ScalarType dtype_to_torch(DType dtype) noexcept;
 

@@ -15,11 +15,11 @@ namespace dckpt {
 /// shards").
 void agree(Communicator& comm, const std::string& what, const std::function<void()>& work);
 
-/// Rank 0 decides for all: `work` runs there, and what it throws every rank throws, as it is. For
-/// work on what all ranks have sent, whose mistakes are not rank 0's.
+/// Rank 0 decides for all: `work` runs there, and every rank throws what it throws, unchanged. For
+/// work on data from all ranks, whose errors are not rank 0's fault.
 void decide(Communicator& comm, const std::function<void()>& work);
 
-/// As agree(), for work that is over: `failure` is what this rank's has thrown.
+/// Like agree(), for work that has finished: `failure` is what this rank's work threw.
 void agree(Communicator& comm, const std::string& what,
            const std::optional<CheckpointError>& failure);
 std::optional<CheckpointError> failure_of(const std::function<void()>& work);

@@ -13,11 +13,11 @@ namespace dckpt {
 
 enum class ReduceOp { kSum, kMin, kMax };
 
-/// How the ranks of a job talk to each other while they save or load: byte buffers of any size,
-/// also different ones per rank. Every rank calls the same operations in the same order. One rank's
-/// Communicator belongs to one thread at a time. No call blocks longer than `timeout()`: a peer
-/// that does not come makes it throw CheckpointError (unavailable) naming the ranks that are
-/// missing and what was waited for; the communicator is unusable after that.
+/// How the ranks of a job communicate while they save or load: with byte buffers of any size, which
+/// may differ between ranks. Every rank calls the same operations in the same order. One rank's
+/// Communicator belongs to one thread at a time. No call blocks longer than `timeout()`: if a peer
+/// does not join, it throws CheckpointError (unavailable) naming the missing ranks and what it
+/// waited for; the communicator is unusable after that.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -30,12 +30,12 @@ class Communicator {
   /// Every rank's buffer in rank order on `root`, nothing elsewhere.
   virtual std::vector<Bytes> gather(ByteView mine, int root) = 0;
   virtual std::vector<Bytes> all_gather(ByteView mine) = 0;
-  /// `root` gives one buffer per rank (others nothing); each rank gets its own.
+  /// `root` passes one buffer per rank (others none); each rank gets its own.
   virtual Bytes scatter(std::span<const Bytes> parts, int root) = 0;
-  /// What `root` passed; the argument of others is ignored.
+  /// Returns what `root` passed; the argument of others is ignored.
   virtual Bytes broadcast(ByteView bytes, int root) = 0;
   /// parts[r] goes to rank r; returns what every rank sent here, in rank order. Move large buffers
-  /// in: their memory is handed on or used again where it can be.
+  /// in, so that their memory can be passed on or reused.
   virtual std::vector<Bytes> all_to_all(std::vector<Bytes> parts) = 0;
   /// Element by element; all ranks pass the same number of values and get the same result.
   virtual std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values,
@@ -45,7 +45,7 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int colour) = 0;
 };
 
-/// One rank alone: every operation returns at once.
+/// A single rank: every operation returns at once.
 std::unique_ptr<Communicator> single_rank();
 
 }  // namespace dckpt

@@ -15,10 +15,10 @@
 
 namespace dckpt {
 
-/// Long local work of all ranks. As agree(), but the communicator's time-out does not bound the
-/// slowest: the work runs in a thread of its own, and meanwhile the calling ones tell each other,
-/// several times within the time-out, that they live and how far they are. So a rank that sends
-/// nothing is gone, however long the work takes. What bounds the work is `Options::timeout`.
+/// Long local work of all ranks. Like agree(), but the communicator's time-out does not limit the
+/// slowest rank: the work runs in a separate thread, while the calling threads report several times
+/// per time-out that they are alive and how far they are. A rank that sends nothing is therefore
+/// gone, however long the work takes. `Options::timeout` bounds the work.
 ///
 /// One object for several pieces of work, one after the other: they share the clock, the bytes and
 /// the decision to stop. The ranks stop together, when one has been cancelled, has run out of time

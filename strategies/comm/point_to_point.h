@@ -10,7 +10,7 @@
 
 namespace dckpt {
 
-/// When an operation must be over, and how long it was given: for the message that says so.
+/// When an operation must have finished, and how long it was given, for the error message.
 struct Deadline {
   std::chrono::steady_clock::time_point at{};
   std::chrono::milliseconds timeout{};
@@ -20,9 +20,8 @@ struct Deadline {
   bool passed() const noexcept { return std::chrono::steady_clock::now() >= at; }
 };
 
-/// Moves messages between ranks; all that a network must do to carry a Communicator. Ranks are
-/// numbered as in the whole job, also where only a part of them talks. Belongs to one thread at a
-/// time.
+/// Moves messages between ranks: all that a network must provide for a Communicator. Ranks are
+/// numbered as in the whole job, even in a group of some of them. Used by one thread at a time.
 class Transport {
  public:
   struct Outgoing {
@@ -36,26 +35,25 @@ class Transport {
 
   virtual ~Transport() = default;
 
-  /// Sends and receives all of these at once and returns when they are done. Nothing is empty, and
-  /// the other side passes the same length. Messages between two ranks arrive in the order of their
-  /// calls. One call has any number of messages of one direction, or one of each. Throws
+  /// Sends and receives all of these at once and returns when they are done. No message is empty,
+  /// and the other side passes the same length. Messages between two ranks arrive in the order of
+  /// their calls. One call has any number of messages in one direction, or one in each. Throws
   /// CheckpointError (unavailable) that names the ranks waited for, at the latest at the deadline;
-  /// nothing refers to the buffers any more then, and the transport is unusable.
+  /// after that nothing refers to the buffers, and the transport is unusable.
   virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                         const Deadline& deadline) = 0;
 
-  /// A transport for some of the ranks (ascending, at least two, this one among them). Its messages
-  /// do not mix with those of this one, nor with those of others made from it, also when different
-  /// threads use them. All members call this; `group` connects them over this transport until it
-  /// returns.
+  /// A transport for some of the ranks (ascending, at least two, including this one). Its messages
+  /// do not mix with those of this one or of others made from it, even if different threads use
+  /// them. All members call this; `group` connects them over this transport until it returns.
   virtual std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) = 0;
 };
 
-/// Collectives from messages between two ranks each: exact for buffers of different lengths, the
-/// same for a part of the ranks as for all. Gathering is direct, broadcasting goes along a binomial
-/// tree. Ranks that are out of step are told, since every buffer is announced by a header with its
-/// operation. `timeout`: for each operation; positive. `rank` and `size` are those of the whole
-/// job. Throws CheckpointError (invalid argument).
+/// Builds collectives from point-to-point messages, for buffers of different lengths and for any
+/// group of ranks. Gathering is direct, broadcasting uses a binomial tree. Ranks that are out of
+/// step are detected, because a header with the operation precedes every buffer. `timeout`: for
+/// each operation; positive. `rank` and `size` are those of the whole job. Throws CheckpointError
+/// (invalid argument).
 std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank,
                                              int size, std::chrono::milliseconds timeout);
 

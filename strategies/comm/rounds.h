@@ -18,15 +18,15 @@ struct Piece {
 
 constexpr std::size_t kPieceAlignment = 256;
 
-/// Messages of these lengths cut into pieces of at most `longest` bytes, and these into rounds
-/// whose pieces fit into `room` bytes (at least `longest`, both multiples of the alignment). A
-/// round has at most one piece of a message, and the k-th piece of one goes after the pieces before
-/// the k-th of all: so sender and receiver, who have different other messages, agree on the pieces
-/// and on their order.
+/// Cuts messages of these lengths into pieces of at most `longest` bytes, and assigns these to
+/// rounds whose pieces fit into `room` bytes (at least `longest`, both multiples of the alignment).
+/// A round has at most one piece of a message, and the k-th piece of a message comes after the
+/// earlier pieces of all messages. Sender and receiver, whose other messages differ, thus agree on
+/// the pieces and their order.
 std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths,
                                             std::size_t longest, std::size_t room);
 
-/// What of an exchange travels at once, through a staging buffer for each direction.
+/// The part of an exchange that travels at once, through a staging buffer for each direction.
 struct Round {
   std::vector<Piece> outgoing;
   std::vector<Piece> incoming;

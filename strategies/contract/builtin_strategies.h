@@ -6,7 +6,7 @@
 
 namespace dckpt {
 
-/// What the registry holds from the start.
+/// The entries that the registry starts with.
 std::vector<SaveStrategyEntry> builtin_save_strategies();
 std::vector<LoadStrategyEntry> builtin_load_strategies();
 

@@ -2,17 +2,17 @@
 
 namespace dckpt {
 
-/// What a strategy can do beside storing sharded tensors. A save that needs what its strategy lacks
+/// What a strategy can do besides storing sharded tensors. A save that needs a missing capability
 /// is refused before anything is written.
 struct Capabilities {
   bool objects = true;          ///< ShardedObjects
   bool common_state = true;     ///< values that are not sharded
   bool flattened_form = false;  ///< FlattenedForm::kMegatron: metadata with flattened_shape
-  bool compat = false;          ///< other readers than its own: SaveOptions::compat
+  bool compat = false;          ///< forms for other readers: SaveOptions::compat
   /// All files are directly in the checkpoint, so that a manifest can list them:
   /// SaveOptions::integrity. It is written after the strategy is done.
   bool integrity = false;
-  bool separation_hint = false;  ///< files of their own for some keys: SaveOptions::separation_hint
+  bool separation_hint = false;  ///< separate files for some keys: SaveOptions::separation_hint
 
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };

@@ -15,33 +15,33 @@
 
 namespace dckpt {
 
-/// Where the elements of a stored chunk lie in its file.
+/// Where the elements of a stored chunk are in its file.
 struct ChunkPayload {
   std::uint64_t offset = 0;  ///< byte offset of element 0 in the file
   DType dtype = DType::kFloat32;
   Shape strides;           ///< in elements, one per axis of the chunk
   bool contiguous = true;  ///< strides are row-major for the chunk's sizes
-  /// The bytes around the elements that have a checksum, inside the chunk's place.
+  /// The checksummed bytes around the elements, inside the chunk's place.
   std::optional<RecordedCrc> record{};
 };
 
-/// What is known of a checkpoint as a whole.
+/// What is known about a checkpoint as a whole.
 struct CheckpointInfo {
   std::string format;            ///< "torch_dist", "dcp", "zarr", "torch", "safetensors", …
-  std::optional<int> version{};  ///< of the backend, where the format has one
+  std::optional<int> version{};  ///< of the backend, if the format has one
   std::string producer;  ///< for people: "Megatron-Core 0.11–0.14", "PyTorch DCP"; empty if unknown
-  /// Torch file that holds the common state, if it is a file of its own.
+  /// Torch file of the common state, if it is a separate file.
   std::optional<std::string> common_file{};
-  /// The torch record that holds it, if it lies in a data file.
+  /// The torch record that holds it, if it is in a data file.
   std::optional<StorageInfo> common_place{};
   Conventions conventions{};
-  std::vector<std::string> index_files{};  ///< that were read to know what is stored, beside data
+  std::vector<std::string> index_files{};  ///< files read to find out what is stored, besides data
                                            ///< files and `common_file`
 };
 
 /// An open checkpoint of any format. Everything is const and safe to use from several threads. The
-/// metadata is complete and sound in itself (see TensorStorageMetadata); data files have not been
-/// touched: that they exist and are long enough shows when they are read, or by verify.
+/// metadata is complete and consistent (see TensorStorageMetadata). Data files have not been
+/// touched; whether they exist and are long enough is found out when they are read, or by verify.
 class CheckpointReader {
  public:
   virtual ~CheckpointReader() = default;
@@ -55,25 +55,24 @@ class CheckpointReader {
 
   /// Finds the elements of chunk `chunk` of tensor `tensor` (positions in the metadata). `file` is
   /// the chunk's file, or a window on it. Throws CheckpointError (corrupt) if what is stored there
-  /// is not what the metadata say.
+  /// does not match the metadata.
   virtual ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                               const ReadableFile& file) const = 0;
 
-  /// The stored bytes of an object, compared with their checksums where they have some, and the
-  /// value in them. Megatron stores a list with the object in it: `decode_object` takes it out.
+  /// The stored bytes of an object, compared with their checksums if they have any, and the value
+  /// in them. Megatron stores a list that holds the object; `decode_object` unwraps it.
   virtual Bytes object_bytes(std::size_t object) const = 0;
   virtual Value decode_object(std::size_t object, ByteView stored) const = 0;
   Value object(std::size_t object) const { return decode_object(object, object_bytes(object)); }
 
   /// Checks everything that has a checksum in the tensor's chunk or object (zip CRCs). Returns
-  /// false where none is recorded.
+  /// false if none is recorded.
   virtual bool check_chunk(std::size_t tensor, std::size_t chunk,
                            const ReadableFile& file) const = 0;
   virtual bool check_object(std::size_t object) const = 0;
 };
 
-/// The value, which was stored as common state; throws CheckpointError (corrupt) unless it is a
-/// dict.
+/// The value that was stored as common state; throws CheckpointError (corrupt) unless it is a dict.
 inline Value require_dict(Value common) {
   if (common.is_dict()) return common;
   throw CheckpointError(ErrorCode::kCorrupt,

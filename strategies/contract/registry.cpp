@@ -86,7 +86,7 @@ void check_entry(const std::string& name, bool complete) {
                                                            ": name and factory are both required");
 }
 
-/// The factory, but an error in place of a null pointer, which nobody who calls it expects.
+/// The factory, with an error in place of a null pointer, which no caller expects.
 template <typename Factory>
 Factory never_null(Factory factory, const std::string& name) {
   return [factory = std::move(factory), name](auto&&... arguments) {

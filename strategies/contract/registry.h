@@ -13,58 +13,58 @@
 #include "strategies/contract/reader.h"
 #include "strategies/contract/save_strategy.h"
 
-// Strategies by action, name and version. The built-in ones are there from the start; a program
-// registers its own before it saves or loads, and before other threads do: nothing is locked. One
-// of the same action, name and version is replaced.
+// Strategies by action, name and version. The built-in ones are registered from the start. Programs
+// register their own before they, or any other thread, save or load: nothing is locked. An entry
+// with the same action, name and version is replaced.
 
 namespace dckpt {
 
-/// A backend that checkpoints can be saved in.
+/// A backend that can save checkpoints.
 struct SaveStrategyEntry {
   std::string name;  ///< what policies call it: save.strategy
   int version = 1;
   std::string about;  ///< one line
   Capabilities capabilities{};
   Conventions conventions{};
-  /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options:
-  /// read_options() turns them into a struct and reports what does not fit.
+  /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options;
+  /// read_options() turns them into a struct and reports mistakes.
   std::function<std::unique_ptr<SaveStrategy>(const SaveOptions& options)> make{};
   /// What write_data() would return for a rank's plan; `nbytes` of an object is about what it will
   /// have. Empty: nobody can tell before it is written.
   std::function<WrittenItems(const SaveOptions& options, int rank, const SavePlan& plan)> measure{};
 };
 
-/// What an opening strategy may be told.
+/// Hints for opening a checkpoint.
 struct OpenHints {
   bool recover_flattened_shapes = true;
-  /// The file named by the user, when it was a file; formats of single files read only this one.
+  /// The file that the user named, if it was a file; single-file formats read only this one.
   std::optional<std::string> file{};
 };
 
-/// A backend that checkpoints can be loaded from.
+/// A backend that can load checkpoints.
 struct LoadStrategyEntry {
   std::string name;             ///< "torch_dist"; also the backend's name in metadata.json
   std::vector<int> versions{};  ///< backend versions in metadata.json that it reads; empty: the
                                 ///< format has no metadata.json
   std::string about;            ///< one line
   Capabilities capabilities{};
-  /// Whether a directory without metadata.json looks like this format, from its entries; empty for
-  /// formats that always have one.
+  /// Whether a directory without metadata.json looks like this format, judged by its entries; empty
+  /// for formats that always have one.
   std::function<bool(std::span<const FileInfo> entries)> recognises{};
   std::function<std::unique_ptr<CheckpointReader>(std::shared_ptr<Storage>, const OpenHints&)>
       open{};
 };
 
-/// Throw CheckpointError (invalid argument) for an entry without a name or factory. A factory that
-/// makes a null pointer is (internal) where it is called.
+/// Throw CheckpointError (invalid argument) if name or factory is missing. A factory that makes a
+/// null pointer is (internal) where it is called.
 void register_strategy(SaveStrategyEntry entry);
 void register_strategy(LoadStrategyEntry entry);
 
-/// All there are; load strategies in the order in which directories are tried.
+/// All entries; load strategies in the order of detection.
 std::span<const SaveStrategyEntry> save_strategies();
 std::span<const LoadStrategyEntry> load_strategies();
 
-/// Throw CheckpointError (unsupported) that lists what exists and suggests the nearest name.
+/// Throw CheckpointError (unsupported) that lists the existing ones and suggests the nearest name.
 /// Without a version: the newest.
 const SaveStrategyEntry& find_save_strategy(const std::string& name,
                                             std::optional<int> version = std::nullopt);
@@ -76,8 +76,8 @@ const LoadStrategyEntry& find_load_strategy(const std::string& name,
 /// left to make_save_strategy().
 SaveOptions canonical(SaveOptions options);
 
-/// The strategy that `options` name. Throws CheckpointError (unsupported) if there is none, or if
-/// it cannot do what the options ask for.
+/// The strategy that `options` names. Throws CheckpointError (unsupported) if there is none, or if
+/// it lacks a capability that the options need.
 std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& options);
 
 }  // namespace dckpt

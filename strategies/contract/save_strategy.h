@@ -11,14 +11,12 @@
 
 namespace dckpt {
 
-/// Where the bytes of planned items come from. Called from several threads at once, for different
-/// items.
+/// Source of the bytes of planned items. Called from several threads at once, for different items.
 class ItemSource {
  public:
   virtual ~ItemSource() = default;
-  /// Each item is asked for at most once.
-  /// The bytes of an object as they are stored: a list with the value in it, in the format of
-  /// torch.save.
+  /// Each item is requested at most once. The bytes of an object as they are stored: a list that
+  /// holds the value, in the format of torch.save.
   virtual Bytes object(const WriteItem& item) = 0;
   /// Delivers the row-major elements of a tensor item in order, in pieces of any size,
   /// `item.nbytes` in all.
@@ -30,26 +28,25 @@ struct WrittenItems {
   std::vector<StorageInfo> places;  ///< in the order of the plan; file numbers refer to `files`
 };
 
-/// How a checkpoint is stored: what a backend implements to save. Planning, talking between ranks
-/// and publishing are not its business: it is called between them, first on every rank, then on
-/// one. Nothing that it writes is visible before all of it has succeeded, and all is removed if
-/// anything fails.
+/// How a checkpoint is stored; implemented by backends that save. It does not plan, communicate or
+/// publish. It is called in between, first on every rank, then on one. Nothing that it writes is
+/// visible until everything has succeeded, and everything is removed if anything fails.
 ///
-/// A strategy is made for one save, from its options, on every rank; its methods may run in a
-/// background thread, and those of different ranks at the same time. It keeps nothing from save to
-/// save. It makes what it writes durable unless io.fsync is off, and throws CheckpointError.
+/// A strategy is made for one save, from its options, on every rank. Its methods may run in a
+/// background thread, and on different ranks at the same time. It keeps no state between saves,
+/// syncs what it writes unless io.fsync is off, and throws CheckpointError.
 class SaveStrategy {
  public:
   virtual ~SaveStrategy() = default;
 
-  /// Writes the items that `rank` was given as new files of `directory`, whose names no other rank
-  /// uses, and returns where each item lies.
+  /// Writes the items assigned to `rank` as new files of `directory`, with names that no other rank
+  /// uses, and returns the place of each item.
   virtual WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
                                   const SavePlan& plan, ItemSource& source) const = 0;
 
-  /// Called on one rank after the data of all are written: adds what a reader needs to find them.
-  /// `common`: null if the checkpoint has none. What tells a complete
-  /// checkpoint from an incomplete one is written last.
+  /// Called on one rank after all ranks have written their data: writes what a reader needs to find
+  /// it. `common`: null if the checkpoint has none. The marker of a complete checkpoint is written
+  /// last.
   virtual void write_metadata(Storage& storage, const std::string& directory,
                               const Metadata& metadata, const CommonState* common) const = 0;
 };

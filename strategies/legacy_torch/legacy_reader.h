@@ -23,10 +23,10 @@ namespace dckpt {
 /// is the rest (see take_apart): the file's own for a single file, else a dict of them by the
 /// files' relative names. There are no objects.
 ///
-/// `file`: only this one, wherever it lies below the storage's root. The pickles are read here, the
-/// tensors' bytes are not. Throws CheckpointError: (incomplete) without a rank folder or without
-/// files in one; (corrupt), (unsupported) as load_torch_file does, and if two tensors have the same
-/// path; as check_rank_grid does for folders that are missing, misplaced or copies.
+/// `file`: only this one, anywhere below the storage's root. Reads the pickles, but not the
+/// tensors' bytes. Throws CheckpointError: (incomplete) without a rank folder or without files in
+/// one; (corrupt), (unsupported) as load_torch_file does, and if two tensors have the same path; as
+/// check_rank_grid does for folders that are missing, misplaced or copies.
 std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage,
                                                     const std::optional<std::string>& file = {});
 

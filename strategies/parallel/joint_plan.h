@@ -17,12 +17,12 @@
 
 namespace dckpt {
 
-/// Who reads what, and who hands what to whom, when ranks load tensors together: what one rank has
-/// to know of it. It refers to the rank's own items by their positions, and to nothing of a
-/// checkpoint but its layout.
+/// One rank's view of who reads what and who sends what to whom when ranks load tensors together.
+/// It refers to the rank's own items by their positions, and depends only on the layout of a
+/// checkpoint.
 struct JointPlan {
   Exchange how = Exchange::kAllToAll;  ///< not `auto`
-  bool exchanges = true;               ///< otherwise every rank reads all it wants
+  bool exchanges = true;               ///< otherwise every rank reads everything it needs
   LoadDistribution distribution;
   ExchangeSchedule schedule;  ///< its shipments are positions in distribution.shared
   /// Slabs that this rank reads, and the round in which they are packed.
@@ -30,8 +30,8 @@ struct JointPlan {
 };
 
 /// Every rank passes its own items and destinations. Collective; throws the same CheckpointError on
-/// all ranks, among others for destinations that cannot be filled. `located` learns where the
-/// chunks lie that are read in pieces, unless the plan is a remembered one. `planner` may be null.
+/// all ranks, for example if a destination cannot be filled. `located` learns where the chunks lie
+/// that are read in pieces, unless the plan is a remembered one. `planner` may be null.
 std::shared_ptr<const JointPlan> plan_together(LocatedReader& located,
                                                std::span<const ReadItem> items,
                                                std::span<const Tensor> destinations,

@@ -13,17 +13,17 @@ namespace dckpt {
 
 struct JointPlan;
 
-/// A rank's memory between loads in which ranks share the reading (LoadOptions::parallel), as
-/// SavePlanner is between saves. Each rank keeps one and passes it to every load. When all ranks
-/// want the same parts of tensors as last time, of a checkpoint in which these are cut into the
-/// same chunks, they exchange a few bytes instead of lists, and who reads what is as it was;
-/// otherwise all is planned anew. A rank compares what it wants byte by byte.
+/// What a rank remembers between loads in which ranks share the reading (LoadOptions::parallel), as
+/// SavePlanner does between saves. Each rank keeps one and passes it to every load. If all ranks
+/// request the same parts of tensors as last time, and these are cut into the same chunks, they
+/// exchange a few bytes instead of lists and reuse the plan; otherwise everything is planned again.
+/// A rank compares its request byte by byte.
 ///
-/// One thread at a time. It costs the memory of the lists of the last load, and is never wrong for
-/// being kept: a load of something else replaces it.
+/// One thread at a time. It takes the memory of the last load's lists. Keeping it is always
+/// correct: a load of something else replaces it.
 class LoadPlanner {
  public:
-  /// Whether the last load was like the one before.
+  /// Whether the last load reused the plan of the one before.
   bool cache_hit() const noexcept { return hit_; }
   void forget() { *this = {}; }
 

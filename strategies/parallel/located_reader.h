@@ -11,21 +11,21 @@
 
 namespace dckpt {
 
-/// A reader that has been told by other ranks where some chunks have their elements, and does not
-/// look for them again. What it has not been told it asks `base` for, which must live longer.
+/// A reader that has learnt from other ranks where the elements of some chunks are, and does not
+/// look for them again. Falls back to `base`, which must outlive it.
 class LocatedReader final : public CheckpointReader {
  public:
   explicit LocatedReader(const CheckpointReader& base) : base_(base) {}
 
   using Split = LoadDistribution::Split;
 
-  /// Looks for the chunks whose reader `rank` is, and returns where they are, for all ranks. Throws
+  /// Locates the chunks that `rank` reads and returns their positions, for all ranks. Throws
   /// CheckpointError as CheckpointReader::locate does.
   static Bytes look_for(const CheckpointReader& base, std::span<const Split> chunks,
                         std::uint32_t rank);
 
   /// `answers[r]` is what rank r has found. Returns the chunks that can only be read as a whole,
-  /// since their elements do not lie row-major. Throws CheckpointError (corrupt) for answers that
+  /// because their elements are not row-major. Throws CheckpointError (corrupt) for answers that
   /// are malformed or lie outside the chunks' places.
   std::vector<ChunkNumber> learn(std::span<const Split> chunks, std::span<const Bytes> answers);
 

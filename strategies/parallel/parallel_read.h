@@ -15,27 +15,27 @@
 
 namespace dckpt {
 
-/// Fully parallel load. `auto` exchanges what several ranks want with all_to_all, but lets every
-/// rank read all it wants if less than this many bytes would be saved over all ranks, and no runs
-/// of some ranks lie between those of others.
+/// Fully parallel load. `auto` exchanges data that several ranks need with all_to_all, but lets
+/// every rank read everything it needs if less than this many bytes would be saved over all ranks
+/// and no runs of some ranks are interleaved with those of others.
 inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
 
-/// As read_tensors, for all ranks of `comm` together: what several of them want is read from
-/// storage by one of them and handed to the others, and so is what cannot be read without reading
-/// what others want. All ranks together read at most a twentieth more than the bytes that anyone
-/// wants, besides what it takes to find them in a file. Collective; every rank passes its own items
-/// and destinations, and the same `exchange`. Throws the same CheckpointError on all ranks. Besides
-/// options.staging for reading, each rank uses at most half of the smallest staging of all ranks
-/// for what it sends in a round, as much for what it gets, and as much for what it has read for
-/// others; more only for a chunk that can only be read as a whole and is larger. `planner`
-/// remembers the plan for the next load; null: nothing does.
+/// Like read_tensors, for all ranks of `comm` together: data that several of them need is read by
+/// one of them and sent to the others, and so is data that can only be read together with what
+/// others need. All ranks together read at most 5 % more than the requested bytes, besides what it
+/// takes to find them in a file. Collective; every rank passes its own items and destinations, and
+/// the same `exchange`. Throws the same CheckpointError on all ranks. Besides options.staging for
+/// reading, each rank uses at most half of the smallest staging of all ranks for what it sends in a
+/// round, the same for what it receives, and the same for what it has read for others; more only
+/// for a larger chunk that can only be read as a whole. `planner` remembers the plan for the next
+/// load; null: nothing does.
 ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options = {},
                                 LoadPlanner* planner = nullptr);
 
-/// The values of objects by their positions in the metadata. Objects that several ranks want are
-/// read from storage by one of them. Collective like the above.
+/// The values of objects by their positions in the metadata. Objects that several ranks need are
+/// read from storage by one of them. Collective too.
 std::unordered_map<std::uint32_t, Value> read_objects_together(
     const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange,
     Communicator& comm, std::uint64_t staging = ReadOptions{}.staging);

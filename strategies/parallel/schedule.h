@@ -9,7 +9,7 @@
 
 namespace dckpt {
 
-/// What one rank packs and unpacks when ranks hand each other what they have read, in rounds.
+/// What one rank packs and unpacks when ranks exchange what they have read, in rounds.
 struct ExchangeSchedule {
   struct Transfer {
     std::uint32_t round = 0;
@@ -27,14 +27,14 @@ struct ExchangeSchedule {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> broadcasts;
 };
 
-/// Something that one rank hands to others.
+/// Something that one rank sends to others.
 struct Shipment {
   std::uint32_t id = 0;
   std::vector<std::uint32_t> to;  ///< other ranks, ascending
   std::uint64_t bytes = 0;
 };
 
-/// Puts shipments into rounds so that no rank holds more than a budget of them at a time:
+/// Assigns shipments to rounds so that no rank holds more than a budget of them at a time:
 ///   all_to_all   each rank packs one buffer per receiver; it packs, and unpacks, at most `budget`
 ///                bytes in a round
 ///   gather       each rank packs one buffer, and all get all buffers: at most `budget` bytes
@@ -51,9 +51,9 @@ class ScheduleBuilder {
   /// `from` can pack it from the round `not_before` on. Returns the last round in which it does.
   std::uint32_t add(std::uint32_t from, const Shipment& shipment, std::uint32_t not_before = 0);
 
-  /// `from` packs all shipments in one round, the one that is returned; it is the only one in which
-  /// it holds what they are made of, `held` bytes. Of that a rank holds at most half a budget in a
-  /// round, or one that is larger.
+  /// `from` packs all shipments in one round, which is returned, and keeps their `held` source
+  /// bytes in memory for that round only. A rank holds at most half a budget of these in a round,
+  /// or a single larger one.
   std::uint32_t add_held(std::uint32_t from, std::span<const Shipment> shipments,
                          std::uint64_t held);
 

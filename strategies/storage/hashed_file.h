@@ -12,8 +12,8 @@
 
 namespace dckpt {
 
-/// The SHA-256 of a file, made of what is read of it for other purposes as far as that goes from
-/// front to back; the rest is read at the end. Safe to use from several threads.
+/// The SHA-256 of a file, computed from what is read for other purposes as far as that proceeds
+/// from front to back; the rest is read at the end. Safe to use from several threads.
 class PassingHash {
  public:
   /// `bytes` were read at `offset`. A short gap before them is read from `file`.
@@ -30,7 +30,7 @@ class PassingHash {
   std::uint64_t hashed_ = 0;  ///< bytes from the front
 };
 
-/// A file whose reads are added to a hash, which must live longer.
+/// A file whose reads are added to a hash, which must outlive it.
 class HashedFile final : public ReadableFile {
  public:
   HashedFile(std::shared_ptr<const ReadableFile> file, PassingHash& hash)
@@ -51,7 +51,7 @@ class HashedFile final : public ReadableFile {
   PassingHash& hash_;
 };
 
-/// The same of a whole file, which is read in steps; `progress` is told the bytes of each.
+/// The same for a whole file, which is read in steps; `progress` gets the bytes of each.
 std::string file_sha256(const ReadableFile& file,
                         const std::function<void(std::uint64_t)>& progress = {});
 

@@ -12,13 +12,13 @@
 
 namespace dckpt {
 
-/// Where a checkpoint or a training root is: a name in a storage. What takes a Location takes a
-/// path, too, or "scheme://…" of a scheme that is registered.
+/// Where a checkpoint or a training root is: a name in a storage. Functions that take a Location
+/// also accept a path, or "scheme://…" with a registered scheme.
 ///
 ///   load(state, "run/iter_0001000");
 ///   load(state, Location(memory, "run") / "iter_0001000");
 ///
-/// A cheap value; nothing needs to be there.
+/// A cheap value; nothing needs to exist there.
 class Location {
  public:
   /// Of the local file system, `file:///a/b` as well as /a/b, or of a registered scheme. Throws
@@ -34,12 +34,12 @@ class Location {
   const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
   const std::string& name() const noexcept { return name_; }
 
-  /// This directory as a storage of its own, whether it is there yet or not; links are followed.
+  /// This directory as a separate storage, whether or not it exists yet; links are followed.
   std::shared_ptr<Storage> directory() const;
   /// In this directory.
   Location operator/(const std::string& name) const;
 
-  /// What is there, links followed; empty if nothing is. Throws (io).
+  /// What is there, following links; empty if there is nothing. Throws (io).
   std::optional<FileInfo> stat() const { return storage_->stat_target(name_); }
   bool is_directory() const;
 
@@ -59,12 +59,12 @@ class Location {
   std::string name_;
 };
 
-/// Makes the location of "scheme://…", which it gets as it was written.
+/// Makes the location for "scheme://…", which is passed as written.
 using LocationFactory = std::function<Location(std::string_view url)>;
 
-/// From now on `scheme` is understood wherever a location is; one that is registered before is
-/// replaced. Throws CheckpointError (invalid argument) for what is no scheme, and for "file", which
-/// is built in. Safe to call from several threads.
+/// Makes `scheme` valid wherever a location is; replaces an earlier registration. Throws
+/// CheckpointError (invalid argument) for an invalid scheme and for "file", which is built in. Safe
+/// to call from several threads.
 void register_scheme(std::string scheme, LocationFactory factory);
 
 }  // namespace dckpt

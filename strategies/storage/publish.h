@@ -10,22 +10,22 @@
 
 namespace dckpt {
 
-/// The hidden names next to a name that publishing uses: `.{name}.{purpose}-{token}`. Whoever makes
-/// another kind of them (a purpose is lower-case letters) uses these functions too.
+/// The hidden names beside a name that publishing uses: `.{name}.{purpose}-{token}`. Code that
+/// makes another kind of them (a purpose is lower-case letters) uses these functions too.
 struct HiddenSibling {
   std::string name;     ///< one component
   std::string purpose;  ///< "saving", "replaced", "tmp", …
-  std::string token;    ///< of the one who made it
+  std::string token;    ///< identifies the writer
 
   friend bool operator==(const HiddenSibling&, const HiddenSibling&) = default;
 };
 std::string to_string(const HiddenSibling& sibling);
-/// The way back, for names without a part like `.letters-`; empty for what is no such name.
+/// Inverse, for names without a part like `.letters-`; empty for anything else.
 std::optional<HiddenSibling> parse_hidden_sibling(std::string_view component);
 
-/// Makes a finished directory visible in one step; the numbered protocol and what a crash after
-/// each step leaves stand at the top of publish.cpp. One process (rank 0) begins and commits; the
-/// other ranks write into `staging()` between.
+/// Makes a finished directory visible in one step; publish.cpp starts with the numbered protocol
+/// and what a crash after each step leaves. One process (rank 0) begins and commits; the other
+/// ranks write into `staging()` between.
 class Publication {
  public:
   struct Options {
@@ -66,10 +66,9 @@ class Publication {
   bool open_ = true;
 };
 
-/// A small file that takes its place in one step: written beside it under a hidden name, and
-/// durable there, so that what can fail for lack of space has failed before. One process at a time.
-/// Throws CheckpointError (io). Whatever happens, the name stands for what was there before or for
-/// all of `content`.
+/// A small file that is replaced in one step: it is written under a hidden name and synced first,
+/// so that a lack of space fails before the replacement. One process at a time. Throws
+/// CheckpointError (io). At any time the name refers to the old content or to all of `content`.
 class StagedFile {
  public:
   StagedFile(Storage& storage, std::string name, ByteView content);

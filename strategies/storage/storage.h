@@ -13,8 +13,8 @@
 
 namespace dckpt {
 
-/// A file being written by one thread. Dropping it without close() leaves a file of unknown
-/// content.
+/// A file being written by one thread. Destroying it without close() leaves the contents
+/// unspecified.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -27,13 +27,13 @@ class WritableFile {
   /// Makes the content durable.
   virtual void sync() = 0;
   virtual void close() = 0;
-  /// How it is written; kAuto where that is not known.
+  /// How it is written; kAuto if unknown.
   virtual IoEngine engine() const noexcept { return IoEngine::kAuto; }
 };
 
-/// What is known of a file when it is created.
+/// What is known about a file when it is created.
 struct CreateOptions {
-  /// Space to reserve where that is possible, so that a full disk shows early.
+  /// Space to reserve if possible, so that a full disk is found early.
   std::uint64_t size_hint = 0;
   /// `sync()` will follow: what is appended may go on its way to the disk meanwhile.
   bool durable = false;
@@ -48,7 +48,7 @@ struct FileInfo {
   std::uint64_t size = 0;
 };
 
-/// A lock that is held as long as the object lives.
+/// A lock that is held for the lifetime of the object.
 class StorageLock {
  public:
   virtual ~StorageLock() = default;
@@ -71,8 +71,8 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// Opens a regular file without following a symlink in any component; never blocks on a FIFO.
   /// Throws (incomplete) if it is missing, (corrupt) if it is not a regular file.
   virtual std::unique_ptr<ReadableFile> open(const std::string& name) const = 0;
-  /// Creates a new file; throws (io) if it exists or the reserved space is not there, (unsupported)
-  /// for an engine that there is not.
+  /// Creates a new file; throws (io) if it exists or the space cannot be reserved, (unsupported)
+  /// for an engine that does not exist.
   virtual std::unique_ptr<WritableFile> create(const std::string& name,
                                                const CreateOptions& options = {}) = 0;
   virtual void make_directory(const std::string& name) = 0;  ///< with parents; fine if it exists
@@ -90,16 +90,17 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// What is at `name` ("" for the root) after links are followed; empty if there is nothing, or a
   /// link that leads nowhere. Throws (io). By default there are no links, and the root exists.
   virtual std::optional<FileInfo> stat_target(const std::string& name) const;
-  /// The directory `name` as a storage of its own, which need not exist yet; a link to a directory
-  /// is followed. What is created in it first creates the directory, durably. By default a view of
-  /// this storage, which must be owned by a shared_ptr; `name` counts in the limits of names then.
+  /// The directory `name`, which need not exist yet, as a separate storage; a link to a directory
+  /// is followed. Creating something in it first creates the directory, durably. By default a view
+  /// of this storage, which must be owned by a shared_ptr; `name` then counts towards the limits of
+  /// names.
   virtual std::shared_ptr<Storage> subtree(const std::string& name);
   /// Takes the lock `name` without waiting; it excludes other holders in this process too. `owner`
-  /// says for people who has it. Throws CheckpointError: (aborted) if it is taken, with
-  /// what its owner said; (unsupported) where there are no locks, as by default; (corrupt) if the
-  /// name stands for something else; (io).
+  /// tells people who holds it. Throws CheckpointError: (aborted) if it is taken, with what its
+  /// owner said; (unsupported) if there are no locks, as by default; (corrupt) if the name refers
+  /// to something else; (io).
   virtual std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner);
-  /// Bytes that can still be written; empty where nobody knows, as by default.
+  /// Bytes that can still be written; empty if unknown, as by default.
   virtual std::optional<std::uint64_t> available_space() const { return std::nullopt; }
 };
 

@@ -15,15 +15,14 @@ namespace dckpt {
 
 struct ReadOptions {
   int threads = 2;
-  /// Upper bound of temporary memory over all threads, in bytes, but for the heads and tails of
-  /// archives; there are fewer threads where it is not enough for 256 KiB each.
+  /// Upper bound of temporary memory over all threads, in bytes, except for the heads and tails of
+  /// archives; if it is too small for 256 KiB each, there are fewer threads.
   std::uint64_t staging = std::uint64_t{64} << 20;
-  /// Other ranks may want, and read, what lies between the wanted bytes: it is read over only as
-  /// far as it makes up a twentieth of what is wanted. Otherwise it is wherever that saves
-  /// requests.
+  /// Other ranks may need, and read, the bytes between the requested ones: over-reading is then
+  /// capped at 5 % of the requested bytes. Otherwise gaps are read wherever that saves requests.
   bool shared = false;
-  /// Elements are compared with the CRC-32 recorded for them where all of the record is read. Off:
-  /// nothing is compared.
+  /// Compare elements with their recorded CRC-32 if the whole record is read. If off, nothing is
+  /// compared.
   bool verify = true;
   /// Records that are read in several calls, or by several ranks; it tells what was not compared.
   /// Null: those of this call.
@@ -38,15 +37,15 @@ struct ReadOptions {
 struct ReadStats {
   std::uint64_t bytes_wanted = 0;  ///< delivered into destinations
   std::uint64_t bytes_read = 0;    ///< asked from files
-  /// Of those delivered, what could be compared with no checksum: none is recorded, or only a part
-  /// of the record was read. Not counted with ReadOptions::checks.
+  /// Delivered bytes that were not compared with a checksum: none is recorded, or only a part of
+  /// the record was read. Not counted with ReadOptions::checks.
   std::uint64_t bytes_unchecked = 0;
 };
 
 /// Fills the destinations (CPU tensors of the stored dtype, laid out as the plan was told) from the
 /// checkpoint: only the byte ranges wanted, straight into place where they are contiguous. Throws
-/// CheckpointError, (corrupt) also for elements that have another checksum than was recorded; then
-/// the destinations are partly filled.
+/// CheckpointError, including (corrupt) for elements that do not match their recorded checksum,
+/// which leaves the destinations partly filled.
 ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items,
                        std::span<const Tensor> destinations, const ReadOptions& options = {});
 

@@ -12,8 +12,8 @@
 namespace dckpt {
 
 /// Compares stored chunks with their recorded CRC-32 while they are read in pieces, by several
-/// threads and in any order: as soon as the pieces make up a record, its CRC is made of theirs.
-/// Safe to share.
+/// threads and in any order: once the pieces form a complete record, its CRC is combined from
+/// theirs. Safe to share.
 class RecordChecks {
  public:
   /// Bytes [begin, end) of a file, and their CRC.
@@ -25,13 +25,13 @@ class RecordChecks {
 
   explicit RecordChecks(const Metadata& metadata) : metadata_(metadata) {}
 
-  /// So many more bytes of the chunk are wanted.
+  /// Adds to the number of requested bytes of the chunk.
   void want(ChunkNumber chunk, std::uint64_t bytes);
-  /// A piece of the chunk's record was read. Throws CheckpointError (corrupt) if the record is
-  /// complete now and has another CRC. What was read before does not count twice.
+  /// A piece of the chunk's record was read. Throws CheckpointError (corrupt) if the record is now
+  /// complete and has another CRC. Bytes that were read before are not counted twice.
   void add(ChunkNumber chunk, const RecordedCrc& record, const Piece& piece);
 
-  /// Of what was wanted, the bytes whose records were not read completely, or have no CRC.
+  /// Requested bytes whose records were not read completely, or have no CRC.
   std::uint64_t unchecked_bytes() const;
   /// The wanted chunks for which that holds, ascending.
   std::vector<ChunkNumber> unchecked() const;
@@ -65,7 +65,7 @@ class PassingRecord {
 
   /// Fills `into` from the file. Throws as ReadableFile::read and RecordChecks::add do.
   void read(const ReadableFile& file, std::uint64_t offset, MutableByteView into);
-  /// What was read last is the end. Throws as RecordChecks::add does.
+  /// Call after the last read. Throws as RecordChecks::add does.
   void finish();
   /// From now on nothing is computed.
   void give_up() noexcept { checks_ = nullptr; }

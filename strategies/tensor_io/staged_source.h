@@ -16,14 +16,13 @@
 
 namespace dckpt {
 
-/// Feeds a writer in the background from copies of the state, which may change as soon as stage()
-/// has returned.
+/// Feeds a background writer from copies of the state, which may change once stage() has returned.
 ///
-/// One thread (the trainer's) copies the items of the plan one after the other into the pool while
-/// the writer's threads consume them, each copy being freed as it has been written. Where the
-/// writer comes before the copy, it takes the item straight from the state, which needs no memory
-/// at all: so neither side ever waits for the other to make room, however small the pool is, and
-/// stage() takes no longer than either a copy of everything or the writing of what does not fit.
+/// One thread (the trainer's) copies the items of the plan one after the other into the pool, while
+/// the writer's threads consume them and free each copy after writing it. If the writer reaches an
+/// item before it is copied, it takes the item straight from the state, which needs no memory.
+/// Neither side therefore ever waits for the other to make room, however small the pool is, and
+/// stage() takes no longer than copying everything or writing what does not fit.
 ///
 /// `plan` and `pool` must outlive it; the pool belongs to one source at a time.
 class StagedSource final : public ItemSource {
@@ -32,11 +31,11 @@ class StagedSource final : public ItemSource {
                StagingPool& pool);
   ~StagedSource() override;
 
-  /// Returns when every item has been copied or written, or finish() was called. What goes wrong is
-  /// thrown where the writer asks for an item, not here: the ranks agree on what happened to their
-  /// writers, and on nothing while they copy.
+  /// Returns when every item has been copied or written, or finish() was called. Errors are thrown
+  /// where the writer requests an item, not here: the ranks agree on the outcome of their writers,
+  /// and on nothing while they copy.
   void stage(int threads) noexcept;
-  /// The writer has ended, well or not: nothing will be asked for any more.
+  /// Call when the writer finishes, successfully or not; no further reads follow.
   void finish();
 
   /// Bytes copied so far, and how long that took, counted from the construction; more than no time
@@ -74,8 +73,8 @@ class StagedSource final : public ItemSource {
     std::vector<Piece> pieces{};
   };
 
-  /// Position of the next item to copy, with its memory reserved; waits for room. Empty: there is
-  /// none left.
+  /// Position of the next item to copy, with its memory reserved; waits for room. Empty if none is
+  /// left.
   std::optional<std::size_t> take_next(std::unique_lock<std::mutex>& lock);
   void copy_all();
   void copy(const Item& item);

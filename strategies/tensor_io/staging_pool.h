@@ -8,9 +8,9 @@
 namespace dckpt {
 
 /// Memory for copies of the state, in blocks of one size, at most `budget` bytes (and at least a
-/// block). Blocks are allocated when they are first needed and kept until the pool dies: the first
-/// touch of fresh memory costs several times as much as a copy, so a later save must find the
-/// blocks of the one before. Not safe to use from several threads.
+/// block). Blocks are allocated when first needed and kept for the lifetime of the pool: the first
+/// touch of fresh memory costs several times as much as a copy, so later saves should reuse blocks.
+/// Not safe to use from several threads.
 class StagingPool {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{1} << 20;

@@ -10,12 +10,12 @@
 
 namespace dckpt {
 
-/// Writes a rank's final plan as data files `__{rank}_{i}.distcp` of `directory`: a sequence of
-/// torch archives each, objects first, items spread over `io.files_per_rank` files by bytes, at
-/// most `io.threads` of them written at a time. Items whose keys begin with `separation_hint`
-/// (unless it is empty) are spread over as many files of their own, `{hint}__{rank}_{i}.distcp`;
-/// the common state stays with the others. Throws CheckpointError (io), and (invalid argument) for
-/// a hint that is no beginning of a file name.
+/// Writes a rank's final plan as data files `__{rank}_{i}.distcp` of `directory`. Each is a
+/// sequence of torch archives, objects first. Items are spread by bytes over `io.files_per_rank`
+/// files, of which at most `io.threads` are written at a time. Items whose keys start with
+/// `separation_hint` (unless it is empty) are spread over as many separate files,
+/// `{hint}__{rank}_{i}.distcp`; the common state stays with the others. Throws CheckpointError
+/// (io), and (invalid argument) for a hint that cannot start a file name.
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank,
                               const SavePlan& plan, ItemSource& source, const WriteOptions& io,
                               std::string_view separation_hint = {});
@@ -32,7 +32,7 @@ struct CheckpointMarkers {
   bool fsync = true;
 };
 
-/// Writes common.pt, .metadata and metadata.json, in this order, as far as `markers` asks for them.
+/// Writes those of common.pt, .metadata and metadata.json that `markers` requires, in this order.
 void write_markers(Storage& storage, const std::string& directory, const Metadata& metadata,
                    const CheckpointMarkers& markers);
 

@@ -10,8 +10,8 @@
 
 namespace dckpt::tool {
 
-/// While one lives, SIGINT, SIGTERM and SIGHUP ask the command to stop and remove what it has
-/// begun; the same signal again ends the process at once. Signals that the process was started to
+/// While one lives, SIGINT, SIGTERM and SIGHUP ask the command to stop and to remove what it has
+/// written; the same signal again ends the process at once. Signals that the process was started to
 /// ignore (nohup) stay ignored. Made before other threads are, which inherit that signals go to
 /// this one's thread only.
 class Interruption {

@@ -6,7 +6,7 @@
 
 namespace dckpt::tool {
 
-/// A policy named on the command line: a file, or the bare name of one that comes with dckpt (if
+/// A policy named on the command line: a file, or the bare name of one that ships with dckpt (if
 /// there is no such file).
 struct PolicyArgument {
   std::string name{};
@@ -14,7 +14,7 @@ struct PolicyArgument {
   /// Throws CheckpointError: io if the file cannot be read, invalid-argument for a name that is
   /// neither.
   PolicyText text() const { return find_policy(name); }
-  /// Throws CheckpointError for what is wrong with it, too.
+  /// Also throws CheckpointError for mistakes in it.
   Policy parsed() const { return Policy::find(name); }
 };
 

@@ -6,8 +6,8 @@
 
 namespace dckpt::tool {
 
-/// One line on stderr that follows long work: share, bytes, rate, time left. Nothing at all where
-/// stderr is no terminal, and nothing for work that is over in a moment. Removes itself.
+/// One line on stderr that shows the progress of long work: share, bytes, rate, time left. Prints
+/// nothing if stderr is not a terminal or if the work is done in a moment. Removes itself.
 class ProgressLine {
  public:
   explicit ProgressLine(std::string verb);
@@ -15,7 +15,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// Not for several threads at once.
+  /// Not safe to use from several threads.
   void update(std::uint64_t done, std::uint64_t total);
 
  private:

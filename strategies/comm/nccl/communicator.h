@@ -14,32 +14,32 @@ namespace dckpt {
 struct NcclOptions {
   /// For each operation, and for connecting.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Bytes on their way, for each direction: as much device memory, and as much page-locked host
-  /// memory. At least 8 MiB. Longer buffers travel in pieces.
+  /// Bytes in transit, for each direction: this much device memory, and as much page-locked host
+  /// memory. At least 8 MiB. Longer buffers are sent in pieces.
   std::size_t staging = std::size_t{16} << 20;
 };
 
-// Communicators over NCCL: for jobs that have no other network between ranks than that of their
-// GPUs. Buffers are staged through the memory of `device`, the CUDA number of the GPU that this
-// rank has to itself. Operations go over a stream of their own and wait for no other work; they may
-// run beside training. A communicator can be used from any thread, one at a time; the thread's
-// current device and capture mode are left as they are.
+// Communicators over NCCL, for jobs whose ranks are only connected by the network of their GPUs.
+// Buffers are staged through the memory of `device`, the CUDA number of the GPU that this rank has
+// to itself. Operations use a separate stream, wait for no other work, and may run concurrently
+// with training. A communicator can be used from any thread, one at a time; it does not change the
+// thread's current device or capture mode.
 //
 // No call blocks longer than the timeout: NCCL's communicator is made non-blocking and polled.
 // After the timeout, or when a connection breaks, it is aborted, and CheckpointError (unavailable)
-// names the ranks that were waited for; so it is, with (io), when a call of NCCL or CUDA fails; of
-// those in one message NCCL does not say which one is missing. The same error comes from every
-// later call.
+// names the ranks that were waited for; so it is, with (io), when a call of NCCL or CUDA fails; if
+// one message waits for several, NCCL does not say which one is missing. Every later call throws
+// the same error.
 //
-// NCCL's messages carry no tags, so split() connects each group of two and more ranks anew, with
-// staging of its own; groups can be used by other threads than this communicator. All ranks destroy
-// what they made together: that waits, within the timeout, until the others need nothing more from
-// this one.
+// NCCL's messages have no tags, so split() makes a new connection, with its own staging, for each
+// group of two or more ranks; groups can be used by other threads than this communicator. All ranks
+// destroy what they made together: this waits, within the timeout, until the others need nothing
+// more from this one.
 
 /// What ranks need to find each other.
 using NcclId = std::array<std::byte, 128>;
 
-/// Made by one rank, which hands it to all; it is good for one communicator. Throws CheckpointError
+/// Made by one rank, which sends it to all; valid for one communicator. Throws CheckpointError
 /// (io).
 NcclId nccl_unique_id();
 
@@ -48,16 +48,16 @@ NcclId nccl_unique_id();
 std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int size, int device,
                                                 const NcclOptions& options = {});
 
-/// Connects the ranks of another communicator, which hands the id round and is not needed
-/// afterwards. A rank without memory for staging is an error on all.
+/// Connects the ranks of another communicator, which distributes the id and is not needed
+/// afterwards. A rank without memory for staging is an error on all ranks.
 std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int device,
                                                 const NcclOptions& options = {});
 
 /// Takes over a communicator that the trainer has made for this purpose, for instance by
-/// ncclCommSplit: it is used for nothing else any more, and is destroyed, or aborted after a
-/// failure, with what is returned. If this throws, it stays the caller's. It should be non-blocking
-/// (ncclConfig_t): a blocking one connects two ranks at their first message without a deadline. Not
-/// collective.
+/// ncclCommSplit: it must not be used for anything else, and is destroyed, or aborted after a
+/// failure, together with the returned communicator. If this throws, it stays the caller's. It
+/// should be non-blocking (ncclConfig_t): a blocking one connects two ranks at their first message
+/// without a deadline. Not collective.
 std::unique_ptr<Communicator> nccl_communicator(ncclComm* comm, const NcclOptions& options = {});
 
 }  // namespace dckpt

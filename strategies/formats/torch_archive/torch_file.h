@@ -21,8 +21,8 @@ struct TorchFileOptions {
   /// Tensors are described by Tensor::in_file (offset in `file`, strides as stored) instead of
   /// being read.
   bool lazy = false;
-  /// Upper bound of the tensor bytes that are read; more throws (unsupported). Never more than the
-  /// file holds is allocated.
+  /// Upper bound of the tensor bytes to read; more throws (unsupported). Never allocates more than
+  /// the file holds.
   std::uint64_t max_tensor_bytes = std::uint64_t{64} << 30;
   /// If lazy: gets what has a checksum, in the order in which the pickle names the storages. Null:
   /// nobody wants to know.
@@ -42,13 +42,13 @@ Value load_torch_file(const ReadableFile& file, const TorchFileOptions& options 
 Value load_torch_bytes(ByteView bytes, const std::string& what,
                        const TorchFileOptions& options = {});
 
-/// The tensor that a value of such a file stands for, without what is more than a tensor: the
-/// tensor itself, that of a Parameter, one with attributes or hooks. Shares the elements. Empty for
-/// anything else, sparse and quantised tensors included.
+/// The plain tensor of a value of such a file: the tensor itself, that of a Parameter, or that of a
+/// tensor with attributes or hooks. Shares the elements. Empty for anything else, including sparse
+/// and quantised tensors.
 std::optional<Tensor> tensor_of(const Value& value);
 
 enum class TorchFileForm { kZip, kStream };
-/// Which form the first bytes announce; empty if it is neither. Says nothing about the rest.
+/// The form that the first bytes indicate; empty if neither. Does not check the rest.
 std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::uint64_t base,
                                                std::uint64_t length);
 
