@@ -4,7 +4,6 @@
 #   dckpt::cli     the tool as a function:        #include <dckpt/cli.h>
 #   dckpt::torch   the same with torch tensors:    #include <dckpt/torch.h>   (where libtorch was found)
 #   dckpt::nccl    ranks that talk over NCCL:      #include <dckpt/nccl.h>    (where NCCL was found)
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 add_library(dckpt_core INTERFACE)
@@ -13,14 +12,23 @@ target_include_directories(dckpt_core INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOU
 add_library(dckpt::core ALIAS dckpt_core)
 set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/dckpt")
 
-# Headers keep their places in the tree, below include/dckpt/layers: there they find each other by the paths they have here. That
-# folder is searched for headers, so it must hold none that could be meant otherwise (include/dckpt holds an nccl.h).
+# Users find <dckpt/…> and nothing else: the headers of the layers are installed below dckpt/detail,
+# and include each other from there.
 set(_layers mapping configs strategies dist_checkpointing)
-install(DIRECTORY ${_layers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers" FILES_MATCHING PATTERN "*.h" PATTERN mapping/torch EXCLUDE
-        PATTERN comm/c10d EXCLUDE PATTERN comm/nccl EXCLUDE)
+function(_install_headers)  # REGEX of their paths in the tree, INCLUDE or EXCLUDE
+  string(CONFIGURE [[
+    set(SOURCE "@PROJECT_SOURCE_DIR@")
+    set(DESTINATION "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/@CMAKE_INSTALL_INCLUDEDIR@/dckpt/detail")
+    set(LAYERS "@_layers@")
+    set(SELECTION "@ARGN@")
+    include("@PROJECT_SOURCE_DIR@/cmake/InstallHeaders.cmake")]] script @ONLY)
+  install(CODE "${script}")
+endfunction()
+set(_edges "^(mapping/torch|strategies/comm/(c10d|nccl))/")
+_install_headers(EXCLUDE "${_edges}")
 install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
 install(FILES LICENSE NOTICE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(FILES include/dckpt/cli.h include/dckpt/dist_checkpointing.h include/dckpt/strategy.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
+install(DIRECTORY include/dckpt DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" PATTERN torch.h EXCLUDE PATTERN nccl.h EXCLUDE)
 
 foreach(_layer core ${_layers} cli)
   set_target_properties(dckpt_${_layer} PROPERTIES EXPORT_NAME ${_layer})
@@ -40,8 +48,7 @@ if(DckptTorch_FOUND)
   set_target_properties(dckpt_comm_c10d PROPERTIES EXPORT_NAME comm_c10d)
   install(TARGETS dckpt_torch dckpt_mapping_torch dckpt_comm_c10d EXPORT dckptTorchTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT dckptTorchTargets NAMESPACE dckpt:: DESTINATION "${_package}")
-  install(DIRECTORY mapping/torch DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers/mapping" FILES_MATCHING PATTERN "*.h")
-  install(FILES strategies/comm/c10d/process_group.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers/strategies/comm/c10d")
+  _install_headers(INCLUDE "^(mapping/torch/|strategies/comm/c10d/process_group[.]h)")
   install(FILES include/dckpt/torch.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
   install(FILES cmake/FindDckptTorch.cmake DESTINATION "${_package}")
 endif()
@@ -54,7 +61,7 @@ if(DckptNccl_FOUND)
   set_target_properties(dckpt_comm_nccl PROPERTIES EXPORT_NAME comm_nccl)
   install(TARGETS dckpt_nccl dckpt_comm_nccl EXPORT dckptNcclTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT dckptNcclTargets NAMESPACE dckpt:: DESTINATION "${_package}")
-  install(FILES strategies/comm/nccl/communicator.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt/layers/strategies/comm/nccl")
+  _install_headers(INCLUDE "^strategies/comm/nccl/communicator[.]h")
   install(FILES include/dckpt/nccl.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/dckpt")
   install(FILES cmake/FindDckptNccl.cmake DESTINATION "${_package}")
 endif()

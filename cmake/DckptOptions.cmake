@@ -1,3 +1,4 @@
+include(GNUInstallDirs)
 # Build options and the flags that all targets share.
 option(DCKPT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(DCKPT_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
@@ -50,7 +51,7 @@ endif()
 function(dckpt_layer name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   add_library(dckpt_${name} STATIC)
-  target_include_directories(dckpt_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include/dckpt/layers>")
+  target_include_directories(dckpt_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(dckpt_${name} PUBLIC ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:dckpt_flags>)
   target_compile_features(dckpt_${name} PUBLIC cxx_std_20)
 endfunction()

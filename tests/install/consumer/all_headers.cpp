@@ -1,8 +1,8 @@
-// Public headers go together, and hide none of anybody else's.
-#include <dckpt/dist_checkpointing.h>
-#include <dckpt/strategy.h>
-#include <mapping/state/sharded_tree.h>
+// Public headers go together, hide none of anybody else's, and nothing else is found.
+#include "every_header.h"
 
-#if __has_include(<strategy.h>) || __has_include(<dist_checkpointing.h>)
-#error "names in include/dckpt are found without the folder"
+#if __has_include(<strategy.h>) || __has_include(<mapping/state/value.h>)
+#error "more than the folder dckpt is on the include path"
 #endif
+
+static_assert(DCKPT_VERSION_MAJOR * 100 + DCKPT_VERSION_MINOR > 0);

@@ -1,0 +1,8 @@
+#pragma once
+
+/// How ranks talk to each other: the interface, threads as ranks, and Communicators made of a
+/// Transport that moves messages.
+
+#include "strategies/comm/communicator.h"
+#include "strategies/comm/point_to_point.h"
+#include "strategies/comm/threads.h"

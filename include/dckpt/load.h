@@ -1,0 +1,5 @@
+#pragma once
+
+/// Loads: load() and its relatives.
+
+#include "dist_checkpointing/load/load.h"

@@ -1,0 +1,7 @@
+#pragma once
+
+/// Saves: save() and, in the background, AsyncSaver.
+
+#include "dist_checkpointing/save/save.h"
+#include "dist_checkpointing/save/save_async.h"
+#include "dist_checkpointing/save/seed_planner.h"
