@@ -163,8 +163,8 @@ void check_save(const YamlNode& node, const std::string& path, const SaveOptions
         {backend->place, path + ": strategy and backend say the same thing; keep one of them"});
   const YamlNode* const planner = node.find("planner");
   const YamlNode* const kind = planner != nullptr ? planner->find("kind") : nullptr;
-  const bool own_planner = save.compat == Compat::kDcp || save.strategy.name != StrategyName{}.name;
-  if (kind != nullptr && !own_planner && save.planner.kind != PlannerKind::kMegatron) {
+  const bool is_dcp = save.compat == Compat::kDcp || save.strategy.name == to_string(Compat::kDcp);
+  if (kind != nullptr && !is_dcp && save.planner.kind != PlannerKind::kMegatron) {
     problems.push_back(
         {kind->place, path + ".planner.kind: " + std::string(to_string(save.planner.kind)) +
                           " saves plain DCP directories, but compat is " +

@@ -33,6 +33,7 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                                       .integrity = true,
                                       .separation_hint = true},
                      .conventions = kTorchDistConventions,
+                     .plain_dcp = "dcp",
                      .make = make_torch_dist_save_strategy,
                      .measure = measure_torch_dist});
   entries.push_back(

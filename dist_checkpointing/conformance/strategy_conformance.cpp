@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
@@ -147,6 +148,7 @@ class Conformance {
     if (can_.objects) check("objects", [&] { objects(); });
     if (can_.common_state && options_.compat != Compat::kDcp)
       check("common state", [&] { common_state(); });
+    if (can_.integrity) check("a manifest of its files", [&] { manifest(); });
     check("a save in the background", [&] { in_background(); });
     check("two saves at the same time", [&] { at_the_same_time(); });
     check("a checkpoint from which a file is missing",
@@ -188,6 +190,13 @@ class Conformance {
     SaveOptions options = options_;
     options.overwrite = true;
     return options;
+  }
+
+  void manifest() {
+    SaveOptions options = overwriting();
+    options.integrity = true;
+    save(shards_of(tensors_, 0, 1, true), path("manifest"), options);
+    verify_integrity(*open_checkpoint(path("manifest")), 0, 1, 1);
   }
 
   void expect_equal(const std::string& key, const Tensor& loaded, const Tensor& saved) {

@@ -144,7 +144,13 @@ class Conversion {
     }
     save_.flattened = options_.flattened;
     save_.separation_hint = options_.separation_hint;
-    save_.integrity = options_.integrity || reader_->storage().stat(kIntegrityFile).has_value();
+    save_.integrity = options_.integrity;
+    if (!reader_->storage().stat(kIntegrityFile)) return;
+    if (target_format_->capabilities.integrity)
+      save_.integrity = true;
+    else
+      report_.remarks.push_back("the source has a manifest (integrity.json), but the format " +
+                                quote(report_.to) + " can have none");
   }
 
   /// The error says what there is, also where the source's own format cannot be written.

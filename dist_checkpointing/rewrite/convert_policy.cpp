@@ -10,7 +10,7 @@ namespace dckpt {
 PolicyForConversion policy_for_conversion(const Policy& policy) {
   const SaveOptions& save = policy.save;
   const LoadOptions& load = policy.load;
-  find_save_strategy(save.strategy.name, save.strategy.version);
+  make_save_strategy(save);  // that there is such a strategy, and that it takes the options
 
   const Policy usual;
   ProblemList refused;
@@ -35,7 +35,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
   ConvertOptions& options = result.options;
   options.from = load.strategy == "auto" ? "" : load.strategy;
   options.compat = save.compat;
-  if (save.strategy != usual.save.strategy) {
+  if (save.strategy.name != usual.save.strategy.name) {
     options.to = save.strategy.name;
     options.strategy_version = save.strategy.version;
     options.strategy_options = save.strategy.options;

@@ -127,19 +127,22 @@ const LoadStrategyEntry& find_load_strategy(const std::string& name, std::option
 }
 
 SaveOptions canonical(SaveOptions options) {
-  const auto find_entry = [](const auto& name) {
-    const auto found = std::ranges::find(registry().save, name, &SaveStrategyEntry::name);
+  const auto find_entry = [](const StrategyName& strategy) {
+    const auto found = std::ranges::find_if(registry().save, [&](const SaveStrategyEntry& entry) {
+      return entry.name == strategy.name &&
+             has_version(entry, strategy.version.value_or(entry.version));
+    });
     return found == registry().save.end() ? nullptr : &*found;
   };
-  const SaveStrategyEntry* entry = find_entry(options.strategy.name);
+  const SaveStrategyEntry* entry = find_entry(options.strategy);
   if (entry == nullptr) return options;
-  if (entry->capabilities.compat) {
-    if (const SaveStrategyEntry* const own = find_entry(to_string(options.compat))) {
-      entry = own;
-      options.strategy = {.name = own->name};
-    }
+  const bool plain = options.compat == Compat::kDcp && options.strategy.options.keys.empty();
+  if (plain && !entry->plain_dcp.empty()) {
+    options.strategy = {.name = entry->plain_dcp};
+    entry = find_entry(options.strategy);
   }
-  if (entry->conventions.keys_are_paths && options.compat == SaveOptions{}.compat)
+  if (entry != nullptr && entry->conventions.keys_are_paths &&
+      options.compat == SaveOptions{}.compat)
     options.compat = Compat::kDcp;
   return options;
 }

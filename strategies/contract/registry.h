@@ -26,6 +26,9 @@ struct SaveStrategyEntry {
   std::string about;  ///< one line
   Capabilities capabilities{};
   Conventions conventions{};
+  /// Name of the strategy that serves Compat::kDcp in its place; empty: it does so itself, if it
+  /// can (Capabilities::compat).
+  std::string plain_dcp{};
   /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options;
   /// read_options() turns them into a struct and reports mistakes.
   std::function<std::unique_ptr<SaveStrategy>(const SaveOptions& options)> make{};

@@ -46,6 +46,16 @@ class HashingStorage final : public ForwardingStorage {
     return std::make_unique<HashingFile>(storage_->create(name, options), name, digests_);
   }
 
+  void rename(const std::string& from, const std::string& to) override {
+    storage_->rename(from, to);
+    digests_->rename(from, to);
+  }
+
+  void remove_all(const std::string& name) override {
+    storage_->remove_all(name);
+    digests_->remove(name);
+  }
+
  private:
   std::shared_ptr<FileDigests> digests_;
 };
@@ -55,6 +65,27 @@ class HashingStorage final : public ForwardingStorage {
 void FileDigests::add(const std::string& name, std::string digest) {
   const std::lock_guard lock(mutex_);
   digests_[name] = std::move(digest);
+}
+
+void FileDigests::rename(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, std::string> moved;
+  for (const auto& [name, digest] : digests_) {
+    if (name == from || name.starts_with(from + "/"))
+      moved.emplace(to + name.substr(from.size()), digest);
+  }
+  std::erase_if(digests_, [&](const auto& entry) {
+    return entry.first == from || entry.first.starts_with(from + "/") ||
+           moved.contains(entry.first);
+  });
+  digests_.merge(moved);
+}
+
+void FileDigests::remove(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(digests_, [&](const auto& entry) {
+    return entry.first == name || entry.first.starts_with(name + "/");
+  });
 }
 
 std::map<std::string, std::string> FileDigests::in(const std::string& directory) const {

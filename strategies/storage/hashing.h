@@ -14,6 +14,9 @@ namespace dckpt {
 class FileDigests {
  public:
   void add(const std::string& name, std::string digest);
+  /// Of a file, or of all files in a directory, that has another name now, or is gone.
+  void rename(const std::string& from, const std::string& to);
+  void remove(const std::string& name);
   /// Those of files in `directory`, by their names in it.
   std::map<std::string, std::string> in(const std::string& directory) const;
 

@@ -1,5 +1,6 @@
 #include "strategies/storage/location.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -43,7 +44,8 @@ fs::path without_tail(fs::path path) {
 
 Location local_location(const fs::path& given) {
   fs::path path = without_tail(given);
-  if (path.filename() == "." || path.filename() == "..")  // these have no name of their own
+  // ".." is what the system takes it for, and nothing where the folder before it is not there.
+  if (std::ranges::find(path, "..") != path.end() || path.filename() == ".")
     path = without_tail(fs::weakly_canonical(path));
   if (!path.has_filename()) return Location(posix_storage(path));
   return Location(posix_storage(path.parent_path()), path.filename().string());

@@ -146,6 +146,9 @@ TEST_F(StrategyConformance, ARegisteredFormatIsConvertedToAndFromLikeABuiltInOne
   convert(raw, directory_ / "back", {.to = "torch_dist"});
   for (const auto& result : {raw, directory_ / "back"})
     EXPECT_THAT(diff(*open_checkpoint(source), *open_checkpoint(result)).differences, IsEmpty());
+  convert(source, directory_ / "listed", {.integrity = true});
+  EXPECT_THAT(convert(directory_ / "listed", directory_ / "not_listed", {.to = "raw"}).remarks,
+              Contains(HasSubstr("the source has a manifest")));
   const CheckpointError other = error_of(
       [&] { convert(source, directory_ / "no", {.to = "raw", .compat = Compat::kMegatron019}); });
   EXPECT_THAT(other.what(), HasSubstr("it has one form only; leave out compat"));

@@ -21,6 +21,9 @@ struct Case {
 
 const std::vector<Case> kCases{
     {"save: {strategy: raw}", Effect::kRefused},
+    {"save: {strategy: dcp}", Effect::kHonoured},
+    {"save: {backend: {name: torch_dist, version: 7}}", Effect::kRefused},
+    {"save: {backend: {name: torch_dist, options: {x: 1}}}", Effect::kRefused},
     {"save: {compat: megatron-0.19}", Effect::kHonoured},
     {"save: {flattened: megatron}", Effect::kHonoured},
     {"save: {compat: dcp, planner: {kind: standard}}", Effect::kNamedAsUnused},
@@ -80,6 +83,17 @@ TEST(PolicyForConversion, HonoursRefusesOrNamesEachField) {
     EXPECT_EQ(decided(result.options) != usual,
               test.effect == Effect::kHonoured || test.yaml.find("compat") != std::string::npos);
   }
+}
+
+TEST(PolicyForConversion, ReadersDecideTheFormatUnlessTheStrategyDoes) {
+  const auto target = [](const std::string& save) {
+    const ConvertOptions options =
+        policy_for_conversion(Policy::from_text("version: 1\nsave: " + save + "\n")).options;
+    return options.to + (options.compat ? " for " + std::string(to_string(*options.compat)) : "");
+  };
+  EXPECT_EQ(target("{backend: {name: torch_dist, version: 1}, compat: dcp}"), " for dcp");
+  EXPECT_EQ(target("{compat: megatron-0.19}"), " for megatron-0.19");
+  EXPECT_EQ(target("{strategy: dcp}"), "dcp");
 }
 
 /// A field that is new in the schema needs a case of its own.

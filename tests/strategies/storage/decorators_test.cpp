@@ -119,6 +119,14 @@ TEST_F(Decorators, FilesAreHashedAsTheyAreWritten) {
   EXPECT_EQ(digests->in("d"), (Digests{{"x", sha256_hex(as_bytes("abcdefg"))}}));
   EXPECT_EQ(digests->in(""),
             (Digests{{"d/x", sha256_hex(as_bytes("abcdefg"))}, {"dx", sha256_hex({})}}));
+  hashing->rename("dx", "e");
+  hashing->rename("d", "f");
+  EXPECT_EQ(digests->in(""),
+            (Digests{{"e", sha256_hex({})}, {"f/x", sha256_hex(as_bytes("abcdefg"))}}));
+  hashing->rename("e", "f/x");
+  EXPECT_EQ(digests->in(""), (Digests{{"f/x", sha256_hex({})}})) << "what was there is replaced";
+  hashing->remove_all("f");
+  EXPECT_TRUE(digests->in("").empty());
 }
 
 }  // namespace
