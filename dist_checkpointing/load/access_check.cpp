@@ -1,12 +1,16 @@
 #include "dist_checkpointing/load/access_check.h"
 
+#include <algorithm>
 #include <array>
+#include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/global_plan.h"
 #include "mapping/planning/save_plan.h"
+#include "mapping/state/sharded_tensor.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
@@ -21,10 +25,24 @@ Bytes plan_of(const Value& sharded) {
   return encode_plan(plan_local_save(shards, FlattenedForm::kBoxes));
 }
 
+/// Whether every key is asked for once, and as a whole. On a rank that is alone nothing else needs
+/// to be checked, and of very many small tensors planning would take as long as reading.
+bool whole_keys_once(const Value& sharded) {
+  const ShardedLeaves leaves = collect_sharded(sharded);
+  std::unordered_set<std::string_view> keys;
+  const auto is_whole = [&](const ShardedTensor* tensor) {
+    tensor->validate();
+    return !tensor->flattened_range && tensor->replica_id.is_main() &&
+           tensor->global_box() == whole(tensor->global_shape) && keys.insert(tensor->key).second;
+  };
+  return leaves.objects.empty() && std::ranges::all_of(leaves.tensors, is_whole);
+}
+
 }  // namespace
 
 void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
                   LoadPlanner* planner) {
+  if (comm.size() == 1 && whole_keys_once(sharded)) return;
   LoadPlanner::Access mine{.kind = kind, .rank = comm.rank(), .ranks = comm.size()};
   agree(comm, "describing what is asked for", [&] { mine.request = plan_of(sharded); });
   const std::array<std::int64_t, 1> is_known{planner != nullptr && planner->is_checked(mine)};

@@ -7,6 +7,7 @@
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/arange.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -99,6 +100,17 @@ TEST_F(AccessCheck, ShardsOfAPlainDcpDirectoryMustCoverTheirTensorsReplicasOrNot
     EXPECT_NO_THROW(load_rows(comm.rank() % 2 * 2)) << "two ranks hold each half";
     EXPECT_THROW(load_rows(0), CheckpointError) << "nobody asks for the second half";
   });
+}
+
+TEST_F(AccessCheck, OfOneRankThatAsksForAKeyTwiceOrForAReplicaOnlyIsAnErrorToo) {
+  const auto whole = [](int replica) {
+    return ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, {4, 3}), {},
+                                            {.replica_id = replica});
+  };
+  for (StateDict state :
+       {Value::dict({{"a", whole(0)}, {"b", whole(0)}}), Value::dict({{"a", whole(1)}})})
+    EXPECT_THAT(testing::error_of([&] { load(state, path()); }).what(),
+                HasSubstr("Invalid access pattern"));
 }
 
 TEST_F(AccessCheck, ALoadOfPartsSaysSo) {
