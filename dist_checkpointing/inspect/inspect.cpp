@@ -130,7 +130,7 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   summary.has_optimizer = std::ranges::any_of(metadata.tensors, of_optimizer) ||
                           std::ranges::any_of(metadata.objects, of_optimizer);
   summary.readers = describe_readers(
-      {reader.info().format, reader.info().common_file.has_value(), metadata, summary.common});
+      {reader.info().conventions, reader.info().common_file.has_value(), metadata, summary.common});
   list_files(reader.storage(), "", 0, summary.files);
   count_unused(reader, summary.files);
   return summary;

@@ -105,27 +105,28 @@ Forms optimizer_forms(const Metadata& metadata) {
 }
 
 std::string model_readers(const StoredForm& form) {
-  if (form.format == "torch_dist")
+  if (form.conventions.fragments_lost) return "Megatron-Core 0.4 to 0.15";
+  if (form.conventions.per_rank)
+    return "Megatron-LM under the same tensor and pipeline parallel sizes";
+  if (!form.conventions.records) return "";
+  if (!form.conventions.keys_are_paths)
     return form.common_file ? "Megatron-Core 0.6 and newer, PyTorch DCP"
                             : "Megatron-Core 0.19 and newer, PyTorch DCP";
-  if (form.format == "zarr") return "Megatron-Core 0.4 to 0.15";
-  if (form.format == "torch")
-    return "Megatron-LM under the same tensor and pipeline parallel sizes";
   return "PyTorch DCP; no Megatron-Core as torch_dist";
 }
 
 std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
   const std::string sharding = optimizer_sharding(form.common);
-  if (form.format == "torch")
+  if (form.conventions.per_rank)
     return "Megatron-LM under the same tensor and pipeline parallel sizes";
-  if (form.format == "dcp")
+  if (form.conventions.keys_are_paths)
     return sharding.empty() ? "PyTorch DCP"
                             : "PyTorch DCP reads it; no Megatron-Core resumes from it before it is "
                               "torch_dist again";
   const bool old_common = form.common_file;
   const std::string none = "no Megatron-Core release";
   if (sharding == kModelSpace || forms.fragments) {
-    if (form.format == "zarr") return "Megatron-Core 0.8 to 0.15, under any layout";
+    if (form.conventions.fragments_lost) return "Megatron-Core 0.8 to 0.15, under any layout";
     if (old_common && forms.fragments && !forms.boxes)
       return "Megatron-Core 0.8 to 0.15, under any layout (0.16 and newer refuse flattened state)";
     return none + ": 0.8 to 0.15 load " + std::string(kModelSpace) +
@@ -198,7 +199,9 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
 }
 
 std::vector<std::string> describe_readers(const StoredForm& form) {
-  std::vector<std::string> sentences{"the model loads in: " + model_readers(form)};
+  const std::string readers = model_readers(form);
+  if (readers.empty()) return {};
+  std::vector<std::string> sentences{"the model loads in: " + readers};
   const Forms forms = optimizer_forms(form.metadata);
   if (forms.any)
     sentences.push_back("the optimizer continues in: " + optimizer_readers(form, forms));

@@ -7,6 +7,7 @@
 
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
+#include "strategies/contract/conventions.h"
 
 namespace dckpt {
 
@@ -27,14 +28,15 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
 
 /// What determines which releases can load a checkpoint.
 struct StoredForm {
-  std::string_view format;   ///< "torch_dist", "dcp", "zarr", "torch"
+  Conventions conventions{};
   bool common_file = false;  ///< the common state is a separate file
   const Metadata& metadata;
   const Value& common;
 };
 
 /// Which releases load the model and which resume the optimizer: one sentence each. No form of an
-/// optimizer works for all releases of Megatron-Core.
+/// optimizer works for all releases of Megatron-Core. Empty for formats that only this library
+/// reads.
 std::vector<std::string> describe_readers(const StoredForm& form);
 
 }  // namespace dckpt

@@ -475,8 +475,8 @@ class Conversion {
       report_.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) +
                                 " flattened tensors became ordinary ones of their original shapes");
     }
-    for (std::string& sentence :
-         describe_readers({report_.to, contents_.common.has_value(), plan_.metadata, common()}))
+    for (std::string& sentence : describe_readers(
+             {target_format_->conventions, contents_.common.has_value(), plan_.metadata, common()}))
       report_.remarks.push_back(std::move(sentence));
   }
 

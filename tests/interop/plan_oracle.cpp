@@ -3,9 +3,12 @@
 // line of answer per case, {"refused": message} where the library throws.
 //
 //   {"save": {"kind", "dedup", "flattened"}, "ranks": [TREE, …]}
-//     → {"ranks": [{"items": [ITEM, …], "kept": [[position in items, chunk], …], "paths": {key: path}}, …], "tensors": […], "objects": [key, …]}
-//   {"stored": [{"key", "dtype", "size", "chunks": [[offsets, sizes], …]}, …], "wanted": [[tensor, offsets, sizes], …]}
-//     → {"reads": [[wanted, chunk, offsets in the chunk, offsets in the wanted box, lengths], …]}
+//     → {"ranks": [{"items": [ITEM, …], "kept": [[position in items, chunk], …],
+//                   "paths": {key: path}}, …], "tensors": […], "objects": [key, …]}
+//   {"stored": [{"key", "dtype", "size", "chunks": [[offsets, sizes], …]}, …],
+//    "wanted": [[tensor, offsets, sizes], …]}
+//     → {"reads": [[wanted, chunk, offsets in the chunk, offsets in the wanted box,
+//                   lengths], …]}
 //
 // A TREE is what a rank holds: {"dict": [[key, TREE], …]}, {"list": […]}, {"tuple": […]}, {"bytes":
 // text}, {"tensor": [dtype, shape, requires_grad]}, {"shard": …}, {"object": …} or a scalar. The

@@ -261,7 +261,7 @@ TEST(DescribeReaders, SaysWhoResumesTheOptimizer) {
   const auto optimizer = [](const std::string& name, bool common_file) {
     const auto reader = open_checkpoint(golden(name));
     const std::vector<std::string> sentences = describe_readers(
-        {reader->info().format, common_file, reader->metadata(), reader->common_state()});
+        {reader->info().conventions, common_file, reader->metadata(), reader->common_state()});
     return sentences.size() == 2 ? sentences[1] : "";
   };
   EXPECT_THAT(optimizer("mcore-0.14-flattened-single", true),
