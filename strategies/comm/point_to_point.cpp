@@ -240,8 +240,8 @@ class PointToPoint final : public Communicator {
     return all;
   }
 
-  /// Counted from the root, a rank gets the bytes from the one that lacks its lowest set bit, and
-  /// passes them on to those that have one more below it.
+  /// A binomial tree: with ranks counted from the root, each receives from the rank without its
+  /// lowest set bit and sends to the ranks with one more bit set below that.
   Bytes broadcast_from(Bytes bytes, int root) {
     const int place = (rank_ - root + size()) % size();
     const auto rank_at = [&](int other) { return (other + root) % size(); };
@@ -297,7 +297,7 @@ class PointToPoint final : public Communicator {
       transport_->exchange(outgoing, incoming, deadline_);
     } catch (const CheckpointError& error) {
       throw CheckpointError(error.code(), std::string(name_of(operation_)) + ": " + error.message(),
-                            {.rank = members_[index(rank_)]});
+                            {.rank = members_[index(rank_)]}, error.cause());
     }
   }
 
@@ -348,8 +348,8 @@ std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transpor
   }
   if (rank < 0 || rank >= size) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "rank " + std::to_string(rank) + " is none of the " +
-                              std::to_string(size) + " ranks of a communicator");
+                          "rank " + std::to_string(rank) + " is out of range (size " +
+                              std::to_string(size) + ")");
   }
   std::vector<int> members(index(size));
   std::iota(members.begin(), members.end(), 0);

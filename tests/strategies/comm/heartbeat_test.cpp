@@ -159,8 +159,8 @@ TEST(Heartbeat, ARankThatGivesNoSignsIsNamedWithWhatItHadDone) {
     }
   });
   EXPECT_THAT(errors.at(0).message(),
-              AllOf(HasSubstr("writing the data files: a rank gives no sign of life: rank 0 waited "
-                              "500 ms in all_gather for rank 1"),
+              AllOf(HasSubstr("writing the data files: a rank gives no sign of life: all_gather: "
+                              "waited 500 ms for rank 1"),
                     HasSubstr("rank 1 was still writing the data files (3.0 GiB of 12.0 GiB)")));
 }
 

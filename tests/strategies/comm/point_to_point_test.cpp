@@ -5,22 +5,22 @@
 #include <thread>
 
 #include "tests/strategies/comm/communicator_conformance.h"
-#include "tests/strategies/comm/meeting_transport.h"
+#include "tests/strategies/comm/run_transports.h"
 
 namespace dckpt {
 namespace {
 
 using testing::HasSubstr;
 
-void run_meeting_ranks(int size, const std::function<void(Communicator&)>& body,
-                       std::chrono::milliseconds timeout) {
+void run_ranks_on_network(int size, const std::function<void(Communicator&)>& body,
+                          std::chrono::milliseconds timeout) {
   run_transports(size, [&](const std::shared_ptr<Transport>& transport, int rank) {
     body(*point_to_point(transport, rank, size, timeout));
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(PointToPoint, CommunicatorConformance,
-                         testing::Values(CommunicatorWorld{"over_memory", run_meeting_ranks}),
+                         testing::Values(CommunicatorWorld{"checked", run_ranks_on_network}),
                          name_of_world);
 
 /// What rank 0 says of a rank 1 that sends it `messages` while it gathers.
@@ -71,7 +71,7 @@ TEST(PointToPoint, ABufferThatNoMemoryCanHoldIsAnError) {
 
 TEST(PointToPoint, ErrorsOfAPartNameTheRanksOfTheWholeJob) {
   const auto run = [] {
-    run_meeting_ranks(
+    run_ranks_on_network(
         4,
         [](Communicator& comm) {
           const auto pair = comm.split(comm.rank() % 2);
@@ -88,7 +88,7 @@ TEST(PointToPoint, ErrorsOfAPartNameTheRanksOfTheWholeJob) {
 }
 
 TEST(PointToPoint, AGroupCanBeUsedByAnotherThread) {
-  run_meeting_ranks(
+  run_ranks_on_network(
       3,
       [](Communicator& comm) {
         const auto copy = comm.split(0);
@@ -105,7 +105,7 @@ TEST(PointToPoint, AGroupCanBeUsedByAnotherThread) {
 }
 
 TEST(PointToPoint, TheLongestTimeoutDoesNotOverflow) {
-  run_meeting_ranks(
+  run_ranks_on_network(
       2, [](Communicator& comm) { comm.barrier(); }, std::chrono::milliseconds::max());
 }
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "tests/strategies/comm/communicator_conformance.h"
-#include "tests/strategies/comm/meeting_transport.h"
+#include "tests/strategies/comm/run_transports.h"
 
 namespace dckpt {
 namespace {
