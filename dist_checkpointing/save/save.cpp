@@ -1,6 +1,6 @@
 #include "dist_checkpointing/save/save.h"
 
-#include "dist_checkpointing/save/save_job.h"
+#include "dist_checkpointing/save/save_steps.h"
 #include "mapping/base/error_boundary.h"
 #include "strategies/contract/registry.h"
 #include "strategies/tensor_io/state_source.h"
@@ -16,10 +16,14 @@ SavePlanner make_planner(const SaveOptions& given) {
 
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
                 Communicator& comm, SavePlanner& planner, const SaveHooks& hooks) try {
-  SaveJob job(location, options, comm, planner, hooks);
-  job.plan(state);
-  StateSource source(std::move(job.described().tensors), std::move(job.described().object_bytes));
-  return job.write(source);
+  PlanMemory memory(planner);
+  SaveCall call(location, options, comm, hooks);
+  auto [planned, tensors, object_bytes, checkpoint] = plan_save(call, state, planner);
+  StateSource source(std::move(tensors), std::move(object_bytes));
+  const WrittenByRank written = write_save(call, planned, source);
+  SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
+  memory.keep();
+  return report;
 } catch (...) {
   throw_checkpoint_error();
 }

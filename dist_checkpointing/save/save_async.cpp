@@ -1,6 +1,6 @@
 // How a background save runs.
 //
-//   trainer's thread            every rank agrees on the plan as in save_job.cpp (steps 1 and 2),
+//   trainer's thread            every rank agrees on the plan as in save_steps.cpp (steps 1 and 2),
 //                               then that the background can start; the items are copied
 //   background thread           steps 3 and 4: writes the items from the copies, publishes; then
 //                               `published`
@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "dist_checkpointing/save/save.h"
-#include "dist_checkpointing/save/save_job.h"
+#include "dist_checkpointing/save/save_steps.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/log.h"
@@ -63,26 +63,31 @@ void PendingSave::cancel() const noexcept {
 }
 
 struct AsyncSaver::Job {
-  Job(const Location& location, const SaveOptions& options, Communicator& comm,
-      SavePlanner& planner, SaveHooks trainers)
+  Job(const Location& location, const SaveOptions& options, Communicator& comm, SaveHooks trainers)
       : relay(trainers.cancel, [this] { outcome->cancel.request_stop(); }),
         hooks(with_cancel(std::move(trainers))),
-        save(location, options, comm, planner, hooks) {}
+        call(location, options, comm, hooks) {}
 
   SaveHooks with_cancel(SaveHooks trainers) const {
     trainers.cancel = outcome->cancel.get_token();
     return trainers;
   }
 
-  SaveReport::Phase staged() const {
+  SaveReport finish(std::optional<PlannedCheckpoint> checkpoint, SavePlanner& planner) {
+    PlanMemory memory(planner);
+    WrittenByRank written = write_save(call, planned, *source);
     const StagedSource::Staged copied = source->staged();
-    return {copied.time.count(), copied.bytes};
+    written.report.stage = {copied.time.count(), copied.bytes};
+    SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
+    memory.keep();
+    return report;
   }
 
-  void run(Communicator& comm, const std::function<void(Communicator&)>& published) noexcept {
+  void run(std::optional<PlannedCheckpoint> checkpoint, SavePlanner& planner,
+           const std::function<void(Communicator&)>& published) noexcept {
     try {
-      SaveReport report = save.write(*source, [this] { return staged(); });
-      if (published) published(comm);
+      SaveReport report = finish(std::move(checkpoint), planner);
+      if (published) published(call.comm);
       source->finish();
       outcome->promise.set_value(std::move(report));
     } catch (...) {
@@ -109,9 +114,10 @@ struct AsyncSaver::Job {
   std::stop_callback<std::function<void()>>
       relay;  // of the trainer's token, so that PendingSave::cancel() and it are one
   const SaveHooks hooks;
-  SaveJob save;
-  std::optional<StagedSource> source;
-  std::jthread thread;  // last: joined before what it uses goes away
+  SaveCall call;
+  PlannedSave planned;
+  std::optional<StagedSource> source;  // refers to the items of `planned`
+  std::jthread thread;                 // last: joined before what it uses goes away
 };
 
 AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks) try
@@ -148,25 +154,27 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   wait();
   SaveOptions options = options_;
   options.overwrite = overwrite;
-  auto job = std::make_unique<Job>(location, options, *comm_, planner_, hooks_);
-  job->save.plan(state);
+  auto job = std::make_unique<Job>(location, options, *comm_, hooks_);
+  PlanMemory memory(planner_);
+  auto [planned, tensors, object_bytes, checkpoint] = plan_save(job->call, state, planner_);
+  job->planned = std::move(planned);
   std::promise<bool> start;
   try {
     agree(*comm_, "preparing the save in the background", [&] {
-      DescribedState& described = job->save.described();
-      if (described.common) described.common = snapshot(*described.common);
-      job->source.emplace(job->save.items(), std::move(described.tensors),
-                          std::move(described.object_bytes), pool_);
-      job->thread = std::jthread([this, running = job.get(), published = std::move(published),
-                                  started = start.get_future()]() mutable {
-        if (started.get()) running->run(*comm_, published);
-      });
+      if (checkpoint && checkpoint->common) checkpoint->common = snapshot(*checkpoint->common);
+      job->source.emplace(job->planned.items, std::move(tensors), std::move(object_bytes), pool_);
+      job->thread =
+          std::jthread([this, running = job.get(), checkpoint = std::move(checkpoint),
+                        published = std::move(published), started = start.get_future()]() mutable {
+            if (started.get()) running->run(std::move(checkpoint), planner_, published);
+          });
     });
   } catch (...) {
     start.set_value(false);
     throw;
   }
   job_ = std::move(job);
+  memory.pass_on();
   start.set_value(true);
   job_->source->stage(options_.io.threads);
   return PendingSave(job_->outcome);

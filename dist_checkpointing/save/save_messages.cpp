@@ -1,0 +1,111 @@
+#include "dist_checkpointing/save/save_messages.h"
+
+#include <cstdint>
+
+#include "mapping/base/text.h"
+#include "mapping/base/wire.h"
+#include "mapping/state/flatten.h"
+
+namespace dckpt {
+namespace {
+
+/// A path names its key: the steps with dots between them.
+void encode_path(WireWriter& writer, const KeyPath& path) {
+  writer.number(path.size());
+  for (const PathElement& step : path) {
+    const auto* const name = std::get_if<std::string>(&step);
+    writer.number(name != nullptr ? 0 : 1);
+    name != nullptr ? writer.text(*name)
+                    : writer.number(static_cast<std::uint64_t>(std::get<std::int64_t>(step)));
+  }
+}
+
+KeyPath decode_path(WireReader& reader) {
+  KeyPath path(reader.count());
+  for (PathElement& step : path) {
+    const bool is_position = reader.number(1) == 1;
+    if (is_position)
+      step = static_cast<std::int64_t>(reader.number(INT64_MAX));
+    else
+      step = reader.text();
+  }
+  if (path.empty() || path.size() > kMaxTreeDepth)
+    reader.malformed("a key lies " + std::to_string(path.size()) + " levels deep");
+  return path;
+}
+
+}  // namespace
+
+Bytes encode(const Assignment& assignment) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.text(assignment.directory);
+  writer.text(as_text(assignment.answer));
+  return bytes;
+}
+
+Assignment decode_assignment(ByteView bytes) {
+  WireReader reader(bytes, "the assignment from rank 0");
+  Assignment assignment;
+  assignment.directory = reader.text();
+  assignment.answer = to_bytes(reader.text());
+  reader.finish();
+  return assignment;
+}
+
+Bytes encode(const WrittenByRank& written) {
+  const auto& [items, digests, paths, report] = written;
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.text(as_text(encode_save_report(report)));
+  writer.number(items.files.size());
+  for (const std::string& file : items.files) writer.text(file);
+  writer.number(items.places.size());
+  for (const StorageInfo& place : items.places) {
+    writer.number(place.file);
+    writer.number(place.offset);
+    writer.number(place.length);
+  }
+  writer.number(paths.size());
+  for (const auto& [key, path] : paths) encode_path(writer, path);
+  writer.number(digests.size());
+  for (const auto& [file, digest] : digests) {
+    writer.text(file);
+    writer.text(digest);
+  }
+  return bytes;
+}
+
+WrittenByRank decode_written(ByteView bytes) {
+  WireReader reader(bytes, "a rank's list of what it wrote");
+  WrittenByRank written;
+  const std::string report = reader.text();
+  const std::size_t files = reader.count();
+  for (std::size_t i = 0; i < files; ++i) written.items.files.push_back(reader.text());
+  const std::size_t places = reader.count();
+  for (std::size_t i = 0; i < places; ++i) {
+    StorageInfo place;
+    const std::uint64_t file = reader.number();
+    if (file >= files) reader.malformed("it names a file that is not in the list");
+    place.file = static_cast<std::uint32_t>(file);
+    place.offset = reader.number();
+    place.length = reader.number();
+    written.items.places.push_back(place);
+  }
+  const std::size_t paths = reader.count();
+  for (std::size_t i = 0; i < paths; ++i) {
+    KeyPath path = decode_path(reader);
+    std::string key = dotted_name(path);
+    written.paths.emplace_back(std::move(key), std::move(path));
+  }
+  const std::size_t digests = reader.count();
+  for (std::size_t i = 0; i < digests; ++i) {
+    std::string file = reader.text();
+    written.digests.insert_or_assign(std::move(file), reader.text());
+  }
+  reader.finish();
+  written.report = decode_save_report(as_bytes(report));
+  return written;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dist_checkpointing/save/save_report.h"
+#include "dist_checkpointing/save/write_checkpoint.h"
+#include "mapping/base/bytes.h"
+#include "mapping/base/key_path.h"
+#include "strategies/contract/save_strategy.h"
+
+namespace dckpt {
+
+// What the ranks of a save send each other, beside plans (mapping/planning/save_planner.h).
+// Decoding throws CheckpointError (corrupt).
+
+/// DCP: where keys lie in a rank's tree.
+using KeyPaths = std::vector<std::pair<std::string, KeyPath>>;
+
+/// From rank 0 to a rank: where to write, and the planner's answer.
+struct Assignment {
+  std::string directory;
+  Bytes answer;
+};
+Bytes encode(const Assignment& assignment);
+Assignment decode_assignment(ByteView bytes);
+
+/// From a rank to rank 0: its files, a place per item, for a manifest the files' digests and, under
+/// DCP's rules, the paths of the keys of these items.
+struct WrittenByRank {
+  WrittenItems items;
+  Digests digests;
+  KeyPaths paths;
+  SaveReport report;
+};
+Bytes encode(const WrittenByRank& written);
+WrittenByRank decode_written(ByteView bytes);
+
+}  // namespace dckpt

@@ -1,0 +1,257 @@
+// How ranks save together. Between two collectives every rank does local work inside agree(), so
+// that no rank leaves alone.
+//
+//   1. Each rank plans what it holds; the plans go to rank 0.
+//   2. Rank 0 decides who writes what, begins the publication, and tells each rank its items and
+//      where to write them.
+//   3. Each rank writes its data files and makes them durable; what lies where goes to rank 0, for
+//      a manifest with the digests of the files, which are computed on the way to the disk.
+//   4. Rank 0 lets the strategy write what readers start from (for torch_dist: the common state,
+//      .metadata, metadata.json), adds the manifest, and publishes.
+//
+// Steps 3 and 4 may take long: meanwhile the ranks give each other signs of life (heartbeat.h). A
+// rank that fails in any step fails all of them, and rank 0 removes what was written.
+
+#include "dist_checkpointing/save/save_steps.h"
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "configs/policy.h"
+#include "dist_checkpointing/common_state.h"
+#include "dist_checkpointing/same_on_all_ranks.h"
+#include "dist_checkpointing/save/common_comparison.h"
+#include "dist_checkpointing/save/metered_source.h"
+#include "dist_checkpointing/training_root/staging_token.h"
+#include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/error.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+#include "strategies/comm/agree.h"
+#include "strategies/contract/registry.h"
+
+namespace dckpt {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::uint64_t bytes_of(const SavePlan& items) {
+  std::uint64_t bytes = 0;
+  for (const WriteItem& item : items) bytes += item.nbytes;
+  return bytes;
+}
+
+/// Options decide what the ranks exchange: with different ones they would wait for each other.
+void require_same_call(const SaveCall& call) {
+  if (call.comm.size() == 1) return;
+  const std::array<SharedArgument, 2> arguments{{
+      {"directories", call.target.absolute()},
+      {"options", to_yaml(Policy{.save = call.options}) +
+                      (call.options.overwrite ? "overwrite: true" : "overwrite: false")},
+  }};
+  require_same(call.comm, "save", arguments);
+}
+
+StateDict prepared(StateDict state, const SaveHooks& hooks) {
+  if (hooks.preprocess) state = hooks.preprocess(std::move(state));
+  if (hooks.content_metadata) state[kContentMetadataKey] = *hooks.content_metadata;
+  return state;
+}
+
+/// What the strategy would have to leave out.
+void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
+  const auto refuse = [&](const std::string& what, const std::string& key) {
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "strategy " + quote(strategy.name) + " does not store " + what +
+                              "; save with another one, or leave them out of the state",
+                          {.key = key});
+  };
+  if (!strategy.capabilities.objects) {
+    for (const LocalShard& shard : described.shards) {
+      if (const auto* const object = std::get_if<ObjectShard>(&shard))
+        refuse("objects", object->key);
+    }
+  }
+  if (!strategy.capabilities.common_state && described.common &&
+      !described.common->as_dict().empty()) {
+    const Value& first = described.common->as_dict().begin()->first;
+    refuse("values that are not sharded", first.is_str() ? first.as_str() : "");
+  }
+}
+
+void compare_common(const SaveCall& call, Value common) {
+  if (planner_kind(call.options) != PlannerKind::kMegatron) return;
+  agree(call.comm, "preparing the common state for comparison", [&] {
+    if (call.hooks.before_comparison) common = call.hooks.before_comparison(std::move(common));
+  });
+  compare_common_states(common, call.comm);
+}
+
+/// Of `paths`, those of the keys that `items` store: together the ranks name every stored key, most
+/// of them once.
+KeyPaths paths_of(const SavePlan& items, const KeyPaths& paths) {
+  std::unordered_set<std::string_view> keys;
+  for (const WriteItem& item : items) keys.insert(item.key);
+  KeyPaths written;
+  for (const auto& entry : paths) {
+    if (keys.contains(entry.first)) written.push_back(entry);
+  }
+  return written;
+}
+
+/// Adds what other ranks say of stored keys that have no path so far, as DCP does: the lowest rank
+/// decides.
+void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
+  std::unordered_set<std::string_view> open;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) open.insert(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) open.insert(object.key);
+  for (const auto& [key, path] : metadata.paths) open.erase(key);
+  for (const KeyPaths& paths : of_ranks) {
+    for (const auto& [key, path] : paths) {
+      if (open.erase(key) != 0) metadata.paths.emplace_back(key, path);
+    }
+  }
+}
+
+/// Step 4 on rank 0.
+SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint checkpoint,
+                   const std::vector<Bytes>& results) {
+  const auto begin = std::chrono::steady_clock::now();
+  call.heartbeat.check();
+  std::vector<std::vector<StorageInfo>> places;
+  std::vector<std::vector<std::string>> files;
+  std::vector<SaveReport> reports;
+  std::vector<KeyPaths> paths;
+  Digests digests;
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    WrittenByRank written = with_context({.rank = static_cast<int>(rank)},
+                                         [&] { return decode_written(results[rank]); });
+    reports.push_back(std::move(written.report));
+    places.push_back(std::move(written.items.places));
+    files.push_back(std::move(written.items.files));
+    paths.push_back(std::move(written.paths));
+    digests.merge(written.digests);
+  }
+  set_places(checkpoint.plan, places, files);
+  Metadata& metadata = checkpoint.plan.metadata;
+  metadata.paths = std::move(checkpoint.paths);
+  add_paths(metadata, paths);
+  metadata.kept_plans = std::move(checkpoint.kept_plans);
+  metadata.storage_meta = StorageMeta{call.target.absolute(), random_id()};
+  std::optional<CommonState> common;
+  if (checkpoint.common) common.emplace(*std::move(checkpoint.common));
+  const WrittenFiles written = publish_checkpoint(
+      std::move(checkpoint.publication), planned.target, *planned.strategy, metadata,
+      common ? &*common : nullptr, digests, call.options.io.fsync, [&] { call.heartbeat.check(); });
+  SaveReport report = sum_of(reports);
+  report.plan_cached = checkpoint.plan_cached;
+  report.bytes += written.bytes;
+  report.files += written.count;
+  report.publish = {seconds_since(begin), written.bytes};
+  report.seconds = seconds_since(call.begin);
+  return report;
+}
+
+}  // namespace
+
+SaveCall::SaveCall(const Location& location, SaveOptions given, Communicator& ranks,
+                   const SaveHooks& trainers)
+    : target(location),
+      options(canonical(std::move(given))),
+      comm(ranks),
+      hooks(trainers),
+      heartbeat(
+          ranks,
+          {.timeout = options.timeout, .cancel = trainers.cancel, .progress = trainers.progress}) {}
+
+AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanner& planner) {
+  const SaveOptions& options = call.options;
+  Communicator& comm = call.comm;
+  AgreedSave agreed;
+  DescribedState described;
+  Bytes proposal;
+  require_same_call(call);
+  agree(comm, "describing the state dict", [&] {
+    require_target_name(call.target);
+    agreed.mine.strategy = make_save_strategy(options);
+    described = describe_state(prepared(state, call.hooks), options, comm.rank());
+    check_contents(described, find_save_strategy(options.strategy.name, options.strategy.version));
+    proposal = planner.create_local_plan(plan_local_save(described.shards, options.flattened));
+  });
+  if (options.planner.validate) compare_common(call, std::move(described.own_common));
+
+  const std::vector<Bytes> proposals = comm.gather(proposal, 0);
+  std::vector<Bytes> assignments;
+  decide(comm, [&] {
+    const std::vector<Bytes> answers = planner.create_global_plan(proposals);
+    agreed.checkpoint.emplace(
+        PlannedCheckpoint{.publication = begin_publication(call.target, options),
+                          .plan = planner.global_plan(),
+                          .paths = described.paths,
+                          .kept_plans = {},
+                          .common = std::move(described.common),
+                          .plan_cached = planner.cache_hit()});
+    if (options.planner.keep_plans) agreed.checkpoint->kept_plans = planner.kept_plans();
+    for (const Bytes& answer : answers)
+      assignments.push_back(encode(Assignment{agreed.checkpoint->publication.staging(), answer}));
+  });
+  const Bytes assignment = comm.scatter(assignments, 0);
+  agree(comm, "accepting the plan", [&] {
+    auto [directory, answer] = decode_assignment(assignment);
+    PlannedSave& mine = agreed.mine;
+    mine.target = {call.target.storage(), std::move(directory), options.integrity};
+    mine.items = planner.finish_plan(answer);
+    mine.paths = paths_of(mine.items, described.paths);
+    mine.report.why_planned = planner.why_planned();
+  });
+  agreed.mine.report.plan.seconds = seconds_since(call.begin);
+  agreed.tensors = std::move(described.tensors);
+  agreed.object_bytes = std::move(described.object_bytes);
+  return agreed;
+}
+
+WrittenByRank write_save(SaveCall& call, const PlannedSave& planned, ItemSource& source) {
+  const int rank = call.comm.rank();
+  WrittenByRank result{
+      .items = {}, .digests = {}, .paths = planned.paths, .report = planned.report};
+  call.heartbeat.expect(bytes_of(planned.items));
+  call.heartbeat.agree("writing the data files", [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    MeteredSource metered(source, call.heartbeat);
+    auto [items, files] =
+        write_items(planned.target, *planned.strategy, rank, planned.items, metered);
+    SaveReport& report = result.report;
+    report.bytes = files.bytes;
+    report.files = files.count;
+    report.write = {seconds_since(begin), files.bytes};
+    report.slowest_rank = rank;
+    if (files.count > 0)
+      report.engine = files.direct == 0             ? "buffered"
+                      : files.direct == files.count ? "direct"
+                                                    : "direct and buffered";
+    result.items = std::move(items);
+    result.digests = std::move(files.digests);
+  });
+  return result;
+}
+
+SaveReport publish_save(SaveCall& call, const PlannedSave& planned, const WrittenByRank& mine,
+                        std::optional<PlannedCheckpoint> checkpoint) {
+  Communicator& comm = call.comm;
+  const std::vector<Bytes> results = comm.gather(encode(mine), 0);
+  SaveReport report;
+  call.heartbeat.agree("publishing the checkpoint", [&] {
+    if (checkpoint) report = publish(call, planned, *std::move(checkpoint), results);
+  });
+  report = decode_save_report(comm.broadcast(encode_save_report(report), 0));
+  if (comm.rank() == 0)
+    log_notice("saved " + quote(call.target.display()) + ": " + to_string(report));
+  return report;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "configs/options.h"
+#include "dist_checkpointing/save/describe_state.h"
+#include "dist_checkpointing/save/save_hooks.h"
+#include "dist_checkpointing/save/save_messages.h"
+#include "dist_checkpointing/save/save_report.h"
+#include "mapping/planning/save_planner.h"
+#include "strategies/comm/communicator.h"
+#include "strategies/comm/heartbeat.h"
+#include "strategies/contract/save_strategy.h"
+#include "strategies/storage/location.h"
+#include "strategies/storage/publish.h"
+
+namespace dckpt {
+
+// A save, as every rank runs it: plan_save() → write_save() → publish_save(), the last two perhaps
+// in another thread. Each step is collective, and hands on values; the protocol is at the top of
+// save_steps.cpp. If a step throws, it throws the same CheckpointError on every rank, and what was
+// written goes with the values that the caller has.
+
+/// What a save was called with on this rank, and its clock. What it refers to must outlive it.
+struct SaveCall {
+  SaveCall(const Location& location, SaveOptions options, Communicator& comm,
+           const SaveHooks& hooks);
+
+  const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  const Location target;
+  const SaveOptions options;  ///< canonical
+  Communicator& comm;
+  const SaveHooks& hooks;
+  Heartbeat heartbeat;
+};
+
+/// What this rank writes, and where.
+struct PlannedSave {
+  std::unique_ptr<const SaveStrategy> strategy;
+  WriteTarget target;
+  SavePlan items;
+  KeyPaths paths;     ///< of the keys of `items`, under DCP's rules
+  SaveReport report;  ///< of this rank, so far
+};
+
+/// What rank 0 will publish. Unless that is done, what was written is removed.
+struct PlannedCheckpoint {
+  Publication publication;
+  GlobalPlan plan;
+  KeyPaths paths;  ///< of all keys of rank 0
+  std::vector<KeptPlan> kept_plans;
+  std::optional<Value> common;
+  bool plan_cached = false;
+};
+
+/// What the ranks have agreed on.
+struct AgreedSave {
+  PlannedSave mine;
+  std::vector<Tensor> tensors;  ///< that the items refer to
+  std::vector<Bytes> object_bytes;
+  std::optional<PlannedCheckpoint> checkpoint;  ///< on rank 0
+};
+
+/// A plan is remembered only when the whole save has succeeded.
+class PlanMemory {
+ public:
+  explicit PlanMemory(SavePlanner& planner) : planner_(&planner) {}
+  ~PlanMemory() {
+    if (planner_ != nullptr) planner_->forget();
+  }
+  PlanMemory(const PlanMemory&) = delete;
+  PlanMemory& operator=(const PlanMemory&) = delete;
+  void keep() { std::exchange(planner_, nullptr)->commit(); }
+  void pass_on() noexcept { planner_ = nullptr; }
+
+ private:
+  SavePlanner* planner_;
+};
+
+/// Describes the state and agrees on who writes what. `planner`: what this rank remembers of plans.
+AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanner& planner);
+
+/// Writes the items and makes them durable.
+WrittenByRank write_save(SaveCall& call, const PlannedSave& planned, ItemSource& source);
+
+/// Makes the checkpoint visible.
+SaveReport publish_save(SaveCall& call, const PlannedSave& planned, const WrittenByRank& mine,
+                        std::optional<PlannedCheckpoint> checkpoint);
+
+}  // namespace dckpt

@@ -1,0 +1,72 @@
+#include "dist_checkpointing/save/write_checkpoint.h"
+
+#include <utility>
+
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/staging_token.h"
+#include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/storage_name.h"
+#include "strategies/storage/counting.h"
+#include "strategies/storage/hashing.h"
+
+namespace dckpt {
+namespace {
+
+/// Counts what is written, and hashes it for a manifest.
+class Meter {
+ public:
+  /// `before`: of files that are there already.
+  explicit Meter(const WriteTarget& target, const Digests& before = {})
+      : target_(target),
+        storage_(counting_storage(
+            target.integrity ? hashing_storage(target.storage, digests_) : target.storage,
+            counters_)) {
+    for (const auto& [name, digest] : before)
+      digests_->add(join_name(target.directory, name), digest);
+  }
+
+  Storage& storage() noexcept { return *storage_; }
+  WrittenFiles written() const {
+    return {counters_->files_created, counters_->bytes_written, counters_->direct_files,
+            digests_->in(target_.directory)};
+  }
+
+ private:
+  const WriteTarget& target_;
+  const std::shared_ptr<FileDigests> digests_ = std::make_shared<FileDigests>();
+  const std::shared_ptr<StorageCounters> counters_ = std::make_shared<StorageCounters>();
+  const std::shared_ptr<Storage> storage_;
+};
+
+}  // namespace
+
+Publication begin_publication(const Location& target, const SaveOptions& options) {
+  if (options.overwrite) check_replaceable(target);
+  remove_dead_attempts(target);
+  return Publication::begin(target.storage(), target.name(), staging_token(),
+                            {.overwrite = options.overwrite, .sync = options.io.fsync});
+}
+
+WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,
+                        const SavePlan& items, ItemSource& source) {
+  Meter meter(target);
+  WrittenItems written =
+      strategy.write_data(meter.storage(), target.directory, rank, items, source);
+  return {std::move(written), meter.written()};
+}
+
+WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
+                                const SaveStrategy& strategy, const Metadata& metadata,
+                                const CommonState* common, const Digests& digests, bool sync,
+                                const std::function<void()>& check) {
+  Meter meter(target, digests);
+  strategy.write_metadata(meter.storage(), target.directory, metadata, common);
+  if (target.integrity)
+    write_manifest(meter.storage(), target.directory, meter.written().digests, sync);
+  check();
+  publication.commit();
+  return meter.written();
+}
+
+}  // namespace dckpt

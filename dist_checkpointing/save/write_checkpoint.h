@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "configs/options.h"
+#include "strategies/contract/save_strategy.h"
+#include "strategies/storage/location.h"
+#include "strategies/storage/publish.h"
+
+namespace dckpt {
+
+// How the files of a checkpoint get where they belong. Whatever writes one (a save, in the
+// background too, and a conversion) begins a publication on one rank, writes the items of each rank
+// into its directory, and publishes.
+
+using Digests =
+    std::map<std::string, std::string>;  ///< SHA-256 of files in the checkpoint, by name
+
+/// Where to write, and how.
+struct WriteTarget {
+  std::shared_ptr<Storage> storage;
+  std::string directory;   ///< hidden until it is published
+  bool integrity = false;  ///< there will be a manifest
+};
+
+/// Files that were written.
+struct WrittenFiles {
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t direct = 0;  ///< of `count`: past the page cache
+  Digests digests{};         ///< empty without a manifest
+};
+
+/// What a rank has written.
+struct WrittenData {
+  WrittenItems items;
+  WrittenFiles files;
+};
+
+/// On one rank: checks that what is at `target` may be replaced, if it is to be, and removes what
+/// dead processes have left of writing to this name. Throws CheckpointError.
+Publication begin_publication(const Location& target, const SaveOptions& options);
+
+/// Writes the items of a rank and makes them durable.
+WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,
+                        const SavePlan& items, ItemSource& source);
+
+/// On the rank that began it, when all ranks have written: writes what readers start from and,
+/// with `target.integrity`, the manifest of these files and of those in `digests`; makes the
+/// checkpoint visible. `check` throws if it is not to be published after all; it is called last.
+/// Returns what was written here. If anything fails, everything written is removed.
+WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
+                                const SaveStrategy& strategy, const Metadata& metadata,
+                                const CommonState* common, const Digests& digests, bool sync,
+                                const std::function<void()>& check);
+
+}  // namespace dckpt
