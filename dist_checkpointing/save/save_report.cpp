@@ -1,10 +1,9 @@
 #include "dist_checkpointing/save/save_report.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 
@@ -12,7 +11,7 @@ namespace dckpt {
 namespace {
 
 std::string phase_text(const char* name, const SaveReport::Phase& phase) {
-  return fmt::format("{} {:.2f} s", name, phase.seconds);
+  return str_format("{} {:.2f} s", name, phase.seconds);
 }
 
 std::string rate_text(const SaveReport::Phase& phase) {
@@ -60,7 +59,7 @@ struct Decode {
 std::string to_string(const SaveReport& report) {
   std::string text = human_bytes(report.bytes) + " in " + std::to_string(report.files) +
                      (report.files == 1 ? " file" : " files") +
-                     fmt::format(" in {:.2f} s (", report.seconds);
+                     str_format(" in {:.2f} s (", report.seconds);
   text += phase_text("plan", report.plan) +
           (report.plan_cached ? ", cached" : ", not cached: " + report.why_planned);
   if (report.stage.bytes > 0) text += phase_text("; stage", report.stage) + rate_text(report.stage);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -30,12 +31,12 @@ std::filesystem::path local_path(const std::filesystem::path& given) {
   if (scheme.empty()) return given;
   const std::string_view rest = std::string_view(text).substr(scheme.size() + kSeparator.size());
   if (scheme == "file" && rest.starts_with('/')) return rest;
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "paths with the scheme " +
-                            quote(text.substr(0, scheme.size() + kSeparator.size())) +
-                            " are not supported: give a path of the local file system (or "
-                            "file:///PATH); object storage has to be mounted",
-                        {.file = text});
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      str_format("paths with the scheme {} are not supported: give a path of the local file system "
+                 "(or file:///PATH); object storage has to be mounted",
+                 quote(text.substr(0, scheme.size() + kSeparator.size()))),
+      {.file = text});
 }
 
 }  // namespace dckpt

@@ -1,6 +1,7 @@
 #include "mapping/base/readable_file.h"
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -8,8 +9,9 @@ namespace dckpt {
 Bytes read_file(const ReadableFile& file, std::uint64_t limit) {
   if (file.size() > limit) {
     throw CheckpointError(ErrorCode::kCorrupt,
-                          "refusing to read the whole file: it has " + grouped(file.size()) +
-                              " bytes, the limit for this kind of file is " + grouped(limit),
+                          str_format("refusing to read the whole file: it has {} bytes, the limit "
+                                     "for this kind of file is {}",
+                                     grouped(file.size()), grouped(limit)),
                           {.file = file.name()});
   }
   Bytes content(file.size());

@@ -3,13 +3,15 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
 
 [[noreturn]] void refuse(std::string_view name, const std::string& why) {
-  throw CheckpointError(ErrorCode::kCorrupt, "refusing the file name " + quote(name) + ": " + why);
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        str_format("refusing the file name {}: {}", quote(name), why));
 }
 
 }  // namespace
@@ -19,8 +21,8 @@ std::vector<std::string_view> name_components(std::string_view name) {
   if (name.front() == '/') refuse(name, "it is absolute; names inside a checkpoint are relative");
   if (name.find('\0') != std::string_view::npos) refuse(name, "it holds a NUL byte");
   if (name.size() > kMaxNameBytes)
-    refuse(name,
-           "it has " + grouped(name.size()) + " bytes, the limit is " + grouped(kMaxNameBytes));
+    refuse(name, str_format("it has {} bytes, the limit is {}", grouped(name.size()),
+                            grouped(kMaxNameBytes)));
   std::vector<std::string_view> components;
   for (std::size_t start = 0; start <= name.size();) {
     const std::size_t end = std::min(name.find('/', start), name.size());
@@ -28,11 +30,11 @@ std::vector<std::string_view> name_components(std::string_view name) {
     if (component.empty()) refuse(name, "it has an empty component");
     if (component == "." || component == "..") refuse(name, "a component is " + quote(component));
     if (component.size() > kMaxComponentBytes) {
-      refuse(name, "a component has " + grouped(component.size()) + " bytes, the limit is " +
-                       grouped(kMaxComponentBytes));
+      refuse(name, str_format("a component has {} bytes, the limit is {}",
+                              grouped(component.size()), grouped(kMaxComponentBytes)));
     }
     if (components.size() == kMaxNameDepth)
-      refuse(name, "it has more than " + std::to_string(kMaxNameDepth) + " components");
+      refuse(name, str_format("it has more than {} components", kMaxNameDepth));
     components.push_back(component);
     start = end + 1;
   }

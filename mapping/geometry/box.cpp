@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -44,8 +45,7 @@ std::string to_string(const Box& box) {
   std::string out = "[";
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
     if (axis > 0) out += ", ";
-    out += std::to_string(box.offsets[axis]) + ":" +
-           std::to_string(box.offsets[axis] + box.sizes[axis]);
+    out += str_format("{}:{}", box.offsets[axis], box.offsets[axis] + box.sizes[axis]);
   }
   return out + "]";
 }

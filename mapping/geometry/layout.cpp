@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -79,9 +80,10 @@ Runs cut(const Runs& runs, std::int64_t split_factor, std::int64_t count, std::i
   const std::int64_t outer_count =
       chunk_size(all.size(), outer_size);  // of those that are not empty
   if (outer_count > static_cast<std::int64_t>(kMaxPieces)) {
-    refuse("a strided shard with split factor " + std::to_string(split_factor) +
-           " cuts an extent of " + std::to_string(all.size()) + " into more than the " +
-           std::to_string(kMaxPieces) + " pieces that a rank can hold");
+    refuse(
+        str_format("a strided shard with split factor {} cuts an extent of {} into more than the "
+                   "{} pieces that a rank can hold",
+                   split_factor, all.size(), kMaxPieces));
   }
   Runs kept;
   for (std::int64_t outer = 0; outer < outer_count; ++outer) {
@@ -100,8 +102,8 @@ struct Cut {
 std::size_t checked_dim(std::int64_t dim, ShapeView shape, const MeshLayout& layout) {
   const auto dims = static_cast<std::int64_t>(shape.size());
   if (dim < -dims || dim >= dims) {
-    refuse("a tensor of shape " + to_string(shape) + " has no dim " + std::to_string(dim) +
-           " to shard; its layout is " + to_string(layout));
+    refuse(str_format("a tensor of shape {} has no dim {} to shard; its layout is {}",
+                      to_string(shape), dim, to_string(layout)));
   }
   return static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
 }
@@ -110,10 +112,10 @@ std::size_t checked_dim(std::int64_t dim, ShapeView shape, const MeshLayout& lay
 std::optional<Cut> cut_of(const MeshLayout& layout, std::size_t mesh_dim, ShapeView shape) {
   const Placement& placement = layout.placements[mesh_dim];
   if (std::holds_alternative<Partial>(placement)) {
-    refuse("the tensor is partial along mesh dimension " + std::to_string(mesh_dim) +
-           " of its layout " + to_string(layout) +
-           ": each rank there holds a term of a sum. Reduce it first (torch: redistribute to "
-           "Replicate or Shard)");
+    refuse(str_format(
+        "the tensor is partial along mesh dimension {} of its layout {}: each rank there holds a "
+        "term of a sum. Reduce it first (torch: redistribute to Replicate or Shard)",
+        mesh_dim, to_string(layout)));
   }
   if (const auto* const shard = std::get_if<Shard>(&placement))
     return Cut{checked_dim(shard->dim, shape, layout), 1};
@@ -140,8 +142,9 @@ std::vector<std::size_t> order_of(const MeshLayout& layout) {
   if (layout.order.empty()) return left_to_right;
   if (!std::is_permutation(layout.order.begin(), layout.order.end(), left_to_right.begin(),
                            left_to_right.end())) {
-    refuse("the order in which a layout cuts must name each of the " +
-           std::to_string(layout.mesh.dims()) + " mesh dimensions once");
+    refuse(
+        str_format("the order in which a layout cuts must name each of the {} mesh dimensions once",
+                   layout.mesh.dims()));
   }
   return layout.order;
 }
@@ -158,8 +161,8 @@ std::vector<LocalPiece> pieces_of(const std::vector<Runs>& axes, ShapeView globa
   std::size_t count = 1;
   for (const Runs& runs : axes) {
     if (runs.size() > kMaxPieces / count) {
-      refuse("a layout gives a rank more than " + std::to_string(kMaxPieces) +
-             " pieces of a tensor of shape " + to_string(global_shape));
+      refuse(str_format("a layout gives a rank more than {} pieces of a tensor of shape {}",
+                        kMaxPieces, to_string(global_shape)));
     }
     count *= runs.size();
   }
@@ -187,22 +190,22 @@ DeviceMesh::DeviceMesh(Shape shape, std::vector<int> ranks)
       std::all_of(shape_.begin(), shape_.end(), [](std::int64_t extent) { return extent >= 1; });
   const auto count = checked_numel(shape_);
   if (shape_.size() > kMaxDims || !positive || !count || *count > kMaxMeshRanks) {
-    refuse("a device mesh needs extents of at least 1, at most " + std::to_string(kMaxDims) +
-           " dimensions and at most " + std::to_string(kMaxMeshRanks) + " ranks, got " +
-           to_string(ShapeView(shape_)));
+    refuse(
+        str_format("a device mesh needs extents of at least 1, at most {} dimensions and at most "
+                   "{} ranks, got {}",
+                   kMaxDims, kMaxMeshRanks, to_string(ShapeView(shape_))));
   }
   if (ranks_.empty()) return;
   if (ranks_.size() != static_cast<std::size_t>(*count)) {
-    refuse("a " + to_string(ShapeView(shape_)) + " mesh needs " + std::to_string(*count) +
-           " ranks, got " + std::to_string(ranks_.size()));
+    refuse(str_format("a {} mesh needs {} ranks, got {}", to_string(ShapeView(shape_)), *count,
+                      ranks_.size()));
   }
   std::vector<int> sorted = ranks_;
   std::sort(sorted.begin(), sorted.end());
   if (sorted.front() < 0)
     refuse("a device mesh cannot hold rank " + std::to_string(sorted.front()));
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end())
-    refuse("rank " + std::to_string(*twice) + " stands on a device mesh twice");
+  if (twice != sorted.end()) refuse(str_format("rank {} appears twice on a device mesh", *twice));
 }
 
 std::optional<Shape> DeviceMesh::coordinate_of(int rank) const {
@@ -220,9 +223,9 @@ std::optional<Shape> DeviceMesh::coordinate_of(int rank) const {
 std::string to_string(const Placement& placement) {
   if (std::holds_alternative<Partial>(placement)) return "P";
   if (const auto* const shard = std::get_if<Shard>(&placement))
-    return "S(" + std::to_string(shard->dim) + ")";
+    return str_format("S({})", shard->dim);
   if (const auto* const shard = std::get_if<StridedShard>(&placement)) {
-    return "_S(" + std::to_string(shard->dim) + ", " + std::to_string(shard->split_factor) + ")";
+    return str_format("_S({}, {})", shard->dim, shard->split_factor);
   }
   return "R";
 }
@@ -231,15 +234,16 @@ std::string to_string(const MeshLayout& layout) {
   std::string out = "[";
   for (const Placement& placement : layout.placements)
     out += (out.size() > 1 ? ", " : "") + to_string(placement);
-  return out + "] on a " + to_string(ShapeView(layout.mesh.shape())) + " mesh";
+  return str_format("{}] on a {} mesh", out, to_string(ShapeView(layout.mesh.shape())));
 }
 
 std::optional<LocalPart> local_part(const MeshLayout& layout, ShapeView global_shape, int rank) {
   const auto elements =
       global_shape.size() <= kMaxDims ? checked_numel(global_shape) : std::nullopt;
   if (!elements)
-    refuse("a tensor of shape " + to_string(global_shape) +
-           " is negative, has too many axes or does not fit in 64 bits");
+    refuse(
+        str_format("a tensor of shape {} is negative, has too many axes or does not fit in 64 bits",
+                   to_string(global_shape)));
   const std::vector<std::optional<Cut>> cuts = cuts_of(layout, global_shape);
   const std::vector<std::size_t> order = order_of(layout);
   const auto coordinate = layout.mesh.coordinate_of(rank);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -13,16 +14,16 @@ namespace {
 
 void check_fields(const TensorMapLayout& layout, ShapeView global_shape) {
   const auto missing = [](const char* field) {
-    refuse(std::string("the layout has no ") + field +
-           "; it needs mesh_shape, tensor_map and rank_list");
+    refuse(
+        str_format("the layout has no {}; it needs mesh_shape, tensor_map and rank_list", field));
   };
   if (layout.mesh_shape.empty()) missing("mesh_shape");
   if (layout.rank_list.empty()) missing("rank_list");
   if (layout.tensor_map.empty() && !global_shape.empty()) missing("tensor_map");
   if (layout.tensor_map.size() != global_shape.size()) {
-    refuse("tensor_map has " + std::to_string(layout.tensor_map.size()) +
-           " entries for a tensor of shape " + to_string(global_shape) +
-           "; it needs one per tensor dim");
+    refuse(str_format(
+        "tensor_map has {} entries for a tensor of shape {}; it needs one per tensor dim",
+        layout.tensor_map.size(), to_string(global_shape)));
   }
 }
 
@@ -42,26 +43,25 @@ MeshLayout to_mesh_layout(const TensorMapLayout& layout, ShapeView global_shape)
   for (std::size_t tensor_dim = 0; tensor_dim < global_shape.size(); ++tensor_dim) {
     const std::vector<std::int64_t>& axes = layout.tensor_map[tensor_dim];
     if (is_uncut(axes)) continue;
-    const std::string where = " of tensor dim " + std::to_string(tensor_dim) + " in tensor_map";
+    const std::string where = str_format(" of tensor dim {} in tensor_map", tensor_dim);
     std::int64_t parts = 1;
     for (const std::int64_t axis : axes) {
       if (axis < 0 || axis >= dims) {
-        refuse("mesh axis " + std::to_string(axis) + where + " does not exist: a " +
-               to_string(ShapeView(layout.mesh_shape)) + " mesh has axes 0 to " +
-               std::to_string(dims - 1));
+        refuse(str_format("mesh axis {}{} does not exist: a {} mesh has axes 0 to {}", axis, where,
+                          to_string(ShapeView(layout.mesh_shape)), dims - 1));
       }
       const auto mesh_dim = static_cast<std::size_t>(dims - 1 - axis);
       if (used[mesh_dim])
-        refuse("mesh axis " + std::to_string(axis) + where +
-               " is used twice; it can cut a tensor only once");
+        refuse(
+            str_format("mesh axis {}{} is used twice; it can cut a tensor only once", axis, where));
       used[mesh_dim] = true;
       result.placements[mesh_dim] = Shard{static_cast<std::int64_t>(tensor_dim)};
       result.order.push_back(mesh_dim);
       parts *= layout.mesh_shape[mesh_dim];  // at most the number of ranks on the mesh
     }
     if (global_shape[tensor_dim] % parts != 0) {
-      refuse("extent " + std::to_string(global_shape[tensor_dim]) + where +
-             " does not divide into " + std::to_string(parts) + " equal parts");
+      refuse(str_format("extent {}{} does not divide into {} equal parts", global_shape[tensor_dim],
+                        where, parts));
     }
   }
   for (std::size_t mesh_dim = 0; mesh_dim < used.size(); ++mesh_dim) {

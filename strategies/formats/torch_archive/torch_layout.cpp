@@ -1,10 +1,9 @@
 #include "strategies/formats/torch_archive/torch_layout.h"
 
-#include <fmt/format.h>
-
 #include <optional>
 #include <span>
 
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/text.h"
 
@@ -62,7 +61,7 @@ void TorchArchiveWriter::end_storage(std::uint32_t crc, Bytes& out) {
 void TorchArchiveWriter::finish(Bytes& out) {
   add("version", as_bytes("3\n"), out);
   // Torch, too, makes it of the names and the CRCs; nobody compares it with them.
-  add(".data/serialization_id", as_bytes(fmt::format("{:020}{:020}", names_hash_, content_hash_)),
+  add(".data/serialization_id", as_bytes(str_format("{:020}{:020}", names_hash_, content_hash_)),
       out);
   zip_.finish(out);
 }

@@ -317,7 +317,7 @@ TEST(DeviceMesh, RefusesWhatIsNoMesh) {
   EXPECT_THAT(message({kMaxMeshRanks + 1}), HasSubstr("at most 16777216 ranks"));
   EXPECT_THAT(message(Shape(kMaxDims + 1, 1)), HasSubstr("at most 64 dimensions"));
   EXPECT_THAT(message({2, 2}, {0, 1, 2}), HasSubstr("needs 4 ranks, got 3"));
-  EXPECT_THAT(message({2}, {3, 3}), HasSubstr("rank 3 stands on a device mesh twice"));
+  EXPECT_THAT(message({2}, {3, 3}), HasSubstr("rank 3 appears twice on a device mesh"));
   EXPECT_THAT(message({2}, {-1, 3}), HasSubstr("cannot hold rank -1"));
   EXPECT_EQ(DeviceMesh({kMaxMeshRanks}).size(), kMaxMeshRanks);
   EXPECT_EQ(DeviceMesh(Shape(kMaxDims, 1)).size(), 1);
