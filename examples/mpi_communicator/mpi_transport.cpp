@@ -44,7 +44,7 @@ class MpiTransport final : public dckpt::Transport {
     for (int done = 0; done == 0;) {
       MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
       if (done == 0 && deadline.passed()) {
-        std::fprintf(stderr, "dckpt: a rank did not come in time\n");
+        std::fprintf(stderr, "dckpt: a rank did not respond in time\n");
         MPI_Abort(MPI_COMM_WORLD,
                   1);  // MPI cannot take back a send, so its buffer could never be given back
       }

@@ -9,6 +9,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/wire.h"
 
@@ -73,13 +74,12 @@ CheckpointError common_error(const std::string& what, const std::vector<Bytes>& 
                                   ? ""
                                   : ", about rank " + std::to_string(*error.context().rank);
     if (failed.size() < kMaxRanksQuoted && (!first || error.message() != first->message()))
-      quotes +=
-          (first ? "; rank " : "rank ") + std::to_string(rank) + about + ": " + error.message();
+      quotes += str_format("{}{}{}: {}", first ? "; rank " : "rank ", rank, about, error.message());
     if (!first) first = error;
     failed.push_back(rank);
   }
-  const std::string message = what + " failed on " + ranks_text(failed) + " of " +
-                              std::to_string(reports.size()) + "; " + quotes;
+  const std::string message =
+      str_format("{} failed on {} of {}; {}", what, ranks_text(failed), reports.size(), quotes);
   return {first->code(), message, first->context(), std::move(cause)};
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
@@ -34,7 +35,7 @@ std::string time_text(milliseconds time) {
 }
 
 std::string amount(std::uint64_t done, std::uint64_t total) {
-  return human_bytes(done) + " of " + human_bytes(total);
+  return str_format("{} of {}", human_bytes(done), human_bytes(total));
 }
 
 }  // namespace
@@ -120,10 +121,11 @@ void Heartbeat::exchange(const Sign& mine, const std::string& what) {
   } catch (const CheckpointError& error) {
     if (typeid(error) != typeid(CheckpointError)) throw;  // says more to whoever knows the type
     const std::string last = at_work(what, "was");
-    throw CheckpointError(error.code(),
-                          what + ": a rank gives no sign of life: " + error.message() +
-                              (last.empty() ? "" : "; when last heard from, " + last),
-                          error.context(), error.cause());
+    throw CheckpointError(
+        error.code(),
+        str_format("{}: a rank gives no sign of life: {}{}", what, error.message(),
+                   last.empty() ? "" : "; when last heard from, " + last),
+        error.context(), error.cause());
   }
 }
 
@@ -137,18 +139,18 @@ void Heartbeat::decide(const std::string& what) {
   };
   if (const auto failed = rank_that(&Sign::failed, true)) {
     stop({ErrorCode::kCancelled,
-          what + " was stopped because it failed on rank " + std::to_string(*failed),
+          str_format("{} was stopped because it failed on rank {}", what, *failed),
           {.rank = failed}});
   } else if (const auto who = rank_that(&Sign::cancelled, true)) {
     const auto [done, total] = bytes();
     stop({ErrorCode::kCancelled,
-          what + " was cancelled by rank " + std::to_string(*who) + " after " + amount(done, total),
+          str_format("{} was cancelled by rank {} after {}", what, *who, amount(done, total)),
           {.rank = who}});
   } else if (rank_that(&Sign::expired, true)) {
     const std::string late = at_work(what, "is");
     stop({ErrorCode::kUnavailable,
-          what + " did not end within save.timeout, " + time_text(options_.timeout) +
-              (late.empty() ? "" : ": " + late),
+          str_format("{} did not finish within save.timeout, {}{}", what,
+                     time_text(options_.timeout), late.empty() ? "" : ": " + late),
           {.rank = rank_that(&Sign::ended, false)}});
   }
 }
@@ -190,12 +192,10 @@ std::string Heartbeat::at_work(const std::string& what, const char* is) const {
   for (std::size_t rank = 0; rank < signs_.size(); ++rank) {
     const Sign& sign = signs_[rank];
     if (sign.ended || ++ranks > kMostNamed) continue;
-    text +=
-        (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " " + is + " still " + what;
-    if (sign.total > 0) text += " (" + amount(sign.done, sign.total) + ")";
+    text += str_format("{}{} {} still {}", text.empty() ? "rank " : ", rank ", rank, is, what);
+    if (sign.total > 0) text += str_format(" ({})", amount(sign.done, sign.total));
   }
-  return ranks <= kMostNamed ? text
-                             : text + " and " + std::to_string(ranks - kMostNamed) + " more ranks";
+  return ranks <= kMostNamed ? text : str_format("{} and {} more ranks", text, ranks - kMostNamed);
 }
 
 Bytes Heartbeat::encode(const Sign& sign) {

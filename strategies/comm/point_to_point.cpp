@@ -9,6 +9,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/reduce.h"
 
@@ -127,9 +128,8 @@ class PointToPoint final : public Communicator {
         continue;
       }
       if (others.size() != result.size()) {
-        throw misuse("all_reduce: rank " + std::to_string(members_[0]) + " passed " +
-                     std::to_string(result.size()) + " values, rank " +
-                     std::to_string(members_[from]) + " " + std::to_string(others.size()));
+        throw misuse(str_format("all_reduce: rank {} passed {} values, rank {} {}", members_[0],
+                                result.size(), members_[from], others.size()));
       }
       reduce_into(result, others, op);
     }
@@ -170,8 +170,8 @@ class PointToPoint final : public Communicator {
 
   void check_count(Operation operation, std::span<const Bytes> parts) const {
     if (parts.size() == members_.size()) return;
-    throw misuse(std::string(name_of(operation)) + ": got " + std::to_string(parts.size()) +
-                 " buffers, expected one for each of the " + std::to_string(size()) + " ranks");
+    throw misuse(str_format("{}: got {} buffers, expected one for each of the {} ranks",
+                            name_of(operation), parts.size(), size()));
   }
 
   /// Starts the clock of one operation; after an error in it, it is unknown which messages are
@@ -179,11 +179,10 @@ class PointToPoint final : public Communicator {
   template <typename Body>
   std::invoke_result_t<Body> run(Operation operation, Body&& body) {
     if (failure_) {
-      throw CheckpointError(
-          failure_->code(),
-          std::string(name_of(operation)) +
-              " cannot be completed after an earlier failure: " + failure_->message(),
-          {.rank = members_[index(rank_)]}, failure_->cause());
+      throw CheckpointError(failure_->code(),
+                            str_format("{} cannot be completed after an earlier failure: {}",
+                                       name_of(operation), failure_->message()),
+                            {.rank = members_[index(rank_)]}, failure_->cause());
     }
     operation_ = operation;
     ++number_;
@@ -214,9 +213,9 @@ class PointToPoint final : public Communicator {
         rest = rest.subspan(static_cast<std::size_t>(length));
       }
       if (all.size() != members_.size()) {
-        throw misuse(std::string(name_of(operation_)) + ": rank " + std::to_string(members_[0]) +
-                     " sent the wrong number of buffers, expected one for each of the " +
-                     std::to_string(size()) + " ranks");
+        throw misuse(str_format(
+            "{}: rank {} sent the wrong number of buffers, expected one for each of the {} ranks",
+            name_of(operation_), members_[0], size()));
       }
       return all;
     });
@@ -296,7 +295,8 @@ class PointToPoint final : public Communicator {
     try {
       transport_->exchange(outgoing, incoming, deadline_);
     } catch (const CheckpointError& error) {
-      throw CheckpointError(error.code(), std::string(name_of(operation_)) + ": " + error.message(),
+      throw CheckpointError(error.code(),
+                            str_format("{}: {}", name_of(operation_), error.message()),
                             {.rank = members_[index(rank_)]}, error.cause());
     }
   }
@@ -304,19 +304,19 @@ class PointToPoint final : public Communicator {
   void make_room(Receiving& receiving, const Header& header) const {
     const std::string from = "rank " + std::to_string(members_[index(receiving.from)]);
     if (header.operation != operation_ || header.number != number_) {
-      throw misuse(from + " called " + name_of(header.operation) + " (operation " +
-                   std::to_string(header.number) + ") where rank " +
-                   std::to_string(members_[index(rank_)]) + " called " + name_of(operation_) +
-                   " (operation " + std::to_string(number_) +
-                   "): all ranks must call the same operations in the same order");
+      throw misuse(
+          str_format("{} called {} (operation {}) where rank {} called {} (operation {}): all "
+                     "ranks must call the same operations in the same order",
+                     from, name_of(header.operation), header.number, members_[index(rank_)],
+                     name_of(operation_), number_));
     }
     try {
       if (receiving.bytes.capacity() < header.size) receiving.bytes = Bytes();
       receiving.bytes.resize(static_cast<std::size_t>(header.size));
     } catch (const std::exception&) {
       throw CheckpointError(ErrorCode::kIo,
-                            std::string(name_of(operation_)) + ": no memory for the " +
-                                grouped(header.size) + " bytes that " + from + " sends",
+                            str_format("{}: no memory for the {} bytes that {} sends",
+                                       name_of(operation_), grouped(header.size), from),
                             {.rank = members_[index(rank_)]});
     }
   }
@@ -342,14 +342,14 @@ Deadline Deadline::after(std::chrono::milliseconds timeout) noexcept {
 std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank,
                                              int size, std::chrono::milliseconds timeout) {
   if (timeout <= timeout.zero()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the timeout of a communicator is " +
-                                                           std::to_string(timeout.count()) +
-                                                           " ms, expected a positive time");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the timeout of a communicator is {} ms, expected a positive time",
+                   timeout.count()));
   }
   if (rank < 0 || rank >= size) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "rank " + std::to_string(rank) + " is out of range (size " +
-                              std::to_string(size) + ")");
+                          str_format("rank {} is out of range (size {})", rank, size));
   }
   std::vector<int> members(index(size));
   std::iota(members.begin(), members.end(), 0);

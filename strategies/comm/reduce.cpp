@@ -4,6 +4,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -24,8 +25,7 @@ void reduce_into(std::span<std::int64_t> into, std::span<const std::int64_t> val
 void check_root(const Communicator& comm, int root) {
   if (root >= 0 && root < comm.size()) return;
   throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "root " + std::to_string(root) + " is no rank of a communicator of " +
-                            std::to_string(comm.size()) + " ranks",
+                        str_format("root {} is out of range (size {})", root, comm.size()),
                         {.rank = comm.rank()});
 }
 

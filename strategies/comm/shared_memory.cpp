@@ -38,6 +38,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/file_descriptor.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -127,8 +128,7 @@ class Channel {
   Answer take(const Offer& offer) {
     if (offer.descriptor < 0 || offer.host.front() == '\0' || offer.host != this_host())
       return Answer::kRefused;
-    const std::string path =
-        "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.descriptor);
+    const std::string path = str_format("/proc/{}/fd/{}", offer.process, offer.descriptor);
     memory_ = posix::Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     const int seals = !memory_ ? -1 : ::fcntl(memory_.get(), F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
@@ -366,21 +366,20 @@ class SharedMemoryTransport final : public Transport {
       for (const Moving& one : moving) {
         const std::string why = one.channel->farewell();
         if (!why.empty())
-          throw CheckpointError(ErrorCode::kUnavailable, "rank " + std::to_string(one.peer) +
-                                                             " has given up: " + printable(why));
+          throw CheckpointError(ErrorCode::kUnavailable,
+                                str_format("rank {} has given up: {}", one.peer, printable(why)));
       }
       if (ended)
         throw CheckpointError(
             ErrorCode::kUnavailable,
-            "lost the connection to rank " + std::to_string(*ended) + ": its process has ended");
+            str_format("lost the connection to rank {}: its process has ended", *ended));
       const Moving& silent = awaited(moving);
       const std::optional<int> other = culprit(silent);
       if (deadline.passed()) {
         throw CheckpointError(
             ErrorCode::kUnavailable,
-            "waited " + std::to_string(deadline.timeout.count()) + " ms for rank " +
-                std::to_string(silent.peer) +
-                (other ? ", which waits for rank " + std::to_string(*other) : ""));
+            str_format("waited {} ms for rank {}{}", deadline.timeout.count(), silent.peer,
+                       other ? ", which waits for rank " + std::to_string(*other) : ""));
       }
       for_all_channels([&](Channel& channel) { channel.say_waiting(other.value_or(silent.peer)); });
       if (const auto now = Clock::now(); now >= next_life_sign) {

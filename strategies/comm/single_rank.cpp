@@ -1,6 +1,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/reduce.h"
 
@@ -48,10 +49,10 @@ class SingleRank final : public Communicator {
  private:
   static const Bytes& only(std::span<const Bytes> parts) {
     if (parts.size() != 1) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "got " + std::to_string(parts.size()) +
-                                " buffers for the only rank, expected one per rank",
-                            {.rank = 0});
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          str_format("got {} buffers for the only rank, expected one per rank", parts.size()),
+          {.rank = 0});
     }
     return parts.front();
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 
 namespace dckpt {
@@ -128,9 +129,9 @@ class ThreadTransport final : public Transport {
     offer.state = Offer::State::kTaken;
     network_.member(message.from).changed.notify_all();
     if (!fits) {
-      throw CheckpointError(ErrorCode::kInternal,
-                            "rank " + std::to_string(message.from) +
-                                " sent a message of another length than announced");
+      throw CheckpointError(
+          ErrorCode::kInternal,
+          str_format("rank {} sent a message of a different length than announced", message.from));
     }
     return true;
   }
@@ -148,7 +149,7 @@ class ThreadTransport final : public Transport {
       if (deadline.passed()) {
         throw CheckpointError(
             ErrorCode::kUnavailable,
-            "waited " + std::to_string(deadline.timeout.count()) + " ms for " + ranks_text(ranks));
+            str_format("waited {} ms for {}", deadline.timeout.count(), ranks_text(ranks)));
       }
       network_.member(rank_).changed.wait_until(lock, deadline.at);
     }

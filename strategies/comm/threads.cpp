@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "strategies/comm/thread_transport.h"
 
 namespace dckpt {
@@ -24,9 +25,9 @@ class Outcomes {
       body();
       network_.end(rank, name + " has returned", nullptr);
     } catch (const CheckpointError& error) {
-      fail(rank, name + " failed: " + error.what(), error.cause());
+      fail(rank, str_format("{} failed: {}", name, error.what()), error.cause());
     } catch (const std::exception& error) {
-      fail(rank, name + " failed: " + error.what());
+      fail(rank, str_format("{} failed: {}", name, error.what()));
     } catch (...) {
       fail(rank, name + " failed");
     }
@@ -75,7 +76,7 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body,
                std::chrono::milliseconds timeout) {
   if (size < 1)
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot run " + std::to_string(size) + " ranks: at least one is needed");
+                          str_format("cannot run {} ranks: at least one is needed", size));
   ThreadNetwork network(size);
   Outcomes outcomes(network, size);
   {
@@ -87,8 +88,7 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body,
               rank, [&] { body(*point_to_point(network.transport(rank), rank, size, timeout)); });
         });
       } catch (const std::exception& error) {  // the other ranks must not wait for this one
-        outcomes.fail(rank,
-                      "rank " + std::to_string(rank) + " could not be started: " + error.what());
+        outcomes.fail(rank, str_format("rank {} could not be started: {}", rank, error.what()));
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 
@@ -28,11 +29,12 @@ void backend_call(std::span<const int> peers, const Deadline& deadline,
     const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
     throw CheckpointError(
         ErrorCode::kUnavailable,
-        (deadline.passed() ? "waited " + std::to_string(deadline.timeout.count()) + " ms for "
-                           : "lost the connection to ") +
-            ranks_text(peers) + ": " +
-            printable(torch_error != nullptr ? torch_error->what_without_backtrace()
-                                             : error.what()),
+        str_format("{}{}: {}",
+                   deadline.passed() ? str_format("waited {} ms for ", deadline.timeout.count())
+                                     : "lost the connection to ",
+                   ranks_text(peers),
+                   printable(torch_error != nullptr ? torch_error->what_without_backtrace()
+                                                    : error.what())),
         {}, std::current_exception());
   }
 }

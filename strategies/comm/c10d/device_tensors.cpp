@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/c10d/backend_call.h"
@@ -65,15 +66,15 @@ class DeviceTransport final : public Transport {
                                     .front();  // of no other group of these ranks
     *next_group_ = number + 1;
     std::vector<int> ranks(members.begin(), members.end());
-    const std::string name =
-        "dckpt/" + std::to_string(number) + "/" + std::to_string(ranks.front());
+    const std::string name = str_format("dckpt/{}/{}", number, ranks.front());
     c10::intrusive_ptr<c10d::Backend> backend;
     backend_call(members, Deadline::after(group.timeout()),
                  [&] { backend = how_.new_group(ranks, name); });
     if (!backend || backend->getSize() != group.size() || backend->getRank() != group.rank()) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "DeviceTensors::new_group made no process group of " +
-                                ranks_text(ranks) + " in this order");
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          str_format("DeviceTensors::new_group made no process group of {} in this order",
+                     ranks_text(ranks)));
     }
     return std::make_shared<DeviceTransport>(std::move(backend), std::move(ranks), how_,
                                              next_group_);
@@ -140,10 +141,10 @@ std::unique_ptr<Communicator> c10d_communicator(const c10::intrusive_ptr<c10d::B
                                                 std::chrono::milliseconds timeout) {
   check_backend(backend);
   if (how.staging < kLongestPiece) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the staging of a communicator over device tensors is " +
-                              human_bytes(how.staging) + ", expected at least " +
-                              human_bytes(kLongestPiece));
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the staging of a communicator over device tensors is {}, expected at least {}",
+                   human_bytes(how.staging), human_bytes(kLongestPiece)));
   }
   std::vector<int> members(static_cast<std::size_t>(backend->getSize()));
   std::iota(members.begin(), members.end(), 0);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/c10d/process_group.h"
@@ -26,10 +27,10 @@ namespace {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        std::string("the environment variable ") + name +
-            " is not set; torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the environment variable {} is not set; torchrun sets RANK, "
+                                     "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+                                     name));
   }
   return value;
 }
@@ -39,10 +40,10 @@ int number(const char* name, int least, int most) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          std::string("the environment variable ") + name + " is " + quote(text) +
-                              ", expected a number from " + std::to_string(least) + " to " +
-                              std::to_string(most));
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the environment variable {} is {}, expected a number from {} to {}", name,
+                   quote(text), least, most));
   }
   return value;
 }
@@ -89,7 +90,7 @@ c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string&
   // earlier calls.
   static std::atomic<int> calls = 0;
   const std::string prefix =
-      "dckpt/" + optional_variable("TORCHELASTIC_RESTART_COUNT") + "/" + std::to_string(calls++);
+      str_format("dckpt/{}/{}", optional_variable("TORCHELASTIC_RESTART_COUNT"), calls++);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, server);
   store->setTimeout(timeout);
 
@@ -105,7 +106,8 @@ c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string&
   } catch (const std::exception& error) {
     const std::vector<int> missing = missing_ranks(*store, size);
     if (missing.empty()) throw;
-    throw std::runtime_error(ranks_text(missing) + " did not come: " + text_of(error));
+    throw std::runtime_error(
+        str_format("{} did not join: {}", ranks_text(missing), text_of(error)));
   }
 }
 
@@ -123,11 +125,11 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
                       std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(1),
                                                             std::chrono::hours(24)));
   } catch (const std::exception& error) {
-    throw CheckpointError(ErrorCode::kUnavailable,
-                          "cannot connect the " + std::to_string(size) +
-                              " processes of the job over " + quote(host) + " port " +
-                              std::to_string(port) + ": " + text_of(error),
-                          {.rank = rank}, std::current_exception());
+    throw CheckpointError(
+        ErrorCode::kUnavailable,
+        str_format("cannot connect the {} processes of the job over {} port {}: {}", size,
+                   quote(host), port, text_of(error)),
+        {.rank = rank}, std::current_exception());
   }
   std::unique_ptr<Communicator> comm = c10d_communicator(backend, timeout);
   comm->barrier();  // rank 0 serves the store: it must not leave before all are connected

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/agree.h"
@@ -28,20 +29,20 @@ constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
 void check_cuda(cudaError_t result, const std::string& what) {
   if (result == cudaSuccess) return;
   cudaGetLastError();  // told here; the trainer's next check must not find it
-  throw CheckpointError(ErrorCode::kIo, what + ": " + cudaGetErrorString(result) + " (" +
-                                            cudaGetErrorName(result) + ")");
+  throw CheckpointError(ErrorCode::kIo, str_format("{}: {} ({})", what, cudaGetErrorString(result),
+                                                   cudaGetErrorName(result)));
 }
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   const char* last = ncclGetLastError(comm);
   return std::string(ncclGetErrorString(result)) +
-         (last == nullptr || *last == '\0' ? "" : " (" + printable(last) + ")");
+         (last == nullptr || *last == '\0' ? "" : str_format(" ({})", printable(last)));
 }
 
 /// Non-blocking communicators also say that they have begun.
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* what) {
   if (result != ncclSuccess && result != ncclInProgress)
-    throw CheckpointError(ErrorCode::kIo, std::string(what) + ": " + nccl_text(result, comm));
+    throw CheckpointError(ErrorCode::kIo, str_format("{}: {}", what, nccl_text(result, comm)));
 }
 
 template <auto kDestroy>
@@ -82,7 +83,7 @@ class OnDevice {
  public:
   explicit OnDevice(int device) {
     check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
-    check_cuda(cudaSetDevice(device), "cudaSetDevice(" + std::to_string(device) + ")");
+    check_cuda(cudaSetDevice(device), str_format("cudaSetDevice({})", device));
     cudaThreadExchangeStreamCaptureMode(&mode_);
   }
   OnDevice(const OnDevice&) = delete;
@@ -99,16 +100,16 @@ class OnDevice {
 
 void check_options(const NcclOptions& options) {
   if (options.staging < 2 * kLongestPiece) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the staging of a communicator over NCCL is " +
-                              human_bytes(options.staging) + ", expected at least " +
-                              human_bytes(2 * kLongestPiece));
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the staging of a communicator over NCCL is {}, expected at least {}",
+                   human_bytes(options.staging), human_bytes(2 * kLongestPiece)));
   }
   if (options.timeout <= options.timeout.zero()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the timeout of a communicator over NCCL is " +
-                              std::to_string(options.timeout.count()) +
-                              " ms, expected a positive time");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the timeout of a communicator over NCCL is {} ms, expected a positive time",
+                   options.timeout.count()));
   }
 }
 
@@ -137,7 +138,7 @@ struct Staging {
                  "cudaHostAlloc of " + size);
       stage.host.reset(static_cast<std::byte*>(memory));
       check_cuda(cudaMalloc(&memory, 2 * room),
-                 "cudaMalloc of " + size + " on device " + std::to_string(device));
+                 str_format("cudaMalloc of {} on device {}", size, device));
       stage.device.reset(static_cast<std::byte*>(memory));
       cudaEvent_t event = nullptr;
       check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
@@ -187,10 +188,10 @@ class NcclTransport final : public Transport {
       wait_ready(Deadline::after(options_.timeout), others);
     } catch (const CheckpointError& error) {
       abort();
-      throw CheckpointError(error.code(),
-                            "cannot connect " + std::to_string(members_.size()) +
-                                " ranks over NCCL: " + error.message(),
-                            {.rank = rank_});
+      throw CheckpointError(
+          error.code(),
+          str_format("cannot connect {} ranks over NCCL: {}", members_.size(), error.message()),
+          {.rank = rank_});
     }
   }
 
@@ -322,15 +323,15 @@ class NcclTransport final : public Transport {
       ncclResult_t state = ncclSuccess;
       check_nccl(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
       if (state != ncclSuccess && state != ncclInProgress) {
-        throw CheckpointError(
-            ErrorCode::kUnavailable,
-            "lost the connection to " + ranks_text(peers) + ": " + nccl_text(state, comm_));
+        throw CheckpointError(ErrorCode::kUnavailable,
+                              str_format("lost the connection to {}: {}", ranks_text(peers),
+                                         nccl_text(state, comm_)));
       }
       if (all && state == ncclSuccess) return;
       if (deadline.passed())
         throw CheckpointError(
             ErrorCode::kUnavailable,
-            "waited " + std::to_string(deadline.timeout.count()) + " ms for " + ranks_text(peers));
+            str_format("waited {} ms for {}", deadline.timeout.count(), ranks_text(peers)));
       if (turn < kBusyTurns) {
         std::this_thread::yield();
       } else {
@@ -397,8 +398,7 @@ std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int 
                                                 const NcclOptions& options) {
   if (rank < 0 || rank >= size) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "rank " + std::to_string(rank) + " is none of the " +
-                              std::to_string(size) + " ranks of a communicator");
+                          str_format("rank {} is out of range (size {})", rank, size));
   }
   const auto transport = std::make_shared<NcclTransport>(all_ranks(size), rank, device, options);
   transport->connect(id);

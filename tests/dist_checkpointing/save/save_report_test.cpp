@@ -188,7 +188,7 @@ TEST_F(SaveReportTest, ButBySaveTimeoutWhichSaysHowFarItIs) {
         error_of([&] { save(state_of(comm.rank()), path("a"), options, comm); });
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_THAT(error.message(),
-                MatchesRegex("writing the data files did not end within save.timeout, 10 ms: rank "
+                MatchesRegex("writing the data files did not finish within save.timeout, 10 ms: rank "
                              "1 is still writing the data files "
                              "\\([0-9.]+ KiB of 234.4 KiB\\)"));
   });

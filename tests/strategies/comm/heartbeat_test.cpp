@@ -107,7 +107,7 @@ TEST(Heartbeat, TheTimeoutNamesWhoIsStillAtWork) {
   for (const auto& [rank, error] : errors) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_EQ(error.message(),
-              "writing the data files did not end within save.timeout, 10 ms: rank 2 is still "
+              "writing the data files did not finish within save.timeout, 10 ms: rank 2 is still "
               "writing the data files (3.0 GiB of 12.0 GiB)");
     EXPECT_EQ(error.context().rank, 2) << rank;
   }
@@ -180,7 +180,7 @@ TEST(Heartbeat, WorkThatDoesNotStopKeepsOnlyItsOwnRank) {
   });
   for (const auto& [rank, error] : errors)
     EXPECT_EQ(error.message(),
-              "writing did not end within save.timeout, 10 ms: rank 1 is still writing")
+              "writing did not finish within save.timeout, 10 ms: rank 1 is still writing")
         << rank;
 }
 

@@ -133,7 +133,7 @@ TEST_F(GlooProcesses, ARankThatDoesNotComeIsNamed) {
                         {"MASTER_PORT", std::to_string(free_port())},
                         {"GLOO_SOCKET_IFNAME", "lo"}},
                        std::chrono::seconds(5)),
-              HasSubstr("ranks 1, 2 did not come: "));
+              HasSubstr("ranks 1, 2 did not join: "));
 }
 
 }  // namespace

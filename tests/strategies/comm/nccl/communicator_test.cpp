@@ -337,7 +337,7 @@ TEST_F(Nccl, WhatCannotBeAskedForIsRefused) {
             "the staging of a communicator over NCCL is 4.0 KiB, expected at least 8.0 MiB");
   EXPECT_THAT(error_with(0, 1, 1, {.timeout = milliseconds(0)}),
               HasSubstr("expected a positive time"));
-  EXPECT_EQ(error_with(2, 2, 1, {}), "rank 2 is none of the 2 ranks of a communicator");
+  EXPECT_EQ(error_with(2, 2, 1, {}), "rank 2 is out of range (size 2)");
   EXPECT_EQ(error_with(0, 1, 77, {}),
             "cudaSetDevice(77): invalid device ordinal (cudaErrorInvalidDevice)");
   EXPECT_THROW(nccl_communicator(static_cast<ncclComm*>(nullptr)), CheckpointError);
