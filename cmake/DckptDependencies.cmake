@@ -4,8 +4,7 @@ find_package(Boost REQUIRED)                       # container: headers only
 find_package(ZLIB REQUIRED)                        # CRC-32 where ISA-L is missing
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)   # SHA-256
 find_path(DCKPT_XXHASH_INCLUDE xxhash.h REQUIRED)  # XXH3, header-only use, in mapping/base/fingerprint.cpp
-find_package(fmt REQUIRED)                         # mapping/base/format: declarations in all files, code in one
-target_include_directories(dckpt_flags SYSTEM INTERFACE "$<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>")
+find_package(fmt REQUIRED)                         # header-only, mapping/base/format.cpp
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)                    # configs/yaml.cpp
 find_library(DCKPT_RE2_LIBRARY re2 REQUIRED)      # configs/rename.cpp

@@ -18,7 +18,7 @@ set(_layers mapping configs strategies dist_checkpointing)
 list(TRANSFORM _layers APPEND "/*.h" OUTPUT_VARIABLE _globs)
 file(GLOB_RECURSE _headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" ${_globs})
 list(FILTER _headers EXCLUDE REGEX "^(mapping/torch|strategies/comm/(c10d|nccl))/")
-list(REMOVE_ITEM _headers mapping/base/format.h)  # users need no fmt
+list(REMOVE_ITEM _headers mapping/base/format.h)  # for .cpp files only
 file(GLOB _public_headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" include/dckpt/*.h)
 if(DckptTorch_FOUND)
   file(GLOB _torch_headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" mapping/torch/*.h)
