@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "benchmarks/results.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/local_plan.h"
 
 namespace dckpt::bench {
 

@@ -11,7 +11,7 @@
 #include "mapping/base/enum_names.h"
 #include "mapping/base/io_engine.h"
 #include "mapping/planning/planner_options.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/local_plan.h"
 
 // Options of save and load: plain data with defaults. policy.h reads them from YAML;
 // docs/policies.md lists every field.

@@ -21,7 +21,7 @@
 
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
-#include "dist_checkpointing/save/seed_planner.h"
+#include "dist_checkpointing/save/warm_plan_cache.h"
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/removal.h"
@@ -97,8 +97,7 @@ Checkpointer::Checkpointer(Location root, Policy policy, Communicator& comm, Sav
       policy_(std::move(policy)),
       hooks_(std::move(hooks)),
       policy_text_(to_yaml(policy_)),
-      comm_(comm),
-      planner_(make_planner(policy_.save)) {
+      comm_(comm) {
 } catch (...) {
   throw_checkpoint_error();
 }
@@ -119,8 +118,8 @@ PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) 
   require_same_on_all_ranks("save", iteration);
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
-  SaveReport report =
-      dckpt::save(state, root_ / iteration_directory(iteration), options, comm_, planner_, hooks_);
+  SaveReport report = dckpt::save(state, root_ / iteration_directory(iteration), options, comm_,
+                                  save_plans_, hooks_);
   record(iteration, comm_);
   return PendingSave(std::move(report));
 } catch (...) {
@@ -155,9 +154,9 @@ std::optional<std::uint64_t> Checkpointer::latest() try {
 
 /// Loads, and remembers what the next save needs: where sharded leaves are, and the plans.
 LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state) {
-  LoadReport report = dckpt::load(state, checkpoint, policy_.load, comm_, load_planner_);
+  LoadReport report = dckpt::load(state, checkpoint, policy_.load, comm_, load_plans_);
   agree(comm_, "remembering what was loaded", [&] { sharded_paths_ = ShardedPaths(state); });
-  if (policy_.save.planner.keep_plans) seed_planner(planner_, checkpoint, comm_);
+  if (policy_.save.planner.keep_plans) warm_plan_cache(save_plans_, checkpoint, comm_);
   return report;
 }
 

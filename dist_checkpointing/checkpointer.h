@@ -100,8 +100,8 @@ class Checkpointer {
   const SaveHooks hooks_;
   const std::string policy_text_;
   Communicator& comm_;
-  SavePlanner planner_;
-  LoadPlanner load_planner_;
+  SavePlanCache save_plans_;
+  LoadPlanCache load_plans_;
   ShardedPaths sharded_paths_;             ///< of the state that was loaded last
   std::optional<std::uint64_t> loaded_;    ///< by this checkpointer, last
   std::optional<std::uint64_t> position_;  ///< of the run, once it has loaded something: the

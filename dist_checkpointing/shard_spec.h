@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "mapping/planning/load_plan.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/load/read_plan.h"
+#include "mapping/planning/save/local_plan.h"
 #include "mapping/state/value.h"
 
 namespace dckpt {

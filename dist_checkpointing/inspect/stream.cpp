@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/validate.h"
 
 namespace dckpt {

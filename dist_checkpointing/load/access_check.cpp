@@ -8,8 +8,9 @@
 
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
-#include "mapping/planning/global_plan.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/global_plan.h"
+#include "mapping/planning/save/local_plan.h"
+#include "mapping/planning/save/messages.h"
 #include "mapping/state/sharded_tensor.h"
 #include "strategies/comm/agree.h"
 
@@ -41,9 +42,9 @@ bool whole_keys_once(const Value& sharded) {
 }  // namespace
 
 void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
-                  LoadPlanner* planner) {
+                  LoadPlanCache* planner) {
   if (comm.size() == 1 && whole_keys_once(sharded)) return;
-  LoadPlanner::Access mine{.kind = kind, .rank = comm.rank(), .ranks = comm.size()};
+  LoadPlanCache::Access mine{.kind = kind, .rank = comm.rank(), .ranks = comm.size()};
   agree(comm, "describing what is asked for", [&] { mine.request = plan_of(sharded); });
   const std::array<std::int64_t, 1> is_known{planner != nullptr && planner->is_checked(mine)};
   if (comm.all_reduce(is_known, ReduceOp::kMin).front() != 0) return;

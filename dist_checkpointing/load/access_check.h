@@ -3,7 +3,7 @@
 #include "mapping/planning/planner_options.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
-#include "strategies/parallel/load_planner.h"
+#include "strategies/parallel/load_plan_cache.h"
 
 namespace dckpt {
 
@@ -13,6 +13,6 @@ namespace dckpt {
 /// Megatron's words, with a table of which rank holds what. Ranks that request the same as last
 /// time, as remembered by `planner` (may be null), exchange one number.
 void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
-                  LoadPlanner* planner = nullptr);
+                  LoadPlanCache* planner = nullptr);
 
 }  // namespace dckpt

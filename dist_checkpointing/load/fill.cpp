@@ -48,7 +48,8 @@ bool shares(const LoadOptions& options, const Communicator& comm) {
 }  // namespace
 
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
-                            const LoadOptions& options, Communicator& comm, LoadPlanner* planner) {
+                            const LoadOptions& options, Communicator& comm,
+                            LoadPlanCache* planner) {
   ReadOptions reading{.threads = options.threads,
                       .staging = options.staging,
                       .verify = options.verify != Verify::kNone};

@@ -8,7 +8,7 @@
 #include "dist_checkpointing/load/tensor_request.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
-#include "strategies/parallel/load_planner.h"
+#include "strategies/parallel/load_plan_cache.h"
 #include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
@@ -18,7 +18,7 @@ namespace dckpt {
 /// be null.
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm,
-                            LoadPlanner* planner = nullptr);
+                            LoadPlanCache* planner = nullptr);
 
 /// The values of objects by their positions in the metadata; the only place where a load reads
 /// objects. Collective too.

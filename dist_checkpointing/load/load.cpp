@@ -118,14 +118,14 @@ ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
 
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
                 Communicator& comm) {
-  LoadPlanner once;
+  LoadPlanCache once;
   return load(state, location, options, comm, once);
 }
 
 namespace {
 
 LoadReport load_into(StateDict& state, const Location& location, const LoadOptions& options,
-                     Communicator& comm, LoadPlanner& planner, Leaves leaves) {
+                     Communicator& comm, LoadPlanCache& planner, Leaves leaves) {
   if (state.is_none()) state = Value::dict();  // what StateDict() is
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> keys;
@@ -156,7 +156,7 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
 }  // namespace
 
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
-                Communicator& comm, LoadPlanner& planner) try {
+                Communicator& comm, LoadPlanCache& planner) try {
   return load_into(state, location, options, comm, planner, Leaves::kDescribed);
 } catch (...) {
   throw_checkpoint_error();
@@ -164,7 +164,7 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 
 LoadReport load_plain(StateDict& state, const Location& location, const LoadOptions& options,
                       Communicator& comm) try {
-  LoadPlanner once;
+  LoadPlanCache once;
   return load_into(state, location, options, comm, once, Leaves::kPlain);
 } catch (...) {
   throw_checkpoint_error();

@@ -10,7 +10,7 @@
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
-#include "strategies/parallel/load_planner.h"
+#include "strategies/parallel/load_plan_cache.h"
 #include "strategies/storage/location.h"
 
 namespace dckpt {
@@ -66,7 +66,7 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 /// if ranks share the reading. If all ranks request the same parts as last time, from a checkpoint
 /// that is cut into the same chunks, they exchange a few bytes instead of lists of parts.
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
-                Communicator& comm, LoadPlanner& planner);
+                Communicator& comm, LoadPlanCache& planner);
 
 /// Like load(), but the result has Megatron's shape: plain tensors in place of ShardedTensors and
 /// factories, the values of ShardedObjects and local objects, and the common state; nothing else of

@@ -8,7 +8,7 @@
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
-#include "strategies/parallel/load_planner.h"
+#include "strategies/parallel/load_plan_cache.h"
 
 namespace dckpt {
 
@@ -25,7 +25,7 @@ struct LoadContext {
   const LoadOptions& options;
   Communicator& comm;
   LoadReport& report;
-  LoadPlanner* planner = nullptr;  ///< may be null
+  LoadPlanCache* planner = nullptr;  ///< may be null
   Leaves leaves = Leaves::kDescribed;
 };
 

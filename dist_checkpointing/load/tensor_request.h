@@ -9,7 +9,7 @@
 #include "dist_checkpointing/load/replicate.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/state/sharded_tensor.h"
 #include "strategies/contract/reader.h"
 

@@ -23,8 +23,8 @@
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
-#include "mapping/planning/global_plan.h"
 #include "mapping/planning/reshard.h"
+#include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/validate.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
@@ -514,7 +514,7 @@ class Conversion {
       places.push_back(std::move(of_rank.places));
       files.push_back(std::move(of_rank.files));
     }
-    set_places(plan_, places, files);
+    plan_.metadata = written_metadata(plan_, places, files);
   }
 
   /// What publishing would find only at the end.

@@ -7,7 +7,7 @@
 
 #include "configs/options.h"
 #include "mapping/base/key_path.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/local_plan.h"
 #include "mapping/state/tensor.h"
 #include "mapping/state/value.h"
 

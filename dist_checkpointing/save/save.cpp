@@ -7,22 +7,14 @@
 
 namespace dckpt {
 
-SavePlanner make_planner(const SaveOptions& given) {
-  const SaveOptions options = canonical(given);
-  PlannerOptions planner = options.planner;
-  planner.kind = planner_kind(options);
-  return SavePlanner(planner, options.parallel.enabled);
-}
-
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
-                Communicator& comm, SavePlanner& planner, const SaveHooks& hooks) try {
-  PlanMemory memory(planner);
+                Communicator& comm, SavePlanCache& cache, const SaveHooks& hooks) try {
   SaveCall call(location, options, comm, hooks);
-  auto [planned, tensors, object_bytes, checkpoint] = plan_save(call, state, planner);
+  auto [planned, tensors, object_bytes, plans, checkpoint] = plan_save(call, state, cache);
   StateSource source(std::move(tensors), std::move(object_bytes));
   const WrittenByRank written = write_save(call, planned, source);
   SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
-  memory.keep();
+  cache.commit(std::move(plans));
   return report;
 } catch (...) {
   throw_checkpoint_error();
@@ -30,8 +22,8 @@ SaveReport save(const StateDict& state, const Location& location, const SaveOpti
 
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
                 Communicator& comm, const SaveHooks& hooks) {
-  SavePlanner planner = make_planner(options);
-  return save(state, location, options, comm, planner, hooks);
+  SavePlanCache once;
+  return save(state, location, options, comm, once, hooks);
 }
 
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options) {

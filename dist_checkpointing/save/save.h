@@ -3,7 +3,7 @@
 #include "configs/options.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_report.h"
-#include "mapping/planning/save_planner.h"
+#include "mapping/planning/save/plan_cache.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/value.h"
@@ -30,11 +30,10 @@ SaveReport save(const StateDict& state, const Location& location, const SaveOpti
                 Communicator& comm, const SaveHooks& hooks = {});
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options = {});
 
-/// The same for one of several saves. Each rank keeps a `planner`, made by make_planner() with the
-/// same options, which remembers the plan between saves. If only values have changed, the ranks
-/// exchange a few bytes instead of plans. After a failed save the planner remembers nothing.
+/// The same for one of several saves. Each rank keeps a `cache`, which remembers the plan between
+/// saves. If only values have changed, the ranks exchange a few bytes instead of plans. After a
+/// failed save nothing is remembered.
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
-                Communicator& comm, SavePlanner& planner, const SaveHooks& hooks = {});
-SavePlanner make_planner(const SaveOptions& options);
+                Communicator& comm, SavePlanCache& cache, const SaveHooks& hooks = {});
 
 }  // namespace dckpt

@@ -73,20 +73,19 @@ struct AsyncSaver::Job {
     return trainers;
   }
 
-  SaveReport finish(std::optional<PlannedCheckpoint> checkpoint, SavePlanner& planner) {
-    PlanMemory memory(planner);
+  SaveReport finish(std::optional<PlannedCheckpoint> checkpoint, SavePlanCache& cache) {
     WrittenByRank written = write_save(call, planned, *source);
     const StagedSource::Staged copied = source->staged();
     written.report.stage = {copied.time.count(), copied.bytes};
     SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
-    memory.keep();
+    cache.commit(std::move(plans));
     return report;
   }
 
-  void run(std::optional<PlannedCheckpoint> checkpoint, SavePlanner& planner,
+  void run(std::optional<PlannedCheckpoint> checkpoint, SavePlanCache& cache,
            const std::function<void(Communicator&)>& published) noexcept {
     try {
-      SaveReport report = finish(std::move(checkpoint), planner);
+      SaveReport report = finish(std::move(checkpoint), cache);
       if (published) published(call.comm);
       source->finish();
       outcome->promise.set_value(std::move(report));
@@ -116,6 +115,7 @@ struct AsyncSaver::Job {
   const SaveHooks hooks;
   SaveCall call;
   PlannedSave planned;
+  SavePlanCache::Content plans;
   std::optional<StagedSource> source;  // refers to the items of `planned`
   std::jthread thread;                 // last: joined before what it uses goes away
 };
@@ -124,7 +124,6 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks)
     : options_(std::move(options)),
       hooks_(std::move(hooks)),
       comm_(comm.split(0)),
-      planner_(make_planner(options_)),
       pool_(options_.async.staging_memory) {
 } catch (...) {
   throw_checkpoint_error();
@@ -155,9 +154,10 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   SaveOptions options = options_;
   options.overwrite = overwrite;
   auto job = std::make_unique<Job>(location, options, *comm_, hooks_);
-  PlanMemory memory(planner_);
-  auto [planned, tensors, object_bytes, checkpoint] = plan_save(job->call, state, planner_);
+  auto [planned, tensors, object_bytes, plans, checkpoint] =
+      plan_save(job->call, state, plan_cache_);
   job->planned = std::move(planned);
+  job->plans = std::move(plans);
   std::promise<bool> start;
   try {
     agree(*comm_, "preparing the save in the background", [&] {
@@ -166,7 +166,7 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
       job->thread =
           std::jthread([this, running = job.get(), checkpoint = std::move(checkpoint),
                         published = std::move(published), started = start.get_future()]() mutable {
-            if (started.get()) running->run(std::move(checkpoint), planner_, published);
+            if (started.get()) running->run(std::move(checkpoint), plan_cache_, published);
           });
     });
   } catch (...) {
@@ -174,7 +174,6 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
     throw;
   }
   job_ = std::move(job);
-  memory.pass_on();
   start.set_value(true);
   job_->source->stage(options_.io.threads);
   return PendingSave(job_->outcome);

@@ -6,7 +6,7 @@
 #include "configs/options.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_report.h"
-#include "mapping/planning/save_planner.h"
+#include "mapping/planning/save/plan_cache.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/storage/location.h"
@@ -77,7 +77,7 @@ class AsyncSaver {
   SaveOptions options_;
   SaveHooks hooks_;
   std::unique_ptr<Communicator> comm_;
-  SavePlanner planner_;
+  SavePlanCache plan_cache_;
   StagingPool pool_;
   std::unique_ptr<Job> job_;
 };

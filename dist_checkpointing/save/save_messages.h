@@ -12,7 +12,7 @@
 
 namespace dckpt {
 
-// What the ranks of a save send each other, beside plans (mapping/planning/save_planner.h).
+// What the ranks of a save send each other, beside plans (mapping/planning/save).
 // Decoding throws CheckpointError (corrupt).
 
 /// DCP: where keys lie in a rank's tree.

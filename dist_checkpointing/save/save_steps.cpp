@@ -30,6 +30,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/save/save_planner.h"
 #include "strategies/comm/agree.h"
 #include "strategies/contract/registry.h"
 
@@ -55,6 +56,12 @@ void require_same_call(const SaveCall& call) {
                       (call.options.overwrite ? "overwrite: true" : "overwrite: false")},
   }};
   require_same(call.comm, "save", arguments);
+}
+
+PlannerOptions planner_options(const SaveOptions& options) {
+  PlannerOptions planner = options.planner;
+  planner.kind = planner_kind(options);
+  return planner;
 }
 
 StateDict prepared(StateDict state, const SaveHooks& hooks) {
@@ -137,11 +144,10 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
     paths.push_back(std::move(written.paths));
     digests.merge(written.digests);
   }
-  set_places(checkpoint.plan, places, files);
-  Metadata& metadata = checkpoint.plan.metadata;
+  Metadata metadata = written_metadata(*checkpoint.global->plan, places, files);
   metadata.paths = std::move(checkpoint.paths);
   add_paths(metadata, paths);
-  metadata.kept_plans = std::move(checkpoint.kept_plans);
+  if (call.options.planner.keep_plans) metadata.cached_plans = cached_plans(*checkpoint.global);
   metadata.storage_meta = StorageMeta{call.target.absolute(), random_id()};
   std::optional<CommonState> common;
   if (checkpoint.common) common.emplace(*std::move(checkpoint.common));
@@ -169,35 +175,35 @@ SaveCall::SaveCall(const Location& location, SaveOptions given, Communicator& ra
           ranks,
           {.timeout = options.timeout, .cancel = trainers.cancel, .progress = trainers.progress}) {}
 
-AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanner& planner) {
+AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cache) {
   const SaveOptions& options = call.options;
+  const SavePlanner planner(cache, planner_options(options), options.parallel.enabled);
   Communicator& comm = call.comm;
   AgreedSave agreed;
   DescribedState described;
-  Bytes proposal;
+  LocalPlan local;
+  DecidedPlan decided;
   require_same_call(call);
   agree(comm, "describing the state dict", [&] {
     require_target_name(call.target);
     agreed.mine.strategy = make_save_strategy(options);
     described = describe_state(prepared(state, call.hooks), options, comm.rank());
     check_contents(described, find_save_strategy(options.strategy.name, options.strategy.version));
-    proposal = planner.create_local_plan(plan_local_save(described.shards, options.flattened));
+    local = planner.create_local_plan(plan_local_save(described.shards, options.flattened));
   });
   if (options.planner.validate) compare_common(call, std::move(described.own_common));
 
-  const std::vector<Bytes> proposals = comm.gather(proposal, 0);
+  const std::vector<Bytes> proposals = comm.gather(local.proposal, 0);
   std::vector<Bytes> assignments;
   decide(comm, [&] {
-    const std::vector<Bytes> answers = planner.create_global_plan(proposals);
+    decided = planner.create_global_plan(proposals);
     agreed.checkpoint.emplace(
         PlannedCheckpoint{.publication = begin_publication(call.target, options),
-                          .plan = planner.global_plan(),
+                          .global = decided.global,
                           .paths = described.paths,
-                          .kept_plans = {},
                           .common = std::move(described.common),
-                          .plan_cached = planner.cache_hit()});
-    if (options.planner.keep_plans) agreed.checkpoint->kept_plans = planner.kept_plans();
-    for (const Bytes& answer : answers)
+                          .plan_cached = decided.cache_hit});
+    for (const Bytes& answer : decided.answers)
       assignments.push_back(encode(Assignment{agreed.checkpoint->publication.staging(), answer}));
   });
   const Bytes assignment = comm.scatter(assignments, 0);
@@ -205,9 +211,11 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanner& planne
     auto [directory, answer] = decode_assignment(assignment);
     PlannedSave& mine = agreed.mine;
     mine.target = {call.target.storage(), std::move(directory), options.integrity};
-    mine.items = planner.finish_plan(answer);
-    mine.paths = paths_of(mine.items, described.paths);
-    mine.report.why_planned = planner.why_planned();
+    mine.report.why_planned = local.why_planned;
+    FinalPlan final = planner.finish_plan(std::move(local), answer);
+    mine.paths = paths_of(final.items, described.paths);
+    mine.items = std::move(final.items);
+    agreed.plans = planner.to_remember(std::move(final.local), std::move(decided.global));
   });
   agreed.mine.report.plan.seconds = seconds_since(call.begin);
   agreed.tensors = std::move(described.tensors);

@@ -12,7 +12,7 @@
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_messages.h"
 #include "dist_checkpointing/save/save_report.h"
-#include "mapping/planning/save_planner.h"
+#include "mapping/planning/save/plan_cache.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/contract/save_strategy.h"
@@ -51,9 +51,8 @@ struct PlannedSave {
 /// What rank 0 will publish. Unless that is done, what was written is removed.
 struct PlannedCheckpoint {
   Publication publication;
-  GlobalPlan plan;
+  std::shared_ptr<const SavePlanCache::Global> global;
   KeyPaths paths;  ///< of all keys of rank 0
-  std::vector<KeptPlan> kept_plans;
   std::optional<Value> common;
   bool plan_cached = false;
 };
@@ -63,27 +62,12 @@ struct AgreedSave {
   PlannedSave mine;
   std::vector<Tensor> tensors;  ///< that the items refer to
   std::vector<Bytes> object_bytes;
+  SavePlanCache::Content plans;                 ///< to be committed when the save has succeeded
   std::optional<PlannedCheckpoint> checkpoint;  ///< on rank 0
 };
 
-/// A plan is remembered only when the whole save has succeeded.
-class PlanMemory {
- public:
-  explicit PlanMemory(SavePlanner& planner) : planner_(&planner) {}
-  ~PlanMemory() {
-    if (planner_ != nullptr) planner_->forget();
-  }
-  PlanMemory(const PlanMemory&) = delete;
-  PlanMemory& operator=(const PlanMemory&) = delete;
-  void keep() { std::exchange(planner_, nullptr)->commit(); }
-  void pass_on() noexcept { planner_ = nullptr; }
-
- private:
-  SavePlanner* planner_;
-};
-
-/// Describes the state and agrees on who writes what. `planner`: what this rank remembers of plans.
-AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanner& planner);
+/// Describes the state and agrees on who writes what. Leaves `cache` empty.
+AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cache);
 
 /// Writes the items and makes them durable.
 WrittenByRank write_save(SaveCall& call, const PlannedSave& planned, ItemSource& source);

@@ -4,4 +4,4 @@
 
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
-#include "dist_checkpointing/save/seed_planner.h"
+#include "dist_checkpointing/save/warm_plan_cache.h"

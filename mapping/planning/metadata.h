@@ -66,8 +66,8 @@ struct StorageMeta {
 
 /// What a save stores of one rank's plan in the checkpoint, so that the next job can reuse it
 /// (PlannerOptions::keep_plans). Both are made by encode_plan.
-struct KeptPlan {
-  Bytes proposed;   ///< the rank's local plan: what SavePlanner::seed takes
+struct CachedPlan {
+  Bytes proposed;   ///< the rank's local plan: what SavePlanCache::seed takes
   Bytes written{};  ///< what the rank wrote, for Megatron's readers; not read back
 };
 
@@ -89,7 +89,7 @@ struct Metadata {
   bool has_mcore_data = false;  ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of
                                 ///< some tensors may be set)
 
-  std::vector<KeptPlan> kept_plans{};  ///< by rank; empty: none
+  std::vector<CachedPlan> cached_plans{};  ///< by rank; empty: none
 
   /// Linear; build an index for many look-ups.
   const TensorStorageMetadata* find_tensor(std::string_view key) const;

@@ -3,8 +3,8 @@
 #include <optional>
 #include <vector>
 
-#include "mapping/planning/load_plan.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/load/read_plan.h"
+#include "mapping/planning/save/local_plan.h"
 
 namespace dckpt {
 

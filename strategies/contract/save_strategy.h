@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mapping/planning/metadata.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/local_plan.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/storage/storage.h"
 

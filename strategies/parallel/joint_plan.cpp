@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
-#include "mapping/planning/wanted_parts.h"
+#include "mapping/planning/load/wanted_parts.h"
 #include "strategies/comm/agree.h"
 #include "strategies/parallel/parallel_read.h"
 #include "strategies/parallel/request.h"
@@ -18,7 +18,7 @@ using Use = LoadDistribution::Use;
 class JointPlanning {
  public:
   JointPlanning(LocatedReader& located, Exchange asked, std::uint64_t staging, Communicator& comm,
-                LoadPlanner* planner)
+                LoadPlanCache* planner)
       : located_(located),
         metadata_(located.metadata()),
         asked_(asked),
@@ -184,9 +184,9 @@ class JointPlanning {
   Exchange asked_;
   std::uint64_t staging_;
   Communicator& comm_;
-  LoadPlanner* planner_;
+  LoadPlanCache* planner_;
   std::uint32_t rank_;
-  LoadPlanner::Circumstances now_;
+  LoadPlanCache::Circumstances now_;
   std::uint64_t known_ = 0;
   std::shared_ptr<JointPlan> plan_ = std::make_shared<JointPlan>();
 };
@@ -197,7 +197,7 @@ std::shared_ptr<const JointPlan> plan_together(LocatedReader& located,
                                                std::span<const ReadItem> items,
                                                std::span<const Tensor> destinations,
                                                Exchange exchange, std::uint64_t staging,
-                                               Communicator& comm, LoadPlanner* planner) {
+                                               Communicator& comm, LoadPlanCache* planner) {
   return JointPlanning(located, exchange, staging, comm, planner).run(items, destinations);
 }
 

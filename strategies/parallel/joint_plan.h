@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "configs/options.h"
-#include "mapping/planning/load_distribution.h"
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/distribution.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
 #include "strategies/comm/communicator.h"
-#include "strategies/parallel/load_planner.h"
+#include "strategies/parallel/load_plan_cache.h"
 #include "strategies/parallel/located_reader.h"
 #include "strategies/parallel/schedule.h"
 
@@ -36,6 +36,6 @@ std::shared_ptr<const JointPlan> plan_together(LocatedReader& located,
                                                std::span<const ReadItem> items,
                                                std::span<const Tensor> destinations,
                                                Exchange exchange, std::uint64_t staging,
-                                               Communicator& comm, LoadPlanner* planner);
+                                               Communicator& comm, LoadPlanCache* planner);
 
 }  // namespace dckpt

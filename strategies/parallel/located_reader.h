@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "mapping/planning/load_distribution.h"
+#include "mapping/planning/load/distribution.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {

@@ -64,7 +64,7 @@ class ParallelTensorRead {
     options_.shared = true;
   }
 
-  ReadStats run(Exchange exchange, LoadPlanner* planner) {
+  ReadStats run(Exchange exchange, LoadPlanCache* planner) {
     const std::shared_ptr<const JointPlan> plan =
         plan_together(located_, items_, destinations_, exchange, options_.staging, comm_, planner);
     plan_ = plan.get();
@@ -238,7 +238,7 @@ class ParallelTensorRead {
 ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options,
-                                LoadPlanner* planner) {
+                                LoadPlanCache* planner) {
   return ParallelTensorRead(reader, items, destinations, comm, options).run(exchange, planner);
 }
 

@@ -5,12 +5,12 @@
 #include <unordered_map>
 
 #include "configs/options.h"
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
-#include "strategies/parallel/load_planner.h"
+#include "strategies/parallel/load_plan_cache.h"
 #include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
@@ -32,7 +32,7 @@ inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
 ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options = {},
-                                LoadPlanner* planner = nullptr);
+                                LoadPlanCache* planner = nullptr);
 
 /// The values of objects by their positions in the metadata. Objects that several ranks need are
 /// read from storage by one of them. Collective too.

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "mapping/planning/load_distribution.h"
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/distribution.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/reader.h"
 #include "strategies/tensor_io/read_tensors.h"

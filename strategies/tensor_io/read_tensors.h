@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/reader.h"
 #include "strategies/tensor_io/record_checks.h"

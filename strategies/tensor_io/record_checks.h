@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "mapping/planning/load_distribution.h"
+#include "mapping/planning/load/distribution.h"
 #include "mapping/planning/metadata.h"
 #include "strategies/contract/reader.h"
 

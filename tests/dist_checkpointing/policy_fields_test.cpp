@@ -142,14 +142,14 @@ class PolicyFields : public ::testing::Test {
         const StateDict state = state_of(comm.rank(), extra);
         std::optional<Checkpointer> checkpointer;
         std::optional<AsyncSaver> saver;
-        SavePlanner planner = make_planner(policy.save);
+        SavePlanCache cache;
         if (entry == SaveEntry::kCheckpointer) checkpointer.emplace(root, policy, comm);
         if (entry == SaveEntry::kAsyncSaver) saver.emplace(policy.save, comm);
         for (std::uint64_t i = 1; i <= 2; ++i) {
           const fs::path target = root / std::to_string(i);
           const SaveReport saved = checkpointer ? checkpointer->save(state, i).wait()
                                    : saver      ? saver->save(state, target).wait()
-                                                : save(state, target, policy.save, comm, planner);
+                                                : save(state, target, policy.save, comm, cache);
           if (comm.rank() != 0) continue;
           report += saved.engine + saved.why_planned + (saved.plan_cached ? "cached" : "") +
                     (saved.stage.seconds > 0 ? "staged" : "");

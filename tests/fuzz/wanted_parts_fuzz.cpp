@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/planning/load_distribution.h"
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/distribution.h"
+#include "mapping/planning/load/read_plan.h"
 
 namespace {
 

@@ -2,8 +2,8 @@
 // that hold half a matrix each, and one of them a replica of a vector, plan a save; then somebody
 // wants a column.
 
-#include "mapping/planning/load_plan.h"
-#include "mapping/planning/save_planner.h"
+#include "mapping/planning/load/read_plan.h"
+#include "mapping/planning/save/save_planner.h"
 #include "mapping/planning/validate.h"
 
 namespace {
@@ -26,13 +26,16 @@ SavePlan plan_of(std::int64_t rank) {
 }  // namespace
 
 int main() {
-  std::vector<SavePlanner> ranks(2, SavePlanner(PlannerOptions{}));
-  const std::vector<Bytes> proposals{ranks[0].create_local_plan(plan_of(0)),
+  std::vector<SavePlanCache> caches(2);
+  const std::vector<SavePlanner> ranks{SavePlanner(caches[0], {}), SavePlanner(caches[1], {})};
+  const std::vector<LocalPlan> plans{ranks[0].create_local_plan(plan_of(0)),
                                      ranks[1].create_local_plan(plan_of(1))};
-  const std::vector<Bytes> answers = ranks[0].create_global_plan(proposals);
-  if (ranks[0].finish_plan(answers[0]).size() != 2 || ranks[1].finish_plan(answers[1]).size() != 1)
+  const DecidedPlan decision =
+      ranks[0].create_global_plan(std::vector{plans[0].proposal, plans[1].proposal});
+  if (ranks[0].finish_plan(plans[0], decision.answers[0]).items.size() != 2 ||
+      ranks[1].finish_plan(plans[1], decision.answers[1]).items.size() != 1)
     return 1;
-  const Metadata& metadata = ranks[0].global_plan().metadata;
+  const Metadata& metadata = decision.plan().metadata;
   if (!validate_coverage(metadata.tensors[0]).empty()) return 2;
   const WantedShard column{.tensor = 0, .destination = 0, .box = {{0, 5}, {4, 1}}};
   return plan_reads(metadata, {&column, 1}).size() == 2 ? 0 : 3;

@@ -18,9 +18,9 @@ inline constexpr std::string_view kMegatronModule =
     "megatron.core.dist_checkpointing.strategies.torch";
 
 inline constexpr std::string_view kPlannerModule = "torch.distributed.checkpoint.planner";
-/// The attribute that this library adds to each SavePlan of all_local_plans: KeptPlan::proposed.
+/// The attribute that this library adds to each SavePlan of all_local_plans: CachedPlan::proposed.
 /// Python ignores it.
-inline constexpr std::string_view kKeptPlan = "dckpt_plan";
+inline constexpr std::string_view kCachedPlan = "dckpt_plan";
 /// The attribute that this library adds to Metadata: Metadata::common_paths. Readers of Python
 /// ignore it.
 inline constexpr std::string_view kCommonPaths = "dckpt_common_paths";

@@ -21,7 +21,7 @@ namespace {
 using dcp::ChunkMatcher;
 using dcp::Fields;
 using dcp::GlobalName;
-using dcp::kKeptPlan;
+using dcp::kCachedPlan;
 using dcp::KnownGlobal;
 using dcp::MetadataGraph;
 using dcp::throw_corrupt;
@@ -85,7 +85,7 @@ class MetadataReader {
     read_paths(graph_.find(fields, dcp::kCommonPaths), metadata_.common_paths,
                [&](std::string_view key) { return !entry_of_key_.contains(key); });
     read_storage_meta(graph_.find(fields, "storage_meta"));
-    read_kept_plans(graph_.find(fields, "all_local_plans"));
+    read_cached_plans(graph_.find(fields, "all_local_plans"));
     if (const Id version = graph_.find(fields, "version"); graph_.is_text(version))
       metadata_.version = std::string(graph_.text(version, "version"));
     return std::move(metadata_);
@@ -460,20 +460,20 @@ class MetadataReader {
 
   /// Of Megatron's plans only what this library has attached to each; nothing else depends on them,
   /// so that others are skipped.
-  void read_kept_plans(Id id) {
+  void read_cached_plans(Id id) {
     if (id == MetadataGraph::kAbsent || graph_.kind(id) != Kind::kList) return;
-    std::vector<KeptPlan> plans;
+    std::vector<CachedPlan> plans;
     std::uint64_t bytes = 0;
     for (const Id plan : graph_.nodes().children(id)) {
       if (!graph_.class_of(plan)) return;
-      const Id kept = graph_.find(graph_.attributes(plan), kKeptPlan);
+      const Id kept = graph_.find(graph_.attributes(plan), kCachedPlan);
       if (kept == MetadataGraph::kAbsent || graph_.kind(kept) != Kind::kBytes) return;
       bytes += graph_.nodes().bytes(kept).size();
       if (bytes > pickle_size_) return;  // the same bytes over and over
       const ByteView content = graph_.nodes().bytes(kept);
       plans.push_back({Bytes(content.begin(), content.end())});
     }
-    metadata_.kept_plans = std::move(plans);
+    metadata_.cached_plans = std::move(plans);
   }
 
   MetadataGraph graph_;

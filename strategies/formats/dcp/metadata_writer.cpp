@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/messages.h"
 #include "strategies/formats/dcp/metadata_graph.h"
 #include "strategies/formats/pickle/writer.h"
 
@@ -39,7 +39,7 @@ class MetadataWriter {
       if (metadata_.has_mcore_data) attribute("mcore_data", [&] { mcore_data(); });
       if (!metadata_.common_paths.empty())
         attribute(dcp::kCommonPaths, [&] { paths(metadata_.common_paths); });
-      if (!metadata_.kept_plans.empty()) attribute("all_local_plans", [&] { all_local_plans(); });
+      if (!metadata_.cached_plans.empty()) attribute("all_local_plans", [&] { all_local_plans(); });
     });
     return out_.finish();
   }
@@ -280,7 +280,7 @@ class MetadataWriter {
   void all_local_plans() {
     out_.empty_list();
     out_.mark();
-    for (const KeptPlan& kept : metadata_.kept_plans) {
+    for (const CachedPlan& kept : metadata_.cached_plans) {
       const SavePlan plan = by_key(decode_plan(kept.written));
       object(plan_class_);
       attributes([&] {
@@ -294,7 +294,7 @@ class MetadataWriter {
         attribute("planner_data", [&] { out_.empty_dict(); });
         attribute("usable", [&] { out_.boolean(true); });
         attribute("mcore_data", [&] { mcore_data(plan); });
-        attribute(dcp::kKeptPlan, [&] { out_.bytes(kept.proposed); });
+        attribute(dcp::kCachedPlan, [&] { out_.bytes(kept.proposed); });
       });
     }
     out_.append_items();

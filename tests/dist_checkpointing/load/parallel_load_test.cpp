@@ -173,7 +173,7 @@ TEST_P(ParallelLoad, ColumnsOfChunksThatHoldRowsAreReadOnce) {
 
 TEST_P(ParallelLoad, ALoadLikeTheOneBeforeReadsOnceToo) {
   save_all();
-  std::vector<LoadPlanner> planners(4);
+  std::vector<LoadPlanCache> planners(4);
   for (const bool again : {false, true}) {
     std::atomic<std::uint64_t> bytes_read = 0;
     run_ranks(4, [&](Communicator& comm) {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "mapping/base/error.h"
-#include "mapping/planning/global_plan.h"
+#include "mapping/planning/save/global_plan.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"

@@ -125,9 +125,9 @@ TEST_F(SaveReportTest, IsTheSameOnAllRanksAndAddsUp) {
 
 TEST_F(SaveReportTest, SaysWhyAPlanIsMadeAnew) {
   run_ranks(2, [&](Communicator& comm) {
-    SavePlanner planner = make_planner({});
+    SavePlanCache cache;
     const auto saved = [&](const std::string& name, const StateDict& state) {
-      return save(state, path(name), {}, comm, planner);
+      return save(state, path(name), {}, comm, cache);
     };
     saved("a", state_of(comm.rank(), 3));
     EXPECT_TRUE(saved("b", state_of(comm.rank(), 3)).plan_cached);
@@ -187,10 +187,11 @@ TEST_F(SaveReportTest, ButBySaveTimeoutWhichSaysHowFarItIs) {
     const CheckpointError error =
         error_of([&] { save(state_of(comm.rank()), path("a"), options, comm); });
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    EXPECT_THAT(error.message(),
-                MatchesRegex("writing the data files did not finish within save.timeout, 10 ms: rank "
-                             "1 is still writing the data files "
-                             "\\([0-9.]+ KiB of 234.4 KiB\\)"));
+    EXPECT_THAT(
+        error.message(),
+        MatchesRegex("writing the data files did not finish within save.timeout, 10 ms: rank "
+                     "1 is still writing the data files "
+                     "\\([0-9.]+ KiB of 234.4 KiB\\)"));
   });
   EXPECT_TRUE(nothing_is_left());
 }

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/read_plan.h"
 #include "tests/support/random.h"
 
 namespace dckpt {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mapping/planning/global_plan.h"
+#include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/validate.h"
 #include "tests/support/random.h"
 

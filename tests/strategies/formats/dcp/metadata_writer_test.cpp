@@ -10,7 +10,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/messages.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/json/json.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
@@ -72,17 +72,17 @@ TEST(MetadataWriter, PathsInTheCommonStateComeBackUnlessTheirKeysAreStored) {
 
 TEST(MetadataWriter, KeptPlansComeBackAsTheyWereProposed) {
   Metadata metadata = small_metadata();
-  EXPECT_TRUE(read_dcp_metadata(write_dcp_metadata(metadata)).kept_plans.empty());
+  EXPECT_TRUE(read_dcp_metadata(write_dcp_metadata(metadata)).cached_plans.empty());
   WriteItem item;
   item.key = "w";
   item.size = {2, 3};
   item.chunk = {{0, 0}, {1, 3}};
-  metadata.kept_plans = {{to_bytes("a plan"), encode_plan({item})},
-                         {to_bytes(std::string_view("\0another", 8)), encode_plan({})}};
+  metadata.cached_plans = {{to_bytes("a plan"), encode_plan({item})},
+                           {to_bytes(std::string_view("\0another", 8)), encode_plan({})}};
   const Metadata read = read_dcp_metadata(write_dcp_metadata(metadata));
-  ASSERT_EQ(read.kept_plans.size(), 2u);
-  EXPECT_EQ(as_text(read.kept_plans[0].proposed), "a plan");
-  EXPECT_EQ(as_text(read.kept_plans[1].proposed), std::string_view("\0another", 8));
+  ASSERT_EQ(read.cached_plans.size(), 2u);
+  EXPECT_EQ(as_text(read.cached_plans[0].proposed), "a plan");
+  EXPECT_EQ(as_text(read.cached_plans[1].proposed), std::string_view("\0another", 8));
 }
 
 TEST(MetadataWriter, IsAsTerseAsPython) {

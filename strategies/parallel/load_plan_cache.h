@@ -14,18 +14,17 @@ namespace dckpt {
 struct JointPlan;
 
 /// What a rank remembers between loads in which ranks share the reading (LoadOptions::parallel), as
-/// SavePlanner does between saves. Each rank keeps one and passes it to every load. If all ranks
+/// SavePlanCache is between saves. Each rank keeps one and passes it to every load. If all ranks
 /// request the same parts of tensors as last time, and these are cut into the same chunks, they
 /// exchange a few bytes instead of lists and reuse the plan; otherwise everything is planned again.
 /// A rank compares its request byte by byte.
 ///
 /// One thread at a time. It takes the memory of the last load's lists. Keeping it is always
 /// correct: a load of something else replaces it.
-class LoadPlanner {
+class LoadPlanCache {
  public:
   /// Whether the last load reused the plan of the one before.
   bool cache_hit() const noexcept { return hit_; }
-  void forget() { *this = {}; }
 
   /// What must be the same for a plan to be used again.
   struct Circumstances {

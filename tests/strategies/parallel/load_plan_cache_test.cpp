@@ -1,6 +1,6 @@
 // What ranks that load together remember for the next load.
 
-#include "strategies/parallel/load_planner.h"
+#include "strategies/parallel/load_plan_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using ::testing::Values;
 constexpr int kRanks = 3;
 constexpr std::int64_t kRows = 300, kColumns = 256;
 
-class LoadPlannerTest : public ::testing::TestWithParam<Exchange> {
+class LoadPlanCacheTest : public ::testing::TestWithParam<Exchange> {
  protected:
   /// 20 float tensors of (300, 256) whose elements count up from `first`, each in two chunks;
   /// behind so many other bytes.
@@ -72,16 +72,16 @@ class LoadPlannerTest : public ::testing::TestWithParam<Exchange> {
 
   std::vector<bool> hits() const {
     std::vector<bool> all;
-    for (const LoadPlanner& planner : planners_) all.push_back(planner.cache_hit());
+    for (const LoadPlanCache& planner : planners_) all.push_back(planner.cache_hit());
     return all;
   }
 
   static constexpr std::uint32_t kTensors = 20;
   static std::int64_t spread(int rank) { return rank * 40; }
-  std::vector<LoadPlanner> planners_ = std::vector<LoadPlanner>(kRanks);
+  std::vector<LoadPlanCache> planners_ = std::vector<LoadPlanCache>(kRanks);
 };
 
-TEST_P(LoadPlannerTest, TheSameLoadOfTheNextCheckpointExchangesAFewBytes) {
+TEST_P(LoadPlanCacheTest, TheSameLoadOfTheNextCheckpointExchangesAFewBytes) {
   load(checkpoint(0), 0, spread);
   EXPECT_THAT(hits(), Each(false));
   const std::uint64_t gathered = load(checkpoint(1000, 1), 1000, spread);
@@ -91,7 +91,7 @@ TEST_P(LoadPlannerTest, TheSameLoadOfTheNextCheckpointExchangesAFewBytes) {
   }
 }
 
-TEST_P(LoadPlannerTest, AChangedWishOnOneRankIsPlannedAnewOnAll) {
+TEST_P(LoadPlanCacheTest, AChangedWishOnOneRankIsPlannedAnewOnAll) {
   const FakeReader reader = checkpoint(0);
   load(reader, 0, spread);
   const auto changed = [](int rank) { return rank == 1 ? std::int64_t{200} : spread(rank); };
@@ -103,17 +103,17 @@ TEST_P(LoadPlannerTest, AChangedWishOnOneRankIsPlannedAnewOnAll) {
   EXPECT_THAT(hits(), Each(false));
 }
 
-TEST_P(LoadPlannerTest, ARankThatHasForgottenMakesAllPlanAnew) {
+TEST_P(LoadPlanCacheTest, ARankThatHasForgottenMakesAllPlanAnew) {
   const FakeReader reader = checkpoint(0);
   load(reader, 0, spread);
-  planners_[2].forget();
+  planners_[2] = {};
   load(reader, 0, spread);
   EXPECT_THAT(hits(), Each(false));
   load(reader, 0, spread);
   EXPECT_THAT(hits(), Each(true));
 }
 
-TEST_P(LoadPlannerTest, OtherChunksArePlannedAnew) {
+TEST_P(LoadPlanCacheTest, OtherChunksArePlannedAnew) {
   load(checkpoint(0), 0, spread);
   FakeReader whole;
   for (std::uint32_t i = 0; i < kTensors; ++i)
@@ -124,7 +124,7 @@ TEST_P(LoadPlannerTest, OtherChunksArePlannedAnew) {
   EXPECT_THAT(hits(), Each(false));
 }
 
-INSTANTIATE_TEST_SUITE_P(Exchanges, LoadPlannerTest,
+INSTANTIATE_TEST_SUITE_P(Exchanges, LoadPlanCacheTest,
                          Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather,
                                 Exchange::kAllToAll),
                          [](const auto& test) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mapping/base/bytes.h"
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/metadata.h"
 
 namespace dckpt {

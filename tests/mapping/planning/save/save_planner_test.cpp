@@ -1,4 +1,4 @@
-#include "mapping/planning/save_planner.h"
+#include "mapping/planning/save/save_planner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "mapping/base/error.h"
+#include "mapping/planning/save/messages.h"
 
 namespace dckpt {
 namespace {
@@ -16,12 +17,12 @@ using ::testing::HasSubstr;
 class Job {
  public:
   explicit Job(std::size_t ranks, PlannerOptions options = {})
-      : planners_(ranks, SavePlanner(options)) {}
+      : caches_(ranks), options_(options) {}
 
   /// Rank r holds row r of every tensor named; `rows` each.
   std::vector<SavePlan> plan(const std::vector<std::string>& keys, std::int64_t width) {
     std::vector<SavePlan> plans;
-    const auto ranks = static_cast<std::int64_t>(planners_.size());
+    const auto ranks = static_cast<std::int64_t>(caches_.size());
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       std::vector<LocalShard> shards;
       for (const std::string& key : keys) {
@@ -37,21 +38,32 @@ class Job {
   }
 
   void save(const std::vector<SavePlan>& plans) {
+    std::vector<SavePlanner> planners;
+    for (SavePlanCache& cache : caches_) planners.emplace_back(cache, options_);
+    std::vector<LocalPlan> locals;
     std::vector<Bytes> proposals;
-    for (std::size_t rank = 0; rank < planners_.size(); ++rank)
-      proposals.push_back(planners_[rank].create_local_plan(plans[rank]));
-    const std::vector<Bytes> answers = planners_[0].create_global_plan(proposals);
+    for (std::size_t rank = 0; rank < planners.size(); ++rank) {
+      locals.push_back(planners[rank].create_local_plan(plans[rank]));
+      proposals.push_back(locals[rank].proposal);
+    }
+    decision = planners[0].create_global_plan(proposals);
     finals.clear();
-    for (std::size_t rank = 0; rank < planners_.size(); ++rank)
-      finals.push_back(planners_[rank].finish_plan(answers[rank]));
-    for (SavePlanner& planner : planners_) planner.commit();
+    for (std::size_t rank = 0; rank < planners.size(); ++rank) {
+      FinalPlan final = planners[rank].finish_plan(locals[rank], decision.answers[rank]);
+      finals.push_back(final.items);
+      caches_[rank].commit(planners[rank].to_remember(std::move(final.local),
+                                                       rank == 0 ? decision.global : nullptr));
+    }
+    why_planned = locals[0].why_planned;
     proposal_sizes = sizes(proposals);
-    answer_sizes = sizes(answers);
+    answer_sizes = sizes(decision.answers);
   }
 
-  SavePlanner& rank(std::size_t number) { return planners_[number]; }
+  SavePlanCache& cache(std::size_t rank) { return caches_[rank]; }
 
   std::vector<SavePlan> finals;
+  DecidedPlan decision;
+  std::string why_planned;  ///< of rank 0
   std::vector<std::size_t> proposal_sizes;
   std::vector<std::size_t> answer_sizes;
 
@@ -62,7 +74,8 @@ class Job {
     return result;
   }
 
-  std::vector<SavePlanner> planners_;
+  std::vector<SavePlanCache> caches_;
+  PlannerOptions options_;
 };
 
 TEST(SavePlanner, SendsOnlyAFingerprintWhenNothingHasChanged) {
@@ -70,14 +83,14 @@ TEST(SavePlanner, SendsOnlyAFingerprintWhenNothingHasChanged) {
   const auto plans = job.plan({"a", "b"}, 8);
   job.save(plans);
   const auto first = job.finals;
-  EXPECT_FALSE(job.rank(0).cache_hit());
+  EXPECT_FALSE(job.decision.cache_hit);
   for (int again = 0; again < 2; ++again) {
     job.save(plans);
-    EXPECT_TRUE(job.rank(0).cache_hit());
+    EXPECT_TRUE(job.decision.cache_hit);
     EXPECT_EQ(job.finals, first);
     EXPECT_EQ(job.proposal_sizes, (std::vector<std::size_t>{18, 18, 18}));
     EXPECT_EQ(job.answer_sizes, (std::vector<std::size_t>{1, 1, 1}));
-    EXPECT_EQ(job.rank(0).global_plan().metadata.tensors.size(), 2U);
+    EXPECT_EQ(job.decision.plan().metadata.tensors.size(), 2U);
   }
 }
 
@@ -85,7 +98,7 @@ TEST(SavePlanner, ThreeSavesOfOneStructureGiveTheMetadataOfOne) {
   const auto metadata_after = [](int saves) {
     Job job(3);
     for (int i = 0; i < saves; ++i) job.save(job.plan({"a", "b"}, 8));
-    return job.rank(0).global_plan().metadata;
+    return job.decision.plan().metadata;
   };
   const Metadata once = metadata_after(1);
   const Metadata thrice = metadata_after(3);
@@ -116,7 +129,7 @@ TEST(SavePlanner, NeverTakesAChangedPlanForTheSame) {
     auto changed = plans;
     for (SavePlan& plan : changed) change(plan[0]);
     job.save(changed);
-    EXPECT_FALSE(job.rank(0).cache_hit());
+    EXPECT_FALSE(job.decision.cache_hit);
     for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(job.finals[rank], changed[rank]);
   }
 }
@@ -136,7 +149,7 @@ TEST(SavePlanner, SendsTheFinalPlansThatDiffer) {
   EXPECT_GT(job.answer_sizes[1], 1U);
   EXPECT_EQ(job.answer_sizes[2], 1U);
   EXPECT_EQ(job.finals, plans);
-  EXPECT_EQ(job.rank(0).global_plan().metadata.tensors.size(), 2U);
+  EXPECT_EQ(job.decision.plan().metadata.tensors.size(), 2U);
 }
 
 TEST(SavePlanner, SizesOfObjectsMayChange) {
@@ -147,7 +160,7 @@ TEST(SavePlanner, SizesOfObjectsMayChange) {
   };
   job.save(plan_of(10));
   job.save(plan_of(11));
-  EXPECT_TRUE(job.rank(0).cache_hit());
+  EXPECT_TRUE(job.decision.cache_hit);
   EXPECT_EQ(job.finals[0][0].nbytes, 11U);
 }
 
@@ -159,27 +172,54 @@ TEST(SavePlanner, RemembersNothingOfASaveThatFailed) {
   bad[1][0].size = {2, 7};
   bad[1][0].chunk.sizes = {1, 7};
   EXPECT_THROW(job.save(bad), CheckpointError);
-  for (std::size_t rank = 0; rank < 2; ++rank) job.rank(rank).forget();
   job.save(plans);
   EXPECT_EQ(job.finals, plans);
-  EXPECT_FALSE(job.rank(0).cache_hit());
+  EXPECT_FALSE(job.decision.cache_hit);
+  EXPECT_EQ(job.why_planned, "the save before failed");
+  job.save(plans);
+  EXPECT_TRUE(job.decision.cache_hit);
+}
+
+TEST(SavePlanner, OtherOptionsDecideAgain) {
+  SavePlanCache cache;
+  const LocalShard object(ObjectShard{"rng", 10, true, 0});
+  const auto save_by = [&](const PlannerOptions& options) {
+    SavePlanner planner(cache, options);
+    const auto local = planner.create_local_plan(plan_local_save({&object, 1}, {}));
+    const auto decision = planner.create_global_plan({&local.proposal, 1});
+    cache.commit(planner.to_remember(planner.finish_plan(local, decision.answers[0]).local,
+                                     decision.global));
+    return decision.global;
+  };
+  const auto first = save_by({});
+  EXPECT_EQ(save_by({}), first) << "handed on, not copied";
+  EXPECT_NE(save_by({.validate = false}), first);
+}
+
+TEST(SavePlanner, FewerRanksAreNotTakenForTheSameJob) {
+  Job four(4), two(2);
+  four.save(four.plan({"a"}, 8));
+  for (std::size_t rank = 0; rank < 2; ++rank) two.cache(rank) = four.cache(rank);
+  EXPECT_THROW(two.save(four.plan({"a"}, 8)), CheckpointError);
+  two.save(two.plan({"a"}, 8));
+  EXPECT_FALSE(two.decision.cache_hit);
 }
 
 TEST(SavePlanner, RefusesAFingerprintOfAPlanThatTheCoordinatorDoesNotRemember) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
-  job.rank(0).forget();
+  job.cache(0) = {};
   EXPECT_THROW(job.save(plans), CheckpointError);
 }
 
 /// A job that begins with the plans that another one kept.
 Job resumed(Job& job, std::size_t ranks, PlannerOptions options = {}) {
   std::vector<Bytes> plans;
-  for (const KeptPlan& kept : job.rank(0).kept_plans()) plans.push_back(kept.proposed);
+  for (const CachedPlan& kept : cached_plans(*job.decision.global)) plans.push_back(kept.proposed);
   Job next(ranks, options);
-  for (std::size_t rank = 1; rank < ranks; ++rank) next.rank(rank).seed(plans[rank]);
-  next.rank(0).seed(plans[0], plans);
+  for (std::size_t rank = 1; rank < ranks; ++rank) next.cache(rank).seed(plans[rank]);
+  next.cache(0).seed(plans[0], plans);
   return next;
 }
 
@@ -190,11 +230,11 @@ TEST(SeededSavePlanner, SendsOnlyFingerprintsInItsFirstSave) {
   Job next = resumed(job, 3);
   for (int again = 0; again < 2; ++again) {
     next.save(plans);
-    EXPECT_TRUE(next.rank(0).cache_hit());
+    EXPECT_TRUE(next.decision.cache_hit);
     EXPECT_EQ(next.proposal_sizes, (std::vector<std::size_t>{18, 18, 18}));
     EXPECT_EQ(next.finals, job.finals);
-    EXPECT_EQ(next.rank(0).global_plan().metadata.tensors.size(), 2U);
-    EXPECT_EQ(next.rank(0).global_plan().items, job.rank(0).global_plan().items);
+    EXPECT_EQ(next.decision.plan().metadata.tensors.size(), 2U);
+    EXPECT_EQ(next.decision.plan().items, job.decision.plan().items);
   }
   EXPECT_EQ(next.answer_sizes, (std::vector<std::size_t>{1, 1, 1})) << "from the second save on";
 }
@@ -232,7 +272,7 @@ TEST(SeededSavePlanner, NeverTakesAChangedPlanForTheSame) {
       EXPECT_EQ(error.code(), ErrorCode::kMismatch)
           << "planned anew, and found not to fit together";
     }
-    EXPECT_FALSE(next.rank(0).cache_hit());
+    EXPECT_FALSE(next.decision.cache_hit);
   }
 }
 
@@ -250,10 +290,10 @@ TEST(SeededSavePlanner, PlansAsTheOptionsOfTheNewJobSay) {
 TEST(SeededSavePlanner, IgnoresBytesThatAreNoPlan) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
-  job.rank(1).seed(to_bytes("rubbish"));
-  job.rank(0).seed(to_bytes("rubbish"), {to_bytes("rubbish"), to_bytes("more")});
+  job.cache(1).seed(to_bytes("rubbish"));
+  job.cache(0).seed(to_bytes("rubbish"), {to_bytes("rubbish"), to_bytes("more")});
   job.save(plans);
-  EXPECT_FALSE(job.rank(0).cache_hit());
+  EXPECT_FALSE(job.decision.cache_hit);
   EXPECT_EQ(job.finals, plans);
 }
 
@@ -263,16 +303,17 @@ TEST(SeededSavePlanner, WithoutACacheRemembersNothing) {
   job.save(plans);
   Job next = resumed(job, 2, {.cache = false});
   next.save(plans);
-  EXPECT_FALSE(next.rank(0).cache_hit());
+  EXPECT_FALSE(next.decision.cache_hit);
   EXPECT_EQ(next.finals, plans);
 }
 
 TEST(SavePlanner, NamesTheRankWithOtherOptions) {
-  SavePlanner coordinator(PlannerOptions{});
-  SavePlanner other(PlannerOptions{.dedup = Dedup::kLowestRank});
+  std::vector<SavePlanCache> caches(2);
+  const SavePlanner coordinator(caches[0], {});
+  const SavePlanner other(caches[1], {.dedup = Dedup::kLowestRank});
   try {
-    coordinator.create_global_plan(
-        std::vector{coordinator.create_local_plan({}), other.create_local_plan({})});
+    coordinator.create_global_plan(std::vector{coordinator.create_local_plan({}).proposal,
+                                               other.create_local_plan({}).proposal});
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_EQ(error.context().rank, 1);
@@ -285,16 +326,18 @@ TEST(SavePlanner, WithoutACachePlansEveryTime) {
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
   job.save(plans);
-  EXPECT_FALSE(job.rank(0).cache_hit());
+  EXPECT_FALSE(job.decision.cache_hit);
   EXPECT_EQ(job.finals, plans);
 }
 
 TEST(SavePlanner, NeverCrashesOnADamagedMessage) {
   Job job(2);
   const auto plans = job.plan({"a", "b"}, 8);
-  const std::vector<Bytes> proposals{SavePlanner({}).create_local_plan(plans[0]),
-                                     SavePlanner({}).create_local_plan(plans[1])};
-  const Bytes answer = SavePlanner({}).create_global_plan(proposals)[1];
+  SavePlanCache empty;
+  const SavePlanner planner(empty, {});
+  const LocalPlan local = planner.create_local_plan(plans[1]);
+  const std::vector<Bytes> proposals{planner.create_local_plan(plans[0]).proposal, local.proposal};
+  const Bytes answer = planner.create_global_plan(proposals).answers[1];
   const auto each_damage = [](const Bytes& good, auto&& use) {
     for (std::size_t at = 0; at < good.size(); ++at) {
       for (const int value : {0x00, 0x01, 0x7F, 0x80, 0xFF}) {
@@ -314,13 +357,9 @@ TEST(SavePlanner, NeverCrashesOnADamagedMessage) {
     }
   };
   each_damage(proposals[1], [&](const Bytes& bytes) {
-    SavePlanner({}).create_global_plan(std::vector{proposals[0], bytes});
+    planner.create_global_plan(std::vector{proposals[0], bytes});
   });
-  each_damage(answer, [&](const Bytes& bytes) {
-    SavePlanner rank({});
-    rank.create_local_plan(plans[1]);
-    rank.finish_plan(bytes);
-  });
+  each_damage(answer, [&](const Bytes& bytes) { planner.finish_plan(local, bytes); });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/read_plan.h"
 
 #include <algorithm>
 #include <optional>

@@ -3,7 +3,7 @@
 // ranks in order hold a sharded tensor, no two are the same and nothing has to be compared.
 // Otherwise they are sorted, and equal ones are neighbours.
 
-#include "mapping/planning/global_plan.h"
+#include "mapping/planning/save/global_plan.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -550,12 +550,13 @@ SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items) 
   return plan;
 }
 
-void set_places(GlobalPlan& plan, std::span<const std::vector<StorageInfo>> places,
-                std::span<const std::vector<std::string>> files) {
-  plan.metadata.files.clear();
+Metadata written_metadata(const GlobalPlan& plan, std::span<const std::vector<StorageInfo>> places,
+                          std::span<const std::vector<std::string>> files) {
+  Metadata metadata = plan.metadata;
+  metadata.files.clear();
   for (std::size_t rank = 0; rank < plan.items.size(); ++rank) {
-    const auto first_file = static_cast<std::uint32_t>(plan.metadata.files.size());
-    plan.metadata.files.insert(plan.metadata.files.end(), files[rank].begin(), files[rank].end());
+    const auto first_file = static_cast<std::uint32_t>(metadata.files.size());
+    metadata.files.insert(metadata.files.end(), files[rank].begin(), files[rank].end());
     if (places[rank].size() != plan.slots[rank].size()) {
       throw CheckpointError(ErrorCode::kIncomplete,
                             "wrote " + std::to_string(places[rank].size()) +
@@ -565,12 +566,13 @@ void set_places(GlobalPlan& plan, std::span<const std::vector<StorageInfo>> plac
     }
     for (std::size_t i = 0; i < places[rank].size(); ++i) {
       const GlobalPlan::Slot& slot = plan.slots[rank][i];
-      StorageInfo& place = slot.is_object ? plan.metadata.objects[slot.entry].place
-                                          : plan.metadata.tensors[slot.entry].places[slot.chunk];
+      StorageInfo& place = slot.is_object ? metadata.objects[slot.entry].place
+                                          : metadata.tensors[slot.entry].places[slot.chunk];
       place = places[rank][i];
       place.file += first_file;
     }
   }
+  return metadata;
 }
 
 }  // namespace dckpt

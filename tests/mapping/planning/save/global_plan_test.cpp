@@ -1,4 +1,4 @@
-#include "mapping/planning/global_plan.h"
+#include "mapping/planning/save/global_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -390,17 +390,17 @@ TEST(GlobalSavePlan, RefusesFlattenedRangesThatDoNotCoverTheirShardOnce) {
 }
 
 TEST(GlobalSavePlan, GivesEveryItemItsPlace) {
-  GlobalPlan global = plan_global_save(
+  const GlobalPlan global = plan_global_save(
       std::vector<SavePlan>{local({shard("w", {4}, {{0}, {2}})}),
                             local({shard("w", {4}, {{2}, {2}}), whole_tensor("v", {1})})});
   const std::vector<std::vector<StorageInfo>> places = {{{0, 0, 10}}, {{1, 5, 20}, {0, 0, 30}}};
   const std::vector<std::vector<std::string>> files = {{"__0_0.distcp"},
                                                        {"__1_0.distcp", "__1_1.distcp"}};
-  set_places(global, places, files);
-  EXPECT_THAT(global.metadata.files, ElementsAre("__0_0.distcp", "__1_0.distcp", "__1_1.distcp"));
-  EXPECT_THAT(global.metadata.find_tensor("w")->places,
+  const Metadata written = written_metadata(global, places, files);
+  EXPECT_THAT(written.files, ElementsAre("__0_0.distcp", "__1_0.distcp", "__1_1.distcp"));
+  EXPECT_THAT(written.find_tensor("w")->places,
               ElementsAre(StorageInfo{0, 0, 10}, StorageInfo{2, 5, 20}));
-  EXPECT_THAT(global.metadata.find_tensor("v")->places, ElementsAre(StorageInfo{1, 0, 30}));
+  EXPECT_THAT(written.find_tensor("v")->places, ElementsAre(StorageInfo{1, 0, 30}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "mapping/planning/wanted_parts.h"
+#include "mapping/planning/load/wanted_parts.h"
 
 #include "mapping/base/wire.h"
 

@@ -80,11 +80,4 @@ using SavePlan = std::vector<WriteItem>;
 /// too, so that ranks are compared. The global plan decides what is written.
 SavePlan plan_local_save(std::span<const LocalShard> shards, FlattenedForm form);
 
-/// A local plan as bytes, for the wire: versioned, little-endian. Sizes of objects do not travel:
-/// they may differ from save to save. `decode_plan` throws CheckpointError (corrupt) on anything
-/// that `encode_plan` does not produce; never allocates more than a small multiple of the bytes it
-/// was given.
-Bytes encode_plan(const SavePlan& plan);
-SavePlan decode_plan(ByteView bytes);
-
 }  // namespace dckpt

@@ -1,12 +1,22 @@
-// A local plan on the wire: "DCP2", the number of strings and items, the strings (keys, each once),
-// the items. Numbers are LEB128: none of them is negative. A plan of 256 items is a few kilobytes.
+// Messages; numbers are LEB128, none of them is negative.
+//
+//   local plan   "DCP2", the number of strings and items, the strings (keys, each once), the items.
+//                A plan of 256 items is a few kilobytes.
+//   proposal     one byte of rules, one byte that says what follows, and a local plan or the 16
+//                bytes of its fingerprint
+//   answer       one byte that says what follows, and nothing or a list of items: their number,
+//                then for each the distance from the item before and whether it is a piece, then
+//                the piece
 
+#include "mapping/planning/save/messages.h"
+
+#include <algorithm>
 #include <unordered_map>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
 #include "mapping/base/wire.h"
-#include "mapping/planning/save_plan.h"
 
 namespace dckpt {
 namespace {
@@ -20,6 +30,14 @@ constexpr std::uint64_t kReformulated = 8;
 constexpr std::uint64_t kFlattened = 16;
 constexpr std::uint64_t kReplica = 32;
 constexpr std::uint64_t kAllFlags = 63;
+
+enum Content : std::uint8_t { kChanged = 0, kUnchanged = 1 };
+
+void append_fingerprint(Bytes& message, ByteView plan) {
+  const Fingerprint fingerprint = fingerprint_of(plan);
+  append_le(message, fingerprint.low);
+  append_le(message, fingerprint.high);
+}
 
 void write_shape(WireWriter& writer, ShapeView shape) {
   writer.number(shape.size());
@@ -127,6 +145,96 @@ SavePlan decode_plan(ByteView bytes) {
   }
   reader.finish();
   return plan;
+}
+
+std::uint8_t encode_rules(const PlannerOptions& options, bool use_replicas) noexcept {
+  return static_cast<std::uint8_t>(
+      static_cast<unsigned>(options.kind) | static_cast<unsigned>(options.dedup) << 2 |
+      (options.cache ? 16U : 0U) | (options.validate ? 32U : 0U) |
+      (options.split_replicas ? 64U : 0U) | (use_replicas ? 128U : 0U));
+}
+
+std::string describe_rules(std::uint8_t rules) {
+  const auto on = [&](unsigned bit) { return (rules & bit) != 0 ? "true" : "false"; };
+  return "kind " + std::string(to_string(static_cast<PlannerKind>(rules & 3U))) + ", dedup " +
+         std::string(to_string(static_cast<Dedup>(rules >> 2 & 3U))) + ", cache " + on(16) +
+         ", validate " + on(32) + ", split_replicas " + on(64) + ", fully parallel " + on(128);
+}
+
+Bytes encode_proposal(std::uint8_t rules, ByteView plan) {
+  Bytes message{std::byte{rules}, std::byte{kChanged}};
+  message.insert(message.end(), plan.begin(), plan.end());
+  return message;
+}
+
+Bytes encode_unchanged_proposal(std::uint8_t rules, ByteView plan) {
+  Bytes message{std::byte{rules}, std::byte{kUnchanged}};
+  append_fingerprint(message, plan);
+  return message;
+}
+
+Proposal decode_proposal(ByteView bytes) {
+  if (bytes.size() < 2)
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "the proposal of a plan has " + std::to_string(bytes.size()) + " bytes");
+  return {static_cast<std::uint8_t>(bytes[0]), bytes[1] == std::byte{kUnchanged}, bytes.subspan(2)};
+}
+
+bool refers_to(const Proposal& proposal, ByteView plan) {
+  Bytes expected;
+  append_fingerprint(expected, plan);
+  return std::ranges::equal(proposal.content, expected);
+}
+
+Bytes encode_unchanged_answer() {
+  return {std::byte{kUnchanged}};
+}
+
+Bytes encode_answer(std::span<const AssignedItem> items) {
+  Bytes bytes{std::byte{kChanged}};
+  WireWriter writer(bytes);
+  writer.number(items.size());
+  std::uint32_t next = 0;
+  for (const AssignedItem& assigned : items) {
+    writer.number(std::uint64_t{assigned.item - next} << 1 | (assigned.end != 0 ? 1U : 0U));
+    next = assigned.item + 1;
+    if (assigned.end == 0) continue;
+    writer.number(static_cast<std::uint64_t>(assigned.begin));
+    writer.number(static_cast<std::uint64_t>(assigned.end));
+  }
+  return bytes;
+}
+
+std::optional<std::vector<AssignedItem>> decode_answer(ByteView bytes, const SavePlan& local) {
+  WireReader reader(bytes.subspan(std::min<std::size_t>(bytes.size(), 1)),
+                    "the final plan from the coordinator");
+  if (bytes.empty() || bytes[0] > std::byte{kUnchanged})
+    reader.malformed("it does not say whether it has changed");
+  if (bytes[0] == std::byte{kUnchanged}) {
+    reader.finish();
+    return std::nullopt;
+  }
+  std::vector<AssignedItem> items;
+  std::uint64_t next = 0;
+  for (std::size_t count = reader.count(); count > 0; --count) {
+    const std::uint64_t code = reader.number(UINT32_MAX);
+    next += code >> 1;
+    if (next >= local.size())
+      reader.malformed("it names an item that the local plan does not have");
+    AssignedItem assigned{static_cast<std::uint32_t>(next++)};
+    if ((code & 1U) != 0) {
+      assigned.begin = reader.signed_number();
+      assigned.end = reader.signed_number();
+      const Shape& sizes = local[assigned.item].chunk.sizes;
+      std::size_t axis = 0;
+      while (axis < sizes.size() && sizes[axis] == 1) ++axis;
+      if (axis == sizes.size() || assigned.begin >= assigned.end || assigned.end > sizes[axis])
+        reader.malformed("it names a piece that the item does not have");
+    }
+    items.push_back(assigned);
+  }
+  reader.finish();
+  return items;
 }
 
 }  // namespace dckpt

@@ -1,4 +1,4 @@
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/local_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -89,54 +89,6 @@ TEST(LocalSavePlan, PlansShardsWithoutElements) {
   flat.fragmentation = Shape{2, 1};
   EXPECT_EQ(local({flat}).front().chunk, (Box{{2, 0}, {0, 0}}));
   EXPECT_EQ(local({flat}, FlattenedForm::kMegatron).front().chunk, (Box{{1, 0, 5}, {1, 1, 0}}));
-}
-
-SavePlan plan_with_everything() {
-  TensorShard flat = shard("m", {4, 6}, {{2, 0}, {2, 6}});
-  flat.range = TensorShard::Range{3, 11};
-  flat.fragmentation = Shape{2, 1};
-  TensorShard scalar = whole_tensor("scalar", {});
-  scalar.properties.requires_grad = true;
-  scalar.properties.pin_memory = true;
-  scalar.properties.memory_format = TensorProperties::MemoryFormat::kPreserve;
-  TensorShard replica = whole_tensor("replica", {3, 2});
-  replica.main_replica = false;
-  const ObjectShard object{"rng/shard_0_1", 0, true, 7, "rng", {1}, {0}};
-  return plan_local_save(std::vector<LocalShard>{flat, scalar, object, replica},
-                         FlattenedForm::kMegatron);
-}
-
-TEST(PlanOnTheWire, ComesBackAsItWas) {
-  EXPECT_EQ(decode_plan(encode_plan(plan_with_everything())), plan_with_everything());
-}
-
-TEST(PlanOnTheWire, IsRefusedWhenCutShortAnywhere) {
-  const Bytes bytes = encode_plan(plan_with_everything());
-  for (std::size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_THROW(decode_plan(ByteView(bytes).first(length)), CheckpointError)
-        << "cut at " << length;
-  }
-}
-
-TEST(PlanOnTheWire, IsRefusedWithBytesBehindIt) {
-  Bytes bytes = encode_plan(plan_with_everything());
-  bytes.push_back(std::byte{0});
-  EXPECT_THROW(decode_plan(bytes), CheckpointError);
-}
-
-TEST(PlanOnTheWire, NeverCrashesOnADamagedByte) {
-  const Bytes good = encode_plan(plan_with_everything());
-  for (std::size_t at = 0; at < good.size(); ++at) {
-    for (const int value : {0x00, 0x7F, 0x80, 0xFF}) {
-      Bytes bytes = good;
-      bytes[at] = static_cast<std::byte>(value);
-      try {
-        decode_plan(bytes);
-      } catch (const CheckpointError& error) {
-        EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "mapping/geometry/box.h"
+#include "mapping/planning/load/wanted_parts.h"
 #include "mapping/planning/metadata.h"
-#include "mapping/planning/wanted_parts.h"
 
 namespace dckpt {
 

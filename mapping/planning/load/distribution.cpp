@@ -1,4 +1,4 @@
-#include "mapping/planning/load_distribution.h"
+#include "mapping/planning/load/distribution.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "dist_checkpointing/save/seed_planner.h"
+#include "dist_checkpointing/save/warm_plan_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ StateDict state_of(int rank, DType dtype = DType::kFloat32) {
   return state;
 }
 
-class SeedPlanner : public ::testing::Test {
+class WarmPlanCache : public ::testing::Test {
  protected:
   /// Saves a first checkpoint as one job.
   void save_first(const SaveOptions& options) {
@@ -39,7 +39,7 @@ class SeedPlanner : public ::testing::Test {
   }
 
   struct Outcome {
-    bool seeded = false;
+    bool warm = false;
     bool hit = false;
   };
 
@@ -48,10 +48,10 @@ class SeedPlanner : public ::testing::Test {
                  const std::string& name = "second") {
     Outcome outcome;
     run_ranks(kRanks, [&](Communicator& comm) {
-      SavePlanner planner = make_planner(options);
-      const bool seeded = seed_planner(planner, directory_ / "first", comm);
-      save(state(comm.rank()), directory_ / name, options, comm, planner);
-      if (comm.rank() == 0) outcome = {seeded, planner.cache_hit()};
+      SavePlanCache cache;
+      const bool warm = warm_plan_cache(cache, directory_ / "first", comm);
+      const SaveReport report = save(state(comm.rank()), directory_ / name, options, comm, cache);
+      if (comm.rank() == 0) outcome = {warm, report.plan_cached};
     });
     return outcome;
   }
@@ -59,13 +59,13 @@ class SeedPlanner : public ::testing::Test {
   TempDir directory_;
 };
 
-TEST_F(SeedPlanner, AResumedJobOfTheSameStructureDoesNotSendPlans) {
+TEST_F(WarmPlanCache, AResumedJobOfTheSameStructureDoesNotSendPlans) {
   for (const bool parallel : {false, true}) {
     const SaveOptions options{
         .planner = {.keep_plans = true}, .parallel = {.enabled = parallel}, .overwrite = true};
     save_first(options);
     const Outcome outcome = resume(options, [](int rank) { return state_of(rank); });
-    EXPECT_TRUE(outcome.seeded);
+    EXPECT_TRUE(outcome.warm);
     EXPECT_TRUE(outcome.hit);
     const Metadata first = open_checkpoint(directory_ / "first")->metadata();
     const Metadata second = open_checkpoint(directory_ / "second")->metadata();
@@ -79,7 +79,7 @@ TEST_F(SeedPlanner, AResumedJobOfTheSameStructureDoesNotSendPlans) {
   }
 }
 
-TEST_F(SeedPlanner, AnotherStructureOnOneRankIsPlannedAnew) {
+TEST_F(WarmPlanCache, AnotherStructureOnOneRankIsPlannedAnew) {
   const SaveOptions options{.planner = {.keep_plans = true}};
   save_first(options);
   const Outcome other_replica = resume(options, [](int rank) {
@@ -88,7 +88,7 @@ TEST_F(SeedPlanner, AnotherStructureOnOneRankIsPlannedAnew) {
                                               {.replica_id = (rank + 1) % kRanks});
     return state;
   });
-  EXPECT_TRUE(other_replica.seeded);
+  EXPECT_TRUE(other_replica.warm);
   EXPECT_FALSE(other_replica.hit);
   EXPECT_EQ(
       code_of([&] {
@@ -100,23 +100,23 @@ TEST_F(SeedPlanner, AnotherStructureOnOneRankIsPlannedAnew) {
       "mismatch");
 }
 
-TEST_F(SeedPlanner, PlansOfAnotherNumberOfRanksAreNotTaken) {
+TEST_F(WarmPlanCache, PlansOfAnotherNumberOfRanksAreNotTaken) {
   save_first({.planner = {.keep_plans = true}});
   run_ranks(kRanks - 1, [&](Communicator& comm) {
-    SavePlanner planner = make_planner({});
-    EXPECT_FALSE(seed_planner(planner, directory_ / "first", comm));
+    SavePlanCache cache;
+    EXPECT_FALSE(warm_plan_cache(cache, directory_ / "first", comm));
   });
 }
 
-TEST_F(SeedPlanner, PlansAreKeptOnRequestOnly) {
+TEST_F(WarmPlanCache, PlansAreKeptOnRequestOnly) {
   save_first({});
-  EXPECT_TRUE(open_checkpoint(directory_ / "first")->metadata().kept_plans.empty());
+  EXPECT_TRUE(open_checkpoint(directory_ / "first")->metadata().cached_plans.empty());
   const Outcome outcome = resume({}, [](int rank) { return state_of(rank); });
-  EXPECT_FALSE(outcome.seeded);
+  EXPECT_FALSE(outcome.warm);
   EXPECT_FALSE(outcome.hit);
 }
 
-TEST_F(SeedPlanner, AfterKeysWereRemovedAJobThatStillHasThemSavesThem) {
+TEST_F(WarmPlanCache, AfterKeysWereRemovedAJobThatStillHasThemSavesThem) {
   const SaveOptions options{.planner = {.keep_plans = true}};
   save_first(options);
   remove_sharded_tensors(directory_ / "first", "optimizer");
@@ -124,10 +124,10 @@ TEST_F(SeedPlanner, AfterKeysWereRemovedAJobThatStillHasThemSavesThem) {
   EXPECT_NE(open_checkpoint(directory_ / "second")->metadata().find_tensor("optimizer.w"), nullptr);
 }
 
-TEST_F(SeedPlanner, ACheckpointThatIsNotThereFailsOnEveryRank) {
+TEST_F(WarmPlanCache, ACheckpointThatIsNotThereFailsOnEveryRank) {
   run_ranks(2, [&](Communicator& comm) {
-    SavePlanner planner = make_planner({});
-    EXPECT_EQ(code_of([&] { seed_planner(planner, directory_ / "none", comm); }), "io");
+    SavePlanCache cache;
+    EXPECT_EQ(code_of([&] { warm_plan_cache(cache, directory_ / "none", comm); }), "io");
   });
 }
 

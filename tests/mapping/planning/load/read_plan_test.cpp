@@ -1,4 +1,4 @@
-#include "mapping/planning/load_plan.h"
+#include "mapping/planning/load/read_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "mapping/base/error.h"
-#include "mapping/planning/global_plan.h"
 #include "mapping/planning/reformulation.h"
+#include "mapping/planning/save/global_plan.h"
 #include "tests/support/random.h"
 
 namespace dckpt {

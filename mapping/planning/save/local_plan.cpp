@@ -1,4 +1,4 @@
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/local_plan.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/planner_options.h"
-#include "mapping/planning/save_plan.h"
+#include "mapping/planning/save/local_plan.h"
 
 namespace dckpt {
 
@@ -37,8 +37,7 @@ struct AssignedItem {
 
 struct GlobalPlan {
   std::vector<std::vector<AssignedItem>> items;  ///< per rank, in the order of its local plan
-  /// Everything that will be stored, in the order of ranks, then of their items. Places are zero
-  /// until set_places.
+  /// Everything that will be stored, in the order of ranks, then of their items. Places are zero.
   Metadata metadata;
   /// Per rank, beside `items`: which entry of the metadata an item is.
   struct Slot {
@@ -84,9 +83,9 @@ GlobalPlan plan_global_save(std::span<const SavePlan> plans, const GlobalPlanOpt
 /// What a rank executes.
 SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items);
 
-/// Fills in where a rank wrote its items: `places` in the order of `items` of that rank, file
-/// numbers relative to `files`. May be called again after another save.
-void set_places(GlobalPlan& plan, std::span<const std::vector<StorageInfo>> places,
-                std::span<const std::vector<std::string>> files);
+/// The metadata of a plan that has been executed. Of each rank: `places` in the order of its
+/// `items`, with file numbers relative to its `files`.
+Metadata written_metadata(const GlobalPlan& plan, std::span<const std::vector<StorageInfo>> places,
+                          std::span<const std::vector<std::string>> files);
 
 }  // namespace dckpt

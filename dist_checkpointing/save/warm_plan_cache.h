@@ -1,6 +1,6 @@
 #pragma once
 
-#include "mapping/planning/save_planner.h"
+#include "mapping/planning/save/plan_cache.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/storage/location.h"
 
@@ -10,8 +10,8 @@ namespace dckpt {
 /// that the first save of a job that resumes with the same structure exchanges fingerprints instead
 /// of plans. A different structure on any rank is detected and planned again. Returns whether plans
 /// were found: false if the checkpoint stores none, or those of another number of ranks; the
-/// planner then remembers nothing. Collective: every rank passes its own planner and the same
+/// cache is then empty. Collective: every rank passes its own cache and the same
 /// location; rank 0 reads. All ranks return the same, or all throw the same CheckpointError.
-bool seed_planner(SavePlanner& planner, const Location& location, Communicator& comm);
+bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicator& comm);
 
 }  // namespace dckpt

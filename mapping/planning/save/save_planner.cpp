@@ -1,0 +1,157 @@
+#include "mapping/planning/save/save_planner.h"
+
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/save/messages.h"
+
+namespace dckpt {
+namespace {
+
+/// How `plan` differs from the one of last time, which may come from a checkpoint.
+std::string what_changed(ByteView before, const SavePlan& plan) {
+  SavePlan old;
+  try {
+    old = decode_plan(before);
+  } catch (const CheckpointError&) {
+    return "the plan of last time cannot be read";
+  }
+  std::unordered_map<std::string_view, std::vector<const WriteItem*>> remaining;
+  for (const WriteItem& item : old) remaining[item.key].push_back(&item);
+  for (const WriteItem& item : plan) {
+    const auto found = remaining.find(item.key);
+    if (found == remaining.end()) return "key " + quote(item.key) + " is new";
+    WriteItem travelled = item;
+    if (item.kind == WriteItem::Kind::kObject) travelled.nbytes = 0;
+    if (std::erase_if(found->second,
+                      [&](const WriteItem* candidate) { return *candidate == travelled; }) == 0) {
+      return "key " + quote(item.key) + " has another shape, dtype, place or replica";
+    }
+  }
+  for (const WriteItem& item : old) {
+    if (!remaining[item.key].empty())
+      return "key " + quote(item.key) + " is gone, or fewer parts of it are here";
+  }
+  return "the order of the keys is another";
+}
+
+/// What the plans are of which ranks propose the last ones.
+const Bytes* last_plan(const SavePlanCache::Global* last, std::size_t rank, std::size_t ranks) {
+  return last != nullptr && last->local_plans.size() == ranks ? &last->local_plans[rank] : nullptr;
+}
+
+}  // namespace
+
+SavePlanner::SavePlanner(SavePlanCache& cache, const PlannerOptions& options, bool use_replicas)
+    : options_(options),
+      use_replicas_(use_replicas),
+      why_empty_(!options.cache   ? "planner.cache is off"
+                 : cache.failed() ? "the save before failed"
+                                  : "first save"),
+      last_(cache.take()) {
+  if (!options.cache) last_ = {};
+}
+
+LocalPlan SavePlanner::create_local_plan(SavePlan plan) const {
+  Bytes encoded = encode_plan(plan);
+  const std::uint8_t rules = encode_rules(options_, use_replicas_);
+  if (last_.local && encoded == last_.local->plan) {
+    Bytes proposal = encode_unchanged_proposal(rules, encoded);
+    return {std::move(plan), std::move(proposal), "", std::move(encoded)};
+  }
+  std::string why = last_.local ? what_changed(last_.local->plan, plan) : why_empty_;
+  Bytes proposal = encode_proposal(rules, encoded);
+  return {std::move(plan), std::move(proposal), std::move(why), std::move(encoded)};
+}
+
+DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) const {
+  const SavePlanCache::Global* const last = last_.global.get();
+  const std::uint8_t rules = encode_rules(options_, use_replicas_);
+  std::vector<bool> changed(proposals.size(), false);
+  std::vector<ByteView> plans(proposals.size());
+  DecidedPlan decision{.cache_hit = true};
+  for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
+    with_context({.rank = static_cast<int>(rank)}, [&] {
+      const Proposal proposal = decode_proposal(proposals[rank]);
+      if (proposal.rules != rules) {
+        throw CheckpointError(ErrorCode::kMismatch,
+                              "saves with other planner options (" +
+                                  describe_rules(proposal.rules) + ") than the coordinator (" +
+                                  describe_rules(rules) + "); all ranks need the same policy");
+      }
+      if (!proposal.unchanged) {
+        changed[rank] = true;
+        decision.cache_hit = false;
+        plans[rank] = proposal.content;
+        return;
+      }
+      const Bytes* const remembered = last_plan(last, rank, proposals.size());
+      if (remembered == nullptr || !refers_to(proposal, *remembered)) {
+        throw CheckpointError(ErrorCode::kMismatch,
+                              "proposes the plan of the last save, which is not the one that the "
+                              "coordinator remembers; use one plan cache per rank, for saves of "
+                              "the same ranks");
+      }
+      plans[rank] = *remembered;
+    });
+  }
+  const bool decided_before = last != nullptr && last->plan && last->rules == rules;
+  if (decision.cache_hit && decided_before) {
+    decision.global = last_.global;
+    decision.answers.assign(proposals.size(), encode_unchanged_answer());
+    return decision;
+  }
+  GlobalPlanner planner({.kind = options_.kind,
+                         .dedup = options_.dedup,
+                         .use_replicas = use_replicas_,
+                         .split_replicas = options_.split_replicas,
+                         .validate = options_.validate});
+  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+    planner.add(
+        with_context({.rank = static_cast<int>(rank)}, [&] { return decode_plan(plans[rank]); }));
+  }
+  GlobalPlan plan = std::move(planner).finish();
+  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+    const bool same = !changed[rank] && last->plan && last->plan->items[rank] == plan.items[rank];
+    decision.answers.push_back(same ? encode_unchanged_answer() : encode_answer(plan.items[rank]));
+  }
+  auto global = std::make_shared<SavePlanCache::Global>();
+  for (const ByteView local : plans) global->local_plans.emplace_back(local.begin(), local.end());
+  global->plan = std::move(plan);
+  global->rules = rules;
+  decision.global = std::move(global);
+  return decision;
+}
+
+FinalPlan SavePlanner::finish_plan(LocalPlan local, ByteView answer) const {
+  std::optional<std::vector<AssignedItem>> items = decode_answer(answer, local.items);
+  if (!items) {
+    if (!local.why_planned.empty() || !last_.local || !last_.local->items)
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "the final plan from the coordinator is malformed");
+    items = last_.local->items;
+  }
+  SavePlan final = final_plan(local.items, *items);
+  return {std::move(final), {std::move(local.encoded), std::move(items)}};
+}
+
+SavePlanCache::Content SavePlanner::to_remember(
+    SavePlanCache::Local local, std::shared_ptr<const SavePlanCache::Global> global) const {
+  if (!options_.cache) return {};
+  return {.local = std::move(local), .global = std::move(global)};
+}
+
+std::vector<CachedPlan> cached_plans(const SavePlanCache::Global& global) {
+  std::vector<CachedPlan> plans;
+  for (std::size_t rank = 0; rank < global.local_plans.size(); ++rank) {
+    const Bytes& proposed = global.local_plans[rank];
+    plans.push_back(
+        {proposed, encode_plan(final_plan(decode_plan(proposed), global.plan->items[rank]))});
+  }
+  return plans;
+}
+
+}  // namespace dckpt

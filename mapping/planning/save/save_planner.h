@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mapping/base/bytes.h"
+#include "mapping/planning/metadata.h"
+#include "mapping/planning/planner_options.h"
+#include "mapping/planning/save/global_plan.h"
+#include "mapping/planning/save/local_plan.h"
+#include "mapping/planning/save/plan_cache.h"
+
+namespace dckpt {
+
+/// A rank's plan and its proposal to the coordinator.
+struct LocalPlan {
+  SavePlan items;
+  Bytes proposal;  ///< for the coordinator
+  /// Why the last plan could not be reused: "first save", "key 'x' is new", …; empty if it was.
+  std::string why_planned;
+  Bytes encoded;  ///< `items`
+};
+
+/// The coordinator's plan of all ranks, and its answers.
+struct DecidedPlan {
+  std::shared_ptr<const SavePlanCache::Global> global{};
+  std::vector<Bytes> answers{};  ///< one for each rank
+  bool cache_hit = false;        ///< no rank's plan has changed
+
+  const GlobalPlan& plan() const { return *global->plan; }
+};
+
+/// What a rank executes.
+struct FinalPlan {
+  SavePlan items;  ///< what this rank writes
+  SavePlanCache::Local local;
+};
+
+/// How a rank and the coordinator agree on the plan of one save: two messages per rank, over any
+/// channel. Each step returns a value; only the cache's commit() remembers.
+///
+///   every rank    SavePlanner planner(cache, options)
+///                 takes what the cache holds: a planner that is dropped leaves it empty
+///                 local = planner.create_local_plan(plan)
+///                 its proposal is the plan, or a fingerprint if it is that of the last save
+///   coordinator   decided = planner.create_global_plan(proposals)
+///                 its answers say what each rank writes, or "as last time"
+///   every rank    final = planner.finish_plan(local, answer)
+///   all           cache.commit(planner.to_remember(final.local, decided.global))
+///                 once the save has succeeded everywhere
+///
+/// A rank compares its plan with the last one byte by byte, so a changed key, dtype, shape, box,
+/// range or replica id is always detected; the fingerprint lets the coordinator check that both
+/// remember the same plan. If all ranks propose their last plans, nothing is planned and the last
+/// global plan is reused. If only some do, or the options have changed, everything is planned
+/// again, and only final plans that differ are sent.
+///
+/// A new job can start from the plans that a checkpoint stores (PlannerOptions::keep_plans,
+/// SavePlanCache::seed). They take the place of the last plans, and the coordinator plans from them
+/// if all ranks propose the same. A plan is therefore never taken from a file, but made from what
+/// every rank holds.
+class SavePlanner {
+ public:
+  /// If PlannerOptions::cache is off, nothing is reused or remembered. `use_replicas`: see
+  /// GlobalPlanOptions.
+  explicit SavePlanner(SavePlanCache& cache, const PlannerOptions& options,
+                       bool use_replicas = false);
+
+  LocalPlan create_local_plan(SavePlan plan) const;
+
+  /// Coordinator only: proposals in the order of ranks. Throws CheckpointError (mismatch) if the
+  /// plans do not form a checkpoint, (corrupt) with the rank for a malformed proposal.
+  DecidedPlan create_global_plan(std::span<const Bytes> proposals) const;
+
+  /// Throws CheckpointError (corrupt) for a malformed answer.
+  FinalPlan finish_plan(LocalPlan local, ByteView answer) const;
+
+  /// What to commit to the cache; `global` is null except on the coordinator.
+  SavePlanCache::Content to_remember(
+      SavePlanCache::Local local, std::shared_ptr<const SavePlanCache::Global> global = {}) const;
+
+ private:
+  PlannerOptions options_;
+  bool use_replicas_;
+  std::string why_empty_;  ///< why nothing is remembered
+  SavePlanCache::Content last_;
+};
+
+/// The plans of all ranks, to be stored in the checkpoint (PlannerOptions::keep_plans).
+std::vector<CachedPlan> cached_plans(const SavePlanCache::Global& global);
+
+}  // namespace dckpt
