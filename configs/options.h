@@ -35,13 +35,13 @@ std::optional<Compat> parse_compat(std::string_view name) noexcept;
 inline constexpr EnumNames<FlattenedForm, 2> kFlattenedFormNames{
     {{FlattenedForm::kBoxes, "boxes"}, {FlattenedForm::kMegatron, "megatron"}}};
 
-/// A strategy of the registry.
-struct StrategyName {
+/// A strategy of the registry and its options.
+struct StrategySpec {
   std::string name = "torch_dist";
   std::optional<int> version{};  ///< empty: the newest
   YamlNode options{};  ///< the strategy's own, a map or nothing; it reads them with read_options()
 
-  friend bool operator==(const StrategyName&, const StrategyName&) = default;
+  friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
 
 /// How ranks that need the same data send it to each other.
@@ -97,7 +97,7 @@ struct WriteOptions {
 };
 
 struct SaveOptions {
-  StrategyName strategy{};
+  StrategySpec strategy{};
   Compat compat = Compat::kMegatron;
   FlattenedForm flattened = FlattenedForm::kBoxes;
   PlannerOptions planner{};  ///< Compat::kDcp takes the kinds `default` and `standard` (and treats
@@ -195,9 +195,21 @@ enum class Verify : std::uint8_t {
 inline constexpr EnumNames<Verify, 3> kVerifyNames{
     {{Verify::kNone, "none"}, {Verify::kCrc, "crc"}, {Verify::kSha256, "sha256"}}};
 
+/// What a load does with a tensor whose stored dtype is not the requested one.
+enum class Cast : std::uint8_t {
+  kForbid,  ///< it is an error
+  kAllow,   ///< the elements are converted, where can_cast() (mapping/geometry/cast.h) allows it
+};
+inline constexpr EnumNames<Cast, 2> kCastNames{
+    {{Cast::kForbid, "forbid"}, {Cast::kAllow, "allow"}}};
+
+/// The name of the strategy that stands for whichever reads the checkpoint.
+inline constexpr std::string_view kAutoStrategy = "auto";
+
 struct LoadOptions {
-  /// Name in the registry; "auto" detects the strategy from the checkpoint.
-  std::string strategy = "auto";
+  /// "auto" detects the strategy from the checkpoint. Any other is forced: a checkpoint of another
+  /// format is an error.
+  StrategySpec strategy{.name = std::string(kAutoStrategy)};
   StrictHandling strict = StrictHandling::kAssumeOkUnexpected;
   bool allow_partial_load = false;  ///< for plain DCP directories: leaves that are not stored keep
                                     ///< their values, regardless of `strict`
@@ -206,6 +218,7 @@ struct LoadOptions {
   /// the origin, is read and the rest is padded.
   std::vector<std::string> allow_shape_mismatch{};
   Padding padding = Padding::kZero;
+  Cast cast = Cast::kForbid;
   std::vector<RenameRule> rename{};
   /// For objects whose grid has changed: the first rule that matches decides; no match is an error.
   /// The defaults cover Megatron's per-rank state, which has no meaning under another layout;

@@ -69,7 +69,7 @@ Type<WriteOptions> io() {
   }});
 }
 
-bool needs_long_form(const StrategyName& strategy) {
+bool needs_long_form(const StrategySpec& strategy) {
   return strategy.version || !strategy.options.keys.empty();
 }
 
@@ -87,57 +87,75 @@ YamlNode with_safe_texts(YamlNode node) {
 }
 
 /// `strategy: NAME` is the short form of `backend: {name: NAME}`; printed is the one that says all.
-Field<SaveOptions> strategy() {
-  const Type<std::string> name = text("the name of a strategy");
+/// Options is SaveOptions or LoadOptions.
+template <typename Options>
+Field<Options> strategy(const std::string& expected) {
+  const Type<std::string> name = text(expected);
   return {"strategy",
-          [name](const YamlNode& node, const std::string& path, SaveOptions& into,
+          [name](const YamlNode& node, const std::string& path, Options& into,
                  ConfigProblems& problems) {
             into.strategy =
-                StrategyName{};  // options of a policy that this one extends are another strategy's
+                Options().strategy;  // options of a policy that this one extends are another's
             name.read(node, path, into.strategy.name, problems);
           },
-          [name](const SaveOptions& save) {
-            return needs_long_form(save.strategy) ? std::nullopt
-                                                  : std::optional(name.show(save.strategy.name));
+          [name](const Options& options) {
+            return needs_long_form(options.strategy)
+                       ? std::nullopt
+                       : std::optional(name.show(options.strategy.name));
           }};
 }
 
-Field<SaveOptions> backend() {
+Type<StrategySpec> strategy_spec(const std::string& expected) {
   const Type<int> version = integer(1, 1'000'000);
-  const Field<StrategyName> optional_version{
+  const Field<StrategySpec> optional_version{
       "version",
-      [version](const YamlNode& node, const std::string& path, StrategyName& into,
+      [version](const YamlNode& node, const std::string& path, StrategySpec& into,
                 ConfigProblems& problems) {
         version.read(node, path, into.version.emplace(1), problems);
       },
-      [version](const StrategyName& strategy) {
+      [version](const StrategySpec& strategy) {
         return strategy.version ? std::optional(version.show(*strategy.version)) : std::nullopt;
       }};
-  const Field<StrategyName> options{
+  const Field<StrategySpec> options{
       "options",
-      [](const YamlNode& node, const std::string& path, StrategyName& into,
+      [](const YamlNode& node, const std::string& path, StrategySpec& into,
          ConfigProblems& problems) {
         if (node.kind == YamlNode::Kind::kMap)
           into.options = with_safe_texts(node);
         else if (node.kind != YamlNode::Kind::kNull)
           report_unfit(node, path, "a mapping of the strategy's own options", problems);
       },
-      [](const StrategyName& strategy) {
+      [](const StrategySpec& strategy) {
         return strategy.options.keys.empty() ? std::nullopt : std::optional(strategy.options);
       }};
-  const Type<StrategyName> type = section(
-      Schema<StrategyName>{{field("name", &StrategyName::name, text("the name of a strategy")),
-                            optional_version, options}});
+  return section(Schema<StrategySpec>{
+      {field("name", &StrategySpec::name, text(expected)), optional_version, options}});
+}
+
+template <typename Options>
+Field<Options> backend(const std::string& expected) {
+  const Type<StrategySpec> type = strategy_spec(expected);
   return {"backend",
-          [type](const YamlNode& node, const std::string& path, SaveOptions& into,
+          [type](const YamlNode& node, const std::string& path, Options& into,
                  ConfigProblems& problems) {
-            if (node.find("name") != nullptr) into.strategy = StrategyName{};
+            if (node.find("name") != nullptr) into.strategy = Options().strategy;
             type.read(node, path, into.strategy, problems);
+            if (into.strategy.name == kAutoStrategy && needs_long_form(into.strategy)) {
+              problems.push_back({node.place, path + ": a version or options are those of one "
+                                                     "strategy; add its name"});
+            }
           },
-          [type](const SaveOptions& save) {
-            return needs_long_form(save.strategy) ? std::optional(type.show(save.strategy))
-                                                  : std::nullopt;
+          [type](const Options& options) {
+            return needs_long_form(options.strategy) ? std::optional(type.show(options.strategy))
+                                                     : std::nullopt;
           }};
+}
+
+void check_one_form(const YamlNode& node, const std::string& path, ConfigProblems& problems) {
+  const YamlNode* const backend = node.find("backend");
+  if (backend != nullptr && node.find("strategy") != nullptr)
+    problems.push_back(
+        {backend->place, path + ": strategy and backend say the same thing; keep one of them"});
 }
 
 /// A prefix of keys, or null for none.
@@ -157,10 +175,7 @@ Type<std::string> separation_hint() {
 
 void check_save(const YamlNode& node, const std::string& path, const SaveOptions& save,
                 ConfigProblems& problems) {
-  const YamlNode* const backend = node.find("backend");
-  if (backend != nullptr && node.find("strategy") != nullptr)
-    problems.push_back(
-        {backend->place, path + ": strategy and backend say the same thing; keep one of them"});
+  check_one_form(node, path, problems);
   const YamlNode* const planner = node.find("planner");
   const YamlNode* const kind = planner != nullptr ? planner->find("kind") : nullptr;
   const bool is_dcp = save.compat == Compat::kDcp || save.strategy.name == to_string(Compat::kDcp);
@@ -176,8 +191,8 @@ void check_save(const YamlNode& node, const std::string& path, const SaveOptions
 Type<SaveOptions> save() {
   return section(Schema<SaveOptions>{
       {
-          strategy(),
-          backend(),
+          strategy<SaveOptions>("the name of a strategy"),
+          backend<SaveOptions>("the name of a strategy"),
           field("compat", &SaveOptions::compat, choice(kCompatNames)),
           field("flattened", &SaveOptions::flattened, choice(kFlattenedFormNames)),
           field("planner", &SaveOptions::planner, planner()),
@@ -245,27 +260,33 @@ Field<LoadOptions> verify_integrity() {
 }
 
 Type<LoadOptions> load() {
-  return section(Schema<LoadOptions>{{
-      field("strategy", &LoadOptions::strategy, text("the name of a strategy, or auto")),
-      field("strict", &LoadOptions::strict, choice(kStrictNames)),
-      field("allow_partial_load", &LoadOptions::allow_partial_load, flag()),
-      field("parallel", &LoadOptions::parallel, parallel_load()),
-      field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
-            list_of(text("a pattern of keys"),
-                    "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
-      field("padding", &LoadOptions::padding, choice(kPaddingNames)),
-      field("rename", &LoadOptions::rename,
-            list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
-      field(
-          "objects", &LoadOptions::objects,
-          list_of(object_rule(),
+  return section(Schema<LoadOptions>{
+      {
+          strategy<LoadOptions>("the name of a strategy, or auto"),
+          backend<LoadOptions>("the name of a strategy"),
+          field("strict", &LoadOptions::strict, choice(kStrictNames)),
+          field("allow_partial_load", &LoadOptions::allow_partial_load, flag()),
+          field("parallel", &LoadOptions::parallel, parallel_load()),
+          field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
+                list_of(text("a pattern of keys"),
+                        "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
+          field("padding", &LoadOptions::padding, choice(kPaddingNames)),
+          field("cast", &LoadOptions::cast, choice(kCastNames)),
+          field("rename", &LoadOptions::rename,
+                list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
+          field(
+              "objects", &LoadOptions::objects,
+              list_of(
+                  object_rule(),
                   "a list of rules {keys: PATTERN, when_resharded: error, keep, reinit or drop}")),
-      field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
-      field("verify", &LoadOptions::verify, choice(kVerifyNames)),
-      verify_integrity(),
-      field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
-      field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
-  }});
+          field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
+          field("verify", &LoadOptions::verify, choice(kVerifyNames)),
+          verify_integrity(),
+          field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
+          field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
+      },
+      [](const YamlNode& node, const std::string& path, const LoadOptions&,
+         ConfigProblems& problems) { check_one_form(node, path, problems); }});
 }
 
 Type<Retention> retention() {

@@ -5,22 +5,26 @@
 
 namespace dckpt {
 
-/// A strategy's own options (save.backend.options in a policy) as a struct. Fields that are not
+inline constexpr const char* kSaveBackendOptions = "save.backend.options";
+inline constexpr const char* kLoadBackendOptions = "load.backend.options";
+
+/// A strategy's own options as a struct; `field` is where a policy has them. Fields that are not
 /// mentioned keep their defaults. Throws CheckpointError (invalid argument) with all mistakes, with
 /// line and column of the policy.
 ///
 ///   const Schema<RawOptions> schema{{config::field("block", &RawOptions::block, config::size(512, 1 << 30))}};
 ///   const auto options = read_options(schema, save_options.strategy);
 template <typename Options>
-Options read_options(const config::Schema<Options>& schema, const StrategyName& strategy) {
+Options read_options(const config::Schema<Options>& schema, const StrategySpec& strategy,
+                     const char* field = kSaveBackendOptions) {
   Options options;
   ConfigProblems problems;
-  config::section(schema).read(strategy.options, "save.backend.options", options, problems);
+  config::section(schema).read(strategy.options, field, options, problems);
   raise_if_any(std::move(problems), "options of strategy " + strategy.name);
   return options;
 }
 
 /// For a strategy without options. Throws CheckpointError (invalid argument) if there are any.
-void refuse_options(const StrategyName& strategy);
+void refuse_options(const StrategySpec& strategy, const char* field = kSaveBackendOptions);
 
 }  // namespace dckpt

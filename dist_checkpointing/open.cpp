@@ -92,6 +92,51 @@ void refuse_foreign(std::span<const FileInfo> entries, const Location& location)
                         {.file = location.display()});
 }
 
+[[noreturn]] void throw_other_format(const Location& location, const std::string& found,
+                                     const StrategySpec& asked) {
+  throw CheckpointError(ErrorCode::kMismatch,
+                        "the checkpoint has the format " + found + ", but load.strategy asks for " +
+                            quote(asked.name) +
+                            (asked.version ? " version " + std::to_string(*asked.version) : "") +
+                            "; name what is there, or say 'auto', which takes it",
+                        {.file = location.display()});
+}
+
+/// The strategy that metadata.json names.
+const LoadStrategyEntry& named_strategy(const Location& location, const StrategySpec& asked) {
+  const auto file = location.directory()->open(kConfigFile);
+  const CheckpointingConfig config =
+      read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
+  const int version = config.sharded_backend_version;
+  const bool fits = asked.name == kAutoStrategy || (asked.name == config.sharded_backend &&
+                                                    asked.version.value_or(version) == version);
+  if (!fits)
+    throw_other_format(
+        location, quote(config.sharded_backend) + " version " + std::to_string(version), asked);
+  return with_context({.file = file->name()}, [&]() -> const LoadStrategyEntry& {
+    return find_load_strategy(config.sharded_backend, version);
+  });
+}
+
+/// The strategy whose files are there, without metadata.json: the one that is asked for, if it
+/// knows them, else the first that does; null if none does.
+const LoadStrategyEntry* matching_strategy(const Location& location, const StrategySpec& asked) {
+  const std::vector<FileInfo> entries = location.directory()->list("");
+  const auto matches = [&](const LoadStrategyEntry& strategy) {
+    return strategy.matches && strategy.matches(entries);
+  };
+  const LoadStrategyEntry* const forced =
+      asked.name == kAutoStrategy ? nullptr : &find_load_strategy(asked);
+  if (forced != nullptr && matches(*forced)) return forced;
+  const auto found = std::ranges::find_if(load_strategies(), matches);
+  if (found != load_strategies().end()) {
+    if (forced != nullptr) throw_other_format(location, quote(found->name), asked);
+    return &*found;
+  }
+  const bool cannot_tell = forced != nullptr && !forced->matches && forced->versions.empty();
+  return cannot_tell ? forced : nullptr;
+}
+
 }  // namespace
 
 Location resolve_checkpoint(const Location& location, const OpenOptions& options) try {
@@ -120,32 +165,27 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
 
 std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                   const OpenOptions& options) try {
+  const bool forced = options.strategy.name != kAutoStrategy;
+  if (forced) find_load_strategy(options.strategy);
   const Location resolved = resolve_checkpoint(location, options);
-  OpenHints hints;
-  hints.recover_flattened_shapes = options.recover_flattened_shapes;
+  OpenHints hints{.strategy = options.strategy,
+                  .recover_flattened_shapes = options.recover_flattened_shapes};
   if (!resolved.is_directory()) {
     hints.file = resolved.name();
     if (is_safetensors(*resolved.storage()->open(*hints.file)))
       throw_safetensors(resolved, "the file is a safetensors file");
-    return with_context({.file = resolved.display()}, [&] {
-      return find_load_strategy("torch").open(resolved.storage(), hints);
-    });
+    const LoadStrategyEntry& strategy = find_load_strategy("torch");
+    if (forced && options.strategy.name != strategy.name)
+      throw_other_format(resolved, quote(strategy.name), options.strategy);
+    return with_context({.file = resolved.display()},
+                        [&] { return strategy.open(resolved.storage(), hints); });
   }
   const std::shared_ptr<Storage> storage = resolved.directory();
-  if (storage->stat(kConfigFile)) {
-    const auto file = storage->open(kConfigFile);
-    const CheckpointingConfig config =
-        read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
-    const LoadStrategyEntry& strategy =
-        with_context({.file = file->name()}, [&]() -> const LoadStrategyEntry& {
-          return find_load_strategy(config.sharded_backend, config.sharded_backend_version);
-        });
-    return strategy.open(storage, hints);
-  }
+  const LoadStrategyEntry* const strategy = storage->stat(kConfigFile)
+                                                ? &named_strategy(resolved, options.strategy)
+                                                : matching_strategy(resolved, options.strategy);
+  if (strategy != nullptr) return strategy->open(storage, hints);
   const std::vector<FileInfo> entries = storage->list("");
-  for (const LoadStrategyEntry& strategy : load_strategies()) {
-    if (strategy.recognises && strategy.recognises(entries)) return strategy.open(storage, hints);
-  }
   refuse_foreign(entries, resolved);
   throw_unrecognised(entries, resolved);
 } catch (...) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "configs/options.h"
 #include "dist_checkpointing/tracker.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/location.h"
@@ -15,6 +16,8 @@ struct OpenOptions {
   /// If the metadata has lost the original shapes of flattened tensors, take them from the model
   /// tensors of the same checkpoint where possible.
   bool recover_flattened_shapes = true;
+  /// The strategy to open it with; see LoadOptions::strategy.
+  StrategySpec strategy{.name = std::string(kAutoStrategy)};
 };
 
 /// Resolves a user's location: a checkpoint directory to itself, a training root to its latest (or
@@ -24,7 +27,8 @@ struct OpenOptions {
 Location resolve_checkpoint(const Location& location, const OpenOptions& options = {});
 
 /// Detects the format and opens the checkpoint for reading. Throws CheckpointError: (unsupported)
-/// for a backend or version that no registered strategy reads; the message names the existing ones.
+/// for a backend or version that no registered strategy reads; the message names the existing ones;
+/// (mismatch) for a checkpoint that `options.strategy` does not read.
 std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                   const OpenOptions& options = {});
 

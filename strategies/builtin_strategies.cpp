@@ -65,7 +65,7 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
        .about =
            "Megatron's oldest format (mp_rank_*/model_optim_rng.pt), and single torch.save files",
        .capabilities = {.objects = false},
-       .recognises =
+       .matches =
            [](std::span<const FileInfo> found) {
              return std::any_of(found.begin(), found.end(),
                                 [](const FileInfo& entry) { return is_rank_folder(entry.name); });
@@ -78,7 +78,7 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
       {.name = "dcp",
        .about = "plain PyTorch DCP directories, torch_dcp, fsdp_dtensor",
        .capabilities = {.common_state = false},
-       .recognises = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
+       .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
        .open = open_dcp});
   return entries;
 }

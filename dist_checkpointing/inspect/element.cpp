@@ -1,10 +1,11 @@
 #include "dist_checkpointing/inspect/element.h"
 
-#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
+
+#include "mapping/geometry/cast.h"
 
 namespace dckpt {
 namespace {
@@ -14,43 +15,6 @@ T load(const std::byte* at) noexcept {
   T value;
   std::memcpy(&value, at, sizeof value);
   return value;
-}
-
-double from_bfloat16(std::uint16_t bits) noexcept {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-/// What the bit patterns with the highest exponent, and the negative zero, stand for.
-enum class Special { kIeee, kOnlyNan, kNegativeZeroIsNan };
-
-/// A small float of a sign, exponent and mantissa field; every such value is exact in double.
-double from_small_float(unsigned bits, int exponent_bits, int mantissa_bits, int bias,
-                        Special special) noexcept {
-  const unsigned sign = bits >> (exponent_bits + mantissa_bits);
-  const unsigned exponent = (bits >> mantissa_bits) & ((1U << exponent_bits) - 1);
-  const unsigned mantissa = bits & ((1U << mantissa_bits) - 1);
-  const unsigned highest = (1U << exponent_bits) - 1;
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  const auto with_sign = [&](double value) { return sign != 0 ? -value : value; };
-  switch (special) {
-    case Special::kIeee:
-      if (exponent == highest)
-        return mantissa != 0 ? kNan : with_sign(std::numeric_limits<double>::infinity());
-      break;
-    case Special::kOnlyNan:
-      if (exponent == highest && mantissa == (1U << mantissa_bits) - 1) return kNan;
-      break;
-    case Special::kNegativeZeroIsNan:
-      if (sign != 0 && exponent == 0 && mantissa == 0) return kNan;
-      break;
-  }
-  if (exponent == 0) return with_sign(std::ldexp(mantissa, 1 - bias - mantissa_bits));
-  return with_sign(std::ldexp(mantissa + (1U << mantissa_bits),
-                              static_cast<int>(exponent) - bias - mantissa_bits));
-}
-
-double from_half(std::uint16_t bits) noexcept {
-  return from_small_float(bits, 5, 10, 15, Special::kIeee);
 }
 
 }  // namespace
@@ -103,21 +67,18 @@ Element load_element(DType dtype, const std::byte* at) noexcept {
     case DType::kInt32:
     case DType::kQInt32: return integer(load<std::int32_t>(at));
     case DType::kInt64: return integer(load<std::int64_t>(at));
-    case DType::kFloat16: return from_half(load<std::uint16_t>(at));
-    case DType::kBFloat16: return from_bfloat16(load<std::uint16_t>(at));
-    case DType::kFloat32: return static_cast<double>(load<float>(at));
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat32:
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E4M3FNUZ:
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E5M2FNUZ: return static_cast<double>(load_float(dtype, at));
     case DType::kFloat64: return load<double>(at);
     case DType::kComplex32:
-      return ComplexElement{from_half(load<std::uint16_t>(at)),
-                            from_half(load<std::uint16_t>(at + 2))};
+      return ComplexElement{load_float(DType::kFloat16, at), load_float(DType::kFloat16, at + 2)};
     case DType::kComplex64: return ComplexElement{load<float>(at), load<float>(at + 4)};
     case DType::kComplex128: return ComplexElement{load<double>(at), load<double>(at + 8)};
-    case DType::kFloat8E4M3FN: return from_small_float(byte, 4, 3, 7, Special::kOnlyNan);
-    case DType::kFloat8E4M3FNUZ:
-      return from_small_float(byte, 4, 3, 8, Special::kNegativeZeroIsNan);
-    case DType::kFloat8E5M2: return from_small_float(byte, 5, 2, 15, Special::kIeee);
-    case DType::kFloat8E5M2FNUZ:
-      return from_small_float(byte, 5, 2, 16, Special::kNegativeZeroIsNan);
     case DType::kFloat8E8M0FNU:
       return byte == 0xFF ? std::numeric_limits<double>::quiet_NaN()
                           : std::ldexp(1.0, static_cast<int>(byte) - 127);

@@ -157,11 +157,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     }
     request = builder.finish();
   });
-  const ReadStats stats =
-      fill_destinations(load.reader, request, load.options, load.comm, load.planner);
-  load.report.bytes_wanted = stats.bytes_wanted;
-  load.report.bytes_read = stats.bytes_read;
-  load.report.bytes_unchecked = stats.bytes_unchecked;
+  fill_destinations(load, request);
   const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
   agree(load.comm, "putting the state together", [&] {
     for (Wish& wish : wishes) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dist_checkpointing/load/casts.h"
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
@@ -45,26 +46,65 @@ bool shares(const LoadOptions& options, const Communicator& comm) {
   return options.parallel.enabled && comm.size() > 1;
 }
 
+/// Ranks exchange elements as they are stored, out of the destinations that they were read into:
+/// what is cast is read by each rank that needs it. Moves that to the end and returns where.
+std::vector<ReadItem>::iterator split_off_casts(std::vector<ReadItem>& items,
+                                                const CheckpointReader& reader,
+                                                const TensorRequest& request) {
+  return std::stable_partition(items.begin(), items.end(), [&](const ReadItem& item) {
+    return request.destinations[item.destination].dtype() ==
+           reader.metadata().tensors[item.tensor].properties.dtype;
+  });
+}
+
+void add(ReadStats& stats, const ReadStats& more) {
+  stats.bytes_wanted += more.bytes_wanted;
+  stats.bytes_read += more.bytes_read;
+  stats.bytes_unchecked += more.bytes_unchecked;
+}
+
 }  // namespace
+
+void fill_destinations(const LoadContext& load, const TensorRequest& request) {
+  if (load.options.cast == Cast::kAllow) load.report.casts = report_casts(request.casts, load.comm);
+  const ReadStats stats =
+      fill_destinations(load.reader, request, load.options, load.comm, load.planner);
+  load.report.bytes_wanted = stats.bytes_wanted;
+  load.report.bytes_read = stats.bytes_read;
+  load.report.bytes_unchecked = stats.bytes_unchecked;
+}
 
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm,
                             LoadPlanCache* planner) {
   ReadOptions reading{.threads = options.threads,
                       .staging = options.staging,
-                      .verify = options.verify != Verify::kNone};
+                      .verify = options.verify != Verify::kNone,
+                      .cast = options.cast == Cast::kAllow};
   RecordChecks checks(reader.metadata());
   if (comm.size() > 1 && reading.verify) reading.checks = &checks;
   ReadStats stats;
   agree(comm, "preparing the tensors",
         [&] { std::for_each(request.to_zero.begin(), request.to_zero.end(), fill_zero); });
-  if (shares(options, comm)) {
-    stats = read_tensors_together(reader, request.items, request.destinations,
-                                  options.parallel.exchange, comm, reading, planner);
-  } else {
+  using Items = std::span<const ReadItem>;
+  const auto read_alone = [&](Items items) {
     Heartbeat(comm).agree("reading tensors", [&] {
-      stats = read_tensors(reader, request.items, request.destinations, reading);
+      add(stats, read_tensors(reader, items, request.destinations, reading));
     });
+  };
+  const auto read_together = [&](Items items) {
+    stats = read_tensors_together(reader, items, request.destinations, options.parallel.exchange,
+                                  comm, reading, planner);
+  };
+  if (!shares(options, comm)) {
+    read_alone(request.items);
+  } else if (options.cast == Cast::kForbid) {
+    read_together(request.items);
+  } else {
+    std::vector<ReadItem> items = request.items;
+    const auto casts = split_off_casts(items, reader, request);
+    read_together({items.begin(), casts});
+    read_alone({casts, items.end()});
   }
   if (reading.checks != nullptr) {
     compare_together(checks, comm);

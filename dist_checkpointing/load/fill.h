@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "configs/options.h"
+#include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/tensor_request.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
@@ -19,6 +20,9 @@ namespace dckpt {
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm,
                             LoadPlanCache* planner = nullptr);
+
+/// The same for a running load, with what it reports. Collective.
+void fill_destinations(const LoadContext& load, const TensorRequest& request);
 
 /// The values of objects by their positions in the metadata; the only place where a load reads
 /// objects. Collective too.

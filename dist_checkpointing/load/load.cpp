@@ -38,16 +38,7 @@ constexpr std::size_t kShownPaths = 10;
 
 std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
                                                 const LoadOptions& options) {
-  if (options.strategy != "auto") find_load_strategy(options.strategy);
-  auto reader = open_checkpoint(location);
-  if (options.strategy != "auto" && options.strategy != reader->info().format) {
-    throw CheckpointError(ErrorCode::kMismatch,
-                          "the checkpoint has the format '" + reader->info().format +
-                              "', but load.strategy asks for " + quote(options.strategy) +
-                              "; 'auto' takes what is there",
-                          {.file = location.display()});
-  }
-  return reader;
+  return open_checkpoint(location, {.strategy = options.strategy});
 }
 
 /// Which save has made the checkpoint: the same for copies of it on several disks, another one if
@@ -102,6 +93,7 @@ void refuse_requests(const LoadOptions& options,
                  {{options.strict != usual.strict, "load.strict"},
                   {!options.allow_shape_mismatch.empty(), "load.allow_shape_mismatch"},
                   {options.padding != usual.padding, "load.padding"},
+                  {options.cast != usual.cast, "load.cast"},
                   {!options.rename.empty(), "load.rename"},
                   {options.objects != usual.objects, "load.objects"},
                   {!options.validate_access_integrity, "load.validate_access_integrity"}});

@@ -22,6 +22,15 @@ struct ReshardedObject {
   WhenResharded done = WhenResharded::kKeep;
 };
 
+/// A tensor whose elements were converted to the requested dtype (load.cast).
+struct CastTensor {
+  std::string key;
+  DType stored = DType::kFloat32;
+  DType loaded = DType::kFloat32;
+
+  friend bool operator==(const CastTensor&, const CastTensor&) = default;
+};
+
 struct LoadReport {
   /// Stored, but requested by no rank (if the strict mode reports them).
   std::vector<std::string> missing;
@@ -30,10 +39,11 @@ struct LoadReport {
   std::vector<std::string> kept;  ///< paths of plain values of this rank's state that the common
                                   ///< state lacks; left unchanged
   std::vector<ReshardedObject> resharded_objects;  ///< not loaded
+  std::vector<CastTensor> casts;                   ///< of all ranks, the same on each of them
   /// Whether the ranks' shards were checked to cover every requested key; false for a load of parts
   /// (load.validate_access_integrity is off).
   bool access_checked = false;
-  std::uint64_t bytes_wanted = 0;  ///< tensor bytes delivered on this rank
+  std::uint64_t bytes_wanted = 0;  ///< tensor bytes delivered on this rank, counted as stored
   std::uint64_t bytes_read = 0;    ///< bytes read from files for them
   /// Tensor bytes that this rank read without comparing them with a checksum: none is recorded, all
   /// ranks together read only a part of the record, or load.verify is none.

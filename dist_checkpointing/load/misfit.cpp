@@ -8,6 +8,7 @@
 #include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/object_choice.h"
 #include "mapping/base/text.h"
+#include "mapping/geometry/cast.h"
 
 namespace dckpt {
 namespace {
@@ -73,10 +74,14 @@ std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageM
   const auto add = [](std::string& text, const std::string& part) {
     text += (text.empty() ? "" : "; ") + part;
   };
-  if (dtype != shard.dtype) {
+  const bool castable = can_cast(dtype, shard.dtype);
+  if (dtype != shard.dtype && !(castable && options.cast == Cast::kAllow)) {
     add(what, "dtype mismatch for loaded (" + std::string(to_string(dtype)) + ") and expected (" +
                   std::string(to_string(shard.dtype)) + ") tensor for key");
-    add(advice, "convert the destination, nothing is cast silently");
+    add(advice, castable ? "convert the destination, or set load.cast: allow; nothing is cast "
+                           "silently"
+                         : "convert the destination; load.cast converts floating types into each "
+                           "other, and integers into wider ones, but not these");
   }
   const bool may_differ =
       shape.size() == shard.global_shape.size() && shape_mismatch_allowed(shard, options);

@@ -73,6 +73,8 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
                   " is not in CPU memory; load into CPU memory and copy from there");
     return nothing;
   }
+  if (tensor.properties.dtype != shard.dtype)
+    request_.casts.push_back({shard.key, tensor.properties.dtype, shard.dtype});
   WantedShard wanted = wanted_shard(shard);
   wanted.tensor = *stored;
   wanted.clip = clip;

@@ -66,7 +66,8 @@ class Conversion {
       : options_(options),
         target_(destination),
         source_(resolve_checkpoint(source, {.iteration = options.iteration})),
-        reader_(open_checkpoint(source, {.iteration = options.iteration})) {
+        reader_(
+            open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from})) {
     report_.source = source_.display();
     report_.destination = target_.display();
     report_.from = reader_->info().format;
@@ -102,11 +103,6 @@ class Conversion {
 
  private:
   void choose_target() {
-    if (!options_.from.empty() && options_.from != report_.from) {
-      throw CheckpointError(ErrorCode::kMismatch,
-                            "the checkpoint has the format " + quote(report_.from) +
-                                ", but load.strategy asks for " + quote(options_.from));
-    }
     if (reader_->info().conventions.per_rank) {
       throw CheckpointError(
           ErrorCode::kUnsupported,

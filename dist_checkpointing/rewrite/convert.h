@@ -15,7 +15,8 @@
 namespace dckpt {
 
 struct ConvertOptions {
-  std::string from{};  ///< the required format of the source; empty: any
+  /// The strategy that reads the source; see LoadOptions::strategy.
+  StrategySpec from{.name = std::string(kAutoStrategy)};
   /// A save strategy of the registry ("torch_dist", "dcp", one's own); empty: what `compat` says,
   /// or else the format of the source.
   std::string to{};

@@ -28,12 +28,13 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
   refuse(load.allow_shape_mismatch.empty(), "load.allow_shape_mismatch",
          "a conversion keeps every shape");
   refuse(load.padding == usual.load.padding, "load.padding", "a conversion keeps every shape");
+  refuse(load.cast == usual.load.cast, "load.cast", "a conversion keeps every dtype");
   refused.raise_if_any(ErrorCode::kInvalidArgument,
                        "the policy asks for what a conversion cannot do:");
 
   PolicyForConversion result;
   ConvertOptions& options = result.options;
-  options.from = load.strategy == "auto" ? "" : load.strategy;
+  options.from = load.strategy;
   options.compat = save.compat;
   if (save.strategy.name != usual.save.strategy.name) {
     options.to = save.strategy.name;

@@ -21,7 +21,7 @@ bool looks_like_checkpoint(std::span<const FileInfo> entries) {
   const std::span<const LoadStrategyEntry> strategies = load_strategies();
   return std::any_of(entries.begin(), entries.end(), is_part) ||
          std::any_of(strategies.begin(), strategies.end(), [&](const LoadStrategyEntry& strategy) {
-           return strategy.recognises && strategy.recognises(entries);
+           return strategy.matches && strategy.matches(entries);
          });
 }
 

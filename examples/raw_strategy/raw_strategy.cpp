@@ -128,7 +128,7 @@ void register_strategy() {
   dckpt::register_strategy(dckpt::LoadStrategyEntry{
       .name = "raw",
       .about = "raw elements, one file per rank (an example)",
-      .recognises =
+      .matches =
           [](std::span<const dckpt::FileInfo> entries) {
             return std::ranges::any_of(
                 entries, [](const dckpt::FileInfo& entry) { return entry.name == kIndexFile; });

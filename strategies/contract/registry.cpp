@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "configs/strategy_options.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/builtin_strategies.h"
@@ -126,8 +127,17 @@ const LoadStrategyEntry& find_load_strategy(const std::string& name, std::option
   return find(registry().load, "reads", name, version);
 }
 
+const LoadStrategyEntry& find_load_strategy(const StrategySpec& strategy) {
+  const LoadStrategyEntry& entry = find_load_strategy(strategy.name, strategy.version);
+  if (entry.check_options)
+    entry.check_options(strategy);
+  else
+    refuse_options(strategy, kLoadBackendOptions);
+  return entry;
+}
+
 SaveOptions canonical(SaveOptions options) {
-  const auto find_entry = [](const StrategyName& strategy) {
+  const auto find_entry = [](const StrategySpec& strategy) {
     const auto found = std::ranges::find_if(registry().save, [&](const SaveStrategyEntry& entry) {
       return entry.name == strategy.name &&
              has_version(entry, strategy.version.value_or(entry.version));

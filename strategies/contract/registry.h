@@ -37,8 +37,10 @@ struct SaveStrategyEntry {
   std::function<WrittenItems(const SaveOptions& options, int rank, const SavePlan& plan)> measure{};
 };
 
-/// Hints for opening a checkpoint.
+/// How to open a checkpoint.
 struct OpenHints {
+  /// What load.backend asks for; of a strategy that was detected, nothing but the defaults.
+  StrategySpec strategy{.name = std::string(kAutoStrategy)};
   bool recover_flattened_shapes = true;
   /// The file that the user named, if it was a file; single-file formats read only this one.
   std::optional<std::string> file{};
@@ -51,9 +53,13 @@ struct LoadStrategyEntry {
                                 ///< format has no metadata.json
   std::string about;            ///< one line
   Capabilities capabilities{};
-  /// Whether a directory without metadata.json looks like this format, judged by its entries; empty
-  /// for formats that always have one.
-  std::function<bool(std::span<const FileInfo> entries)> recognises{};
+  /// Whether a directory without metadata.json looks like this format, judged by its entries.
+  /// Empty: it always has one, or is opened by name only (load.strategy).
+  std::function<bool(std::span<const FileInfo> entries)> matches{};
+  /// Reads the strategy's own options, with read_options(), and throws for mistakes, so that a
+  /// policy is checked before there is a checkpoint. Empty: it has none.
+  std::function<void(const StrategySpec&)> check_options{};
+  /// Its options are in OpenHints::strategy.options.
   std::function<std::unique_ptr<CheckpointReader>(std::shared_ptr<Storage>, const OpenHints&)>
       open{};
 };
@@ -73,6 +79,10 @@ const SaveStrategyEntry& find_save_strategy(const std::string& name,
                                             std::optional<int> version = std::nullopt);
 const LoadStrategyEntry& find_load_strategy(const std::string& name,
                                             std::optional<int> version = std::nullopt);
+
+/// The strategy that a load asks for, which must not be "auto". Throws also CheckpointError
+/// (invalid argument) for options that it does not have.
+const LoadStrategyEntry& find_load_strategy(const StrategySpec& strategy);
 
 /// The same with strategy and compat in agreement: some readers are served by a strategy of their
 /// own (`compat: dcp` of torch_dist is the strategy dcp, which has no other). What cannot be is

@@ -5,7 +5,8 @@
 //     staging buffer and copied from there: for many small tensors the number of requests counts,
 //     not the bytes.
 //   * Of a large chunk exactly the wanted ranges are read, straight into the destination where a
-//     run is long enough, through the staging buffer where many short runs lie close together.
+//     run is long enough, through the staging buffer where many short runs lie close together, or
+//     where elements are cast.
 // Large items are split first, so that threads share them and progress advances.
 //
 // Every thread gets an equal part of the staging memory, which also limits the number of threads.
@@ -28,6 +29,7 @@
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 #include "mapping/base/windowed_file.h"
+#include "mapping/geometry/cast.h"
 
 namespace dckpt {
 namespace {
@@ -390,6 +392,7 @@ class Reading {
 
   void read_item(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
                  PassingRecord& record, Bytes& staging) {
+    if (casts(item)) return read_staged(item, file, payload, record, staging);
     const std::size_t size = item_size(tensor(item).properties.dtype);
     const RunPlan plan = plan_runs(item.sizes, item.source, item.target);
     const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
@@ -516,9 +519,19 @@ class Reading {
     return stored;
   }
 
+  bool casts(const ReadItem& item) const {
+    return destinations_[item.destination].dtype() != tensor(item).properties.dtype;
+  }
+
   void copy(const ReadItem& item, const std::byte* source) {
-    strided_copy(item.sizes, item_size(tensor(item).properties.dtype), source, item.source,
-                 destinations_[item.destination].data(), item.target);
+    const DType dtype = tensor(item).properties.dtype;
+    const Tensor& destination = destinations_[item.destination];
+    if (casts(item))
+      strided_cast(item.sizes, dtype, source, item.source, destination.dtype(), destination.data(),
+                   item.target);
+    else
+      strided_copy(item.sizes, item_size(dtype), source, item.source, destination.data(),
+                   item.target);
     deliver(item_bytes(item));
   }
 
@@ -562,24 +575,27 @@ class Reading {
 }  // namespace
 
 void check_destinations(const CheckpointReader& reader, std::span<const ReadItem> items,
-                        std::span<const Tensor> destinations) {
+                        std::span<const Tensor> destinations, bool cast) {
   for (const ReadItem& item : items) {
     const Tensor& destination = destinations[item.destination];
-    if (destination.dtype() != reader.metadata().tensors[item.tensor].properties.dtype ||
-        !destination.has_data() || destination.device().kind != Device::Kind::kCpu) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          "a destination must be a CPU tensor of the stored dtype " +
-              std::string(to_string(reader.metadata().tensors[item.tensor].properties.dtype)) +
-              ", got " + to_string(destination),
-          {.key = reader.metadata().tensors[item.tensor].key});
+    const TensorStorageMetadata& tensor = reader.metadata().tensors[item.tensor];
+    const DType dtype = tensor.properties.dtype;
+    const bool fits =
+        destination.dtype() == dtype || (cast && can_cast(dtype, destination.dtype()));
+    if (!fits || !destination.has_data() || destination.device().kind != Device::Kind::kCpu) {
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "a destination must be a CPU tensor of the stored dtype " +
+                                std::string(to_string(dtype)) +
+                                (cast ? ", or of one that it can be cast to" : "") + ", got " +
+                                to_string(destination),
+                            {.key = tensor.key});
     }
   }
 }
 
 ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items,
                        std::span<const Tensor> destinations, const ReadOptions& options) {
-  check_destinations(reader, items, destinations);
+  check_destinations(reader, items, destinations, options.cast);
   return Reading(reader, items, destinations, options).run();
 }
 

@@ -24,6 +24,9 @@ struct ReadOptions {
   /// Compare elements with their recorded CRC-32 if the whole record is read. If off, nothing is
   /// compared.
   bool verify = true;
+  /// Destinations may have another dtype that can_cast() converts to; the elements are converted
+  /// between the staging memory and the destination.
+  bool cast = false;
   /// Records that are read in several calls, or by several ranks; it tells what was not compared.
   /// Null: those of this call.
   RecordChecks* checks = nullptr;
@@ -42,17 +45,17 @@ struct ReadStats {
   std::uint64_t bytes_unchecked = 0;
 };
 
-/// Fills the destinations (CPU tensors of the stored dtype, laid out as the plan was told) from the
-/// checkpoint: only the byte ranges wanted, straight into place where they are contiguous. Throws
-/// CheckpointError, including (corrupt) for elements that do not match their recorded checksum,
-/// which leaves the destinations partly filled.
+/// Fills the destinations (CPU tensors, laid out as the plan was told) from the checkpoint: only
+/// the byte ranges wanted, straight into place where they are contiguous. Throws CheckpointError,
+/// including (corrupt) for elements that do not match their recorded checksum, which leaves the
+/// destinations partly filled.
 ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items,
                        std::span<const Tensor> destinations, const ReadOptions& options = {});
 
 /// Throws CheckpointError (invalid argument) unless all destinations of the items are CPU tensors
-/// of the stored dtype, with data.
+/// of the stored dtype, with data; with `cast` also of a dtype that it can be converted to.
 void check_destinations(const CheckpointReader& reader, std::span<const ReadItem> items,
-                        std::span<const Tensor> destinations);
+                        std::span<const Tensor> destinations, bool cast = false);
 
 /// One box of a stored tensor, in its global shape, as a new tensor.
 Tensor read_box(const CheckpointReader& reader, std::size_t tensor, const Box& box,

@@ -65,7 +65,7 @@ load:
   staging: 128 MiB
 retention: {keep_last: 3, keep_every: 1000}
 )");
-  EXPECT_EQ(policy.save.strategy, (StrategyName{"torch_dist", 1}));
+  EXPECT_EQ(policy.save.strategy, (StrategySpec{"torch_dist", 1}));
   EXPECT_EQ(policy.save.compat, Compat::kMegatron019);
   EXPECT_EQ(policy.save.flattened, FlattenedForm::kMegatron);
   EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron,
@@ -138,6 +138,7 @@ load:
     exchange: auto
   allow_shape_mismatch: []
   padding: zero
+  cast: forbid
   rename: []
   objects: [{keys: rng_state, when_resharded: keep}, {keys: rerun_state_machine_state, when_resharded: keep}, {keys: "*._extra_state", when_resharded: keep}]
   validate_access_integrity: true
@@ -319,6 +320,24 @@ TEST(Policy, OptionsOfAStrategyAreKeptForIt) {
                           "strategy's own options"));
 }
 
+TEST(Policy, AStrategyToLoadWithHasALongFormToo) {
+  EXPECT_EQ(policy_of("load: {strategy: mine}"), policy_of("load: {backend: {name: mine}}"));
+  const Policy policy = policy_of("load: {backend: {name: mine, version: 2, options: {level: 3}}}");
+  EXPECT_EQ(policy.load.strategy.name, "mine");
+  EXPECT_EQ(policy.load.strategy.version, 2);
+  EXPECT_EQ(policy.load.strategy.options.find("level")->text, "3");
+  EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy) << to_yaml(policy);
+  EXPECT_EQ(policy_of("load: {backend: {name: auto}}").load, LoadOptions());
+  EXPECT_THAT(problems_of("load: {strategy: auto, backend: {name: mine}}\n"),
+              ElementsAre("p.yaml:2:33: load: strategy and backend say the same thing; keep one "
+                          "of them"));
+  EXPECT_THAT(problems_of("load: {backend: {version: 1}}\n"),
+              ElementsAre("p.yaml:2:17: load.backend: a version or options are those of one "
+                          "strategy; add its name"));
+  EXPECT_THAT(problems_of("load: {backend: {nam: mine}}\n"),
+              ElementsAre(HasSubstr("load.backend has no field 'nam' (did you mean 'name'?)")));
+}
+
 TEST(PolicyMessages, RulesThatCannotRename) {
   EXPECT_THAT(
       problems_of("load:\n  rename:\n  - {from: \"(a\", to: b}\n  - {from: a, to: \"\\\\1\"}\n  - "
@@ -470,7 +489,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 38u);
+  ASSERT_EQ(leaves.size(), 39u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

@@ -234,6 +234,12 @@ const std::vector<LoadCase> kLoadFields{
      [] {
        return asking("w", {7, 5});
      }},
+    {{"load.cast", "load: {cast: allow}", ""},
+     "sound",
+     [] {
+       return Value::dict(
+           {{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {6, 5}))}});
+     }},
     {{"load.rename", "load: {rename: [{from: '^w$', to: v}]}", ""},
      "sound",
      [] {

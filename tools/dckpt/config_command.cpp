@@ -82,7 +82,7 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
     }
   };
   check("save.strategy", [&] { make_save_strategy(policy.save); });
-  if (policy.load.strategy != "auto")
+  if (policy.load.strategy.name != kAutoStrategy)
     check("load.strategy", [&] { find_load_strategy(policy.load.strategy); });
   sort_by_place(problems);
 }

@@ -2,8 +2,13 @@
 
 #include "tests/dist_checkpointing/save_load.h"
 
+#include <algorithm>
 #include <fstream>
+#include <span>
 
+#include "configs/policy.h"
+#include "configs/strategy_options.h"
+#include "strategies/contract/registry.h"
 #include "tests/support/expect_error.h"
 
 namespace dckpt {
@@ -86,7 +91,7 @@ TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
         "the vocabulary is padded for another tensor-parallel size; load.allow_shape_mismatch for "
         "this key reads the common part and pads the rest\n"
         "  dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key 'w': convert "
-        "the destination, nothing is cast silently");
+        "the destination, or set load.cast: allow; nothing is cast silently");
   });
 }
 
@@ -166,10 +171,62 @@ TEST_F(SaveLoad, RulesThatMakeTwoKeysOneAreRefused) {
 TEST_F(SaveLoad, TheStrategyToLoadWithMustExistAndFit) {
   save_on(1, [](int) { return Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}}); });
   StateDict wanted;
-  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "torch_dst"}); }),
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = {.name = "torch_dst"}}); }),
               HasSubstr("no strategy reads backend 'torch_dst'; there are"));
-  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = "zarr"}); }),
-              HasSubstr("load.strategy asks for 'zarr'"));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint(), {.strategy = {.name = "zarr"}}); }),
+              HasSubstr("the checkpoint has the format 'torch_dist' version 1, but load.strategy "
+                        "asks for 'zarr'; name what is there, or say 'auto', which takes it"));
+  EXPECT_THAT(
+      error_of([&] { load(wanted, checkpoint(), {.strategy = {.name = "dcp", .version = 1}}); }),
+      HasSubstr("no strategy reads backend 'dcp' version 1"));
+  save(Value::dict({{"w", arange({4})}}), checkpoint("plain"), {.compat = Compat::kDcp});
+  EXPECT_THAT(
+      error_of([&] { load(wanted, checkpoint("plain"), {.strategy = {.name = "torch_dist"}}); }),
+      HasSubstr("has the format 'dcp', but load.strategy asks for 'torch_dist'"));
+}
+
+struct EchoOptions {
+  int level = 0;
+};
+
+/// Another reader of plain DCP directories, with an option.
+void register_echo(EchoOptions& opened_with) {
+  const config::Schema<EchoOptions> schema{
+      {config::field("level", &EchoOptions::level, config::integer(0, 9))}};
+  const auto read = [schema](const StrategySpec& strategy) {
+    return read_options(schema, strategy, kLoadBackendOptions);
+  };
+  register_strategy(LoadStrategyEntry{
+      .name = "echo",
+      .matches =
+          [](std::span<const FileInfo> entries) {
+            return std::ranges::any_of(
+                entries, [](const FileInfo& entry) { return entry.name == ".metadata"; });
+          },
+      .check_options = read,
+      .open =
+          [read, &opened_with](std::shared_ptr<Storage> storage, const OpenHints& hints) {
+            opened_with = read(hints.strategy);
+            return find_load_strategy("dcp").open(std::move(storage), {});
+          }});
+}
+
+TEST_F(SaveLoad, ABackendThatIsNamedReadsWithItsOwnOptions) {
+  EchoOptions opened_with;
+  register_echo(opened_with);
+  save(Value::dict({{"w", arange({4})}}), checkpoint(), {.compat = Compat::kDcp});
+  const auto loading = [&](const std::string& backend) {
+    StateDict state = Value::dict({{"w", untouched({4})}});
+    load(state, checkpoint(),
+         Policy::from_text("version: 1\nload: {backend: " + backend + "}").load);
+  };
+  EXPECT_THAT(error_of([&] { loading("{name: echo, options: {levl: 3}}"); }),
+              HasSubstr("load.backend.options has no field 'levl' (did you mean 'level'?)"));
+  EXPECT_THAT(error_of([&] { loading("{name: dcp, options: {level: 3}}"); }),
+              HasSubstr("strategy 'dcp' has no options of its own, but load.backend.options has "
+                        "'level'; what it can be told stands in load itself"));
+  loading("{name: echo, options: {level: 3}}");
+  EXPECT_EQ(opened_with.level, 3) << "although 'dcp', which comes first, knows these files too";
 }
 
 TEST_F(SaveLoad, ATruncatedDataFileIsNamedBeforeTheFirstByteMoves) {

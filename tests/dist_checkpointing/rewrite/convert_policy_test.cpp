@@ -51,6 +51,8 @@ const std::vector<Case> kCases{
     {"load: {parallel: {exchange: gather}}", Effect::kNamedAsUnused},
     {"load: {allow_shape_mismatch: [x]}", Effect::kRefused},
     {"load: {padding: replicate}", Effect::kRefused},
+    {"load: {cast: allow}", Effect::kRefused},
+    {"load: {backend: {name: torch_dist, version: 1}}", Effect::kHonoured},
     {"load: {rename: [{from: a, to: b}]}", Effect::kHonoured},
     {"load: {objects: [{keys: x, when_resharded: drop}]}", Effect::kNamedAsUnused},
     {"load: {validate_access_integrity: false}", Effect::kNamedAsUnused},

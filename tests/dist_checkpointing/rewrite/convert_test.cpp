@@ -141,7 +141,7 @@ TEST_F(Convert, AFormatAndReadersThatContradictEachOtherAreRefused) {
         ConvertOptions{.to = "dcp", .flattened = FlattenedForm::kMegatron}}) {
     EXPECT_EQ(error_of([&] { run("dcp", "out", options); }).first, ErrorCode::kInvalidArgument);
   }
-  EXPECT_EQ(error_of([&] { run("dcp", "out", {.from = "torch_dist"}); }).first,
+  EXPECT_EQ(error_of([&] { run("dcp", "out", {.from = {.name = "torch_dist"}}); }).first,
             ErrorCode::kMismatch);
   EXPECT_EQ(run("dcp", "megatron", {.compat = Compat::kMegatron}).to, "torch_dist")
       << "readers alone decide the format";

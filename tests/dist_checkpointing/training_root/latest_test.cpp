@@ -15,7 +15,7 @@ namespace {
 TEST(Latest, ABugOfAReaderIsNoReasonToCallACheckpointIncomplete) {
   register_strategy(
       LoadStrategyEntry{.name = "faulty",
-                        .recognises =
+                        .matches =
                             [](std::span<const FileInfo> entries) {
                               return entries.size() == 1 && entries.front().name == "faulty";
                             },
