@@ -253,10 +253,12 @@ RemovedTensors remove_sharded_tensors(const Location& location, std::string_view
   const Location checkpoint = resolve_checkpoint(location, {.iteration = options.iteration});
   const CheckpointInfo info = open_checkpoint(checkpoint)->info();
   if (!info.conventions.records) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "keys can be removed from torch_dist and dcp checkpoints, not from " +
-                              info.format + "; 'dckpt convert --exclude' makes a copy without them",
-                          {.file = checkpoint.display()});
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "keys can be removed from torch_dist and flattened dcp checkpoints, where "
+        "each has records of its own, not from this one of format " +
+            info.format + "; 'dckpt convert --exclude' makes a copy without them",
+        {.file = checkpoint.display()});
   }
   if (options.stop.stop_requested())
     throw CheckpointError(ErrorCode::kIo, "the removal was stopped; nothing is changed");

@@ -9,6 +9,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/legacy_torch/nested_state.h"
 #include "strategies/legacy_torch/rank_grid.h"
@@ -58,42 +59,6 @@ std::vector<SourceFile> find_files(const Storage& storage) {
       fail(storage, ErrorCode::kIncomplete, "the rank's folder holds no .pt file", folder);
   }
   return files;
-}
-
-/// Bytes from the first to the last element.
-std::uint64_t extent_bytes(const Tensor& tensor) {
-  if (tensor.numel() == 0) return 0;
-  std::int64_t last = 0;
-  for (std::size_t axis = 0; axis < tensor.dim(); ++axis)
-    last += (tensor.shape()[axis] - 1) * tensor.strides()[axis];
-  return static_cast<std::uint64_t>(last + 1) * item_size(tensor.dtype());
-}
-
-/// The record that consists of these bytes. One that several tensors share is read by none of them
-/// as a whole.
-std::optional<RecordedCrc> exact_record(const std::vector<RecordedCrc>& records,
-                                        std::uint64_t offset, std::uint64_t length) {
-  const auto found = std::ranges::lower_bound(records, offset, {}, &RecordedCrc::offset);
-  if (found == records.end() || found->offset != offset || found->length != length)
-    return std::nullopt;
-  return *found;
-}
-
-Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file,
-                        const std::vector<RecordedCrc>& records) {
-  if (tensor.file_range() == nullptr) return tensor;
-  auto bytes = std::make_shared<Bytes>(extent_bytes(tensor));
-  file.read(tensor.file_range()->offset, *bytes);
-  const auto record = exact_record(records, tensor.file_range()->offset, bytes->size());
-  if (record && crc32(*bytes) != record->crc) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "the elements of a tensor have another CRC-32 than the archive says: "
-                          "they were damaged after they had been written",
-                          {.file = file.name(), .offset = record->offset});
-  }
-  Tensor read(tensor.dtype(), tensor.shape(), tensor.strides(), bytes->data(), bytes);
-  read.requires_grad = tensor.requires_grad;
-  return read;
 }
 
 class LegacyReader final : public CheckpointReader {

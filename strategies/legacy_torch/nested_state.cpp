@@ -88,39 +88,4 @@ NestedState take_apart(const Value& state) {
   return Dissection().run(state);
 }
 
-Value replace_tensors(const Value& value, const std::function<Tensor(const Tensor&)>& replacement) {
-  const auto replaced = [&](const Value& item) { return replace_tensors(item, replacement); };
-  const auto replaced_items = [&] {
-    ValueList items;
-    for (const Value& item : value.items()) items.push_back(replaced(item));
-    return items;
-  };
-  switch (value.kind()) {
-    case Value::Kind::kTensor: return replacement(value.as_tensor());
-    case Value::Kind::kStorage: {
-      TorchStorage storage = value.as_storage();
-      storage.elements = replacement(storage.elements);
-      return storage;
-    }
-    case Value::Kind::kList: return Value::list(replaced_items());
-    case Value::Kind::kTuple: return Value::tuple(replaced_items());
-    case Value::Kind::kDict: {
-      Dict dict;
-      for (const auto& [key, item] : value.as_dict()) dict.set(key, replaced(item));
-      return dict;
-    }
-    case Value::Kind::kOpaque: {
-      Opaque object = value.as_opaque();
-      object.callable = replaced(object.callable);
-      object.args = replaced(object.args);
-      if (object.kwargs) object.kwargs = replaced(*object.kwargs);
-      for (Value& state : object.states) state = replaced(state);
-      for (Value& item : object.list_items) item = replaced(item);
-      for (auto& [key, item] : object.dict_items) item = replaced(item);
-      return object;
-    }
-    default: return value;
-  }
-}
-
 }  // namespace dckpt

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +21,5 @@ struct NestedState {
 /// "tensor". In `rest` a dict lacks its tensors, and a list has none in their places. Parameters
 /// and tensors with hooks or attributes count as tensors (see tensor_of in torch_file.h).
 NestedState take_apart(const Value& state);
-
-/// `value` with every tensor in it replaced, also inside objects.
-Value replace_tensors(const Value& value, const std::function<Tensor(const Tensor&)>& replacement);
 
 }  // namespace dckpt

@@ -11,6 +11,7 @@
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/torch_dist/opened_objects.h"
 
 namespace dckpt {
 namespace {
@@ -56,6 +57,7 @@ class TorchDistReader : public CheckpointReader {
         !info_.conventions.keys_are_paths)
       recover_flattened_shapes(metadata_);
     find_common();
+    if (info_.conventions.keys_are_paths) open_objects();
     info_.producer = guess_producer();
   }
 
@@ -79,6 +81,7 @@ class TorchDistReader : public CheckpointReader {
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override {
+    if (opened_ && opened_->has_tensor(tensor)) return opened_->payload(tensor);
     const TensorStorageMetadata& entry = metadata_.tensors[tensor];
     const StorageInfo& place = entry.places[chunk];
     return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] {
@@ -91,6 +94,7 @@ class TorchDistReader : public CheckpointReader {
   }
 
   Bytes object_bytes(std::size_t object) const override {
+    if (opened_ && opened_->has_object(object)) return opened_->object_bytes(object);
     return stored_bytes(metadata_.objects[object]);
   }
 
@@ -101,6 +105,7 @@ class TorchDistReader : public CheckpointReader {
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
+    if (opened_ && opened_->has_tensor(tensor)) return opened_->check_tensor(tensor);
     const TensorStorageMetadata& entry = metadata_.tensors[tensor];
     const StorageInfo& place = entry.places[chunk];
     return with_context({.key = entry.key, .file = file.name(), .offset = place.offset},
@@ -108,6 +113,7 @@ class TorchDistReader : public CheckpointReader {
   }
 
   bool check_object(std::size_t object) const override {
+    if (opened_ && opened_->has_object(object)) return opened_->check_object(object);
     const BytesStorageMetadata& entry = metadata_.objects[object];
     const auto file = storage_->open(metadata_.files[entry.place.file]);
     return with_context(
@@ -196,6 +202,12 @@ class TorchDistReader : public CheckpointReader {
     }
   }
 
+  void open_objects() {
+    opened_.emplace(metadata_, *storage_);
+    if (opened_->empty()) return opened_.reset();
+    info_.conventions.records = false;  // several tensors share one
+  }
+
   std::string guess_producer() const {
     if (info_.conventions.keys_are_paths) return "PyTorch DCP";
     if (!info_.common_file) return "Megatron-Core 0.19 or newer";
@@ -261,6 +273,7 @@ class TorchDistReader : public CheckpointReader {
   Metadata metadata_;
   bool expects_common_file_ = false;
   std::optional<BytesStorageMetadata> common_object_;
+  std::optional<OpenedObjects> opened_;
   mutable TensorBlobCache blobs_;
 };
 

@@ -19,7 +19,7 @@ from rendering import difference, render
 from torch.distributed.checkpoint import _version
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 SEED = int(os.environ.get("DCKPT_TEST_SEED", "20240229"))
@@ -156,6 +156,17 @@ class LoadsTorch(unittest.TestCase):
 
     def test_in_part(self):
         self.assertEqual(self.into(changes=0.3, partial=True), 0)
+
+    def test_states_that_were_not_flattened(self):
+        jobs, expected = [], []
+        for _ in range(SAVES // 2):
+            state = random_dict(self.rng, 3)
+            self.count += 1
+            path = str(self.folder / str(self.count))
+            dcp.save(state, checkpoint_id=path, planner=DefaultSavePlanner(flatten_state_dict=False), no_dist=True)
+            jobs += [{"path": path, "keys": []}, {"path": path, "into": tree(zeroed(self.rng, state, 0)), "partial": False}]
+            expected += [state, state]
+        self.compare(jobs, expected)
 
     def test_sizes_must_agree(self):
         path = self.save({"w": torch.ones(2, 3)}, None)

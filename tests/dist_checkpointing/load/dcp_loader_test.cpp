@@ -4,17 +4,26 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <vector>
 
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/save/save.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::golden;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -214,6 +223,59 @@ TEST_F(DcpLoader, WithoutAStateDictAMegatronCheckpointIsFlat) {
        path_);
   EXPECT_EQ(load_state_dict(path_), Value::dict({{"decoder.w", filled(2, 1)}}));
   EXPECT_EQ(load_state_dict(path_, {"decoder"}), Value::dict({{"decoder.w", filled(2, 1)}}));
+}
+
+/// What torch saves with flatten_state_dict=False: "model", "optim" and others are objects, each
+/// with its tensors inside.
+TEST_F(DcpLoader, TensorsInsideObjectsAreLoadedIntoTheCallersTensors) {
+  const StateDict saved = load_state_dict(golden("dcp-not-flattened"));
+  const Tensor expected = saved.at("optim").at("state").at("0").at("exp_avg_sq").as_tensor();
+  const Tensor weight = Tensor::zeros(DType::kFloat32, {4, 3});
+  const Tensor rows = Tensor::zeros(DType::kFloat32, {2, 3});
+  const Tensor view = Tensor::zeros(DType::kFloat64, {4});
+  StateDict state = Value::dict(
+      {{"model", Value::dict({{"weight", weight}})},
+       {"shard", ShardedTensor::from_box("optim.state.0.exp_avg_sq", rows, {4, 3}, {2, 0})},
+       {"views", Value::list({Tensor::zeros(DType::kFloat32, {2, 6}), view})},
+       {"mixed", Value::dict({{"pair", Value()}})},
+       {"values", Value::dict({{"a", 0}})},
+       {"epoch", 0}});
+  load(state, golden("dcp-not-flattened"),
+       {.cast = Cast::kAllow, .validate_access_integrity = false});
+  EXPECT_TRUE(equal(weight, saved.at("model").at("weight").as_tensor()));
+  EXPECT_TRUE(equal(rows, expected.narrow(0, 2, 2).contiguous()));
+  const auto* const column = reinterpret_cast<const double*>(view.data());
+  EXPECT_THAT(std::vector<double>(column, column + 4), ElementsAre(2, 8, 14, 20))
+      << "with gaps in the file";
+  EXPECT_TRUE(state.at("mixed").at("pair").items()[1].is_tensor()) << "a tuple is a leaf";
+  EXPECT_EQ(state.at("epoch"), Value(5));
+  EXPECT_EQ(state.at("values").at("b").items()[1], Value("three"));
+}
+
+TEST_F(DcpLoader, DamageInsideSuchAnObjectIsFound) {
+  std::filesystem::copy(golden("dcp-not-flattened"), path_,
+                        std::filesystem::copy_options::recursive);
+  const auto reader = open_checkpoint(path_);
+  const auto& tensors = reader->metadata().tensors;
+  const auto found = std::ranges::find(tensors, "model.weight", &TensorStorageMetadata::key);
+  const StorageInfo place = found->places.front();
+  std::filesystem::permissions(path_ / "__0_0.distcp", std::filesystem::perms::owner_all);
+  std::fstream file(path_ / "__0_0.distcp", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(place.offset)).put('x');
+  file.close();
+  EXPECT_THAT(message_of_load(Value::dict(
+                  {{"model", Value::dict({{"weight", Tensor::zeros(DType::kFloat32, {4, 3})}})}})),
+              HasSubstr("CRC-32"));
+  const VerifyReport report = verify(*open_checkpoint(path_), {.deep = true});
+  ASSERT_FALSE(report.problems.empty());
+  EXPECT_EQ(report.problems.front().context().key, "model.weight");
+}
+
+TEST_F(DcpLoader, WhatWasNotFlattenedIsConvertedToAFlattenedCheckpoint) {
+  convert(golden("dcp-not-flattened"), path_);
+  EXPECT_TRUE(diff(*open_checkpoint(golden("dcp-not-flattened")), *open_checkpoint(path_))
+                  .differences.empty());
+  EXPECT_EQ(load_state_dict(path_).at("optim").at("param_groups").items()[0].at("lr"), Value(0.1));
 }
 
 }  // namespace
