@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/planner_options.h"
+#include "mapping/planning/save/assigned_item.h"
+#include "mapping/planning/save/collect.h"
 #include "mapping/planning/save/local_plan.h"
 
 namespace dckpt {
@@ -22,18 +23,16 @@ struct GlobalPlanOptions {
   bool split_replicas = false;  ///< the possible writers of a tensor's part of at least kSplitBytes
                                 ///< write a piece each
   bool validate = true;         ///< that the chunks of each tensor cover it exactly
+
+  /// A part is stored whether or not one of its holders is its main replica.
+  bool any_holder() const noexcept { return kind != PlannerKind::kMegatron; }
+  /// All holders of a part write it; the metadata names the copy of the last.
+  bool redundant() const noexcept {
+    return kind == PlannerKind::kHyperParallel && dedup == Dedup::kOff;
+  }
 };
 
 inline constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;
-
-/// An item of a rank's local plan that the rank writes, or a piece of it.
-struct AssignedItem {
-  std::uint32_t item = 0;  ///< position in the local plan
-  std::int64_t begin = 0;  ///< the piece [begin, end) along the chunk's first axis that is longer
-                           ///< than 1; all of it when end is 0
-  std::int64_t end = 0;
-  friend bool operator==(const AssignedItem&, const AssignedItem&) = default;
-};
 
 struct GlobalPlan {
   std::vector<std::vector<AssignedItem>> items;  ///< per rank, in the order of its local plan
@@ -48,8 +47,9 @@ struct GlobalPlan {
   std::vector<std::vector<Slot>> slots;
 };
 
-/// Decides who writes what, and builds the metadata, in O(n log n) for n items with about 50 bytes
-/// each. Duplicates are recognised by key and box.
+/// Decides who writes what, and builds the metadata, in steps that pass values: collect (by key),
+/// deduplicate (equal boxes), choose writers (balanced), assemble. In O(n log n) for n items with
+/// about 50 bytes each. Duplicates are recognised by key and box.
 ///
 /// Empty parts of a tensor that has elements are not stored under Megatron's rule. Under DCP's they
 /// are, unless another part starts at the same offset (DCP's readers identify a chunk by its
@@ -60,12 +60,11 @@ struct GlobalPlan {
 /// DCP), with `use_replicas` those with few possible writers first, then large ones first.
 class GlobalPlanner {
  public:
-  explicit GlobalPlanner(const GlobalPlanOptions& options);
-  GlobalPlanner(GlobalPlanner&&) noexcept;
-  ~GlobalPlanner();
+  explicit GlobalPlanner(const GlobalPlanOptions& options)
+      : options_(options), collector_(!options.any_holder()) {}
 
   /// The plan of the next rank. Keeps no reference to it.
-  void add(const SavePlan& plan);
+  void add(const SavePlan& plan) { collector_.add(plan); }
 
   /// Throws CheckpointError (mismatch) with every key on which ranks disagree (dtype, shape,
   /// flattened or not, tensor here and object there), every part outside its tensor, every
@@ -74,14 +73,11 @@ class GlobalPlanner {
   GlobalPlan finish() &&;
 
  private:
-  class Work;
-  std::unique_ptr<Work> work_;
+  GlobalPlanOptions options_;
+  ItemCollector collector_;
 };
 
 GlobalPlan plan_global_save(std::span<const SavePlan> plans, const GlobalPlanOptions& options = {});
-
-/// What a rank executes.
-SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items);
 
 /// The metadata of a plan that has been executed. Of each rank: `places` in the order of its
 /// `items`, with file numbers relative to its `files`.

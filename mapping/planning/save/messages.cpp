@@ -226,9 +226,8 @@ std::optional<std::vector<AssignedItem>> decode_answer(ByteView bytes, const Sav
       assigned.begin = reader.signed_number();
       assigned.end = reader.signed_number();
       const Shape& sizes = local[assigned.item].chunk.sizes;
-      std::size_t axis = 0;
-      while (axis < sizes.size() && sizes[axis] == 1) ++axis;
-      if (axis == sizes.size() || assigned.begin >= assigned.end || assigned.end > sizes[axis])
+      const auto axis = cut_axis(sizes);
+      if (!axis || assigned.begin >= assigned.end || assigned.end > sizes[*axis])
         reader.malformed("it names a piece that the item does not have");
     }
     items.push_back(assigned);
