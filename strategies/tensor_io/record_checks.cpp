@@ -54,9 +54,8 @@ void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece
   const TensorStorageMetadata& tensor = metadata_.tensors[chunk.tensor];
   throw CheckpointError(
       ErrorCode::kCorrupt,
-      "the stored elements have another CRC-32 than was recorded with them: they were damaged "
-      "after they had been "
-      "written; restore the file from another copy (load.verify: none loads what is there)",
+      "the stored elements do not match the CRC-32 recorded with them: they were damaged after "
+      "writing; restore the file from another copy (load.verify: none loads what is there)",
       {.key = tensor.key,
        .file = metadata_.files[tensor.places[chunk.chunk].file],
        .offset = record.offset});

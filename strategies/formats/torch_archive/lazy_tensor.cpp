@@ -31,8 +31,8 @@ Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file,
   const auto record = exact_record(records, tensor.file_range()->offset, bytes->size());
   if (record && crc32(*bytes) != record->crc) {
     throw CheckpointError(ErrorCode::kCorrupt,
-                          "the elements of a tensor have another CRC-32 than the archive says: "
-                          "they were damaged after they had been written",
+                          "the elements of a tensor do not match the CRC-32 in the archive: they "
+                          "were damaged after writing",
                           {.file = file.name(), .offset = record->offset});
   }
   Tensor read(tensor.dtype(), tensor.shape(), tensor.strides(), bytes->data(), bytes);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -25,10 +26,9 @@ Value StorageTable::resolve(const Value& persistent_id) {
     entry = {id.type, id.numel,
              TorchStorage{.type = id.type, .location = id.location, .elements = elements(id)}};
   } else if (entry.type != id.type || entry.numel != id.numel) {
-    throw CheckpointError(ErrorCode::kCorrupt, "storage " + quote(id.key) + " is used as " +
-                                                   std::to_string(entry.numel) + " elements of " +
-                                                   entry.type + " and as " +
-                                                   std::to_string(id.numel) + " of " + id.type);
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          str_format("storage {} is used as {} elements of {} and as {} of {}",
+                                     quote(id.key), entry.numel, entry.type, id.numel, id.type));
   }
   return entry.storage;
 }
@@ -40,9 +40,9 @@ Tensor StorageTable::elements(const StorageId& id) {
     return Tensor::in_file(id.dtype, Shape(1, id.numel), Shape(1, 1), {file_.name(), offset});
   }
   if (id.nbytes() > options_.max_tensor_bytes - bytes_read_) {
-    throw CheckpointError(ErrorCode::kUnsupported, "the file holds more than the limit of " +
-                                                       human_bytes(options_.max_tensor_bytes) +
-                                                       " of tensors");
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("the file holds more than the limit of {} of tensors",
+                                     human_bytes(options_.max_tensor_bytes)));
   }
   bytes_read_ += id.nbytes();
   Tensor tensor = Tensor::empty(id.dtype, Shape(1, id.numel));
@@ -57,8 +57,8 @@ void StorageTable::compare(const Tensor& elements, const RecordedCrc& record) co
   if (!rest.empty()) file_.read(record.offset + bytes.size(), rest);
   if (crc32(rest, crc32(bytes)) == record.crc) return;
   throw CheckpointError(ErrorCode::kCorrupt,
-                        "the elements of a tensor have another CRC-32 than the archive says: they "
-                        "were damaged after they had been written",
+                        "the elements of a tensor do not match the CRC-32 in the archive: they "
+                        "were damaged after writing",
                         {.file = file_.name(), .offset = record.offset});
 }
 

@@ -11,6 +11,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/base/windowed_file.h"
 #include "strategies/formats/pickle/graph.h"
@@ -102,8 +103,9 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
         .type = storage.type, .location = storage.location, .elements = std::move(elements)};
     const auto [known, added] = storages.try_emplace(storage.key, storage);
     if (!added && (known->second.type != storage.type || known->second.numel != storage.numel)) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "storage " + quote(storage.key) + " is used with two types or sizes");
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("storage {} is used with two types or sizes", quote(storage.key)));
     }
     return value;
   };
@@ -114,7 +116,7 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
   const pickle::Graph graph = pickle::read_graph(pickle, what);
   const std::optional<Tensor> tensor = tensor_of(pickle::value_from_graph(graph, std::move(hooks)));
   if (!tensor || tensor->file_range() == nullptr) {
-    throw CheckpointError(ErrorCode::kUnsupported, "the stored object is no plain tensor");
+    throw CheckpointError(ErrorCode::kUnsupported, "the stored object is not a plain tensor");
   }
   const StorageId& storage = storages.at(tensor->file_range()->file);
   result.tensor.dtype = tensor->dtype();

@@ -6,6 +6,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
@@ -62,17 +63,17 @@ bool is_empty_mapping(const Value& value) {
 
 Shape parse_extents(const Value& value, const char* what) {
   if (!value.is_sequence())
-    corrupt(std::string("the ") + what + " of a tensor is " + to_string(value.kind()) +
-            ", expected a tuple");
+    corrupt(
+        str_format("the {} of a tensor is {}, expected a tuple", what, to_string(value.kind())));
   const ValueList& items = value.items();
   if (items.size() > kMaxDims)
-    corrupt("a tensor has " + std::to_string(items.size()) +
-            " dimensions, more than the limit of " + std::to_string(kMaxDims));
+    corrupt(str_format("a tensor has {} dimensions, more than the limit of {}", items.size(),
+                       kMaxDims));
   Shape extents;
   for (const Value& item : items) {
     if (!item.is_int() || item.as_int() < 0)
-      corrupt(std::string("the ") + what +
-              " of a tensor has an entry that is no number from 0 to 2^63");
+      corrupt(
+          str_format("the {} of a tensor has an entry that is not a number from 0 to 2^63", what));
     extents.push_back(item.as_int());
   }
   return extents;
@@ -92,33 +93,33 @@ std::optional<std::int64_t> view_end(std::int64_t offset, ShapeView shape, Shape
 
 Tensor view_storage(const TorchStorage& storage, DType dtype, const ValueList& args) {
   if (!args[1].is_int() || args[1].as_int() < 0)
-    corrupt("the storage offset of a tensor is no number from 0 to 2^63");
+    corrupt("the storage offset of a tensor is not a number from 0 to 2^63");
   const std::int64_t offset = args[1].as_int();
   Shape shape = parse_extents(args[2], "shape");
   Shape strides = parse_extents(args[3], "stride");
   if (shape.size() != strides.size())
-    corrupt("a tensor of shape " + to_string(shape) + " has " + std::to_string(strides.size()) +
-            " strides");
+    corrupt(str_format("a tensor of shape {} has {} strides", to_string(shape), strides.size()));
   const std::optional<std::int64_t> count = checked_numel(shape);
   const auto nbytes =
       count ? checked_mul(*count, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
-  if (!nbytes) corrupt("a tensor of shape " + to_string(shape) + " is larger than any memory");
+  if (!nbytes)
+    corrupt(str_format("a tensor of shape {} is larger than any memory", to_string(shape)));
   if (*count == 0)
     return slice_storage(storage.elements, dtype, 0, std::move(shape), std::move(strides));
 
   const std::uint64_t available = storage.elements.nbytes() / item_size(dtype);
   const std::optional<std::int64_t> end = view_end(offset, shape, strides);
   if (!end || static_cast<std::uint64_t>(*end) > available) {
-    corrupt("a tensor of shape " + to_string(shape) + ", stride " + to_string(strides) +
-            " at offset " + std::to_string(offset) + " reaches beyond its storage of " +
-            std::to_string(available) + " elements");
+    corrupt(str_format(
+        "a tensor of shape {}, stride {} at offset {} reaches beyond its storage of {} elements",
+        to_string(shape), to_string(strides), offset, available));
   }
   if (static_cast<std::uint64_t>(*nbytes) >
       std::max(storage.elements.nbytes(), kMaxExpandedBytes)) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "a tensor of shape " + to_string(shape) + " repeats " +
-                              std::to_string(available) + " stored elements; more than " +
-                              human_bytes(kMaxExpandedBytes) + " of repetitions are not expanded");
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("a tensor of shape {} repeats {} stored elements; more than {} are not expanded",
+                   to_string(shape), available, human_bytes(kMaxExpandedBytes)));
   }
   return slice_storage(storage.elements, dtype, offset, std::move(shape), std::move(strides));
 }
@@ -130,11 +131,10 @@ std::optional<Tensor> rebuild(const std::string& function, const ValueList& args
   const bool v3 = function == "_rebuild_tensor_v3";
   const std::size_t required = v3 ? 7 : 6;
   if (args.size() < required || args.size() > required + 1)
-    corrupt("torch._utils." + function + " is called with " + std::to_string(args.size()) +
-            " arguments");
+    corrupt(str_format("torch._utils.{} is called with {} arguments", function, args.size()));
   if (!args[0].is(Value::Kind::kStorage))
-    corrupt("torch._utils." + function + " is called with " + to_string(args[0].kind()) +
-            " where the storage belongs");
+    corrupt(str_format("torch._utils.{} is called with {} where a storage is expected", function,
+                       to_string(args[0].kind())));
   const TorchStorage& storage = args[0].as_storage();
   DType dtype = storage.elements.dtype();
   if (v3) {
@@ -146,8 +146,8 @@ std::optional<Tensor> rebuild(const std::string& function, const ValueList& args
     dtype = *named;
   }
   if (!args[4].is(Value::Kind::kBool))
-    corrupt("requires_grad of a tensor is " + std::string(to_string(args[4].kind())) +
-            ", expected a bool");
+    corrupt(
+        str_format("requires_grad of a tensor is {}, expected a bool", to_string(args[4].kind())));
   if (args.size() > required && !is_empty_mapping(args[required]))
     return std::nullopt;  // conjugated or negated: the elements are not the values
   if (!ignore_hooks && !is_empty_mapping(args[5])) return std::nullopt;
@@ -179,12 +179,12 @@ std::optional<DType> storage_dtype(std::string_view class_name) noexcept {
 StorageId parse_storage_id(const Value& id) {
   if (!id.is(Value::Kind::kTuple) || id.size() != 5 || !id.items()[0].is_str() ||
       id.items()[0].as_str() != "storage") {
-    corrupt("a persistent id of the pickle is no ('storage', type, key, location, size)");
+    corrupt("a persistent id of the pickle is not ('storage', type, key, location, size)");
   }
   const ValueList& items = id.items();
   if (!items[1].is(Value::Kind::kGlobal) || !items[2].is_str() || !items[3].is_str() ||
       !items[4].is_int() || items[4].as_int() < 0) {
-    corrupt("a storage id of the pickle has a field of a wrong kind");
+    corrupt("a storage id of the pickle has a field of the wrong kind");
   }
   StorageId result;
   const Global& type = items[1].as_global();
@@ -192,15 +192,15 @@ StorageId parse_storage_id(const Value& id) {
       type.module.starts_with("torch") ? storage_dtype(type.name) : std::nullopt;
   if (!dtype)
     throw CheckpointError(ErrorCode::kUnsupported,
-                          "a tensor lies in a storage of the unknown type " + quote(type.path()));
+                          "a tensor has a storage of unknown type " + quote(type.path()));
   result.type = type.name;
   result.dtype = *dtype;
   result.key = items[2].as_str();
   result.location = items[3].as_str();
   result.numel = items[4].as_int();
   if (!checked_mul(result.numel, static_cast<std::int64_t>(item_size(result.dtype)))) {
-    corrupt("storage " + quote(result.key) + " claims " + std::to_string(result.numel) +
-            " elements, more than any memory holds");
+    corrupt(str_format("storage {} claims {} elements, more than any memory holds",
+                       quote(result.key), result.numel));
   }
   return result;
 }

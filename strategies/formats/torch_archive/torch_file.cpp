@@ -8,6 +8,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "strategies/formats/pickle/graph.h"
 #include "strategies/formats/pickle/value.h"
@@ -34,7 +35,7 @@ class ViewFile final : public ReadableFile {
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), bytes_.size())) {
       throw CheckpointError(ErrorCode::kCorrupt,
-                            "cannot read " + std::to_string(into.size()) + " bytes: beyond the end",
+                            str_format("cannot read {} bytes: beyond the end", into.size()),
                             {.file = name_, .offset = offset});
     }
     if (!into.empty()) std::memcpy(into.data(), bytes_.data() + offset, into.size());
@@ -81,10 +82,9 @@ Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_
     const std::optional<TorchFileForm> form = detect_torch_file(file, base, length);
     if (!form) {
       throw CheckpointError(ErrorCode::kCorrupt,
-                            "this is no torch.save file: it starts neither like a zip archive nor "
-                            "like the stream of torch before 1.6 "
-                            "(the tar form before 0.1.10 is not read); it may be damaged, "
-                            "truncated or something else");
+                            "this is not a torch.save file: it starts neither like a zip archive "
+                            "nor like the stream of torch before 1.6 (the tar form before 0.1.10 "
+                            "is not supported); it may be damaged or truncated");
     }
     return *form == TorchFileForm::kZip ? load_archive(file, base, length, options)
                                         : load_torch_stream(file, base, length, options);
@@ -120,9 +120,10 @@ void save_torch_file(const Value& value, const std::function<void(ByteView)>& si
   write.reduce_tensor = reduce_tensor;
   write.persistent_id = [&storages](const TorchStorage& storage) {
     if (!storage.elements.has_data() || storage.elements.device().kind != Device::Kind::kCpu) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot save a tensor of shape " +
-                                                             to_string(storage.elements.shape()) +
-                                                             " that has no data in CPU memory");
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          str_format("cannot save a tensor of shape {} that has no data in CPU memory",
+                     to_string(storage.elements.shape())));
     }
     storages.push_back(storage);
     return make_storage_id(storage, std::to_string(storages.size() - 1));

@@ -74,8 +74,8 @@ TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::ui
   prefix_ = std::string(first.substr(0, first.find('/'))) + "/";
   for (const ZipMember& member : zip_.members()) {
     if (!member.name.starts_with(prefix_))
-      fail(ErrorCode::kCorrupt,
-           "the archive holds " + quote(member.name) + " outside its folder " + quote(prefix_));
+      fail(ErrorCode::kCorrupt, str_format("the archive holds {} outside its folder {}",
+                                           quote(member.name), quote(prefix_)));
   }
   if (find("constants.pkl") != nullptr) {
     fail(ErrorCode::kUnsupported,
@@ -87,7 +87,8 @@ TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::ui
   const std::optional<std::uint64_t> number = parse_u64(version);
   if (!number || *number < kMinVersion || *number > kMaxVersion) {
     fail(ErrorCode::kCorrupt,
-         "the archive has the version " + quote(version) + ", expected a number from 1 to 10");
+         str_format("the archive has the version {}, expected a number from 1 to 10",
+                    quote(version)));
   }
   if (const ZipMember* member = find("byteorder"); member != nullptr) {
     const Bytes order = zip_.read(*member, kMaxSmallMember);
@@ -95,8 +96,8 @@ TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::ui
       fail(ErrorCode::kUnsupported,
            "the tensors were written on a big-endian machine; load and save them with torch first");
     if (as_text(order) != "little")
-      fail(ErrorCode::kCorrupt,
-           "the archive has the byte order " + quote(as_text(order)) + ", expected 'little'");
+      fail(ErrorCode::kCorrupt, str_format("the archive has the byte order {}, expected 'little'",
+                                           quote(as_text(order))));
   }
 }
 
@@ -113,7 +114,7 @@ const ZipMember& TorchArchive::require(std::string_view name) const {
   const ZipMember* member = find(name);
   if (member == nullptr)
     fail(ErrorCode::kCorrupt,
-         "it has no member " + quote(name) + ", which torch.save always writes");
+         str_format("it has no member {}, which torch.save always writes", quote(name)));
   return *member;
 }
 
@@ -126,8 +127,8 @@ const ZipMember& TorchArchive::storage(std::string_view key, std::uint64_t size,
   const ZipMember& member = require("data/" + std::string(key));
   // An untyped storage may have a rest that is no whole element.
   if (member.size < size || member.size - size >= item_size) {
-    fail(ErrorCode::kCorrupt, "storage " + quote(key) + " has " + std::to_string(member.size) +
-                                  " bytes, but the pickle says " + std::to_string(size));
+    fail(ErrorCode::kCorrupt, str_format("storage {} has {} bytes, but the pickle says {}",
+                                         quote(key), member.size, size));
   }
   return member;
 }

@@ -4,6 +4,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/pickle/graph.h"
 #include "strategies/formats/torch_archive/storage_table.h"
@@ -41,9 +42,9 @@ std::string_view id_kind(const Value& id) {
 /// The id without its sixth field.
 Value storage_id(const Value& id) {
   if (id.size() != 6)
-    throw CheckpointError(ErrorCode::kCorrupt, "a storage id of the torch stream has " +
-                                                   std::to_string(id.size()) +
-                                                   " fields, expected 6");
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        str_format("a storage id of the torch stream has {} fields, expected 6", id.size()));
   return Value::tuple(ValueList(id.items().begin(), id.items().end() - 1));
 }
 
@@ -54,8 +55,8 @@ TorchStorage slice(const TorchStorage& storage, const Value& view) {
   const std::int64_t numel = storage.elements.numel();
   if (!sound || view.items()[1].as_int() > numel ||
       view.items()[2].as_int() > numel - view.items()[1].as_int()) {
-    throw CheckpointError(ErrorCode::kCorrupt, "a part of a storage of " + std::to_string(numel) +
-                                                   " elements does not lie in it");
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          str_format("a view lies outside its storage of {} elements", numel));
   }
   TorchStorage part = storage;
   part.elements =
@@ -86,7 +87,8 @@ Pickles read_pickles(Bytes window, const std::string& what) {
   const pickle::Graph protocol = next();
   if (protocol.kind(protocol.root()) != pickle::Graph::Kind::kInt ||
       protocol.integer(protocol.root()) != kProtocol) {
-    throw CheckpointError(ErrorCode::kUnsupported, "the file is no torch stream of protocol 1001");
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "the file is not a torch stream of protocol 1001");
   }
   const pickle::Graph system = next();
   const Value properties = pickle::value_from_graph(system);
@@ -149,28 +151,30 @@ std::unordered_map<std::string, std::uint64_t> locate_storages(
     const std::string which = "storage " + quote(id->first);
     std::int64_t count = 0;
     if (!range_fits(at, sizeof count, end))
-      throw CheckpointError(ErrorCode::kCorrupt, "the torch stream ends before " + which +
-                                                     "; it may have been truncated");
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("the torch stream ends before {}; it may have been truncated", which));
     file.read(at, std::as_writable_bytes(std::span(&count, 1)));
     at += sizeof count;
     if (count != id->second.numel) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            which + " has " + std::to_string(count) +
-                                " elements, but the pickle says " +
-                                std::to_string(id->second.numel),
-                            {.offset = at - sizeof count});
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("{} has {} elements, but the pickle says {}", which, count, id->second.numel),
+          {.offset = at - sizeof count});
     }
     if (!range_fits(at, id->second.nbytes(), end))
-      throw CheckpointError(ErrorCode::kCorrupt, "the torch stream ends inside " + which +
-                                                     "; it may have been truncated");
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("the torch stream ends inside {}; it may have been truncated", which));
     if (!offsets.try_emplace(id->first, at).second)
-      throw CheckpointError(ErrorCode::kCorrupt, "the torch stream lists " + which + " twice");
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            str_format("the torch stream lists {} twice", which));
     at += id->second.nbytes();
   }
   if (at != end)
     throw CheckpointError(
         ErrorCode::kCorrupt,
-        "the torch stream has " + std::to_string(end - at) + " bytes after its last storage",
+        str_format("the torch stream has {} bytes after its last storage", end - at),
         {.offset = at});
   return offsets;
 }
@@ -186,8 +190,9 @@ Value load_torch_stream(const ReadableFile& file, std::uint64_t base, std::uint6
   StorageTable table(file, options, [&offsets](const StorageId& id) {
     const auto found = offsets.find(id.key);
     if (found == offsets.end())
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "storage " + quote(id.key) + " is missing in the torch stream");
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("storage {} is missing from the torch stream", quote(id.key)));
     return StorageTable::Located{found->second};
   });
   pickle::ValueHooks hooks = table.hooks();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/zip_format.h"
@@ -90,8 +91,9 @@ ZipArchive::ZipArchive(const ReadableFile& file, std::uint64_t base, std::uint64
     : file_(&file), base_(base), length_(length) {
   if (!range_fits(base, length, file.size())) {
     fail(ErrorCode::kCorrupt,
-         "cannot read a zip archive of " + std::to_string(length) + " bytes: the file has only " +
-             std::to_string(file.size()) + " bytes; it may have been truncated",
+         str_format("cannot read a zip archive of {} bytes: the file has only {} bytes; it may "
+                    "have been truncated",
+                    length, file.size()),
          0);
   }
   const std::uint64_t head = length <= kWholeBytes ? length : kHeadBytes;
@@ -124,30 +126,28 @@ ByteView ZipArchive::window(std::uint64_t offset, std::uint64_t size, Bytes& scr
 
 ZipArchive::End ZipArchive::read_end() {
   if (length_ < zip::kEndSize)
-    corrupt(
-        "not a zip archive: " + std::to_string(length_) + " bytes are too few for an end record",
-        0);
+    corrupt(str_format("not a zip archive: {} bytes are too few for an end record", length_), 0);
   Bytes scratch;
   const std::uint64_t end_offset = length_ - zip::kEndSize;
   const ByteView end = window(end_offset, zip::kEndSize, scratch);
   if (load_le<std::uint32_t>(end, 0) != zip::kEndSignature) {
     corrupt(
-        "not a sound zip archive: its last bytes are no end record; the file may be truncated, or "
-        "something was appended to it",
+        "not a valid zip archive: it does not end with an end record; the file may be truncated, "
+        "or data was appended to it",
         end_offset);
   }
   if (load_le<std::uint16_t>(end, 20) != 0)
     corrupt("the end record of the zip archive announces a comment, which no checkpoint has",
             end_offset);
   if (load_le<std::uint16_t>(end, 4) != 0 || load_le<std::uint16_t>(end, 6) != 0) {
-    fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", end_offset);
+    fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end_offset);
   }
   const auto here16 = load_le<std::uint16_t>(end, 8);
   const auto count16 = load_le<std::uint16_t>(end, 10);
   const auto size32 = load_le<std::uint32_t>(end, 12);
   const auto offset32 = load_le<std::uint32_t>(end, 16);
   if (here16 != count16)
-    fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", end_offset);
+    fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end_offset);
 
   End result{count16, size32, offset32};
   std::uint64_t directory_end = end_offset;
@@ -158,7 +158,7 @@ ZipArchive::End ZipArchive::read_end() {
     if (load_le<std::uint32_t>(records, zip::kEnd64Size) == zip::kLocatorSignature) {
       const ByteView locator = records.subspan(zip::kEnd64Size);
       if (load_le<std::uint32_t>(locator, 4) != 0 || load_le<std::uint32_t>(locator, 16) != 1) {
-        fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", locator_offset);
+        fail(ErrorCode::kUnsupported, "the zip archive spans several disks", locator_offset);
       }
       if (load_le<std::uint64_t>(locator, 8) != end64_offset ||
           load_le<std::uint32_t>(records, 0) != zip::kEnd64Signature ||
@@ -168,7 +168,7 @@ ZipArchive::End ZipArchive::read_end() {
       }
       if (load_le<std::uint32_t>(records, 16) != 0 || load_le<std::uint32_t>(records, 20) != 0 ||
           load_le<std::uint64_t>(records, 24) != load_le<std::uint64_t>(records, 32)) {
-        fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", end64_offset);
+        fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end64_offset);
       }
       result = {load_le<std::uint64_t>(records, 32), load_le<std::uint64_t>(records, 40),
                 load_le<std::uint64_t>(records, 48)};
@@ -183,15 +183,15 @@ ZipArchive::End ZipArchive::read_end() {
   }
   const std::optional<std::uint64_t> expected_end = checked_add(result.offset, result.size);
   if (expected_end != directory_end) {
-    corrupt("the directory of the zip archive does not end where the end records begin: offset " +
-                std::to_string(result.offset) + " + size " + std::to_string(result.size) +
-                ", expected to reach " + std::to_string(directory_end),
+    corrupt(str_format("the directory of the zip archive does not end where the end records begin: "
+                       "offset {} + size {}, expected to reach {}",
+                       result.offset, result.size, directory_end),
             directory_end);
   }
   if (result.size > ZipLimits::kMaxDirectoryBytes) {
     fail(ErrorCode::kUnsupported,
-         "the directory of the zip archive has " + std::to_string(result.size) +
-             " bytes, more than the limit of " + std::to_string(ZipLimits::kMaxDirectoryBytes),
+         str_format("the directory of the zip archive has {} bytes, more than the limit of {}",
+                    result.size, ZipLimits::kMaxDirectoryBytes),
          result.offset);
   }
   return result;
@@ -200,8 +200,8 @@ ZipArchive::End ZipArchive::read_end() {
 void ZipArchive::read_directory(const End& end) {
   directory_offset_ = end.offset;
   if (end.count > end.size / zip::kEntrySize)
-    corrupt("the zip archive claims " + std::to_string(end.count) +
-                " members, more than fit into its directory",
+    corrupt(str_format("the zip archive claims {} members, more than fit into its directory",
+                       end.count),
             end.offset);
   if (end.count == 0) corrupt("the zip archive is empty", end.offset);
   if (head_.size() < length_ && end.offset < tail_offset_) {  // the names point into the tail
@@ -217,8 +217,7 @@ void ZipArchive::read_directory(const End& end) {
     const std::uint64_t entry_offset = end.offset + at;
     if (directory.size() - at < zip::kEntrySize ||
         load_le<std::uint32_t>(directory, at) != zip::kEntrySignature) {
-      corrupt("entry " + std::to_string(i) + " of the zip directory is damaged or missing",
-              entry_offset);
+      corrupt(str_format("entry {} of the zip directory is damaged or missing", i), entry_offset);
     }
     const ByteView entry = directory.subspan(at);
     const std::size_t name_size = load_le<std::uint16_t>(entry, 28);
@@ -226,8 +225,7 @@ void ZipArchive::read_directory(const End& end) {
     const std::size_t comment_size = load_le<std::uint16_t>(entry, 32);
     const std::size_t total = zip::kEntrySize + name_size + extra_size + comment_size;
     if (entry.size() < total)
-      corrupt("entry " + std::to_string(i) + " of the zip directory runs over its end",
-              entry_offset);
+      corrupt(str_format("entry {} of the zip directory runs over its end", i), entry_offset);
     at += total;
 
     ZipMember member;
@@ -243,7 +241,7 @@ void ZipArchive::read_directory(const End& end) {
     member.size = load_le<std::uint32_t>(entry, 24);
     member.header_offset = load_le<std::uint32_t>(entry, 42);
     if (load_le<std::uint16_t>(entry, 34) != 0)
-      fail(ErrorCode::kUnsupported, "the zip archive consists of several disks", entry_offset);
+      fail(ErrorCode::kUnsupported, "the zip archive spans several disks", entry_offset);
 
     const auto [zip64, sound] = find_zip64(entry.subspan(zip::kEntrySize + name_size, extra_size));
     std::size_t used = 0;
@@ -259,18 +257,18 @@ void ZipArchive::read_directory(const End& end) {
       used += 8;
     }
     if (!complete || used != zip64.size())
-      corrupt(
-          "the extra fields of member " + quote(member.name) + " do not fit its directory entry",
-          entry_offset);
+      corrupt(str_format("the extra fields of member {} do not fit its directory entry",
+                         quote(member.name)),
+              entry_offset);
     if (member.method == zip::kMethodStored && stored_size != member.size) {
-      corrupt("member " + quote(member.name) + " is stored, but has two sizes: " +
-                  std::to_string(stored_size) + " and " + std::to_string(member.size),
+      corrupt(str_format("member {} is stored uncompressed, but has two sizes: {} and {}",
+                         quote(member.name), stored_size, member.size),
               entry_offset);
     }
     if (!range_fits(member.header_offset, zip::kLocalSize + name_size, directory_offset_) ||
         !range_fits(member.header_offset + zip::kLocalSize + name_size, stored_size,
                     directory_offset_)) {
-      corrupt("member " + quote(member.name) + " does not lie in the archive", entry_offset);
+      corrupt(str_format("member {} lies outside the archive", quote(member.name)), entry_offset);
     }
     has_crcs_ = has_crcs_ || member.crc != 0;
     members_.push_back(member);
@@ -281,8 +279,8 @@ void ZipArchive::read_directory(const End& end) {
 
 void ZipArchive::refuse_ambiguous_names() {
   const auto refuse = [this](const ZipMember& a, const ZipMember& b) {
-    corrupt("the zip archive has two members that readers may take for each other: " +
-                quote(a.name) + " and " + quote(b.name),
+    corrupt(str_format("the zip archive has two members that readers may confuse: {} and {}",
+                       quote(a.name), quote(b.name)),
             directory_offset_);
   };
   if (members_.size() <= kFewMembers) {
@@ -318,7 +316,8 @@ void ZipArchive::refuse_overlaps() {
     const std::uint64_t least_end = member.header_offset + zip::kLocalSize + member.name.size() +
                                     (member.method == zip::kMethodStored ? member.size : 0);
     if (repeated || (next != header_offsets_.end() && least_end > *next))
-      corrupt("member " + quote(member.name) + " overlaps another one", member.header_offset);
+      corrupt(str_format("member {} overlaps another one", quote(member.name)),
+              member.header_offset);
   }
 }
 
@@ -344,8 +343,9 @@ std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
     fail(ErrorCode::kUnsupported, who() + " is encrypted", at);
   if (member.method != zip::kMethodStored) {
     fail(ErrorCode::kUnsupported,
-         who() + " is compressed (method " + std::to_string(member.method) +
-             "); torch stores members as they are. Unpack it and store it again",
+         str_format("{} is compressed (method {}); torch stores members uncompressed. Unpack the "
+                    "archive and zip it without compression",
+                    who(), member.method),
          at);
   }
   if ((member.flags & ~(zip::kFlagsLevel | zip::kFlagDescriptor | zip::kFlagUtf8)) != 0)
@@ -354,16 +354,16 @@ std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
   Bytes scratch;
   const ByteView header = window(at, zip::kLocalSize + member.name.size(), scratch);
   if (load_le<std::uint32_t>(header, 0) != zip::kLocalSignature)
-    corrupt("there is no local header of " + who(), at);
+    corrupt(who() + " has no local header", at);
   const std::size_t name_size = load_le<std::uint16_t>(header, 26);
   const std::size_t extra_size = load_le<std::uint16_t>(header, 28);
   if (name_size != member.name.size() || as_text(header.subspan(zip::kLocalSize)) != member.name)
-    corrupt("the local header of " + who() + " names another member", at);
+    corrupt(str_format("the local header of {} names another member", who()), at);
   if (load_le<std::uint16_t>(header, 6) != member.flags ||
       load_le<std::uint16_t>(header, 8) != member.method) {
-    corrupt(
-        "the local header of " + who() + " has other flags or another method than the directory",
-        at);
+    corrupt(str_format("the local header of {} and the directory disagree about flags or method",
+                       who()),
+            at);
   }
   const bool descriptor = (member.flags & zip::kFlagDescriptor) != 0;
   const std::uint64_t data = at + zip::kLocalSize + name_size + extra_size;
@@ -371,7 +371,7 @@ std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
   const std::uint64_t end = next == header_offsets_.end() ? directory_offset_ : *next;
   if (data > end || member.size > end - data ||
       (descriptor && zip::kDescriptorSize > end - data - member.size)) {
-    corrupt(who() + " reaches into what follows it", at);
+    corrupt(who() + " overlaps what follows it", at);
   }
 
   const auto agrees = [descriptor](std::uint64_t local, std::uint64_t central) {
@@ -384,28 +384,31 @@ std::uint64_t ZipArchive::data_offset(const ZipMember& member) const {
     Bytes extra_scratch;
     const auto [zip64, sound] = find_zip64(window(data - extra_size, extra_size, extra_scratch));
     if (!sound || zip64.size() < 16)
-      corrupt("the zip64 field of the local header of " + who() + " is missing or damaged", at);
+      corrupt(str_format("the zip64 field of the local header of {} is missing or damaged", who()),
+              at);
     size = load_le<std::uint64_t>(zip64, 0);
     stored_size = load_le<std::uint64_t>(zip64, 8);
   }
   if (!agrees(crc, member.crc) || !agrees(stored_size, member.size) || !agrees(size, member.size)) {
-    corrupt("the local header of " + who() + " has another CRC or size than the directory", at);
+    corrupt(
+        str_format("the local header of {} and the directory disagree about CRC or size", who()),
+        at);
   }
   return base_ + data;
 }
 
 void ZipArchive::damaged(const ZipMember& member) const {
-  corrupt("the bytes of member " + quote(member.name) +
-              " have another CRC-32 than the archive says: they were damaged after they had been "
-              "written",
+  corrupt(str_format("the bytes of member {} do not match the CRC-32 in the archive: they were "
+                     "damaged after writing",
+                     quote(member.name)),
           data_offset(member) - base_);
 }
 
 Bytes ZipArchive::read(const ZipMember& member, std::uint64_t limit) const {
   const std::uint64_t offset = data_offset(member);
   if (member.size > limit) {
-    corrupt("member " + quote(member.name) + " has " + std::to_string(member.size) +
-                " bytes, more than the limit of " + std::to_string(limit),
+    corrupt(str_format("member {} has {} bytes, more than the limit of {}", quote(member.name),
+                       member.size, limit),
             member.header_offset);
   }
   Bytes scratch;
@@ -435,7 +438,9 @@ bool ZipArchive::check(const ZipMember& member) const {
     if (load_le<std::uint32_t>(record, 0) != zip::kDescriptorSignature ||
         load_le<std::uint32_t>(record, 4) != member.crc ||
         load_le<std::uint32_t>(record, 8) != static_cast<std::uint32_t>(member.size)) {
-      corrupt("the record after member " + quote(member.name) + " contradicts the directory", at);
+      corrupt(
+          str_format("the record after member {} contradicts the directory", quote(member.name)),
+          at);
     }
   }
   return true;

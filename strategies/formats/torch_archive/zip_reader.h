@@ -59,7 +59,7 @@ class ZipArchive {
   std::uint64_t data_offset(const ZipMember& member) const;
 
   /// The member's bytes; throws as data_offset does, and (corrupt) if it is larger than `limit`, or
-  /// has another CRC than the archive says.
+  /// does not match the CRC in the archive.
   Bytes read(const ZipMember& member, std::uint64_t limit) const;
 
   /// Reads the member and compares its CRC and its data descriptor. Returns false if the archive

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/zip_format.h"
@@ -52,9 +53,10 @@ void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& o
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "cannot write a zip member with the name " + quote(name));
   if (!std::has_single_bit(alignment) || alignment > kMaxAlignment) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot align a zip member to " + std::to_string(alignment) +
-                              " bytes: expected a power of two up to 32768");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("cannot align a zip member to {} bytes: expected a power of two up to 32768",
+                   alignment));
   }
   const auto flags = static_cast<std::uint16_t>(
       zip::kFlagUtf8 |

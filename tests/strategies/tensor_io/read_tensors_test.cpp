@@ -142,7 +142,7 @@ TEST(ReadTensors, ComparesWhatSeveralThreadsReadOfOneRecord) {
   reader.record_crcs();
   EXPECT_EQ(read_part(reader, kEverything(reader), {.threads = 3}).bytes_unchecked, 0u);
   reader.record_crcs(1);
-  expect_corrupt("another CRC-32 than was recorded",
+  expect_corrupt("not match the CRC-32 recorded",
                  [&] { read_part(reader, kEverything(reader), {.threads = 3}); });
   EXPECT_EQ(read_part(reader, kEverything(reader), {.verify = false}).bytes_unchecked, 40 * kMiB);
 }
@@ -154,7 +154,7 @@ TEST(ReadTensors, CountsWhatNothingIsRecordedForAndWhatIsReadInPart) {
   EXPECT_EQ(read_part(reader, {{0, 0}, {512, 1024}}).bytes_unchecked, 2 * kMiB) << "half a record";
   Bent small({8, 8}, {}, 3);
   small.record_crcs(1);
-  expect_corrupt("another CRC-32", [&] {
+  expect_corrupt("not match the CRC-32", [&] {
     read_part(small, {{0, 0}, {1, 8}});
   });  // read as a whole, for it is small
 }
@@ -164,7 +164,7 @@ TEST(ReadTensors, GoesOnWithARecordInTheNextCallAndOnTheNextRank) {
   for (const std::uint32_t damage : {0u, 1u}) {
     reader.record_crcs(damage);
     const auto check = [&](const std::function<void()>& last) {
-      damage == 0 ? last() : expect_corrupt("another CRC-32", last);
+      damage == 0 ? last() : expect_corrupt("not match the CRC-32", last);
     };
     RecordChecks here(reader.metadata());
     read_part(reader, {{0, 0}, {100, 1024}}, {.checks = &here});

@@ -440,7 +440,7 @@ TEST(LocateTensorBlob, RefusesUnknownStorageTypes) {
   Bent{.type = "FunnyStorage"}.expect(ErrorCode::kUnsupported, "torch.FunnyStorage");
 }
 TEST(LocateTensorBlob, RefusesOtherCalls) {
-  Bent{.function = "_rebuild_surprise"}.expect(ErrorCode::kUnsupported, "no plain tensor");
+  Bent{.function = "_rebuild_surprise"}.expect(ErrorCode::kUnsupported, "not a plain tensor");
 }
 TEST(LocateTensorBlob, RefusesMissingArguments) {
   Bent{.missing_arguments = 2}.expect_corrupt("with 4 arguments");
