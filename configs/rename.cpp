@@ -2,11 +2,13 @@
 
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "mapping/base/utf8.h"
 
 namespace dckpt {
 namespace {
@@ -71,13 +73,6 @@ CompiledRule compile(const RenameRule& rule) {
   return {.from = std::move(from), .to = pieces_of(rule.to, groups)};
 }
 
-/// Bytes of the UTF-8 character that starts here.
-std::size_t character_size(std::string_view text) {
-  std::size_t size = 1;
-  while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0U) == 0x80U) ++size;
-  return size;
-}
-
 std::string replace_all(const CompiledRule& rule, const std::string& key) {
   std::vector<re2::StringPiece> groups(
       1 + static_cast<std::size_t>(rule.from->NumberOfCapturingGroups()));
@@ -94,7 +89,8 @@ std::string replace_all(const CompiledRule& rule, const std::string& key) {
       if (piece.group) out.append(groups[*piece.group].data(), groups[*piece.group].size());
     }
     copied = end;
-    begin = end > start ? end : end + character_size(std::string_view(key).substr(end));
+    const Utf8Sequence next = decode_utf8(std::string_view(key).substr(end), Surrogates::kPass);
+    begin = end > start ? end : end + std::max<std::size_t>(next.length, 1);
   }
   return out.append(key, copied);
 }

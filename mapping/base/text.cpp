@@ -7,44 +7,18 @@
 #include <cmath>
 #include <cstdio>
 
+#include "mapping/base/utf8.h"
+
 namespace dckpt {
 namespace {
 
-/// Length of the valid UTF-8 sequence at `text[at]`, 0 if there is none.
-std::size_t utf8_length(std::string_view text, std::size_t at) noexcept {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto continuation = [&](std::size_t i) {
-    return i < text.size() && (byte(i) & 0xC0) == 0x80;
-  };
-  const unsigned char first = byte(at);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return continuation(at + 1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    if (!continuation(at + 1) || !continuation(at + 2)) return 0;
-    if (first == 0xE0 && byte(at + 1) < 0xA0) return 0;   // overlong
-    if (first == 0xED && byte(at + 1) >= 0xA0) return 0;  // surrogate
-    return 3;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    if (!continuation(at + 1) || !continuation(at + 2) || !continuation(at + 3)) return 0;
-    if (first == 0xF0 && byte(at + 1) < 0x90) return 0;
-    if (first == 0xF4 && byte(at + 1) >= 0x90) return 0;
-    return 4;
-  }
-  return 0;
-}
-
 /// Code points that steer a terminal or the direction of text.
-bool steers(std::string_view sequence) noexcept {
-  if (sequence.size() == 2)
-    return static_cast<unsigned char>(sequence[0]) == 0xC2 &&
-           static_cast<unsigned char>(sequence[1]) < 0xA0;
-  if (sequence.size() != 3 || sequence[0] != '\xE2') return false;
-  const auto second = static_cast<unsigned char>(sequence[1]);
-  const auto third = static_cast<unsigned char>(sequence[2]);
-  return (second == 0x80 &&
-          ((third >= 0x8B && third <= 0x8F) || (third >= 0xA8 && third <= 0xAE))) ||
-         (second == 0x81 && third >= 0xA6 && third <= 0xA9);
+bool steers(std::uint32_t code_point) noexcept {
+  const auto within = [&](std::uint32_t first, std::uint32_t last) {
+    return first <= code_point && code_point <= last;
+  };
+  return within(0x80, 0x9F) || within(0x200B, 0x200F) || within(0x2028, 0x202E) ||
+         within(0x2066, 0x2069);
 }
 
 std::string escaped(std::string_view text, std::size_t limit, bool escape_quotes) {
@@ -54,9 +28,9 @@ std::string escaped(std::string_view text, std::size_t limit, bool escape_quotes
       out += "…";
       break;
     }
-    const std::size_t length = utf8_length(text, i);
+    const auto [length, code_point] = decode_utf8(text.substr(i), Surrogates::kRefuse);
     const char c = text[i];
-    if (length > 1 && !steers(text.substr(i, length))) {
+    if (length > 1 && !steers(code_point)) {
       out += text.substr(i, length);
       i += length;
     } else if (c == '\n') {
@@ -134,12 +108,7 @@ std::string printable(std::string_view text, std::size_t limit) {
 }
 
 bool is_utf8(std::string_view text) noexcept {
-  for (std::size_t i = 0; i < text.size();) {
-    const std::size_t length = utf8_length(text, i);
-    if (length == 0) return false;
-    i += length;
-  }
-  return true;
+  return is_utf8(text, Surrogates::kRefuse);
 }
 
 std::string quoted_list(std::span<const std::string> items, std::size_t limit) {

@@ -9,6 +9,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
+#include "mapping/base/utf8.h"
 
 namespace dckpt {
 namespace {
@@ -101,25 +102,12 @@ class ValueBuilder final : public Sax {
   Value root_;
 };
 
-/// The code point at `text[at]` and its length; for anything that is neither UTF-8 nor a lone
-/// surrogate in three bytes, the byte as Python's surrogateescape has it.
-struct CodePoint {
-  std::uint32_t value;
-  std::size_t length;
-};
-CodePoint code_point(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
-  const std::uint32_t first = byte(0);
-  const std::size_t length = first < 0x80 ? 1 : first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (length == 1) return {first, 1};
-  if (at + length <= text.size()) {
-    std::uint32_t value = first & (0x7Fu >> length);
-    for (std::size_t i = 1; i < length; ++i) value = value << 6 | (byte(i) & 0x3Fu);
-    const bool surrogate =
-        first == 0xED && byte(1) >= 0xA0 && byte(1) < 0xC0 && (byte(2) & 0xC0) == 0x80;
-    if (surrogate || is_utf8(text.substr(at, length))) return {value, length};
-  }
-  return {0xDC00 | first, 1};
+/// The code point at the front of `text`; a byte that is neither UTF-8 nor in a lone surrogate as
+/// Python's surrogateescape has it.
+Utf8Sequence code_point(std::string_view text) {
+  const Utf8Sequence sequence = decode_utf8(text, Surrogates::kPass);
+  if (sequence.length > 0) return sequence;
+  return {1, 0xDC00u | static_cast<std::uint8_t>(text[0])};
 }
 
 class JsonWriter {
@@ -200,9 +188,9 @@ class JsonWriter {
 
   void text(std::string_view value) {
     out_ += '"';
-    for (std::size_t at = 0; at < value.size();) {
-      const auto [code, length] = code_point(value, at);
-      at += length;
+    for (std::string_view rest = value; !rest.empty();) {
+      const auto [length, code] = code_point(rest);
+      rest.remove_prefix(length);
       switch (code) {
         case '"': out_ += "\\\""; break;
         case '\\': out_ += "\\\\"; break;

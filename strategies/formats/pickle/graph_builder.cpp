@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt::pickle {
@@ -159,15 +160,16 @@ Graph GraphBuilder::finish(Id root) && {
 }
 
 void GraphBuilder::too_many_nodes() const {
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      "the pickle describes more than " + grouped(max_nodes_) + " values, which is the limit");
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        str_format("the pickle describes more than {} values, which is the limit",
+                                   grouped(max_nodes_)));
 }
 
 void GraphBuilder::too_many_words() const {
   throw CheckpointError(ErrorCode::kUnsupported,
-                        "the values of the pickle and what they refer to take more than " +
-                            grouped(Graph::kNil) + " words, which is the limit");
+                        str_format("the values of the pickle and what they refer to take more than "
+                                   "{} words, which is the limit",
+                                   grouped(Graph::kNil)));
 }
 
 void GraphBuilder::gather_pieces() {

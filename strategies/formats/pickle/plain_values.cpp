@@ -4,8 +4,9 @@
 #include <unordered_map>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/pickle/spelling.h"
+#include "strategies/formats/pickle/protocol0_literals.h"
 
 namespace dckpt::pickle {
 namespace {
@@ -57,9 +58,10 @@ class CollisionLimit {
 
   void add(const Value& key) {
     if (!active_ || ++seen_[hash_value(key)] <= kMaxCollisions) return;
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "a dict or set has more than " + std::to_string(kMaxCollisions) +
-                              " keys with the same hash, which is the limit");
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("a dict or set has more than {} keys with the same hash, which is the limit",
+                   kMaxCollisions));
   }
 
  private:
@@ -114,11 +116,13 @@ Dict make_dict(std::vector<std::pair<Value, Value>> items) {
   CollisionLimit collisions(items.size());
   for (auto& [key, value] : items) {
     if (!is_hashable(key))
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "a dict has " + describe(key) + " as key, which Python cannot hash");
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("a dict has {} as key, which Python cannot hash", describe(key)));
     collisions.add(key);
     if (dict.find(key) != nullptr)
-      throw CheckpointError(ErrorCode::kCorrupt, "a dict has the key " + describe(key) + " twice");
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            str_format("a dict has the key {} twice", describe(key)));
     dict.set(std::move(key), std::move(value));
   }
   return dict;
@@ -128,8 +132,9 @@ Value make_set(ValueList members, bool frozen) {
   CollisionLimit collisions(members.size());
   for (const Value& member : members) {
     if (!is_hashable(member))
-      throw CheckpointError(ErrorCode::kCorrupt, "a set has " + describe(member) +
-                                                     " as member, which Python cannot hash");
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("a set has {} as member, which Python cannot hash", describe(member)));
     collisions.add(member);
   }
   const std::size_t count = members.size();

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/base/utf8.h"
 #include "strategies/formats/pickle/graph_builder.h"
 #include "strategies/formats/pickle/memo.h"
 #include "strategies/formats/pickle/opcodes.h"
+#include "strategies/formats/pickle/protocol0_literals.h"
 #include "strategies/formats/pickle/python2_names.h"
-#include "strategies/formats/pickle/spelling.h"
 
 namespace dckpt::pickle {
 namespace {
@@ -29,22 +31,21 @@ using Part = GraphBuilder::Part;
 
 [[noreturn, gnu::cold, gnu::noinline]] void too_few_bytes(std::uint64_t wanted,
                                                           std::uint64_t left) {
-  corrupt("the opcode declares " + std::to_string(wanted) + " bytes, but " + std::to_string(left) +
-          " are left");
+  corrupt(str_format("the opcode declares {} bytes, but {} are left", wanted, left));
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void too_few_values(std::size_t wanted) {
-  corrupt("the opcode takes " + std::to_string(wanted) + " values from the stack, which has fewer");
+  corrupt(str_format("the opcode takes {} values from the stack, which has fewer", wanted));
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void unknown_index(std::uint32_t index) {
-  corrupt("memo index " + std::to_string(index) + " is read before it is written");
+  corrupt(str_format("memo index {} is read before it is written", index));
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void too_many_marks(std::uint32_t limit) {
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "the pickle has more than " + std::to_string(limit) +
-                            " MARKs inside each other, which is the limit");
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      str_format("the pickle has more than {} nested MARKs, which is the limit", limit));
 }
 
 /// What is left of the pickle.
@@ -199,7 +200,7 @@ Graph Machine::run() {
       case Op::kStop: {
         const Id root = pop();
         if (!stack_.empty())
-          corrupt("STOP leaves " + std::to_string(stack_.size()) + " more values on the stack");
+          corrupt(str_format("STOP leaves {} more values on the stack", stack_.size()));
         at_ = in.position();
         return std::move(graph_).finish(root);
       }
@@ -244,7 +245,7 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kFloat: {
       const std::string_view text = in.line();
       const std::optional<double> value = parse_real(text);
-      if (!value) corrupt("FLOAT holds " + quote(text, 40) + ", which is no number");
+      if (!value) corrupt(str_format("FLOAT holds {}, which is not a number", quote(text, 40)));
       return push(graph_.real(*value));
     }
     case Op::kBinFloat:
@@ -263,7 +264,7 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kBinString: return push_python2_text(in.take(in.length_of_long4()));
     case Op::kString: {
       std::optional<Bytes> text = decode_quoted(in.line());
-      if (!text) corrupt("STRING holds no quoted literal as repr() writes it");
+      if (!text) corrupt("STRING is not a quoted literal as repr() writes it");
       push_python2_text(as_text(*text));
       stack_.back() = graph_.owned_text(Kind::kStr, std::move(*text));
       return;
@@ -327,14 +328,13 @@ void Machine::execute(Op op, Cursor& in) {
       if (protocol_ > kHighestProtocol) {
         throw CheckpointError(
             ErrorCode::kUnsupported,
-            "pickle protocol " + std::to_string(protocol_) + "; protocols 0 to 5 are known");
+            str_format("pickle protocol {}; protocols 0 to 5 are known", protocol_));
       }
       return;
     case Op::kFrame: {  // a hint for readers that buffer; where it ends means nothing
       const auto length = in.number<std::uint64_t>();
       if (length > in.left())
-        corrupt("a frame of " + std::to_string(length) + " bytes, but " +
-                std::to_string(in.left()) + " are left");
+        corrupt(str_format("a frame of {} bytes, but {} are left", length, in.left()));
       return;
     }
     case Op::kExt1:
@@ -355,11 +355,10 @@ void Machine::push_object(Kind kind, std::size_t parts) {
   const Kind callable = graph_.kind(stack_[first]);
   if (callable != Kind::kGlobal && callable != Kind::kPersistent &&
       !graph_.is_object(stack_[first]))
-    corrupt("what is called is a plain value");
-  if (graph_.kind(stack_[first + 1]) != Kind::kTuple)
-    corrupt("the arguments of a call must be a tuple");
+    corrupt("callee is not callable");
+  if (graph_.kind(stack_[first + 1]) != Kind::kTuple) corrupt("call arguments must be a tuple");
   if (parts == 3 && graph_.kind(stack_[first + 2]) != Kind::kDict)
-    corrupt("the keyword arguments of a call are no dict");
+    corrupt("keyword arguments must be a dict");
   const Id id = graph_.object(kind, above(first));
   stack_.shrink(first);
   push(id);
@@ -376,7 +375,7 @@ void Machine::push_instance(Id callable, std::size_t first, std::size_t first_ar
 }
 
 void Machine::push_utf8(std::string_view text) {
-  if (!is_surrogatepass_utf8(text)) corrupt("a string is not UTF-8");
+  if (!is_utf8(text, Surrogates::kPass)) corrupt("a string is not UTF-8");
   push(graph_.text(Kind::kStr, text));
 }
 
@@ -384,15 +383,16 @@ void Machine::push_python2_text(std::string_view text) {
   if (!is_utf8(text))
     throw CheckpointError(
         ErrorCode::kUnsupported,
-        "a string that Python 2 wrote is not UTF-8; which encoding it has is not recorded");
+        "a string written by Python 2 is not UTF-8, and its encoding is not recorded");
   push(graph_.text(Kind::kStr, text));
 }
 
 void Machine::push_decimal(std::string_view text, const char* opcode) {
   std::optional<Bytes> number = parse_decimal(text);
   if (!number)
-    corrupt(std::string(opcode) + " holds " + quote(text, 40) +
-            ", which is no decimal number (without leading zeros, of at most 4300 digits)");
+    corrupt(str_format(
+        "{} holds {}, which is not a decimal number (no leading zeros, at most 4300 digits)",
+        opcode, quote(text, 40)));
   push(graph_.owned_integer(std::move(*number)));
 }
 
@@ -413,7 +413,7 @@ void Machine::add_list_items(std::size_t first) {
   } else if (graph_.is_object(target)) {
     graph_.extend(target, Part::kListItems, items);
   } else {
-    corrupt("items are appended to what is neither a list nor an object");
+    corrupt("items are appended to a value that is neither a list nor an object");
   }
   stack_.shrink(first);
 }
@@ -428,7 +428,7 @@ void Machine::add_dict_items(std::size_t first) {
   } else if (graph_.is_object(target)) {
     graph_.extend(target, Part::kDictItems, items);
   } else {
-    corrupt("items are set in what is neither a dict nor an object");
+    corrupt("items are set in a value that is neither a dict nor an object");
   }
   stack_.shrink(first);
 }
@@ -436,7 +436,8 @@ void Machine::add_dict_items(std::size_t first) {
 void Machine::add_set_items(std::size_t first) {
   const std::span<const Id> items = above(first);
   need(items.size() + 1);
-  if (graph_.kind(stack_[first - 1]) != Kind::kSet) corrupt("members are added to what is no set");
+  if (graph_.kind(stack_[first - 1]) != Kind::kSet)
+    corrupt("members are added to a value that is not a set");
   graph_.extend(stack_[first - 1], items);
   stack_.shrink(first);
 }
@@ -456,7 +457,7 @@ void Machine::get(std::uint32_t index) {
 
 std::uint32_t Machine::text_index(std::string_view text) {
   const std::optional<std::uint32_t> index = parse_index(text);
-  if (!index) corrupt(quote(text, 40) + " is no memo index");
+  if (!index) corrupt(quote(text, 40) + " is not a memo index");
   return *index;
 }
 
@@ -468,10 +469,10 @@ Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits,
       limits.max_bytes,
       std::numeric_limits<std::uint32_t>::max());  // lengths of texts have 32 bits
   if (pickle.size() > max_bytes) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        "a pickle of " + human_bytes(pickle.size()) + "; the limit is " + human_bytes(max_bytes),
-        {.file = what});
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("a pickle of {}; the limit is {}", human_bytes(pickle.size()),
+                                     human_bytes(max_bytes)),
+                          {.file = what});
   }
   Machine machine(pickle, limits);
   try {

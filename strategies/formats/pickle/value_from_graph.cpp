@@ -9,6 +9,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/pickle/plain_values.h"
 #include "strategies/formats/pickle/value.h"
@@ -102,7 +103,7 @@ class GraphValues::Impl {
     if (slot.state == State::kOpen) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
-          std::string("the pickle holds ") + describe(graph_.kind(id)) + " that contains itself");
+          str_format("the pickle holds {} that contains itself", describe(graph_.kind(id))));
     }
     slot.state = State::kOpen;
     open_.push_back({id});
@@ -140,14 +141,16 @@ class GraphValues::Impl {
     slot.expanded = saturating_add(slot.expanded, own);
     unshared_ += own;
     if (slot.height > limits_.max_depth) {
-      throw CheckpointError(ErrorCode::kUnsupported, "the pickle nests values more than " +
-                                                         std::to_string(limits_.max_depth) +
-                                                         " deep, which is the limit");
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format("the pickle nests values more than {} deep, which is the limit",
+                     limits_.max_depth));
     }
     if (slot.expanded > saturating_add(unshared_, limits_.max_expanded)) {
       throw CheckpointError(ErrorCode::kUnsupported,
-                            "the pickle shares values so often that they would be more than " +
-                                grouped(limits_.max_expanded) + " as a tree, which is the limit");
+                            str_format("the pickle shares values so often that they would be more "
+                                       "than {} as a tree, which is the limit",
+                                       grouped(limits_.max_expanded)));
     }
   }
 
@@ -194,9 +197,8 @@ class GraphValues::Impl {
       case Kind::kNew: return make_object(id);
       case Kind::kPersistent:
         if (!hooks_.persistent)
-          throw CheckpointError(
-              ErrorCode::kCorrupt,
-              "the pickle has a persistent id, which means nothing in this place");
+          throw CheckpointError(ErrorCode::kCorrupt,
+                                "the pickle has a persistent id, which has no meaning here");
         return hooks_.persistent(made(children[0]));
     }
     return {};

@@ -1,6 +1,7 @@
 #include "strategies/formats/pickle/write_graph.h"
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "strategies/formats/pickle/writer.h"
 
 namespace dckpt::pickle {
@@ -50,7 +51,7 @@ class GraphWriter {
     if (++depth_ > kMaxDepth)
       throw CheckpointError(
           ErrorCode::kUnsupported,
-          "values nested more than " + std::to_string(kMaxDepth) + " deep are not written");
+          str_format("values nested more than {} deep are not written", kMaxDepth));
     slots_[id] = kUnfinished;
     shared(id);
     --depth_;

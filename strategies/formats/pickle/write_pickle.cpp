@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "strategies/formats/pickle/value.h"
 #include "strategies/formats/pickle/writer.h"
 
@@ -44,7 +45,7 @@ class ValueWriter {
     if (++depth_ > kMaxDepth) {
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
-          "values nested more than " + std::to_string(kMaxDepth) + " deep cannot be pickled");
+          str_format("values nested more than {} deep cannot be pickled", kMaxDepth));
     }
     shared(value);
     --depth_;
@@ -86,8 +87,9 @@ class ValueWriter {
   void remember(const Value& value) { slots_.emplace(value.identity(), out_.put()); }
 
   [[noreturn]] static void refuse(const Value& value) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, std::string("a ") + to_string(value.kind()) +
-                                                           " cannot be written into this pickle");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("a {} cannot be written into this pickle", to_string(value.kind())));
   }
 
   /// The memo knows values by address, so those made on the way have to stay.
@@ -153,7 +155,7 @@ class ValueWriter {
     if (!object.args.is(Kind::kTuple))
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
-          "cannot write an object whose arguments are no tuple; wrap them in Value::tuple()");
+          "cannot write an object whose arguments are not a tuple; wrap them in Value::tuple()");
     if (object.form == Opaque::Form::kCall) {
       value(object.callable);
       value(object.args);

@@ -5,9 +5,11 @@
 #include <limits>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/base/utf8.h"
+#include "strategies/formats/pickle/protocol0_literals.h"
 #include "strategies/formats/pickle/python2_names.h"
-#include "strategies/formats/pickle/spelling.h"
 
 namespace dckpt::pickle {
 namespace {
@@ -25,9 +27,8 @@ std::string global_key(std::string_view module, std::string_view name) {
 
 PickleWriter::PickleWriter(int protocol) : protocol_(protocol) {
   if (protocol != 2 && protocol != 4)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        "pickle protocol " + std::to_string(protocol) + " is not written; 2 and 4 are");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("pickle protocol {} is not written; 2 and 4 are", protocol));
   op(Op::kProto, static_cast<std::uint8_t>(protocol));
 }
 
@@ -61,7 +62,7 @@ void PickleWriter::big_integer(ByteView twos_complement) {
   } else {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
-        "an integer of " + human_bytes(twos_complement.size()) + " cannot be pickled");
+        str_format("an integer of {} cannot be pickled", human_bytes(twos_complement.size())));
   }
   raw(twos_complement);
 }
@@ -98,7 +99,7 @@ void PickleWriter::plain_text(std::string_view utf8) {
     op(Op::kBinUnicode, static_cast<std::uint32_t>(utf8.size()));
   } else {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "a text of " + human_bytes(utf8.size()) + " cannot be pickled");
+                          str_format("a text of {} cannot be pickled", human_bytes(utf8.size())));
   }
   raw(as_bytes(utf8));
 }
@@ -176,9 +177,9 @@ void PickleWriter::plain_global(std::string_view module, std::string_view name) 
     const bool renamed = python3_name(module, name) != std::pair(module, name);
     if (module.empty() || name.empty() || renamed ||
         std::count(key.begin(), key.end(), '\n') != 1) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "the global " + quote(name) +
-                                                             " of module " + quote(module) +
-                                                             " cannot be pickled at protocol 2");
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("the global {} of module {} cannot be pickled at protocol 2",
+                                       quote(name), quote(module)));
     }
     op(Op::kGlobal);
     raw(as_bytes(key));

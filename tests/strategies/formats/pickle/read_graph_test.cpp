@@ -45,10 +45,10 @@ const Malformed kMalformed[] = {
     {"TwoForThree", "NN\x87."s, "takes 3 values"},
     {"ReduceWithOneOperand", "NR."s, "takes 2 values"},
     {"ReduceReachesBelowMark", "cos\nf\n()R."s, "takes 2 values"},
-    {"ReduceOfPlainValue", "K\1)R."s, "what is called is a plain value"},
+    {"ReduceOfPlainValue", "K\1)R."s, "callee is not callable"},
     {"ReduceWithoutTuple", "cos\nf\nK\1R."s, "must be a tuple"},
     {"NewObjWithoutTuple", "cos\nf\n]\x81."s, "must be a tuple"},
-    {"NewObjExWithoutDict", "cos\nf\n))\x92."s, "no dict"},
+    {"NewObjExWithoutDict", "cos\nf\n))\x92."s, "must be a dict"},
     {"ObjWithoutClass", "(o."s, "OBJ has no class"},
     {"BuildOnDict", "}}b."s, "plain value"},
     {"AppendOnTuple", ")K\1a."s, "neither a list nor an object"},
@@ -58,11 +58,11 @@ const Malformed kMalformed[] = {
     {"SetItemsOnInt", "K\1(K\1K\2u."s, "neither a dict nor an object"},
     {"SetItemsOdd", "}(K\1K\2K\3u."s, "key without a value"},
     {"DictOdd", "(K\1d."s, "key without a value"},
-    {"AddItemsOnList", "](K\1\x90."s, "no set"},
+    {"AddItemsOnList", "](K\1\x90."s, "not a set"},
     {"GetOfNothing", "h\7."s, "memo index 7"},
-    {"GetNegative", "g-1\n."s, "'-1' is no memo index"},
-    {"GetOverflow", "g99999999999999999999\n."s, "no memo index"},
-    {"PutOfLetters", "Npabc\n."s, "'abc' is no memo index"},
+    {"GetNegative", "g-1\n."s, "'-1' is not a memo index"},
+    {"GetOverflow", "g99999999999999999999\n."s, "not a memo index"},
+    {"PutOfLetters", "Npabc\n."s, "'abc' is not a memo index"},
     {"PutWithoutValue", "q\0."s, "takes 1 values"},
     {"GlobalWithoutNewline", "cos"s, "inside a line"},
     {"GlobalWithoutName", "cos\n\n."s, "without module or name"},
@@ -96,16 +96,16 @@ const Malformed kMalformed[] = {
     {"TextCutShort", "\x8C\2\xE6\x97."s, "not UTF-8"},
     {"UnicodeEscapeCut", "V\\u00\n."s, "wrong \\u escape"},
     {"UnicodeEscapeBeyondUnicode", "V\\U00110000\n."s, "wrong \\u escape"},
-    {"StringUnquoted", "Sabc\n."s, "no quoted literal"},
-    {"StringHalfQuoted", "S'abc\n."s, "no quoted literal"},
-    {"StringEscapeWrong", "S'\\x4'\n."s, "no quoted literal"},
+    {"StringUnquoted", "Sabc\n."s, "not a quoted literal"},
+    {"StringHalfQuoted", "S'abc\n."s, "not a quoted literal"},
+    {"StringEscapeWrong", "S'\\x4'\n."s, "not a quoted literal"},
     {"StringNotUtf8", "U\1\xFF."s, "Python 2", ErrorCode::kUnsupported},
-    {"IntOfLetters", "I12abc\n."s, "'12abc', which is no decimal"},
-    {"IntEmpty", "I\n."s, "no decimal"},
+    {"IntOfLetters", "I12abc\n."s, "'12abc', which is not a decimal"},
+    {"IntEmpty", "I\n."s, "not a decimal"},
     {"IntOctalForSomeReaders", "I010\n."s, "leading zeros"},
     {"LongTooLong", "L" + std::string(4301, '9') + "L\n.", "4300 digits"},
-    {"FloatOfLetters", "Fabc\n."s, "no number"},
-    {"FloatHexadecimal", "F0x1p3\n."s, "no number"},
+    {"FloatOfLetters", "Fabc\n."s, "not a number"},
+    {"FloatHexadecimal", "F0x1p3\n."s, "not a number"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Opcode, MalformedPickle, testing::ValuesIn(kMalformed),
@@ -324,7 +324,7 @@ TEST(ReadGraph, LimitsHoldAtTheLimitAndBreakPastIt) {
   };
   EXPECT_NO_THROW(read_graph(as_bytes(marks(1000)), "f"));
   EXPECT_THAT(error_of([&] { read_graph(as_bytes(marks(1001)), "f"); }).what(),
-              HasSubstr("1000 MARKs"));
+              HasSubstr("1000 nested MARKs"));
   EXPECT_NO_THROW(read_graph(as_bytes("](K\1K\2e."), "f", {.max_nodes = 3}));
   EXPECT_THAT(error_of([] { read_graph(as_bytes("](K\1K\2e."), "f", {.max_nodes = 2}); }).what(),
               HasSubstr("more than 2 values"));

@@ -117,7 +117,7 @@ TEST(WritePickle, RefusesObjectsThatNoReaderWouldTake) {
     write_pickle(Opaque{.callable = Global{"m", "C"}, .args = Value::list({1})});
   });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(error.message(), ::testing::HasSubstr("arguments are no tuple"));
+  EXPECT_THAT(error.message(), ::testing::HasSubstr("arguments are not a tuple"));
 }
 
 }  // namespace

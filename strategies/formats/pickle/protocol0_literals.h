@@ -31,14 +31,7 @@ std::optional<Bytes> decode_raw_unicode_escape(std::string_view text);
 /// A quoted literal of Python 2 ('a\x41\n') → its bytes.
 std::optional<Bytes> decode_quoted(std::string_view text);
 
-/// Appends a code point up to 0x10FFFF as UTF-8; a surrogate becomes three bytes.
-void append_utf8(Bytes& out, std::uint32_t code_point);
-
 /// UTF-8 of characters up to 0xFF → one byte each; empty if there are others.
 std::optional<Bytes> encode_latin1(std::string_view utf8);
-
-/// Whether `text` is UTF-8, in which lone surrogates may stand as three bytes each (Python's
-/// "surrogatepass").
-bool is_surrogatepass_utf8(std::string_view text) noexcept;
 
 }  // namespace dckpt::pickle

@@ -1,12 +1,12 @@
-#include "strategies/formats/pickle/spelling.h"
+#include "strategies/formats/pickle/protocol0_literals.h"
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "mapping/base/text.h"
+#include "mapping/base/utf8.h"
 
 namespace dckpt::pickle {
 namespace {
@@ -146,61 +146,16 @@ std::optional<Bytes> decode_quoted(std::string_view text) {
   return out;
 }
 
-void append_utf8(Bytes& out, std::uint32_t code_point) {
-  const auto push = [&](std::uint32_t byte) { out.push_back(static_cast<std::byte>(byte)); };
-  const auto tail = [&](int shift) { push(0x80 | ((code_point >> shift) & 0x3F)); };
-  if (code_point < 0x80) {
-    push(code_point);
-  } else if (code_point < 0x800) {
-    push(0xC0 | code_point >> 6), tail(0);
-  } else if (code_point < 0x10000) {
-    push(0xE0 | code_point >> 12), tail(6), tail(0);
-  } else {
-    push(0xF0 | code_point >> 18), tail(12), tail(6), tail(0);
-  }
-}
-
 std::optional<Bytes> encode_latin1(std::string_view utf8) {
   Bytes out;
   out.reserve(utf8.size());
-  for (std::size_t i = 0; i < utf8.size(); ++i) {
-    const auto lead = static_cast<std::uint8_t>(utf8[i]);
-    if (lead < 0x80) {
-      out.push_back(std::byte{lead});
-    } else if ((lead == 0xC2 || lead == 0xC3) && i + 1 < utf8.size()) {
-      const auto tail = static_cast<std::uint8_t>(utf8[++i]);
-      out.push_back(static_cast<std::byte>((lead & 3) << 6 | (tail & 0x3F)));
-    } else {
-      return std::nullopt;
-    }
+  while (!utf8.empty()) {
+    const auto [length, code_point] = decode_utf8(utf8, Surrogates::kPass);
+    if (length == 0 || code_point > 0xFF) return std::nullopt;
+    out.push_back(static_cast<std::byte>(code_point));
+    utf8.remove_prefix(length);
   }
   return out;
-}
-
-bool is_surrogatepass_utf8(std::string_view text) noexcept {
-  const auto* at = reinterpret_cast<const std::uint8_t*>(text.data());
-  const std::uint8_t* const end = at + text.size();
-  const auto is_tail = [](std::uint8_t byte) { return (byte & 0xC0) == 0x80; };
-  while (at != end) {
-    for (std::uint64_t word; end - at >= 8; at += 8) {  // skip ASCII eight bytes at a time
-      std::memcpy(&word, at, sizeof word);
-      if ((word & 0x8080808080808080) != 0) break;
-    }
-    if (at == end) break;
-    const std::uint8_t lead = *at;
-    const std::ptrdiff_t length = lead < 0x80                   ? 1
-                                  : lead >= 0xC2 && lead < 0xE0 ? 2
-                                  : (lead & 0xF0) == 0xE0       ? 3
-                                  : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                                : 0;
-    if (length == 0 || end - at < length || !std::all_of(at + 1, at + length, is_tail))
-      return false;
-    const bool overlong = (lead == 0xE0 && at[1] < 0xA0) || (lead == 0xF0 && at[1] < 0x90);
-    const bool beyond = lead == 0xF4 && at[1] >= 0x90;
-    if (overlong || beyond) return false;
-    at += length;
-  }
-  return true;
 }
 
 }  // namespace dckpt::pickle

@@ -1,0 +1,61 @@
+#include "mapping/base/utf8.h"
+
+#include <cstring>
+
+namespace dckpt {
+
+Utf8Sequence decode_utf8(std::string_view text, Surrogates surrogates) noexcept {
+  if (text.empty()) return {};
+  const auto byte = [&](std::size_t i) {
+    return std::uint32_t{static_cast<std::uint8_t>(text[i])};
+  };
+  const std::uint32_t lead = byte(0);
+  if (lead < 0x80) return {1, lead};
+  const std::size_t length = lead < 0xC2   ? 0
+                             : lead < 0xE0 ? 2
+                             : lead < 0xF0 ? 3
+                             : lead < 0xF5 ? 4
+                                           : 0;
+  if (length == 0 || length > text.size()) return {};
+  std::uint32_t code_point = lead & (0x7Fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {};
+    code_point = code_point << 6 | (byte(i) & 0x3F);
+  }
+  const bool overlong =
+      (length == 3 && code_point < 0x800) || (length == 4 && code_point < 0x10000);
+  const bool surrogate = code_point >= 0xD800 && code_point < 0xE000;
+  if (overlong || code_point > 0x10FFFF || (surrogate && surrogates == Surrogates::kRefuse))
+    return {};
+  return {length, code_point};
+}
+
+bool is_utf8(std::string_view text, Surrogates surrogates) noexcept {
+  while (!text.empty()) {
+    for (std::uint64_t word; text.size() >= sizeof word; text.remove_prefix(sizeof word)) {
+      std::memcpy(&word, text.data(), sizeof word);
+      if ((word & 0x8080808080808080) != 0) break;  // else eight bytes of ASCII
+    }
+    if (text.empty()) break;
+    const std::size_t length = decode_utf8(text, surrogates).length;
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+void append_utf8(Bytes& out, std::uint32_t code_point) {
+  const auto push = [&](std::uint32_t byte) { out.push_back(static_cast<std::byte>(byte)); };
+  const auto tail = [&](int shift) { push(0x80 | ((code_point >> shift) & 0x3F)); };
+  if (code_point < 0x80) {
+    push(code_point);
+  } else if (code_point < 0x800) {
+    push(0xC0 | code_point >> 6), tail(0);
+  } else if (code_point < 0x10000) {
+    push(0xE0 | code_point >> 12), tail(6), tail(0);
+  } else {
+    push(0xF0 | code_point >> 18), tail(12), tail(6), tail(0);
+  }
+}
+
+}  // namespace dckpt
