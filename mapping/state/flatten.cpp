@@ -4,24 +4,17 @@
 #include <unordered_set>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
 
-/// str(key), for the kinds of keys that state dicts have.
-std::string key_text(const Value& key) {
-  switch (key.kind()) {
-    case Value::Kind::kStr: return key.as_str();
-    case Value::Kind::kInt: return std::to_string(key.as_int());
-    case Value::Kind::kBigInt: return key.as_big_int().to_decimal();
-    case Value::Kind::kBool: return key.as_bool() ? "True" : "False";
-    case Value::Kind::kNone: return "None";
-    default:
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            std::string("a dict key of kind ") + to_string(key.kind()) +
-                                " has no place in a dotted name; use text");
-  }
+std::string name_of(const Value& key) {
+  if (std::optional<std::string> text = key_text(key)) return *std::move(text);
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("a dict key of kind {} has no place in a dotted name; use text",
+                                   to_string(key.kind())));
 }
 
 class Flatten {
@@ -40,7 +33,7 @@ class Flatten {
 
  private:
   void open(const std::vector<std::pair<Value, Value>>& items) {
-    for (const auto& [key, item] : items) step(key_text(key), item);
+    for (const auto& [key, item] : items) step(name_of(key), item);
   }
 
   void step(const auto& element, const Value& item) {
@@ -80,8 +73,9 @@ class Flatten {
   }
 
   [[noreturn]] static void throw_too_deep() {
-    throw CheckpointError(ErrorCode::kUnsupported, "the state dict is nested deeper than " +
-                                                       std::to_string(kMaxTreeDepth) + " levels");
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the state dict is nested deeper than {} levels", kMaxTreeDepth));
   }
 
   FlattenRule rule_;
@@ -97,7 +91,7 @@ Value* find_key(Value& dict, const std::string& text) {
   if (Value* const found = items.find(Value(text))) return found;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Value& key = items.items()[i].first;
-    if (!key.is_str() && key_text(key) == text) return &items.value_at(i);
+    if (!key.is_str() && name_of(key) == text) return &items.value_at(i);
   }
   return nullptr;
 }
@@ -109,6 +103,17 @@ Value* find_item(Value& list, std::int64_t position) {
 }
 
 }  // namespace
+
+std::optional<std::string> key_text(const Value& key) {
+  switch (key.kind()) {
+    case Value::Kind::kStr: return key.as_str();
+    case Value::Kind::kInt: return std::to_string(key.as_int());
+    case Value::Kind::kBigInt: return key.as_big_int().to_decimal();
+    case Value::Kind::kBool: return key.as_bool() ? "True" : "False";
+    case Value::Kind::kNone: return "None";
+    default: return std::nullopt;
+  }
+}
 
 std::string dotted_name(const KeyPath& path) {
   std::string name;

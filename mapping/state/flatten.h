@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,6 +22,10 @@ struct FlatLeaf {
   KeyPath path;      ///< dict keys as text, list positions as numbers; DCP's planner data
   Value value;
 };
+
+/// Python's str(key), for the kinds of keys that state dicts have: text, an integer, a bool or
+/// none; empty for others.
+std::optional<std::string> key_text(const Value& key);
 
 /// "a.0.b"
 std::string dotted_name(const KeyPath& path);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -10,9 +11,9 @@ namespace {
 void check_shape(const Tensor& local, const LocalPart& part, ShapeView global_shape,
                  const MeshLayout& layout) {
   if (local.shape() == part.shape) return;
-  std::string message = "the local tensor has shape " + to_string(local.shape()) + ", but " +
-                        to_string(layout) + " gives this rank " + to_string(part.shape) + " of " +
-                        to_string(global_shape);
+  std::string message = str_format("the local tensor has shape {}, but {} gives this rank {} of {}",
+                                   to_string(local.shape()), to_string(layout),
+                                   to_string(part.shape), to_string(global_shape));
   if (std::any_of(layout.placements.begin(), layout.placements.end(),
                   [](const Placement& p) { return std::holds_alternative<StridedShard>(p); })) {
     message +=

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/state/tree.h"
 
@@ -43,7 +44,7 @@ ShardedParams map_sharded_params(const Value& model_state, std::span<const Tenso
 
 Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data,
                                     std::string_view prefix) {
-  const auto prefixed = [&](const std::string& key) { return std::string(prefix) + "." + key; };
+  const auto prefixed = [&](const std::string& key) { return str_format("{}.{}", prefix, key); };
   if (model_param.is(Value::Kind::kShardedTensorFactory)) {
     ShardedTensorFactory factory = model_param.as_factory();
     factory.key = prefixed(factory.key);
@@ -53,8 +54,8 @@ Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data,
   ShardedTensor shard = model_param.as_sharded_tensor();
   if (data.shape() != shard.local_shape) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "Optimizer shape " + to_string(data.shape()) +
-                              " does not match model shape " + to_string(shard.local_shape),
+                          str_format("Optimizer shape {} does not match model shape {}",
+                                     to_string(data.shape()), to_string(shard.local_shape)),
                           {.key = shard.key});
   }
   shard.key = prefixed(shard.key);
@@ -74,9 +75,9 @@ void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params,
       if (exclude.contains(name.as_str())) continue;
       const auto param = params.find(number.as_int());
       if (param == params.end()) {
-        throw CheckpointError(ErrorCode::kInvalidArgument,
-                              "Param id " + std::to_string(number.as_int()) +
-                                  " does not match any model sharded param");
+        throw CheckpointError(
+            ErrorCode::kInvalidArgument,
+            str_format("Param id {} does not match any model sharded param", number.as_int()));
       }
       target[name] = make_sharded_optimizer_tensor(param->second, tensor.as_tensor(),
                                                    "optimizer.state." + name.as_str());

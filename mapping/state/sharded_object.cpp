@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -34,7 +35,7 @@ std::optional<Shape> parse_dotted(std::string_view text) {
 }  // namespace
 
 std::string ShardedObject::unique_key() const {
-  return key + std::string(kMark) + dotted(global_offset) + "_" + dotted(global_shape);
+  return str_format("{}{}{}_{}", key, kMark, dotted(global_offset), dotted(global_shape));
 }
 
 std::optional<ShardedObject> ShardedObject::parse_unique_key(std::string_view unique_key) {
@@ -84,16 +85,16 @@ void ShardedObject::validate() const {
     if (global_offset[axis] >= 0 &&
         (global_shape[axis] == kUnknownExtent || global_offset[axis] < global_shape[axis]))
       continue;
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "Global offset " + to_string(global_offset) +
-                              " lies outside the global shape " + to_string(global_shape) +
-                              " for " + to_string(*this),
-                          {.key = key});
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("Global offset {} lies outside the global shape {} for {}",
+                   to_string(global_offset), to_string(global_shape), to_string(*this)),
+        {.key = key});
   }
 }
 
 std::string to_string(const ShardedObject& object) {
-  return "ShardedObject(key=" + quote(object.key) + ")";
+  return str_format("ShardedObject(key={})", quote(object.key));
 }
 
 }  // namespace dckpt

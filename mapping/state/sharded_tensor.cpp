@@ -4,6 +4,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -28,9 +29,9 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
                        const ShardedTensorOptions& options) {
   const std::int64_t prepended = options.prepend_axis_num;
   if (prepended < 0 || local_shape.size() + static_cast<std::size_t>(prepended) > kMaxDims) {
-    refuse(std::to_string(prepended) + " prepended axes on a tensor of shape " +
-               to_string(local_shape) + " are not possible (limit: " + std::to_string(kMaxDims) +
-               " axes in all)",
+    refuse(str_format(
+               "{} prepended axes on a tensor of shape {} are not possible (limit: {} axes in all)",
+               prepended, to_string(local_shape), kMaxDims),
            key);
   }
   Shape extents(static_cast<std::size_t>(prepended), 1);
@@ -47,15 +48,15 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
   for (const auto& [axis, rank, count] : rank_offsets) {
     if (axis < 0 || axis >= static_cast<std::int64_t>(extents.size()) || rank < 0 || count < 1 ||
         rank >= count) {
-      refuse("Invalid rank offsets: " + to_string(rank_offsets) + " for key " +
-                 printable(shard.key) + ".",
+      refuse(str_format("Invalid rank offsets: {} for key {}.", to_string(rank_offsets),
+                        printable(shard.key)),
              shard.key);
     }
     const auto at = static_cast<std::size_t>(axis);
     const auto global = checked_mul(extents[at], count);
     if (!global)
-      refuse("the global shape of " + quote(shard.key) + " does not fit in 64 bits along axis " +
-                 std::to_string(axis),
+      refuse(str_format("the global shape of {} does not fit in 64 bits along axis {}",
+                        quote(shard.key), axis),
              shard.key);
     shard.global_shape[at] = *global;
     shard.global_offset[at] = rank * extents[at];
@@ -109,8 +110,8 @@ void check_data(const ShardedTensor& shard) {
   }
   if (data.dim() != 1) refuse("Data should be 1D for a flattened " + to_string(shard), shard.key);
   if (data.shape() != shard.data_shape()) {
-    refuse("Data shape " + to_string(data.shape()) + " doesnt match expected " +
-               to_string(shard.data_shape()) + " for " + to_string(shard),
+    refuse(str_format("Data shape {} doesnt match expected {} for {}", to_string(data.shape()),
+                      to_string(shard.data_shape()), to_string(shard)),
            shard.key);
   }
 }
@@ -119,10 +120,11 @@ void check_range(const ShardedTensor& shard) {
   if (!shard.flattened_range) return;
   const auto [begin, end] = *shard.flattened_range;
   if (begin < 0 || end < begin || end > numel(shard.local_shape)) {
-    refuse("The flattened range [" + std::to_string(begin) + ", " + std::to_string(end) +
-               ") is not inside the " + std::to_string(numel(shard.local_shape)) +
-               " elements of the local tensor for " + to_string(shard),
-           shard.key);
+    refuse(
+        str_format(
+            "The flattened range [{}, {}) is not inside the {} elements of the local tensor for {}",
+            begin, end, numel(shard.local_shape), to_string(shard)),
+        shard.key);
   }
 }
 
@@ -131,9 +133,10 @@ void check_shapes(const ShardedTensor& shard) {
                      shard.global_shape.size() <= kMaxDims && checked_numel(shard.local_shape) &&
                      checked_numel(shard.global_shape);
   if (!sound) {
-    refuse("the shapes of " + to_string(shard) + " are negative, have more than " +
-               std::to_string(kMaxDims) + " axes or do not fit in 64 bits",
-           shard.key);
+    refuse(
+        str_format("the shapes of {} are negative, have more than {} axes or do not fit in 64 bits",
+                   to_string(shard), kMaxDims),
+        shard.key);
   }
 }
 
@@ -173,15 +176,15 @@ void check_grid(const ShardedTensor& shard) {
     const std::int64_t size = box.sizes[axis];
     if (size == 0) continue;
     if (offset % size != 0) {
-      refuse("Global offset (" + std::to_string(offset) + ") must be divisible by local shape (" +
-                 std::to_string(size) + ") for " + to_string(shard) + ".",
+      refuse(str_format("Global offset ({}) must be divisible by local shape ({}) for {}.", offset,
+                        size, to_string(shard)),
              shard.key);
     }
     if (offset / size >= pieces[axis]) {
-      refuse("Piece " + std::to_string(offset / size) + " of axis " + std::to_string(axis) +
-                 " is beyond the " + std::to_string(pieces[axis]) +
-                 " pieces of `axis_fragmentations` for " + to_string(shard),
-             shard.key);
+      refuse(
+          str_format("Piece {} of axis {} is beyond the {} pieces of `axis_fragmentations` for {}",
+                     offset / size, axis, pieces[axis], to_string(shard)),
+          shard.key);
     }
   }
 }
@@ -220,8 +223,8 @@ ShardedTensor ShardedTensor::from_rank_offsets_flat(std::string key, Tensor data
     refuse("Flattened ShardedTensor requires 1D data, got shape: " + to_string(data.shape()), key);
   const auto length = range.begin < 0 || range.end < range.begin ? -1 : range.end - range.begin;
   if (length != data.numel()) {
-    refuse("Flattened ShardedTensor data length (" + std::to_string(data.numel()) +
-               ") must meet the slice length: " + std::to_string(length),
+    refuse(str_format("Flattened ShardedTensor data length ({}) must meet the slice length: {}",
+                      data.numel(), length),
            key);
   }
   ShardedTensor shard =
@@ -296,13 +299,13 @@ Shape ShardedTensor::data_shape() const {
 std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t start,
                                                  std::int64_t length) const {
   if (axis < 0 || axis >= static_cast<std::int64_t>(local_shape.size()))
-    refuse("there is no axis " + std::to_string(axis) + " to narrow in " + to_string(*this), key);
+    refuse(str_format("there is no axis {} to narrow in {}", axis, to_string(*this)), key);
   const auto at = static_cast<std::size_t>(axis);
   const auto global_at = at + static_cast<std::size_t>(prepend_axis_num);
   const std::int64_t local = local_shape[at];
   if (start < 0 || length < 0 || start > local || length > local - start) {
-    refuse("cannot take " + std::to_string(length) + " entries from " + std::to_string(start) +
-               " along axis " + std::to_string(axis) + " of " + to_string(*this),
+    refuse(str_format("cannot take {} entries from {} along axis {} of {}", length, start, axis,
+                      to_string(*this)),
            key);
   }
   if (local == 0 || global_shape[global_at] % local != 0 || global_offset[global_at] % local != 0) {
@@ -343,18 +346,18 @@ ShardedTensor ShardedTensor::without_data() const {
 
 std::string to_string(const ShardedTensor& shard) {
   const std::string range = shard.flattened_range
-                                ? "slice(" + std::to_string(shard.flattened_range->begin) + ", " +
-                                      std::to_string(shard.flattened_range->end) + ", None)"
+                                ? str_format("slice({}, {}, None)", shard.flattened_range->begin,
+                                             shard.flattened_range->end)
                                 : std::string("None");
-  return "ShardedTensor(key=" + quote(shard.key) + ", dtype=torch." +
-         std::string(to_string(shard.dtype)) + ", local_shape=" + to_string(shard.local_shape) +
-         ", global_shape=" + to_string(shard.global_shape) +
-         ", global_offset=" + to_string(shard.global_offset) + ", axis_fragmentations=" +
-         (shard.axis_fragmentations ? to_string(*shard.axis_fragmentations) : std::string("None")) +
-         ", replica_id=" + to_string(shard.replica_id) +
-         ", prepend_axis_num=" + std::to_string(shard.prepend_axis_num) +
-         ", allow_shape_mismatch=" + (shard.allow_shape_mismatch ? "True" : "False") +
-         ", flattened_range=" + range + ")";
+  return str_format(
+      "ShardedTensor(key={}, dtype=torch.{}, local_shape={}, global_shape={}, global_offset={}, "
+      "axis_fragmentations={}, replica_id={}, prepend_axis_num={}, allow_shape_mismatch={}, "
+      "flattened_range={})",
+      quote(shard.key), to_string(shard.dtype), to_string(shard.local_shape),
+      to_string(shard.global_shape), to_string(shard.global_offset),
+      shard.axis_fragmentations ? to_string(*shard.axis_fragmentations) : std::string("None"),
+      to_string(shard.replica_id), shard.prepend_axis_num,
+      shard.allow_shape_mismatch ? "True" : "False", range);
 }
 
 }  // namespace dckpt

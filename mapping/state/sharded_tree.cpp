@@ -1,6 +1,7 @@
 #include "mapping/state/sharded_tree.h"
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 
@@ -78,9 +79,9 @@ namespace {
 Value refilled(ShardedTensorFactory factory, const Value& merged) {
   if (!merged.is_tensor()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          std::string("the factory merged what was loaded into a ") +
-                              to_string(merged.kind()) +
-                              ", which it cannot hold; return one tensor, or use load_plain()",
+                          str_format("the factory merged what was loaded into a {}, which it "
+                                     "cannot hold; return one tensor, or use load_plain()",
+                                     to_string(merged.kind())),
                           {.key = factory.key});
   }
   const Tensor& from = merged.as_tensor();
@@ -160,7 +161,7 @@ void replace_prefix_for_sharding(Value& state, std::string_view old_prefix,
     if (!key.starts_with(old_prefix)) {
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
-          "Expected " + printable(key) + " to begin with prefix " + printable(old_prefix),
+          str_format("Expected {} to begin with prefix {}", printable(key), printable(old_prefix)),
           {.key = key});
     }
     return std::string(new_prefix) + key.substr(old_prefix.size());

@@ -6,6 +6,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 
@@ -19,10 +20,10 @@ std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
   const auto bytes =
       elements ? checked_mul(*elements, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
   if (!bytes) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        "a tensor of shape " + to_string(shape) +
-            " is negative, has too many axes or is larger than the address space");
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("a tensor of shape {} is negative, has too many axes or is "
+                                     "larger than the address space",
+                                     to_string(shape)));
   }
   return static_cast<std::uint64_t>(*bytes);
 }
@@ -32,9 +33,10 @@ std::shared_ptr<std::byte> allocate(std::uint64_t bytes, bool zeroed) {
       (std::max<std::uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
   if (memory == nullptr) {
-    throw CheckpointError(ErrorCode::kIo, "out of memory: a tensor of " + grouped(bytes) +
-                                              " bytes (" + human_bytes(bytes) +
-                                              ") could not be allocated");
+    throw CheckpointError(
+        ErrorCode::kIo,
+        str_format("out of memory: a tensor of {} bytes ({}) could not be allocated",
+                   grouped(bytes), human_bytes(bytes)));
   }
   if (zeroed) std::memset(memory, 0, rounded);
   return {memory, [](std::byte* p) { std::free(p); }};
@@ -60,8 +62,8 @@ Tensor::Tensor(DType dtype, Shape shape, Shape strides, void* data,
   checked_nbytes(dtype_, shape_);
   if (strides_.size() != shape_.size()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "a tensor of shape " + dckpt::to_string(shape_) +
-                              " cannot have the strides " + dckpt::to_string(strides_));
+                          str_format("a tensor of shape {} cannot have the strides {}",
+                                     dckpt::to_string(shape_), dckpt::to_string(strides_)));
   }
 }
 
@@ -77,8 +79,8 @@ Tensor Tensor::from_bytes(DType dtype, Shape shape, ByteView bytes) {
   Tensor tensor = empty(dtype, std::move(shape));
   if (bytes.size() != tensor.nbytes()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          dckpt::to_string(tensor) + " needs " + std::to_string(tensor.nbytes()) +
-                              " bytes, got " + std::to_string(bytes.size()));
+                          str_format("{} needs {} bytes, got {}", dckpt::to_string(tensor),
+                                     tensor.nbytes(), bytes.size()));
   }
   if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
   return tensor;
@@ -97,9 +99,10 @@ Tensor Tensor::in_file(DType dtype, Shape shape, Shape strides, FileRange range)
 
 MutableByteView Tensor::bytes() const {
   if (device_.kind != Device::Kind::kCpu || !is_contiguous() || !has_data()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the bytes of " + dckpt::to_string(*this) +
-                              " are wanted, but it is not a contiguous CPU tensor with data");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("cannot access the bytes of {}: not a contiguous CPU tensor with data",
+                   dckpt::to_string(*this)));
   }
   return {data_, nbytes()};
 }
@@ -108,9 +111,8 @@ Tensor Tensor::narrow(std::size_t axis, std::int64_t start, std::int64_t length)
   if (axis >= dim() || start < 0 || length < 0 || start > shape_[axis] ||
       length > shape_[axis] - start) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot take [" + std::to_string(start) + ", " + std::to_string(start) +
-                              " + " + std::to_string(length) + ") along axis " +
-                              std::to_string(axis) + " of " + dckpt::to_string(*this));
+                          str_format("cannot take [{}, {} + {}) along axis {} of {}", start, start,
+                                     length, axis, dckpt::to_string(*this)));
   }
   Tensor part = *this;
   part.shape_[axis] = length;
@@ -127,8 +129,9 @@ Tensor Tensor::narrow(std::size_t axis, std::int64_t start, std::int64_t length)
 Tensor Tensor::view(Shape shape) const {
   const auto elements = checked_numel(shape);
   if (!elements || *elements != numel() || !is_contiguous()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot view " + dckpt::to_string(*this) +
-                                                           " as " + dckpt::to_string(shape));
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("cannot view {} as {}", dckpt::to_string(*this), dckpt::to_string(shape)));
   }
   Tensor viewed = *this;
   viewed.strides_ = row_major_strides(shape);
@@ -139,9 +142,9 @@ Tensor Tensor::view(Shape shape) const {
 Tensor Tensor::contiguous() const {
   if (is_contiguous()) return *this;
   if (device_.kind != Device::Kind::kCpu || !has_data()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "a contiguous copy of " + dckpt::to_string(*this) +
-                              " is wanted, but it is not a CPU tensor with data");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("cannot copy {}: not a CPU tensor with data", dckpt::to_string(*this)));
   }
   Tensor copy = empty(dtype_, shape_);
   copy.requires_grad = requires_grad;
@@ -150,7 +153,7 @@ Tensor Tensor::contiguous() const {
 }
 
 std::string to_string(const Tensor& tensor) {
-  return std::string(to_string(tensor.dtype())) + " " + to_string(tensor.shape());
+  return str_format("{} {}", to_string(tensor.dtype()), to_string(tensor.shape()));
 }
 
 bool equal(const Tensor& a, const Tensor& b) {

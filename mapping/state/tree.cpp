@@ -1,6 +1,7 @@
 #include "mapping/state/tree.h"
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -13,11 +14,11 @@ class Bounds {
  public:
   void check(std::size_t depth) {
     if (depth > kMaxTreeDepth)
-      throw CheckpointError(ErrorCode::kUnsupported, "the tree is nested deeper than " +
-                                                         std::to_string(kMaxTreeDepth) + " levels");
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            str_format("the tree is nested deeper than {} levels", kMaxTreeDepth));
     if (++seen_ > kMaxValues)
       throw CheckpointError(ErrorCode::kUnsupported,
-                            "the tree has more than " + grouped(kMaxValues) + " values");
+                            str_format("the tree has more than {} values", grouped(kMaxValues)));
   }
 
  private:
@@ -172,8 +173,8 @@ class Merge {
     } else if (rule_.positions && into.is_list() && from.is_dict()) {
       positions(into.mutable_items(), from.as_dict());
     } else {
-      refuse("Duplicate non-dict and non-list values encountered: `" + describe(into) + "` and `" +
-             describe(from) + "`");
+      refuse(str_format("Duplicate non-dict and non-list values encountered: `{}` and `{}`",
+                        describe(into), describe(from)));
     }
   }
 
@@ -191,15 +192,16 @@ class Merge {
       } else if (rule_.add_keys) {
         into.set(key, item);
       } else {
-        refuse("Different dict keys encountered: there is no " + describe(key) + " to merge into");
+        refuse(str_format("Different dict keys encountered: there is no {} to merge into",
+                          describe(key)));
       }
     }
   }
 
   void lists(ValueList& into, const ValueList& from) {
     if (into.size() != from.size()) {
-      refuse("Cannot merge two lists with different lengths (" + std::to_string(into.size()) +
-             " and " + std::to_string(from.size()) + ")");
+      refuse(str_format("Cannot merge two lists with different lengths ({} and {})", into.size(),
+                        from.size()));
     }
     for (std::size_t i = 0; i < from.size(); ++i)
       step(static_cast<std::int64_t>(i), into[i], from[i]);
@@ -208,19 +210,19 @@ class Merge {
   void positions(ValueList& into, const Dict& from) {
     for (const auto& [key, item] : from) {
       if (!key.is_int())
-        refuse("Invalid dict key " + describe(key) +
-               " non-integer type encountered in a list-dict merge");
+        refuse(str_format("Invalid dict key {} non-integer type encountered in a list-dict merge",
+                          describe(key)));
       const std::int64_t position = key.as_int();
       if (position < 0 || static_cast<std::uint64_t>(position) >= into.size()) {
-        refuse("Dict key " + std::to_string(position) + " out of bound for list of length " +
-               std::to_string(into.size()));
+        refuse(str_format("Dict key {} out of bound for list of length {}", position, into.size()));
       }
       step(position, into[static_cast<std::size_t>(position)], item);
     }
   }
 
   [[noreturn]] void refuse(const std::string& message) const {
-    throw CheckpointError(ErrorCode::kMismatch, message + " (at level " + to_string(path_) + ")");
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("{} (at level {})", message, to_string(path_)));
   }
 
   const MergeRule& rule_;
@@ -273,28 +275,28 @@ std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size
   Bounds().check(path.size());
   const auto refuse = [&](const std::string& why) {
     throw CheckpointError(ErrorCode::kCorrupt,
-                          "cannot set the element at " + to_string(path) + ": " + why);
+                          str_format("cannot set the element at {}: {}", to_string(path), why));
   };
   std::size_t filled = 0;
   Value* at = &tree;
   for (const PathElement& element : path) {
     if (const auto* name = std::get_if<std::string>(&element)) {
       if (!at->is_none() && !at->is_dict())
-        refuse("there is a " + std::string(to_string(at->kind())) + " where the path wants a dict");
+        refuse(str_format("the path needs a dict, found {}", to_string(at->kind())));
       at = &(*at)[Value(*name)];
       continue;
     }
     if (at->is_none()) *at = Value::list();
     if (!at->is_list())
-      refuse("there is a " + std::string(to_string(at->kind())) + " where the path wants a list");
+      refuse(str_format("the path needs a list, found {}", to_string(at->kind())));
     const std::int64_t position = std::get<std::int64_t>(element);
     ValueList& items = at->mutable_items();
-    if (position < 0) refuse("the position " + std::to_string(position) + " is negative");
+    if (position < 0) refuse(str_format("the position {} is negative", position));
     const auto wanted = static_cast<std::uint64_t>(position);
     if (wanted >= items.size()) {
       if (wanted - items.size() > max_filled - filled) {
-        refuse("position " + std::to_string(position) + " is too far beyond the " +
-               std::to_string(items.size()) + " items of the list");
+        refuse(str_format("position {} is too far beyond the {} items of the list", position,
+                          items.size()));
       }
       filled += wanted - items.size();
       items.resize(wanted + 1);

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -13,7 +14,7 @@ namespace {
 
 [[noreturn]] void throw_kind(const char* wanted, Value::Kind found) {
   throw CheckpointError(ErrorCode::kInvalidArgument,
-                        std::string("expected ") + wanted + ", found " + to_string(found));
+                        str_format("expected {}, found {}", wanted, to_string(found)));
 }
 
 /// The object for its only holder: a copy if others hold it, too.
@@ -318,9 +319,9 @@ const Value& Value::at(const Value& key) const {
   const std::string name = key.is_str()   ? quote(key.as_str())
                            : key.is_int() ? std::to_string(key.as_int())
                                           : std::string("of kind ") + to_string(key.kind());
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      "the dict has no key " + name + (known.empty() ? "" : "; it has " + quoted_list(known)));
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("the dict has no key {}{}", name,
+                                   known.empty() ? "" : "; it has " + quoted_list(known)));
 }
 
 const Value* Value::find(const Value& key) const {

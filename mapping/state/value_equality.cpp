@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/state/value.h"
 
 namespace dckpt {
@@ -131,7 +132,7 @@ class Comparison {
     if (++depth_ > kMaxDepth) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
-          "values nested more than " + std::to_string(kMaxDepth) + " deep are not compared");
+          str_format("values nested more than {} deep are not compared", kMaxDepth));
     }
     const bool result = body();
     --depth_;
@@ -142,7 +143,7 @@ class Comparison {
     if (++compared_ > kMaxCompared) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
-          "values of more than " + std::to_string(kMaxCompared) + " parts are not compared");
+          str_format("values of more than {} parts are not compared", kMaxCompared));
     }
     return equal(a, b);
   }

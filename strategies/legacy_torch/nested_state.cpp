@@ -3,26 +3,20 @@
 #include <optional>
 #include <utility>
 
+#include "mapping/base/format.h"
+#include "mapping/state/flatten.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
 namespace {
 
-std::string key_text(const Value& key) {
-  switch (key.kind()) {
-    case Value::Kind::kStr: return key.as_str();
-    case Value::Kind::kInt: return std::to_string(key.as_int());
-    case Value::Kind::kBigInt: return key.as_big_int().to_decimal();
-    case Value::Kind::kBool: return key.as_bool() ? "True" : "False";
-    case Value::Kind::kNone: return "None";
-    case Value::Kind::kGlobal: return key.as_global().path();
-    case Value::Kind::kTuple: {
-      std::string text;
-      for (const Value& item : key.items()) text += (text.empty() ? "" : ", ") + key_text(item);
-      return "(" + text + (key.size() == 1 ? ",)" : ")");
-    }
-    default: return std::string("<") + to_string(key.kind()) + ">";
-  }
+std::string name_of(const Value& key) {
+  if (std::optional<std::string> text = key_text(key)) return *std::move(text);
+  if (key.is(Value::Kind::kGlobal)) return key.as_global().path();
+  if (!key.is(Value::Kind::kTuple)) return str_format("<{}>", to_string(key.kind()));
+  std::string items;
+  for (const Value& item : key.items()) items += (items.empty() ? "" : ", ") + name_of(item);
+  return str_format("({}{})", items, key.size() == 1 ? "," : "");
 }
 
 class Dissection {
@@ -41,7 +35,7 @@ class Dissection {
     if (value.is_dict()) {
       Dict rest;
       for (const auto& [key, item] : value.as_dict()) {
-        if (auto kept = descend(key_text(key), item)) rest.set(key, std::move(*kept));
+        if (auto kept = descend(name_of(key), item)) rest.set(key, std::move(*kept));
       }
       return rest;
     }
@@ -57,7 +51,7 @@ class Dissection {
       auto& items = copy.mutable_opaque().dict_items;
       const auto all = std::exchange(items, {});
       for (const auto& [key, item] : all) {
-        if (auto kept = descend(key_text(key), item)) items.emplace_back(key, std::move(*kept));
+        if (auto kept = descend(name_of(key), item)) items.emplace_back(key, std::move(*kept));
       }
       return copy;
     }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/text.h"
 
@@ -63,9 +64,9 @@ std::string describe(const Layout& layout) {
   const auto size = [](std::optional<std::int64_t> value) {
     return std::to_string(value.value_or(1));
   };
-  return "tensor " + size(layout.tensor) + ", pipeline " + size(layout.pipeline) + ", expert " +
-         size(layout.expert) + " (world size " +
-         (layout.world ? std::to_string(*layout.world) : "unknown") + ")";
+  return str_format("tensor {}, pipeline {}, expert {} (world size {})", size(layout.tensor),
+                    size(layout.pipeline), size(layout.expert),
+                    layout.world ? std::to_string(*layout.world) : "unknown");
 }
 
 std::string folder_name(const std::vector<int>& numbers) {
@@ -132,15 +133,17 @@ class Grid {
           return value ? std::to_string(*value) : std::string("none");
         };
         fail(ErrorCode::kCorrupt,
-             "the ranks' files are of different saves: this one has iteration " + text(file) +
-                 ", that in " + quote(first.folder) + " has " + text(first) + kAdvice,
+             str_format("the ranks' files come from different saves: this one has iteration {}, "
+                        "the one in {} has {}{}",
+                        text(file), quote(first.folder), text(first), kAdvice),
              file.name());
       }
       const Layout layout = layout_of(attributes(*file.state));
       if (layout == layout_) continue;
       fail(ErrorCode::kCorrupt,
-           "the ranks' files are of different runs: parallel sizes in this one are " +
-               describe(layout) + ", in " + quote(first.folder) + " " + describe(layout_) + kAdvice,
+           str_format("the ranks' files come from different runs: parallel sizes in this one are "
+                      "{}, in {} {}{}",
+                      describe(layout), quote(first.folder), describe(layout_), kAdvice),
            file.name());
     }
   }
@@ -152,8 +155,8 @@ class Grid {
     for (const auto& [coordinate, file] : folders_) {
       if (coordinate.size() == numbers) continue;
       fail(ErrorCode::kCorrupt,
-           "folders of different layouts lie side by side: " +
-               quote(folders_.begin()->second->folder) + " and " + quote(file->folder),
+           str_format("folders of different layouts are mixed: {} and {}",
+                      quote(folders_.begin()->second->folder), quote(file->folder)),
            file->folder);
     }
     const std::int64_t pipeline = layout_.pipeline.value_or(1);
@@ -175,9 +178,9 @@ class Grid {
     if (known_ && sizes_.size() == numbers) return;
     if (known_) {
       fail(ErrorCode::kCorrupt,
-           "the folder's name has " + std::to_string(numbers) +
-               " numbers, but the run had parallel sizes " + describe(layout_) +
-               ", whose folders have " + std::to_string(sizes_.size()) + kAdvice,
+           str_format("the folder's name has {} numbers, but the run had parallel sizes {}, whose "
+                      "folders have {}{}",
+                      numbers, describe(layout_), sizes_.size(), kAdvice),
            folders_.begin()->second->folder);
     }
     sizes_.assign(numbers, 1);
@@ -192,8 +195,9 @@ class Grid {
       for (std::size_t axis = 0; axis < coordinate.size(); ++axis) {
         if (coordinate[axis] < sizes_[axis]) continue;
         fail(ErrorCode::kCorrupt,
-             "there is a folder " + quote(file->folder) + ", but the run had parallel sizes " +
-                 describe(layout_) + "; it is left over from another save" + kAdvice,
+             str_format("there is a folder {}, but the run had parallel sizes {}; it is left over "
+                        "from another save{}",
+                        quote(file->folder), describe(layout_), kAdvice),
              file->folder);
       }
     }
@@ -214,9 +218,9 @@ class Grid {
     const std::string why = known_ ? "the run had parallel sizes " + describe(layout_)
                                    : "the other folders' names imply them";
     fail(ErrorCode::kIncomplete,
-         "there are " + grouped(folders_.size()) + " of " +
-             grouped(static_cast<std::uint64_t>(expected)) + " ranks' folders (" + why +
-             "); missing: " + quoted_list(missing) + kAdvice,
+         str_format("found {} of {} rank folders ({}); missing: {}{}", grouped(folders_.size()),
+                    grouped(static_cast<std::uint64_t>(expected)), why, quoted_list(missing),
+                    kAdvice),
          "");
   }
 
@@ -235,16 +239,16 @@ class Grid {
       const std::int64_t rank = *number(&args, "rank");
       if (const RankFile* const other = writers.at(rank); other != file) {
         fail(ErrorCode::kCorrupt,
-             "rank " + std::to_string(rank) + " wrote the files of " + quote(other->folder) +
-                 " and of " + quote(file->folder) + ": one is a copy" + kAdvice,
+             str_format("rank {} wrote the files of {} and of {}: one is a copy{}", rank,
+                        quote(other->folder), quote(file->folder), kAdvice),
              file->name());
       }
       const std::vector<int> home = home_of(coordinate, args, rank);
       if (home == coordinate) continue;
       fail(ErrorCode::kCorrupt,
-           "the file is of rank " + std::to_string(rank) + ", which belongs to " +
-               quote(folder_name(home)) + ": folders were exchanged or renamed (parallel sizes " +
-               describe(layout_) + ")" + kAdvice,
+           str_format("the file was written by rank {}, which belongs in {}: folders were swapped "
+                      "or renamed (parallel sizes {}){}",
+                      rank, quote(folder_name(home)), describe(layout_), kAdvice),
            file->name());
     }
   }
@@ -303,8 +307,8 @@ class Grid {
     for (; files.size() > 1; at += kStep) {
       if (at >= size) {
         fail(ErrorCode::kCorrupt,
-             "the file is a copy of " + quote(files[0]->name()) +
-                 ", byte for byte, but ranks hold different parts" + kAdvice,
+             str_format("the file is a copy of {}, byte for byte, but ranks hold different parts{}",
+                        quote(files[0]->name()), kAdvice),
              files[1]->name());
       }
       std::map<std::string, std::vector<const RankFile*>> by_content;

@@ -6,6 +6,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 
@@ -60,45 +61,47 @@ class ZarrayParser {
 
   void require_format() const {
     const Value& format = field("zarr_format");
-    if (!format.is_int()) fail(ErrorCode::kCorrupt, "'zarr_format' is no integer");
+    if (!format.is_int()) fail(ErrorCode::kCorrupt, "'zarr_format' is not an integer");
     if (format.as_int() != 2)
-      fail(ErrorCode::kUnsupported, "zarr format " + std::to_string(format.as_int()) +
-                                        " is not known; Megatron writes format 2");
+      fail(
+          ErrorCode::kUnsupported,
+          str_format("zarr format {} is not supported; Megatron writes format 2", format.as_int()));
   }
 
   void require_null(const char* name) const {
     if (!field(name).is_none())
       fail(ErrorCode::kUnsupported,
-           "the array has a " + std::string(name) + "; Megatron stores plain elements");
+           str_format("the array has a {}; Megatron stores plain elements", name));
   }
 
   void require_text(const char* name, const char* wanted) const {
     const Value& value = field(name);
-    if (!value.is_str()) fail(ErrorCode::kCorrupt, quote(name) + " is no text");
+    if (!value.is_str()) fail(ErrorCode::kCorrupt, quote(name) + " is not a string");
     if (value.as_str() != wanted)
-      fail(ErrorCode::kUnsupported,
-           quote(name) + " is " + quote(value.as_str()) + "; Megatron writes " + quote(wanted));
+      fail(ErrorCode::kUnsupported, str_format("{} is {}; Megatron writes {}", quote(name),
+                                               quote(value.as_str()), quote(wanted)));
   }
 
   DType dtype() const {
     const Value& name = field("dtype");
-    if (!name.is_str()) fail(ErrorCode::kUnsupported, "'dtype' is no plain element type");
+    if (!name.is_str()) fail(ErrorCode::kUnsupported, "'dtype' is not a plain element type");
     for (const auto& [numpy_name, dtype] : kNumpyNames) {
       if (name.as_str() == numpy_name) return dtype;
     }
-    fail(ErrorCode::kUnsupported, "the element type " + quote(name.as_str()) + " is not known");
+    fail(ErrorCode::kUnsupported,
+         str_format("element type {} is not supported", quote(name.as_str())));
   }
 
   Shape extents(const char* name) const {
     const Value& list = field(name);
-    if (!list.is_list()) fail(ErrorCode::kCorrupt, quote(name) + " is no list of extents");
+    if (!list.is_list()) fail(ErrorCode::kCorrupt, quote(name) + " is not a list of extents");
     if (list.size() > kMaxDims)
-      fail(ErrorCode::kCorrupt, quote(name) + " has " + std::to_string(list.size()) +
-                                    " axes; the limit is " + std::to_string(kMaxDims));
+      fail(ErrorCode::kCorrupt,
+           str_format("{} has {} axes; the limit is {}", quote(name), list.size(), kMaxDims));
     Shape result;
     for (const Value& extent : list.items()) {
       if (!extent.is_int() || extent.as_int() < 0)
-        fail(ErrorCode::kCorrupt, quote(name) + " holds something that is no extent");
+        fail(ErrorCode::kCorrupt, quote(name) + " has an entry that is not an extent");
       result.push_back(extent.as_int());
     }
     return result;
@@ -106,12 +109,14 @@ class ZarrayParser {
 
   void check(const ZarrArray& array) const {
     if (array.chunk.size() != array.shape.size()) {
-      fail(ErrorCode::kCorrupt, "'shape' " + to_string(array.shape) + " and 'chunks' " +
-                                    to_string(array.chunk) + " differ in their number of axes");
+      fail(ErrorCode::kCorrupt,
+           str_format("'shape' {} and 'chunks' {} differ in their number of axes",
+                      to_string(array.shape), to_string(array.chunk)));
     }
     for (std::size_t axis = 0; axis < array.shape.size(); ++axis) {
       if (array.chunk[axis] == 0 && array.shape[axis] > 0)
-        fail(ErrorCode::kCorrupt, "'chunks' " + to_string(array.chunk) + " has an extent of 0");
+        fail(ErrorCode::kCorrupt,
+             str_format("'chunks' {} has an extent of 0", to_string(array.chunk)));
     }
     for (const auto& [name, extents] :
          {std::pair{"shape", &array.shape}, std::pair{"chunks", &array.chunk}}) {
@@ -121,7 +126,8 @@ class ZarrayParser {
       const auto elements = checked_numel(at_least_one);
       if (!elements || !checked_mul<std::int64_t>(
                            *elements, static_cast<std::int64_t>(item_size(array.dtype)))) {
-        fail(ErrorCode::kCorrupt, quote(name) + " " + to_string(*extents) + " is too large");
+        fail(ErrorCode::kCorrupt,
+             str_format("{} {} is too large", quote(name), to_string(*extents)));
       }
     }
   }

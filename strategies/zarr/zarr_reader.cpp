@@ -8,6 +8,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -42,8 +43,8 @@ class ZarrScan {
     for (const FileInfo& entry : entries) {
       if (entry.name == ".metadata" || entry.name.ends_with(".distcp")) {
         fail(ErrorCode::kCorrupt,
-             "metadata.json says zarr, but " + quote(entry.name) +
-                 " belongs to a torch_dist checkpoint",
+             str_format("metadata.json says zarr, but {} belongs to a torch_dist checkpoint",
+                        quote(entry.name)),
              entry.name);
       }
       if (entry.kind == FileInfo::Kind::kOther) {
@@ -91,12 +92,12 @@ class ZarrScan {
                         entry.name.find_first_not_of("0123456789.") == std::string::npos;
                })) {
       fail(ErrorCode::kIncomplete, "the array has chunks but no .zarray: the save was interrupted",
-           key + "/" + kZarrayFile);
+           str_format("{}/{}", key, kZarrayFile));
     }
   }
 
   void scan_array(const std::string& key, const std::vector<FileInfo>& entries) {
-    const std::string description = key + "/" + kZarrayFile;
+    const std::string description = str_format("{}/{}", key, kZarrayFile);
     const auto file = storage_.open(description);
     const ZarrArray array = with_context(
         {.key = key}, [&] { return read_zarray(read_file(*file, kMaxZarrayBytes), file->name()); });
@@ -107,7 +108,7 @@ class ZarrScan {
     const auto grid_size = checked_numel(grid);
     if (!grid_size)
       fail(ErrorCode::kCorrupt,
-           "'chunks' " + to_string(array.chunk) + " cut the array into too many pieces",
+           str_format("'chunks' {} cut the array into too many pieces", to_string(array.chunk)),
            description);
     const Shape grid_strides = row_major_strides(grid);
     for (const FileInfo& entry : entries) {
@@ -117,8 +118,9 @@ class ZarrScan {
       for (std::size_t axis = 0; axis < grid.size(); ++axis) {
         if ((*position)[axis] >= grid[axis]) {
           fail(ErrorCode::kCorrupt,
-               "the chunk lies outside the grid " + to_string(grid) + " of array " + quote(key),
-               key + "/" + entry.name);
+               str_format("the chunk lies outside the grid {} of array {}", to_string(grid),
+                          quote(key)),
+               str_format("{}/{}", key, entry.name));
         }
         index += (*position)[axis] * grid_strides[axis];
       }
@@ -142,14 +144,13 @@ class ZarrScan {
 
   void add_chunk(TensorStorageMetadata& tensor, const ZarrArray& array, const Shape& position,
                  const FileInfo& entry) {
-    const std::string name = tensor.key + "/" + entry.name;
+    const std::string name = str_format("{}/{}", tensor.key, entry.name);
     if (entry.kind != FileInfo::Kind::kRegular)
-      fail(ErrorCode::kCorrupt, "the chunk is no regular file", name);
+      fail(ErrorCode::kCorrupt, "the chunk is not a regular file", name);
     if (entry.size != array.chunk_bytes()) {
       fail(ErrorCode::kCorrupt,
-           "the chunk has " + grouped(entry.size) + " bytes, but " + to_string(array.chunk) +
-               " elements of " + std::string(to_string(array.dtype)) + " take " +
-               grouped(array.chunk_bytes()),
+           str_format("the chunk has {} bytes, but {} elements of {} take {}", grouped(entry.size),
+                      to_string(array.chunk), to_string(array.dtype), grouped(array.chunk_bytes())),
            name);
     }
     tensor.chunks.push_back(array.chunk_box(position));
@@ -163,11 +164,11 @@ class ZarrScan {
       position.push_back(index / stride);
       index %= stride;
     }
-    fail(
-        ErrorCode::kIncomplete,
-        "a chunk of array " + quote(key) +
-            " is missing, so its values are undefined: the save was interrupted or a file was lost",
-        key + "/" + zarr_chunk_name(position));
+    fail(ErrorCode::kIncomplete,
+         str_format("a chunk of array {} is missing, so its values are undefined: the save was "
+                    "interrupted or a file was lost",
+                    quote(key)),
+         str_format("{}/{}", key, zarr_chunk_name(position)));
   }
 
   void scan_objects(const std::string& key, const std::vector<FileInfo>& entries) {
@@ -175,7 +176,7 @@ class ZarrScan {
     std::int64_t last_extent = 0;  // what early releases lost
     for (const FileInfo& entry : entries) {
       if (!entry.name.starts_with("shard_")) continue;
-      const std::string name = key + "/" + entry.name;
+      const std::string name = str_format("{}/{}", key, entry.name);
       const auto parsed = parse_zarr_object_name(entry.name);
       if (!parsed)
         fail(ErrorCode::kCorrupt,
@@ -183,7 +184,7 @@ class ZarrScan {
              "inside the shape",
              name);
       if (entry.kind != FileInfo::Kind::kRegular)
-        fail(ErrorCode::kCorrupt, "the object is no regular file", name);
+        fail(ErrorCode::kCorrupt, "the object is not a regular file", name);
       if (parsed->is_truncated() && parsed->offset.back() == INT64_MAX)
         fail(ErrorCode::kCorrupt, "the object's offset is out of bounds", name);
       if (parsed->is_truncated()) last_extent = std::max(last_extent, parsed->offset.back() + 1);
@@ -192,14 +193,15 @@ class ZarrScan {
     std::set<std::string> keys;
     for (auto& [name, entry] : objects) {
       if (name.is_truncated()) name.shape.push_back(last_extent);
-      std::string unique_key = key + "/shard_" + join(name.offset) + "_" + join(name.shape);
+      std::string unique_key =
+          str_format("{}/shard_{}_{}", key, join(name.offset), join(name.shape));
       if (!keys.insert(unique_key).second)
-        fail(ErrorCode::kCorrupt, "the object " + quote(unique_key) + " is stored twice",
-             key + "/" + entry->name);
-      metadata.objects.push_back(
-          {.key = std::move(unique_key),
-           .place = {
-               .file = add_file(key + "/" + entry->name), .offset = 0, .length = entry->size}});
+        fail(ErrorCode::kCorrupt, str_format("the object {} is stored twice", quote(unique_key)),
+             str_format("{}/{}", key, entry->name));
+      metadata.objects.push_back({.key = std::move(unique_key),
+                                  .place = {.file = add_file(str_format("{}/{}", key, entry->name)),
+                                            .offset = 0,
+                                            .length = entry->size}});
     }
   }
 
@@ -224,7 +226,7 @@ class ZarrReader final : public CheckpointReader {
     arrays_ = std::move(scan.arrays);
     info_.index_files.emplace_back("metadata.json");
     for (const TensorStorageMetadata& tensor : metadata_.tensors)
-      info_.index_files.push_back(tensor.key + "/" + kZarrayFile);
+      info_.index_files.push_back(str_format("{}/{}", tensor.key, kZarrayFile));
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }

@@ -113,7 +113,7 @@ TEST(RankGrid, MissingFoldersAreNamed) {
   }
   LegacyRun run = tensor_parallel();
   run.remove("mp_rank_01");
-  run.expect(ErrorCode::kIncomplete, "1 of 2 ranks' folders (the run had parallel sizes tensor 2");
+  run.expect(ErrorCode::kIncomplete, "1 of 2 rank folders (the run had parallel sizes tensor 2");
 }
 
 TEST(RankGrid, WithoutArgumentsTheNamesSayWhatIsMissing) {
@@ -127,13 +127,14 @@ TEST(RankGrid, WithoutArgumentsTheNamesSayWhatIsMissing) {
 TEST(RankGrid, ExchangedFoldersAreFound) {
   LegacyRun run = tensor_parallel();
   run.swap("mp_rank_00", "mp_rank_01");
-  run.expect(ErrorCode::kCorrupt, "the file is of rank 1, which belongs to 'mp_rank_01'");
+  run.expect(ErrorCode::kCorrupt, "the file was written by rank 1, which belongs in 'mp_rank_01'");
   run = tensor_and_pipeline();
   run.swap("mp_rank_00_000", "mp_rank_00_001");
-  run.expect(ErrorCode::kCorrupt, "the file is of rank 4, which belongs to 'mp_rank_00_001'");
+  run.expect(ErrorCode::kCorrupt,
+             "the file was written by rank 4, which belongs in 'mp_rank_00_001'");
   run = experts();
   run.swap("mp_rank_00_001_000", "mp_rank_00_001_001");
-  run.expect(ErrorCode::kCorrupt, "belongs to 'mp_rank_00_001_001'");
+  run.expect(ErrorCode::kCorrupt, "belongs in 'mp_rank_00_001_001'");
 }
 
 TEST(RankGrid, CopiesAreFound) {
@@ -157,16 +158,16 @@ TEST(RankGrid, WhereOneProcessWroteAllFilesCopiesAreFoundByTheirBytes) {
 TEST(RankGrid, FoldersOfAnotherSaveAreFound) {
   LegacyRun run = tensor_parallel();
   run.files[LegacyRun::main("mp_rank_01")]["iteration"] = 20;
-  run.expect(ErrorCode::kCorrupt, "has iteration 20, that in 'mp_rank_00' has 10");
+  run.expect(ErrorCode::kCorrupt, "has iteration 20, the one in 'mp_rank_00' has 10");
   run = tensor_parallel();
   run.files[LegacyRun::main("mp_rank_01")] = LegacyRun{.tensor = 4}.state(1);
-  run.expect(ErrorCode::kCorrupt, "of different runs: parallel sizes in this one are tensor 4");
+  run.expect(ErrorCode::kCorrupt, "from different runs: parallel sizes in this one are tensor 4");
   run = tensor_parallel();
   run.add("mp_rank_02", 2);
   run.expect(ErrorCode::kCorrupt, "left over from another save");
   run = tensor_parallel();
   run.add("mp_rank_00_000", 0);
-  run.expect(ErrorCode::kCorrupt, "folders of different layouts lie side by side");
+  run.expect(ErrorCode::kCorrupt, "folders of different layouts are mixed");
 }
 
 TEST(RankGrid, EveryFolderHasItsFiles) {
