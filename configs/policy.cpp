@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "configs/option_rules.h"
 #include "configs/policy_schema.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
@@ -71,13 +72,21 @@ class PolicyChain {
   std::vector<std::string> open_;
 };
 
+/// What can be said without knowing the strategies.
+void check_rules(const Policy& policy, const YamlNode& root, ConfigProblems& problems) {
+  for (const Call call : {Call::kSave, Call::kLoad}) {
+    for (const BrokenRule& broken : broken_rules(call, policy, nullptr))
+      problems.push_back({place_of(root, broken.rule->field), broken.message, broken.rule->code});
+  }
+}
+
 }  // namespace
 
 CheckedPolicy check_policy(std::string_view yaml,
                            const std::optional<std::filesystem::path>& folder) {
   CheckedPolicy checked;
   const std::optional<YamlNode> root = PolicyChain(checked).read(yaml, folder, "");
-  if (root) check_supported(checked.policy, *root, checked.problems);
+  if (root) check_rules(checked.policy, *root, checked.problems);
   sort_by_place(checked.problems);
   return checked;
 }

@@ -140,10 +140,6 @@ Field<Options> backend(const std::string& expected) {
                  ConfigProblems& problems) {
             if (node.find("name") != nullptr) into.strategy = Options().strategy;
             type.read(node, path, into.strategy, problems);
-            if (into.strategy.name == kAutoStrategy && needs_long_form(into.strategy)) {
-              problems.push_back({node.place, path + ": a version or options are those of one "
-                                                     "strategy; add its name"});
-            }
           },
           [type](const Options& options) {
             return needs_long_form(options.strategy) ? std::optional(type.show(options.strategy))
@@ -151,7 +147,9 @@ Field<Options> backend(const std::string& expected) {
           }};
 }
 
-void check_one_form(const YamlNode& node, const std::string& path, ConfigProblems& problems) {
+template <typename Options>
+void check_one_form(const YamlNode& node, const std::string& path, const Options&,
+                    ConfigProblems& problems) {
   const YamlNode* const backend = node.find("backend");
   if (backend != nullptr && node.find("strategy") != nullptr)
     problems.push_back(
@@ -173,21 +171,6 @@ Type<std::string> separation_hint() {
           }};
 }
 
-void check_save(const YamlNode& node, const std::string& path, const SaveOptions& save,
-                ConfigProblems& problems) {
-  check_one_form(node, path, problems);
-  const YamlNode* const planner = node.find("planner");
-  const YamlNode* const kind = planner != nullptr ? planner->find("kind") : nullptr;
-  const bool is_dcp = save.compat == Compat::kDcp || save.strategy.name == to_string(Compat::kDcp);
-  if (kind != nullptr && !is_dcp && save.planner.kind != PlannerKind::kMegatron) {
-    problems.push_back(
-        {kind->place, path + ".planner.kind: " + std::string(to_string(save.planner.kind)) +
-                          " saves plain DCP directories, but compat is " +
-                          std::string(to_string(save.compat)) +
-                          "; say compat: dcp, or kind: mcore"});
-  }
-}
-
 Type<SaveOptions> save() {
   return section(Schema<SaveOptions>{
       {
@@ -203,7 +186,7 @@ Type<SaveOptions> save() {
           field("timeout", &SaveOptions::timeout, duration()),
           field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
       },
-      check_save});
+      check_one_form<SaveOptions>});
 }
 
 Type<RenameRule> rename_rule() {
@@ -285,8 +268,7 @@ Type<LoadOptions> load() {
           field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
           field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
       },
-      [](const YamlNode& node, const std::string& path, const LoadOptions&,
-         ConfigProblems& problems) { check_one_form(node, path, problems); }});
+      check_one_form<LoadOptions>});
 }
 
 Type<Retention> retention() {
@@ -343,6 +325,17 @@ const config::Type<Policy>& policy_type() {
                              },
                              check_version_is_given});
   return type;
+}
+
+TextPlace place_of(const YamlNode& root, std::string_view field) {
+  const YamlNode* node = &root;
+  for (const std::string& name : split(field, '.')) {
+    const YamlNode* next = node->find(name);
+    if (next == nullptr && name == "strategy") next = node->find("backend");  // its long form
+    if (next == nullptr) break;
+    node = next;
+  }
+  return node->place;
 }
 
 }  // namespace dckpt

@@ -11,8 +11,4 @@ const config::Type<Policy>& policy_type();
 /// Where a field ("save.io.engine") is in a file, or its nearest parent that is.
 TextPlace place_of(const YamlNode& root, std::string_view field);
 
-/// Reports values of a valid policy that this version does not support; `root` is the file that it
-/// was read from.
-void check_supported(const Policy& policy, const YamlNode& root, ConfigProblems& problems);
-
 }  // namespace dckpt

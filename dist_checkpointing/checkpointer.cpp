@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "configs/option_rules.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"
@@ -98,6 +99,8 @@ Checkpointer::Checkpointer(Location root, Policy policy, Communicator& comm, Sav
       hooks_(std::move(hooks)),
       policy_text_(to_yaml(policy_)),
       comm_(comm) {
+  make_save_strategy(policy_.save);  // before training, not at the first save
+  require_rules(Call::kLoad, policy_, nullptr);
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "configs/conventions.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
-#include "strategies/contract/conventions.h"
 
 namespace dckpt {
 

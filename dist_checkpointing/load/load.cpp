@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "configs/option_rules.h"
 #include "configs/policy.h"
 #include "dist_checkpointing/common_state.h"
 #include "dist_checkpointing/integrity.h"
@@ -38,6 +39,7 @@ constexpr std::size_t kShownPaths = 10;
 
 std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
                                                 const LoadOptions& options) {
+  require_rules(Call::kLoad, {.load = options}, nullptr);
   return open_checkpoint(location, {.strategy = options.strategy});
 }
 
@@ -71,35 +73,6 @@ bool is_plain_dcp(const CheckpointReader& reader, const Value& common) {
   return reader.info().conventions.keys_are_paths && common.is_none();
 }
 
-/// Options that would have to be ignored are an error: `useless` are the fields that differ from
-/// their defaults.
-void refuse_useless(const std::string& what,
-                    const std::vector<std::pair<bool, const char*>>& useless) {
-  std::vector<std::string> fields;
-  for (const auto& [is_set, field] : useless) {
-    if (is_set) fields.emplace_back(field);
-  }
-  if (fields.empty()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        what + ", so " + quoted_list(fields, fields.size()) +
-                            " would have no effect; leave the default");
-}
-
-/// A load of all that is stored, under the names that are stored.
-void refuse_requests(const LoadOptions& options,
-                     std::vector<std::pair<bool, const char*>> useless = {}) {
-  const LoadOptions usual;
-  useless.insert(useless.end(),
-                 {{options.strict != usual.strict, "load.strict"},
-                  {!options.allow_shape_mismatch.empty(), "load.allow_shape_mismatch"},
-                  {options.padding != usual.padding, "load.padding"},
-                  {options.cast != usual.cast, "load.cast"},
-                  {!options.rename.empty(), "load.rename"},
-                  {options.objects != usual.objects, "load.objects"},
-                  {!options.validate_access_integrity, "load.validate_access_integrity"}});
-  refuse_useless("a load without a state dict takes what is stored as it is stored", useless);
-}
-
 /// All of a stored tensor, without data.
 ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
   return ShardedTensor::whole(tensor.key,
@@ -128,10 +101,9 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
       verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
     keys.emplace(reader->metadata(), options.rename);
     common = reader->common_state();
-    if (!is_plain_dcp(*reader, common)) {
-      refuse_useless("the checkpoint is no plain DCP directory",
-                     {{options.allow_partial_load, "load.allow_partial_load"}});
-    }
+    const Backend found{.name = reader->info().format,
+                        .conventions = {.keys_are_paths = is_plain_dcp(*reader, common)}};
+    require_rules(Call::kLoad, {.load = options}, &found);
   });
   require_same_call(*reader, options, comm);
   LoadReport report;
@@ -180,7 +152,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
   std::vector<std::pair<KeyPath, Value>> leaves;
   TensorRequest request;
   agree(comm, "choosing what to load", [&] {
-    refuse_requests(options);
+    require_rules(Call::kLoadAll, {.load = options}, nullptr);
     reader = open_for_load(location, options);
     if (options.verify == Verify::kSha256)
       verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
@@ -259,8 +231,7 @@ StateDict load_sharded_metadata(const Location& location) try {
 }
 
 StateDict load_plain_tensors(const Location& location, const LoadOptions& options) try {
-  refuse_requests(options, {{options.allow_partial_load, "load.allow_partial_load"},
-                            {options.parallel.enabled, "load.parallel"}});
+  require_rules(Call::kLoadTensors, {.load = options}, nullptr);
   const auto reader = open_for_load(location, options);
   if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
   const StoredKeys keys(reader->metadata(), {});

@@ -1,8 +1,7 @@
 #include "dist_checkpointing/rewrite/convert_policy.h"
 
-#include "configs/strategy_options.h"
+#include "configs/option_rules.h"
 #include "mapping/base/error.h"
-#include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/registry.h"
 
@@ -12,26 +11,9 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
   const LoadOptions& load = policy.load;
   make_save_strategy(save);  // that there is such a strategy, and that it takes the options
 
-  const Policy usual;
-  ProblemList refused;
-  const auto refuse = [&](bool is_usual, const std::string& field, const std::string& why) {
-    if (!is_usual) refused.add(field + ": " + why);
-  };
-  refuse(save.planner.validate, "save.planner.validate",
-         "a conversion always checks that chunks cover their tensors; leave it at true");
-  refuse(!save.planner.keep_plans, "save.planner.keep_plans",
-         "a conversion has no plans of ranks to keep; leave it at false");
-  refuse(load.strict == usual.load.strict, "load.strict",
-         "a conversion asks for no keys; choose them with include and exclude");
-  refuse(!load.allow_partial_load, "load.allow_partial_load",
-         "a conversion asks for no keys; choose them with include and exclude");
-  refuse(load.allow_shape_mismatch.empty(), "load.allow_shape_mismatch",
-         "a conversion keeps every shape");
-  refuse(load.padding == usual.load.padding, "load.padding", "a conversion keeps every shape");
-  refuse(load.cast == usual.load.cast, "load.cast", "a conversion keeps every dtype");
-  refused.raise_if_any(ErrorCode::kInvalidArgument,
-                       "the policy asks for what a conversion cannot do:");
+  require_rules(Call::kConvert, policy, nullptr);
 
+  const Policy usual;
   PolicyForConversion result;
   ConvertOptions& options = result.options;
   options.from = load.strategy;

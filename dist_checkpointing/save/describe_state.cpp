@@ -144,24 +144,6 @@ DescribedState describe_dcp(const StateDict& state) {
   return out;
 }
 
-/// The same that a policy file is refused for.
-void check_supported(const SaveOptions& options) {
-  std::string what;
-  if (options.io.engine == IoEngine::kUring)
-    what = "the input/output engine asked for; 'auto', 'buffered' and 'direct' are available";
-  if (!what.empty())
-    throw CheckpointError(ErrorCode::kUnsupported, "this version does not support " + what);
-}
-
-void check_planner_kind(const SaveOptions& options) {
-  if (options.compat == Compat::kDcp || options.planner.kind == PlannerKind::kMegatron) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "the planner kind '" + std::string(to_string(options.planner.kind)) +
-                            "' saves plain DCP checkpoints, but compat is '" +
-                            std::string(to_string(options.compat)) +
-                            "'; set compat to 'dcp', or the planner kind to 'mcore'");
-}
-
 }  // namespace
 
 PlannerKind planner_kind(const SaveOptions& options) noexcept {
@@ -171,8 +153,6 @@ PlannerKind planner_kind(const SaveOptions& options) noexcept {
 }
 
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {
-  check_supported(options);
-  check_planner_kind(options);
   check_separation_hint(options.separation_hint);
   if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state);
   return describe_megatron(state, options.compat, {.replicas = options.parallel.enabled}, rank);

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "configs/conventions.h"
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
-#include "strategies/contract/conventions.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {

@@ -136,6 +136,10 @@ const LoadStrategyEntry& find_load_strategy(const StrategySpec& strategy) {
   return entry;
 }
 
+Backend backend_of(const SaveStrategyEntry& entry) {
+  return {entry.name, entry.capabilities, entry.conventions};
+}
+
 SaveOptions canonical(SaveOptions options) {
   const auto find_entry = [](const StrategySpec& strategy) {
     const auto found = std::ranges::find_if(registry().save, [&](const SaveStrategyEntry& entry) {
@@ -161,21 +165,8 @@ std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& given) {
   const SaveOptions options = canonical(given);
   const SaveStrategyEntry& entry =
       find_save_strategy(options.strategy.name, options.strategy.version);
-  const Capabilities& can = entry.capabilities;
-  const auto require = [&](bool fits, const std::string& what) {
-    if (!fits)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "strategy " + quote(entry.name) + " version " +
-                                std::to_string(entry.version) +
-                                " cannot do what the options ask for: " + what);
-  };
-  require(can.flattened_form || options.flattened == FlattenedForm::kBoxes,
-          "it stores flattened tensors as boxes only (flattened: boxes)");
-  const Compat only = entry.conventions.keys_are_paths ? Compat::kDcp : Compat::kMegatron;
-  require(can.compat || options.compat == only, "it has one form only; leave out compat");
-  require(can.integrity || !options.integrity, "it writes no integrity manifest (integrity: none)");
-  require(can.separation_hint || options.separation_hint.empty(),
-          "it keeps no keys in files of their own; leave out separation_hint");
+  const Backend backend = backend_of(entry);
+  require_rules(Call::kSave, {.save = options}, &backend);
   return entry.make(options);
 }
 

@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "configs/capabilities.h"
+#include "configs/conventions.h"
+#include "configs/option_rules.h"
 #include "configs/options.h"
-#include "strategies/contract/capabilities.h"
-#include "strategies/contract/conventions.h"
 #include "strategies/contract/reader.h"
 #include "strategies/contract/save_strategy.h"
 
@@ -83,6 +84,9 @@ const LoadStrategyEntry& find_load_strategy(const std::string& name,
 /// The strategy that a load asks for, which must not be "auto". Throws also CheckpointError
 /// (invalid argument) for options that it does not have.
 const LoadStrategyEntry& find_load_strategy(const StrategySpec& strategy);
+
+/// An entry as the rules for options see it.
+Backend backend_of(const SaveStrategyEntry& entry);
 
 /// The same with strategy and compat in agreement: some readers are served by a strategy of their
 /// own (`compat: dcp` of torch_dist is the strategy dcp, which has no other). What cannot be is

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "strategies/contract/conventions.h"
+#include "configs/conventions.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {

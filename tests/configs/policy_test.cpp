@@ -332,7 +332,7 @@ TEST(Policy, AStrategyToLoadWithHasALongFormToo) {
               ElementsAre("p.yaml:2:33: load: strategy and backend say the same thing; keep one "
                           "of them"));
   EXPECT_THAT(problems_of("load: {backend: {version: 1}}\n"),
-              ElementsAre("p.yaml:2:17: load.backend: a version or options are those of one "
+              ElementsAre("p.yaml:2:17: load.strategy: a version or options are those of one "
                           "strategy; add its name"));
   EXPECT_THAT(problems_of("load: {backend: {nam: mine}}\n"),
               ElementsAre(HasSubstr("load.backend has no field 'nam' (did you mean 'name'?)")));

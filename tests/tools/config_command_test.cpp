@@ -92,6 +92,18 @@ TEST(ToolConfig, AStrategyThatTheToolDoesNotKnowIsReportedWithThoseItKnows) {
       HasSubstr(":3:12: save.strategy: no strategy saves with backend 'torch_dist' version 7"));
 }
 
+TEST(ToolConfig, WhatTheStrategyCannotDoIsReportedAtTheFieldToChange) {
+  const PolicyFile policy(
+      "version: 1\nsave: {strategy: dcp, flattened: megatron}\n"
+      "load: {backend: {name: zarr, options: {level: 3}}}\n");
+  const ToolRun run = run_tool({"config", "check", policy.text()});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, HasSubstr(":2:34: save.flattened: strategy 'dcp' stores flattened tensors "
+                                 "as boxes only; leave it at boxes\n"));
+  EXPECT_THAT(run.out, HasSubstr(":3:17: load.strategy: strategy 'zarr' has no options of its own, "
+                                 "but load.backend.options has 'level'"));
+}
+
 TEST(ToolConfig, ShowPrintsAPolicyThatSaysTheSame) {
   const PolicyFile policy(
       "version: 1\nload: {threads: 5, rename: [{from: '^a', to: \"\\\\0\"}]}\n");

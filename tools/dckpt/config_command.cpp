@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "configs/option_rules.h"
 #include "configs/policy_schema.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/registry.h"
@@ -81,7 +82,19 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
       problems.push_back({place_of(root, field), field + ": " + error.message(), error.code()});
     }
   };
-  check("save.strategy", [&] { make_save_strategy(policy.save); });
+  check("save.strategy", [&] {
+    const SaveOptions save = canonical(policy.save);
+    const SaveStrategyEntry& entry = find_save_strategy(save.strategy.name, save.strategy.version);
+    const Backend backend = backend_of(entry);
+    for (const BrokenRule& broken : broken_rules(Call::kSave, {.save = save}, &backend)) {
+      const bool is_known = std::ranges::any_of(problems, [&](const ConfigProblem& problem) {
+        return problem.message == broken.message;
+      });
+      if (!is_known)
+        problems.push_back({place_of(root, broken.rule->field), broken.message, broken.rule->code});
+    }
+    entry.make(save);  // reads the strategy's own options
+  });
   if (policy.load.strategy.name != kAutoStrategy)
     check("load.strategy", [&] { find_load_strategy(policy.load.strategy); });
   sort_by_place(problems);

@@ -1,0 +1,182 @@
+#include "configs/option_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+constexpr auto kSave = static_cast<std::uint8_t>(Call::kSave);
+constexpr auto kLoad = static_cast<std::uint8_t>(Call::kLoad);
+constexpr auto kConvert = static_cast<std::uint8_t>(Call::kConvert);
+constexpr auto kLoadTensors = static_cast<std::uint8_t>(Call::kLoadTensors);
+constexpr auto kWithoutState =
+    static_cast<std::uint8_t>(static_cast<std::uint8_t>(Call::kLoadAll) | kLoadTensors);
+
+constexpr auto kInvalid = ErrorCode::kInvalidArgument;
+constexpr auto kUnsupported = ErrorCode::kUnsupported;
+
+constexpr std::string_view kNoEffect =
+    "'{field}' would have no effect in a load without a state dict, which takes what is stored as "
+    "it is stored; leave the default";
+constexpr std::string_view kNoKeys =
+    "a conversion asks for no keys; choose them with include and exclude";
+constexpr std::string_view kNoShapes = "a conversion keeps every shape";
+
+template <auto Field>
+bool is_set(const Policy& policy, const Backend*) {
+  static const LoadOptions usual;
+  return policy.load.*Field != usual.*Field;
+}
+
+bool saves_dcp(const Policy& policy, const Backend* backend) {
+  if (policy.save.compat == Compat::kDcp) return true;
+  // Of strategies but the default one nobody knows without the registry what they save.
+  return backend == nullptr ? policy.save.strategy.name != SaveOptions().strategy.name
+                            : backend->conventions.keys_are_paths;
+}
+
+/// What strategies save that know a single form.
+Compat only_form(const Backend& backend) {
+  return backend.conventions.keys_are_paths ? Compat::kDcp : Compat::kMegatron;
+}
+
+constexpr std::array kRules{
+    // Saves.
+    OptionRule{kSave, "save.io.engine", "not supported; available: auto, buffered, direct",
+               kUnsupported,
+               [](const Policy& policy, const Backend*) {
+                 return policy.save.io.engine == IoEngine::kUring;
+               }},
+    OptionRule{kSave, "save.planner.kind",
+               "{kind} saves plain DCP directories, but compat is {compat}; say compat: dcp, or "
+               "kind: mcore",
+               kInvalid,
+               [](const Policy& policy, const Backend* backend) {
+                 return policy.save.planner.kind != PlannerKind::kMegatron &&
+                        !saves_dcp(policy, backend);
+               }},
+    OptionRule{kSave, "save.flattened",
+               "strategy {strategy} stores flattened tensors as boxes only; leave it at boxes",
+               kUnsupported,
+               [](const Policy& policy, const Backend* backend) {
+                 return backend != nullptr && !backend->capabilities.flattened_form &&
+                        policy.save.flattened != FlattenedForm::kBoxes;
+               }},
+    OptionRule{kSave, "save.compat",
+               "strategy {strategy} writes for no other readers: it has one form only; leave out "
+               "compat",
+               kUnsupported,
+               [](const Policy& policy, const Backend* backend) {
+                 return backend != nullptr && !backend->capabilities.compat &&
+                        policy.save.compat != only_form(*backend);
+               }},
+    OptionRule{kSave, "save.integrity",
+               "strategy {strategy} cannot have it: it writes no integrity manifest; leave it at "
+               "none",
+               kUnsupported,
+               [](const Policy& policy, const Backend* backend) {
+                 return backend != nullptr && !backend->capabilities.integrity &&
+                        policy.save.integrity;
+               }},
+    OptionRule{kSave, "save.separation_hint",
+               "strategy {strategy} keeps no keys in files of their own; leave out separation_hint",
+               kUnsupported,
+               [](const Policy& policy, const Backend* backend) {
+                 return backend != nullptr && !backend->capabilities.separation_hint &&
+                        !policy.save.separation_hint.empty();
+               }},
+    // Loads.
+    OptionRule{kLoad | kConvert, "load.strategy",
+               "a version or options are those of one strategy; add its name", kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 const StrategySpec& strategy = policy.load.strategy;
+                 return strategy.name == kAutoStrategy &&
+                        (strategy.version || !strategy.options.keys.empty());
+               }},
+    OptionRule{
+        kLoad, "load.allow_partial_load",
+        "'{field}' would have no effect, since the checkpoint is no plain DCP directory; leave the "
+        "default",
+        kInvalid,
+        [](const Policy& policy, const Backend* found) {
+          return found != nullptr && !found->conventions.keys_are_paths &&
+                 policy.load.allow_partial_load;
+        }},
+    OptionRule{kWithoutState, "load.strict", kNoEffect, kInvalid, is_set<&LoadOptions::strict>},
+    OptionRule{kWithoutState, "load.allow_shape_mismatch", kNoEffect, kInvalid,
+               is_set<&LoadOptions::allow_shape_mismatch>},
+    OptionRule{kWithoutState, "load.padding", kNoEffect, kInvalid, is_set<&LoadOptions::padding>},
+    OptionRule{kWithoutState, "load.cast", kNoEffect, kInvalid, is_set<&LoadOptions::cast>},
+    OptionRule{kWithoutState, "load.rename", kNoEffect, kInvalid, is_set<&LoadOptions::rename>},
+    OptionRule{kWithoutState, "load.objects", kNoEffect, kInvalid, is_set<&LoadOptions::objects>},
+    OptionRule{kWithoutState, "load.validate_access_integrity", kNoEffect, kInvalid,
+               is_set<&LoadOptions::validate_access_integrity>},
+    OptionRule{kLoadTensors, "load.allow_partial_load", kNoEffect, kInvalid,
+               is_set<&LoadOptions::allow_partial_load>},
+    OptionRule{kLoadTensors, "load.parallel", kNoEffect, kInvalid,
+               [](const Policy& policy, const Backend*) { return policy.load.parallel.enabled; }},
+    // Conversions.
+    OptionRule{kConvert, "save.planner.validate",
+               "a conversion always checks that chunks cover their tensors; leave it at true",
+               kInvalid,
+               [](const Policy& policy, const Backend*) { return !policy.save.planner.validate; }},
+    OptionRule{kConvert, "save.planner.keep_plans",
+               "a conversion has no plans of ranks to keep; leave it at false", kInvalid,
+               [](const Policy& policy, const Backend*) { return policy.save.planner.keep_plans; }},
+    OptionRule{kConvert, "load.strict", kNoKeys, kInvalid, is_set<&LoadOptions::strict>},
+    OptionRule{kConvert, "load.allow_partial_load", kNoKeys, kInvalid,
+               is_set<&LoadOptions::allow_partial_load>},
+    OptionRule{kConvert, "load.allow_shape_mismatch", kNoShapes, kInvalid,
+               is_set<&LoadOptions::allow_shape_mismatch>},
+    OptionRule{kConvert, "load.padding", kNoShapes, kInvalid, is_set<&LoadOptions::padding>},
+    OptionRule{kConvert, "load.cast", "a conversion keeps every dtype", kInvalid,
+               is_set<&LoadOptions::cast>},
+};
+
+std::string message_of(const OptionRule& rule, const Policy& policy, const Backend* backend) {
+  std::string text = std::string(rule.field) + ": " + std::string(rule.message);
+  const std::array<std::pair<std::string_view, std::string>, 4> values{{
+      {"{field}", std::string(rule.field)},
+      {"{strategy}", quote(backend != nullptr ? backend->name : "")},
+      {"{kind}", std::string(to_string(policy.save.planner.kind))},
+      {"{compat}", std::string(to_string(policy.save.compat))},
+  }};
+  for (const auto& [name, value] : values) {
+    if (const std::size_t at = text.find(name); at != std::string::npos)
+      text.replace(at, name.size(), value);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::span<const OptionRule> option_rules() noexcept {
+  return kRules;
+}
+
+std::vector<BrokenRule> broken_rules(Call call, const Policy& policy, const Backend* backend) {
+  std::vector<BrokenRule> broken;
+  for (const OptionRule& rule : kRules) {
+    if ((rule.calls & static_cast<std::uint8_t>(call)) == 0) continue;
+    if (rule.is_broken(policy, backend))
+      broken.push_back({&rule, message_of(rule, policy, backend)});
+  }
+  return broken;
+}
+
+void require_rules(Call call, const Policy& policy, const Backend* backend) {
+  const std::vector<BrokenRule> broken = broken_rules(call, policy, backend);
+  if (broken.empty()) return;
+  std::string message;
+  for (const BrokenRule& each : broken) message += (message.empty() ? "" : "\n") + each.message;
+  const bool unsupported = std::ranges::all_of(
+      broken, [](const BrokenRule& each) { return each.rule->code == kUnsupported; });
+  throw CheckpointError(unsupported ? kUnsupported : kInvalid, message);
+}
+
+}  // namespace dckpt

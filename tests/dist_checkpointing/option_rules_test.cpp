@@ -1,0 +1,105 @@
+// Every rule of configs/option_rules.cpp has a policy that breaks it, and what a call says of that
+// policy is what the rule says.
+
+#include "configs/option_rules.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "dist_checkpointing/checkpointer.h"
+#include "dist_checkpointing/rewrite/convert_policy.h"
+#include "strategies/contract/registry.h"
+#include "tests/dist_checkpointing/save_load.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// YAML below `version: 1`, by the field that it has to change; "limited" can do nothing special.
+const std::map<std::string_view, const char*> kBroken{
+    {"save.io.engine", "save: {io: {engine: uring}}"},
+    {"save.planner.kind", "save: {planner: {kind: standard}}"},
+    {"save.flattened", "save: {strategy: limited, flattened: megatron}"},
+    {"save.compat", "save: {strategy: limited, compat: megatron-0.19}"},
+    {"save.integrity", "save: {strategy: limited, integrity: sha256}"},
+    {"save.separation_hint", "save: {strategy: limited, separation_hint: optimizer}"},
+    {"save.planner.validate", "save: {planner: {validate: false}}"},
+    {"save.planner.keep_plans", "save: {planner: {keep_plans: true}}"},
+    {"load.strategy", "load: {backend: {version: 2}}"},
+    {"load.allow_partial_load", "load: {allow_partial_load: true}"},
+    {"load.strict", "load: {strict: raise_all}"},
+    {"load.allow_shape_mismatch", "load: {allow_shape_mismatch: ['*']}"},
+    {"load.padding", "load: {padding: replicate}"},
+    {"load.cast", "load: {cast: allow}"},
+    {"load.rename", "load: {rename: [{from: a, to: b}]}"},
+    {"load.objects", "load: {objects: []}"},
+    {"load.validate_access_integrity", "load: {validate_access_integrity: false}"},
+    {"load.parallel", "load: {parallel: {enabled: true}}"},
+};
+
+class OptionRules : public SaveLoad {
+ protected:
+  OptionRules() {
+    register_strategy(SaveStrategyEntry{.name = "limited", .make = [](const SaveOptions&) {
+                                          return make_save_strategy(SaveOptions());
+                                        }});
+    save(state_, checkpoint());
+  }
+
+  /// What is said of the policy by whoever is called.
+  std::map<std::string, std::string> said_of(const OptionRule& rule, const Policy& policy) {
+    const auto is_for = [&](Call call) {
+      return (rule.calls & static_cast<std::uint8_t>(call)) != 0;
+    };
+    StateDict state = state_;
+    std::map<std::string, std::string> said;
+    if (is_for(Call::kSave)) {
+      said["save"] = error_of([&] { save(state, checkpoint("new"), policy.save); });
+      said["Checkpointer"] = error_of([&] {
+        const auto alone = single_rank();
+        Checkpointer(checkpoint("run"), policy, *alone);
+      });
+    }
+    if (is_for(Call::kLoad))
+      said["load"] = error_of([&] { load(state, checkpoint(), policy.load); });
+    if (is_for(Call::kLoadAll))
+      said["load_state_dict"] = error_of([&] { load_state_dict(checkpoint(), {}, policy.load); });
+    if (is_for(Call::kLoadTensors))
+      said["load_plain_tensors"] = error_of([&] { load_plain_tensors(checkpoint(), policy.load); });
+    if (is_for(Call::kConvert)) said["convert"] = error_of([&] { policy_for_conversion(policy); });
+    return said;
+  }
+
+  const StateDict state_ = Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}});
+};
+
+TEST_F(OptionRules, AreBrokenByAPolicyEachAndSayTheSameEverywhere) {
+  const Backend limited{.name = "limited"};
+  for (const OptionRule& rule : option_rules()) {
+    SCOPED_TRACE(rule.field);
+    ASSERT_TRUE(kBroken.contains(rule.field)) << "a new rule needs a policy that breaks it";
+    const CheckedPolicy checked =
+        check_policy(std::string("version: 1\n") + kBroken.at(rule.field));
+    EXPECT_FALSE(rule.is_broken(Policy(), &limited)) << "the default policy breaks no rule";
+    ASSERT_TRUE(rule.is_broken(checked.policy, &limited));
+    std::string message;
+    for (const Call call :
+         {Call::kSave, Call::kLoad, Call::kLoadAll, Call::kLoadTensors, Call::kConvert}) {
+      for (const BrokenRule& broken : broken_rules(call, checked.policy, &limited)) {
+        if (broken.rule == &rule) message = broken.message;
+      }
+    }
+    for (const auto& [who, said] : said_of(rule, checked.policy))
+      EXPECT_THAT(said, HasSubstr(message)) << who;
+    if (rule.is_broken(checked.policy, nullptr) && (rule.calls & 3) != 0) {
+      ASSERT_EQ(checked.problems.size(), 1U) << "so that 'config check' says it too";
+      EXPECT_EQ(checked.problems.front().message, message);
+      EXPECT_EQ(checked.problems.front().code, rule.code);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dckpt
