@@ -93,8 +93,8 @@ Factory never_null(Factory factory, const std::string& name) {
   return [factory = std::move(factory), name](auto&&... arguments) {
     auto made = factory(std::forward<decltype(arguments)>(arguments)...);
     if (made == nullptr)
-      throw CheckpointError(ErrorCode::kInternal, "the factory of strategy " + quote(name) +
-                                                      " has made nothing (a null pointer)");
+      throw CheckpointError(ErrorCode::kInternal,
+                            "factory of strategy " + quote(name) + " returned null");
     return made;
   };
 }

@@ -140,9 +140,9 @@ TEST_F(StrategyRegistry, AFactoryThatMakesNothingIsAnError) {
   SaveOptions options;
   options.strategy.name = "empty";
   EXPECT_THAT(error_of([&] { make_save_strategy(options); }).what(),
-              HasSubstr("'empty' has made nothing"));
+              HasSubstr("factory of strategy 'empty' returned null"));
   EXPECT_THAT(error_of([&] { find_load_strategy("empty").open(nullptr, {}); }).what(),
-              HasSubstr("'empty' has made nothing"));
+              HasSubstr("factory of strategy 'empty' returned null"));
 }
 
 TEST_F(StrategyRegistry, EntriesNeedANameAndAFactory) {
