@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/posix_fd.h"
 
@@ -47,7 +48,7 @@ std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& e
   if (!S_ISREG(status.st_mode)) {
     throw CheckpointError(
         ErrorCode::kCorrupt,
-        std::string("refusing to lock: it is ") + kind_of(status.st_mode) + ", not a regular file",
+        str_format("refusing to lock: it is {}, not a regular file", kind_of(status.st_mode)),
         {.file = path});
   }
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -7,6 +7,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
@@ -89,11 +90,12 @@ bool Location::is_directory() const {
 
 void register_scheme(std::string scheme, LocationFactory factory) {
   if (scheme.empty() || scheme_of(scheme + "://") != scheme || scheme == "file" || !factory) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot register the scheme " + quote(scheme) +
-                              (factory ? ": expected a letter, then letters, digits, '+', '-' "
-                                         "and '.', but not 'file', which is built in"
-                                       : ": it has no factory"));
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("cannot register the scheme {}{}", quote(scheme),
+                   factory ? ": expected a letter, then letters, digits, '+', '-' "
+                             "and '.', but not 'file', which is built in"
+                           : ": it has no factory"));
   }
   const std::lock_guard lock(schemes().mutex);
   schemes().factories[std::move(scheme)] = std::move(factory);

@@ -7,6 +7,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 
@@ -57,10 +58,10 @@ class MemoryReadableFile final : public ReadableFile {
 
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), size_)) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          "cannot read " + grouped(into.size()) + " bytes: the file has only " + grouped(size_),
-          {.file = path_, .offset = offset});
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            str_format("cannot read {} bytes: the file has only {}",
+                                       grouped(into.size()), grouped(size_)),
+                            {.file = path_, .offset = offset});
     }
     const std::shared_lock lock(tree_->mutex);
     std::ranges::copy(ByteView(node_->content).subspan(offset, into.size()), into.begin());
@@ -238,8 +239,9 @@ class MemoryStorage final : public Storage {
   }
 
   [[noreturn]] static void refuse_path(std::string_view component) {
-    throw CheckpointError(ErrorCode::kCorrupt, "refusing the path: " + quote(component) +
-                                                   " is a regular file, not a directory");
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        str_format("refusing the path: {} is a regular file, not a directory", quote(component)));
   }
 
   /// Null if it is missing.

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
@@ -58,10 +59,11 @@ std::vector<std::string> entry_names(Fd directory, const std::string& path) {
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
     if (names.size() == kMaxDirectoryEntries) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "refusing to list the directory: it has more than " +
-                                grouped(kMaxDirectoryEntries) + " entries",
-                            {.file = path});
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("refusing to list the directory: it has more than {} entries",
+                     grouped(kMaxDirectoryEntries)),
+          {.file = path});
     }
     names.emplace_back(name);
   }
@@ -82,7 +84,9 @@ class PosixStorage final : public Storage {
   std::string describe(const std::string& name) const override {
     const std::string root = root_.string();
     if (root.empty()) return name.empty() ? "." : name;
-    return name.empty() ? root : root.ends_with('/') ? root + name : root + "/" + name;
+    return name.empty()          ? root
+           : root.ends_with('/') ? root + name
+                                 : str_format("{}/{}", root, name);
   }
 
   std::string absolute(const std::string& name) const override {
@@ -99,7 +103,7 @@ class PosixStorage final : public Storage {
       if (::fstatat(fd.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
         entries.push_back(file_info(std::move(name), status));
       } else if (errno != ENOENT) {  // removed meanwhile
-        throw system_error("cannot examine the file", errno, path + "/" + name);
+        throw system_error("cannot examine the file", errno, str_format("{}/{}", path, name));
       }
     }
     std::ranges::sort(entries, {}, &FileInfo::name);
@@ -130,8 +134,8 @@ class PosixStorage final : public Storage {
     // again.
     if (!S_ISREG(status.st_mode)) {
       throw CheckpointError(ErrorCode::kCorrupt,
-                            std::string("refusing to read: it is ") +
-                                posix::kind_of(status.st_mode) + ", not a regular file",
+                            str_format("refusing to read: it is {}, not a regular file",
+                                       posix::kind_of(status.st_mode)),
                             {.file = path});
     }
     Fd fd(::openat(place.parent.get(), place.last.c_str(),
@@ -311,8 +315,8 @@ class PosixStorage final : public Storage {
       const std::string advice =
           S_ISLNK(status.st_mode) ? "; links inside a checkpoint are not followed" : "";
       throw CheckpointError(ErrorCode::kCorrupt,
-                            attempt + ": a component of the path is " +
-                                posix::kind_of(status.st_mode) + ", not a directory" + advice,
+                            str_format("{}: a component of the path is {}, not a directory{}",
+                                       attempt, posix::kind_of(status.st_mode), advice),
                             {.file = path});
     }
     throw system_error(attempt, error, path);
@@ -384,10 +388,11 @@ class PosixStorage final : public Storage {
     if (errno != EISDIR && errno != EPERM)
       throw system_error("cannot remove the file", errno, path);
     if (depth == kMaxNameDepth) {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "cannot remove the directory: it is nested deeper than " +
-                                std::to_string(kMaxNameDepth) + " levels",
-                            {.file = path});
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format("cannot remove the directory: it is nested deeper than {} levels",
+                     kMaxNameDepth),
+          {.file = path});
     }
     const int unlink_error = errno;
     const Fd directory(
@@ -396,7 +401,7 @@ class PosixStorage final : public Storage {
       throw system_error("cannot remove", errno == ENOTDIR || errno == ELOOP ? unlink_error : errno,
                          path);
     for (const std::string& name : entry_names(duplicate(directory, path), path))
-      remove_tree(directory, name, path + "/" + name, depth + 1);
+      remove_tree(directory, name, str_format("{}/{}", path, name), depth + 1);
     if (::unlinkat(parent.get(), entry.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
       throw system_error("cannot remove the directory", errno, path);
   }

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/posix.h"
@@ -28,10 +29,10 @@ class PosixReadableFile final : public ReadableFile {
 
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), size_)) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          "cannot read " + grouped(into.size()) + " bytes: the file has only " + grouped(size_),
-          {.file = path_, .offset = offset});
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            str_format("cannot read {} bytes: the file has only {}",
+                                       grouped(into.size()), grouped(size_)),
+                            {.file = path_, .offset = offset});
     }
     while (!into.empty()) {
       const ssize_t got =
@@ -39,12 +40,13 @@ class PosixReadableFile final : public ReadableFile {
                   static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0)
-        throw system_error("cannot read " + grouped(into.size()) + " bytes", errno, path_)
+        throw system_error(str_format("cannot read {} bytes", grouped(into.size())), errno, path_)
             .with({.offset = offset});
       if (got == 0) {
         throw CheckpointError(ErrorCode::kCorrupt,
-                              "the file ends here, but had " + grouped(size_) +
-                                  " bytes when it was opened: something truncated it meanwhile",
+                              str_format("the file ends here, but had {} bytes when it was opened: "
+                                         "something truncated it meanwhile",
+                                         grouped(size_)),
                               {.file = path_, .offset = offset});
       }
       into = into.subspan(static_cast<std::size_t>(got));
@@ -68,8 +70,8 @@ class PosixReadableFile final : public ReadableFile {
 
 CheckpointError system_error(const std::string& attempt, int error, const std::string& path,
                              ErrorCode code) {
-  return CheckpointError(code, attempt + ": " + std::generic_category().message(error),
-                         {.file = path});
+  return CheckpointError(
+      code, str_format("{}: {}", attempt, std::generic_category().message(error)), {.file = path});
 }
 
 const char* kind_of(unsigned mode) noexcept {
@@ -91,7 +93,7 @@ std::unique_ptr<ReadableFile> readable_file(Fd fd, std::string path) {
   if (!S_ISREG(status.st_mode))
     throw CheckpointError(
         ErrorCode::kCorrupt,
-        std::string("refusing to read: it is ") + kind_of(status.st_mode) + ", not a regular file",
+        str_format("refusing to read: it is {}, not a regular file", kind_of(status.st_mode)),
         {.file = path});
   // It was opened without blocking only for the case that it is a FIFO; file systems with offline
   // storage would answer EAGAIN to such a reader.
@@ -113,8 +115,8 @@ std::unique_ptr<ReadableFile> open_posix_file(const std::filesystem::path& given
   // Looked at before it is opened: opening a device can act on it.
   if (!S_ISREG(status.st_mode)) {
     throw CheckpointError(ErrorCode::kCorrupt,
-                          std::string("refusing to read: it is ") + posix::kind_of(status.st_mode) +
-                              ", not a regular file",
+                          str_format("refusing to read: it is {}, not a regular file",
+                                     posix::kind_of(status.st_mode)),
                           {.file = path.string()});
   }
   posix::Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt::posix {
@@ -14,7 +15,7 @@ namespace {
 constexpr std::uint64_t kReserveFrom = std::uint64_t{1} << 20;
 
 std::string sized(std::uint64_t bytes) {
-  return grouped(bytes) + " bytes (" + human_bytes(bytes) + ")";
+  return str_format("{} bytes ({})", grouped(bytes), human_bytes(bytes));
 }
 
 CheckpointError space_error(const Fd& fd, const std::string& path, std::string attempt, int error) {
@@ -22,8 +23,8 @@ CheckpointError space_error(const Fd& fd, const std::string& path, std::string a
   if (error == EDQUOT) {
     attempt += " within the quota";
   } else if (error == ENOSPC && ::fstatvfs(fd.get(), &space) == 0) {
-    attempt += ", " + sized(std::uint64_t{space.f_bavail} * space.f_frsize) +
-               " are available on this file system";
+    attempt += str_format(", {} are available on this file system",
+                          sized(std::uint64_t{space.f_bavail} * space.f_frsize));
   }
   return system_error(attempt, error, path);
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
@@ -61,8 +62,9 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
   const std::size_t entries = storage.list(name).size();
   if (entries > 0) {
     throw CheckpointError(ErrorCode::kAlreadyExists,
-                          "refusing to replace the directory: it holds " + grouped(entries) +
-                              " entries; choose another name, or allow overwriting",
+                          str_format("refusing to replace the directory: it holds {} entries; "
+                                     "choose another name, or allow overwriting",
+                                     grouped(entries)),
                           {.file = storage.describe(name)});
   }
   return true;
@@ -141,7 +143,7 @@ std::string random_token() {
 }  // namespace
 
 std::string to_string(const HiddenSibling& sibling) {
-  return "." + sibling.name + "." + sibling.purpose + "-" + sibling.token;
+  return str_format(".{}.{}-{}", sibling.name, sibling.purpose, sibling.token);
 }
 
 std::optional<HiddenSibling> parse_hidden_sibling(std::string_view component) {
@@ -165,7 +167,7 @@ Publication Publication::begin(std::shared_ptr<Storage> storage, std::string nam
   if (token.empty() || token.find('/') != std::string::npos) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
-        "cannot begin a save: the token " + quote(token) + " is empty or holds a slash");
+        str_format("cannot begin a save: the token {} is empty or holds a slash", quote(token)));
   }
   must_replace(*storage, name, options.overwrite);  // 1
   const std::string staging = hidden_sibling(name, "saving", token);
@@ -224,10 +226,11 @@ void Publication::commit() {
       if (options_.sync) storage_->sync_directory(parent);
     } catch (const std::exception& error) {
       open_ = false;
-      log_warning("a failed save could not be undone (" + std::string(error.what()) +
-                  "); look into " + quote(storage_->describe(name_)) + " and its hidden siblings " +
-                  quote(base_name(staging_)) + " and " + quote(base_name(aside_)) +
-                  ": nothing was removed");
+      log_warning(
+          str_format("a failed save could not be undone ({}); look into {} and its hidden siblings "
+                     "{} and {}: nothing was removed",
+                     error.what(), quote(storage_->describe(name_)), quote(base_name(staging_)),
+                     quote(base_name(aside_))));
     }
     throw;
   }
@@ -236,8 +239,8 @@ void Publication::commit() {
   try {
     storage_->remove_all(replaced);  // 7
   } catch (const std::exception& error) {
-    log_warning("the checkpoint is saved, but the one it replaced is still in " +
-                quote(storage_->describe(replaced)) + ": " + error.what());
+    log_warning(str_format("the checkpoint is saved, but the one it replaced is still in {}: {}",
+                           quote(storage_->describe(replaced)), error.what()));
   }
 }
 
