@@ -6,6 +6,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -15,8 +16,7 @@ using Letters = std::vector<Bytes>;
 /// A buffer that no other (from, to) has; its length differs too, and is zero for 0 → 0.
 Bytes letter(int from, int to) {
   std::string text;
-  for (int i = 0; i < 3 * from + to; ++i)
-    text += std::to_string(from) + ">" + std::to_string(to) + ";";
+  for (int i = 0; i < 3 * from + to; ++i) text += str_format("{}>{};", from, to);
   return to_bytes(text);
 }
 
@@ -42,8 +42,8 @@ class Checks {
 
   ConformanceReport run() {
     if (size_ < 2 || rank_ < 0 || rank_ >= size_) {
-      report_.problems.push_back("rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
-                                 ": at least two ranks are needed, counted from 0");
+      report_.problems.push_back(
+          str_format("rank {} of {}: at least two ranks are needed, counted from 0", rank_, size_));
       return report_;
     }
     try {
@@ -71,13 +71,13 @@ class Checks {
     try {
       if (!operation()) problem(what + " gave a wrong result");
     } catch (const std::exception& error) {
-      problem(what + " failed: " + error.what());
+      problem(str_format("{} failed: {}", what, error.what()));
       throw OutOfStep();
     }
   }
 
   void problem(const std::string& text) {
-    report_.problems.push_back("rank " + std::to_string(rank_) + ": " + text);
+    report_.problems.push_back(str_format("rank {}: {}", rank_, text));
   }
 
   void gathers() {

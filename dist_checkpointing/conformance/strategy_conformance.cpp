@@ -15,6 +15,7 @@
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
@@ -174,11 +175,13 @@ class Conformance {
       problem(error.what());
     }
     if (found_ > kShownPerCheck)
-      report_.problems.push_back(what_ + ": … and " + grouped(found_ - kShownPerCheck) + " more");
+      report_.problems.push_back(
+          str_format("{}: … and {} more", what_, grouped(found_ - kShownPerCheck)));
   }
 
   void problem(const std::string& message) {
-    if (++found_ <= kShownPerCheck) report_.problems.push_back(what_ + ": " + message);
+    if (++found_ <= kShownPerCheck)
+      report_.problems.push_back(str_format("{}: {}", what_, message));
   }
   void expect(bool holds, const std::string& message) {
     if (!holds) problem(message);
@@ -202,7 +205,7 @@ class Conformance {
   void expect_equal(const std::string& key, const Tensor& loaded, const Tensor& saved) {
     expect(loaded.dtype() == saved.dtype() && equal(loaded.shape(), saved.shape()) &&
                dckpt::equal(loaded, saved),
-           "tensor " + quote(key) + " has other values than were saved");
+           str_format("tensor {} differs from what was saved", quote(key)));
   }
 
   /// Loads all tensors on one rank and compares them.
@@ -234,20 +237,20 @@ class Conformance {
     const auto reader = open_checkpoint(path(name));
     const Metadata& metadata = reader->metadata();
     expect(metadata.tensors.size() == tensors_.size(),
-           "the metadata have " + grouped(metadata.tensors.size()) + " tensors instead of " +
-               grouped(tensors_.size()));
+           str_format("the metadata has {} tensors instead of {}", grouped(metadata.tensors.size()),
+                      grouped(tensors_.size())));
     for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
       const TensorStorageMetadata& tensor = metadata.tensors[i];
       const auto saved = tensors_.find(tensor.key);
       if (saved == tensors_.end()) {
-        problem("the metadata have the key " + quote(tensor.key) + ", which was not saved");
+        problem(str_format("the metadata has the key {}, which was not saved", quote(tensor.key)));
         continue;
       }
       expect(tensor.properties.dtype == saved->second.dtype() &&
                  equal(tensor.global_shape(), saved->second.shape()),
              "the metadata describe another tensor under " + quote(tensor.key));
       for (const Problem& wrong : validate_coverage(tensor))
-        problem("the chunks of " + quote(tensor.key) + ": " + wrong.message);
+        problem(str_format("the chunks of {}: {}", quote(tensor.key), wrong.message));
       check_places(*reader, i);
     }
   }
@@ -258,12 +261,11 @@ class Conformance {
       const StorageInfo& place = entry.places[chunk];
       const auto file = reader.storage().open(reader.metadata().files.at(place.file));
       expect(place.offset <= file->size() && place.length <= file->size() - place.offset,
-             "chunk " + std::to_string(chunk) + " of " + quote(entry.key) +
-                 " reaches beyond its file");
+             str_format("chunk {} of {} reaches beyond its file", chunk, quote(entry.key)));
       const ChunkPayload payload = reader.locate(tensor, chunk, *file);
       expect(payload.dtype == entry.properties.dtype,
-             "chunk " + std::to_string(chunk) + " of " + quote(entry.key) +
-                 " has another element type than its tensor");
+             str_format("the element type of chunk {} of {} differs from its tensor", chunk,
+                        quote(entry.key)));
     }
   }
 
@@ -348,9 +350,9 @@ class Conformance {
     load(state, path("objects"));
     for (int rank = 0; rank < 3; ++rank)
       expect(state.at("rng" + std::to_string(rank)).as_sharded_object().data == value(rank),
-             "object 'rng' of rank " + std::to_string(rank) + " is another one than was saved");
+             str_format("object 'rng' of rank {} differs from what was saved", rank));
     expect(state.at("shared").as_sharded_object().data == Value("the same"),
-           "object 'shared' is another one than was saved");
+           "object 'shared' differs from what was saved");
   }
 
   void common_state() {
@@ -364,7 +366,7 @@ class Conformance {
     state["w"] = ShardedTensor::whole("w", pattern(DType::kFloat32, {2}, "w"));
     save(state, path("common"), overwriting());
     expect(load_common_state(path("common")) == saved,
-           "the common state is another one than was saved");
+           "the common state differs from what was saved");
   }
 
   void in_background() {
@@ -418,8 +420,9 @@ class Conformance {
       } catch (const CheckpointError&) {
         continue;
       } catch (const std::exception& error) {
-        problem("without a sound " + quote(file) +
-                " loading throws something that is no CheckpointError: " + error.what());
+        problem(
+            str_format("without a sound {} loading throws something other than CheckpointError: {}",
+                       quote(file), error.what()));
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "mapping/base/format.h"
 #include "strategies/formats/json/json.h"
 
 namespace dckpt {
@@ -118,7 +119,7 @@ class Comparison {
 
   void compare_lists(const ValueList& a, const ValueList& b, const std::string& path) {
     for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-      const std::string below = path + "[" + std::to_string(i) + "]";
+      const std::string below = str_format("{}[{}]", path, i);
       if (i >= a.size() || i >= b.size())
         report(below, i < a.size() ? &a[i] : nullptr, i < b.size() ? &b[i] : nullptr);
       else
@@ -133,7 +134,7 @@ class Comparison {
     if (key.is_str() && !key.as_str().empty() &&
         key.as_str().find_first_not_of(kPlain) == std::string::npos)
       return "." + key.as_str();
-    return "[" + short_text(key) + "]";
+    return str_format("[{}]", short_text(key));
   }
 
   std::optional<Tolerance> tolerance_;

@@ -13,6 +13,7 @@
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 
@@ -63,7 +64,7 @@ Matching match(const std::vector<Entry>& a, const std::vector<Entry>& b, const K
 }
 
 std::string describe(const TensorStorageMetadata& tensor) {
-  return std::string(to_string(tensor.properties.dtype)) + " " + to_string(tensor.global_shape());
+  return str_format("{} {}", to_string(tensor.properties.dtype), to_string(tensor.global_shape()));
 }
 std::string describe(const BytesStorageMetadata& object) {
   return "object of " + human_bytes(object.place.length);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "mapping/base/format.h"
 #include "mapping/geometry/cast.h"
 
 namespace dckpt {
@@ -101,7 +102,7 @@ std::string to_string(const Element& element) {
     std::string operator()(std::uint64_t value) const { return std::to_string(value); }
     std::string operator()(double value) const { return shortest(value); }
     std::string operator()(const ComplexElement& value) const {
-      return "(" + shortest(value.real) + ", " + shortest(value.imag) + ")";
+      return str_format("({}, {})", shortest(value.real), shortest(value.imag));
     }
   };
   return std::visit(Visitor{}, element);

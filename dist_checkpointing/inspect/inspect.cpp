@@ -8,6 +8,7 @@
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -20,7 +21,8 @@ void list_files(const Storage& storage, const std::string& directory, std::size_
     throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed",
                           {.file = storage.describe(directory)});
   for (const FileInfo& entry : storage.list(directory)) {
-    const std::string name = directory.empty() ? entry.name : directory + "/" + entry.name;
+    const std::string name =
+        directory.empty() ? entry.name : str_format("{}/{}", directory, entry.name);
     if (entry.kind == FileInfo::Kind::kRegular) files.push_back({name, entry.size});
     if (entry.kind == FileInfo::Kind::kDirectory) list_files(storage, name, depth + 1, files);
   }

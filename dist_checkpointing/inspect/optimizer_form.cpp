@@ -7,6 +7,7 @@
 
 #include "dist_checkpointing/inspect/inspect.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
 
@@ -62,8 +63,8 @@ TensorStorageMetadata reformulated(const TensorStorageMetadata& tensor, const Sh
   for (std::size_t axis = 0; axis < grid.size(); ++axis) grid[axis] /= cell[axis];
   if (numel(grid) > kMaxCells) {
     throw CheckpointError(ErrorCode::kUnsupported,
-                          "the tensor would be cut into " +
-                              grouped(static_cast<std::uint64_t>(numel(grid))) + " cells",
+                          str_format("the tensor would be cut into {} cells",
+                                     grouped(static_cast<std::uint64_t>(numel(grid)))),
                           {.key = tensor.key});
   }
   out.flattened_shape = tensor.size;
@@ -129,19 +130,21 @@ std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
     if (form.conventions.fragments_lost) return "Megatron-Core 0.8 to 0.15, under any layout";
     if (old_common && forms.fragments && !forms.boxes)
       return "Megatron-Core 0.8 to 0.15, under any layout (0.16 and newer refuse flattened state)";
-    return none + ": 0.8 to 0.15 load " + std::string(kModelSpace) +
-           " from the output of `dckpt convert --flattened megatron`, 0.16 and newer not at all";
+    return str_format(
+        "{}: 0.8 to 0.15 load {} from the output of `dckpt convert --flattened megatron`, 0.16 and "
+        "newer not at all",
+        none, kModelSpace);
   }
   if (sharding == kBucketSpace)
     return old_common ? "Megatron-Core 0.6 to 0.14, under the same model parallel sizes" : none;
   const std::string first = old_common ? "0.15" : "0.19";
   if (sharding == "fully_reshardable")
-    return "Megatron-Core " + first + " and newer, under any layout";
+    return str_format("Megatron-Core {} and newer, under any layout", first);
   if (sharding == "dp_reshardable")
-    return "Megatron-Core " + first + " and newer, under the same model parallel sizes";
+    return str_format("Megatron-Core {} and newer, under the same model parallel sizes", first);
   if (sharding == "dp_zero_gather_scatter")
-    return "Megatron-Core " + std::string(old_common ? "0.6" : "0.19") +
-           " and newer, under the same model parallel sizes";
+    return str_format("Megatron-Core {} and newer, under the same model parallel sizes",
+                      old_common ? "0.6" : "0.19");
   if (!sharding.empty())
     return "the releases of Megatron-Core that know the sharding type " + sharding;
   return "the releases that load the model";

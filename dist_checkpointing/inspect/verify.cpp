@@ -11,6 +11,7 @@
 #include "dist_checkpointing/integrity.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
@@ -127,9 +128,10 @@ class Verifier {
   void check_inside_file(const StorageInfo& place) const {
     const std::uint64_t size = *file_sizes_[place.file];
     if (range_fits(place.offset, place.length, size)) return;
-    throw CheckpointError(ErrorCode::kCorrupt, "its " + grouped(place.length) +
-                                                   " bytes are not inside the file, which has " +
-                                                   grouped(size) + "; was the file cut?");
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        str_format("its {} bytes reach beyond the end of the file, which has {}; was it truncated?",
+                   grouped(place.length), grouped(size)));
   }
 
   /// Chunks in the order of their files and offsets, in tasks of bounded size.
@@ -199,9 +201,10 @@ class Verifier {
     check_inside_file(tensor.places[ref.chunk]);
     const ChunkPayload payload = reader_.locate(ref.tensor, ref.chunk, file);
     if (payload.dtype != tensor.properties.dtype) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "the metadata say " + std::string(to_string(tensor.properties.dtype)) +
-                                ", the chunk holds " + std::string(to_string(payload.dtype)));
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("the metadata say {}, the chunk holds {}", to_string(tensor.properties.dtype),
+                     to_string(payload.dtype)));
     }
     return !options_.deep || reader_.check_chunk(ref.tensor, ref.chunk, file);
   }
@@ -270,10 +273,10 @@ class Verifier {
         const std::string found = known == digests_.end() ? file_sha256(*file) : known->second;
         progress_->add(file->size());
         if (found == entry.sha256) return;
-        throw CheckpointError(ErrorCode::kCorrupt,
-                              "hash mismatch: integrity.json expects SHA-256 " +
-                                  entry.sha256.substr(0, 16) + "…, the file has " +
-                                  found.substr(0, 16) + "…");
+        throw CheckpointError(
+            ErrorCode::kCorrupt,
+            str_format("hash mismatch: integrity.json expects SHA-256 {}…, the file has {}…",
+                       entry.sha256.substr(0, 16), found.substr(0, 16)));
       });
     });
     for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));

@@ -6,6 +6,7 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "strategies/torch_dist/reader.h"
@@ -26,10 +27,10 @@ std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) 
     const std::string name = quote(metadata.files[i]);
     const auto file = reader.storage().stat(metadata.files[i]);
     if (!file) return name + " is missing";
-    if (file->kind != FileInfo::Kind::kRegular) return name + " is no regular file";
+    if (file->kind != FileInfo::Kind::kRegular) return name + " is not a regular file";
     if (file->size < needed[i])
-      return name + " has " + grouped(file->size) + " bytes of " + grouped(needed[i]) +
-             ": it is truncated";
+      return str_format("{} has {} bytes of {}: it is truncated", name, grouped(file->size),
+                        grouped(needed[i]));
   }
   return std::nullopt;
 }
@@ -64,8 +65,8 @@ class Search {
       const std::uint64_t iteration = parse_iteration_directory(*tracked).value_or(0);
       iterations.erase(iterations.begin(), std::ranges::upper_bound(iterations, iteration));
       if (!iterations.empty()) {
-        pass_over(describe_iterations(iterations) + ": not used, because " + kTrackerFile +
-                  " names an older one, " + quote(*tracked));
+        pass_over(str_format("{}: not used, because {} names an older one, {}",
+                             describe_iterations(iterations), kTrackerFile, quote(*tracked)));
       }
       return take({*tracked, iteration}, std::string(kTrackerFile) + " names it");
     }
@@ -89,7 +90,7 @@ class Search {
     const Location checkpoint = root_ / directory;
     const auto reason =
         checkpoint.is_directory() ? why_incomplete(checkpoint) : "it does not exist";
-    if (reason) pass_over("'" + directory + "' is not used: " + *reason);
+    if (reason) pass_over(str_format("'{}' is not used: {}", directory, *reason));
     return !reason;
   }
 
@@ -132,14 +133,14 @@ std::optional<LatestCheckpoint> find_latest(const Location& root) {
   LatestChoice choice = choose_latest(root);
   if (!choice.checkpoint && !choice.passed_over.empty()) {
     std::string message =
-        "there is no complete checkpoint to go on from (to begin anew, choose another root):";
+        "there is no complete checkpoint to resume from (to start over, choose another root):";
     for (const std::string& why : choice.passed_over) message += "\n  " + why;
     throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.display()});
   }
   if (choice.checkpoint && !choice.passed_over.empty())
     choice.passed_over.push_back("going on from " + quote(choice.checkpoint->directory));
   for (const std::string& why : choice.passed_over)
-    log_warning("training root " + quote(root.display()) + ": " + why);
+    log_warning(str_format("training root {}: {}", quote(root.display()), why));
   return choice.checkpoint;
 }
 

@@ -26,6 +26,7 @@
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/publish.h"
@@ -49,13 +50,13 @@ void remove_leftover(Storage& directory, const HiddenSibling& sibling) {
       !why_incomplete(Location(directory.shared_from_this(), name))) {
     directory.rename(name, sibling.name);
     directory.sync_directory("");
-    log_warning("training root " + quote(directory.describe("")) + ": " + quote(sibling.name) +
-                " is back, a save that was to replace it died");
+    log_warning(str_format("training root {}: restored {}: the save that was replacing it died",
+                           quote(directory.describe("")), quote(sibling.name)));
     return;
   }
   directory.remove_all(name);
-  log_info("training root " + quote(directory.describe("")) + ": removed " + quote(name) +
-           ", left by a save or deletion that died");
+  log_info(str_format("training root {}: removed {}, left by a save or deletion that died",
+                      quote(directory.describe("")), quote(name)));
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ void remove_leftover(Storage& directory, const HiddenSibling& sibling) {
 void delete_checkpoint(Storage& root, const std::string& name) {
   const auto entry = root.stat(name);
   if (!entry || entry->kind != FileInfo::Kind::kDirectory) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is no directory",
+    throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is not a directory",
                           {.file = root.describe(name)});
   }
   const std::string hidden = to_string(HiddenSibling{name, kDeleting, staging_token()});
@@ -86,8 +87,8 @@ void remove_dead_attempts(const Location& target) {
                   " was left by a save that died: it is removed, or back under its name");
     }
   } catch (const std::exception& error) {
-    log_warning("what saves that died may have left beside " + quote(target.display()) +
-                " could not be removed: " + error.what());
+    log_warning(str_format("leftovers of dead saves beside {} could not be removed: {}",
+                           quote(target.display()), error.what()));
   }
 }
 
@@ -99,8 +100,9 @@ void remove_leftovers(const Location& root) {
     try {
       remove_leftover(*directory, *sibling);
     } catch (const std::exception& error) {
-      log_warning("training root " + quote(root.display()) +
-                  ": what a killed save left could not be removed: " + error.what());
+      log_warning(
+          str_format("training root {}: leftovers of a killed save could not be removed: {}",
+                     quote(root.display()), error.what()));
     }
   }
 }

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <vector>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -34,7 +35,7 @@ std::string host_name() {
 std::string start_of(const std::string& process) {
   // Places in /proc/PID/stat (see proc(5)), counted from behind the name in parentheses.
   constexpr std::size_t kState = 3 - 3, kThreads = 20 - 3, kStartTime = 22 - 3;
-  std::ifstream file("/proc/" + process + "/stat");
+  std::ifstream file(str_format("/proc/{}/stat", process));
   std::string line;
   std::getline(file, line);
   std::istringstream rest(line.substr(std::min(line.rfind(')'), line.size() - 1) + 1));
@@ -46,7 +47,7 @@ std::string start_of(const std::string& process) {
 }
 
 std::string token_of(const std::string& process, const std::string& start) {
-  return host_name() + "-" + process + "-" + start + "-";
+  return str_format("{}-{}-{}-", host_name(), process, start);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
@@ -35,10 +36,9 @@ void require_target_name(const Location& target) {
   }
   if (target.name().size() > kMaxTargetNameBytes) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the name of the checkpoint to write has " +
-                              grouped(target.name().size()) + " bytes; at most " +
-                              grouped(kMaxTargetNameBytes) +
-                              " leave room for the hidden directory that it is written in",
+                          str_format("the name of the checkpoint to write has {} bytes; at most {} "
+                                     "leave room for the hidden directory that it is written in",
+                                     grouped(target.name().size()), grouped(kMaxTargetNameBytes)),
                           {.file = target.display()});
   }
 }
@@ -53,18 +53,20 @@ void check_replaceable(const Location& target) {
     if (entries.empty() || looks_like_checkpoint(entries)) return;
     throw CheckpointError(
         ErrorCode::kAlreadyExists,
-        "refusing to replace a directory that is no checkpoint (it holds " +
-            quote(entries.front().name) +
-            (entries.size() > 1 ? " and " + grouped(entries.size() - 1) + " more" : "") +
-            "): remove it first if it is not needed, or choose another name",
+        str_format(
+            "refusing to replace a directory that is not a checkpoint (it holds {}{}): remove it "
+            "first if it is not needed, or choose another name",
+            quote(entries.front().name),
+            entries.size() > 1 ? str_format(" and {} more", grouped(entries.size() - 1)) : ""),
         {.file = target.display()});
   }
-  throw CheckpointError(ErrorCode::kAlreadyExists,
-                        "refusing to replace a training root (it has " +
-                            describe_iterations(iterations) +
-                            "): a checkpoint goes into a directory in it, for example " +
-                            quote(iteration_directory(iterations.empty() ? 0 : iterations.back())),
-                        {.file = target.display()});
+  throw CheckpointError(
+      ErrorCode::kAlreadyExists,
+      str_format("refusing to replace a training root (it has {}): a checkpoint goes into a "
+                 "directory in it, for example {}",
+                 describe_iterations(iterations),
+                 quote(iteration_directory(iterations.empty() ? 0 : iterations.back()))),
+      {.file = target.display()});
 }
 
 }  // namespace dckpt

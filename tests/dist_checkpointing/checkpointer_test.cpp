@@ -277,7 +277,7 @@ TEST_F(CheckpointerTest, OnlyIncompleteCheckpointsAreAnErrorAndNoFreshStart) {
   EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(error.what(),
               AllOf(HasSubstr("'iter_0000100' is not used"),
-                    HasSubstr("'iter_0000200' is not used"), HasSubstr("to begin anew")));
+                    HasSubstr("'iter_0000200' is not used"), HasSubstr("to start over")));
 }
 
 TEST_F(CheckpointerTest, AMissingIterationIsAnErrorThatNamesWhatIsThere) {

@@ -7,6 +7,7 @@
 #include "dist_checkpointing/inspect/extract/numpy_value.h"
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/extract/renderer.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 
 namespace dckpt {
@@ -120,9 +121,9 @@ std::optional<Value> render_device(Renderer&, const Opaque& object) {
   if (args.empty() || args.size() > 2 || !args[0].is_str() ||
       (args.size() == 2 && !args[1].is_int()))
     return std::nullopt;
-  return tagged("__torch.device__",
-                args.size() == 1 ? args[0].as_str()
-                                 : args[0].as_str() + ":" + std::to_string(args[1].as_int()));
+  return tagged("__torch.device__", args.size() == 1
+                                        ? args[0].as_str()
+                                        : str_format("{}:{}", args[0].as_str(), args[1].as_int()));
 }
 
 std::optional<Value> render_parameter(Renderer& renderer, const Opaque& object) {

@@ -6,6 +6,7 @@
 
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
 
@@ -59,7 +60,7 @@ std::optional<std::string_view> safetensors_type(DType dtype) {
 
 [[noreturn]] void throw_no_type(DType dtype, const std::string& format, const std::string& advice) {
   throw CheckpointError(ErrorCode::kUnsupported,
-                        format + " files cannot hold " + std::string(to_string(dtype)) + advice);
+                        str_format("{} files cannot hold {}{}", format, to_string(dtype), advice));
 }
 
 /// Magic, version 1.0, length of the header, then a Python dict padded with blanks so that the
@@ -72,8 +73,8 @@ std::string npy_header(DType dtype, const Shape& shape) {
                       ? ": numpy has no such type; write a .safetensors file instead"
                       : "");
   constexpr std::size_t kPrefix = 10;
-  std::string dict = "{'descr': '" + std::string(*type) +
-                     "', 'fortran_order': False, 'shape': " + to_string(shape) + ", }";
+  std::string dict = str_format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", *type,
+                                to_string(shape));
   dict.append(63 - (kPrefix + dict.size()) % 64, ' ');
   dict += '\n';
   std::string header("\x93NUMPY\x01\x00", 8);

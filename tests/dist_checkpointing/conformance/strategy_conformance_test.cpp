@@ -100,9 +100,9 @@ class Mistaken final : public SaveStrategy {
 TEST_F(StrategyConformance, MistakesAreFound) {
   using Mistake = Mistaken::Mistake;
   for (const auto& [mistake, finding] : std::vector<std::pair<Mistake, std::string>>{
-           {Mistake::kFlipsAByte, "has other values than were saved"},
+           {Mistake::kFlipsAByte, "differs from what was saved"},
            {Mistake::kForgetsATensor, "instead of"},
-           {Mistake::kForgetsTheCommonState, "the common state is another one than was saved"},
+           {Mistake::kForgetsTheCommonState, "the common state differs from what was saved"},
            {Mistake::kGivesAPlaceTwice, "shards of any type and shape"}}) {
     register_strategy(SaveStrategyEntry{.name = "mistaken",
                                         .about = "for this test",

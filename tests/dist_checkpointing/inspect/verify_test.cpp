@@ -192,7 +192,7 @@ TEST(Verify, CollectsHolesOverlapsAndShortFilesTogether) {
   EXPECT_EQ(report.problems[1].context().key, "overlap");
   EXPECT_EQ(report.problems[1].code(), ErrorCode::kCorrupt);
   EXPECT_EQ(report.problems[2].context().key, "cut");
-  EXPECT_THAT(report.problems[2].message(), HasSubstr("not inside the file"));
+  EXPECT_THAT(report.problems[2].message(), HasSubstr("reach beyond the end of the file"));
 }
 
 TEST(Verify, GivesTheSameOrderWithManyThreads) {

@@ -147,7 +147,7 @@ TEST_F(SaveLoad, OnlyCheckpointsAndEmptyDirectoriesAreReplaced) {
   EXPECT_THAT(
       error_of(replace),
       AllOf(HasSubstr(
-                "refusing to replace a directory that is no checkpoint (it holds 'thesis.tex')"),
+                "refusing to replace a directory that is not a checkpoint (it holds 'thesis.tex')"),
             HasSubstr("choose another name")));
   EXPECT_TRUE(std::filesystem::exists(checkpoint() / "thesis.tex"));
 }
