@@ -9,6 +9,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -39,15 +40,15 @@ std::string unknown_command(const std::string& word, const Commands& commands) {
   std::vector<std::string> names;
   for (const Command& command : commands) names.push_back(command.parser->get_name());
   const std::optional<std::string> close = nearest(word, names);
-  return "there is no command " + quote(word) +
-         (close ? "; did you mean " + quote(*close) + "?"
-                : "; there are " + quoted_list(names, names.size()));
+  return str_format("there is no command {}{}", quote(word),
+                    close ? str_format("; did you mean {}?", quote(*close))
+                          : "; there are " + quoted_list(names, names.size()));
 }
 
 int usage_error(const std::string& message, const Command* command) {
   print_error(message);
-  print_note("'dckpt " + (command != nullptr ? command->parser->get_name() + " " : std::string()) +
-             "--help' explains how to call it");
+  print_note(str_format("'dckpt {}--help' explains how to call it",
+                        command != nullptr ? command->parser->get_name() + " " : std::string()));
   return kUsage;
 }
 

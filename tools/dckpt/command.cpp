@@ -4,6 +4,7 @@
 
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 #include "tools/dckpt/terminal.h"
@@ -25,8 +26,9 @@ void add_iteration(CLI::App& command, const std::string& option,
     iteration = text == "latest" ? std::nullopt : parse_iteration_name(text);
     if (!iteration && text != "latest") {
       throw CLI::ValidationError(
-          option, "found " + quote(text) +
-                      ", expected an iteration (1000 or iter_0001000), release or latest");
+          option,
+          str_format("found {}, expected an iteration (1000 or iter_0001000), release or latest",
+                     quote(text)));
     }
   };
   command
@@ -64,8 +66,9 @@ void add_number(CLI::App& command, const std::string& option, const std::string&
   const auto parse = [option, largest, take = std::move(take)](const std::string& text) {
     const std::optional<std::uint64_t> number = parse_u64(text);
     if (!number || *number < 1 || *number > static_cast<std::uint64_t>(largest)) {
-      throw CLI::ValidationError(option, "found " + quote(text) + ", expected a number from 1 to " +
-                                             grouped(static_cast<std::uint64_t>(largest)));
+      throw CLI::ValidationError(option,
+                                 str_format("found {}, expected a number from 1 to {}", quote(text),
+                                            grouped(static_cast<std::uint64_t>(largest))));
     }
     take(static_cast<int>(*number));
   };
@@ -74,9 +77,8 @@ void add_number(CLI::App& command, const std::string& option, const std::string&
 
 void add_threads(CLI::App& command, int& threads) {
   constexpr int kMaxThreads = 1024;
-  add_number(command, "--threads",
-             "Threads that read and compute [" + std::to_string(threads) + "]", kMaxThreads,
-             [&threads](int number) { threads = number; });
+  add_number(command, "--threads", str_format("Threads that read and compute [{}]", threads),
+             kMaxThreads, [&threads](int number) { threads = number; });
 }
 
 void print_json(const Value& value) {

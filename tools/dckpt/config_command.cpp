@@ -4,6 +4,7 @@
 
 #include "configs/option_rules.h"
 #include "configs/policy_schema.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/registry.h"
 #include "tools/dckpt/command.h"
@@ -66,8 +67,9 @@ std::string count(std::size_t number) {
 
 void report_problems(const Options& options, const ConfigProblems& problems) {
   flush_output();
-  print_error(count(problems.size()) + " in " + quote(options.policy.name, 1000) +
-              ", the first: " + to_string(problems.front(), options.policy.name));
+  print_error(str_format("{} in {}, the first: {}", count(problems.size()),
+                         quote(options.policy.name, 1000),
+                         to_string(problems.front(), options.policy.name)));
 }
 
 /// That there are strategies of the names given, and that they take the options: the file itself
@@ -79,7 +81,8 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
     try {
       look_up();
     } catch (const CheckpointError& error) {
-      problems.push_back({place_of(root, field), field + ": " + error.message(), error.code()});
+      problems.push_back(
+          {place_of(root, field), str_format("{}: {}", field, error.message()), error.code()});
     }
   };
   check("save.strategy", [&] {
@@ -110,7 +113,7 @@ int run_check(const Options& options) {
                             {"ok", problems.empty()},
                             {"problems", to_json_value(problems, options.policy.name)}}));
   } else if (problems.empty()) {
-    print(styled(Style::kGreen, "OK") + "  " + shown(options.policy.name) + "\n");
+    print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(options.policy.name)));
   } else {
     for (const ConfigProblem& problem : problems)
       print(safe_message(to_string(problem, options.policy.name)) + "\n");

@@ -3,6 +3,7 @@
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -48,20 +49,22 @@ Value to_json_value(const ConvertReport& report, bool dry_run) {
 
 void print_report(const ConvertReport& report, bool dry_run) {
   Table table({{""}, {""}}, "");
-  table.add({"from", shown(report.source) + " (" + shown(report.from) + ")"});
-  table.add({"to", shown(report.destination) + " (" + shown(report.to) + ")"});
-  table.add(
-      {"content", grouped(report.tensors) + " tensors of " + human_bytes(report.bytes) + ", " +
-                      grouped(report.objects) + " objects" +
-                      (report.left_out > 0 ? "; " + grouped(report.left_out) + " left out" : "")});
-  table.add({"chunks", grouped(report.chunks_before) + " before, " + grouped(report.chunks_after) +
-                           " after, in " + grouped(report.files) +
-                           (report.files == 1 ? " file" : " files") + " for " +
-                           grouped(static_cast<std::uint64_t>(report.ranks)) +
-                           (report.ranks == 1 ? " rank" : " ranks")});
+  table.add({"from", str_format("{} ({})", shown(report.source), shown(report.from))});
+  table.add({"to", str_format("{} ({})", shown(report.destination), shown(report.to))});
+  table.add({"content",
+             str_format("{} tensors of {}, {} objects{}", grouped(report.tensors),
+                        human_bytes(report.bytes), grouped(report.objects),
+                        report.left_out > 0 ? str_format("; {} left out", grouped(report.left_out))
+                                            : "")});
+  table.add({"chunks", str_format("{} before, {} after, in {}{} for {}{}",
+                                  grouped(report.chunks_before), grouped(report.chunks_after),
+                                  grouped(report.files), report.files == 1 ? " file" : " files",
+                                  grouped(static_cast<std::uint64_t>(report.ranks)),
+                                  report.ranks == 1 ? " rank" : " ranks")});
   table.add({"on disk", std::string(dry_run ? "about " : "") + human_bytes(report.disk_bytes)});
   table.print();
-  for (const std::string& remark : report.remarks) print("note: " + safe_message(remark) + "\n");
+  for (const std::string& remark : report.remarks)
+    print(str_format("note: {}\n", safe_message(remark)));
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n"
                 : styled(Style::kGreen, "written") + "\n");
 }
@@ -96,7 +99,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
   const auto refuse = [](const std::string& option, const std::string& text,
                          const std::string& expected) {
     return CheckpointError(ErrorCode::kInvalidArgument,
-                           option + ": found " + quote(text) + ", expected " + expected);
+                           str_format("{}: found {}, expected {}", option, quote(text), expected));
   };
   if (!options.compat.empty()) {
     parsed.compat = parse_compat(options.compat);

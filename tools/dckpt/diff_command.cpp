@@ -5,6 +5,7 @@
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/element.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -52,7 +53,8 @@ Value to_json_value(const DiffReport& report) {
 }
 
 std::string either(const std::string& a, const std::string& b) {
-  return (a.empty() ? "(nothing)" : shown(a)) + " | " + (b.empty() ? "(nothing)" : shown(b));
+  return str_format("{} | {}", a.empty() ? "(nothing)" : shown(a),
+                    b.empty() ? "(nothing)" : shown(b));
 }
 
 std::string what_differs(const Difference& difference) {
@@ -60,9 +62,10 @@ std::string what_differs(const Difference& difference) {
   if (difference.kind == Difference::Kind::kOnlyInB) return difference.b;
   if (!difference.elements) return either(difference.a, difference.b);
   const ElementDifferences& elements = *difference.elements;
-  std::string text = grouped(elements.count) + " of " + grouped(elements.elements) +
-                     (elements.elements == 1 ? " element" : " elements") + ", first at " +
-                     to_string(elements.first) + ": " + either(elements.first_a, elements.first_b);
+  std::string text =
+      str_format("{} of {}{}, first at {}: {}", grouped(elements.count), grouped(elements.elements),
+                 elements.elements == 1 ? " element" : " elements", to_string(elements.first),
+                 either(elements.first_a, elements.first_b));
   if (elements.max_abs) text += ", max |a - b| " + shortest(*elements.max_abs);
   return text;
 }
@@ -72,28 +75,28 @@ void print_difference(const Difference& difference) {
   constexpr std::size_t kColumns = 100;
   std::string head = to_string(difference.kind);
   head.resize(std::max<std::size_t>(head.size(), 9), ' ');
-  head += "  " + shown(difference.key) +
-          (difference.path.empty() || difference.key.empty() ? "" : " ") + shown(difference.path);
+  head += str_format("  {}{}{}", shown(difference.key),
+                     difference.path.empty() || difference.key.empty() ? "" : " ",
+                     shown(difference.path));
   const std::string what = what_differs(difference);
   const bool fits = head.size() + 2 + what.size() <= kColumns;
-  print(head + (fits ? "  " : "\n" + std::string(13, ' ')) + what + "\n");
+  print(str_format("{}{}{}\n", head, fits ? "  " : "\n" + std::string(13, ' '), what));
 }
 
 void print_report(const Options& options, const DiffReport& report) {
   if (!report.equal()) {
-    print("A  " + shown(options.a.resolved()) + "\nB  " + shown(options.b.resolved()) + "\n\n");
+    print(str_format("A  {}\nB  {}\n\n", shown(options.a.resolved()), shown(options.b.resolved())));
     for (std::size_t i = 0; i < std::min(report.differences.size(), kShownDifferences); ++i)
       print_difference(report.differences[i]);
     if (report.differences.size() > kShownDifferences)
-      print("… and " + grouped(report.differences.size() - kShownDifferences) +
-            " more (--json lists all)\n");
+      print(str_format("… and {} more (--json lists all)\n",
+                       grouped(report.differences.size() - kShownDifferences)));
     print("\n");
   }
-  print(grouped(report.tensors_compared) + " tensors and " + grouped(report.objects_compared) +
-        " objects are in both" +
-        (report.common_compared ? "; the common state was compared, too"
-                                : "; no common state was compared") +
-        "\n");
+  print(str_format("{} tensors and {} objects are in both{}\n", grouped(report.tensors_compared),
+                   grouped(report.objects_compared),
+                   report.common_compared ? "; the common state was compared, too"
+                                          : "; no common state was compared"));
   print(report.equal()
             ? styled(Style::kGreen, "equal") + "\n"
             : styled(Style::kRed,

@@ -5,6 +5,7 @@
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/extract/tensor_file.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 #include "tools/dckpt/command.h"
@@ -36,8 +37,9 @@ std::optional<std::size_t> position_of(const std::vector<Entry>& entries, const 
   std::vector<std::string> keys;
   for (const TensorStorageMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
   for (const BytesStorageMetadata& object : metadata.objects) keys.push_back(object.key);
-  throw CheckpointError(ErrorCode::kMismatch, "the checkpoint has no tensor and no object " +
-                                                  quote(key) + suggest_keys(key, keys));
+  throw CheckpointError(ErrorCode::kMismatch,
+                        str_format("the checkpoint has no tensor and no object {}{}", quote(key),
+                                   suggest_keys(key, keys)));
 }
 
 void write_json(const Options& options, const Value& value) {
@@ -59,12 +61,13 @@ TensorFileFormat file_format(const Options& options, const CheckpointReader& rea
     return TensorFileFormat::kNpy;
   }
   const TensorStorageMetadata& metadata = reader.metadata().tensors[tensor];
-  const std::string what = quote(metadata.key) + " is a tensor, " +
-                           std::string(to_string(metadata.properties.dtype)) + " " +
-                           to_string(metadata.global_shape());
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        what + "; name a file that ends in .npy or .safetensors with -o" +
-                            (options.output.empty() ? "" : ", not " + quote(options.output)));
+  const std::string what =
+      str_format("{} is a tensor, {} {}", quote(metadata.key), to_string(metadata.properties.dtype),
+                 to_string(metadata.global_shape()));
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      str_format("{}; name a file that ends in .npy or .safetensors with -o{}", what,
+                 options.output.empty() ? "" : ", not " + quote(options.output)));
 }
 
 void extract_tensor(const Options& options, const CheckpointReader& reader, std::size_t tensor) {

@@ -7,6 +7,7 @@
 
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/inspect.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 #include "tools/dckpt/command.h"
@@ -83,7 +84,7 @@ Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool
 std::string short_value(const Value& value) {
   constexpr std::size_t kLongest = 68;
   const auto counted = [](const std::string& what, std::size_t count) {
-    return what + ", " + grouped(count) + (count == 1 ? " entry" : " entries");
+    return str_format("{}, {}{}", what, grouped(count), count == 1 ? " entry" : " entries");
   };
   if (value.is(Value::Kind::kOpaque)) {
     const Opaque& object = value.as_opaque();
@@ -110,7 +111,7 @@ std::string optimizer_text(const CheckpointSummary& summary) {
     sharding = at_path(summary.common, "optimizer", "param_state_sharding_type");
   if (sharding == nullptr || !sharding->is_str()) return "";
   const std::string kind = shown(sharding->as_str());
-  return summary.has_optimizer ? kind : "not stored (the common state names " + kind + ")";
+  return summary.has_optimizer ? kind : str_format("not stored (the common state names {})", kind);
 }
 
 void print_head(const Options& options, const CheckpointSummary& summary, const Resume& resume) {
@@ -120,10 +121,10 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
   Table head({{""}, {""}});
   std::string format = summary.info.format;
   if (summary.info.version) format += " version " + std::to_string(*summary.info.version);
-  if (!summary.info.producer.empty()) format += " (" + summary.info.producer + ")";
+  if (!summary.info.producer.empty()) format += str_format(" ({})", summary.info.producer);
   head.add({"format", shown(format)});
-  head.add({"on disk", human_bytes(bytes) + " in " + grouped(summary.files.size()) +
-                           (summary.files.size() == 1 ? " file" : " files")});
+  head.add({"on disk", str_format("{} in {}{}", human_bytes(bytes), grouped(summary.files.size()),
+                                  summary.files.size() == 1 ? " file" : " files")});
   if (const Value* iteration = summary.common.find("iteration");
       iteration != nullptr && iteration->is_int())
     head.add({"iteration", std::to_string(iteration->as_int())});
@@ -175,14 +176,14 @@ std::size_t summary_depth(const CheckpointSummary& summary) {
 void print_tree(const CheckpointSummary& summary, std::size_t depth) {
   if (summary.tensors.empty()) return;
   using Align = Table::Align;
-  print("\n" + styled(Style::kBold, "Tensors") + "\n");
+  print(str_format("\n{}\n", styled(Style::kBold, "Tensors")));
   Table table({{"SIZE", Align::kRight}, {"HOLDS"}, {"KEY"}});
   for (const KeyTreeRow& row : key_tree(summary.tensors)) {
     if (row.depth >= depth) continue;
     std::string holds = grouped(row.total.count) + (row.total.count == 1 ? " tensor" : " tensors");
     if (row.leaf != KeyTreeRow::kNoLeaf)
-      holds = std::string(to_string(summary.tensors[row.leaf].dtype)) + " " +
-              to_string(summary.tensors[row.leaf].shape);
+      holds = str_format("{} {}", to_string(summary.tensors[row.leaf].dtype),
+                         to_string(summary.tensors[row.leaf].shape));
     table.add({human_bytes(row.total.bytes), holds,
                std::string(row.depth * 2, ' ') + (row.name.empty() ? "(empty)" : shown(row.name))});
   }
@@ -248,13 +249,14 @@ void print_tensors(const Options& options, const CheckpointSummary& summary) {
   if (rows.size() > kMostRows && options.sort == "key" && !options.unfold &&
       !options.inspect.chunks) {
     print_tree(summary, summary_depth(summary));
-    print("  A summary of " + grouped(summary.tensors.size()) + " tensors in " +
-          grouped(rows.size()) +
-          " rows: --unfold lists them, --keys GLOB chooses, --sort size shows the largest.\n");
+    print(
+        str_format("  A summary of {} tensors in {} rows: --unfold lists them, --keys GLOB "
+                   "chooses, --sort size shows the largest.\n",
+                   grouped(summary.tensors.size()), grouped(rows.size())));
     return;
   }
   using Align = Table::Align;
-  print("\n" + styled(Style::kBold, "Tensors") + "\n");
+  print(str_format("\n{}\n", styled(Style::kBold, "Tensors")));
   Table table({{"SIZE", Align::kRight}, {"DTYPE"}, {"SHAPE"}, {"CHUNKS", Align::kRight}, {"KEY"}});
   const std::size_t shown_rows =
       options.unfold || options.inspect.chunks ? rows.size() : std::min(rows.size(), kMostRows);
@@ -265,12 +267,13 @@ void print_tensors(const Options& options, const CheckpointSummary& summary) {
                shown(row.key) + (tensor.flattened ? "  (flattened)" : "")});
     for (const ChunkSummary& chunk : tensor.chunks) {
       table.add({human_bytes(chunk.length), "", to_string(chunk.box), "",
-                 "  " + shown(chunk.file) + " at " + grouped(chunk.offset)});
+                 str_format("  {} at {}", shown(chunk.file), grouped(chunk.offset))});
     }
   }
   table.print();
   if (shown_rows < rows.size())
-    print("  … and " + grouped(rows.size() - shown_rows) + " more rows (--unfold lists all)\n");
+    print(str_format("  … and {} more rows (--unfold lists all)\n",
+                     grouped(rows.size() - shown_rows)));
   if (options.inspect.chunks)
     print(
         "  A chunk's size is that of its record in the file. Boxes of flattened tensors are in the "
@@ -288,7 +291,7 @@ void print_objects(const Options& options, const CheckpointSummary& summary) {
   const std::vector<KeyRow> rows =
       fold_keys(keys, options.unfold ? keys : std::vector<std::string>(keys.size()));
   using Align = Table::Align;
-  print("\n" + styled(Style::kBold, "Objects") + "\n");
+  print(str_format("\n{}\n", styled(Style::kBold, "Objects")));
   Table table({{"SIZE", Align::kRight}, {"KEY"}});
   const std::size_t shown_rows = options.unfold ? rows.size() : std::min(rows.size(), kMostRows);
   for (const KeyRow& row : std::span(rows).first(shown_rows)) {
@@ -298,23 +301,25 @@ void print_objects(const Options& options, const CheckpointSummary& summary) {
   }
   table.print();
   if (shown_rows < rows.size())
-    print("  … and " + grouped(rows.size() - shown_rows) + " more rows (--unfold lists all)\n");
+    print(str_format("  … and {} more rows (--unfold lists all)\n",
+                     grouped(rows.size() - shown_rows)));
 }
 
 void print_rest(const CheckpointSummary& summary) {
   using Align = Table::Align;
   if (summary.common.is_dict() && summary.common.size() > 0) {
-    print("\n" + styled(Style::kBold, "Common state") + "\n");
+    print(str_format("\n{}\n", styled(Style::kBold, "Common state")));
     for (const auto& [key, value] : summary.common.as_dict())
-      print("  " + (key.is_str() ? shown(key.as_str()) : short_value(key)) +
-            styled(Style::kDim, ": ") + short_value(value) + "\n");
+      print(str_format("  {}{}{}\n", key.is_str() ? shown(key.as_str()) : short_value(key),
+                       styled(Style::kDim, ": "), short_value(value)));
   }
-  print("\n" + styled(Style::kBold, "Files") + "\n");
+  print(str_format("\n{}\n", styled(Style::kBold, "Files")));
   Table files({{"SIZE", Align::kRight}, {"NAME"}});
   for (const FileSummary& file : summary.files) {
     const std::uint64_t unused = file.unused.value_or(0);
-    files.add({human_bytes(file.bytes),
-               shown(file.name) + (unused == 0 ? "" : "  (" + human_bytes(unused) + " unused)")});
+    files.add(
+        {human_bytes(file.bytes),
+         shown(file.name) + (unused == 0 ? "" : str_format("  ({} unused)", human_bytes(unused)))});
   }
   files.print();
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -57,8 +58,7 @@ int Interruption::run(const std::function<int()>& command) {
     return command();
   } catch (const CheckpointError& error) {
     if (signal_ == 0) throw;
-    print_error(std::string("stopped by a signal (") + ::strsignal(signal_) +
-                "): " + error.message());
+    print_error(str_format("stopped by a signal ({}): {}", ::strsignal(signal_), error.message()));
     return kFirstSignalExit + signal_;
   }
 }

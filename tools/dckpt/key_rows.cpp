@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt::tool {
@@ -55,13 +56,14 @@ std::string range_text(const std::set<std::uint64_t>& numbers) {
   const std::uint64_t first = *numbers.begin();
   const std::uint64_t last = *numbers.rbegin();
   if (numbers.size() == 1) return std::to_string(first);
-  const std::string range = std::to_string(first) + "…" + std::to_string(last);
-  if (numbers.size() > 2 && last - first == numbers.size() - 1) return "{" + range + "}";
-  if (numbers.size() > kListed) return "{" + range + ": " + grouped(numbers.size()) + " numbers}";
+  const std::string range = str_format("{}…{}", first, last);
+  if (numbers.size() > 2 && last - first == numbers.size() - 1) return str_format("{{{}}}", range);
+  if (numbers.size() > kListed)
+    return str_format("{{{}: {} numbers}}", range, grouped(numbers.size()));
   std::string text;
   for (const std::uint64_t number : numbers)
     text += (text.empty() ? "" : ",") + std::to_string(number);
-  return "{" + text + "}";
+  return str_format("{{{}}}", text);
 }
 
 std::string row_text(const std::vector<std::string>& keys,

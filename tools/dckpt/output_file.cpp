@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
 #include "tools/dckpt/terminal.h"
 
@@ -28,8 +29,7 @@ bool is_special(const fs::path& path) {
 OutputFile::OutputFile(const std::string& name) : target_(local_path(name)) {
   if (name == "-") return;
   const bool special = is_special(target_);
-  written_ =
-      special ? target_ : fs::path(target_.string() + ".partial-" + std::to_string(getpid()));
+  written_ = special ? target_ : fs::path(str_format("{}.partial-{}", target_.string(), getpid()));
   const int descriptor =
       open(written_.c_str(),
            special ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -44,7 +44,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(const std::string& attempted) const {
-  throw CheckpointError(ErrorCode::kIo, attempted + ": " + std::strerror(errno),
+  throw CheckpointError(ErrorCode::kIo, str_format("{}: {}", attempted, std::strerror(errno)),
                         {.file = target_.string()});
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/terminal.h"
 
@@ -32,11 +33,12 @@ std::string progress_text(std::uint64_t done, std::uint64_t total, double second
       total > 0 ? std::min(static_cast<double>(done) / static_cast<double>(total), 1.0) : 1.0;
   char percent[8];
   std::snprintf(percent, sizeof percent, "%3d%%", static_cast<int>(share * 100));
-  std::string text = std::string(percent) + "  " + human_bytes(done) + " of " + human_bytes(total);
+  std::string text = str_format("{}  {} of {}", percent, human_bytes(done), human_bytes(total));
   if (seconds > 0 && done > 0) {
     const double rate = static_cast<double>(done) / seconds;
-    text += "  " + human_bytes(static_cast<std::uint64_t>(rate)) + "/s";
-    if (done < total) text += "  " + duration(static_cast<double>(total - done) / rate) + " left";
+    text += str_format("  {}/s", human_bytes(static_cast<std::uint64_t>(rate)));
+    if (done < total)
+      text += str_format("  {} left", duration(static_cast<double>(total - done) / rate));
   }
   return text;
 }
@@ -55,8 +57,8 @@ void ProgressLine::update(std::uint64_t done, std::uint64_t total) {
   last_ = now;
   drawn_ = true;
   const std::string line =
-      "\r" + verb_ +
-      progress_text(done, total, std::chrono::duration<double>(now - start_).count()) + "\x1b[K";
+      str_format("\r{}{}\x1b[K", verb_,
+                 progress_text(done, total, std::chrono::duration<double>(now - start_).count()));
   std::fputs(line.c_str(), stderr);
 }
 

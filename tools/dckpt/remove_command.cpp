@@ -2,6 +2,7 @@
 
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -31,16 +32,17 @@ Value to_json_value(const RemovedTensors& removed, const Options& options) {
 
 void print_report(const RemovedTensors& removed, bool dry_run) {
   const auto count = [](std::uint64_t number, const std::string& noun) {
-    return grouped(number) + " " + noun + (number == 1 ? "" : "s");
+    return str_format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
   };
-  print("keys   " + count(removed.tensors, "tensor") + " and " + count(removed.objects, "object") +
-        "\n");
-  print("files  " + count(removed.files.size(), "data file") + " of " +
-        human_bytes(removed.bytes_freed) + "\n");
+  print(str_format("keys   {} and {}\n", count(removed.tensors, "tensor"),
+                   count(removed.objects, "object")));
+  print(str_format("files  {} of {}\n", count(removed.files.size(), "data file"),
+                   human_bytes(removed.bytes_freed)));
   if (removed.bytes_kept > 0) {
-    print("note: " + human_bytes(removed.bytes_kept) +
-          " stay in files that hold other keys too; 'dckpt convert --exclude' makes a copy without "
-          "them\n");
+    print(
+        str_format("note: {} stay in files that hold other keys too; 'dckpt convert --exclude' "
+                   "makes a copy without them\n",
+                   human_bytes(removed.bytes_kept)));
   }
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was removed") + "\n"
                 : styled(Style::kGreen, "removed") + "\n");

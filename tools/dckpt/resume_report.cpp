@@ -2,6 +2,7 @@
 
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -30,7 +31,7 @@ Value resume_json(const LatestChoice& choice) {
 
 std::string resume_text(const LatestChoice& choice) {
   if (!choice.checkpoint) return "nothing to resume from";
-  return shown(choice.checkpoint->directory) + " (" + choice.why + ")";
+  return str_format("{} ({})", shown(choice.checkpoint->directory), choice.why);
 }
 
 }  // namespace dckpt::tool

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt::tool {
@@ -46,8 +47,7 @@ std::string styled(Style style, std::string_view text) {
   static const bool coloured = wants_colour(stdout);
   if (!coloured) return std::string(text);
   static constexpr const char* kCodes[] = {"1", "2", "31", "32", "33"};
-  return "\x1b[" + std::string(kCodes[static_cast<int>(style)]) + "m" + std::string(text) +
-         "\x1b[0m";
+  return str_format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<int>(style)], text);
 }
 
 std::string shown(std::string_view text) {
@@ -81,12 +81,12 @@ void flush_output() {
 
 void print_error(std::string_view message) {
   const bool coloured = wants_colour(stderr);
-  print_to_stderr(std::string("dckpt: ") + (coloured ? "\x1b[31merror:\x1b[0m " : "error: ") +
-                  safe_message(message) + "\n");
+  print_to_stderr(str_format(
+      "dckpt: {}{}\n", coloured ? "\x1b[31merror:\x1b[0m " : "error: ", safe_message(message)));
 }
 
 void print_note(std::string_view message) {
-  print_to_stderr("dckpt: " + safe_message(message) + "\n");
+  print_to_stderr(str_format("dckpt: {}\n", safe_message(message)));
 }
 
 }  // namespace dckpt::tool

@@ -6,6 +6,7 @@
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -58,7 +59,7 @@ Value to_json_value(const Verified& verified) {
 }
 
 std::string count(std::size_t number, const std::string& noun) {
-  return grouped(number) + " " + noun + (number == 1 ? "" : "s");
+  return str_format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
 }
 
 /// The problems of each file together, so that one damage is one entry; a problem without a file
@@ -84,13 +85,15 @@ void print_problems(const Verified& verified) {
   const auto groups = by_file(verified.report.problems, verified.path);
   for (std::size_t i = 0; i < std::min(groups.size(), kShownProblems); ++i) {
     const CheckpointError& first = *groups[i].front();
-    print(styled(Style::kRed, to_string(first.code())) + "  " + safe_message(first.what()));
+    print(str_format("{}  {}", styled(Style::kRed, to_string(first.code())),
+                     safe_message(first.what())));
     if (groups[i].size() > 1)
-      print(", and " + count(groups[i].size() - 1, "more problem") + " in this file");
+      print(str_format(", and {} in this file", count(groups[i].size() - 1, "more problem")));
     print("\n");
   }
   if (groups.size() > kShownProblems)
-    print("… and " + grouped(groups.size() - kShownProblems) + " more files (--json lists all)\n");
+    print(str_format("… and {} more files (--json lists all)\n",
+                     grouped(groups.size() - kShownProblems)));
 }
 
 void print_report(const Verified& verified) {
@@ -99,27 +102,27 @@ void print_report(const Verified& verified) {
   if (verified.format.empty()) return;  // it could not be opened
   if (!report.ok()) print("\n");
 
-  print("checked   " + count(report.tensors, "tensor") + " in " + count(report.chunks, "chunk") +
-        ", " + count(report.objects, "object") + ", " + count(report.files, "data file") + ", " +
-        human_bytes(report.bytes) + "\n");
+  print(str_format("checked   {} in {}, {}, {}, {}\n", count(report.tensors, "tensor"),
+                   count(report.chunks, "chunk"), count(report.objects, "object"),
+                   count(report.files, "data file"), human_bytes(report.bytes)));
   if (report.deep) {
     const std::size_t without = report.chunks_without_checksum + report.objects_without_checksum;
     const std::size_t all = report.chunks + report.objects;
-    print("content   checksums of " + grouped(all - std::min(all, without)) + " of " +
-          grouped(all) + " chunks and objects compared");
-    print(without == 0
-              ? "\n"
-              : "; " + styled(Style::kYellow, "not computed for " + grouped(without)) + "\n");
+    print(str_format("content   checksums of {} of {} chunks and objects compared",
+                     grouped(all - std::min(all, without)), grouped(all)));
+    print(without == 0 ? "\n"
+                       : str_format("; {}\n", styled(Style::kYellow,
+                                                     "not computed for " + grouped(without))));
   } else {
     print("content   not read; --deep also compares checksums\n");
   }
   if (report.manifest_files > 0) {
-    print("manifest  integrity.json lists " + count(report.manifest_files, "file") +
-          (report.deep ? ", SHA-256 compared\n" : "\n"));
+    print(str_format("manifest  integrity.json lists {}{}", count(report.manifest_files, "file"),
+                     report.deep ? ", SHA-256 compared\n" : "\n"));
   }
   if (report.ok() && report.tensors + report.objects == 0)
     print("note: the checkpoint holds no tensors and no objects\n");
-  if (report.ok()) print(styled(Style::kGreen, "OK") + "  " + shown(verified.path) + "\n");
+  if (report.ok()) print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(verified.path)));
 }
 
 Verified verified(const Options& options, const CheckpointArgument& checkpoint) {
@@ -134,9 +137,9 @@ Verified verified(const Options& options, const CheckpointArgument& checkpoint) 
 
 int failed(const Verified& verified) {
   flush_output();
-  print_error(count(verified.report.problems.size(), "problem") + " in " +
-              quote(verified.path, 1000) +
-              ", the first: " + verified.report.problems.front().what());
+  print_error(str_format("{} in {}, the first: {}",
+                         count(verified.report.problems.size(), "problem"),
+                         quote(verified.path, 1000), verified.report.problems.front().what()));
   return kDiffers;
 }
 
@@ -191,8 +194,9 @@ int run_all(const Options& options) {
                             {"checkpoints", Value::list(std::move(list))},
                             {"resume", resume_json(resume)}}));
   } else {
-    print("\na run that starts here takes  " + resume_text(resume) + "\n");
-    for (const std::string& why : resume.passed_over) print("skipped  " + safe_message(why) + "\n");
+    print(str_format("\na run that starts here takes  {}\n", resume_text(resume)));
+    for (const std::string& why : resume.passed_over)
+      print(str_format("skipped  {}\n", safe_message(why)));
   }
   return damaged == checkpoints.end() ? kOk : failed(*damaged);
 }
