@@ -138,7 +138,7 @@ std::optional<LatestCheckpoint> find_latest(const Location& root) {
     throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.display()});
   }
   if (choice.checkpoint && !choice.passed_over.empty())
-    choice.passed_over.push_back("going on from " + quote(choice.checkpoint->directory));
+    choice.passed_over.push_back("resuming from " + quote(choice.checkpoint->directory));
   for (const std::string& why : choice.passed_over)
     log_warning(str_format("training root {}: {}", quote(root.display()), why));
   return choice.checkpoint;

@@ -40,7 +40,7 @@ std::vector<SourceFile> find_files(const Storage& storage) {
   for (const FileInfo& entry : storage.list("")) {
     if (!is_rank_folder(entry.name)) continue;
     if (entry.kind != FileInfo::Kind::kDirectory)
-      fail(storage, ErrorCode::kCorrupt, "a rank's folder is no directory", entry.name);
+      fail(storage, ErrorCode::kCorrupt, "a rank's folder is not a directory", entry.name);
     folders.push_back(entry.name);
   }
   if (folders.empty()) fail(storage, ErrorCode::kIncomplete, "there is no mp_rank_XX folder", "");

@@ -196,7 +196,7 @@ TEST_F(CheckpointerTest, ATrackerThatLeadsNowhereIsPassedOver) {
     const Warnings warnings;
     EXPECT_EQ(resumed(), 200) << content;
     EXPECT_THAT(warnings.text(),
-                AllOf(HasSubstr(warning), HasSubstr("going on from 'iter_0000200'")));
+                AllOf(HasSubstr(warning), HasSubstr("resuming from 'iter_0000200'")));
   }
   fs::remove(root_ / kTracker);
   const Warnings warnings;
@@ -265,7 +265,7 @@ TEST_F(CheckpointerTest, AnIncompleteCheckpointIsPassedOver) {
     EXPECT_EQ(resumed(), 100);
     EXPECT_THAT(warnings.text(),
                 AllOf(HasSubstr("'iter_0000200' is not used"), HasSubstr(damage.warning),
-                      HasSubstr("going on from 'iter_0000100'")));
+                      HasSubstr("resuming from 'iter_0000100'")));
   }
 }
 

@@ -35,7 +35,7 @@ constexpr const char* kFooter =
 
 using Commands = std::vector<Command>;
 
-/// What to say when the first word is no command.
+/// What to say when the first word is not a command.
 std::string unknown_command(const std::string& word, const Commands& commands) {
   std::vector<std::string> names;
   for (const Command& command : commands) names.push_back(command.parser->get_name());

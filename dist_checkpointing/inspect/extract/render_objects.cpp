@@ -78,7 +78,7 @@ std::optional<Value> render_mapping(Renderer& renderer, const Opaque& object) {
     return std::nullopt;
   const bool ordered = modern_class_path(object) == "collections.OrderedDict";
   if (object.args.size() > (ordered ? 0 : 1))
-    return std::nullopt;  // defaultdict's factory is no part of its value
+    return std::nullopt;  // defaultdict's factory is not part of its value
   return tagged(ordered ? "__OrderedDict__" : "__defaultdict__", renderer.pairs(object.dict_items));
 }
 

@@ -40,7 +40,7 @@ Value render_tensor(const Tensor& tensor);
 std::optional<Value> render_known_object(Renderer& renderer, const Opaque& object);
 
 /// The class of an object as today's Python names it: "builtins.set" for protocol 2's "__builtin__
-/// set". Empty if the callable is no plain name.
+/// set". Empty if the callable is not a plain name.
 std::string modern_class_path(const Opaque& object);
 
 }  // namespace dckpt

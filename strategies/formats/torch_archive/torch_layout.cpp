@@ -125,7 +125,7 @@ Bytes TorchArchive::pickle(std::uint64_t limit) const {
 const ZipMember& TorchArchive::storage(std::string_view key, std::uint64_t size,
                                        std::uint64_t item_size) const {
   const ZipMember& member = require("data/" + std::string(key));
-  // An untyped storage may have a rest that is no whole element.
+  // An untyped storage may end with part of an element.
   if (member.size < size || member.size - size >= item_size) {
     fail(ErrorCode::kCorrupt, str_format("storage {} has {} bytes, but the pickle says {}",
                                          quote(key), member.size, size));

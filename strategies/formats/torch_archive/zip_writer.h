@@ -25,7 +25,7 @@ class ZipWriter {
 
   /// The records before `size` bytes of data, whose offset in the file will be a multiple of
   /// `alignment` (1 to 32 KiB). Throws CheckpointError (invalid argument) for a name of no or too
-  /// many bytes and for an alignment that is no power of two.
+  /// many bytes and for an alignment that is not a power of two.
   void begin_member(std::string_view name, std::uint64_t size, Bytes& out,
                     std::uint64_t alignment = 64);
   /// The record after the data.
