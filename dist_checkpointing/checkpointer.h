@@ -32,7 +32,8 @@ struct ResumedFrom {
 class Checkpointer {
  public:
   /// Touches nothing on disk. `policy.save.overwrite` allows a save to replace an iteration that is
-  /// complete.
+  /// complete. Throws CheckpointError, on this rank alone, for options that do not go together or
+  /// that the strategy cannot honour.
   Checkpointer(Location root, Policy policy, Communicator& comm, SaveHooks hooks = {});
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
