@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
 
   dckpt::run_ranks(2, [&](dckpt::Communicator& comm) {  // two ranks: three of the six rows each
     const auto rows = dckpt::Tensor::zeros(dckpt::DType::kFloat32, {3, 4});
-    std::fill_n(reinterpret_cast<float*>(rows.data()), 12, comm.rank() == 0 ? 1.0F : 2.0F);
+    std::fill_n(rows.data<float>(), 12, comm.rank() == 0 ? 1.0F : 2.0F);
     dckpt::StateDict state;
     state["weight"] = shard(rows, 0, comm);
     state["iteration"] = 1000;  // not sharded: the common state, the same on all ranks
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     dckpt::StateDict state;
     state["weight"] = shard(column, 1, comm);
     dckpt::load(state, directory, {}, comm);  // fills `column`, adds the common state
-    const auto* values = reinterpret_cast<const float*>(column.data());
+    const auto* values = column.data<const float>();
     std::printf("rank %d: iteration %d, column %g … %g\n", comm.rank(),
                 static_cast<int>(state.at("iteration").as_int()), values[0], values[5]);
   });

@@ -58,13 +58,13 @@ dckpt::StateDict describe(const Layout& layout, int rank, std::vector<Held>& hel
 
 // Element n of the model has the value n, its moment -n/2.
 void fill(const Held& held) {
-  auto* const values = reinterpret_cast<float*>(held.tensor.data());
+  auto* const values = held.tensor.data<float>();
   for (std::int64_t i = 0; i < held.tensor.numel(); ++i)
     values[i] = held.scale * static_cast<float>(held.first + i);
 }
 
 std::int64_t wrong_elements(const Held& held) {
-  const auto* const values = reinterpret_cast<const float*>(held.tensor.data());
+  const auto* const values = held.tensor.data<const float>();
   std::int64_t wrong = 0;
   for (std::int64_t i = 0; i < held.tensor.numel(); ++i)
     wrong += values[i] != held.scale * static_cast<float>(held.first + i);

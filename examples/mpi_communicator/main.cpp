@@ -17,7 +17,7 @@ bool run(dckpt::Communicator& comm, const std::filesystem::path& directory) {
   }
   const auto rows = [&](std::int64_t value) {
     dckpt::Tensor tensor = dckpt::Tensor::empty(dckpt::DType::kInt64, {2, 3});
-    std::fill_n(reinterpret_cast<std::int64_t*>(tensor.data()), 6, value);
+    std::fill_n(tensor.data<std::int64_t>(), 6, value);
     return dckpt::ShardedTensor::from_rank_offsets(
         "weight", tensor, {{.axis = 0, .rank = comm.rank(), .count = comm.size()}});
   };
@@ -26,8 +26,7 @@ bool run(dckpt::Communicator& comm, const std::filesystem::path& directory) {
   dckpt::save(state, directory, {.overwrite = true}, comm);
   state["weight"] = rows(-1);
   dckpt::load(state, directory, {}, comm);
-  const auto* const value =
-      reinterpret_cast<const std::int64_t*>(state["weight"].as_tensor().data());
+  const auto* const value = state["weight"].as_tensor().data<const std::int64_t>();
   return value[0] == comm.rank() && value[5] == comm.rank();
 }
 

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "mapping/base/error.h"
 #include "mapping/geometry/box.h"
 #include "mapping/state/tensor.h"
 
@@ -112,6 +113,14 @@ struct ShardedTensor {
   Box global_box() const;
   /// Coordinates of the local tensor in the grid of pieces (regular grids only).
   Shape chunk_coordinates() const;
+  /// The elements of `data`, as Tensor::data<T>() gives them; errors name the key. Throws
+  /// CheckpointError (invalid argument) if there are none yet.
+  template <typename T>
+  T* local_data() const {
+    return with_context({.key = key}, [&] {
+      return data.value_or(Tensor::described(dtype, data_shape())).template data<T>();
+    });
+  }
   /// Number of elements that `data` has or would have.
   std::int64_t numel() const noexcept;
   /// Shape that `data` has or would have: 1-D for flattened ranges.

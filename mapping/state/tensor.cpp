@@ -49,6 +49,25 @@ Tensor allocated(DType dtype, Shape shape, bool zeroed) {
   return Tensor(dtype, std::move(shape), std::move(strides), data, std::move(memory));
 }
 
+/// The type by which C++ accesses elements of `dtype`: itself, or the integer that holds its bits.
+DType access_type(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kBFloat16: return DType::kUInt16;
+    case DType::kComplex32: return DType::kUInt32;
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E4M3FNUZ:
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E5M2FNUZ:
+    case DType::kFloat8E8M0FNU:
+    case DType::kFloat4E2M1FNx2:
+    case DType::kQUInt8: return DType::kUInt8;
+    case DType::kQInt8: return DType::kInt8;
+    case DType::kQInt32: return DType::kInt32;
+    default: return dtype;
+  }
+}
+
 }  // namespace
 
 Tensor::Tensor(DType dtype, Shape shape, Shape strides, void* data,
@@ -95,6 +114,22 @@ Tensor Tensor::in_file(DType dtype, Shape shape, Shape strides, FileRange range)
   Tensor tensor(dtype, std::move(shape), std::move(strides), nullptr, nullptr);
   tensor.file_range_ = std::make_shared<const FileRange>(std::move(range));
   return tensor;
+}
+
+void Tensor::require_elements(DType accessed) const {
+  const DType expected = access_type(dtype_);
+  if (accessed != expected) {
+    std::string message = "the elements of a tensor, " + dckpt::to_string(*this) +
+                          ", are accessed as " + std::string(dckpt::to_string(accessed));
+    if (expected != dtype_)
+      message += "; their bits can be accessed as " + std::string(dckpt::to_string(expected));
+    throw CheckpointError(ErrorCode::kMismatch, message);
+  }
+  if (!has_data()) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the elements of " + dckpt::to_string(*this) +
+                              " are accessed, but it is only described and has none");
+  }
 }
 
 MutableByteView Tensor::bytes() const {

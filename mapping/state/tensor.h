@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "mapping/base/bytes.h"
 #include "mapping/geometry/dtype.h"
+#include "mapping/geometry/dtype_of.h"
 #include "mapping/geometry/shape.h"
 
 namespace dckpt {
@@ -61,6 +63,15 @@ class Tensor {
   bool has_data() const noexcept { return data_ != nullptr || numel() == 0; }
 
   std::byte* data() const noexcept { return data_; }
+  /// Element 0 as a T, read-only if T is const: `data<float>()`, `data<const float>()`. float16 and
+  /// bfloat16 are accessed by their bits as std::uint16_t, complex32 as std::uint32_t, eight-bit
+  /// floats as std::uint8_t, quantised types as their integers. Throws CheckpointError (mismatch)
+  /// if the elements are of another type, (invalid argument) if the tensor is only described.
+  template <typename T>
+  requires ElementType<std::remove_const_t<T>> T* data() const {
+    require_elements(dtype_of<std::remove_const_t<T>>());
+    return reinterpret_cast<T*>(data_);
+  }
   const FileRange* file_range() const noexcept { return file_range_.get(); }
   const std::shared_ptr<const void>& owner() const noexcept { return owner_; }
 
@@ -78,6 +89,8 @@ class Tensor {
   bool requires_grad = false;
 
  private:
+  void require_elements(DType accessed) const;
+
   DType dtype_ = DType::kFloat32;
   Device device_;
   Shape shape_ = Shape(1, 0);

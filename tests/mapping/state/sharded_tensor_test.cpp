@@ -301,5 +301,16 @@ TEST(ReplicaId, TupleAndNumberAreDifferent) {
   EXPECT_NE(ReplicaId(3), ReplicaId{3});
 }
 
+TEST(ShardedTensor, GivesItsElementsByTypeAndNamesTheKeyIfTheyAreOthers) {
+  ShardedTensor shard = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {2}));
+  shard.local_data<float>()[1] = 2.0F;
+  EXPECT_EQ(shard.local_data<const float>()[1], 2.0F);
+  const CheckpointError error = error_of([&] { shard.local_data<double>(); });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_EQ(error.context().key, "w");
+  shard.data.reset();
+  EXPECT_EQ(error_of([&] { shard.local_data<float>(); }).code(), ErrorCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace dckpt

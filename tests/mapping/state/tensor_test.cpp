@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <complex>
 #include <memory>
 #include <numeric>
+#include <type_traits>
 
 #include "tests/support/expect_error.h"
 
@@ -17,14 +19,14 @@ using testing::error_of;
 /// 0, 1, 2, … as int32.
 Tensor counting(Shape shape) {
   Tensor tensor = Tensor::empty(DType::kInt32, std::move(shape));
-  auto* const data = reinterpret_cast<std::int32_t*>(tensor.data());
+  auto* const data = tensor.data<std::int32_t>();
   std::iota(data, data + tensor.numel(), 0);
   return tensor;
 }
 
 std::vector<std::int32_t> values(const Tensor& tensor) {
   const Tensor dense = tensor.contiguous();
-  const auto* const data = reinterpret_cast<const std::int32_t*>(dense.data());
+  const auto* const data = dense.data<const std::int32_t>();
   return {data, data + dense.numel()};
 }
 
@@ -127,6 +129,38 @@ TEST(Tensor, WithoutElementsThereAreNoBytes) {
             }).code(),
             ErrorCode::kInvalidArgument);
   EXPECT_TRUE(Tensor::described(DType::kInt32, {0}).has_data());
+}
+
+TEST(Tensor, ElementsAreAccessedByTheirType) {
+  const Tensor tensor = Tensor::zeros(DType::kFloat32, {2});
+  tensor.data<float>()[1] = 1.5F;
+  static_assert(std::is_same_v<decltype(tensor.data<const float>()), const float*>);
+  EXPECT_EQ(tensor.data<const float>()[1], 1.5F);
+  EXPECT_EQ(tensor.narrow(0, 1, 1).data<float>(), tensor.data<float>() + 1);
+  EXPECT_EQ(Tensor::zeros(DType::kComplex64, {1}).data<std::complex<float>>()->imag(), 0);
+  EXPECT_EQ(*Tensor::zeros(DType::kInt64, {1}).data<long long>(), 0);
+  EXPECT_EQ(Tensor::zeros(DType::kBool, {}).data<bool>()[0], false);
+}
+
+TEST(Tensor, ElementsWithoutACppTypeAreAccessedByTheirBits) {
+  const std::uint16_t one = 0x3F80;
+  const Tensor tensor =
+      Tensor::from_bytes(DType::kBFloat16, {1}, std::as_bytes(std::span(&one, 1)));
+  EXPECT_EQ(*tensor.data<const std::uint16_t>(), one);
+  EXPECT_EQ(*Tensor::zeros(DType::kFloat8E5M2, {1}).data<std::uint8_t>(), 0);
+  EXPECT_STREQ(
+      error_of([&] { tensor.data<float>(); }).what(),
+      "the elements of a tensor, bfloat16 (1,), are accessed as float32; their bits can be "
+      "accessed as uint16");
+}
+
+TEST(Tensor, ElementsAreNotAccessedAsAnotherType) {
+  const Tensor tensor = counting({2, 3});
+  EXPECT_EQ(error_of([&] { tensor.data<float>(); }).code(), ErrorCode::kMismatch);
+  EXPECT_EQ(error_of([&] { tensor.data<const std::uint32_t>(); }).code(), ErrorCode::kMismatch);
+  EXPECT_EQ(error_of([] { Tensor::described(DType::kInt32, {2}).data<int>(); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Tensor().data<float>(), nullptr);
 }
 
 TEST(Tensor, EqualComparesTypeShapeAndBytes) {
