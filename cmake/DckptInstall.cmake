@@ -1,79 +1,116 @@
-# What users link, under the same names in this build and after installation, and the package that find_package(dckpt) finds.
+# What users link, under the same names in this build and after installation, and the package that
+# find_package(dckpt) finds.
 #
-#   dckpt::core    the library, without libtorch:  #include <dckpt/dist_checkpointing.h>
-#   dckpt::cli     the tool as a function:        #include <dckpt/cli.h>
-#   dckpt::torch   the same with torch tensors:    #include <dckpt/torch.h>   (where libtorch was found)
-#   dckpt::nccl    ranks that talk over NCCL:      #include <dckpt/nccl.h>    (where NCCL was found)
+#   dckpt::core     the library, without libtorch:  #include <dckpt/dist_checkpointing.h>
+#   dckpt::cli      the tool as a function:         #include <dckpt/cli.h>
+#   dckpt::testing  checks for code of your own:    #include <dckpt/testing.h>
+#   dckpt::torch    the same with torch tensors:    #include <dckpt/torch.h>   (where libtorch was found)
+#   dckpt::nccl     ranks that talk over NCCL:      #include <dckpt/nccl.h>    (where NCCL was found)
 include(CMakePackageConfigHelpers)
-
-add_library(dckpt_core INTERFACE)
-target_link_libraries(dckpt_core INTERFACE dckpt_dist_checkpointing)
-target_include_directories(dckpt_core INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
-add_library(dckpt::core ALIAS dckpt_core)
 set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/dckpt")
+add_custom_target(dckpt_installed)  # builds what is installed
 
-# Users find <dckpt/…> and nothing else: the headers of the layers are below dckpt/detail, and include
-# each other from there.
-set(_layers mapping configs strategies dist_checkpointing)
-list(TRANSFORM _layers APPEND "/*.h" OUTPUT_VARIABLE _globs)
-file(GLOB_RECURSE _headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" ${_globs})
-list(FILTER _headers EXCLUDE REGEX "^(mapping/torch|strategies/comm/(c10d|nccl))/")
-list(REMOVE_ITEM _headers mapping/base/format.h)  # for .cpp files only
-file(GLOB _public_headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" include/dckpt/*.h)
+# dckpt_library(NAME EXPORT set [LAYERS layers…] LINKS targets…): dckpt::NAME, made of layers. With
+# BUILD_SHARED_LIBS it is one library of their objects, else users link the layers, which are static
+# libraries.
+function(dckpt_library name)
+  cmake_parse_arguments(arg "" "EXPORT" "LAYERS;LINKS" ${ARGN})
+  set(target dckpt_${name})
+  set(installed ${target})
+  if(BUILD_SHARED_LIBS AND arg_LAYERS)
+    set(scope PUBLIC)
+    add_library(${target} SHARED)
+    foreach(layer IN LISTS arg_LAYERS)
+      target_sources(${target} PRIVATE $<TARGET_OBJECTS:dckpt_${layer}>)
+    endforeach()
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:dckpt_flags>)
+    add_dependencies(dckpt_installed ${target})
+    if(NOT DCKPT_SANITIZE)
+      target_link_options(${target} PRIVATE -Wl,--no-undefined)
+    endif()
+    string(REPLACE dckpt_core dckpt file_name ${target})
+    set_target_properties(${target} PROPERTIES
+      OUTPUT_NAME ${file_name} LINKER_LANGUAGE CXX INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON
+      VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  else()
+    set(scope INTERFACE)
+    add_library(${target} INTERFACE)
+    foreach(layer IN LISTS arg_LAYERS)
+      target_link_libraries(${target} INTERFACE dckpt_${layer})
+      set_target_properties(dckpt_${layer} PROPERTIES EXPORT_NAME ${layer})
+      list(APPEND installed dckpt_${layer})
+      add_dependencies(dckpt_installed dckpt_${layer})
+    endforeach()
+  endif()
+  target_include_directories(${target} ${scope} "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR};${PROJECT_SOURCE_DIR}/include>"
+                             "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_link_libraries(${target} ${scope} ${arg_LINKS})
+  add_library(dckpt::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS ${installed} EXPORT ${arg_EXPORT} ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+          LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endfunction()
+
+set(_core mapping configs strategies dist_checkpointing)
+set(_cli tool)
+if(BUILD_SHARED_LIBS)  # the commands use what is hidden outside of the library
+  list(APPEND _core ${_cli})
+  set(_cli "")
+endif()
+dckpt_library(core EXPORT dckptTargets LAYERS ${_core} LINKS Boost::headers)
+dckpt_library(cli EXPORT dckptTargets LAYERS ${_cli} LINKS dckpt_core)
+dckpt_library(testing EXPORT dckptTargets LAYERS conformance LINKS dckpt_core)
+if(BUILD_SHARED_LIBS)
+  foreach(_layer IN LISTS _core)  # for the libraries that they use; their objects are in already
+    target_link_libraries(dckpt_core PRIVATE dckpt_${_layer})
+  endforeach()
+endif()
+install(EXPORT dckptTargets NAMESPACE dckpt:: DESTINATION "${_package}")
 if(DckptTorch_FOUND)
-  file(GLOB _torch_headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" mapping/torch/*.h)
-  list(APPEND _headers ${_torch_headers} strategies/comm/c10d/process_group.h)
-else()
-  list(REMOVE_ITEM _public_headers include/dckpt/torch.h)
+  dckpt_library(torch EXPORT dckptTorchTargets LAYERS mapping_torch comm_c10d LINKS dckpt_core DckptTorch::torch)
+  install(EXPORT dckptTorchTargets NAMESPACE dckpt:: DESTINATION "${_package}")
+  install(FILES cmake/FindDckptTorch.cmake DESTINATION "${_package}")
 endif()
 if(DckptNccl_FOUND)
-  list(APPEND _headers strategies/comm/nccl/communicator.h)
-else()
-  list(REMOVE_ITEM _public_headers include/dckpt/nccl.h)
+  dckpt_library(nccl EXPORT dckptNcclTargets LAYERS comm_nccl LINKS dckpt_core DckptNccl::nccl)
+  install(EXPORT dckptNcclTargets NAMESPACE dckpt:: DESTINATION "${_package}")
+  install(FILES cmake/FindDckptNccl.cmake DESTINATION "${_package}")
 endif()
+
+if(TARGET dckpt)
+  file(RELATIVE_PATH _libraries "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}")
+  set_target_properties(dckpt PROPERTIES INSTALL_RPATH "$ORIGIN/${_libraries}")
+  add_dependencies(dckpt_installed dckpt)
+  install(TARGETS dckpt RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
+
+# Users find <dckpt/…> and nothing else: what these headers include is below dckpt/detail.
+file(GLOB DCKPT_PUBLIC_HEADERS CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" include/dckpt/*.h)
+if(NOT DckptTorch_FOUND)
+  list(REMOVE_ITEM DCKPT_PUBLIC_HEADERS include/dckpt/torch.h)
+endif()
+if(NOT DckptNccl_FOUND)
+  list(REMOVE_ITEM DCKPT_PUBLIC_HEADERS include/dckpt/nccl.h)
+endif()
+# Their reference: cmake --build … --target docs
+find_program(DCKPT_DOXYGEN doxygen)
+set(DCKPT_API_REFERENCE ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DVERSION=${PROJECT_VERSION}
+    -DDOXYGEN=$<$<BOOL:${DCKPT_DOXYGEN}>:${DCKPT_DOXYGEN}>)
+if(PROJECT_IS_TOP_LEVEL)
+  add_custom_target(docs COMMAND ${DCKPT_API_REFERENCE} -DOUTPUT=${PROJECT_BINARY_DIR}/docs
+                                 -P ${PROJECT_SOURCE_DIR}/cmake/ApiReference.cmake VERBATIM)
+endif()
+
 set(_stage "${PROJECT_BINARY_DIR}/installed_headers")
 install(CODE "
   set(SOURCE [[${PROJECT_SOURCE_DIR}]])
   set(STAGE [[${_stage}]])
-  set(LAYERS [[${_layers}]])
-  set(HEADERS [[${_headers}]])
-  set(PUBLIC_HEADERS [[${_public_headers}]])
+  set(PUBLIC_HEADERS [[${DCKPT_PUBLIC_HEADERS}]])
   include([[${PROJECT_SOURCE_DIR}/cmake/StageHeaders.cmake]])")
 install(DIRECTORY "${_stage}/dckpt" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
 install(FILES LICENSE NOTICE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-
-foreach(_layer core ${_layers} cli)
-  set_target_properties(dckpt_${_layer} PROPERTIES EXPORT_NAME ${_layer})
-  install(TARGETS dckpt_${_layer} EXPORT dckptTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-endforeach()
-install(EXPORT dckptTargets NAMESPACE dckpt:: DESTINATION "${_package}")
-if(TARGET dckpt)
-  install(TARGETS dckpt RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-endif()
-
-if(DckptTorch_FOUND)
-  add_library(dckpt_torch INTERFACE)
-  target_link_libraries(dckpt_torch INTERFACE dckpt_core dckpt_mapping_torch dckpt_comm_c10d)
-  add_library(dckpt::torch ALIAS dckpt_torch)
-  set_target_properties(dckpt_torch PROPERTIES EXPORT_NAME torch)
-  set_target_properties(dckpt_mapping_torch PROPERTIES EXPORT_NAME mapping_torch)
-  set_target_properties(dckpt_comm_c10d PROPERTIES EXPORT_NAME comm_c10d)
-  install(TARGETS dckpt_torch dckpt_mapping_torch dckpt_comm_c10d EXPORT dckptTorchTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-  install(EXPORT dckptTorchTargets NAMESPACE dckpt:: DESTINATION "${_package}")
-  install(FILES cmake/FindDckptTorch.cmake DESTINATION "${_package}")
-endif()
-
-if(DckptNccl_FOUND)
-  add_library(dckpt_nccl INTERFACE)
-  target_link_libraries(dckpt_nccl INTERFACE dckpt_core dckpt_comm_nccl)
-  add_library(dckpt::nccl ALIAS dckpt_nccl)
-  set_target_properties(dckpt_nccl PROPERTIES EXPORT_NAME nccl)
-  set_target_properties(dckpt_comm_nccl PROPERTIES EXPORT_NAME comm_nccl)
-  install(TARGETS dckpt_nccl dckpt_comm_nccl EXPORT dckptNcclTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-  install(EXPORT dckptNcclTargets NAMESPACE dckpt:: DESTINATION "${_package}")
-  install(FILES cmake/FindDckptNccl.cmake DESTINATION "${_package}")
-endif()
 
 configure_package_config_file(cmake/dckptConfig.cmake.in "${PROJECT_BINARY_DIR}/dckptConfig.cmake" INSTALL_DESTINATION "${_package}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/dckptConfigVersion.cmake" COMPATIBILITY SameMinorVersion)

@@ -1,6 +1,8 @@
 #pragma once
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// What a strategy can do besides storing sharded tensors. A save that needs a missing capability
 /// is refused before anything is written.

@@ -1,6 +1,8 @@
 #pragma once
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// How a format stores what is not tensor bytes. Whoever reads, converts or checks a checkpoint
 /// asks these, never a format's name.

@@ -9,8 +9,9 @@
 #include "configs/capabilities.h"
 #include "configs/conventions.h"
 #include "configs/policy.h"
+#include "mapping/base/api.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What options are used for.
 enum class Call : std::uint8_t {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "configs/yaml.h"
+#include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
 #include "mapping/base/io_engine.h"
 #include "mapping/planning/planner_options.h"
@@ -16,7 +17,7 @@
 // Options of save and load: plain data with defaults. policy.h reads them from YAML;
 // docs/policies.md lists every field.
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Which readers must accept a written checkpoint.
 enum class Compat : std::uint8_t {

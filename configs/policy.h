@@ -8,8 +8,9 @@
 
 #include "configs/options.h"
 #include "configs/problems.h"
+#include "mapping/base/api.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// How a run saves, loads and retains its checkpoints, as described by a YAML file.
 /// docs/policies.md describes every field.

@@ -3,9 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/error.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A place in a text: line and column count from 1, columns in bytes. Zero: nowhere in particular.
 struct TextPlace {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "configs/yaml.h"
+#include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
 
 // One description per struct, from which its YAML is read, checked, corrected ("did you mean") and
@@ -22,7 +23,8 @@
 //       field("exchange", &ParallelOptions::exchange, choice(kExchangeNames)),
 //   }};
 
-namespace dckpt::config {
+namespace DCKPT_API dckpt {
+namespace config {
 
 /// How a value is read from a node and shown as one. `read` leaves the value alone and reports a
 /// problem, under the field's path, if the node does not fit.
@@ -164,4 +166,5 @@ Type<S> section(Schema<S> schema) {
           }};
 }
 
-}  // namespace dckpt::config
+}  // namespace config
+}  // namespace dckpt

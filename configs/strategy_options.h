@@ -2,8 +2,9 @@
 
 #include "configs/options.h"
 #include "configs/schema.h"
+#include "mapping/base/api.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 inline constexpr const char* kSaveBackendOptions = "save.backend.options";
 inline constexpr const char* kLoadBackendOptions = "load.backend.options";

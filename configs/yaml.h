@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "configs/problems.h"
+#include "mapping/base/api.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Limits of a YAML file. Anchors, aliases, merge keys and explicit tags are refused altogether: a
 /// configuration says what it means, and nothing expands.

@@ -10,9 +10,10 @@
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "dist_checkpointing/save/sharded_paths.h"
+#include "mapping/base/api.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What resume or load_latest loaded.
 struct ResumedFrom {

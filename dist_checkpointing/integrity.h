@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/storage/hashed_file.h"
 #include "strategies/storage/storage.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Writes integrity.json into `directory` of the storage. `digests`: SHA-256 by file, as they are
 /// named inside the checkpoint; all of them must be directly in it, else throws CheckpointError

@@ -6,9 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/planning/metadata.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Chooses keys by shell-style globs (glob_match): those that match some `include` (all of them if
 /// it is empty) and no `exclude`. An object is matched by its unique key ("rng_state/shard_0_1")

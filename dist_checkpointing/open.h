@@ -5,10 +5,11 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/tracker.h"
+#include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 struct OpenOptions {
   /// Under a training root: the iteration to open instead of the tracker's.

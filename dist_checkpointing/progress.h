@@ -5,7 +5,9 @@
 #include <mutex>
 #include <utility>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// Called now and then during long operations, from any thread, one call at a time, with the bytes
 /// done so far and the total.

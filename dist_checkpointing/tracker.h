@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "strategies/storage/location.h"
 
 // How the checkpoints of a run lie in its training root, as Megatron has it:
@@ -18,7 +19,7 @@
 //
 // Only this file knows these names.
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
 inline constexpr const char* kReleaseDirectory = "release";

@@ -1,9 +1,10 @@
 #pragma once
 
-#include "dist_checkpointing/conformance/strategy_conformance.h"
+#include "dist_checkpointing/conformance/report.h"
+#include "mapping/base/api.h"
 #include "strategies/comm/communicator.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Checks that a communicator conforms, for use in your own tests. Every rank calls it with its
 /// communicator of at least two ranks and gets the problems found there, as lines that start with

@@ -84,7 +84,7 @@ Tensors sample_tensors() {
 StateDict shards_of(const Tensors& tensors, int rank, int ranks, bool with_data) {
   StateDict state = Value::dict();
   for (const auto& [key, tensor] : tensors) {
-    const auto data = [&](const Box& box) {
+    const auto data = [&, &tensor = tensor](const Box& box) {
       return with_data ? cut(tensor, box) : Tensor::empty(tensor.dtype(), box.sizes);
     };
     if (tensor.dim() == 0 || tensor.shape()[0] < 2) {

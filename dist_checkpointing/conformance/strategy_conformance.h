@@ -1,18 +1,11 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "configs/options.h"
+#include "dist_checkpointing/conformance/report.h"
+#include "mapping/base/api.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
-
-/// What check_strategy() found: one line per problem, none if the strategy conforms.
-struct ConformanceReport {
-  int checks = 0;
-  std::vector<std::string> problems;
-};
+namespace DCKPT_API dckpt {
 
 /// Checks that a strategy conforms, with ranks as threads. `options` names the strategy to save
 /// with; results are loaded with the strategy that recognises them. For tests of your own backend:

@@ -108,7 +108,8 @@ class Differ {
     std::vector<std::optional<Difference>> found(matching.both.size());
     parallel_for(matching.both.size(), options_.threads, [&](std::size_t i) {
       const auto [a, b] = matching.both[i];
-      found[i] = with_context({.key = of_a[a].key}, [&] { return compare_tensor(a, b, progress); });
+      found[i] = with_context({.key = of_a[a].key},
+                              [&, a = a, b = b] { return compare_tensor(a, b, progress); });
     });
     for (std::optional<Difference>& difference : found) {
       if (difference) report_.differences.push_back(std::move(*difference));
@@ -163,9 +164,9 @@ class Differ {
     const Matching matching = match(of_a, of_b, options_.keys);
     for (const auto& [a, b] : matching.both) {
       const Value value_a =
-          with_context({.key = of_a[a].key}, [&] { return render(a_.object(a)); });
+          with_context({.key = of_a[a].key}, [&, a = a] { return render(a_.object(a)); });
       const Value value_b =
-          with_context({.key = of_b[b].key}, [&] { return render(b_.object(b)); });
+          with_context({.key = of_b[b].key}, [&, b = b] { return render(b_.object(b)); });
       report_values(Difference::Kind::kObject, of_a[a].key, value_a, value_b);
     }
     report_.objects_compared = matching.both.size();

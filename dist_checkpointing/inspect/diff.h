@@ -7,9 +7,10 @@
 
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/progress.h"
+#include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// How the elements of two tensors of one shape and dtype differ.
 struct ElementDifferences {

@@ -6,9 +6,10 @@
 
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/progress.h"
+#include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// SHA-256, in hex, of a whole tensor's elements: global shape, row-major, little-endian. The same
 /// values give the same digest in every format and every sharding.

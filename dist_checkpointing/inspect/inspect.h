@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "dist_checkpointing/key_filter.h"
+#include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A stored piece of a tensor: its box in the stored tensor, and the file range of its bytes.
 struct ChunkSummary {

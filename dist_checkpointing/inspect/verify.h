@@ -4,10 +4,11 @@
 #include <vector>
 
 #include "dist_checkpointing/progress.h"
+#include "mapping/base/api.h"
 #include "mapping/base/error.h"
 #include "strategies/contract/reader.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 struct VerifyOptions {
   /// Also read every byte and compare the checksums of chunks, objects and the common state, and

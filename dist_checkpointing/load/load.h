@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "configs/options.h"
+#include "mapping/base/api.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -13,7 +14,7 @@
 #include "strategies/parallel/load_plan_cache.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// An object that this rank requested in another grid than the stored one, and what load.objects
 /// did with it.

@@ -10,9 +10,10 @@
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/progress.h"
 #include "dist_checkpointing/tracker.h"
+#include "mapping/base/api.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 struct ConvertOptions {
   /// The strategy that reads the source; see LoadOptions::strategy.

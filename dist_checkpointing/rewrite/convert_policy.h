@@ -2,8 +2,9 @@
 
 #include "configs/policy.h"
 #include "dist_checkpointing/rewrite/convert.h"
+#include "mapping/base/api.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What a policy means for a conversion. No field is ignored silently: fields about cooperating
 /// ranks and about retention have no meaning for a single process that writes one checkpoint, and

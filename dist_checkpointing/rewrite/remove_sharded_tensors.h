@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "dist_checkpointing/tracker.h"
+#include "mapping/base/api.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 struct RemoveOptions {
   bool dry_run = false;                      ///< report, change nothing

@@ -3,6 +3,7 @@
 #include "configs/options.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_report.h"
+#include "mapping/base/api.h"
 #include "mapping/planning/save/plan_cache.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -10,7 +11,7 @@
 #include "strategies/comm/communicator.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Saves a sharded state dict as the checkpoint `location`, which ends up either complete or not
 /// visible at all. Collective: every rank of `comm` passes its own state and the same location and

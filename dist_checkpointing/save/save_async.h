@@ -6,13 +6,14 @@
 #include "configs/options.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_report.h"
+#include "mapping/base/api.h"
 #include "mapping/planning/save/plan_cache.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/storage/location.h"
 #include "strategies/tensor_io/staging_pool.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A background save. Cheap to copy; may outlive the saver; safe to use from several threads.
 class PendingSave {

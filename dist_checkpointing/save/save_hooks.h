@@ -5,9 +5,10 @@
 #include <stop_token>
 
 #include "dist_checkpointing/progress.h"
+#include "mapping/base/api.h"
 #include "mapping/state/value.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What a trainer adds to its saves in code. Every rank passes the same, except for `progress` and
 /// `cancel`.

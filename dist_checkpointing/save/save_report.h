@@ -4,9 +4,10 @@
 #include <span>
 #include <string>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What a save did, the same on every rank. Times are those of the slowest rank.
 struct SaveReport {

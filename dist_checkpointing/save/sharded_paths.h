@@ -3,9 +3,10 @@
 #include <map>
 #include <string>
 
+#include "mapping/base/api.h"
 #include "mapping/state/value.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// The paths of sharded leaves in a loaded state dict. A save that finds a plain tensor at such a
 /// path would store rank 0's part as common state and lose the others.

@@ -1,10 +1,11 @@
 #pragma once
 
+#include "mapping/base/api.h"
 #include "mapping/planning/save/plan_cache.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Starts from the plans that the checkpoint `location` stores (PlannerOptions::keep_plans), so
 /// that the first save of a job that resumes with the same structure exchanges fingerprints instead

@@ -4,7 +4,8 @@
 
 #include <cstdio>
 
-#include "dckpt/strategy.h"
+#include "dckpt/dist_checkpointing.h"
+#include "dckpt/testing.h"
 #include "mpi_transport.h"
 
 namespace {

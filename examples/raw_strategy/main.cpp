@@ -2,6 +2,7 @@
 // conforms, saves and loads.
 
 #include <dckpt/strategy.h>
+#include <dckpt/testing.h>
 
 #include <cstdio>
 

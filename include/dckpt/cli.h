@@ -1,6 +1,8 @@
 #pragma once
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// The command line tool as a function: what `dckpt` does with these arguments, and its exit code.
 /// A program that registers strategies first has all commands for its own formats, and `config

@@ -1,6 +1,8 @@
 #pragma once
 
-/// Checks for those who write a strategy or a communicator of their own.
+/// Checks for those who write a strategy, a storage or a communicator of their own. Link
+/// dckpt::testing.
 
 #include "dist_checkpointing/conformance/communicator_conformance.h"
+#include "dist_checkpointing/conformance/storage_conformance.h"
 #include "dist_checkpointing/conformance/strategy_conformance.h"

@@ -9,7 +9,9 @@
 #include <type_traits>
 #include <vector>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 static_assert(std::endian::native == std::endian::little,
               "dckpt reads and writes little-endian data in place");

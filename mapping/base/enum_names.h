@@ -5,7 +5,9 @@
 #include <string_view>
 #include <utility>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// The names of an enumeration's values, as configuration files and messages spell them.
 template <typename Enum, std::size_t N>

@@ -6,7 +6,9 @@
 #include <stdexcept>
 #include <string>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// The kind of failure, for callers to act on. It decides the exit code of the command line and
 /// CheckpointError::retryable(). The values travel between ranks, so new ones go at the end.

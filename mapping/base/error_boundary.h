@@ -1,8 +1,9 @@
 #pragma once
 
+#include "mapping/base/api.h"
 #include "mapping/base/error.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// The exception being handled, as the library reports it: out of memory, and the standard
 /// library's errors about files and threads, are (io); anything else that is not a CheckpointError

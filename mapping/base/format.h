@@ -9,7 +9,9 @@
 #include <type_traits>
 #include <variant>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 namespace format_detail {
 
 // fmt stays in format.cpp: neither users nor libtorch, which brings an fmt of its own, meet it.

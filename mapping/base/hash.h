@@ -5,9 +5,10 @@
 #include <memory>
 #include <string>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// CRC-32 as used by zip archives. To continue, pass the result for the preceding bytes: crc32(b,
 /// crc32(a)) is the CRC of a and b together.

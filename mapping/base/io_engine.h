@@ -2,9 +2,10 @@
 
 #include <cstdint>
 
+#include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// How files are written.
 enum class IoEngine : std::uint8_t {

@@ -5,7 +5,9 @@
 #include <variant>
 #include <vector>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// One step into a nested state dict: a dictionary key or a list position.
 using PathElement = std::variant<std::int64_t, std::string>;

@@ -3,7 +3,9 @@
 #include <functional>
 #include <string_view>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// kNotice is what everyone wants to see of a successful run: one line per save.
 enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };

@@ -4,7 +4,9 @@
 #include <span>
 #include <string>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// "rank 3", "ranks 0, 2, 5", "ranks 0, 1, …, 15 and 1,008 more"
 std::string ranks_text(std::span<const int> ranks);

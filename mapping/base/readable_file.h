@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <string>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// An open file to read from; safe to use from several threads at once.
 class ReadableFile {

@@ -5,7 +5,9 @@
 #include <string_view>
 #include <vector>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// Limits of the names that a Storage accepts; POSIX file systems have the same or wider ones.
 inline constexpr std::size_t kMaxNameBytes = 4096;

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// `text` in single quotes, safe for a terminal and for JSON: control bytes, quotes, backslashes
 /// and bytes that are not valid UTF-8 are escaped (\n, \x1b, …), and more than `limit` bytes are

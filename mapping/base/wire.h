@@ -4,9 +4,10 @@
 #include <string>
 #include <string_view>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Small messages between ranks: LEB128 numbers and length-prefixed texts.
 class WireWriter {

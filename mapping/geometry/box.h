@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/shape.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A rectangular part of a global tensor. Invariant (checked by `is_valid`): offsets and sizes have
 /// the same length, are not negative, and offset + size does not overflow on any axis.

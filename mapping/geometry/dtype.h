@@ -5,7 +5,9 @@
 #include <optional>
 #include <string_view>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// Element types of torch that a checkpoint can hold. Values are not stored anywhere.
 enum class DType : std::uint8_t {

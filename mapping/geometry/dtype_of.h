@@ -5,9 +5,10 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/dtype.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// C++ types that are elements of tensors: bool, integers, float, double and complex numbers of
 /// these.

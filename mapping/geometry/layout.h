@@ -7,9 +7,10 @@
 #include <variant>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/box.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Ranks arranged in a grid, like torch's DeviceMesh. Invariant: every extent ≥ 1, and as many
 /// ranks as the product of the extents, all different and not negative. A mesh without dimensions

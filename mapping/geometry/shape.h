@@ -6,7 +6,9 @@
 #include <span>
 #include <string>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// Extents, offsets or strides, one per axis, in elements. Up to six axes live inside the object.
 class Shape : public boost::container::small_vector<std::int64_t, 6> {

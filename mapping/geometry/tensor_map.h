@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/layout.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// HyperParallel's description of how a tensor is distributed over a mesh, per tensor dim: which
 /// mesh axes cut it.

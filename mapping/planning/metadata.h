@@ -7,12 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/base/key_path.h"
 #include "mapping/geometry/box.h"
 #include "mapping/geometry/dtype.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// DCP's TensorProperties. Only the dtype matters for reading; the rest is preserved.
 struct TensorProperties {

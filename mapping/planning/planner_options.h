@@ -4,9 +4,10 @@
 #include <optional>
 #include <string_view>
 
+#include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// The rules that a plan follows.
 enum class PlannerKind : std::uint8_t {

@@ -5,10 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/metadata.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// One problem of metadata; the message names boxes and numbers, not the key.
 struct Problem {

@@ -6,9 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/state/tree.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Which containers PyTorch DCP opens when it flattens a state dict. Under both rules a tuple is a
 /// leaf, and a list is opened only if it holds a tensor or a container that is opened.

@@ -3,10 +3,11 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/layout.h"
 #include "mapping/state/sharded_tensor.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What a rank holds of a tensor on a device mesh (torch: a DTensor of FSDP2, HSDP or tensor
 /// parallelism): one ShardedTensor per piece, whose data is a view into `local`. Usually one;

@@ -6,10 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "mapping/base/api.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/value.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Sharding of an optimizer's state, derived from that of the model: each state tensor of a
 /// parameter is sharded as the parameter is.

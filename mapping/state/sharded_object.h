@@ -5,10 +5,11 @@
 #include <string>
 #include <string_view>
 
+#include "mapping/base/api.h"
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/value.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// One cell of a grid of arbitrary values, stored as bytes under its unique key.
 struct ShardedObject {

@@ -7,11 +7,12 @@
 #include <variant>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/error.h"
 #include "mapping/geometry/box.h"
 #include "mapping/state/tensor.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Which copy this is: a number or a tuple of numbers. All zero: the main replica, which is saved.
 class ReplicaId {

@@ -5,10 +5,11 @@
 #include <string_view>
 #include <utility>
 
+#include "mapping/base/api.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What Megatron does with a sharded state dict before it saves or loads it. These functions only
 /// look into dicts and lists; a sharded leaf inside a tuple is not found.

@@ -6,12 +6,13 @@
 #include <string>
 #include <type_traits>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/geometry/dtype.h"
 #include "mapping/geometry/dtype_of.h"
 #include "mapping/geometry/shape.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 struct Device {
   enum class Kind : std::uint8_t { kCpu, kCuda };

@@ -4,10 +4,11 @@
 #include <optional>
 #include <string>
 
+#include "mapping/base/api.h"
 #include "mapping/base/key_path.h"
 #include "mapping/state/value.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Operations on trees of dicts and lists, in Megatron's terms: everything that is neither a dict
 /// nor a list is a leaf, a tuple too. Each throws CheckpointError (unsupported) for trees nested

@@ -13,13 +13,15 @@
 #include <variant>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/state/tensor.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 class Value;
 class Dict;
+bool operator==(const Value& a, const Value& b);
 struct LocalNonpersistentObject;
 struct Opaque;
 struct ShardedObject;

@@ -4,10 +4,11 @@
 
 #include <optional>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/dtype.h"
 #include "mapping/state/tensor.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A handle to the elements of `tensor`: no copy, the same strides and device, and the handle keeps
 /// the torch tensor alive. A meta tensor becomes a described tensor (without elements). Throws

@@ -4,10 +4,11 @@
 #include <optional>
 #include <string>
 
+#include "mapping/base/api.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/communicator.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Runs local work between two collectives: `work` may throw on any rank, and then every rank
 /// throws the same CheckpointError, which names the ranks that failed and carries the first one's

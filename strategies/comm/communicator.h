@@ -7,9 +7,10 @@
 #include <span>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 enum class ReduceOp { kSum, kMin, kMax };
 

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <typeinfo>
 #include <utility>
 
@@ -168,8 +169,7 @@ void Heartbeat::throw_stopped() const {
 
 void Heartbeat::report() {
   if (!options_.progress) return;
-  const auto [done, total] = bytes();
-  if (const auto failure = failure_of([&] { options_.progress(done, total); })) {
+  if (const auto failure = failure_of([&] { std::apply(options_.progress, bytes()); })) {
     log_warning("the progress callback failed and is not called again: " + failure->message());
     options_.progress = nullptr;
   }

@@ -5,10 +5,11 @@
 #include <span>
 #include <string>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "strategies/comm/communicator.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// When an operation must have finished, and how long it was given, for the error message.
 struct Deadline {

@@ -4,9 +4,10 @@
 #include <span>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "strategies/comm/point_to_point.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A part of a message that travels in one round.
 struct Piece {

@@ -2,9 +2,10 @@
 
 #include <memory>
 
+#include "mapping/base/api.h"
 #include "strategies/comm/point_to_point.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Sends messages between ranks of one host through shared memory, and everything else over
 /// `network`. This costs two copies instead of a trip through the network's threads and sockets.

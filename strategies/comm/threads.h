@@ -3,9 +3,10 @@
 #include <chrono>
 #include <functional>
 
+#include "mapping/base/api.h"
 #include "strategies/comm/communicator.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Runs `body` once per rank, each in its own thread, with communicators that connect them, and
 /// joins all. If ranks throw, rethrows the error of the first in rank order after all have ended

@@ -2,10 +2,11 @@
 
 #include <utility>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/state/value.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// The common state as a strategy gets it to store it: a dict, and the same as torch.save writes
 /// it.

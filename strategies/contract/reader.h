@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "configs/conventions.h"
+#include "mapping/base/api.h"
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
 #include "strategies/storage/storage.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Where the elements of a stored chunk are in its file.
 struct ChunkPayload {

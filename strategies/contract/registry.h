@@ -11,6 +11,7 @@
 #include "configs/conventions.h"
 #include "configs/option_rules.h"
 #include "configs/options.h"
+#include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 #include "strategies/contract/save_strategy.h"
 
@@ -18,7 +19,7 @@
 // register their own before they, or any other thread, save or load: nothing is locked. An entry
 // with the same action, name and version is replaced.
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A backend that can save checkpoints.
 struct SaveStrategyEntry {

@@ -4,12 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/save/local_plan.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/storage/storage.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Source of the bytes of planned items. Called from several threads at once, for different items.
 class ItemSource {

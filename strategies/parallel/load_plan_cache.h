@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "configs/options.h"
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/planning/planner_options.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 struct JointPlan;
 

@@ -8,9 +8,10 @@
 #include <string>
 #include <string_view>
 
+#include "mapping/base/api.h"
 #include "strategies/storage/storage.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Where a checkpoint or a training root is: a name in a storage. Functions that take a Location
 /// also accept a path, or "scheme://…" with a registered scheme.

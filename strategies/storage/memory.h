@@ -2,9 +2,10 @@
 
 #include <memory>
 
+#include "mapping/base/api.h"
 #include "strategies/storage/storage.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A tree of files in memory; for tests and for checkpoints that never touch a disk.
 std::shared_ptr<Storage> memory_storage(std::string name = "memory:");

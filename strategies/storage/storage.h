@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/base/io_engine.h"
 #include "mapping/base/readable_file.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A file being written by one thread. Destroying it without close() leaves the contents
 /// unspecified.

@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
-namespace dckpt {
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
 
 /// Memory for copies of the state, in blocks of one size, at most `budget` bytes (and at least a
 /// block). Blocks are allocated when first needed and kept for the lifetime of the pool: the first

@@ -12,9 +12,10 @@ endfunction()
 
 file(REMOVE_RECURSE "${WORK}")
 run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/prefix")
-run(${CMAKE_COMMAND} -S "${CONSUMER}" -B "${WORK}/build" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${WORK}/prefix"
+run(${CMAKE_COMMAND} -S "${CONSUMER}" -B "${WORK}/build" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" "-DCMAKE_PREFIX_PATH=${WORK}/prefix"
     "-DEXAMPLES=${EXAMPLES}" "-DWITH_TORCH=${TORCH}" "-DDCKPT_TORCH_ROOT=${TORCH_ROOT}" "-DWITH_NCCL=${NCCL}" "-DDCKPT_NCCL_ROOT=${NCCL_ROOT}" "-DDCKPT_CUDA_ROOT=${CUDA_ROOT}")
 run(${CMAKE_COMMAND} --build "${WORK}/build")
+run("${WORK}/build/front_door" "${WORK}/front_door")
 run("${WORK}/build/quickstart" "${WORK}/quickstart")
 run("${WORK}/prefix/bin/dckpt" verify "${WORK}/quickstart")
 run("${WORK}/build/raw_strategy" "${EXAMPLES}/raw_strategy/run.yaml" "${WORK}/raw_strategy")

@@ -27,7 +27,7 @@ struct Fault {
 
 /// Passes everything through to `storage` but fails as told. Injected errors say "injected". Safe
 /// to use from several threads.
-class FaultyStorage final : public Storage {
+class FaultyStorage : public Storage {
  public:
   explicit FaultyStorage(std::shared_ptr<Storage> storage, Fault fault = {},
                          bool can_exchange = true)

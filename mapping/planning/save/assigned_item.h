@@ -4,10 +4,11 @@
 #include <optional>
 #include <span>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/box.h"
 #include "mapping/planning/save/local_plan.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// An item of a rank's local plan that the rank writes, or a piece of it.
 struct AssignedItem {

@@ -6,11 +6,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/box.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/save/local_plan.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A key and every box of it that a rank plans, in the order of arrival.
 struct PlannedKey {

@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/planner_options.h"
 #include "mapping/planning/save/assigned_item.h"
 #include "mapping/planning/save/collect.h"
 #include "mapping/planning/save/local_plan.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 struct GlobalPlanOptions {
   /// Megatron's rule: exactly one holder of a part is its main replica, and parts without one are

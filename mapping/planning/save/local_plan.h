@@ -7,12 +7,13 @@
 #include <variant>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/geometry/box.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/planner_options.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What a rank holds of one tensor, as planning sees it: no data.
 struct TensorShard {

@@ -6,10 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/planning/save/global_plan.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What a rank remembers from save to save, so that a save of the same structure exchanges
 /// fingerprints instead of plans. Keep one per rank, used by one thread at a time, and pass it to

@@ -10,13 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "strategies/comm/communicator.h"
 
 namespace c10d {
 class Backend;
 }
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A Communicator over a process group of the trainer. The backend must support point-to-point
 /// messages of CPU tensors (Gloo, MPI); for a c10d::ProcessGroup, pass

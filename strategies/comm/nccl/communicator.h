@@ -5,11 +5,12 @@
 #include <cstddef>
 #include <memory>
 
+#include "mapping/base/api.h"
 #include "strategies/comm/communicator.h"
 
 struct ncclComm;  // NCCL's
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 struct NcclOptions {
   /// For each operation, and for connecting.

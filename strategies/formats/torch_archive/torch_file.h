@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/readable_file.h"
 #include "mapping/state/value.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Whole torch.save files: the zip form (torch 1.6 and later) and the stream form before it (magic
 /// number, protocol, system, pickle, storage keys, storages). The tar form before torch 0.1.10 is

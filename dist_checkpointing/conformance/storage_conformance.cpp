@@ -1,0 +1,388 @@
+#include "dist_checkpointing/conformance/storage_conformance.h"
+
+#include <optional>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+using Names = std::vector<std::string>;
+using Where = std::source_location;
+
+std::string shown(std::string_view text) {
+  return quote(text);
+}
+std::string shown(std::uint64_t number) {
+  return std::to_string(number);
+}
+std::string shown(const Names& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + quote(name);
+  return "[" + text + "]";
+}
+
+template <typename Work>
+std::string code_of(const Work& work) {
+  try {
+    work();
+  } catch (const CheckpointError& error) {
+    return to_string(error.code());
+  }
+  return "no error";
+}
+
+class StorageChecks {
+ public:
+  StorageChecks(const std::function<std::shared_ptr<Storage>()>& make, std::string above)
+      : make_(make), above_(std::move(above)) {}
+
+  ConformanceReport run() {
+    files();
+    directories();
+    moves();
+    names_and_limits();
+    return std::move(report_);
+  }
+
+ private:
+  void files() {
+    check("a written file reads back", [&](Storage& storage) {
+      write("a.bin", "hello");
+      equal(content("a.bin"), "hello");
+      equal(storage.open("a.bin")->size(), 5U);
+    });
+    check("appends follow each other", [&](Storage& storage) {
+      const auto file = storage.create("a");
+      const std::vector<ByteView> parts = {as_bytes("one,"), {}, as_bytes("two,")};
+      file->append(parts);
+      equal(file->position(), 8U);
+      file->append(std::span<const ByteView>());
+      file->append(as_bytes("three"));
+      equal(file->position(), 13U);
+      file->close();
+      equal(content("a"), "one,two,three");
+    });
+    check("thousands of parts in one append arrive in order", [&](Storage& storage) {
+      std::vector<std::string> texts;
+      std::string expected;
+      for (int i = 0; i < 5000; ++i)
+        expected += texts.emplace_back(i % 7 == 0 ? "" : std::to_string(i) + ";");
+      std::vector<ByteView> parts;
+      for (const std::string& text : texts) parts.push_back(as_bytes(text));
+      const auto file = storage.create("a", {.size_hint = expected.size()});
+      file->append(parts);
+      file->close();
+      equal(content("a"), expected);
+    });
+    check("a size hint does not change the size", [&](Storage& storage) {
+      for (const std::uint64_t hint : {std::uint64_t{3}, std::uint64_t{8} << 20}) {
+        const std::string name = "hint" + std::to_string(hint);
+        const auto file = storage.create(name, {.size_hint = hint});
+        file->append(as_bytes("12345"));
+        file->close();
+        equal(storage.stat(name)->size, 5U);
+      }
+    });
+    check("ranges read from their offsets", [&](Storage& storage) {
+      write("a", "0123456789");
+      const auto file = storage.open("a");
+      Bytes into(4);
+      file->prefetch(2, 4);
+      file->prefetch(100, 4);
+      file->read(3, into);
+      equal(as_text(into), "3456");
+      file->read(10, {});
+    });
+    check("ranges outside the file are corrupt", [&](Storage& storage) {
+      write("a", "0123456789");
+      const auto file = storage.open("a");
+      Bytes into(4);
+      fails("corrupt", [&] { file->read(7, into); });
+      fails("corrupt", [&] { file->read(11, {}); });
+      fails("corrupt", [&] { file->read(~std::uint64_t{0} - 1, into); });
+    });
+    check("errors name the file and the offset", [&](Storage& storage) {
+      write("a", "0123456789");
+      try {
+        Bytes into(4);
+        storage.open("a")->read(7, into);
+        that(false);
+      } catch (const CheckpointError& error) {
+        equal(error.context().file.value_or("none"), storage.describe("a"));
+        equal(error.context().offset.value_or(0), 7U);
+      }
+    });
+    check("read_file refuses more than the limit", [&](Storage& storage) {
+      write("a", "0123456789");
+      equal(read_file(*storage.open("a"), 10).size(), 10U);
+      fails("corrupt", [&] { read_file(*storage.open("a"), 9); });
+    });
+    check("create refuses an existing file", [&](Storage& storage) {
+      write("a", "first");
+      fails("io", [&] { storage.create("a"); });
+      equal(content("a"), "first");
+    });
+    check("create needs the directory",
+          [&](Storage& storage) { fails("io", [&] { storage.create("d/a"); }); });
+    check("missing files are incomplete", [&](Storage& storage) {
+      fails("incomplete", [&] { storage.open("a"); });
+      fails("incomplete", [&] { storage.open("d/e/a"); });
+    });
+    check("a directory is not a file", [&](Storage& storage) {
+      storage.make_directory("d");
+      fails("corrupt", [&] { storage.open("d"); });
+    });
+    check("a file is not a directory", [&](Storage& storage) {
+      write("a", "");
+      fails("corrupt", [&] { storage.open("a/b"); });
+      fails("corrupt", [&] { storage.create("a/b"); });
+      fails("corrupt", [&] { storage.list("a"); });
+      fails("corrupt", [&] { storage.make_directory("a/b"); });
+    });
+  }
+
+  void directories() {
+    check("make_directory makes parents and may be repeated", [&](Storage& storage) {
+      storage.make_directory("d/e/f");
+      storage.make_directory("d/e/f");
+      that(storage.stat("d/e")->kind == FileInfo::Kind::kDirectory);
+      write("d/e/f/a", "x");
+      storage.make_directory("d/e/f");
+      equal(content("d/e/f/a"), "x");
+    });
+    check("list is in name order with kinds and sizes", [&](Storage& storage) {
+      storage.make_directory("d");
+      write("d/b", "12");
+      write("d/B", "1");
+      write("d/.hidden", "");
+      storage.make_directory("d/a");
+      const auto entries = storage.list("d");
+      equal(names("d"), Names{".hidden", "B", "a", "b"});
+      equal(entries[1].size, 1U);
+      that(entries[2].kind == FileInfo::Kind::kDirectory);
+      that(entries[3].kind == FileInfo::Kind::kRegular);
+      equal(entries[3].size, 2U);
+      equal(names(""), Names{"d"});
+    });
+    check("list of a missing directory throws",
+          [&](Storage& storage) { fails("io", [&] { storage.list("nowhere"); }); });
+    check("stat of nothing is empty", [&](Storage& storage) {
+      that(!storage.stat("a"));
+      that(!storage.stat("d/e/f"));
+    });
+    check("directories can be synced", [&](Storage& storage) {
+      storage.make_directory("d");
+      storage.sync_directory("d");
+      storage.sync_directory("");
+      fails("io", [&] { storage.sync_directory("nowhere"); });
+    });
+  }
+
+  void moves() {
+    check("rename replaces files", [&](Storage& storage) {
+      write("a", "new");
+      write("b", "old");
+      storage.rename("a", "b");
+      equal(content("b"), "new");
+      that(!storage.stat("a"));
+    });
+    check("rename moves a tree", [&](Storage& storage) {
+      storage.make_directory("d/e");
+      write("d/e/a", "x");
+      storage.make_directory("f");
+      storage.rename("d", "f/g");
+      equal(content("f/g/e/a"), "x");
+      that(!storage.stat("d"));
+    });
+    check("rename never replaces a directory", [&](Storage& storage) {
+      storage.make_directory("d");
+      storage.make_directory("empty");
+      write("a", "x");
+      fails("io", [&] { storage.rename("d", "empty"); });
+      fails("io", [&] { storage.rename("a", "empty"); });
+      fails("io", [&] { storage.rename("d", "a"); });
+      equal(names(""), Names{"a", "d", "empty"});
+    });
+    check("rename of nothing and into itself throws", [&](Storage& storage) {
+      storage.make_directory("d");
+      fails("io", [&] { storage.rename("a", "b"); });
+      fails("io", [&] { storage.rename("d", "nowhere/d"); });
+      fails("io", [&] { storage.rename("d", "d/e"); });
+    });
+    check("open files survive rename and removal", [&](Storage& storage) {
+      write("a", "content");
+      const auto file = storage.open("a");
+      storage.rename("a", "b");
+      storage.remove_all("b");
+      equal(std::string(as_text(read_file(*file, 100))), "content");
+    });
+    check("exchange swaps directories", [&](Storage& storage) {
+      storage.make_directory("d");
+      storage.make_directory("e");
+      write("d/a", "of d");
+      write("e/b", "of e");
+      if (code_of([&] { storage.exchange("d", "e"); }) == "unsupported") return;
+      equal(names("d"), Names{"b"});
+      equal(content("e/a"), "of d");
+    });
+    check("exchange needs both", [&](Storage& storage) {
+      storage.make_directory("d");
+      const std::string code = code_of([&] { storage.exchange("d", "e"); });
+      that(code == "io" || code == "unsupported");
+    });
+    check("remove_all takes files, trees and nothing", [&](Storage& storage) {
+      storage.make_directory("d/e/f");
+      write("d/a", "x");
+      write("d/e/b", "x");
+      write("c", "x");
+      storage.remove_all("d");
+      storage.remove_all("d");
+      storage.remove_all("d/e/f");
+      storage.remove_all("c");
+      equal(names(""), Names{});
+    });
+  }
+
+  void names_and_limits() {
+    check("names that leave the root or are not names are refused", [&](Storage& storage) {
+      using namespace std::string_literals;
+      const std::vector<std::string> tricks = {
+          "",
+          ".",
+          "..",
+          "../a",
+          "/",
+          "/a",
+          "a/",
+          "a//b",
+          "a/..",
+          "a/../b",
+          "./a",
+          "a/./b",
+          "a\0b"s,
+          "\0"s,
+          std::string(kMaxComponentBytes + 1, 'x'),
+          "d/" + std::string(kMaxComponentBytes + 1, 'x'),
+      };
+      for (const std::string& name : tricks) {
+        about_ = "the name " + quote(name);
+        fails("corrupt", [&] { storage.open(name); });
+        fails("corrupt", [&] { storage.create(name); });
+        fails("corrupt", [&] { storage.stat(name); });
+        fails("corrupt", [&] { storage.rename(name, "b"); });
+        fails("corrupt", [&] { storage.rename("b", name); });
+        const std::string code = code_of([&] { storage.exchange(name, "b"); });
+        that(code == "corrupt" || code == "unsupported");
+        fails("corrupt", [&] { storage.remove_all(name); });
+        if (name.empty()) continue;  // the root, where a directory is meant
+        fails("corrupt", [&] { storage.list(name); });
+        fails("corrupt", [&] { storage.make_directory(name); });
+        fails("corrupt", [&] { storage.sync_directory(name); });
+      }
+    });
+    check("names work up to their limits and not beyond", [&](Storage& storage) {
+      const std::string longest(kMaxComponentBytes, 'x');
+      write(longest, "x");
+      equal(content(longest), "x");
+      storage.remove_all(longest);
+
+      std::string deep = "d";
+      for (std::size_t depth = directory_components(above_).size() + 1; depth < kMaxNameDepth;
+           ++depth)
+        deep += "/d";
+      storage.make_directory(deep);
+      that(storage.stat(deep).has_value());
+      fails("corrupt", [&] { storage.stat(deep + "/d"); });
+      storage.remove_all("d");
+      that(!storage.stat("d"));
+
+      std::string huge = longest;
+      const std::size_t limit = kMaxNameBytes - (above_.empty() ? 0 : above_.size() + 1);
+      while (huge.size() + 1 + longest.size() <= limit) huge += "/" + longest;
+      that(!storage.stat(huge));
+      const std::string beyond = huge + "/" + std::string(limit - huge.size(), 'y');
+      fails("corrupt", [&] { storage.stat(beyond); });
+      fails("corrupt", [&] { storage.stat(std::string(std::size_t{1} << 20, 'x')); });
+    });
+    check("odd characters in names are just characters", [&](Storage&) {
+      for (const std::string& name :
+           {std::string("a b"), std::string("ü"), std::string("\xff"), std::string("-rf"),
+            std::string("a\nb"), std::string("...")}) {
+        write(name, name);
+        equal(content(name), name);
+      }
+      equal(names("").size(), 6U);
+    });
+  }
+
+  /// Runs `body` with a new storage.
+  template <typename Body>
+  void check(const char* name, const Body& body) {
+    ++report_.checks;
+    about_ = name;
+    storage_ = make_();
+    try {
+      body(*storage_);
+    } catch (const CheckpointError& error) {
+      problem(error.what());
+    }
+  }
+
+  void that(bool held, Where where = Where::current()) {
+    if (!held) problem("not so", where);
+  }
+  template <typename T>
+  void equal(const T& found, const std::type_identity_t<T>& expected,
+             Where where = Where::current()) {
+    if (found != expected)
+      problem("expected " + shown(expected) + ", found " + shown(found), where);
+  }
+  template <typename Work>
+  void fails(const std::string& code, const Work& work, Where where = Where::current()) {
+    const std::string found = code_of(work);
+    if (found != code) problem("expected the error " + code + ", found " + found, where);
+  }
+  void problem(const std::string& text, std::optional<Where> where = std::nullopt) {
+    const std::string line = where ? " (line " + std::to_string(where->line()) + ")" : "";
+    report_.problems.push_back(about_ + line + ": " + text);
+  }
+
+  void write(const std::string& name, const std::string& content) {
+    const auto file = storage_->create(name);
+    file->append(as_bytes(content));
+    file->sync();
+    file->close();
+  }
+  std::string content(const std::string& name) {
+    return std::string(as_text(read_file(*storage_->open(name), std::uint64_t{1} << 30)));
+  }
+  Names names(const std::string& directory) {
+    Names found;
+    for (const FileInfo& entry : storage_->list(directory)) found.push_back(entry.name);
+    return found;
+  }
+
+  const std::function<std::shared_ptr<Storage>()>& make_;
+  const std::string above_;
+  std::shared_ptr<Storage> storage_;
+  std::string about_;
+  ConformanceReport report_;
+};
+
+}  // namespace
+
+ConformanceReport check_storage(const std::function<std::shared_ptr<Storage>()>& make,
+                                const std::string& above) {
+  return StorageChecks(make, above).run();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,5 @@
+#pragma once
+
+/// Marks the namespaces whose names are visible outside of the shared library. Everything else is
+/// hidden (cmake/DckptOptions.cmake).
+#define DCKPT_API [[gnu::visibility("default")]]
