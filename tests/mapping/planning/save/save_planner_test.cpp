@@ -52,7 +52,7 @@ class Job {
       FinalPlan final = planners[rank].finish_plan(locals[rank], decision.answers[rank]);
       finals.push_back(final.items);
       caches_[rank].commit(planners[rank].to_remember(std::move(final.local),
-                                                       rank == 0 ? decision.global : nullptr));
+                                                      rank == 0 ? decision.global : nullptr));
     }
     why_planned = locals[0].why_planned;
     proposal_sizes = sizes(proposals);
