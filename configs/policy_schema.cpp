@@ -40,9 +40,19 @@ Type<ParallelOptions> parallel_load() {
 }
 
 Type<PlannerOptions> planner() {
+  const Type<Dedup> names = choice(kDedupNames);
+  const Field<PlannerOptions> dedup{
+      "dedup",
+      [names](const YamlNode& node, const std::string& path, PlannerOptions& into,
+              ConfigProblems& problems) {
+        names.read(node, path, into.dedup.emplace(into.effective_dedup()), problems);
+      },
+      [names](const PlannerOptions& options) -> std::optional<YamlNode> {
+        return names.show(options.effective_dedup());
+      }};
   return section(Schema<PlannerOptions>{{
       field("kind", &PlannerOptions::kind, choice(kPlannerKindNames)),
-      field("dedup", &PlannerOptions::dedup, choice(kDedupNames)),
+      dedup,
       field("cache", &PlannerOptions::cache, flag()),
       field("keep_plans", &PlannerOptions::keep_plans, flag()),
       field("validate", &PlannerOptions::validate, flag()),

@@ -38,7 +38,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
     if (!is_usual) result.unused.emplace_back(field);
   };
   unused(save.planner.kind != PlannerKind::kHyperParallel, "save.planner.kind");
-  unused(save.planner.dedup == usual.save.planner.dedup, "save.planner.dedup");
+  unused(save.planner.dedup.value_or(Dedup::kBalanced) == Dedup::kBalanced, "save.planner.dedup");
   unused(save.planner.cache == usual.save.planner.cache, "save.planner.cache");
   unused(save.planner.split_replicas == usual.save.planner.split_replicas,
          "save.planner.split_replicas");

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
@@ -27,14 +28,15 @@ inline constexpr EnumNames<PlannerKind, 3> kPlannerKindNames{
 enum class Dedup : std::uint8_t {
   kBalanced,    ///< "balanced": the rank with the fewest bytes so far writes it
   kLowestRank,  ///< "lowest_rank"
-  kOff,         ///< "off": it is an error
+  kOff,         ///< "off": it is an error; with kHyperParallel each rank writes its own copy
 };
 inline constexpr EnumNames<Dedup, 3> kDedupNames{
     {{Dedup::kBalanced, "balanced"}, {Dedup::kLowestRank, "lowest_rank"}, {Dedup::kOff, "off"}}};
 
 struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;
-  Dedup dedup = Dedup::kBalanced;
+  /// Empty: kBalanced, or with kHyperParallel kLowestRank.
+  std::optional<Dedup> dedup{};
   bool cache = true;        ///< a save with the same structure as the previous one reuses its plan
   bool keep_plans = false;  ///< store the plans of all ranks in the checkpoint, for the first save
                             ///< of the next job; doubles its metadata
@@ -42,7 +44,18 @@ struct PlannerOptions {
   /// Each replica of a large tensor writes a part, instead of one of them writing all of it.
   bool split_replicas = false;
 
-  friend bool operator==(const PlannerOptions&, const PlannerOptions&) = default;
+  Dedup effective_dedup() const noexcept {
+    return dedup.value_or(kind == PlannerKind::kHyperParallel ? Dedup::kLowestRank
+                                                              : Dedup::kBalanced);
+  }
+
+  friend bool operator==(const PlannerOptions& a, const PlannerOptions& b) noexcept {
+    const auto tied = [](const PlannerOptions& o) {
+      return std::tuple(o.kind, o.effective_dedup(), o.cache, o.keep_plans, o.validate,
+                        o.split_replicas);
+    };
+    return tied(a) == tied(b);
+  }
 };
 
 std::string_view to_string(PlannerKind kind) noexcept;  ///< "mcore", "default", "standard"

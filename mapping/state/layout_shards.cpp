@@ -46,4 +46,23 @@ std::vector<ShardedTensor> sharded_tensors_from_layout(const std::string& key, c
   });
 }
 
+std::vector<ShardedTensor> sharded_tensors_from_tensor_map(const std::string& key,
+                                                           const Tensor& local,
+                                                           ShapeView global_shape,
+                                                           const TensorMapLayout& layout,
+                                                           int rank) {
+  return with_context({.key = key, .rank = rank}, [&] {
+    const MeshLayout mesh_layout = to_mesh_layout(layout, global_shape);
+    if (!mesh_layout.mesh.coordinate_of(rank)) {
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "rank " + std::to_string(rank) +
+                                " holds the tensor, but is not in the rank_list of its layout, "
+                                "which names " +
+                                std::to_string(layout.rank_list.size()) +
+                                " ranks; add the rank, or save the tensor on those ranks only");
+    }
+    return sharded_tensors_from_layout(key, local, global_shape, mesh_layout, rank);
+  });
+}
+
 }  // namespace dckpt

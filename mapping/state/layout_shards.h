@@ -5,6 +5,7 @@
 
 #include "mapping/base/api.h"
 #include "mapping/geometry/layout.h"
+#include "mapping/geometry/tensor_map.h"
 #include "mapping/state/sharded_tensor.h"
 
 namespace DCKPT_API dckpt {
@@ -19,5 +20,13 @@ namespace DCKPT_API dckpt {
 std::vector<ShardedTensor> sharded_tensors_from_layout(const std::string& key, const Tensor& local,
                                                        ShapeView global_shape,
                                                        const MeshLayout& layout, int rank);
+
+/// For saving as HyperParallel's planner does: also throws CheckpointError (invalid argument) on a
+/// rank that is not in `rank_list`. For loading, where such a rank requests nothing, use
+/// to_mesh_layout() and the function above.
+std::vector<ShardedTensor> sharded_tensors_from_tensor_map(const std::string& key,
+                                                           const Tensor& local,
+                                                           ShapeView global_shape,
+                                                           const TensorMapLayout& layout, int rank);
 
 }  // namespace dckpt

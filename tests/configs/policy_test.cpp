@@ -100,6 +100,15 @@ TEST(Policy, SavingHandsNothingOver) {
       ElementsAre(HasSubstr("p.yaml:3:39: save.parallel.exchange: ranks that save hand nothing")));
 }
 
+TEST(Policy, TheStandardPlannerLetsTheLowestRankWrite) {
+  EXPECT_EQ(
+      policy_of("save: {compat: dcp, planner: {kind: standard}}").save.planner.effective_dedup(),
+      Dedup::kLowestRank);
+  EXPECT_EQ(policy_of("save: {compat: dcp, planner: {dedup: balanced, kind: standard}}")
+                .save.planner.effective_dedup(),
+            Dedup::kBalanced);
+}
+
 TEST(Policy, TheEffectiveOneSaysEverything) {
   EXPECT_EQ(to_yaml({}), R"(version: 1
 save:

@@ -259,6 +259,26 @@ TEST_F(SaveLoad, ReplicasShareTheWritingWhenAsked) {
     EXPECT_TRUE(equal(loaded[key].as_tensor(), arange({64, 64})));
 }
 
+TEST_F(SaveLoad, TheStandardPlannerCanStoreEveryCopy) {
+  for (const auto& [dedup, files] : std::map<std::string, int>{{"off", 3}, {"lowest_rank", 1}}) {
+    SaveOptions options{
+        .compat = Compat::kDcp,
+        .planner = {.kind = PlannerKind::kHyperParallel, .dedup = parse_dedup(dedup)},
+        .overwrite = true};
+    run_ranks(3, [&](Communicator& comm) {
+      StateDict state;
+      state["w"] = arange({64, 64});
+      state["step"] = 7;
+      save(state, checkpoint(), options, comm);
+    });
+    int found = 0;
+    for (int rank = 0; rank < 3; ++rank)
+      found += std::filesystem::exists(checkpoint() / ("__" + std::to_string(rank) + "_0.distcp"));
+    EXPECT_EQ(found, files);
+    EXPECT_TRUE(equal(load_plain_tensors(checkpoint())["w"].as_tensor(), arange({64, 64})));
+  }
+}
+
 TEST_F(SaveLoad, APlanCacheRemembersThePlanFromSaveToSave) {
   const SaveOptions options{.overwrite = true};
   run_ranks(3, [&](Communicator& comm) {

@@ -149,7 +149,7 @@ SavePlan decode_plan(ByteView bytes) {
 
 std::uint8_t encode_rules(const PlannerOptions& options, bool use_replicas) noexcept {
   return static_cast<std::uint8_t>(
-      static_cast<unsigned>(options.kind) | static_cast<unsigned>(options.dedup) << 2 |
+      static_cast<unsigned>(options.kind) | static_cast<unsigned>(options.effective_dedup()) << 2 |
       (options.cache ? 16U : 0U) | (options.validate ? 32U : 0U) |
       (options.split_replicas ? 64U : 0U) | (use_replicas ? 128U : 0U));
 }

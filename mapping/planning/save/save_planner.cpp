@@ -105,7 +105,7 @@ DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) co
     return decision;
   }
   GlobalPlanner planner({.kind = options_.kind,
-                         .dedup = options_.dedup,
+                         .dedup = options_.effective_dedup(),
                          .use_replicas = use_replicas_,
                          .split_replicas = options_.split_replicas,
                          .validate = options_.validate});

@@ -82,5 +82,20 @@ TEST(LayoutShards, UnevenFsdp2OverTensorParallelismIsDescribedByItsOrder) {
   EXPECT_EQ(shards[0].global_box(), (Box{{8}, {1}}));
 }
 
+TEST(LayoutShards, ARankOutsideTheRankListOfATensorMapCannotSave) {
+  const TensorMapLayout layout{{2}, {{0}}, {3, 1}};
+  const Tensor local = Tensor::zeros(DType::kFloat32, {2});
+  EXPECT_EQ(sharded_tensors_from_tensor_map("w", local, Shape{4}, layout, 1).at(0).global_offset,
+            (Shape{2}));
+  try {
+    sharded_tensors_from_tensor_map("w", local, Shape{4}, layout, 2);
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.context().key, "w");
+    EXPECT_NE(error.message().find("rank_list"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace dckpt

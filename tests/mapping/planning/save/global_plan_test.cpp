@@ -403,5 +403,20 @@ TEST(GlobalSavePlan, GivesEveryItemItsPlace) {
   EXPECT_THAT(written.find_tensor("v")->places, ElementsAre(StorageInfo{1, 0, 30}));
 }
 
+TEST(GlobalSavePlan, TheStandardPlannerWithoutDedupWritesEveryCopyAndNamesTheLast) {
+  std::vector<LocalShard> shards{LocalShard(shard("w", {4}, {{0}, {4}})),
+                                 LocalShard(ObjectShard{"step", 3, true, 1})};
+  const std::vector<SavePlan> plans(3, plan_local_save(shards, FlattenedForm::kBoxes));
+  const GlobalPlan global = plan_global_save(
+      plans, {.kind = PlannerKind::kHyperParallel, .dedup = Dedup::kOff, .split_replicas = true});
+  for (const auto& items : global.items) EXPECT_EQ(items.size(), 2U) << "each rank writes both";
+  ASSERT_EQ(global.metadata.tensors.size(), 1U);
+  EXPECT_EQ(global.metadata.tensors[0].chunks.size(), 1U);
+  EXPECT_EQ(global.metadata.objects.size(), 1U);
+  const std::vector<std::vector<StorageInfo>> places(3, {{0, 0, 10}, {0, 10, 3}});
+  const std::vector<std::vector<std::string>> files{{"a"}, {"b"}, {"c"}};
+  EXPECT_EQ(written_metadata(global, places, files).tensors[0].places[0], (StorageInfo{2, 0, 10}));
+}
+
 }  // namespace
 }  // namespace dckpt
