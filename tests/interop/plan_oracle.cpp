@@ -5,6 +5,9 @@
 //   {"save": {"kind", "dedup", "flattened"}, "ranks": [TREE, …]}
 //     → {"ranks": [{"items": [ITEM, …], "kept": [[position in items, chunk], …],
 //                   "paths": {key: path}}, …], "tensors": […], "objects": [key, …]}
+//   {"saves": [{"ranks": [TREE, …]}, …]}: one after the other, with plan caches, under DCP's rules
+//     → {"saves": [{"unchanged": [rank's plan is not sent, …], "as_last": [its final plan is not
+//                   sent, …], "final": [[ITEM, …], …], "tensors": [key, …]}, …]}
 //   {"stored": [{"key", "dtype", "size", "chunks": [[offsets, sizes], …]}, …],
 //    "wanted": [[tensor, offsets, sizes], …]}
 //     → {"reads": [[wanted, chunk, offsets in the chunk, offsets in the wanted box,
@@ -26,6 +29,8 @@
 #include "mapping/base/error.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/save/global_plan.h"
+#include "mapping/planning/save/messages.h"
+#include "mapping/planning/save/save_planner.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "tests/interop/json_shape.h"
@@ -150,7 +155,7 @@ Json plan_save(const Json& job) {
       how.at("flattened") == "megatron" ? FlattenedForm::kMegatron : FlattenedForm::kBoxes;
 
   Json ranks = Json::array();
-  GlobalPlanner planner({.kind = options.planner.kind, .dedup = options.planner.dedup});
+  GlobalPlanner planner({.kind = options.planner.kind, .dedup = options.planner.effective_dedup()});
   for (const Json& tree : job.at("ranks")) {
     const DescribedState described =
         describe_state(value_of(tree), options, static_cast<int>(ranks.size()));
@@ -177,6 +182,45 @@ Json plan_save(const Json& job) {
   return {{"ranks", std::move(ranks)},
           {"tensors", std::move(tensors)},
           {"objects", std::move(objects)}};
+}
+
+Json plan_saves(const Json& job) {
+  const SaveOptions options{.compat = Compat::kDcp, .planner = {.kind = PlannerKind::kDcp}};
+  std::vector<SavePlanCache> caches(job.at("saves").front().at("ranks").size());
+  Json saves = Json::array();
+  for (const Json& save : job.at("saves")) {
+    std::vector<SavePlanner> ranks;
+    std::vector<LocalPlan> locals;
+    std::vector<Bytes> proposals;
+    Json unchanged = Json::array(), as_last = Json::array(), finals = Json::array(),
+         tensors = Json::array();
+    for (const Json& tree : save.at("ranks")) {
+      const auto rank = ranks.size();
+      const DescribedState described =
+          describe_state(value_of(tree), options, static_cast<int>(rank));
+      locals.push_back(ranks.emplace_back(caches[rank], options.planner)
+                           .create_local_plan(plan_local_save(described.shards, {})));
+      unchanged.push_back(decode_proposal(locals.back().proposal).unchanged);
+      proposals.push_back(locals.back().proposal);
+    }
+    const DecidedPlan decided = ranks.front().create_global_plan(proposals);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      as_last.push_back(!decode_answer(decided.answers[rank], locals[rank].items));
+      FinalPlan final = ranks[rank].finish_plan(locals[rank], decided.answers[rank]);
+      Json items = Json::array();
+      for (const WriteItem& item : final.items) items.push_back(json_of(item));
+      finals.push_back(std::move(items));
+      caches[rank].commit(
+          ranks[rank].to_remember(std::move(final.local), rank == 0 ? decided.global : nullptr));
+    }
+    for (const TensorStorageMetadata& tensor : decided.plan().metadata.tensors)
+      tensors.push_back(tensor.key);
+    saves.push_back({{"unchanged", std::move(unchanged)},
+                     {"as_last", std::move(as_last)},
+                     {"final", std::move(finals)},
+                     {"tensors", std::move(tensors)}});
+  }
+  return {{"saves", std::move(saves)}};
 }
 
 /// The coordinates in a row-major box of these sizes at which a view begins; it must have the box's
@@ -232,7 +276,9 @@ int main() {
       const Json job = Json::parse(line);
       Json answer;
       try {
-        answer = job.contains("save") ? plan_save(job) : plan_load(job);
+        answer = job.contains("saves")  ? plan_saves(job)
+                 : job.contains("save") ? plan_save(job)
+                                        : plan_load(job);
       } catch (const CheckpointError& error) {
         answer = {{"refused", error.what()}};
       }

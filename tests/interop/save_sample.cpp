@@ -1,7 +1,8 @@
-// save_sample DIRECTORY COMPAT FLATTENED [SEPARATION_HINT [COPIES]]: writes a checkpoint of four
-// ranks through the public save, for the peers to read. With copies, that many times four ranks
-// hold it and share the writing. test_save_api.py knows independently what it must hold. Byte j of
-// the row-major global tensor number n is (j + n) mod 251.
+// save_sample DIRECTORY COMPAT FLATTENED [SEPARATION_HINT [COPIES [split]]]: writes a checkpoint of
+// four ranks through the public save, for the peers to read. With copies, that many times four
+// ranks hold it and share the writing, with split also of one large tensor. test_save_api.py knows
+// independently what it must hold. Byte j of the row-major global tensor number n is (j + n) mod
+// 251.
 
 #include <cstdio>
 #include <exception>
@@ -174,8 +175,9 @@ StateDict copy_of(int rank, int copy) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4 || argc > 6) {
-    std::fprintf(stderr, "usage: %s DIRECTORY COMPAT boxes|megatron [SEPARATION_HINT [COPIES]]\n",
+  if (argc < 4 || argc > 7) {
+    std::fprintf(stderr,
+                 "usage: %s DIRECTORY COMPAT boxes|megatron [SEPARATION_HINT [COPIES [split]]]\n",
                  argv[0]);
     return 2;
   }
@@ -187,8 +189,15 @@ int main(int argc, char** argv) {
     if (argc > 4) options.separation_hint = argv[4];
     const int copies = argc > 5 ? std::stoi(argv[5]) : 1;
     options.parallel.enabled = copies > 1;
+    options.planner.split_replicas = argc > 6;
     run_ranks(kRanks * copies, [&](Communicator& comm) {
-      save(copy_of(comm.rank() % kRanks, comm.rank() / kRanks), argv[1], options, comm);
+      StateDict state = copy_of(comm.rank() % kRanks, comm.rank() / kRanks);
+      if (options.planner.split_replicas) {
+        state["large"] =
+            ShardedTensor::whole("large", global_tensor(DType::kFloat32, {2048, 2080}, 100),
+                                 {.replica_id = comm.rank()});
+      }
+      save(state, argv[1], options, comm);
     });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

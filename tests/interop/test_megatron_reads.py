@@ -82,6 +82,11 @@ class MegatronReads(unittest.TestCase):
         self.assertTrue(writers & set("4567"), "ranks with copies write, too")
         self.check_all(path, torch_peer.digests(sample.tensors()), {key: render(value) for key, value in sample.objects().items()}, render(sample.common()))
 
+    def test_a_tensor_of_which_each_replica_wrote_a_part(self):
+        path = save_sample(self.folder, "boxes", "", "2", "split")
+        loaded = megatron.load_plain_tensors(path)["large"]
+        self.assertTrue(torch.equal(loaded.view(torch.uint8), sample.pattern(100, "float32", (2048, 2080)).view(torch.uint8)))
+
     def test_keys_that_have_files_of_their_own(self):
         hint = "types."
         path = save_sample(self.folder, "boxes", hint)

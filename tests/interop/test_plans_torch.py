@@ -337,6 +337,38 @@ class LoadCase:
                         tuple(item.lengths)) for item in planner.create_local_plan().items if 0 not in item.lengths)
 
 
+# ---------------------------------------------------------------- saves one after the other
+
+class CachedSaves:
+    """Ranks with replicated tensors and some of their own, which change from save to save on some ranks, with plan caching."""
+
+    def __init__(self, rng: random.Random, world: int):
+        shared = {f"shared{number}": plans.random_shape(rng) for number in range(4)}
+        states = [{f"own{rank}": (2, 3), **shared} for rank in range(world)]
+        self.saves = []
+        for number in range(5):
+            for rank in rng.sample(range(world), rng.choice([0, 0, 1, 2]) if number else 0):
+                states[rank] = {**states[rank], f"own{rank}": plans.random_shape(rng), f"more{rank}.{rng.randint(0, 3)}": (1,)}
+            self.saves.append([dict(state) for state in states])
+
+    def job(self) -> dict:
+        return {"saves": [{"ranks": [{"dict": [[key, {"tensor": ["int8", shape, False]}] for key, shape in state.items()]} for state in states]} for states in self.saves]}
+
+    def theirs(self) -> list[dict]:
+        ranks = [type(f"Rank{id(self)}_{rank}", (DefaultSavePlanner,), {}) for rank in range(len(self.saves[0]))]    # torch caches by the name of the class
+        answers = []
+        for states in self.saves:
+            planners = [rank(enable_plan_caching=True) for rank in ranks]
+            for number, (planner, state) in enumerate(zip(planners, states)):
+                planner.set_up_planner({key: torch.zeros(shape, dtype=torch.int8) for key, shape in state.items()}, is_coordinator=number == 0)
+            locals = [planner.create_local_plan() for planner in planners]
+            sent, metadata = planners[0].create_global_plan(locals)
+            answers.append({"unchanged": [not plan.usable for plan in locals], "as_last": [not plan.usable for plan in sent],
+                            "final": [[their_item(item) for item in planner.finish_plan(plan).items] for planner, plan in zip(planners, sent)],
+                            "tensors": list(metadata.state_dict_metadata)})
+        return answers
+
+
 # ---------------------------------------------------------------- the comparison
 
 class Plans(unittest.TestCase):
@@ -398,6 +430,23 @@ class Plans(unittest.TestCase):
         for tensor in tensors:
             offsets = [tuple(offsets) for offsets, _ in tensor["chunks"]]
             self.assertEqual(len(offsets), len(set(offsets)), tensor)
+
+    def test_plan_caching(self):
+        rng = random.Random(plans.SEED)
+        cases = [CachedSaves(rng, rng.randint(2, 4)) for _ in range(60)]
+        reused = Counter()
+        for case, ours in zip(cases, plans.our_answers([case.job() for case in cases]), strict=True):
+            for number, (mine, theirs) in enumerate(zip(ours["saves"], case.theirs(), strict=True)):
+                with self.subTest(states=case.saves, save=number):
+                    self.assertEqual(mine["final"], theirs["final"])
+                    self.assertEqual(mine["tensors"], theirs["tensors"])
+                    self.assertEqual(mine["unchanged"], theirs["unchanged"])
+                    for ours_as_last, theirs_as_last in zip(mine["as_last"], theirs["as_last"]):
+                        reused[ours_as_last, theirs_as_last] += 1
+        print(dict(reused))
+        self.assertEqual(reused[True, False] + reused[False, True], 0)
+        self.assertGreater(reused[True, True], 200)
+        self.assertGreater(reused[False, False], 200)
 
     def test_loads(self):
         rng = random.Random(plans.SEED)

@@ -8,6 +8,7 @@ import unittest
 
 import sample
 import tool
+import torch
 import torch_peer
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
@@ -94,6 +95,17 @@ class TorchReads(unittest.TestCase):
                 _, objects = torch_peer.load_all(path)
                 self.assertIsNone(difference(render(objects["common_state/shard_0_1"][0]), tool.expected(name)["common"]))
                 self.assertFalse((path / "common.pt").exists())
+
+    def test_a_tensor_of_which_each_replica_wrote_a_part(self):
+        for compat in ("megatron", "dcp"):
+            with self.subTest(compat):
+                path = self.folder / compat
+                subprocess.run([os.environ["DCKPT_SAVE_SAMPLE"], path, compat, "boxes", "", "2", "split"], check=True, timeout=120)
+                metadata = torch_peer.read_metadata(path)
+                self.assertEqual([tuple(chunk.sizes) for chunk in metadata.state_dict_metadata["large"].chunks], [(1024, 2080)] * 2)
+                self.assertEqual(len({place.relative_path for index, place in metadata.storage_data.items() if index.fqn == "large"}), 2)
+                tensors, _ = torch_peer.load_all(path)
+                self.assertTrue(torch.equal(tensors["large"].view(torch.uint8), sample.pattern(100, "float32", (2048, 2080)).view(torch.uint8)))
 
     def test_dcp_cut_anew(self):
         for name in tool.goldens("dcp"):
