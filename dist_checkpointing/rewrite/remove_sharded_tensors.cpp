@@ -253,12 +253,13 @@ RemovedTensors remove_sharded_tensors(const Location& location, std::string_view
   const Location checkpoint = resolve_checkpoint(location, {.iteration = options.iteration});
   const CheckpointInfo info = open_checkpoint(checkpoint)->info();
   if (!info.conventions.records) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        "keys can be removed from torch_dist and flattened dcp checkpoints, where "
-        "each has records of its own, not from this one of format " +
-            info.format + "; 'dckpt convert --exclude' makes a copy without them",
-        {.file = checkpoint.display()});
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "keys can be removed from torch_dist and flattened dcp checkpoints, not "
+                          "from " +
+                              info.format +
+                              (info.conventions.keys_are_paths ? " that was not flattened" : "") +
+                              "; 'dckpt convert --exclude' makes a copy without them",
+                          {.file = checkpoint.display()});
   }
   if (options.stop.stop_requested())
     throw CheckpointError(ErrorCode::kIo, "the removal was stopped; nothing is changed");
