@@ -21,6 +21,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
 
@@ -113,11 +114,11 @@ class Rounds {
         if (only_from && transfer.peer != *only_from) continue;
         const ByteView buffer = buffer_of(transfer);
         if (!range_fits(transfer.offset, transfer.bytes, buffer.size())) {
-          throw CheckpointError(ErrorCode::kCorrupt,
-                                "rank " + std::to_string(transfer.peer) + " sent " +
-                                    std::to_string(buffer.size()) + " bytes where " +
-                                    std::to_string(transfer.offset + transfer.bytes) +
-                                    " were due: do all ranks run the same build?");
+          throw CheckpointError(
+              ErrorCode::kCorrupt,
+              str_format(
+                  "rank {} sent {} bytes where {} were due: do all ranks run the same build?",
+                  transfer.peer, buffer.size(), transfer.offset + transfer.bytes));
         }
         steps_.unpack(transfer, buffer.subspan(transfer.offset, transfer.bytes));
       }

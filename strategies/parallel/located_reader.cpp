@@ -7,6 +7,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/wire.h"
 
 namespace dckpt {
@@ -65,7 +66,7 @@ std::vector<ChunkNumber> LocatedReader::learn(std::span<const Split> chunks,
                                               std::span<const Bytes> answers) {
   std::vector<WireReader> readers;
   for (std::size_t rank = 0; rank < answers.size(); ++rank)
-    readers.emplace_back(answers[rank], "rank " + std::to_string(rank) + "'s places of chunks");
+    readers.emplace_back(answers[rank], str_format("rank {}'s places of chunks", rank));
   std::vector<ChunkNumber> strided;
   for (const auto& [chunk, rank] : chunks) {
     WireReader& reader = readers[rank];

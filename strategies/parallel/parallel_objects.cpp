@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/parallel/exchange.h"
@@ -107,11 +108,11 @@ class ParallelObjectRead {
       if (read_.contains(transfer.shipment)) continue;
       Bytes bytes = reader_.object_bytes(transfer.shipment);
       if (bytes.size() != transfer.bytes) {
-        throw CheckpointError(ErrorCode::kCorrupt,
-                              "the object has " + std::to_string(bytes.size()) +
-                                  " bytes, expected " + std::to_string(transfer.bytes) +
-                                  "; did its file change?",
-                              {.key = reader_.metadata().objects[transfer.shipment].key});
+        throw CheckpointError(
+            ErrorCode::kCorrupt,
+            str_format("the object has {} bytes, expected {}; did its file change?", bytes.size(),
+                       transfer.bytes),
+            {.key = reader_.metadata().objects[transfer.shipment].key});
       }
       values_[transfer.shipment] = reader_.decode_object(transfer.shipment, bytes);
       read_.emplace(transfer.shipment, std::move(bytes));

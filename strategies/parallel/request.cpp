@@ -7,6 +7,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -100,10 +101,10 @@ std::vector<Request> decode_requests(std::span<const Bytes> messages) {
     if (requests.back().identity != requests.front().identity) {
       throw CheckpointError(
           ErrorCode::kMismatch,
-          "rank " + std::to_string(rank) +
-              " sees another checkpoint under this path than rank 0: is it on a file system that "
-              "all ranks "
-              "share, and does a training root lead all of them to the same iteration?",
+          str_format("rank {} sees a different checkpoint under this path than rank 0: is it on a "
+                     "file system that all ranks share, and does a "
+                     "training root lead all of them to the same iteration?",
+                     rank),
           {.rank = rank});
     }
   }

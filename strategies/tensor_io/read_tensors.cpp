@@ -25,6 +25,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
@@ -380,12 +381,12 @@ class Reading {
     sound = sound && bytes && inside(payload.offset, static_cast<std::uint64_t>(*bytes));
     if (sound && payload.record) sound = inside(payload.record->offset, payload.record->length);
     if (sound) return;
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "the elements are not inside the place of their chunk, which has " +
-                              grouped(place(item).length) +
-                              " bytes, or are others than expected; the checkpoint is damaged, or "
-                              "what reads the format '" +
-                              reader_.info().format + "' is wrong");
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        str_format(
+            "the elements lie outside the place of their chunk, which has {} bytes, or are not the "
+            "expected ones; the checkpoint is damaged, or the reader of format '{}' is wrong",
+            grouped(place(item).length), reader_.info().format));
   }
 
   static ChunkNumber number_of(const ReadItem& item) { return {item.tensor, item.chunk}; }
@@ -583,12 +584,12 @@ void check_destinations(const CheckpointReader& reader, std::span<const ReadItem
     const bool fits =
         destination.dtype() == dtype || (cast && can_cast(dtype, destination.dtype()));
     if (!fits || !destination.has_data() || destination.device().kind != Device::Kind::kCpu) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "a destination must be a CPU tensor of the stored dtype " +
-                                std::string(to_string(dtype)) +
-                                (cast ? ", or of one that it can be cast to" : "") + ", got " +
-                                to_string(destination),
-                            {.key = tensor.key});
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          str_format("a destination must be a CPU tensor of the stored dtype {}{}, got {}",
+                     to_string(dtype), cast ? ", or of one that it can be cast to" : "",
+                     to_string(destination)),
+          {.key = tensor.key});
     }
   }
 }

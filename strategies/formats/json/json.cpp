@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/base/utf8.h"
 
@@ -30,7 +31,7 @@ class ValueBuilder final : public Sax {
   bool number_unsigned(number_unsigned_t value) override { return add(std::uint64_t{value}); }
   bool number_float(number_float_t value, const string_t& token) override {
     if (token.find_first_of(".eE") == string_t::npos)
-      fail("the integer " + quote(token, 40) + " does not fit 64 bits");
+      fail(str_format("the integer {} does not fit 64 bits", quote(token, 40)));
     return add(double{value});
   }
   bool string(string_t& value) override { return add(Value(std::move(value))); }
@@ -44,7 +45,7 @@ class ValueBuilder final : public Sax {
     Frame& frame = frames_.back();
     frame.key = Value(std::move(name));
     if (frame.container.contains(frame.key))
-      fail("the key " + quote(frame.key.as_str()) + " occurs twice in one object");
+      fail(str_format("the key {} occurs twice in one object", quote(frame.key.as_str())));
     return true;
   }
 
@@ -84,8 +85,7 @@ class ValueBuilder final : public Sax {
 
   bool open(Value container) {
     if (frames_.size() >= limits_.max_depth)
-      fail("more than " + std::to_string(limits_.max_depth) +
-           " arrays and objects inside each other");
+      fail(str_format("more than {} nested arrays and objects", limits_.max_depth));
     frames_.push_back({std::move(container), Value()});
     return true;
   }
@@ -118,7 +118,7 @@ class JsonWriter {
 
   void value(const Value& value, std::uint32_t depth = 0) {
     if (depth > kMaxJsonOutputDepth)
-      refuse("more than " + std::to_string(kMaxJsonOutputDepth) + " containers inside each other");
+      refuse(str_format("more than {} nested containers", kMaxJsonOutputDepth));
     if (out_.size() > kMaxJsonOutputBytes)
       refuse("the text is longer than " + human_bytes(kMaxJsonOutputBytes));
     switch (value.kind()) {
@@ -231,7 +231,8 @@ Value parse_json(ByteView text, const std::string& what, const JsonLimits& limit
                           {.file = what, .offset = offset});
   };
   if (text.size() > limits.max_bytes)
-    refuse(human_bytes(text.size()) + ", more than the limit of " + human_bytes(limits.max_bytes),
+    refuse(str_format("{}, more than the limit of {}", human_bytes(text.size()),
+                      human_bytes(limits.max_bytes)),
            {});
   const std::string_view characters = as_text(text);
   if (characters.starts_with("\xEF\xBB\xBF")) refuse("it begins with a byte order mark", 0);

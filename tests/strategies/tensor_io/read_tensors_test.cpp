@@ -217,7 +217,7 @@ TEST(ReadTensors, NeverTouchesBytesOutsideAChunksPlaceWhateverTheReaderSays) {
       reader.bend = lie;
       const Tensor into = Tensor::empty(DType::kFloat32, shape);
       const WantedShard wanted{.tensor = 1, .destination = 0, .box = whole(shape)};
-      expect_corrupt("not inside the place of their chunk", [&] {
+      expect_corrupt("outside the place of their chunk", [&] {
         read_tensors(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&into, 1});
       });
     }
