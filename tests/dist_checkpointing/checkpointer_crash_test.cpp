@@ -15,8 +15,6 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
-
 class CheckpointerCrashTest : public TrainingRun {
  protected:
   /// What a job that starts anew does: claims the root and goes on from what is there.

@@ -16,6 +16,7 @@
 namespace dckpt::testing {
 
 constexpr std::int64_t kColumns = 48;
+constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
 
 /// What a run holds at an iteration: columns of one tensor, whose element i is 1000 · iteration +
 /// i, and the iteration as common state.
@@ -115,15 +116,18 @@ class TrainingRun : public ::testing::Test {
   }
 
   std::string tracker() const {
-    std::ifstream file(root_ / "latest_checkpointed_iteration.txt");
+    std::ifstream file(root_ / kTracker);
     return {std::istreambuf_iterator<char>(file), {}};
   }
   void set_tracker(const std::string& content) const {
-    std::ofstream(root_ / "latest_checkpointed_iteration.txt", std::ios::trunc) << content;
+    std::ofstream(root_ / kTracker, std::ios::trunc) << content;
   }
 
   TempDir directory_;
   std::filesystem::path root_ = directory_ / "run";
 };
+
+/// Of the tests of Checkpointer, in several files.
+class CheckpointerTest : public TrainingRun {};
 
 }  // namespace dckpt::testing
