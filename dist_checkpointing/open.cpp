@@ -6,6 +6,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/text.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
 
@@ -33,7 +34,7 @@ bool is_part_of_directory(const Location& file) {
   const std::string& name = file.name();
   return name == ".metadata" || name == kConfigFile || name == kIntegrityFile ||
          name == kTrackerFile || name.ends_with(".distcp") ||
-         (name == "common.pt" && file.storage()->stat_target(kConfigFile));
+         (name == kCommonFile && file.storage()->stat_target(kConfigFile));
 }
 
 [[noreturn]] void throw_safetensors(const Location& location, const std::string& what) {

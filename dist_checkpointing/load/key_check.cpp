@@ -12,12 +12,10 @@
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
+#include "strategies/contract/common_state.h"
 
 namespace dckpt {
 namespace {
-
-/// The common state, if it is stored as an object: every load takes it, none requests it.
-const std::string kCommonState = "common_state";
 
 KeySet difference(const KeySet& keys, const KeySet& without) {
   KeySet rest;
@@ -166,7 +164,7 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandlin
   const AllRanks ranks(gather(asked, comm), stored);
   if (checks_missing(strict)) {
     found.missing = difference(stored, ranks.asked);
-    found.missing.erase(kCommonState);
+    found.missing.erase(kCommonKey);  // every load takes it, none requests it
   }
   const bool misfits = raises(strict) && !ranks.misfits.empty();
   if (!tells || (found.missing.empty() && ranks.unexpected.empty() && !misfits)) return found;

@@ -14,7 +14,6 @@
 
 #include "configs/option_rules.h"
 #include "configs/policy.h"
-#include "dist_checkpointing/common_state.h"
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/key_choice.h"
@@ -30,6 +29,7 @@
 #include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
 
 namespace dckpt {

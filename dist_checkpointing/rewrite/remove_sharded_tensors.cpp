@@ -29,6 +29,7 @@
 #include "mapping/base/hash.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_filter.h"
 #include "strategies/formats/dcp/metadata_reader.h"
@@ -42,9 +43,9 @@ constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
 constexpr std::size_t kMaxSuggestions = 10'000;
 constexpr std::string_view kDataSuffix = ".distcp";
 
-class Removal {
+class KeyRemover {
  public:
-  Removal(std::shared_ptr<Storage> storage, std::string_view prefix)
+  KeyRemover(std::shared_ptr<Storage> storage, std::string_view prefix)
       : storage_(std::move(storage)), prefix_(prefix) {
     if (prefix_.empty())
       throw CheckpointError(ErrorCode::kInvalidArgument,
@@ -263,9 +264,9 @@ RemovedTensors remove_sharded_tensors(const Location& location, std::string_view
   }
   if (options.stop.stop_requested())
     throw CheckpointError(ErrorCode::kIo, "the removal was stopped; nothing is changed");
-  Removal removal(checkpoint.directory(), key_prefix);
-  if (!options.dry_run) removal.run();
-  return removal.result();
+  KeyRemover remover(checkpoint.directory(), key_prefix);
+  if (!options.dry_run) remover.run();
+  return remover.result();
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kShown = 20;  // of each kind
 
 /// Lines of one kind, the first of them in full.
-class Found {
+class CappedList {
  public:
   void add(std::string line) {
     if (++count_ <= kShown) text_ += (count_ == 1 ? "" : ", ") + std::move(line);
@@ -45,7 +45,7 @@ bool holds_tensor(const Value& value, std::size_t depth = 0) {
          std::ranges::any_of(value.as_dict(), [&](const auto& item) { return holds(item.second); });
 }
 
-class Comparison {
+class CommonComparison {
  public:
   void compare(const Value& a, const Value& b) {
     if (a.is_dict() && b.is_dict()) return compare_dicts(a.as_dict(), b.as_dict());
@@ -56,9 +56,9 @@ class Comparison {
     note_lost(b);
   }
 
-  Found only_first;
-  Found only_second;
-  Found mismatched;
+  CappedList only_first;
+  CappedList only_second;
+  CappedList mismatched;
   std::vector<std::string> lost;
 
  private:
@@ -130,7 +130,7 @@ bool same_everywhere(const Sha256::Digest& digest, Communicator& comm) {
 }  // namespace
 
 CommonDifference compare_common(const Value& of_rank_0, const Value& mine, int rank) {
-  Comparison comparison;
+  CommonComparison comparison;
   comparison.compare(of_rank_0, mine);
   if (comparison.only_first.empty() && comparison.only_second.empty() &&
       comparison.mismatched.empty())

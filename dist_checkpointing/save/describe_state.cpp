@@ -10,7 +10,7 @@
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/sharded_tree.h"
-#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
@@ -20,8 +20,7 @@ namespace {
 /// share the work), and how.
 struct Writers {
   bool replicas = false;
-  /// Megatron stores a list with the object in it, DCP the object itself.
-  bool list_objects = true;
+  Conventions conventions{};
   bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
 };
 
@@ -63,9 +62,7 @@ void add_sharded_object(DescribedState& out, const ShardedObject& object, Writer
   ObjectShard shard = shard_spec(object);
   const bool writes = writers.may_write(shard.main_replica);
   add_object(out, std::move(shard),
-             writes
-                 ? save_torch_file(writers.list_objects ? Value::list({object.data}) : object.data)
-                 : Bytes());
+             writes ? stored_object(object.data, writers.conventions) : Bytes());
 }
 
 /// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that
@@ -83,11 +80,10 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
     add_sharded_object(out, *object, writers);
   out.own_common = split.common.is_none() ? Value::dict() : split.common;
   if (rank != 0) return out;
-  if (compat == Compat::kMegatron) {
+  if (common_form(compat) == CommonForm::kFile)
     out.common = out.own_common;
-  } else {
-    add_object(out, {.key = kCommonStateKey}, save_torch_file(Value::list({out.own_common})));
-  }
+  else
+    add_object(out, {.key = kCommonStateKey}, stored_object(out.own_common, writers.conventions));
   return out;
 }
 
@@ -104,7 +100,7 @@ KeyPath place_of(const std::string& key, const KeyPath& leaf) {
 
 /// DCP's way: every leaf under its path, every rank plans all it has.
 DescribedState describe_dcp(const StateDict& state) {
-  constexpr Writers kAll{.replicas = true, .list_objects = false};
+  constexpr Writers kAll{.replicas = true, .conventions = kDcpConventions};
   DescribedState out;
   std::unordered_set<std::string> placed;
   const auto add_path = [&](const std::string& key, KeyPath path) {
@@ -137,7 +133,7 @@ DescribedState describe_dcp(const StateDict& state) {
         add_tensor(out, std::move(shard), tensor);
         break;
       }
-      default: add_object(out, {.key = leaf.name}, save_torch_file(leaf.value));
+      default: add_object(out, {.key = leaf.name}, stored_object(leaf.value, kAll.conventions));
     }
     add_path(leaf.name, leaf.path);
   }

@@ -36,7 +36,7 @@ KeyPath decode_path(WireReader& reader) {
 
 }  // namespace
 
-Bytes encode(const Assignment& assignment) {
+Bytes encode(const RankAssignment& assignment) {
   Bytes bytes;
   WireWriter writer(bytes);
   writer.text(assignment.directory);
@@ -44,9 +44,9 @@ Bytes encode(const Assignment& assignment) {
   return bytes;
 }
 
-Assignment decode_assignment(ByteView bytes) {
+RankAssignment decode_assignment(ByteView bytes) {
   WireReader reader(bytes, "the assignment from rank 0");
-  Assignment assignment;
+  RankAssignment assignment;
   assignment.directory = reader.text();
   assignment.answer = to_bytes(reader.text());
   reader.finish();

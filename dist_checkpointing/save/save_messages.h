@@ -19,18 +19,18 @@ namespace dckpt {
 using KeyPaths = std::vector<std::pair<std::string, KeyPath>>;
 
 /// From rank 0 to a rank: where to write, and the planner's answer.
-struct Assignment {
+struct RankAssignment {
   std::string directory;
   Bytes answer;
 };
-Bytes encode(const Assignment& assignment);
-Assignment decode_assignment(ByteView bytes);
+Bytes encode(const RankAssignment& assignment);
+RankAssignment decode_assignment(ByteView bytes);
 
 /// From a rank to rank 0: its files, a place per item, for a manifest the files' digests and, under
 /// DCP's rules, the paths of the keys of these items.
 struct WrittenByRank {
   WrittenItems items;
-  Digests digests;
+  ManifestDigests digests;
   KeyPaths paths;
   SaveReport report;
 };

@@ -21,7 +21,6 @@
 #include <utility>
 
 #include "configs/policy.h"
-#include "dist_checkpointing/common_state.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/metered_source.h"
@@ -32,6 +31,7 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/save/save_planner.h"
 #include "strategies/comm/agree.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
 
 namespace dckpt {
@@ -134,7 +134,7 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
   std::vector<std::vector<std::string>> files;
   std::vector<SaveReport> reports;
   std::vector<KeyPaths> paths;
-  Digests digests;
+  ManifestDigests digests;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     WrittenByRank written = with_context({.rank = static_cast<int>(rank)},
                                          [&] { return decode_written(results[rank]); });
@@ -204,7 +204,8 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
                           .common = std::move(described.common),
                           .plan_cached = decided.cache_hit});
     for (const Bytes& answer : decided.answers)
-      assignments.push_back(encode(Assignment{agreed.checkpoint->publication.staging(), answer}));
+      assignments.push_back(
+          encode(RankAssignment{agreed.checkpoint->publication.staging(), answer}));
   });
   const Bytes assignment = comm.scatter(assignments, 0);
   agree(comm, "accepting the plan", [&] {

@@ -17,7 +17,7 @@ namespace {
 class Meter {
  public:
   /// `before`: of files that are there already.
-  explicit Meter(const WriteTarget& target, const Digests& before = {})
+  explicit Meter(const WriteTarget& target, const ManifestDigests& before = {})
       : target_(target),
         storage_(counting_storage(
             target.integrity ? hashing_storage(target.storage, digests_) : target.storage,
@@ -58,8 +58,8 @@ WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy,
 
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
                                 const SaveStrategy& strategy, const Metadata& metadata,
-                                const CommonState* common, const Digests& digests, bool sync,
-                                const std::function<void()>& check) {
+                                const CommonState* common, const ManifestDigests& digests,
+                                bool sync, const std::function<void()>& check) {
   Meter meter(target, digests);
   strategy.write_metadata(meter.storage(), target.directory, metadata, common);
   if (target.integrity)

@@ -17,7 +17,7 @@ namespace dckpt {
 // background too, and a conversion) begins a publication on one rank, writes the items of each rank
 // into its directory, and publishes.
 
-using Digests =
+using ManifestDigests =
     std::map<std::string, std::string>;  ///< SHA-256 of files in the checkpoint, by name
 
 /// Where to write, and how.
@@ -31,8 +31,8 @@ struct WriteTarget {
 struct WrittenFiles {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t direct = 0;  ///< of `count`: past the page cache
-  Digests digests{};         ///< empty without a manifest
+  std::uint64_t direct = 0;   ///< of `count`: past the page cache
+  ManifestDigests digests{};  ///< empty without a manifest
 };
 
 /// What a rank has written.
@@ -55,7 +55,7 @@ WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy,
 /// Returns what was written here. If anything fails, everything written is removed.
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
                                 const SaveStrategy& strategy, const Metadata& metadata,
-                                const CommonState* common, const Digests& digests, bool sync,
-                                const std::function<void()>& check);
+                                const CommonState* common, const ManifestDigests& digests,
+                                bool sync, const std::function<void()>& check);
 
 }  // namespace dckpt

@@ -1,10 +1,46 @@
 #include "strategies/contract/common_state.h"
 
+#include <algorithm>
+
+#include "mapping/base/error.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
 
 CommonState::CommonState(Value value)
     : value_(std::move(value)), archive_(save_torch_file(value_)) {}
+
+CommonForm common_form(Compat compat) noexcept {
+  return compat == Compat::kMegatron ? CommonForm::kFile : CommonForm::kObject;
+}
+
+Bytes stored_object(const Value& value, const Conventions& conventions) {
+  return save_torch_file(conventions.objects_in_lists ? Value::list({value}) : value);
+}
+
+Value unwrap_object(const Value& stored) {
+  return stored.is_list() && stored.size() == 1 ? stored.items()[0] : stored;
+}
+
+std::optional<BytesStorageMetadata> take_common_object(Metadata& metadata) {
+  const auto found =
+      std::ranges::find(metadata.objects, kCommonStateKey, &BytesStorageMetadata::key);
+  if (found == metadata.objects.end()) return std::nullopt;
+  BytesStorageMetadata object = std::move(*found);
+  metadata.objects.erase(found);
+  std::erase_if(metadata.paths, [&](const auto& path) { return path.first == object.key; });
+  return object;
+}
+
+Value read_common_file(const Storage& storage, const std::string& name) {
+  const auto file = storage.open(name);
+  return with_context({.file = file->name()}, [&] { return require_dict(load_torch_file(*file)); });
+}
+
+Value require_dict(Value common) {
+  if (common.is_dict()) return common;
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        std::string("the common state is no dict but ") + to_string(common.kind()));
+}
 
 }  // namespace dckpt

@@ -73,11 +73,4 @@ class CheckpointReader {
   virtual bool check_object(std::size_t object) const = 0;
 };
 
-/// The value that was stored as common state; throws CheckpointError (corrupt) unless it is a dict.
-inline Value require_dict(Value common) {
-  if (common.is_dict()) return common;
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        std::string("the common state is no dict but ") + to_string(common.kind()));
-}
-
 }  // namespace dckpt

@@ -1,12 +1,12 @@
 #include "strategies/torch_dist/reader.h"
 
-#include <algorithm>
 #include <unordered_map>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
@@ -66,17 +66,13 @@ class TorchDistReader : public CheckpointReader {
   const Storage& storage() const noexcept override { return *storage_; }
 
   Value common_state() const override {
-    if (info_.common_file) {
-      const auto file = storage_->open(*info_.common_file);
-      return with_context({.file = file->name()},
-                          [&] { return require_dict(load_torch_file(*file)); });
-    }
+    if (info_.common_file) return read_common_file(*storage_, *info_.common_file);
     if (!common_object_) return {};
     const Value stored = decode(*common_object_, stored_bytes(*common_object_));
     const ErrorContext context{.key = common_object_->key,
                                .file = metadata_.files[common_object_->place.file],
                                .offset = common_object_->place.offset};
-    return with_context(context, [&] { return require_dict(unwrap(stored)); });
+    return with_context(context, [&] { return require_dict(unwrap_object(stored)); });
   }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
@@ -101,7 +97,7 @@ class TorchDistReader : public CheckpointReader {
   Value decode_object(std::size_t object, ByteView stored) const override {
     const BytesStorageMetadata& entry = metadata_.objects[object];
     const Value value = decode(entry, stored);
-    return info_.conventions.objects_in_lists ? unwrap(value) : value;
+    return info_.conventions.objects_in_lists ? unwrap_object(value) : value;
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
@@ -186,14 +182,9 @@ class TorchDistReader : public CheckpointReader {
       info_.common_file = kCommonFile;
       return;
     }
-    const auto found = std::find_if(
-        metadata_.objects.begin(), metadata_.objects.end(),
-        [](const BytesStorageMetadata& object) { return object.key == kCommonStateKey; });
-    if (found != metadata_.objects.end()) {
-      common_object_ = *found;
-      info_.common_place = found->place;
-      std::erase_if(metadata_.paths, [&](const auto& path) { return path.first == found->key; });
-      metadata_.objects.erase(found);
+    common_object_ = take_common_object(metadata_);
+    if (common_object_) {
+      info_.common_place = common_object_->place;
     } else if (expects_common_file_) {
       throw CheckpointError(
           ErrorCode::kIncomplete,
@@ -260,12 +251,6 @@ class TorchDistReader : public CheckpointReader {
     return with_context(
         {.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset},
         [&] { return load_torch_bytes(bytes, storage_->describe(file)); });
-  }
-
-  /// Megatron stores [object], plain DCP directories the object itself, whatever its key looks
-  /// like.
-  static Value unwrap(const Value& value) {
-    return value.is_list() && value.size() == 1 ? value.items()[0] : value;
   }
 
   std::shared_ptr<Storage> storage_;

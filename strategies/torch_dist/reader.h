@@ -7,11 +7,8 @@
 
 namespace dckpt {
 
-/// File names of a torch_dist or DCP directory.
+/// A file of torch_dist and DCP directories.
 inline constexpr const char* kMetadataFile = ".metadata";
-inline constexpr const char* kCommonFile = "common.pt";
-/// Where Megatron from 0.19 on keeps the common state.
-inline constexpr const char* kCommonStateKey = "common_state/shard_0_1";
 
 inline constexpr Conventions kTorchDistConventions{.records = true};
 inline constexpr Conventions kDcpConventions{

@@ -7,6 +7,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"

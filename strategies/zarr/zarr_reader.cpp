@@ -10,6 +10,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/zarr/array_metadata.h"
@@ -18,7 +19,6 @@
 namespace dckpt {
 namespace {
 
-constexpr const char* kCommonFile = "common.pt";
 constexpr std::string_view kLockSuffix = ".sync";
 
 std::string join(ShapeView numbers) {
@@ -233,9 +233,7 @@ class ZarrReader final : public CheckpointReader {
   const Metadata& metadata() const noexcept override { return metadata_; }
   const Storage& storage() const noexcept override { return *storage_; }
 
-  Value common_state() const override {
-    return require_dict(load_torch_file(*storage_->open(kCommonFile)));
-  }
+  Value common_state() const override { return read_common_file(*storage_, kCommonFile); }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile&) const override {
     const ZarrArray& array = arrays_.at(tensor);

@@ -38,7 +38,7 @@ set(layer_strategies ${core} configs strategies)
 
 set(below ${core} configs strategies)
 set(shared "")  # single files that the rooms below share, from the bottom to the top
-foreach(file common_state progress key_filter same_on_all_ranks tracker shard_spec open integrity)
+foreach(file progress key_filter same_on_all_ranks tracker shard_spec open integrity)
   set(layer_dist_checkpointing/${file} ${below} ${shared})
   list(APPEND shared dist_checkpointing/${file})
 endforeach()
@@ -47,7 +47,8 @@ set(layer_dist_checkpointing/save ${below} ${shared} dist_checkpointing/training
 set(layer_dist_checkpointing/load ${below} ${shared})
 set(layer_dist_checkpointing/inspect ${below} ${shared})
 set(layer_dist_checkpointing/rewrite ${below} ${shared} dist_checkpointing/training_root
-    dist_checkpointing/inspect dist_checkpointing/load/stored_keys)
+    dist_checkpointing/inspect dist_checkpointing/load/stored_keys
+    dist_checkpointing/save/write_checkpoint)
 set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/save
     dist_checkpointing/load)
 set(layer_dist_checkpointing ${below} dist_checkpointing)
