@@ -1,0 +1,174 @@
+#include "dist_checkpointing/rewrite/common_form.h"
+
+#include <algorithm>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/tree.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMaxCommonBytes = std::uint64_t{16} << 30;
+
+/// The bytes of a torch file, or of a record in a data file, as they are.
+Bytes carried(const CheckpointReader& reader, const std::string& name,
+              const std::optional<StorageInfo>& place, bool check) {
+  const auto file = reader.storage().open(name);
+  const std::uint64_t offset = place ? place->offset : 0;
+  const std::uint64_t length = place ? place->length : file->size();
+  return with_context({.file = file->name(), .offset = offset}, [&] {
+    if (length > kMaxCommonBytes || !range_fits(offset, length, file->size())) {
+      throw CheckpointError(ErrorCode::kCorrupt, "the common state should have " + grouped(length) +
+                                                     " bytes here, but the file has " +
+                                                     grouped(file->size()));
+    }
+    if (check) check_torch_file(*file, offset, length);
+    Bytes bytes(length);
+    file->read(offset, bytes);
+    return bytes;
+  });
+}
+
+/// Moves plain objects into the common state, which is returned; empty if there are none.
+std::optional<Value> move_plain_objects(CopyContents& contents, const CheckpointReader& reader,
+                                        std::vector<std::string>& remarks) {
+  Metadata& metadata = contents.metadata;
+  std::unordered_map<std::string, KeyPath> paths(metadata.paths.begin(), metadata.paths.end());
+  std::vector<BytesStorageMetadata> objects;
+  std::vector<ObjectSource> sources;
+  std::vector<std::pair<KeyPath, Value>> leaves;
+  std::unordered_set<std::string> moved;
+  for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
+    const std::string& key = metadata.objects[i].key;
+    if (ShardedObject::is_unique_key(key)) {
+      objects.push_back(metadata.objects[i]);
+      sources.push_back(contents.object_of[i]);
+      continue;
+    }
+    const auto path = paths.find(key);
+    leaves.emplace_back(path == paths.end() ? KeyPath{key} : path->second,
+                        reader.object(contents.object_of[i].position));
+    metadata.common_paths.emplace_back(key, leaves.back().first);
+    moved.insert(key);
+  }
+  if (leaves.empty()) return std::nullopt;
+  std::erase_if(metadata.paths, [&](const auto& entry) { return moved.contains(entry.first); });
+  metadata.objects = std::move(objects);
+  contents.object_of = std::move(sources);
+  remarks.push_back(grouped(leaves.size()) +
+                    " plain values of the DCP directory became the common state");
+  Value common = reader.common_state();
+  if (common.is_none()) common = Value::dict();
+  return merge(std::move(common), unflatten_state_dict(leaves));
+}
+
+/// Takes an element out of a nested dict, with the dicts and lists that hold nothing without it.
+/// Positions in lists stay: what was there is none.
+void remove_element(Value& tree, std::span<const PathElement> path) {
+  const auto is_empty = [](const Value& value) {
+    return value.is_dict()
+               ? value.size() == 0
+               : value.is_list() && std::ranges::all_of(value.items(), [](const Value& item) {
+                   return item.is_none();
+                 });
+  };
+  const auto* const name = std::get_if<std::string>(&path.front());
+  Value* const inner =
+      name != nullptr
+          ? tree.mutable_dict().find(Value(*name))
+          : &tree.mutable_items()[static_cast<std::size_t>(std::get<std::int64_t>(path.front()))];
+  if (path.size() > 1) {
+    remove_element(*inner, path.subspan(1));
+    if (!is_empty(*inner)) return;
+  }
+  if (name != nullptr)
+    tree.mutable_dict().erase(Value(*name));
+  else
+    *inner = Value();
+}
+
+/// The inverse: what a conversion once moved into the common state is an object of its own again.
+/// Returns what remains of the common state; empty if nothing was moved.
+std::optional<Value> restore_plain_objects(CopyContents& contents, const CheckpointReader& reader,
+                                           const Conventions& conventions,
+                                           std::vector<std::string>& remarks) {
+  Metadata& metadata = contents.metadata;
+  if (reader.metadata().common_paths.empty()) return std::nullopt;
+  const std::size_t before = metadata.objects.size();
+  Value common = reader.common_state();
+  for (const auto& [key, path] : std::exchange(metadata.common_paths, {})) {
+    const Value* const found = find_element(common, path);
+    if (found == nullptr) continue;
+    Bytes bytes = stored_object(*found, conventions);
+    metadata.objects.push_back({key, {.length = bytes.size()}});
+    if (path.size() > 1 || !metadata.paths.empty())
+      metadata.paths.emplace_back(key, dotted_name(path) == key ? path : renamed_path(path, key));
+    contents.object_of.push_back({.bytes = std::move(bytes)});
+  }
+  for (const auto& [key, path] : reader.metadata().common_paths) {
+    if (find_element(common, path) != nullptr) remove_element(common, path);
+  }
+  remarks.push_back(grouped(metadata.objects.size() - before) +
+                    " values of the common state are objects of the DCP directory again");
+  return common.size() == 0 ? Value() : common;
+}
+
+void add_object(CopyContents& contents, Bytes bytes) {
+  contents.common_object = contents.object_of.size();
+  contents.object_of.push_back({.bytes = std::move(bytes)});
+}
+
+}  // namespace
+
+CopyContents with_common_state(CopyContents contents, const CheckpointReader& reader,
+                               const ConvertTarget& target, bool check,
+                               std::vector<std::string>& remarks) {
+  const CheckpointInfo& info = reader.info();
+  const Conventions& conventions = target.format->conventions;
+  const bool from_paths = info.conventions.keys_are_paths;
+  const bool to_paths = conventions.keys_are_paths;
+  std::optional<Value> changed;
+  if (from_paths && !to_paths) changed = move_plain_objects(contents, reader, remarks);
+  if (to_paths && !from_paths)
+    changed = restore_plain_objects(contents, reader, conventions, remarks);
+
+  const bool as_object = common_form(target.save.compat) == CommonForm::kObject;
+  if (!changed && !as_object && info.common_file) {
+    Bytes archive = carried(reader, *info.common_file, {}, check);
+    contents.common = reader.common_state();
+    contents.common_file.emplace(contents.common, std::move(archive));
+    return contents;
+  }
+  if (!changed && as_object && info.common_place && to_paths == from_paths) {
+    add_object(contents, carried(reader, reader.metadata().files[info.common_place->file],
+                                 info.common_place, check));
+    contents.common = reader.common_state();
+    return contents;
+  }
+  contents.common = changed ? *std::move(changed) : reader.common_state();
+  if (contents.common.is_none() && to_paths) return contents;
+  const Value common = contents.common.is_none() ? Value::dict() : contents.common;
+  if (as_object) {
+    add_object(contents, stored_object(common, conventions));
+    if (info.common_file)
+      remarks.push_back(std::string("the common state moved from ") + kCommonFile +
+                        " into the object " + kCommonStateKey);
+    return contents;
+  }
+  contents.common_file.emplace(common);
+  if (info.common_place)
+    remarks.push_back(std::string("the common state moved from an object into ") + kCommonFile +
+                      ", which every Megatron reads");
+  return contents;
+}
+
+}  // namespace dckpt

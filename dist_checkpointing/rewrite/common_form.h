@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dist_checkpointing/rewrite/convert_target.h"
+#include "dist_checkpointing/rewrite/copy_contents.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// Gives the contents the common state of the source in the form that the target keeps it in. Bytes
+/// are carried over unchanged where both use the same form, compared with their checksums if
+/// `check`. Plain values that a DCP directory stores under their paths are common state in
+/// Megatron's terms: they become part of it, and objects again on the way back. Says in `remarks`
+/// what has changed its form. Throws CheckpointError.
+CopyContents with_common_state(CopyContents contents, const CheckpointReader& source,
+                               const ConvertTarget& target, bool check,
+                               std::vector<std::string>& remarks);
+
+}  // namespace dckpt

@@ -1,0 +1,102 @@
+#include "dist_checkpointing/rewrite/convert_target.h"
+
+#include <algorithm>
+
+#include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/error.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/dcp/megatron_json.h"
+
+namespace dckpt {
+namespace {
+
+/// The error says what there is, also where the source's own format cannot be written.
+void require_writable(const std::string& format, bool is_sources_own) {
+  std::vector<std::string> names;
+  for (const SaveStrategyEntry& entry : save_strategies()) names.push_back(entry.name);
+  if (std::ranges::find(names, format) != names.end()) return;
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "checkpoints can be written as " + quoted_list(names, names.size()) +
+                            ", not as " + quote(format) +
+                            (is_sources_own ? " (the source's format); name one of them" : ""));
+}
+
+void require_convertible(const CheckpointReader& reader, const std::string& source) {
+  if (!reader.info().conventions.per_rank) return;
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      "tensors of rank folders (mp_rank_*) cannot be converted: they would have to be joined "
+      "into the model's own tensors, which this version does not do, and no Megatron finds the "
+      "keys as they are; load and save the checkpoint with Megatron, or take single tensors "
+      "out with dckpt extract",
+      {.file = source});
+}
+
+}  // namespace
+
+ConvertTarget choose_target(const CheckpointReader& reader, const std::string& source,
+                            const ConvertOptions& options, std::vector<std::string>& remarks) {
+  require_convertible(reader, source);
+  ConvertTarget target;
+  SaveOptions& save = target.save;
+  save.compat = options.compat.value_or(save.compat);
+  if (!options.to.empty())
+    save.strategy = {options.to, options.strategy_version, options.strategy_options};
+  else if (!options.compat)
+    save.strategy.name = reader.info().format;
+  const std::string asked = save.strategy.name;
+  require_writable(asked, options.to.empty());
+  save = canonical(save);
+  target.format = &find_save_strategy(save.strategy.name, save.strategy.version);
+  const std::string& format = target.format->name;
+  const bool keys_are_paths = target.format->conventions.keys_are_paths;
+  if ((!options.to.empty() && format != asked) ||
+      (options.compat && save.compat != *options.compat)) {
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "the format " + quote(asked) + " and compat " + quote(to_string(*options.compat)) +
+            " contradict each other; " +
+            (keys_are_paths && format == asked
+                 ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
+                 : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core "
+                   "compat 'megatron' or 'megatron-0.19'"));
+  }
+  if (keys_are_paths && options.flattened == FlattenedForm::kMegatron) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "only Megatron-Core reads its flattened form, and not from plain DCP; "
+                          "leave flattened at 'boxes', or write 'torch_dist'");
+  }
+  save.flattened = options.flattened;
+  save.separation_hint = options.separation_hint;
+  save.integrity = options.integrity;
+  save.overwrite = options.overwrite;
+  if (!reader.storage().stat(kIntegrityFile)) return target;
+  if (target.format->capabilities.integrity)
+    save.integrity = true;
+  else
+    remarks.push_back("the source has a manifest (integrity.json), but the format " +
+                      quote(format) + " can have none");
+  return target;
+}
+
+void require_free_name(const Location& destination, bool overwrite) {
+  const std::optional<FileInfo> found = destination.stat();
+  if (!found ||
+      (found->kind == FileInfo::Kind::kDirectory && destination.directory()->list("").empty()))
+    return;
+  if (overwrite) return check_replaceable(destination);
+  throw CheckpointError(ErrorCode::kAlreadyExists,
+                        "the destination exists and is not to be replaced (overwrite)",
+                        {.file = destination.display()});
+}
+
+void require_space(const Location& destination, std::uint64_t bytes) {
+  const std::optional<std::uint64_t> available = destination.storage()->available_space();
+  if (!available || bytes <= *available) return;
+  throw CheckpointError(ErrorCode::kIo,
+                        "the result needs about " + human_bytes(bytes) + ", but only " +
+                            human_bytes(*available) + " are free",
+                        {.file = destination.storage()->describe("")});
+}
+
+}  // namespace dckpt

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dist_checkpointing/rewrite/convert.h"
+#include "strategies/contract/reader.h"
+#include "strategies/contract/registry.h"
+
+namespace dckpt {
+
+/// The format that a conversion writes.
+struct ConvertTarget {
+  const SaveStrategyEntry* format = nullptr;
+  SaveOptions save{};  ///< what its strategy is made with
+};
+
+/// What the options say, or else the format of the source. `source`: how to call it. Throws
+/// CheckpointError for contradictions and for what cannot be written or read.
+ConvertTarget choose_target(const CheckpointReader& reader, const std::string& source,
+                            const ConvertOptions& options, std::vector<std::string>& remarks);
+
+/// What publishing would find only at the end: throws CheckpointError (already exists) if
+/// something is there that is not to be replaced.
+void require_free_name(const Location& destination, bool overwrite);
+
+/// Throws CheckpointError (io) unless `bytes` are free there.
+void require_space(const Location& destination, std::uint64_t bytes);
+
+}  // namespace dckpt

@@ -1,0 +1,128 @@
+#include "dist_checkpointing/rewrite/copy_contents.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "dist_checkpointing/load/stored_keys.h"
+#include "mapping/base/error.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/validate.h"
+#include "mapping/state/flatten.h"
+#include "strategies/contract/common_state.h"
+
+namespace dckpt {
+
+CopyContents select_contents(const CheckpointReader& reader, const KeyFilter& keys) {
+  const Metadata& source = reader.metadata();
+  keys.check({&source});
+  CopyContents contents;
+  Metadata& metadata = contents.metadata;
+  metadata.files = source.files;
+  metadata.storage_meta = source.storage_meta;
+  metadata.version = source.version;
+  for (std::size_t i = 0; i < source.tensors.size(); ++i) {
+    contents.chunks_before += source.tensors[i].chunks.size();
+    if (!keys(source.tensors[i].key)) continue;
+    metadata.tensors.push_back(source.tensors[i]);
+    contents.tensor_of.push_back(i);
+  }
+  for (std::size_t i = 0; i < source.objects.size(); ++i) {
+    if (!keys.object(source.objects[i].key)) continue;
+    metadata.objects.push_back(source.objects[i]);
+    contents.object_of.push_back({i});
+  }
+  contents.left_out = source.tensors.size() + source.objects.size() - metadata.tensors.size() -
+                      metadata.objects.size();
+  if (reader.info().conventions.keys_are_paths) {
+    if (const auto problem = problem_of_paths(source)) throw *problem;
+  }
+  std::unordered_set<std::string_view> kept;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) kept.insert(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) kept.insert(object.key);
+  for (const auto& path : source.paths) {
+    if (kept.contains(path.first)) metadata.paths.push_back(path);
+  }
+  for (const auto& path : source.common_paths) {
+    if (keys.object(path.first)) metadata.common_paths.push_back(path);
+  }
+  return contents;
+}
+
+void require_coverage(const CopyContents& contents, const std::string& source) {
+  std::string message;
+  std::size_t count = 0;
+  for (const TensorStorageMetadata& tensor : contents.metadata.tensors) {
+    for (const Problem& problem : validate_coverage(tensor)) {
+      if (++count <= 10) message += "\n  " + quote(tensor.key) + ": " + problem.message;
+    }
+  }
+  if (count == 0) return;
+  if (count > 10) message += "\n  … and " + grouped(count - 10) + " more";
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        "the stored chunks do not make up the tensors:" + message +
+                            "\n(leave these tensors out to convert the rest)",
+                        {.file = source});
+}
+
+CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules,
+                             std::vector<std::string>& remarks) {
+  if (rules.empty()) return contents;
+  const KeyRenamer renamer(rules);
+  std::unordered_map<std::string, std::string> stored_as{{kCommonStateKey, kCommonStateKey}};
+  ProblemList ambiguous;
+  const auto renamed = [&](const std::string& key, bool object) {
+    std::string name = object ? renamed_object(renamer, key) : renamer(key);
+    const auto [first, inserted] = stored_as.try_emplace(name, key);
+    if (!inserted)
+      ambiguous.add(quote(first->second) + " and " + quote(key) + " both become " + quote(name));
+    return name;
+  };
+  Metadata& metadata = contents.metadata;
+  std::unordered_map<std::string, std::string> names;
+  for (TensorStorageMetadata& tensor : metadata.tensors) {
+    std::string name = renamed(tensor.key, false);
+    names.emplace(std::exchange(tensor.key, name), name);
+  }
+  for (BytesStorageMetadata& object : metadata.objects) {
+    std::string name = renamed(object.key, true);
+    names.emplace(std::exchange(object.key, name), name);
+  }
+  for (auto& [key, path] : metadata.paths) {
+    const std::string& name = names.at(key);
+    if (name != key) path = renamed_path(path, name);
+    key = name;
+  }
+  for (auto& [key, path] : metadata.common_paths) {
+    std::string name = renamed(key, true);
+    names.emplace(std::exchange(key, name), name);
+  }
+  ambiguous.raise_if_any(ErrorCode::kMismatch,
+                         "the rules for renaming give several stored keys the same name:");
+  const auto changed =
+      std::ranges::count_if(names, [](const auto& entry) { return entry.first != entry.second; });
+  remarks.push_back(grouped(static_cast<std::uint64_t>(changed)) + " keys were renamed");
+  return contents;
+}
+
+KeyPath renamed_path(const KeyPath& path, const std::string& name) {
+  const auto has_dot = [](const PathElement& step) {
+    return std::holds_alternative<std::string>(step) &&
+           std::get<std::string>(step).find('.') != std::string::npos;
+  };
+  if (path.size() < 2 || std::ranges::any_of(path, has_dot)) return {name};
+  const std::vector<std::string> parts = split(name, '.');
+  KeyPath renamed(parts.begin(), parts.end());
+  for (std::size_t i = 1; i <= std::min(path.size(), renamed.size()); ++i) {
+    const PathElement& before = path[path.size() - i];
+    if (std::holds_alternative<std::int64_t>(before) &&
+        parts[parts.size() - i] == std::to_string(std::get<std::int64_t>(before)))
+      renamed[renamed.size() - i] = before;
+  }
+  return renamed;
+}
+
+}  // namespace dckpt

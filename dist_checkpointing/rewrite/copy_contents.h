@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "configs/rename.h"
+#include "dist_checkpointing/key_filter.h"
+#include "mapping/base/bytes.h"
+#include "mapping/base/key_path.h"
+#include "mapping/planning/metadata.h"
+#include "mapping/state/value.h"
+#include "strategies/contract/common_state.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// An object to write: one of the source, or bytes that were made for the result.
+struct ObjectSource {
+  std::size_t position = 0;
+  std::optional<Bytes> bytes{};
+};
+
+/// What of a checkpoint goes into its copy, under its names there, and where it comes from.
+struct CopyContents {
+  Metadata metadata;                    ///< tensors and objects
+  std::vector<std::size_t> tensor_of;   ///< positions in the source
+  std::vector<ObjectSource> object_of;  ///< beside Metadata::objects
+  std::uint64_t chunks_before = 0;      ///< of all tensors of the source
+  std::uint64_t left_out = 0;           ///< tensors and objects
+
+  // Once the common state has the form of the copy (common_form.h):
+  Value common;                              ///< none if there is none
+  std::optional<CommonState> common_file;    ///< if it is kept beside the objects
+  std::optional<std::size_t> common_object;  ///< if it is one of them: position in `object_of`
+};
+
+/// What `keys` selects. Throws CheckpointError, also (corrupt) where paths decide what is common
+/// state and contradict each other.
+CopyContents select_contents(const CheckpointReader& source, const KeyFilter& keys);
+
+/// Throws CheckpointError (corrupt) unless the stored chunks make up the tensors.
+void require_coverage(const CopyContents& contents, const std::string& source);
+
+/// The same under other names. Adds a remark if there are rules. Throws CheckpointError (mismatch)
+/// if several keys get the same name.
+CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules,
+                             std::vector<std::string>& remarks);
+
+/// A path that has a step for each part of its key gets one for each part of the new key, with list
+/// positions where it had some, counted from the end.
+KeyPath renamed_path(const KeyPath& path, const std::string& name);
+
+}  // namespace dckpt

@@ -1,0 +1,77 @@
+#include "dist_checkpointing/rewrite/source_check.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "mapping/base/error.h"
+#include "mapping/base/parallel_for.h"
+
+namespace dckpt {
+namespace {
+
+/// The files that hold what is copied, with those that say what is where.
+std::vector<std::string> files_read(const CheckpointReader& reader, const CopyContents& contents) {
+  const CheckpointInfo& info = reader.info();
+  std::set<std::uint32_t> data_files;
+  for (const TensorStorageMetadata& tensor : contents.metadata.tensors) {
+    for (const StorageInfo& place : tensor.places) data_files.insert(place.file);
+  }
+  for (const BytesStorageMetadata& object : contents.metadata.objects)
+    data_files.insert(object.place.file);
+  if (info.common_place) data_files.insert(info.common_place->file);
+  std::vector<std::string> files = info.index_files;
+  if (info.common_file) files.push_back(*info.common_file);
+  for (const std::uint32_t file : data_files) files.push_back(reader.metadata().files[file]);
+  return files;
+}
+
+}  // namespace
+
+SourceCheck::SourceCheck(const CheckpointReader& reader, const CopyContents& contents,
+                         bool checksums, bool integrity)
+    : reader_(reader), checksums_(checksums), records_(reader.metadata()) {
+  if (integrity) {
+    manifest_.emplace(reader.storage(), require_manifest(reader));
+    return;
+  }
+  if (!checksums) return;
+  if (const auto manifest = find_integrity_manifest(reader.storage()))
+    manifest_.emplace(reader.storage(), entries_of(*manifest, files_read(reader, contents)));
+}
+
+std::unique_ptr<ReadableFile> SourceCheck::open(const std::string& name) {
+  return manifest_ ? manifest_->open(name) : reader_.storage().open(name);
+}
+
+void SourceCheck::check_rest(int threads, const std::function<void()>& go_on) {
+  if (!checksums_) return;
+  const Metadata& source = reader_.metadata();
+  const auto place = [&](const ChunkNumber& chunk) -> const StorageInfo& {
+    return source.tensors[chunk.tensor].places[chunk.chunk];
+  };
+  std::vector<ChunkNumber> chunks = records_.unchecked();
+  std::ranges::sort(chunks, {}, [&](const ChunkNumber& chunk) {
+    return std::tie(place(chunk).file, place(chunk).offset);
+  });
+  // One task per file: each file is opened once, and read from front to back.
+  std::vector<std::size_t> starts;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (i == 0 || place(chunks[i]).file != place(chunks[i - 1]).file) starts.push_back(i);
+  }
+  parallel_for(starts.size(), threads, [&](std::size_t task) {
+    const std::size_t end = task + 1 < starts.size() ? starts[task + 1] : chunks.size();
+    const auto file = open(source.files[place(chunks[starts[task]]).file]);
+    for (std::size_t i = starts[task]; i < end; ++i) {
+      go_on();
+      with_context({.key = source.tensors[chunks[i].tensor].key},
+                   [&] { reader_.check_chunk(chunks[i].tensor, chunks[i].chunk, *file); });
+    }
+  });
+}
+
+void SourceCheck::check_manifest(int threads) {
+  if (manifest_) manifest_->finish(threads);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/rewrite/copy_contents.h"
+#include "strategies/contract/reader.h"
+#include "strategies/tensor_io/record_checks.h"
+
+namespace dckpt {
+
+/// Compares a checkpoint that is being copied with its checksums and its manifest, so that damage
+/// does not get fresh, valid ones. What is read for the copy, through open() and with records(), is
+/// not read a second time.
+class SourceCheck {
+ public:
+  /// `checksums`: of what is copied, and, if there is a manifest, its digests of the files that
+  /// have it. `integrity`: also all that the manifest lists, which must be there and list every
+  /// file. Throws CheckpointError for a manifest that cannot be used. The reader must outlive it.
+  SourceCheck(const CheckpointReader& reader, const CopyContents& contents, bool checksums,
+              bool integrity);
+
+  bool checksums() const noexcept { return checksums_; }
+  RecordChecks& records() noexcept { return records_; }
+
+  /// Opens a data file. Safe to call from several threads.
+  std::unique_ptr<ReadableFile> open(const std::string& name);
+
+  /// Once everything has been copied: compares the records that have not passed as a whole (cut
+  /// finely anew, or with members that were not copied). `go_on` is called before each and may
+  /// throw.
+  void check_rest(int threads, const std::function<void()>& go_on);
+  /// Compares the files with the manifest, if there is one. Last, once.
+  void check_manifest(int threads);
+
+ private:
+  const CheckpointReader& reader_;
+  const bool checksums_;
+  RecordChecks records_;
+  std::optional<ManifestCheck> manifest_;
+};
+
+}  // namespace dckpt
