@@ -128,7 +128,7 @@ class StorageChecks {
     });
     check("create refuses an existing file", [&](Storage& storage) {
       write("a", "first");
-      fails("io", [&] { storage.create("a"); });
+      fails("already-exists", [&] { storage.create("a"); });
       equal(content("a"), "first");
     });
     check("create needs the directory",
@@ -207,9 +207,9 @@ class StorageChecks {
       storage.make_directory("d");
       storage.make_directory("empty");
       write("a", "x");
-      fails("io", [&] { storage.rename("d", "empty"); });
-      fails("io", [&] { storage.rename("a", "empty"); });
-      fails("io", [&] { storage.rename("d", "a"); });
+      fails("already-exists", [&] { storage.rename("d", "empty"); });
+      fails("already-exists", [&] { storage.rename("a", "empty"); });
+      fails("already-exists", [&] { storage.rename("d", "a"); });
       equal(names(""), Names{"a", "d", "empty"});
     });
     check("rename of nothing and into itself throws", [&](Storage& storage) {

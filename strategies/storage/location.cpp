@@ -49,7 +49,13 @@ Location local_location(const fs::path& given) {
   if (std::ranges::find(path, "..") != path.end() || path.filename() == ".")
     path = without_tail(fs::weakly_canonical(path));
   if (!path.has_filename()) return Location(posix_storage(path));
-  return Location(posix_storage(path.parent_path()), path.filename().string());
+  const std::string name = path.filename().string();
+  try {
+    name_components(name);
+  } catch (const CheckpointError& error) {  // of the caller, not of a file
+    throw CheckpointError(ErrorCode::kInvalidArgument, error.message());
+  }
+  return Location(posix_storage(path.parent_path()), name);
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ class MemoryStorage final : public Storage {
     const auto [entry, created] =
         parent(components, "cannot create the file", name)
             .entries.try_emplace(std::string(components.back()), std::make_shared<Node>());
-    if (!created) fail("cannot create the file: it exists", name);
+    if (!created) fail("cannot create the file: it exists", name, ErrorCode::kAlreadyExists);
     return std::make_unique<MemoryWritableFile>(tree_, entry->second, describe(name));
   }
 
@@ -173,7 +173,7 @@ class MemoryStorage final : public Storage {
     const NodePtr replaced = find(target);
     if (!node) fail(attempt + ": there is nothing of the old name", from);
     if (replaced && (node->directory || replaced->directory))
-      fail(attempt + ": something of that name exists", from);
+      fail(attempt + ": something of that name exists", from, ErrorCode::kAlreadyExists);
     if (node->directory && is_prefix(source, target))
       fail(attempt + ": a directory cannot move into itself", from);
     source_parent.entries.erase(source_parent.entries.find(source.back()));
@@ -234,8 +234,9 @@ class MemoryStorage final : public Storage {
     return prefix.size() <= whole.size() && std::ranges::equal(prefix, whole.first(prefix.size()));
   }
 
-  [[noreturn]] void fail(const std::string& message, const std::string& name) const {
-    throw CheckpointError(ErrorCode::kIo, message, {.file = describe(name)});
+  [[noreturn]] void fail(const std::string& message, const std::string& name,
+                         ErrorCode code = ErrorCode::kIo) const {
+    throw CheckpointError(code, message, {.file = describe(name)});
   }
 
   [[noreturn]] static void refuse_path(std::string_view component) {

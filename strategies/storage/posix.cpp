@@ -159,7 +159,7 @@ class PosixStorage final : public Storage {
     const DirEntryRef place = find_parent(name, "cannot create the file");
     Fd fd(::openat(place.parent.get(), place.last.c_str(),
                    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-    if (!fd) throw system_error("cannot create the file", errno, path);
+    if (!fd) throw system_error("cannot create the file", errno, path, code_of(errno));
     try {
       return start_direct(fd, path, options) ? posix::direct_file(std::move(fd), path, options)
                                              : posix::buffered_file(std::move(fd), path, options);
@@ -198,7 +198,8 @@ class PosixStorage final : public Storage {
                  : errno;
     };
     if (!S_ISDIR(status.st_mode)) {
-      if (const int error = move(0)) throw system_error(attempt, error, describe(from));
+      if (const int error = move(0))
+        throw system_error(attempt, error, describe(from), code_of(error));
       return;
     }
     // A plain rename would replace an empty directory.
@@ -209,7 +210,7 @@ class PosixStorage final : public Storage {
               : errno == ENOENT ? move(0)
                                 : errno;
     }
-    if (error != 0) throw system_error(attempt, error, describe(from));
+    if (error != 0) throw system_error(attempt, error, describe(from), code_of(error));
   }
 
   void exchange(const std::string& a, const std::string& b) override {
@@ -290,6 +291,10 @@ class PosixStorage final : public Storage {
     if (::fstatfs(fd.get(), &system) != 0) return false;
     return std::ranges::find(kDirectFileSystems, static_cast<unsigned long>(system.f_type)) !=
            std::end(kDirectFileSystems);
+  }
+
+  static ErrorCode code_of(int error) {
+    return error == EEXIST || error == EISDIR ? ErrorCode::kAlreadyExists : ErrorCode::kIo;
   }
 
   static bool flag_unsupported(int error) {

@@ -72,12 +72,13 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// Opens a regular file without following a symlink in any component; never blocks on a FIFO.
   /// Throws (incomplete) if it is missing, (corrupt) if it is not a regular file.
   virtual std::unique_ptr<ReadableFile> open(const std::string& name) const = 0;
-  /// Creates a new file; throws (io) if it exists or the space cannot be reserved, (unsupported)
-  /// for an engine that does not exist.
+  /// Creates a new file; throws (already exists), (io) if the space cannot be reserved,
+  /// (unsupported) for an engine that does not exist.
   virtual std::unique_ptr<WritableFile> create(const std::string& name,
                                                const CreateOptions& options = {}) = 0;
   virtual void make_directory(const std::string& name) = 0;  ///< with parents; fine if it exists
-  /// Renames a file or directory. Files are replaced; a directory is not. Atomic.
+  /// Renames a file or directory, atomically. A file replaces a file; whatever else is at `to`
+  /// stays: throws (already exists).
   virtual void rename(const std::string& from, const std::string& to) = 0;
   /// Swaps two directories atomically, or throws (unsupported) where the file system cannot.
   virtual void exchange(const std::string& a, const std::string& b) = 0;

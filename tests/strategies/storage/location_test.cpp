@@ -25,6 +25,7 @@ TEST(Location, IsMadeOfPathsAsTheyAreWritten) {
   EXPECT_EQ(displayed("file:///run/x"), "/run/x");
   EXPECT_EQ(displayed("/"), "/");
   EXPECT_EQ(code_of([&] { displayed(""); }), "invalid-argument");
+  EXPECT_EQ(code_of([&] { displayed("run/" + std::string(256, 'a')); }), "invalid-argument");
 }
 
 TEST(Location, HasANameInItsStorage) {

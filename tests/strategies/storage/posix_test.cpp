@@ -123,7 +123,7 @@ TEST_F(PosixStorageTest, RemoveAllTakesLinksAndLeavesTheirTargets) {
 TEST_F(PosixStorageTest, AWriterDoesNotWriteThroughADanglingLink) {
   const TempDir outside;
   fs::create_symlink(outside / "target", root_ / "link");
-  EXPECT_EQ(code_of([&] { storage_->create("link"); }), "io");
+  EXPECT_EQ(code_of([&] { storage_->create("link"); }), "already-exists");
   EXPECT_FALSE(fs::exists(outside / "target"));
 }
 
@@ -393,7 +393,7 @@ TEST_F(PosixStorageTest, NoDescriptorsLeak) {
     storage_->open(name);
     storage_->list("d/e");
     storage_->sync_directory("d/e");
-    EXPECT_EQ(code_of([&] { storage_->create(name); }), "io");
+    EXPECT_EQ(code_of([&] { storage_->create(name); }), "already-exists");
     EXPECT_EQ(code_of([&] { storage_->open("d/x/y"); }), "incomplete");
   }
   storage_->exchange("d/e/1", "d/e/2");
