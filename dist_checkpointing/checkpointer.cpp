@@ -67,7 +67,7 @@ std::optional<LatestCheckpoint> decode(ByteView bytes) {
 
 /// Rank 0 decides, so that all ranks resume from the same checkpoint even if a network file system
 /// shows them different contents.
-std::optional<LatestCheckpoint> find_together(const Location& root, Communicator& comm) {
+std::optional<LatestCheckpoint> find_latest_together(const Location& root, Communicator& comm) {
   Bytes found;
   agree(comm, "looking for the latest checkpoint", [&] {
     if (comm.rank() == 0) found = encode(find_latest(root));
@@ -88,7 +88,7 @@ std::string nothing_in(const Location& root) {
   }
   const auto close = nearest(root.name(), siblings);
   return text + " does not exist" +
-         (close ? "; did you mean " + quote(root.storage()->describe(*close)) + "?" : "");
+         (close ? "; did you mean " + quote(root.storage()->display_path(*close)) + "?" : "");
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ void Checkpointer::wait() try {
 
 std::optional<std::uint64_t> Checkpointer::latest() try {
   require_same_on_all_ranks("look for the latest checkpoint");
-  const auto found = find_together(root_, comm_);
+  const auto found = find_latest_together(root_, comm_);
   if (!found) return std::nullopt;
   return found->iteration;
 } catch (...) {
@@ -190,7 +190,7 @@ void Checkpointer::require_descriptions(const StateDict& state) {
 
 std::optional<ResumedFrom> Checkpointer::load_if_any(StateDict& state) {
   require_same_on_all_ranks("load the latest checkpoint");
-  const auto found = find_together(root_, comm_);
+  const auto found = find_latest_together(root_, comm_);
   if (!found) return std::nullopt;
   ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
   resumed.report = load_from(resumed.directory, state);

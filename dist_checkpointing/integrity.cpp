@@ -40,7 +40,7 @@ void write_manifest(Storage& storage, const std::string& directory,
 std::optional<IntegrityManifest> find_integrity_manifest(const Storage& storage) {
   if (!storage.stat(kIntegrityFile)) return std::nullopt;
   return read_integrity_manifest(read_file(*storage.open(kIntegrityFile), kMaxManifestBytes),
-                                 storage.describe(kIntegrityFile));
+                                 storage.display_path(kIntegrityFile));
 }
 
 std::vector<std::string> files_of(const CheckpointReader& reader) {
@@ -84,7 +84,7 @@ IntegrityManifest require_manifest(const CheckpointReader& reader) {
         ErrorCode::kIncomplete,
         "cannot verify the checkpoint's integrity: it has no integrity.json; save it with "
         "integrity: sha256, or load it with load.verify: crc",
-        {.file = storage.describe(kIntegrityFile)});
+        {.file = storage.display_path(kIntegrityFile)});
   }
   entries_of(*manifest, files_of(reader));
   return std::move(*manifest);

@@ -117,7 +117,7 @@ class StorageChecks {
         storage.open("a")->read(7, into);
         that(false);
       } catch (const CheckpointError& error) {
-        equal(error.context().file.value_or("none"), storage.describe("a"));
+        equal(error.context().file.value_or("none"), storage.display_path("a"));
         equal(error.context().offset.value_or(0), 7U);
       }
     });

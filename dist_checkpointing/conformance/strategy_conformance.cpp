@@ -249,7 +249,7 @@ class Conformance {
       expect(tensor.properties.dtype == saved->second.dtype() &&
                  equal(tensor.global_shape(), saved->second.shape()),
              "the metadata describe another tensor under " + quote(tensor.key));
-      for (const Problem& wrong : validate_coverage(tensor))
+      for (const CoverageProblem& wrong : validate_coverage(tensor))
         problem(str_format("the chunks of {}: {}", quote(tensor.key), wrong.message));
       check_places(*reader, i);
     }

@@ -19,7 +19,7 @@ void list_files(const Storage& storage, const std::string& directory, std::size_
                 std::vector<FileSummary>& files) {
   if (depth > kMaxDirectoryDepth)
     throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed",
-                          {.file = storage.describe(directory)});
+                          {.file = storage.display_path(directory)});
   for (const FileInfo& entry : storage.list(directory)) {
     const std::string name =
         directory.empty() ? entry.name : str_format("{}/{}", directory, entry.name);

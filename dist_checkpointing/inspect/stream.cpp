@@ -45,11 +45,11 @@ std::optional<Box> PieceWalker::next() {
 namespace {
 
 void require_coverage(const TensorStorageMetadata& tensor) {
-  const std::vector<Problem> problems = validate_coverage(tensor);
+  const std::vector<CoverageProblem> problems = validate_coverage(tensor);
   if (problems.empty()) return;
-  const Problem& first = problems.front();
+  const CoverageProblem& first = problems.front();
   throw CheckpointError(
-      first.kind == Problem::Kind::kMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt,
+      first.kind == CoverageProblem::Kind::kMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt,
       first.message, {.key = tensor.key});
 }
 

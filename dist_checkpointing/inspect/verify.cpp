@@ -81,9 +81,10 @@ class Verifier {
 
   void check_coverage() {
     for (const TensorStorageMetadata& tensor : metadata_.tensors) {
-      for (const Problem& problem : validate_coverage(tensor)) {
-        const ErrorCode code =
-            problem.kind == Problem::Kind::kMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt;
+      for (const CoverageProblem& problem : validate_coverage(tensor)) {
+        const ErrorCode code = problem.kind == CoverageProblem::Kind::kMissing
+                                   ? ErrorCode::kIncomplete
+                                   : ErrorCode::kCorrupt;
         report_.problems.emplace_back(code, problem.message, ErrorContext{.key = tensor.key});
       }
     }

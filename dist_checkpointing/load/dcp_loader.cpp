@@ -18,7 +18,7 @@ namespace dckpt {
 namespace {
 
 /// What one leaf of the state becomes.
-struct Wish {
+struct LeafRequest {
   KeyPath path;
   Value value;       ///< the leaf, then what was loaded
   std::string name;  ///< under which it is stored
@@ -34,33 +34,33 @@ std::string stored_name(const FlatLeaf& leaf) {
   return leaf.name;
 }
 
-std::vector<Wish> wishes_of(const LoadContext& load, const Value& state) {
-  std::vector<Wish> wishes;
+std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, const Value& state) {
+  std::vector<LeafRequest> requested;
   for (FlatLeaf& leaf : leaves_as_stored(state, load.keys)) {
     if (leaf.value.is(Value::Kind::kLocalNonpersistentObject)) continue;
     std::string name = stored_name(leaf);
     const bool is_stored = load.keys.contains(name);
     const bool excused = is_excused(leaf.value, load);
-    wishes.push_back(
+    requested.push_back(
         {std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored, excused});
   }
-  return wishes;
+  return requested;
 }
 
 /// What of the request is stored otherwise.
-std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<Wish>& wishes) {
+std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<LeafRequest>& requested) {
   std::vector<Misfit> misfits;
-  for (const Wish& wish : wishes) {
+  for (const LeafRequest& leaf_request : requested) {
     std::optional<Misfit> misfit;
-    const auto stored = load.keys.tensor(wish.name);
-    if (!wish.is_stored && !load.options.allow_partial_load &&
-        wish.value.is(Value::Kind::kShardedObject))
-      misfit = misfit_of(wish.value.as_sharded_object(), load.keys, load.options);
-    else if (stored && wish.value.is(Value::Kind::kShardedTensor))
-      misfit = misfit_of(wish.value.as_sharded_tensor(), load.reader.metadata().tensors[*stored],
-                         load.options, true);
-    else if (stored && wish.value.is_tensor())
-      misfit = misfit_of(ShardedTensor::whole(wish.name, wish.value.as_tensor()),
+    const auto stored = load.keys.tensor(leaf_request.name);
+    if (!leaf_request.is_stored && !load.options.allow_partial_load &&
+        leaf_request.value.is(Value::Kind::kShardedObject))
+      misfit = misfit_of(leaf_request.value.as_sharded_object(), load.keys, load.options);
+    else if (stored && leaf_request.value.is(Value::Kind::kShardedTensor))
+      misfit = misfit_of(leaf_request.value.as_sharded_tensor(),
+                         load.reader.metadata().tensors[*stored], load.options, true);
+    else if (stored && leaf_request.value.is_tensor())
+      misfit = misfit_of(ShardedTensor::whole(leaf_request.name, leaf_request.value.as_tensor()),
                          load.reader.metadata().tensors[*stored], load.options, true);
     if (misfit) misfits.push_back(std::move(*misfit));
   }
@@ -69,14 +69,14 @@ std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<Wish>&
 
 /// Leaves that are not stored keep their values if the load is partial, or the strict mode one that
 /// goes on without them; else they are an error.
-void check_names(const LoadContext& load, const std::vector<Wish>& wishes) {
-  Asked asked{{}, misfits_of(load, wishes)};
+void check_names(const LoadContext& load, const std::vector<LeafRequest>& requested) {
+  Asked asked{{}, misfits_of(load, requested)};
   KeySet misfitting;
   for (const Misfit& misfit : asked.misfits) misfitting.insert(misfit.key);
-  for (const Wish& wish : wishes) {
-    const bool is_misfit = wish.value.is(Value::Kind::kShardedObject) &&
-                           misfitting.contains(wish.value.as_sharded_object().key);
-    if (!wish.is_excused && !is_misfit) asked.keys.insert(wish.name);
+  for (const LeafRequest& leaf_request : requested) {
+    const bool is_misfit = leaf_request.value.is(Value::Kind::kShardedObject) &&
+                           misfitting.contains(leaf_request.value.as_sharded_object().key);
+    if (!leaf_request.is_excused && !is_misfit) asked.keys.insert(leaf_request.name);
   }
   if (!load.options.allow_partial_load && checks_unexpected(load.options.strict)) {
     const KeyDifference difference =
@@ -89,26 +89,28 @@ void check_names(const LoadContext& load, const std::vector<Wish>& wishes) {
                  "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old "
                  "values of such keys)",
                  load.comm);
-  for (const Wish& wish : wishes) {
-    if (!wish.is_stored && !wish.is_excused) load.report.unexpected.push_back(wish.name);
+  for (const LeafRequest& leaf_request : requested) {
+    if (!leaf_request.is_stored && !leaf_request.is_excused)
+      load.report.unexpected.push_back(leaf_request.name);
   }
 }
 
 /// Gives a leaf the tensor that will be filled. What is stored decides what a leaf becomes: a
 /// tensor also where a plain value stood.
-void request_tensor(const LoadContext& load, TensorRequestBuilder& builder, Wish& wish) {
-  if (wish.value.is(Value::Kind::kShardedTensor)) {
-    Tensor destination = builder.add(wish.value.as_sharded_tensor());
-    wish.value.mutable_sharded_tensor().data = std::move(destination);
+void request_tensor(const LoadContext& load, TensorRequestBuilder& builder,
+                    LeafRequest& leaf_request) {
+  if (leaf_request.value.is(Value::Kind::kShardedTensor)) {
+    Tensor destination = builder.add(leaf_request.value.as_sharded_tensor());
+    leaf_request.value.mutable_sharded_tensor().data = std::move(destination);
     return;
   }
-  const auto stored = load.keys.tensor(wish.name);
+  const auto stored = load.keys.tensor(leaf_request.name);
   if (!stored) return;
   const TensorStorageMetadata& tensor = load.reader.metadata().tensors[*stored];
-  wish.value = builder.add(ShardedTensor::whole(
-      wish.name, wish.value.is_tensor()
-                     ? wish.value.as_tensor()
-                     : Tensor::described(tensor.properties.dtype, tensor.global_shape())));
+  leaf_request.value = builder.add(ShardedTensor::whole(
+      leaf_request.name, leaf_request.value.is_tensor()
+                             ? leaf_request.value.as_tensor()
+                             : Tensor::meta(tensor.properties.dtype, tensor.global_shape())));
 }
 
 /// Gives a leaf the value that was loaded.
@@ -123,10 +125,11 @@ void set_object(Value& leaf, const Value& loaded) {
 }
 
 /// The sharded leaves among those that `is_meant` chooses.
-Value sharded_of(const std::vector<Wish>& wishes, bool (*is_meant)(const Wish&)) {
+Value sharded_of(const std::vector<LeafRequest>& requested, bool (*is_meant)(const LeafRequest&)) {
   ValueList leaves;
-  for (const Wish& wish : wishes) {
-    if (wish.value.is_sharded() && is_meant(wish)) leaves.push_back(wish.value);
+  for (const LeafRequest& leaf_request : requested) {
+    if (leaf_request.value.is_sharded() && is_meant(leaf_request))
+      leaves.push_back(leaf_request.value);
   }
   return Value::list(std::move(leaves));
 }
@@ -135,35 +138,39 @@ Value sharded_of(const std::vector<Wish>& wishes, bool (*is_meant)(const Wish&))
 
 void load_dcp(const LoadContext& load, StateDict& state) {
   LoadRequest parts;
-  std::vector<Wish> wishes;
+  std::vector<LeafRequest> requested;
   TensorRequest request;
   std::vector<std::uint32_t> objects;
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(state);
-    wishes = wishes_of(load, parts.expanded);
+    requested = requested_leaves_of(load, parts.expanded);
   });
-  warn_if_nothing_is_asked(load, !wishes.empty(), "the state dict is empty, so nothing is loaded");
-  report_resharded(load, sharded_of(wishes, [](const Wish& wish) { return wish.is_excused; }));
-  check_names(load, wishes);
+  warn_if_nothing_is_asked(load, !requested.empty(),
+                           "the state dict is empty, so nothing is loaded");
+  report_resharded(load, sharded_of(requested, [](const LeafRequest& leaf_request) {
+                     return leaf_request.is_excused;
+                   }));
+  check_names(load, requested);
   load.report.access_checked = load.options.validate_access_integrity;
   if (load.options.validate_access_integrity)
-    check_access(sharded_of(wishes, [](const Wish& wish) { return wish.is_stored; }),
+    check_access(sharded_of(requested,
+                            [](const LeafRequest& leaf_request) { return leaf_request.is_stored; }),
                  PlannerKind::kDcp, load.comm, load.planner);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
-    for (Wish& wish : wishes) {
-      if (wish.is_stored) request_tensor(load, builder, wish);
-      if (const auto object = load.keys.object(wish.name)) objects.push_back(*object);
+    for (LeafRequest& leaf_request : requested) {
+      if (leaf_request.is_stored) request_tensor(load, builder, leaf_request);
+      if (const auto object = load.keys.object(leaf_request.name)) objects.push_back(*object);
     }
     request = builder.finish();
   });
   fill_destinations(load, request);
   const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
   agree(load.comm, "putting the state together", [&] {
-    for (Wish& wish : wishes) {
-      if (const auto object = load.keys.object(wish.name))
-        set_object(wish.value, values.at(*object));
-      replace_leaf(parts.expanded, wish.path, std::move(wish.value));
+    for (LeafRequest& leaf_request : requested) {
+      if (const auto object = load.keys.object(leaf_request.name))
+        set_object(leaf_request.value, values.at(*object));
+      replace_leaf(parts.expanded, leaf_request.path, std::move(leaf_request.value));
     }
     parts.expanded = apply_object_rules(std::move(parts.expanded), load);
     state = load.leaves == Leaves::kPlain

@@ -93,7 +93,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
     });
   };
   const auto read_together = [&](Items items) {
-    stats = read_tensors_together(reader, items, request.destinations, options.parallel.exchange,
+    stats = read_tensors_parallel(reader, items, request.destinations, options.parallel.exchange,
                                   comm, reading, planner);
   };
   if (!shares(options, comm)) {
@@ -112,7 +112,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   }
   if (options.verify == Verify::kSha256) stats.bytes_unchecked = 0;
   agree(comm, "padding the tensors",
-        [&] { std::for_each(request.to_pad.begin(), request.to_pad.end(), replicate); });
+        [&] { std::for_each(request.to_pad.begin(), request.to_pad.end(), pad_with_edge); });
   return stats;
 }
 

@@ -16,9 +16,9 @@
 #include "configs/policy.h"
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/fill.h"
-#include "dist_checkpointing/load/key_choice.h"
 #include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/select_keys.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
@@ -76,7 +76,7 @@ bool is_plain_dcp(const CheckpointReader& reader, const Value& common) {
 /// All of a stored tensor, without data.
 ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
   return ShardedTensor::whole(tensor.key,
-                              Tensor::described(tensor.properties.dtype, tensor.global_shape()));
+                              Tensor::meta(tensor.properties.dtype, tensor.global_shape()));
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
                           const LoadOptions& options, Communicator& comm) try {
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> stored;
-  std::vector<PlacedKey> chosen;
+  std::vector<SelectedKey> chosen;
   std::vector<std::pair<KeyPath, Value>> leaves;
   TensorRequest request;
   agree(comm, "choosing what to load", [&] {
@@ -158,7 +158,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
       verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
     stored.emplace(reader->metadata(), options.rename);
     std::set<std::string> unused;
-    chosen = choose_keys(reader->metadata(), keys, unused);
+    chosen = select_keys(reader->metadata(), keys, unused);
     if (!unused.empty() && !options.allow_partial_load) {
       throw CheckpointError(ErrorCode::kMismatch,
                             "Missing key in checkpoint state_dict (load.allow_partial_load goes on "
@@ -166,7 +166,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
                                 table_of_unknown(unused, stored->names()));
     }
     TensorRequestBuilder builder(*reader, *stored, options);
-    for (const PlacedKey& entry : chosen) {
+    for (const SelectedKey& entry : chosen) {
       const auto tensor = stored->tensor(entry.key);
       leaves.emplace_back(
           entry.path,
@@ -177,7 +177,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
   require_same_call(*reader, options, comm);
   fill_destinations(*reader, request, options, comm);
   std::vector<std::uint32_t> objects;
-  for (const PlacedKey& entry : chosen) {
+  for (const SelectedKey& entry : chosen) {
     if (const auto object = stored->object(entry.key)) objects.push_back(*object);
   }
   const auto values = fetch_objects(*reader, objects, options, comm);

@@ -33,7 +33,7 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
   ProblemList problems;
   for (const auto& [file, end] : needed) {
     const auto info = reader.storage().stat(metadata.files[file]);
-    const std::string name = quote(reader.storage().describe(metadata.files[file]));
+    const std::string name = quote(reader.storage().display_path(metadata.files[file]));
     if (!info) {
       problems.add(name + " is missing");
     } else if (info->kind == FileInfo::Kind::kRegular && info->size < end) {
@@ -50,7 +50,7 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
 
 Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   shard.validate();
-  const Tensor nothing = Tensor::described(shard.dtype, shard.data_shape());
+  const Tensor nothing = Tensor::meta(shard.dtype, shard.data_shape());
   const auto stored = keys_.tensor(shard.key);
   if (!stored) {
     problems_.add("there is no tensor " + quote(shard.key) +
@@ -102,19 +102,19 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
     request_.to_zero.push_back(data);
     return request(std::move(wanted), data);
   }
-  Replication replication{.tensor = data, .sizes = wanted.box.sizes, .filled = nearest->sizes};
+  EdgePadding padding{.tensor = data, .sizes = wanted.box.sizes, .filled = nearest->sizes};
   if (shard.flattened_range) {
-    replication.tensor = Tensor::empty(shard.dtype, shard.local_shape);
-    replication.range = Replication::Range{data, shard.flattened_range->begin};
+    padding.tensor = Tensor::empty(shard.dtype, shard.local_shape);
+    padding.range = EdgePadding::Range{data, shard.flattened_range->begin};
     wanted.range.reset();
     wanted.strides =
-        destination_strides(replication.tensor, static_cast<std::size_t>(shard.prepend_axis_num));
+        destination_strides(padding.tensor, static_cast<std::size_t>(shard.prepend_axis_num));
   }
-  replication.strides = *wanted.strides;
+  padding.strides = *wanted.strides;
   wanted.box = *nearest;
   wanted.clip = false;
-  request(std::move(wanted), replication.tensor);
-  request_.to_pad.push_back(std::move(replication));
+  request(std::move(wanted), padding.tensor);
+  request_.to_pad.push_back(std::move(padding));
 }
 
 /// Whether the chunks cover the tensor; records the problem if not. Comes before memory is taken
@@ -122,7 +122,7 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
 bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
   const auto [known, is_new] = covered_.try_emplace(stored, true);
   if (!is_new) return known->second;
-  for (const Problem& problem : validate_coverage(reader_.metadata().tensors[stored])) {
+  for (const CoverageProblem& problem : validate_coverage(reader_.metadata().tensors[stored])) {
     damaged_.add(quote(problem.key) + ": " + problem.message);
     known->second = false;
   }

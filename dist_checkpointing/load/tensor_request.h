@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "configs/options.h"
+#include "dist_checkpointing/load/edge_padding.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/load/replicate.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/planning/load/read_plan.h"
@@ -22,7 +22,7 @@ struct TensorRequest {
   std::vector<WantedShard> wanted;   ///< `destination` is a position in `destinations`
   std::vector<Tensor> destinations;  ///< CPU tensors, laid out as `wanted` says
   std::vector<Tensor> to_zero;       ///< destinations that the stored data may not fill completely
-  std::vector<Replication> to_pad;   ///< padding to do after reading
+  std::vector<EdgePadding> to_pad;   ///< padding to do after reading
   std::vector<CastTensor> casts;     ///< destinations of another dtype than the stored one
   std::vector<ReadItem> items;       ///< plan_reads of `wanted`
 };

@@ -228,7 +228,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   const auto go_on = [&] {
     if (!options.stop.stop_requested()) return;
     throw CheckpointError(
-        ErrorCode::kIo,
+        ErrorCode::kCancelled,
         "the conversion was stopped before it was complete; what it had begun is removed");
   };
   CopySource from(*reader, copy.contents, check, *copy.target.format, memory, options.progress,

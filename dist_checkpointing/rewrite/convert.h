@@ -58,7 +58,7 @@ struct ConvertOptions {
       std::uint64_t{64}
       << 20;            ///< temporary memory of all reads together, in bytes; within max_memory
   Progress progress{};  ///< of tensor and object bytes written
-  /// Requests a stop: convert() throws (io) and removes what it has written.
+  /// Requests a stop: convert() throws (cancelled) and removes what it has written.
   std::stop_token stop{};
 };
 

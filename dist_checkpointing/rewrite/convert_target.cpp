@@ -96,7 +96,7 @@ void require_space(const Location& destination, std::uint64_t bytes) {
   throw CheckpointError(ErrorCode::kIo,
                         "the result needs about " + human_bytes(bytes) + ", but only " +
                             human_bytes(*available) + " are free",
-                        {.file = destination.storage()->describe("")});
+                        {.file = destination.storage()->display_path("")});
 }
 
 }  // namespace dckpt

@@ -56,7 +56,7 @@ void require_coverage(const CopyContents& contents, const std::string& source) {
   std::string message;
   std::size_t count = 0;
   for (const TensorStorageMetadata& tensor : contents.metadata.tensors) {
-    for (const Problem& problem : validate_coverage(tensor)) {
+    for (const CoverageProblem& problem : validate_coverage(tensor)) {
       if (++count <= 10) message += "\n  " + quote(tensor.key) + ": " + problem.message;
     }
   }

@@ -99,7 +99,7 @@ class KeyRemover {
           ErrorCode::kCorrupt,
           "cannot remove keys: .metadata is not the file whose SHA-256 integrity.json has, and "
           "would get a valid one; 'dckpt verify --deep' tells what is damaged",
-          {.file = storage_->describe(kMetadataFile)});
+          {.file = storage_->display_path(kMetadataFile)});
     }
   }
 
@@ -178,7 +178,7 @@ class KeyRemover {
                               (std::string_view(kCommonStateKey).starts_with(prefix_)
                                    ? "; the common state is never removed"
                                    : ""),
-                          {.file = storage_->describe("")});
+                          {.file = storage_->display_path("")});
   }
 
   /// The new metadata, read back: whatever a pickle may do, what stays must be exactly what was to
@@ -186,8 +186,8 @@ class KeyRemover {
   Bytes rewritten() const {
     Bytes pickle = without_keys(
         old_pickle_, [&](std::string_view key) { return is_removed(key); },
-        storage_->describe(kMetadataFile));
-    const Metadata left = read_dcp_metadata(pickle, storage_->describe(kMetadataFile));
+        storage_->display_path(kMetadataFile));
+    const Metadata left = read_dcp_metadata(pickle, storage_->display_path(kMetadataFile));
     std::size_t next = 0;
     const bool same_tensors =
         std::ranges::all_of(old_.tensors, [&](const TensorStorageMetadata& tensor) {
@@ -206,7 +206,7 @@ class KeyRemover {
           ErrorCode::kUnsupported,
           "cannot remove keys: they are written into .metadata in a way that other keys depend on; "
           "'dckpt convert --exclude' makes a copy without them",
-          {.file = storage_->describe(kMetadataFile)});
+          {.file = storage_->display_path(kMetadataFile)});
     }
     return pickle;
   }

@@ -55,7 +55,7 @@ void add_sharded_tensor(DescribedState& out, const ShardedTensor& tensor, Writer
     check_saveable(tensor.key, *tensor.data);
   }
   add_tensor(out, std::move(shard),
-             tensor.data ? *tensor.data : Tensor::described(tensor.dtype, tensor.data_shape()));
+             tensor.data ? *tensor.data : Tensor::meta(tensor.dtype, tensor.data_shape()));
 }
 
 void add_sharded_object(DescribedState& out, const ShardedObject& object, Writers writers) {
@@ -69,7 +69,7 @@ void add_sharded_object(DescribedState& out, const ShardedObject& object, Writer
 /// the plan can be checked as a whole.
 DescribedState describe_megatron(const StateDict& state, Compat compat, Writers writers, int rank) {
   DescribedState out;
-  const Split split = split_for_save(state);
+  const SplitState split = split_for_save(state);
   const ShardedLeaves leaves = collect_sharded(split.sharded);
   for (const ShardedTensor* const tensor : leaves.tensors) {
     add_sharded_tensor(out, *tensor, writers);

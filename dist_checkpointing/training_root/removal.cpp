@@ -51,12 +51,12 @@ void remove_leftover(Storage& directory, const HiddenSibling& sibling) {
     directory.rename(name, sibling.name);
     directory.sync_directory("");
     log_warning(str_format("training root {}: restored {}: the save that was replacing it died",
-                           quote(directory.describe("")), quote(sibling.name)));
+                           quote(directory.display_path("")), quote(sibling.name)));
     return;
   }
   directory.remove_all(name);
   log_info(str_format("training root {}: removed {}, left by a save or deletion that died",
-                      quote(directory.describe("")), quote(name)));
+                      quote(directory.display_path("")), quote(name)));
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ void delete_checkpoint(Storage& root, const std::string& name) {
   const auto entry = root.stat(name);
   if (!entry || entry->kind != FileInfo::Kind::kDirectory) {
     throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is not a directory",
-                          {.file = root.describe(name)});
+                          {.file = root.display_path(name)});
   }
   const std::string hidden = to_string(HiddenSibling{name, kDeleting, staging_token()});
   root.rename(name, hidden);  // 1
@@ -83,7 +83,7 @@ void remove_dead_attempts(const Location& target) {
         continue;
       if (sibling->purpose != "saving" && sibling->purpose != "replaced") continue;
       remove_leftover(directory, *sibling);
-      log_warning(quote(directory.describe(entry.name)) +
+      log_warning(quote(directory.display_path(entry.name)) +
                   " was left by a save that died: it is removed, or back under its name");
     }
   } catch (const std::exception& error) {

@@ -57,8 +57,9 @@ class CheckpointError : public std::runtime_error {
   bool retryable() const noexcept {
     return code_ == ErrorCode::kAborted || code_ == ErrorCode::kUnavailable;
   }
-  /// The exception of another type that this error reports, for std::rethrow_exception; null if
-  /// there is none. It stays on the rank where it was thrown.
+  /// The exception that this error reports, for std::rethrow_exception: one of another type, or
+  /// that of a failed rank in the same process. Null if there is none. It does not travel to other
+  /// processes.
   const std::exception_ptr& cause() const noexcept { return cause_; }
 
   /// The same error, with missing fields of the context filled in from `context`; for callers that

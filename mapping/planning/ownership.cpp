@@ -27,16 +27,16 @@ std::string padded(std::string text, std::size_t width) {
   return text + std::string(text.size() < width ? width - text.size() : 0, ' ');
 }
 
-std::string likely_cause(const Problem& problem, const BoxList& boxes,
-                         std::span<const Holding> touching) {
-  const auto stored = [](const Holding& holding) { return holding.stored; };
-  if (problem.kind == Problem::Kind::kMissing) {
+std::string likely_cause(const CoverageProblem& problem, const BoxList& boxes,
+                         std::span<const RankRegion> touching) {
+  const auto stored = [](const RankRegion& holding) { return holding.stored; };
+  if (problem.kind == CoverageProblem::Kind::kMissing) {
     if (!touching.empty() && std::none_of(touching.begin(), touching.end(), stored))
       return "only replicas hold it; one of them needs a replica id of zeros";
     return "";
   }
-  std::vector<const Holding*> writers;
-  for (const Holding& holding : touching) {
+  std::vector<const RankRegion*> writers;
+  for (const RankRegion& holding : touching) {
     if (holding.stored) writers.push_back(&holding);
   }
   const bool same = writers.size() > 1 && boxes[writers[0]->box] == boxes[writers[1]->box];
@@ -45,18 +45,18 @@ std::string likely_cause(const Problem& problem, const BoxList& boxes,
 
 }  // namespace
 
-std::string ownership_table(ShapeView size, const BoxList& boxes, std::span<const Holding> holdings,
-                            const Problem& problem) {
+std::string ownership_table(ShapeView size, const BoxList& boxes,
+                            std::span<const RankRegion> holdings, const CoverageProblem& problem) {
   if (!problem.region) return "";
   std::string text(kIndent);
-  text +=
-      (problem.kind == Problem::Kind::kOverlap ? "overlap " : "hole ") + to_string(*problem.region);
+  text += (problem.kind == CoverageProblem::Kind::kOverlap ? "overlap " : "hole ") +
+          to_string(*problem.region);
   if (const auto axis = cut_axis(*problem.region, size))
     text += ", probably cut wrongly along axis " + std::to_string(*axis);
 
-  std::vector<Holding> order(holdings.begin(), holdings.end());
+  std::vector<RankRegion> order(holdings.begin(), holdings.end());
   const auto others =
-      std::stable_partition(order.begin(), order.end(), [&](const Holding& holding) {
+      std::stable_partition(order.begin(), order.end(), [&](const RankRegion& holding) {
         return intersect(boxes[holding.box], *problem.region).has_value();
       });
   const std::string cause = likely_cause(

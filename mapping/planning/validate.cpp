@@ -169,12 +169,12 @@ std::vector<std::uint32_t> holders_of(const BoxList& boxes, std::span<const std:
   return holders;
 }
 
-Problem overlap(const TensorStorageMetadata& tensor, std::span<const std::uint32_t> chosen,
-                const Miscount& found) {
+CoverageProblem overlap(const TensorStorageMetadata& tensor, std::span<const std::uint32_t> chosen,
+                        const Miscount& found) {
   const auto holders = holders_of(tensor.chunks, chosen, found.at);
   const Box first = tensor.chunks[holders.front()];
   const Box second = tensor.chunks[holders.back()];
-  return {Problem::Kind::kOverlap, tensor.key,
+  return {CoverageProblem::Kind::kOverlap, tensor.key,
           "chunks " + to_string(first) + " and " + to_string(second) + " overlap: element " +
               to_string(found.at) + " is in " + std::to_string(found.chunks) + " chunks",
           intersect(first, second)};
@@ -200,10 +200,10 @@ Box hole_at(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t>
 /// Collects problems and counts those past the limit.
 class Report {
  public:
-  void add(Problem::Kind kind, const std::string& key, std::string message) {
+  void add(CoverageProblem::Kind kind, const std::string& key, std::string message) {
     if (++count_ <= kMaxProblemsOfAKind) problems_.push_back({kind, key, std::move(message)});
   }
-  std::vector<Problem> take() {
+  std::vector<CoverageProblem> take() {
     if (count_ > kMaxProblemsOfAKind)
       problems_.back().message +=
           "; and " + grouped(count_ - kMaxProblemsOfAKind) + " more such problems";
@@ -212,7 +212,7 @@ class Report {
 
  private:
   std::size_t count_ = 0;
-  std::vector<Problem> problems_;
+  std::vector<CoverageProblem> problems_;
 };
 
 /// Whether no product of some of the extents overflows, also when another extent is zero.
@@ -226,10 +226,10 @@ bool is_sound(ShapeView shape) {
   return true;
 }
 
-std::vector<Problem> validate_bounds(const TensorStorageMetadata& tensor) {
+std::vector<CoverageProblem> validate_bounds(const TensorStorageMetadata& tensor) {
   Report report;
   const auto contradiction = [&](std::string message) {
-    report.add(Problem::Kind::kContradiction, tensor.key, std::move(message));
+    report.add(CoverageProblem::Kind::kContradiction, tensor.key, std::move(message));
   };
   if (!is_sound(tensor.size)) {
     contradiction("the size " + to_string(tensor.size) +
@@ -262,8 +262,8 @@ std::vector<Problem> validate_bounds(const TensorStorageMetadata& tensor) {
 
 }  // namespace
 
-std::vector<Problem> validate_coverage(const TensorStorageMetadata& tensor) {
-  std::vector<Problem> problems = validate_bounds(tensor);
+std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tensor) {
+  std::vector<CoverageProblem> problems = validate_bounds(tensor);
   if (!problems.empty()) return problems;
   const std::int64_t elements = numel(tensor.size);
   if (elements == 0) return problems;
@@ -277,22 +277,23 @@ std::vector<Problem> validate_coverage(const TensorStorageMetadata& tensor) {
     chosen.push_back(static_cast<std::uint32_t>(i));
     if (held) held = checked_add(*held, size);
   }
-  const auto report = [&](Problem::Kind kind, std::string message,
+  const auto report = [&](CoverageProblem::Kind kind, std::string message,
                           std::optional<Box> region = std::nullopt) {
     problems.push_back({kind, tensor.key, std::move(message), std::move(region)});
   };
   if (chosen.empty()) {
     report(
-        Problem::Kind::kMissing,
+        CoverageProblem::Kind::kMissing,
         "no chunk holds any of the " + grouped(static_cast<std::uint64_t>(elements)) + " elements",
         whole(tensor.size));
     return problems;
   }
   const CornerSums sums(tensor.size, tensor.chunks, chosen);
   if (sums.too_irregular()) {
-    report(Problem::Kind::kContradiction, grouped(chosen.size()) +
-                                              " chunks cut the tensor irregularly along so many "
-                                              "axes that their cover cannot be checked");
+    report(CoverageProblem::Kind::kContradiction,
+           grouped(chosen.size()) +
+               " chunks cut the tensor irregularly along so many "
+               "axes that their cover cannot be checked");
     return problems;
   }
   const std::optional<Miscount> found = sums.first_miscount();
@@ -305,7 +306,7 @@ std::vector<Problem> validate_coverage(const TensorStorageMetadata& tensor) {
       message += "; the chunks hold " + grouped(static_cast<std::uint64_t>(*held)) + " of " +
                  grouped(static_cast<std::uint64_t>(elements)) + " elements";
     }
-    report(Problem::Kind::kMissing, message,
+    report(CoverageProblem::Kind::kMissing, message,
            hole_at(tensor.size, tensor.chunks, chosen, found->at));
   }
   return problems;

@@ -12,7 +12,7 @@
 namespace DCKPT_API dckpt {
 
 /// One problem of metadata; the message names boxes and numbers, not the key.
-struct Problem {
+struct CoverageProblem {
   enum class Kind : std::uint8_t {
     kContradiction,  ///< inconsistent numbers: a box outside its tensor, an original shape that
                      ///< does not fit
@@ -36,7 +36,7 @@ inline constexpr std::size_t kMaxProblemsOfAKind = 8;
 /// inside. Exact, in O(n log n) for n chunks cut along any axes in any order: no pair of chunks is
 /// compared. Chunks cut irregularly along many axes at once (more than kMaxCorners corners) are
 /// reported as a contradiction instead of being checked.
-std::vector<Problem> validate_coverage(const TensorStorageMetadata& tensor);
+std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tensor);
 inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
 
 /// The problem of planner_data as a whole: keys for which nothing is stored. A damaged letter in a

@@ -14,7 +14,7 @@ namespace DCKPT_API dckpt {
 /// One cell of a grid of arbitrary values, stored as bytes under its unique key.
 struct ShardedObject {
   std::string key;
-  Value data{};  ///< none when only described; see `has_data`
+  Value data{};  ///< none if only its shape is known; see `has_data`
   Shape global_shape = {1};
   Shape global_offset = {0};
   ReplicaId replica_id{};

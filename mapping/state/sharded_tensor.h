@@ -54,8 +54,8 @@ struct ShardedTensorOptions {
   bool allow_shape_mismatch = false;
 };
 
-/// What one rank holds of a global tensor, in Megatron's terms. If `data` is missing (only
-/// described), a load allocates it. validate() checks the invariant.
+/// What one rank holds of a global tensor, in Megatron's terms. A load allocates `data` where it is
+/// missing or meta. validate() checks the invariant.
 struct ShardedTensor {
   std::string key;
   std::optional<Tensor> data{};
@@ -119,7 +119,7 @@ struct ShardedTensor {
   template <typename T>
   T* local_data() const {
     return with_context({.key = key}, [&] {
-      return data.value_or(Tensor::described(dtype, data_shape())).template data<T>();
+      return data.value_or(Tensor::meta(dtype, data_shape())).template data<T>();
     });
   }
   /// Number of elements that `data` has or would have.

@@ -129,8 +129,8 @@ Value merge_into_factories(Value loaded, const Value& state) {
   return merge_factories(std::move(loaded), factories);
 }
 
-Split split_for_save(Value state) {
-  Extracted parts = extract_matching(apply_factories(std::move(state)), is_local);
+SplitState split_for_save(Value state) {
+  ExtractedLeaves parts = extract_matching(apply_factories(std::move(state)), is_local);
   parts = extract_matching(parts.rest, [](const Value& leaf) { return leaf.is_sharded(); });
   return {without_empty_ranges(parts.matching), std::move(parts.rest)};
 }
@@ -143,7 +143,7 @@ LoadRequest split_for_load(const Value& state) {
     return Value(std::move(factory));
   });
   Value expanded = apply_factories(state);
-  const Extracted parts = extract_matching(expanded, is_local);
+  const ExtractedLeaves parts = extract_matching(expanded, is_local);
   Value local = map_leaves(parts.matching,
                            [](const Value& leaf) { return leaf.as_local_nonpersistent().value; });
   Value sharded =

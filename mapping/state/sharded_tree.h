@@ -32,14 +32,14 @@ Value merge_into_factories(Value loaded, const Value& state);
 /// and factories, values in place of ShardedObjects and LocalNonpersistentObjects.
 Value plain_state(Value state);
 
-struct Split {
+struct SplitState {
   Value sharded;  ///< ShardedTensors and ShardedObjects
   Value common;   ///< everything else
 };
 
 /// Splits a state dict for saving. Factories are applied; local non-persistent objects and empty
 /// flattened ranges are in neither part.
-Split split_for_save(Value state);
+SplitState split_for_save(Value state);
 
 struct LoadRequest {
   Value expanded;   ///< the state, every factory replaced by what it builds

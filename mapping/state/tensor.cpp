@@ -105,7 +105,7 @@ Tensor Tensor::from_bytes(DType dtype, Shape shape, ByteView bytes) {
   return tensor;
 }
 
-Tensor Tensor::described(DType dtype, Shape shape) {
+Tensor Tensor::meta(DType dtype, Shape shape) {
   Shape strides = row_major_strides(shape);
   return Tensor(dtype, std::move(shape), std::move(strides), nullptr, nullptr);
 }

@@ -31,8 +31,8 @@ struct FileRange {
 /// A handle to a strided tensor: cheap to copy, copies share the elements, and the owner keeps them
 /// alive. It does not matter who allocated them (libtorch, a vector, a mapped file). Invariant:
 /// strides().size() == shape().size(); numel() · item_size fits in int64; either data() points at
-/// element 0 or the tensor is only described (data() is null); file_range() may then say where the
-/// elements are.
+/// element 0 or it is a meta tensor without elements (data() is null); file_range() may then say
+/// where the elements are.
 class Tensor {
  public:
   Tensor() = default;  ///< a float32 tensor of shape (0,) without memory
@@ -47,8 +47,8 @@ class Tensor {
   static Tensor zeros(DType dtype, Shape shape);
   /// A copy of raw row-major elements; `bytes` must have the exact size.
   static Tensor from_bytes(DType dtype, Shape shape, ByteView bytes);
-  /// Describes a tensor without elements.
-  static Tensor described(DType dtype, Shape shape);
+  /// A dtype and a shape without elements.
+  static Tensor meta(DType dtype, Shape shape);
   static Tensor in_file(DType dtype, Shape shape, Shape strides, FileRange range);
 
   DType dtype() const noexcept { return dtype_; }

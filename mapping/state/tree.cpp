@@ -104,20 +104,20 @@ class Extraction {
   Extraction(const std::function<bool(const Value&)>& predicate, ListForm form)
       : predicate_(predicate), form_(form) {}
 
-  Extracted part(const Value& tree, std::size_t depth) {
+  ExtractedLeaves part(const Value& tree, std::size_t depth) {
     bounds_.check(depth);
     return tree.is_dict() ? part_dict(tree.as_dict(), depth) : part_list(tree.items(), depth);
   }
 
  private:
-  Extracted part_dict(const Dict& dict, std::size_t depth) {
-    Extracted result{Value::dict(), Value::dict()};
+  ExtractedLeaves part_dict(const Dict& dict, std::size_t depth) {
+    ExtractedLeaves result{Value::dict(), Value::dict()};
     for (const auto& [key, item] : dict) {
       if (!is_container(item)) {
         (predicate_(item) ? result.matching : result.rest).mutable_dict().set(key, item);
         continue;
       }
-      Extracted parts = part(item, depth + 1);
+      ExtractedLeaves parts = part(item, depth + 1);
       if (parts.rest.size() > 0 || item.size() == 0)
         result.rest.mutable_dict().set(key, std::move(parts.rest));
       if (parts.matching.size() > 0)
@@ -126,15 +126,16 @@ class Extraction {
     return result;
   }
 
-  Extracted part_list(const ValueList& items, std::size_t depth) {
-    Extracted result = form_ == ListForm::kList ? Extracted{Value::list(), Value::list()}
-                                                : Extracted{Value::dict(), Value::dict()};
+  ExtractedLeaves part_list(const ValueList& items, std::size_t depth) {
+    ExtractedLeaves result = form_ == ListForm::kList
+                                 ? ExtractedLeaves{Value::list(), Value::list()}
+                                 : ExtractedLeaves{Value::dict(), Value::dict()};
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (!is_container(items[i]) || items[i].size() == 0) {
         append(predicate_(items[i]) ? result.matching : result.rest, i, items[i]);
         continue;
       }
-      Extracted parts = part(items[i], depth + 1);
+      ExtractedLeaves parts = part(items[i], depth + 1);
       if (parts.matching.size() > 0) append(result.matching, i, std::move(parts.matching));
       if (parts.rest.size() > 0) append(result.rest, i, std::move(parts.rest));
     }
@@ -241,8 +242,9 @@ Value map_leaves(Value tree, const std::function<Value(Value)>& map) {
   return Map(map).walk(std::move(tree), 0);
 }
 
-Extracted extract_matching(const Value& tree, const std::function<bool(const Value&)>& predicate,
-                           ListForm form) {
+ExtractedLeaves extract_matching(const Value& tree,
+                                 const std::function<bool(const Value&)>& predicate,
+                                 ListForm form) {
   if (!is_container(tree))
     throw CheckpointError(
         ErrorCode::kInvalidArgument,

@@ -29,7 +29,7 @@ Value map_leaves(Value tree, const std::function<Value(Value leaf)>& map);
 /// the old positions.
 enum class ListForm : std::uint8_t { kList, kDict };
 
-struct Extracted {
+struct ExtractedLeaves {
   Value matching;
   Value rest;
 };
@@ -37,9 +37,9 @@ struct Extracted {
 /// Splits the leaves of a dict or list; both results keep its shape. Containers that become empty
 /// are left out; those that were empty belong to the rest (inside a list, `predicate` decides).
 /// Throws CheckpointError (invalid argument) if the tree is a leaf.
-Extracted extract_matching(const Value& tree,
-                           const std::function<bool(const Value& leaf)>& predicate,
-                           ListForm form = ListForm::kList);
+ExtractedLeaves extract_matching(const Value& tree,
+                                 const std::function<bool(const Value& leaf)>& predicate,
+                                 ListForm form = ListForm::kList);
 
 struct MergeRule {
   /// Called first wherever both trees have a value; what it returns is used.

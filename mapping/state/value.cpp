@@ -269,7 +269,7 @@ const Tensor& Value::as_tensor() const {
   const ShardedTensor& shard = as_sharded_tensor();
   if (shard.data) return *shard.data;
   throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "the ShardedTensor is only described, it has no data", {.key = shard.key});
+                        "the ShardedTensor has no data (a meta tensor)", {.key = shard.key});
 }
 Tensor& Value::mutable_tensor() {
   return get_mutable<Tensor>("tensor");

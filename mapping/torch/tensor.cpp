@@ -111,7 +111,7 @@ at::Tensor to_torch(const Tensor& tensor) {
   const auto sizes = as_array_ref(tensor.shape());
   const auto strides = as_array_ref(tensor.strides());
   at::Tensor result;
-  if (tensor.data() == nullptr) {  // without elements, or described only
+  if (tensor.data() == nullptr) {  // without elements, or meta
     const at::Device device = tensor.has_data() ? device_to_torch(tensor) : at::Device(at::kMeta);
     result = at::empty_strided(sizes, strides, at::TensorOptions(type).device(device));
   } else {

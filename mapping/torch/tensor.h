@@ -11,7 +11,7 @@
 namespace DCKPT_API dckpt {
 
 /// A handle to the elements of `tensor`: no copy, the same strides and device, and the handle keeps
-/// the torch tensor alive. A meta tensor becomes a described tensor (without elements). Throws
+/// the torch tensor alive. A meta tensor stays one. Throws
 /// CheckpointError: (invalid argument) for an undefined tensor and for lazy conjugates and
 /// negations, whose memory differs from the values that the tensor shows; (unsupported) for sparse
 /// layouts, for devices other than CPU and CUDA, and for dtypes that no checkpoint holds.

@@ -41,9 +41,9 @@ class Communicator {
   /// Element by element; all ranks pass the same number of values and get the same result.
   virtual std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values,
                                                ReduceOp op) = 0;
-  /// A communicator of the ranks that passed the same colour, in rank order. Collective over all
+  /// A communicator of the ranks that passed the same color, in rank order. Collective over all
   /// ranks.
-  virtual std::unique_ptr<Communicator> split(int colour) = 0;
+  virtual std::unique_ptr<Communicator> split(int color) = 0;
 };
 
 /// A single rank: every operation returns at once.

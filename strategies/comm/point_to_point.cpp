@@ -136,9 +136,9 @@ class PointToPoint final : public Communicator {
     return result;
   }
 
-  std::unique_ptr<Communicator> split(int colour) override {
+  std::unique_ptr<Communicator> split(int color) override {
     Bytes mine;
-    append_le(mine, colour);
+    append_le(mine, color);
     const std::vector<Bytes> all = all_gather_in(Operation::kSplit, mine);
     std::vector<int> members;
     int new_rank = 0;

@@ -5,9 +5,9 @@
 
 namespace dckpt {
 
-std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths,
-                                            std::size_t longest, std::size_t room) {
-  std::vector<std::vector<Piece>> rounds;
+std::vector<std::vector<TransferPiece>> plan_rounds(std::span<const std::size_t> lengths,
+                                                    std::size_t longest, std::size_t room) {
+  std::vector<std::vector<TransferPiece>> rounds;
   bool more = true;
   for (std::size_t offset = 0; more; offset += longest) {
     more = false;
@@ -35,15 +35,17 @@ std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing,
     for (const auto& message : messages) lengths.push_back(message.bytes.size());
     return plan_rounds(lengths, longest, room);
   };
-  std::vector<std::vector<Piece>> out = plan(outgoing);
-  std::vector<std::vector<Piece>> in = plan(incoming);
+  std::vector<std::vector<TransferPiece>> out = plan(outgoing);
+  std::vector<std::vector<TransferPiece>> in = plan(incoming);
   std::vector<Round> rounds(std::max(out.size(), in.size()));
   for (std::size_t i = 0; i < rounds.size(); ++i) {
     Round& round = rounds[i];
     if (i < out.size()) round.outgoing = std::move(out[i]);
     if (i < in.size()) round.incoming = std::move(in[i]);
-    for (const Piece& piece : round.outgoing) round.peers.push_back(outgoing[piece.message].to);
-    for (const Piece& piece : round.incoming) round.peers.push_back(incoming[piece.message].from);
+    for (const TransferPiece& piece : round.outgoing)
+      round.peers.push_back(outgoing[piece.message].to);
+    for (const TransferPiece& piece : round.incoming)
+      round.peers.push_back(incoming[piece.message].from);
     std::ranges::sort(round.peers);
     round.peers.erase(std::unique(round.peers.begin(), round.peers.end()), round.peers.end());
   }

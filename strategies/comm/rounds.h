@@ -10,7 +10,7 @@
 namespace DCKPT_API dckpt {
 
 /// A part of a message that travels in one round.
-struct Piece {
+struct TransferPiece {
   std::size_t message;
   std::size_t offset;
   std::size_t length;
@@ -24,13 +24,13 @@ constexpr std::size_t kPieceAlignment = 256;
 /// A round has at most one piece of a message, and the k-th piece of a message comes after the
 /// earlier pieces of all messages. Sender and receiver, whose other messages differ, thus agree on
 /// the pieces and their order.
-std::vector<std::vector<Piece>> plan_rounds(std::span<const std::size_t> lengths,
-                                            std::size_t longest, std::size_t room);
+std::vector<std::vector<TransferPiece>> plan_rounds(std::span<const std::size_t> lengths,
+                                                    std::size_t longest, std::size_t room);
 
 /// The part of an exchange that travels at once, through a staging buffer for each direction.
 struct Round {
-  std::vector<Piece> outgoing;
-  std::vector<Piece> incoming;
+  std::vector<TransferPiece> outgoing;
+  std::vector<TransferPiece> incoming;
   std::vector<int> peers;  ///< ascending
 };
 

@@ -28,7 +28,7 @@ struct SourceFile {
 
 [[noreturn]] void fail(const Storage& storage, ErrorCode code, const std::string& message,
                        const std::string& file) {
-  throw CheckpointError(code, message, {.file = storage.describe(file)});
+  throw CheckpointError(code, message, {.file = storage.display_path(file)});
 }
 
 std::string key_prefix(const RankFile& file, bool several) {
@@ -126,7 +126,8 @@ class LegacyReader final : public CheckpointReader {
   void add(const SourceFile& source, std::set<std::string>& keys) {
     const auto file = storage_->open(source.name);
     std::vector<RecordedCrc> records;
-    NestedState state = take_apart(load_torch_file(*file, {.lazy = true, .records = &records}));
+    NestedState state =
+        extract_tensors(load_torch_file(*file, {.lazy = true, .records = &records}));
     std::ranges::sort(records, {}, &RecordedCrc::offset);
     const auto index = static_cast<std::uint32_t>(metadata_.files.size());
     metadata_.files.push_back(source.name);

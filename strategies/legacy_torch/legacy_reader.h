@@ -20,7 +20,7 @@ namespace dckpt {
 /// "model.language_model.embedding.weight". With several ranks, each of which holds its own part,
 /// the folder goes before: "mp_rank_00_001/model.…". What other files than model_optim_rng.pt hold
 /// gets the file's stem: "distrib_optim.0.(torch.bfloat16, torch.float32).param". The common state
-/// is the rest (see take_apart): the file's own for a single file, else a dict of them by the
+/// is the rest (see extract_tensors): the file's own for a single file, else a dict of them by the
 /// files' relative names. There are no objects.
 ///
 /// `file`: only this one, anywhere below the storage's root. Reads the pickles, but not the

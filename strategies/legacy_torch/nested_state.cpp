@@ -19,7 +19,7 @@ std::string name_of(const Value& key) {
   return str_format("({}{})", items, key.size() == 1 ? "," : "");
 }
 
-class Dissection {
+class TensorExtractor {
  public:
   NestedState run(const Value& state) {
     if (const auto tensor = tensor_of(state)) {
@@ -78,8 +78,8 @@ class Dissection {
 
 }  // namespace
 
-NestedState take_apart(const Value& state) {
-  return Dissection().run(state);
+NestedState extract_tensors(const Value& state) {
+  return TensorExtractor().run(state);
 }
 
 }  // namespace dckpt

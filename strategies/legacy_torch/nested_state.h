@@ -20,6 +20,6 @@ struct NestedState {
 /// Python prints them ("0.(torch.bfloat16, torch.float32).param"); that of a lone tensor is
 /// "tensor". In `rest` a dict lacks its tensors, and a list has none in their places. Parameters
 /// and tensors with hooks or attributes count as tensors (see tensor_of in torch_file.h).
-NestedState take_apart(const Value& state);
+NestedState extract_tensors(const Value& state);
 
 }  // namespace dckpt

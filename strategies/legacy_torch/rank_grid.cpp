@@ -97,7 +97,7 @@ class Grid {
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message,
                          const std::string& file) const {
-    throw CheckpointError(code, message, {.file = storage_.describe(file)});
+    throw CheckpointError(code, message, {.file = storage_.display_path(file)});
   }
 
   void find_main_files() {

@@ -12,7 +12,7 @@
 
 namespace DCKPT_API dckpt {
 
-struct JointPlan;
+struct ExchangePlan;
 
 /// What a rank remembers between loads in which ranks share the reading (LoadOptions::parallel), as
 /// SavePlanCache is between saves. Each rank keeps one and passes it to every load. If all ranks
@@ -28,15 +28,15 @@ class LoadPlanCache {
   bool cache_hit() const noexcept { return hit_; }
 
   /// What must be the same for a plan to be used again.
-  struct Circumstances {
-    Bytes wish;                ///< of this rank
+  struct Key {
+    Bytes wanted;              ///< of this rank
     std::uint64_t layout = 0;  ///< layout_of the checkpoint
     Exchange exchange = Exchange::kAuto;
     std::uint64_t budget = 0;
     int rank = 0;
     int ranks = 0;
 
-    friend bool operator==(const Circumstances&, const Circumstances&) = default;
+    friend bool operator==(const Key&, const Key&) = default;
   };
 
   /// What this rank has asked for, as a plan, when the ranks' shares were last found to cover each
@@ -53,25 +53,22 @@ class LoadPlanCache {
   void remember_checked(Access access) { checked_ = std::move(access); }
 
   /// The number that all ranks have given to the plan that is remembered; 0 if none is, or not for
-  /// these circumstances.
-  std::uint64_t known(const Circumstances& circumstances) const {
-    return plan_ && circumstances == circumstances_ ? number_ : 0;
-  }
-  const std::shared_ptr<const JointPlan>& plan() const noexcept { return plan_; }
+  /// this key.
+  std::uint64_t known(const Key& key) const { return plan_ && key == key_ ? number_ : 0; }
+  const std::shared_ptr<const ExchangePlan>& plan() const noexcept { return plan_; }
   void hit() noexcept { hit_ = true; }
-  void remember(Circumstances circumstances, std::uint64_t number,
-                std::shared_ptr<const JointPlan> plan) {
+  void remember(Key key, std::uint64_t number, std::shared_ptr<const ExchangePlan> plan) {
     hit_ = false;
-    circumstances_ = std::move(circumstances);
+    key_ = std::move(key);
     number_ = number;
     plan_ = std::move(plan);
   }
 
  private:
   std::optional<Access> checked_;
-  Circumstances circumstances_;
+  Key key_;
   std::uint64_t number_ = 0;
-  std::shared_ptr<const JointPlan> plan_;
+  std::shared_ptr<const ExchangePlan> plan_;
   bool hit_ = false;
 };
 

@@ -52,13 +52,13 @@ class ParallelObjectRead {
   Bytes list_objects() {
     std::sort(objects_.begin(), objects_.end());
     objects_.erase(std::unique(objects_.begin(), objects_.end()), objects_.end());
-    Bytes wish;
-    WireWriter writer(wish);
+    Bytes wanted;
+    WireWriter writer(wanted);
     writer.number(objects_.size());
     for (const std::uint32_t object : objects_) writer.number(object);
     return encode_request({.identity = identity_of(reader_.metadata()),
                            .budget = round_budget(staging_, comm_.size()),
-                           .wish = wish});
+                           .wanted = wanted});
   }
 
   /// Every object to the one with the fewest bytes of those that want it.
@@ -67,14 +67,14 @@ class ParallelObjectRead {
     const std::vector<BytesStorageMetadata>& stored = reader_.metadata().objects;
     std::vector<std::vector<std::uint32_t>> wanting(stored.size());
     for (std::uint32_t rank = 0; rank < requests.size(); ++rank) {
-      WireReader wish(requests[rank].wish, "another rank's list of wanted objects");
-      for (std::size_t count = wish.count(); count > 0; --count) {
-        const std::uint64_t object = wish.number();
+      WireReader wanted(requests[rank].wanted, "another rank's list of wanted objects");
+      for (std::size_t count = wanted.count(); count > 0; --count) {
+        const std::uint64_t object = wanted.number();
         if (object >= stored.size() || (!wanting[object].empty() && wanting[object].back() == rank))
-          wish.malformed("an object's number is out of range, or there twice");
+          wanted.malformed("an object's number is out of range, or there twice");
         wanting[object].push_back(rank);
       }
-      wish.finish();
+      wanted.finish();
     }
     ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, how_,
                             smallest_budget(requests));

@@ -11,7 +11,7 @@
 //   5 rounds       each rank reads what it sends in the next round while the parts of this round
 //                  travel (run_exchange); what it alone wants, it reads at the end
 //
-// Steps 1 to 4 are in joint_plan.cpp.
+// Steps 1 to 4 are in exchange_plan.cpp.
 //
 // A part is read straight into the destination of its reader and sent from there. Where ranks need
 // short interleaved runs, one of them reads the whole region, a slab, into memory of the round. In
@@ -36,7 +36,7 @@
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/parallel/exchange.h"
-#include "strategies/parallel/joint_plan.h"
+#include "strategies/parallel/exchange_plan.h"
 #include "strategies/parallel/located_reader.h"
 #include "strategies/parallel/tensor_batch.h"
 
@@ -65,8 +65,8 @@ class ParallelTensorRead {
   }
 
   ReadStats run(Exchange exchange, LoadPlanCache* planner) {
-    const std::shared_ptr<const JointPlan> plan =
-        plan_together(located_, items_, destinations_, exchange, options_.staging, comm_, planner);
+    const std::shared_ptr<const ExchangePlan> plan = plan_parallel_read(
+        located_, items_, destinations_, exchange, options_.staging, comm_, planner);
     plan_ = plan.get();
     if (!plan->exchanges) {
       Heartbeat(comm_).agree(
@@ -225,7 +225,7 @@ class ParallelTensorRead {
   Communicator& comm_;
   ReadOptions options_;
   std::uint32_t rank_;
-  const JointPlan* plan_ = nullptr;
+  const ExchangePlan* plan_ = nullptr;
   std::vector<TensorBatch> batches_;
   std::array<Bytes, 2> slab_memory_;
   ReadStats stats_;
@@ -235,7 +235,7 @@ class ParallelTensorRead {
 
 }  // namespace
 
-ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items,
+ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options,
                                 LoadPlanCache* planner) {

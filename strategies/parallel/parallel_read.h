@@ -29,7 +29,7 @@ inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
 /// round, the same for what it receives, and the same for what it has read for others; more only
 /// for a larger chunk that can only be read as a whole. `planner` remembers the plan for the next
 /// load; null: nothing does.
-ReadStats read_tensors_together(const CheckpointReader& reader, std::span<const ReadItem> items,
+ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options = {},
                                 LoadPlanCache* planner = nullptr);

@@ -69,10 +69,10 @@ std::uint64_t layout_of(const Metadata& metadata) {
   return hash.value();
 }
 
-std::uint64_t number_of_wishes(std::uint64_t layout, std::span<const ByteView> wishes) {
+std::uint64_t hash_of_wanted(std::uint64_t layout, std::span<const ByteView> all_wanted) {
   Hash hash;
   hash.numbers(layout);
-  for (const ByteView wish : wishes) hash.bytes(wish);
+  for (const ByteView wanted : all_wanted) hash.bytes(wanted);
   return hash.value() | 1;
 }
 
@@ -81,7 +81,7 @@ Bytes encode_request(const Request& request) {
   append_le(out, request.identity);
   append_le(out, request.budget);
   append_le(out, request.known);
-  out.insert(out.end(), request.wish.begin(), request.wish.end());
+  out.insert(out.end(), request.wanted.begin(), request.wanted.end());
   return out;
 }
 

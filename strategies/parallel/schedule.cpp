@@ -16,34 +16,35 @@ ScheduleBuilder::ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchan
       received_(ranks),
       held_(ranks) {}
 
-std::uint32_t ScheduleBuilder::add(std::uint32_t from, const Shipment& shipment,
+std::uint32_t ScheduleBuilder::add(std::uint32_t from, const ScheduledMessage& message,
                                    std::uint32_t not_before) {
   std::uint32_t last = not_before;
   if (how_ != Exchange::kAllToAll) {
     last = std::max(last, sent_[from].first_open);
-    while (!has_room(sent_[from], last, shipment.bytes, budget_)) ++last;
-    place_for_all(from, shipment, last);
+    while (!has_room(sent_[from], last, message.bytes, budget_)) ++last;
+    place_for_all(from, message, last);
     return last;
   }
   // Every sender begins with the ranks after its own: if all ranks have much the same to send, they
   // fill each round evenly.
-  const auto after = std::upper_bound(shipment.to.begin(), shipment.to.end(), from);
-  for (auto it = after; it != shipment.to.end(); ++it)
-    last = std::max(last, add_for_one(from, *it, shipment, not_before));
-  for (auto it = shipment.to.begin(); it != after; ++it)
-    last = std::max(last, add_for_one(from, *it, shipment, not_before));
+  const auto after = std::upper_bound(message.to.begin(), message.to.end(), from);
+  for (auto it = after; it != message.to.end(); ++it)
+    last = std::max(last, add_for_one(from, *it, message, not_before));
+  for (auto it = message.to.begin(); it != after; ++it)
+    last = std::max(last, add_for_one(from, *it, message, not_before));
   return last;
 }
 
-std::uint32_t ScheduleBuilder::add_held(std::uint32_t from, std::span<const Shipment> shipments,
+std::uint32_t ScheduleBuilder::add_held(std::uint32_t from,
+                                        std::span<const ScheduledMessage> scheduled,
                                         std::uint64_t held) {
   const bool for_all = how_ != Exchange::kAllToAll;
   std::uint64_t sent = 0;
   std::map<std::uint32_t, std::uint64_t> received;
-  for (const Shipment& shipment : shipments) {
-    sent += shipment.bytes * (for_all ? 1 : shipment.to.size());
+  for (const ScheduledMessage& message : scheduled) {
+    sent += message.bytes * (for_all ? 1 : message.to.size());
     if (for_all) continue;
-    for (const std::uint32_t to : shipment.to) received[to] += shipment.bytes;
+    for (const std::uint32_t to : message.to) received[to] += message.bytes;
   }
   std::uint32_t round = held_[from].first_open;
   const auto fits = [&] {
@@ -55,42 +56,43 @@ std::uint32_t ScheduleBuilder::add_held(std::uint32_t from, std::span<const Ship
   };
   while (!fits()) ++round;
   put(held_[from], round, held, budget_ / 2);
-  for (const Shipment& shipment : shipments) {
+  for (const ScheduledMessage& message : scheduled) {
     if (for_all) {
-      place_for_all(from, shipment, round);
+      place_for_all(from, message, round);
     } else {
-      for (const std::uint32_t to : shipment.to) place_for_one(from, to, shipment, round);
+      for (const std::uint32_t to : message.to) place_for_one(from, to, message, round);
     }
   }
   return round;
 }
 
 std::uint32_t ScheduleBuilder::add_for_one(std::uint32_t from, std::uint32_t to,
-                                           const Shipment& shipment, std::uint32_t not_before) {
+                                           const ScheduledMessage& message,
+                                           std::uint32_t not_before) {
   std::uint32_t round = std::max({sent_[from].first_open, received_[to].first_open, not_before});
-  while (!has_room(sent_[from], round, shipment.bytes, budget_) ||
-         !has_room(received_[to], round, shipment.bytes, budget_))
+  while (!has_room(sent_[from], round, message.bytes, budget_) ||
+         !has_room(received_[to], round, message.bytes, budget_))
     ++round;
-  place_for_one(from, to, shipment, round);
+  place_for_one(from, to, message, round);
   return round;
 }
 
-void ScheduleBuilder::place_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment,
-                                    std::uint32_t round) {
-  put(sent_[from], round, shipment.bytes, budget_);
-  put(received_[to], round, shipment.bytes, budget_);
-  if (from == rank_) schedule_.packed.push_back({round, shipment.id, to, 0, shipment.bytes});
-  if (to == rank_) schedule_.unpacked.push_back({round, shipment.id, from, 0, shipment.bytes});
+void ScheduleBuilder::place_for_one(std::uint32_t from, std::uint32_t to,
+                                    const ScheduledMessage& message, std::uint32_t round) {
+  put(sent_[from], round, message.bytes, budget_);
+  put(received_[to], round, message.bytes, budget_);
+  if (from == rank_) schedule_.packed.push_back({round, message.id, to, 0, message.bytes});
+  if (to == rank_) schedule_.unpacked.push_back({round, message.id, from, 0, message.bytes});
 }
 
-void ScheduleBuilder::place_for_all(std::uint32_t from, const Shipment& shipment,
+void ScheduleBuilder::place_for_all(std::uint32_t from, const ScheduledMessage& message,
                                     std::uint32_t round) {
-  const Transfer transfer{round, shipment.id, from,
-                          put(sent_[from], round, shipment.bytes, budget_), shipment.bytes};
+  const Transfer transfer{round, message.id, from, put(sent_[from], round, message.bytes, budget_),
+                          message.bytes};
   if (how_ == Exchange::kBroadcast && transfer.offset == 0)
     schedule_.broadcasts.emplace_back(round, from);
   if (from == rank_) schedule_.packed.push_back(transfer);
-  if (std::binary_search(shipment.to.begin(), shipment.to.end(), rank_))
+  if (std::binary_search(message.to.begin(), message.to.end(), rank_))
     schedule_.unpacked.push_back(transfer);
 }
 
@@ -106,7 +108,7 @@ ExchangeSchedule ScheduleBuilder::finish() {
   return std::move(schedule_);
 }
 
-/// In the buffer between two ranks, shipments lie in the order in which they were added: both find
+/// In the buffer between two ranks, scheduled lie in the order in which they were added: both find
 /// the same offsets.
 void ScheduleBuilder::lay_out(std::vector<Transfer>& transfers) const {
   std::vector<std::pair<std::uint32_t, std::uint64_t>> filled(

@@ -13,7 +13,7 @@ namespace dckpt {
 struct ExchangeSchedule {
   struct Transfer {
     std::uint32_t round = 0;
-    std::uint32_t shipment = 0;
+    std::uint32_t message = 0;
     std::uint32_t peer = 0;    ///< the receiver, or the sender of what is unpacked; what all ranks
                                ///< get has its sender here
     std::uint64_t offset = 0;  ///< in the buffer
@@ -28,20 +28,20 @@ struct ExchangeSchedule {
 };
 
 /// Something that one rank sends to others.
-struct Shipment {
+struct ScheduledMessage {
   std::uint32_t id = 0;
   std::vector<std::uint32_t> to;  ///< other ranks, ascending
   std::uint64_t bytes = 0;
 };
 
-/// Assigns shipments to rounds so that no rank holds more than a budget of them at a time:
+/// Assigns scheduled to rounds so that no rank holds more than a budget of them at a time:
 ///   all_to_all   each rank packs one buffer per receiver; it packs, and unpacks, at most `budget`
 ///                bytes in a round
 ///   gather       each rank packs one buffer, and all get all buffers: at most `budget` bytes
 ///                together
 ///   broadcast    each rank packs one buffer of at most `budget` bytes; the buffers of a round
 ///                travel one after the other
-/// A shipment that is larger has a round for itself. Ranks that add the same shipments in the same
+/// A message that is larger has a round for itself. Ranks that add the same scheduled in the same
 /// order get schedules that fit together.
 class ScheduleBuilder {
  public:
@@ -49,12 +49,13 @@ class ScheduleBuilder {
   ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchange how, std::uint64_t budget);
 
   /// `from` can pack it from the round `not_before` on. Returns the last round in which it does.
-  std::uint32_t add(std::uint32_t from, const Shipment& shipment, std::uint32_t not_before = 0);
+  std::uint32_t add(std::uint32_t from, const ScheduledMessage& message,
+                    std::uint32_t not_before = 0);
 
-  /// `from` packs all shipments in one round, which is returned, and keeps their `held` source
+  /// `from` packs all scheduled in one round, which is returned, and keeps their `held` source
   /// bytes in memory for that round only. A rank holds at most half a budget of these in a round,
   /// or a single larger one.
-  std::uint32_t add_held(std::uint32_t from, std::span<const Shipment> shipments,
+  std::uint32_t add_held(std::uint32_t from, std::span<const ScheduledMessage> scheduled,
                          std::uint64_t held);
 
   ExchangeSchedule finish();
@@ -69,11 +70,11 @@ class ScheduleBuilder {
   static bool has_room(const Load& load, std::uint32_t round, std::uint64_t bytes,
                        std::uint64_t budget);
   std::uint64_t put(Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget);
-  std::uint32_t add_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment,
+  std::uint32_t add_for_one(std::uint32_t from, std::uint32_t to, const ScheduledMessage& message,
                             std::uint32_t not_before);
-  void place_for_one(std::uint32_t from, std::uint32_t to, const Shipment& shipment,
+  void place_for_one(std::uint32_t from, std::uint32_t to, const ScheduledMessage& message,
                      std::uint32_t round);
-  void place_for_all(std::uint32_t from, const Shipment& shipment, std::uint32_t round);
+  void place_for_all(std::uint32_t from, const ScheduledMessage& message, std::uint32_t round);
   void lay_out(std::vector<ExchangeSchedule::Transfer>& transfers) const;
 
   std::uint32_t rank_;

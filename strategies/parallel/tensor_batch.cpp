@@ -38,7 +38,7 @@ void TensorBatch::add_slab(std::uint32_t number, const LoadDistribution::Slab& s
                     .source = std::move(*source),
                     .target = {0, row_major_strides(slab.box.sizes)},
                     .offsets = slab.box.offsets});
-  destinations_.push_back(Tensor::described(tensor.properties.dtype, slab.box.sizes));
+  destinations_.push_back(Tensor::meta(tensor.properties.dtype, slab.box.sizes));
 }
 
 ReadStats TensorBatch::read(const CheckpointReader& reader, Bytes& memory,

@@ -16,7 +16,9 @@ class ForwardingStorage : public Storage {
  public:
   explicit ForwardingStorage(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {}
 
-  std::string describe(const std::string& name) const override { return storage_->describe(name); }
+  std::string display_path(const std::string& name) const override {
+    return storage_->display_path(name);
+  }
   std::vector<FileInfo> list(const std::string& directory) const override {
     return storage_->list(directory);
   }

@@ -44,7 +44,7 @@ class Location {
   std::optional<FileInfo> stat() const { return storage_->stat_target(name_); }
   bool is_directory() const;
 
-  std::string display() const { return storage_->describe(name_); }  ///< as the user spells it
+  std::string display() const { return storage_->display_path(name_); }  ///< as the user spells it
   /// The same text in every process that means the same place.
   std::string absolute() const { return storage_->absolute(name_); }
 

@@ -106,7 +106,7 @@ class MemoryStorage final : public Storage {
  public:
   explicit MemoryStorage(std::string name) : name_(std::move(name)) {}
 
-  std::string describe(const std::string& name) const override { return name_ + name; }
+  std::string display_path(const std::string& name) const override { return name_ + name; }
 
   std::vector<FileInfo> list(const std::string& directory) const override {
     const std::vector<std::string_view> components = directory_components(directory);
@@ -132,12 +132,12 @@ class MemoryStorage final : public Storage {
     NodePtr node = find(components);
     if (!node)
       throw CheckpointError(ErrorCode::kIncomplete, "cannot open the file: there is none",
-                            {.file = describe(name)});
+                            {.file = display_path(name)});
     if (node->directory)
       throw CheckpointError(ErrorCode::kCorrupt,
                             "refusing to read: it is a directory, not a regular file",
-                            {.file = describe(name)});
-    return std::make_unique<MemoryReadableFile>(tree_, std::move(node), describe(name));
+                            {.file = display_path(name)});
+    return std::make_unique<MemoryReadableFile>(tree_, std::move(node), display_path(name));
   }
 
   std::unique_ptr<WritableFile> create(const std::string& name, const CreateOptions&) override {
@@ -147,7 +147,7 @@ class MemoryStorage final : public Storage {
         parent(components, "cannot create the file", name)
             .entries.try_emplace(std::string(components.back()), std::make_shared<Node>());
     if (!created) fail("cannot create the file: it exists", name, ErrorCode::kAlreadyExists);
-    return std::make_unique<MemoryWritableFile>(tree_, entry->second, describe(name));
+    return std::make_unique<MemoryWritableFile>(tree_, entry->second, display_path(name));
   }
 
   void make_directory(const std::string& name) override {
@@ -217,7 +217,7 @@ class MemoryStorage final : public Storage {
     const auto [holder, taken] = tree_->owners.try_emplace(name, owner);
     if (!taken) {
       throw CheckpointError(ErrorCode::kAborted, "it is locked by " + printable(holder->second),
-                            {.file = describe(name)});
+                            {.file = display_path(name)});
     }
     return std::make_unique<MemoryLock>(tree_, name);
   }
@@ -236,7 +236,7 @@ class MemoryStorage final : public Storage {
 
   [[noreturn]] void fail(const std::string& message, const std::string& name,
                          ErrorCode code = ErrorCode::kIo) const {
-    throw CheckpointError(code, message, {.file = describe(name)});
+    throw CheckpointError(code, message, {.file = display_path(name)});
   }
 
   [[noreturn]] static void refuse_path(std::string_view component) {

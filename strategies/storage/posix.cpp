@@ -77,11 +77,11 @@ class PosixStorage final : public Storage {
 
   /// The directory `name` of `above`.
   PosixStorage(const PosixStorage& above, const std::string& name)
-      : root_(above.describe(name)), absolute_root_(above.absolute_root_ / name) {
+      : root_(above.display_path(name)), absolute_root_(above.absolute_root_ / name) {
     name_components(name);
   }
 
-  std::string describe(const std::string& name) const override {
+  std::string display_path(const std::string& name) const override {
     const std::string root = root_.string();
     if (root.empty()) return name.empty() ? "." : name;
     return name.empty()          ? root
@@ -95,7 +95,7 @@ class PosixStorage final : public Storage {
   }
 
   std::vector<FileInfo> list(const std::string& directory) const override {
-    const std::string path = describe(directory);
+    const std::string path = display_path(directory);
     const Fd fd = open_directory(directory, "cannot list the directory");
     std::vector<FileInfo> entries;
     for (std::string& name : entry_names(duplicate(fd, path), path)) {
@@ -117,11 +117,11 @@ class PosixStorage final : public Storage {
     if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
       return file_info(place.last, status);
     if (errno == ENOENT) return std::nullopt;
-    throw system_error("cannot examine the file", errno, describe(name));
+    throw system_error("cannot examine the file", errno, display_path(name));
   }
 
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
-    const std::string path = describe(name);
+    const std::string path = display_path(name);
     const DirEntryRef place = find(name, "cannot open the file");
     struct stat status {};
     if (!place.parent ||
@@ -152,10 +152,10 @@ class PosixStorage final : public Storage {
       throw CheckpointError(ErrorCode::kUnsupported,
                             "cannot create the file: there is no input/output engine 'uring'; "
                             "available: auto, buffered, direct",
-                            {.file = describe(name)});
+                            {.file = display_path(name)});
     }
     make_root();
-    const std::string path = describe(name);
+    const std::string path = display_path(name);
     const DirEntryRef place = find_parent(name, "cannot create the file");
     Fd fd(::openat(place.parent.get(), place.last.c_str(),
                    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
@@ -172,7 +172,7 @@ class PosixStorage final : public Storage {
   void make_directory(const std::string& name) override {
     const Components components = directory_components(name);
     make_root();
-    std::string path = describe("");
+    std::string path = display_path("");
     Fd directory = open_root("cannot create the directory");
     for (const std::string_view component : components) {
       const std::string entry(component);
@@ -190,7 +190,7 @@ class PosixStorage final : public Storage {
     const DirEntryRef target = find_parent(to, attempt);
     struct stat status {};
     if (::fstatat(source.parent.get(), source.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
-      throw system_error(attempt, errno, describe(from));
+      throw system_error(attempt, errno, display_path(from));
     const auto move = [&](unsigned flags) {
       return ::renameat2(source.parent.get(), source.last.c_str(), target.parent.get(),
                          target.last.c_str(), flags) == 0
@@ -199,7 +199,7 @@ class PosixStorage final : public Storage {
     };
     if (!S_ISDIR(status.st_mode)) {
       if (const int error = move(0))
-        throw system_error(attempt, error, describe(from), code_of(error));
+        throw system_error(attempt, error, display_path(from), code_of(error));
       return;
     }
     // A plain rename would replace an empty directory.
@@ -210,7 +210,7 @@ class PosixStorage final : public Storage {
               : errno == ENOENT ? move(0)
                                 : errno;
     }
-    if (error != 0) throw system_error(attempt, error, describe(from), code_of(error));
+    if (error != 0) throw system_error(attempt, error, display_path(from), code_of(error));
   }
 
   void exchange(const std::string& a, const std::string& b) override {
@@ -219,20 +219,21 @@ class PosixStorage final : public Storage {
     const DirEntryRef second = find_parent(b, attempt);
     if (::renameat2(first.parent.get(), first.last.c_str(), second.parent.get(),
                     second.last.c_str(), RENAME_EXCHANGE) != 0) {
-      throw system_error(attempt, errno, describe(a),
+      throw system_error(attempt, errno, display_path(a),
                          flag_unsupported(errno) ? ErrorCode::kUnsupported : ErrorCode::kIo);
     }
   }
 
   void remove_all(const std::string& name) override {
     const DirEntryRef place = find(name, "cannot remove");
-    if (place.parent) remove_tree(place.parent, place.last, describe(name), 0);
+    if (place.parent) remove_tree(place.parent, place.last, display_path(name), 0);
   }
 
   void sync_directory(const std::string& directory) override {
     const Fd fd = open_directory(directory, "cannot make the directory durable");
     if (::fsync(fd.get()) != 0)
-      throw system_error("cannot make the directory durable (fsync)", errno, describe(directory));
+      throw system_error("cannot make the directory durable (fsync)", errno,
+                         display_path(directory));
   }
 
   std::optional<FileInfo> stat_target(const std::string& name) const override {
@@ -242,7 +243,7 @@ class PosixStorage final : public Storage {
       return file_info(std::string(components.empty() ? std::string_view() : components.back()),
                        status);
     if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return std::nullopt;
-    throw system_error("cannot examine the file", errno, describe(name));
+    throw system_error("cannot examine the file", errno, display_path(name));
   }
 
   std::shared_ptr<Storage> subtree(const std::string& name) override {
@@ -251,7 +252,7 @@ class PosixStorage final : public Storage {
 
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
     const DirEntryRef place = find_parent(name, "cannot open the lock file");
-    return posix::lock_file(place.parent, place.last, describe(name), owner);
+    return posix::lock_file(place.parent, place.last, display_path(name), owner);
   }
 
   std::optional<std::uint64_t> available_space() const override {
@@ -303,7 +304,7 @@ class PosixStorage final : public Storage {
 
   Fd open_root(const std::string& attempt) const {
     Fd root(::open(absolute_root_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!root && errno != ENOENT) throw system_error(attempt, errno, describe(""));
+    if (!root && errno != ENOENT) throw system_error(attempt, errno, display_path(""));
     return root;
   }
 
@@ -329,7 +330,7 @@ class PosixStorage final : public Storage {
 
   Fd walk(const Components& components, const std::string& attempt) const {
     Fd directory = open_root(attempt);
-    std::string path = describe("");
+    std::string path = display_path("");
     for (const std::string_view component : components) {
       if (!directory) return directory;
       const std::string entry(component);
@@ -348,16 +349,16 @@ class PosixStorage final : public Storage {
 
   DirEntryRef find_parent(const std::string& name, const std::string& attempt) const {
     DirEntryRef place = find(name, attempt);
-    if (!place.parent) throw system_error(attempt, ENOENT, describe(name));
+    if (!place.parent) throw system_error(attempt, ENOENT, display_path(name));
     return place;
   }
 
   Fd open_directory(const std::string& name, const std::string& attempt) const {
     const Fd directory = walk(directory_components(name), attempt);
-    if (!directory) throw system_error(attempt, ENOENT, describe(name));
+    if (!directory) throw system_error(attempt, ENOENT, display_path(name));
     // `directory` only names the place; this one can be read and synced.
     Fd readable(::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!readable) throw system_error(attempt, errno, describe(name));
+    if (!readable) throw system_error(attempt, errno, display_path(name));
     return readable;
   }
 

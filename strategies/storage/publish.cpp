@@ -56,7 +56,7 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
     throw CheckpointError(ErrorCode::kAlreadyExists,
                           "cannot save a checkpoint here: the target exists and is not a "
                           "directory; choose another name",
-                          {.file = storage.describe(name)});
+                          {.file = storage.display_path(name)});
   }
   if (overwrite) return true;
   const std::size_t entries = storage.list(name).size();
@@ -65,7 +65,7 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
                           str_format("refusing to replace the directory: it holds {} entries; "
                                      "choose another name, or allow overwriting",
                                      grouped(entries)),
-                          {.file = storage.describe(name)});
+                          {.file = storage.display_path(name)});
   }
   return true;
 }
@@ -79,10 +79,10 @@ void sync_tree(Storage& storage, const std::string& directory) {
 }
 
 /// Step 5 and undoing it.
-class Switch {
+class DirectorySwap {
  public:
-  Switch(Storage& storage, const std::string& name, const std::string& staging,
-         const std::string& aside)
+  DirectorySwap(Storage& storage, const std::string& name, const std::string& staging,
+                const std::string& aside)
       : storage_(storage), name_(name), staging_(staging), aside_(aside) {}
 
   /// 5a
@@ -210,7 +210,7 @@ void Publication::commit() {
   }
   const bool replaces = must_replace(*storage_, name_, options_.overwrite);
   std::string replaced;
-  Switch visible(*storage_, name_, staging_, aside_);
+  DirectorySwap visible(*storage_, name_, staging_, aside_);
   try {
     if (replaces) {  // 5b, 5c
       replaced = visible.displace();
@@ -229,7 +229,7 @@ void Publication::commit() {
       log_warning(
           str_format("a failed save could not be undone ({}); look into {} and its hidden siblings "
                      "{} and {}: nothing was removed",
-                     error.what(), quote(storage_->describe(name_)), quote(base_name(staging_)),
+                     error.what(), quote(storage_->display_path(name_)), quote(base_name(staging_)),
                      quote(base_name(aside_))));
     }
     throw;
@@ -240,7 +240,7 @@ void Publication::commit() {
     storage_->remove_all(replaced);  // 7
   } catch (const std::exception& error) {
     log_warning(str_format("the checkpoint is saved, but the one it replaced is still in {}: {}",
-                           quote(storage_->describe(replaced)), error.what()));
+                           quote(storage_->display_path(replaced)), error.what()));
   }
 }
 

@@ -15,8 +15,8 @@ class Subtree final : public Storage {
   Subtree(std::shared_ptr<Storage> storage, std::string root)
       : storage_(std::move(storage)), root_(std::move(root)) {}
 
-  std::string describe(const std::string& name) const override {
-    return storage_->describe(within(name));
+  std::string display_path(const std::string& name) const override {
+    return storage_->display_path(within(name));
   }
   std::string absolute(const std::string& name) const override {
     return storage_->absolute(within(name));
@@ -105,7 +105,7 @@ std::shared_ptr<Storage> Storage::subtree(const std::string& name) {
 
 std::unique_ptr<StorageLock> Storage::lock(const std::string& name, const std::string&) {
   throw CheckpointError(ErrorCode::kUnsupported, "cannot lock: this storage has no locks",
-                        {.file = describe(name)});
+                        {.file = display_path(name)});
 }
 
 }  // namespace dckpt

@@ -61,9 +61,10 @@ class StorageLock {
 class Storage : public std::enable_shared_from_this<Storage> {
  public:
   virtual ~Storage() = default;
-  virtual std::string describe(const std::string& name) const = 0;  ///< the full path for messages
-  /// The same text in every process that means the same place. By default describe().
-  virtual std::string absolute(const std::string& name) const { return describe(name); }
+  virtual std::string display_path(
+      const std::string& name) const = 0;  ///< the full path for messages
+  /// The same text in every process that means the same place. By default display_path().
+  virtual std::string absolute(const std::string& name) const { return display_path(name); }
 
   /// Entries of a directory in name order, "" for the root. Throws (io) if it cannot be listed.
   virtual std::vector<FileInfo> list(const std::string& directory) const = 0;

@@ -91,10 +91,10 @@ struct OpenFile {
   std::size_t jobs = 0;
 };
 
-class Reading {
+class TensorReadEngine {
  public:
-  Reading(const CheckpointReader& reader, std::span<const ReadItem> items,
-          std::span<const Tensor> destinations, const ReadOptions& options)
+  TensorReadEngine(const CheckpointReader& reader, std::span<const ReadItem> items,
+                   std::span<const Tensor> destinations, const ReadOptions& options)
       : reader_(reader),
         metadata_(reader.metadata()),
         wholes_(items),
@@ -597,7 +597,7 @@ void check_destinations(const CheckpointReader& reader, std::span<const ReadItem
 ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items,
                        std::span<const Tensor> destinations, const ReadOptions& options) {
   check_destinations(reader, items, destinations, options.cast);
-  return Reading(reader, items, destinations, options).run();
+  return TensorReadEngine(reader, items, destinations, options).run();
 }
 
 Tensor read_box(const CheckpointReader& reader, std::size_t tensor, const Box& box,

@@ -154,7 +154,7 @@ class TorchDistReader : public CheckpointReader {
                               "if only this file is lost, create it with the content "
                               "{\"sharded_backend\": \"torch_dist\", "
                               "\"sharded_backend_version\": 1}",
-                          {.file = storage_->describe(kConfigFile)});
+                          {.file = storage_->display_path(kConfigFile)});
   }
 
   void read_metadata() {
@@ -167,7 +167,7 @@ class TorchDistReader : public CheckpointReader {
                              ".metadata.bck to .metadata to get it back"
                            : "this is not a finished checkpoint (an interrupted save leaves data "
                              "files without it)"),
-          {.file = storage_->describe(kMetadataFile)});
+          {.file = storage_->display_path(kMetadataFile)});
     }
     const auto file = storage_->open(kMetadataFile);
     const Bytes pickle = read_file(*file, kMaxMetadataBytes);
@@ -189,7 +189,7 @@ class TorchDistReader : public CheckpointReader {
       throw CheckpointError(
           ErrorCode::kIncomplete,
           "Common file common.pt does not exist, and there is no common_state object in its place",
-          {.file = storage_->describe(kCommonFile)});
+          {.file = storage_->display_path(kCommonFile)});
     }
   }
 
@@ -249,8 +249,8 @@ class TorchDistReader : public CheckpointReader {
   Value decode(const BytesStorageMetadata& entry, ByteView bytes) const {
     const std::string& file = metadata_.files[entry.place.file];
     return with_context(
-        {.key = entry.key, .file = storage_->describe(file), .offset = entry.place.offset},
-        [&] { return load_torch_bytes(bytes, storage_->describe(file)); });
+        {.key = entry.key, .file = storage_->display_path(file), .offset = entry.place.offset},
+        [&] { return load_torch_bytes(bytes, storage_->display_path(file)); });
   }
 
   std::shared_ptr<Storage> storage_;

@@ -62,7 +62,7 @@ class ZarrScan {
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message,
                          const std::string& file) const {
-    throw CheckpointError(code, message, {.file = storage_.describe(file)});
+    throw CheckpointError(code, message, {.file = storage_.display_path(file)});
   }
 
   void require_common(const std::vector<FileInfo>& entries) const {
@@ -255,7 +255,7 @@ class ZarrReader final : public CheckpointReader {
 
   Value decode_object(std::size_t object, ByteView stored) const override {
     const std::string file =
-        storage_->describe(metadata_.files[metadata_.objects.at(object).place.file]);
+        storage_->display_path(metadata_.files[metadata_.objects.at(object).place.file]);
     return with_context({.file = file}, [&] { return load_torch_bytes(stored, file); });
   }
 

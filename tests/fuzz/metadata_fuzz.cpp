@@ -20,9 +20,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
-    for (const Problem& problem : validate_coverage(tensor)) {
+    for (const CoverageProblem& problem : validate_coverage(tensor)) {
       const bool irregular = problem.message.find("cannot be checked") != std::string::npos;
-      if (problem.kind == Problem::Kind::kContradiction && !irregular) std::abort();
+      if (problem.kind == CoverageProblem::Kind::kContradiction && !irregular) std::abort();
     }
   }
   const Metadata again = read_dcp_metadata(write_dcp_metadata(metadata));

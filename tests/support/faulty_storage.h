@@ -38,7 +38,9 @@ class FaultyStorage : public Storage {
   std::uint64_t operations() const { return plan_->operations; }
   bool fired() const { return plan_->fault.at != 0 && plan_->operations >= plan_->fault.at; }
 
-  std::string describe(const std::string& name) const override { return storage_->describe(name); }
+  std::string display_path(const std::string& name) const override {
+    return storage_->display_path(name);
+  }
 
   std::string absolute(const std::string& name) const override { return storage_->absolute(name); }
   std::optional<std::uint64_t> available_space() const override {

@@ -34,7 +34,9 @@ class SimulatedDisk final : public Storage {
     return survivor;
   }
 
-  std::string describe(const std::string& name) const override { return current_->describe(name); }
+  std::string display_path(const std::string& name) const override {
+    return current_->display_path(name);
+  }
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
     return current_->lock(name, owner);
   }

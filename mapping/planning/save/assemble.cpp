@@ -99,7 +99,7 @@ void check_grids(const CollectedItems& collected, const AssembledPlan& assembled
   for (const TensorStorageMetadata& grid : grids) {
     const auto cells = static_cast<std::uint64_t>(numel(grid.size));
     if (grid.chunks.size() >= cells) continue;
-    const std::vector<Problem> holes = validate_coverage(grid);
+    const std::vector<CoverageProblem> holes = validate_coverage(grid);
     problems.push_back(quote(grid.key) + ": " + grouped(cells - grid.chunks.size()) + " of " +
                        grouped(cells) + " objects are missing" +
                        (holes.empty() || !holes.front().region
@@ -111,8 +111,8 @@ void check_grids(const CollectedItems& collected, const AssembledPlan& assembled
 }
 
 std::string ownership_of(const CollectedItems& collected, const PlannedKey& planned,
-                         bool any_holder, const Problem& problem) {
-  std::vector<Holding> holdings;
+                         bool any_holder, const CoverageProblem& problem) {
+  std::vector<RankRegion> holdings;
   for (std::uint32_t box = 0; box < planned.boxes.size(); ++box) {
     holdings.push_back(
         {collected.rank_of(planned.items[box]), box, !planned.is_replica(box) || any_holder});
@@ -154,9 +154,9 @@ std::vector<std::string> check_coverage(const CollectedItems& collected,
     const TensorStorageMetadata nothing{planned.key,  planned.properties,
                                         planned.size, BoxList(planned.size.size()),
                                         {},           planned.flattened_shape};
-    for (const Problem& problem : validate_coverage(stored == AssembledPlan::kNotStored
-                                                        ? nothing
-                                                        : assembled.plan.metadata.tensors[stored]))
+    for (const CoverageProblem& problem : validate_coverage(
+             stored == AssembledPlan::kNotStored ? nothing
+                                                 : assembled.plan.metadata.tensors[stored]))
       problems.push_back(quote(planned.key) + ": " + problem.message +
                          ownership_of(collected, planned, any_holder, problem));
   }

@@ -43,12 +43,12 @@ class DeviceTransport final : public Transport {
                 const Deadline& deadline) override {
     for (const Round& round : plan_exchange(outgoing, incoming, kLongestPiece, room_)) {
       backend_call(round.peers, deadline, [&] {
-        for (const Piece& piece : round.outgoing)
+        for (const TransferPiece& piece : round.outgoing)
           part_of(out_, piece)
               .copy_(
                   tensor_over(outgoing[piece.message].bytes.subspan(piece.offset, piece.length)));
         for (const Work& work : post(round, outgoing, incoming)) wait(*work, deadline);
-        for (const Piece& piece : round.incoming)
+        for (const TransferPiece& piece : round.incoming)
           tensor_over(incoming[piece.message].bytes.subspan(piece.offset, piece.length))
               .copy_(part_of(in_, piece));
       });
@@ -91,11 +91,11 @@ class DeviceTransport final : public Transport {
     const bool at_once = backend_->supportsCoalescing();
     if (at_once) backend_->startCoalescing();
     try {
-      for (const Piece& piece : round.outgoing) {
+      for (const TransferPiece& piece : round.outgoing) {
         std::vector<at::Tensor> tensors = {part_of(out_, piece)};
         works.push_back(backend_->send(tensors, backend_rank(outgoing[piece.message].to), 0));
       }
-      for (const Piece& piece : round.incoming) {
+      for (const TransferPiece& piece : round.incoming) {
         std::vector<at::Tensor> tensors = {part_of(in_, piece)};
         works.push_back(backend_->recv(tensors, backend_rank(incoming[piece.message].from), 0));
       }
@@ -116,7 +116,7 @@ class DeviceTransport final : public Transport {
     }
   }
 
-  static at::Tensor part_of(const at::Tensor& staging, const Piece& piece) {
+  static at::Tensor part_of(const at::Tensor& staging, const TransferPiece& piece) {
     return staging.narrow(0, static_cast<std::int64_t>(piece.place),
                           static_cast<std::int64_t>(piece.length));
   }

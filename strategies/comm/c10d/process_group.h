@@ -27,7 +27,7 @@ namespace DCKPT_API dckpt {
 ///
 /// Ranks of one host that can share memory do so after their first message (shared_memory.h); the
 /// backend then carries nothing between them. split() makes no new process group: the ranks of a
-/// colour communicate over this one, under a new tag. A failure of the backend is CheckpointError
+/// color communicate over this one, under a new tag. A failure of the backend is CheckpointError
 /// (unavailable) and names the first rank that did not respond. Gloo closes its connections when a
 /// wait times out, so the process group itself is unusable then too. Throws CheckpointError
 /// (invalid argument) for a null backend or a timeout that is not positive.

@@ -258,7 +258,7 @@ class NcclTransport final : public Transport {
              std::span<const Incoming> incoming, const Deadline& deadline) {
     cudaStream_t stream = staging_.stream.get();
     std::byte* const device_in = stage.device.get() + staging_.room;
-    for (const Piece& piece : round.outgoing) {
+    for (const TransferPiece& piece : round.outgoing) {
       std::memcpy(stage.host.get() + piece.place,
                   outgoing[piece.message].bytes.data() + piece.offset, piece.length);
     }
@@ -273,11 +273,11 @@ class NcclTransport final : public Transport {
     const auto post = [&](ncclResult_t result) {
       posted = posted == ncclSuccess || posted == ncclInProgress ? result : posted;
     };
-    for (const Piece& piece : round.outgoing) {
+    for (const TransferPiece& piece : round.outgoing) {
       post(ncclSend(stage.device.get() + piece.place, piece.length, ncclUint8,
                     nccl_rank(outgoing[piece.message].to), comm_, stream));
     }
-    for (const Piece& piece : round.incoming) {
+    for (const TransferPiece& piece : round.incoming) {
       post(ncclRecv(device_in + piece.place, piece.length, ncclUint8,
                     nccl_rank(incoming[piece.message].from), comm_, stream));
     }
@@ -298,13 +298,13 @@ class NcclTransport final : public Transport {
   void finish(const Stage& stage, const Round& round, std::span<const Incoming> incoming,
               const Deadline& deadline) {
     wait_arrived(stage, deadline, round.peers);
-    for (const Piece& piece : round.incoming) {
+    for (const TransferPiece& piece : round.incoming) {
       std::memcpy(incoming[piece.message].bytes.data() + piece.offset,
                   stage.host.get() + staging_.room + piece.place, piece.length);
     }
   }
 
-  static std::size_t end_of(std::span<const Piece> pieces) {
+  static std::size_t end_of(std::span<const TransferPiece> pieces) {
     return pieces.back().place + pieces.back().length;
   }
 

@@ -58,7 +58,7 @@ void load_shares(const CheckpointReader& reader, int ranks, bool last_axis) {
       wanted.push_back({.tensor = i, .destination = i, .box = box});
       destinations.push_back(Tensor::zeros(tensors[i].properties.dtype, box.sizes));
     }
-    read_tensors_together(reader, plan_reads(reader.metadata(), wanted), destinations,
+    read_tensors_parallel(reader, plan_reads(reader.metadata(), wanted), destinations,
                           Exchange::kAllToAll, comm);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       Tensor part = expected[i];
@@ -78,7 +78,7 @@ std::uint64_t bytes_of_shares(const CheckpointReader& reader, const StorageCount
     const Shape& shape = reader.metadata().tensors[0].size;
     const WantedShard wanted{.box = share_of(shape, axis, comm.rank(), ranks)};
     const Tensor part = Tensor::zeros(DType::kFloat32, wanted.box.sizes);
-    read_tensors_together(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&part, 1},
+    read_tensors_parallel(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&part, 1},
                           Exchange::kAuto, comm);
     EXPECT_TRUE(equal(part, part_of_arange(shape, wanted.box)));
   });

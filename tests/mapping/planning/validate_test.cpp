@@ -82,7 +82,7 @@ TEST(ValidateCoverage, AcceptsGridsUnevenCutsScalarsAndEmptyChunks) {
 TEST(ValidateCoverage, NamesTheBoxesThatOverlap) {
   const auto problems = validate_coverage(tensor_of({8, 6}, {{{0, 0}, {4, 6}}, {{3, 0}, {5, 6}}}));
   ASSERT_THAT(problems, SizeIs(1));
-  EXPECT_EQ(problems[0].kind, Problem::Kind::kOverlap);
+  EXPECT_EQ(problems[0].kind, CoverageProblem::Kind::kOverlap);
   EXPECT_EQ(problems[0].key, "w");
   EXPECT_EQ(problems[0].message,
             "chunks [0:4, 0:6] and [3:8, 0:6] overlap: element (3, 0) is in 2 chunks");
@@ -91,14 +91,14 @@ TEST(ValidateCoverage, NamesTheBoxesThatOverlap) {
 TEST(ValidateCoverage, SeesAnOverlapThatAHoleMakesUpFor) {
   const auto problems = validate_coverage(tensor_of({8, 6}, {{{0, 0}, {4, 6}}, {{0, 0}, {4, 6}}}));
   ASSERT_THAT(problems, SizeIs(1));
-  EXPECT_EQ(problems[0].kind, Problem::Kind::kOverlap);
+  EXPECT_EQ(problems[0].kind, CoverageProblem::Kind::kOverlap);
 }
 
 TEST(ValidateCoverage, NamesTheFirstElementThatIsMissing) {
   const auto problems =
       validate_coverage(tensor_of({4, 4}, {{{0, 0}, {2, 2}}, {{0, 2}, {2, 2}}, {{2, 2}, {2, 2}}}));
   ASSERT_THAT(problems, SizeIs(1));
-  EXPECT_EQ(problems[0].kind, Problem::Kind::kMissing);
+  EXPECT_EQ(problems[0].kind, CoverageProblem::Kind::kMissing);
   EXPECT_EQ(problems[0].message,
             "element (2, 0) is in no chunk; the chunks hold 12 of 16 elements");
   EXPECT_EQ(validate_coverage(tensor_of({5}, {})).at(0).message,
@@ -167,8 +167,8 @@ TEST(ValidateCoverage, AgreesWithCountingOnRandomCovers) {
     const bool all_missing = std::all_of(boxes.begin(), boxes.end(),
                                          [](const Box& box) { return numel(box.sizes) == 0; });
     if (!all_missing) {
-      ASSERT_EQ(problems[0].kind,
-                *first_wrong == 0 ? Problem::Kind::kMissing : Problem::Kind::kOverlap);
+      ASSERT_EQ(problems[0].kind, *first_wrong == 0 ? CoverageProblem::Kind::kMissing
+                                                    : CoverageProblem::Kind::kOverlap);
     }
   }
   EXPECT_GT(bad, 100);

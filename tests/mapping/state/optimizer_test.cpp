@@ -79,7 +79,7 @@ TEST_F(OptimizerTest, StateIsShardedLikeItsParameter) {
 
 TEST_F(OptimizerTest, ParameterNumbersStayLocal) {
   shard_optimizer_state(optimizer, map_sharded_params(model, params));
-  const Split split = split_for_save(optimizer);
+  const SplitState split = split_for_save(optimizer);
   EXPECT_EQ(split.common,
             Value::dict({{"param_groups", Value::list({Value::dict({{"lr", 0.1}})})}}));
   EXPECT_EQ(split_for_load(optimizer).local.at("param_groups").items()[0].at("params"),

@@ -18,7 +18,7 @@ TEST(ShardedTree, SplitsAgreeWithMegatron) {
   for (const Json& expected : testing::recorded("megatron_trees.json", "split")) {
     SCOPED_TRACE(expected["tree"].dump());
     const Value tree = decode(expected["tree"]);
-    const Split save = split_for_save(tree);
+    const SplitState save = split_for_save(tree);
     EXPECT_EQ(Json::array({encode(save.sharded), encode(save.common)}), expected["save"]);
     const LoadRequest load = split_for_load(without_empty_ranges(tree));
     EXPECT_EQ(Json::array({encode(load.sharded), encode(load.local), encode(load.factories)}),
@@ -84,7 +84,7 @@ TEST(ShardedTree, BuildAndMergeOneTensorOfSeveral) {
   factory.merge = [](const Value& loaded) { return loaded.at("level").at("part"); };
   const Value state = Value::dict({{"x", 1}, {"w", factory}});
 
-  const Split save = split_for_save(state);
+  const SplitState save = split_for_save(state);
   const ShardedTensor& built = save.sharded.at("w").at("level").at("part").as_sharded_tensor();
   EXPECT_EQ(built.key, "apart");
   EXPECT_EQ(built.replica_id, (ReplicaId{0, 1}));

@@ -59,9 +59,9 @@ TEST(Tensor, RefusesShapesThatNoMemoryHolds) {
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of([] { Tensor::empty(DType::kFloat32, {-1}); }).code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(error_of([] { Tensor::described(DType::kUInt8, Shape(kMaxDims + 1, 1)); }).code(),
+  EXPECT_EQ(error_of([] { Tensor::meta(DType::kUInt8, Shape(kMaxDims + 1, 1)); }).code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(Tensor::described(DType::kUInt8, {INT64_MAX}).nbytes(),
+  EXPECT_EQ(Tensor::meta(DType::kUInt8, {INT64_MAX}).nbytes(),
             static_cast<std::uint64_t>(INT64_MAX));
 }
 
@@ -120,7 +120,7 @@ TEST(Tensor, ContiguousCopiesOnlyWhatIsStrided) {
 }
 
 TEST(Tensor, WithoutElementsThereAreNoBytes) {
-  const Tensor described = Tensor::described(DType::kInt32, {2});
+  const Tensor described = Tensor::meta(DType::kInt32, {2});
   EXPECT_FALSE(described.has_data());
   EXPECT_EQ(error_of([&] { described.bytes(); }).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of([&] { equal(described, described); }).code(), ErrorCode::kInvalidArgument);
@@ -128,7 +128,7 @@ TEST(Tensor, WithoutElementsThereAreNoBytes) {
               Tensor::in_file(DType::kInt32, {2, 2}, {1, 2}, {}).contiguous();
             }).code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(Tensor::described(DType::kInt32, {0}).has_data());
+  EXPECT_TRUE(Tensor::meta(DType::kInt32, {0}).has_data());
 }
 
 TEST(Tensor, ElementsAreAccessedByTheirType) {
@@ -158,7 +158,7 @@ TEST(Tensor, ElementsAreNotAccessedAsAnotherType) {
   const Tensor tensor = counting({2, 3});
   EXPECT_EQ(error_of([&] { tensor.data<float>(); }).code(), ErrorCode::kMismatch);
   EXPECT_EQ(error_of([&] { tensor.data<const std::uint32_t>(); }).code(), ErrorCode::kMismatch);
-  EXPECT_EQ(error_of([] { Tensor::described(DType::kInt32, {2}).data<int>(); }).code(),
+  EXPECT_EQ(error_of([] { Tensor::meta(DType::kInt32, {2}).data<int>(); }).code(),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(Tensor().data<float>(), nullptr);
 }

@@ -76,9 +76,9 @@ TEST(ExtractMatching, AgreesWithMegatron) {
   for (const Json& expected : testing::recorded("megatron_trees.json", "extract")) {
     SCOPED_TRACE(expected["tree"].dump());
     const Value tree = decode(expected["tree"]);
-    const Extracted lists = extract_matching(tree, is_sharded);
+    const ExtractedLeaves lists = extract_matching(tree, is_sharded);
     EXPECT_EQ(Json::array({encode(lists.matching), encode(lists.rest)}), expected["list"]);
-    const Extracted dicts = extract_matching(tree, is_sharded, ListForm::kDict);
+    const ExtractedLeaves dicts = extract_matching(tree, is_sharded, ListForm::kDict);
     EXPECT_EQ(Json::array({encode(dicts.matching), encode(dicts.rest)}), expected["dict"]);
     EXPECT_EQ(encode(tree), expected["tree"]) << "the tree itself has changed";
   }

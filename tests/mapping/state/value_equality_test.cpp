@@ -44,7 +44,7 @@ TEST(ValueEquality, TensorsCompareByBytes) {
   const Value zeros = Tensor::zeros(DType::kFloat32, {2});
   EXPECT_EQ(zeros, Value(Tensor::zeros(DType::kFloat32, {2})));
   EXPECT_FALSE(zeros == Value(Tensor::zeros(DType::kFloat32, {2, 1})));
-  EXPECT_FALSE(zeros == Value(Tensor::described(DType::kFloat32, {2})));
+  EXPECT_FALSE(zeros == Value(Tensor::meta(DType::kFloat32, {2})));
   EXPECT_EQ(Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})),
             Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})));
   EXPECT_FALSE(Value(Tensor::in_file(DType::kFloat32, {2}, {1}, {"f", 8})) ==

@@ -99,7 +99,7 @@ TEST(TorchTensorTest, MetaTensorsAreDescribedTensors) {
   EXPECT_FALSE(ours.has_data());
   EXPECT_THAT(ours.shape(), ElementsAre(2, 5));
   EXPECT_TRUE(to_torch(ours).is_meta());
-  EXPECT_TRUE(to_torch(Tensor::described(DType::kInt8, Shape{3})).is_meta());
+  EXPECT_TRUE(to_torch(Tensor::meta(DType::kInt8, Shape{3})).is_meta());
 }
 
 TEST(TorchTensorTest, RequiresGradIsKept) {

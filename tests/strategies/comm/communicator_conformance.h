@@ -174,7 +174,7 @@ TEST_P(CommunicatorConformance, LargeBuffersOfDifferentSizesGoEveryWayAgainAndAg
   });
 }
 
-TEST_P(CommunicatorConformance, SplitGroupsByColourAndKeepsRankOrder) {
+TEST_P(CommunicatorConformance, SplitGroupsByColorAndKeepsRankOrder) {
   on_ranks(5, [](Communicator& comm) {
     const auto group = comm.split(comm.rank() % 2 == 0 ? -7 : 3);
     EXPECT_EQ(group->size(), comm.rank() % 2 == 0 ? 3 : 2);

@@ -14,9 +14,9 @@ using testing::ElementsAre;
 
 std::vector<std::string> rounds(std::vector<std::size_t> lengths) {
   std::vector<std::string> lines;
-  for (const std::vector<Piece>& round : plan_rounds(lengths, 512, 1024)) {
+  for (const std::vector<TransferPiece>& round : plan_rounds(lengths, 512, 1024)) {
     std::string& line = lines.emplace_back();
-    for (const Piece& piece : round) {
+    for (const TransferPiece& piece : round) {
       line += (line.empty() ? "" : " ") + std::to_string(piece.message) + "[" +
               std::to_string(piece.offset) + "+" + std::to_string(piece.length) + "]@" +
               std::to_string(piece.place);
@@ -48,9 +48,9 @@ TEST(Rounds, EveryByteTravelsOnceAndNothingOverlaps) {
     std::vector<std::size_t> lengths(1 + random() % 20);
     for (std::size_t& length : lengths) length = 1 + random() % 3000;
     std::map<std::size_t, std::size_t> sent;
-    for (const std::vector<Piece>& round : plan_rounds(lengths, 512, 1024)) {
+    for (const std::vector<TransferPiece>& round : plan_rounds(lengths, 512, 1024)) {
       std::size_t end = 0;
-      for (const Piece& piece : round) {
+      for (const TransferPiece& piece : round) {
         EXPECT_EQ(piece.offset, sent[piece.message]);
         EXPECT_GE(piece.place, end);
         EXPECT_EQ(piece.place % kPieceAlignment, 0u);

@@ -192,7 +192,7 @@ TEST(TakeApart, LeavesPlacesInListsAndOrderInDicts) {
       Value::dict({{"z", small_tensor()},
                    {2, Value::list({small_tensor(), "kept"})},
                    {Value::tuple({Global{"torch", "bfloat16"}, Value()}), small_tensor()}});
-  const NestedState parts = take_apart(state);
+  const NestedState parts = extract_tensors(state);
   EXPECT_EQ(parts.rest, Value::dict({{2, Value::list({Value(), "kept"})}}));
   std::vector<std::string> paths;
   for (const auto& [path, tensor] : parts.tensors) paths.push_back(path);
@@ -205,7 +205,7 @@ TEST(TakeApart, OpensOrderedDictsAndParameters) {
   Opaque ordered{.callable = Global{"collections", "OrderedDict"}};
   ordered.dict_items.emplace_back("weight", std::move(parameter));
   ordered.dict_items.emplace_back("step", 4);
-  const NestedState parts = take_apart(Value::dict({{"model", std::move(ordered)}}));
+  const NestedState parts = extract_tensors(Value::dict({{"model", std::move(ordered)}}));
   ASSERT_EQ(parts.tensors.size(), 1u);
   EXPECT_EQ(parts.tensors[0].first, "model.weight");
   EXPECT_EQ(parts.rest.at("model").as_opaque().dict_items.size(), 1u);

@@ -56,7 +56,7 @@ class LoadPlanCacheTest : public ::testing::TestWithParam<Exchange> {
         destinations.push_back(Tensor::zeros(DType::kFloat32, {kRows, 40}));
       }
       const auto items = plan_reads(reader.metadata(), wanted);
-      read_tensors_together(reader, items, destinations, GetParam(), comm, {},
+      read_tensors_parallel(reader, items, destinations, GetParam(), comm, {},
                             &planners_[static_cast<std::size_t>(comm.rank())]);
       if (comm.rank() == 0) gathered = comm.gathered();
       for (const Tensor& tensor : destinations) {

@@ -116,7 +116,7 @@ class ReadOnce : public ::testing::TestWithParam<Exchange> {
                                                       : wish.box.sizes));
       }
       const auto items = plan_reads(reader.metadata(), wanted);
-      reported += read_tensors_together(reader, items, destinations, GetParam(), comm,
+      reported += read_tensors_parallel(reader, items, destinations, GetParam(), comm,
                                         {.threads = 2, .staging = staging})
                       .bytes_read;
       for (std::size_t i = 0; i < mine.size(); ++i) expect_right(mine[i], destinations[i]);

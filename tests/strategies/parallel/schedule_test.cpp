@@ -21,33 +21,33 @@ struct Sent {
 };
 
 std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::uint64_t budget,
-                                        const std::vector<Sent>& shipments) {
+                                        const std::vector<Sent>& scheduled) {
   std::vector<ExchangeSchedule> all;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     ScheduleBuilder builder(ranks, rank, how, budget);
-    for (std::uint32_t i = 0; i < shipments.size(); ++i)
-      builder.add(shipments[i].from, {i, shipments[i].to, shipments[i].bytes});
+    for (std::uint32_t i = 0; i < scheduled.size(); ++i)
+      builder.add(scheduled[i].from, {i, scheduled[i].to, scheduled[i].bytes});
     all.push_back(builder.finish());
   }
   return all;
 }
 
-/// All ranks have one shipment of `bytes` bytes for every other rank.
+/// All ranks have one message of `bytes` bytes for every other rank.
 std::vector<Sent> everyone_to_everyone(std::uint32_t ranks, std::uint64_t bytes) {
-  std::vector<Sent> shipments;
+  std::vector<Sent> scheduled;
   for (std::uint32_t from = 0; from < ranks; ++from) {
-    shipments.push_back({from, {}, bytes});
+    scheduled.push_back({from, {}, bytes});
     for (std::uint32_t to = 0; to < ranks; ++to) {
-      if (to != from) shipments.back().to.push_back(to);
+      if (to != from) scheduled.back().to.push_back(to);
     }
   }
-  return shipments;
+  return scheduled;
 }
 
 TEST(ExchangeSchedule, RanksWithTheSameLoadFillTheRounds) {
   for (const ExchangeSchedule& schedule :
        schedules(8, Exchange::kAllToAll, 20, everyone_to_everyone(8, 10))) {
-    EXPECT_LE(schedule.rounds, 5U) << "each sends 7 shipments, two a round";
+    EXPECT_LE(schedule.rounds, 5U) << "each sends 7 scheduled, two a round";
     EXPECT_EQ(schedule.packed.size(), 7U);
     EXPECT_EQ(schedule.unpacked.size(), 7U);
   }
@@ -74,32 +74,32 @@ TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget
       ScheduleBuilder builder(ranks, 0, how, budget);
       std::map<std::uint32_t, std::pair<std::uint64_t, int>>
           held;  // by round, by rank 0: bytes, and how many things
-      std::map<std::uint32_t, std::uint32_t> expected;  // shipments of rank 0 → round
+      std::map<std::uint32_t, std::uint32_t> expected;  // scheduled of rank 0 → round
       std::uint32_t id = 0;
       for (std::int64_t count = random.between(1, 30); count > 0; --count) {
         const auto from = static_cast<std::uint32_t>(random.between(0, ranks - 1));
-        std::vector<Shipment> shipments;
+        std::vector<ScheduledMessage> scheduled;
         std::uint64_t bytes = 0;
         for (std::uint32_t to = 0; to < ranks; ++to) {
           if (to == from || random.chance(30)) continue;
-          shipments.push_back({id++, {to}, static_cast<std::uint64_t>(random.between(1, 20))});
-          bytes += shipments.back().bytes;
+          scheduled.push_back({id++, {to}, static_cast<std::uint64_t>(random.between(1, 20))});
+          bytes += scheduled.back().bytes;
         }
         const std::uint64_t all = bytes + static_cast<std::uint64_t>(random.between(1, 20));
-        const std::uint32_t packed = builder.add_held(from, shipments, all);
+        const std::uint32_t packed = builder.add_held(from, scheduled, all);
         EXPECT_GT(builder.add(1, {id++, {0}, 5}, packed + 1), packed)
             << "what came in a round is handed on later";
         if (from != 0) continue;
         held[packed].first += all;
         ++held[packed].second;
-        for (const Shipment& shipment : shipments) expected[shipment.id] = packed;
+        for (const ScheduledMessage& message : scheduled) expected[message.id] = packed;
       }
       for (const auto& [at, load] : held)
         EXPECT_TRUE(load.first <= limit || load.second == 1)
             << load.first << " bytes in a round, limit " << limit;
       for (const Transfer& transfer : builder.finish().packed) {
-        if (expected.contains(transfer.shipment)) {
-          EXPECT_EQ(transfer.round, expected.at(transfer.shipment));
+        if (expected.contains(transfer.message)) {
+          EXPECT_EQ(transfer.round, expected.at(transfer.message));
         }
       }
     }
@@ -114,19 +114,19 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     SCOPED_TRACE(random.trace(round));
     const auto ranks = static_cast<std::uint32_t>(random.between(2, 6));
     const auto budget = static_cast<std::uint64_t>(random.between(10, 60));
-    std::vector<Sent> shipments;
+    std::vector<Sent> scheduled;
     for (std::int64_t count = random.between(0, 30); count > 0; --count) {
-      Sent shipment{static_cast<std::uint32_t>(random.between(0, ranks - 1)),
-                    {},
-                    static_cast<std::uint64_t>(random.between(0, 20))};
+      Sent message{static_cast<std::uint32_t>(random.between(0, ranks - 1)),
+                   {},
+                   static_cast<std::uint64_t>(random.between(0, 20))};
       for (std::uint32_t to = 0; to < ranks; ++to) {
-        if (to != shipment.from && random.chance(60)) shipment.to.push_back(to);
+        if (to != message.from && random.chance(60)) message.to.push_back(to);
       }
-      if (!shipment.to.empty()) shipments.push_back(shipment);
+      if (!message.to.empty()) scheduled.push_back(message);
     }
-    const auto all = schedules(ranks, GetParam(), budget, shipments);
+    const auto all = schedules(ranks, GetParam(), budget, scheduled);
     const bool for_all = GetParam() != Exchange::kAllToAll;
-    // What the senders packed: (round, sender, receiver, offset) → shipment, and how much of it
+    // What the senders packed: (round, sender, receiver, offset) → message, and how much of it
     // there is at a time.
     std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint64_t>
         offsets;
@@ -141,8 +141,8 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
           std::is_sorted(all[rank].unpacked.begin(), all[rank].unpacked.end(),
                          [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
       for (const Transfer& transfer : all[rank].packed) {
-        EXPECT_EQ(shipments[transfer.shipment].from, rank);
-        offsets[{transfer.round, rank, for_all ? 0 : transfer.peer, transfer.shipment}] =
+        EXPECT_EQ(scheduled[transfer.message].from, rank);
+        offsets[{transfer.round, rank, for_all ? 0 : transfer.peer, transfer.message}] =
             transfer.offset;
         sent[{transfer.round, rank}].push_back(transfer);
         if (GetParam() == Exchange::kBroadcast) {
@@ -154,11 +154,11 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     std::size_t deliveries = 0;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       for (const Transfer& transfer : all[rank].unpacked) {
-        const Sent& shipment = shipments[transfer.shipment];
-        EXPECT_EQ(shipment.from, transfer.peer);
-        EXPECT_TRUE(std::binary_search(shipment.to.begin(), shipment.to.end(), rank));
+        const Sent& message = scheduled[transfer.message];
+        EXPECT_EQ(message.from, transfer.peer);
+        EXPECT_TRUE(std::binary_search(message.to.begin(), message.to.end(), rank));
         const auto found =
-            offsets.find({transfer.round, transfer.peer, for_all ? 0 : rank, transfer.shipment});
+            offsets.find({transfer.round, transfer.peer, for_all ? 0 : rank, transfer.message});
         ASSERT_NE(found, offsets.end()) << "it is packed in the round in which it is unpacked";
         EXPECT_EQ(found->second, transfer.offset);
         received[{transfer.round, rank}].push_back(transfer);
@@ -166,7 +166,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
       }
     }
     std::size_t wanted = 0;
-    for (const Sent& shipment : shipments) wanted += shipment.to.size();
+    for (const Sent& message : scheduled) wanted += message.to.size();
     EXPECT_EQ(deliveries, wanted);
     const std::uint64_t limit = GetParam() == Exchange::kGather ? budget / ranks : budget;
     for (const auto* const side : {&sent, &received}) {

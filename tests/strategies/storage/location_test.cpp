@@ -31,7 +31,7 @@ TEST(Location, IsMadeOfPathsAsTheyAreWritten) {
 TEST(Location, HasANameInItsStorage) {
   const Location location = "run/iter_1";
   EXPECT_EQ(location.name(), "iter_1");
-  EXPECT_EQ(location.storage()->describe(""), "run");
+  EXPECT_EQ(location.storage()->display_path(""), "run");
   EXPECT_EQ(Location("/").name(), "");
   EXPECT_EQ(Location(".").name(), fs::current_path().filename());
   EXPECT_EQ(Location(memory_storage("m:"), "a/b/c").name(), "c");

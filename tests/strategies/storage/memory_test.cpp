@@ -14,7 +14,7 @@ TEST(MemoryStorage, OpenFilesOutliveTheStorage) {
 }
 
 TEST(MemoryStorage, DescribesFilesByItsOwnName) {
-  EXPECT_EQ(memory_storage("test:")->describe("a/b"), "test:a/b");
+  EXPECT_EQ(memory_storage("test:")->display_path("a/b"), "test:a/b");
 }
 
 }  // namespace

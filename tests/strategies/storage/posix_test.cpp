@@ -157,7 +157,7 @@ TEST_F(PosixStorageTest, ARelativeRootStaysWhereItWas) {
   fs::current_path(before);
   storage->create("a")->close();
   EXPECT_TRUE(fs::exists(root_ / "run/a"));
-  EXPECT_EQ(storage->describe("a"), "run/a");
+  EXPECT_EQ(storage->display_path("a"), "run/a");
 }
 
 TEST_F(PosixStorageTest, AFileTruncatedAfterItWasOpenedIsCorruptAndNotACrash) {

@@ -55,7 +55,9 @@ class WatchedFile final : public ReadableFile {
 class WatchedStorage final : public Storage {
  public:
   explicit WatchedStorage(const Storage& base) : base_(base) {}
-  std::string describe(const std::string& name) const override { return base_.describe(name); }
+  std::string display_path(const std::string& name) const override {
+    return base_.display_path(name);
+  }
   std::vector<FileInfo> list(const std::string& directory) const override {
     return base_.list(directory);
   }

@@ -66,7 +66,7 @@ TEST_P(GoldenMetadata, HasTheObjectsThatWereSaved) {
 
 TEST_P(GoldenMetadata, CoversEachTensorAndStaysInsideItsFiles) {
   for (const TensorStorageMetadata& tensor : metadata_.tensors) {
-    for (const Problem& problem : validate_coverage(tensor))
+    for (const CoverageProblem& problem : validate_coverage(tensor))
       ADD_FAILURE() << tensor.key << ": " << problem.message;
     EXPECT_EQ(tensor.places.size(), tensor.chunks.size());
   }

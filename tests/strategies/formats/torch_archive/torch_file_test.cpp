@@ -29,7 +29,7 @@ Tensor tensor(DType dtype, const Shape& shape, const std::vector<T>& values) {
   return Tensor::from_bytes(dtype, shape, std::as_bytes(std::span(values)));
 }
 
-/// Row-major elements; of a tensor that is only described, from the file.
+/// Row-major elements; of a tensor in a file, from there.
 Bytes elements(const Tensor& tensor, ByteView file = {}) {
   if (tensor.numel() == 0) return {};
   const std::byte* first =
@@ -239,7 +239,7 @@ TEST(TorchFile, SavesWithoutCrcs) {
 }
 
 TEST(TorchFile, RefusesToSaveTensorsWithoutData) {
-  EXPECT_THROW(save_torch_file(Tensor::described(DType::kFloat32, {3})), CheckpointError);
+  EXPECT_THROW(save_torch_file(Tensor::meta(DType::kFloat32, {3})), CheckpointError);
   EXPECT_THROW(save_torch_file(load(testing::torch_file("state.pt"), {.lazy = true})),
                CheckpointError);
 }

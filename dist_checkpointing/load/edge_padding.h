@@ -11,7 +11,7 @@ namespace dckpt {
 /// Where a destination extends beyond the stored tensor, each element takes the value of the
 /// nearest stored one: the last row is repeated, as Megatron pads the vocabulary with
 /// DIST_CKPT_PAD_REPLICATE.
-struct Replication {
+struct EdgePadding {
   /// The destination, or a whole local tensor of which the destination takes a range.
   Tensor tensor;
   Shape sizes;    ///< its extents in the space of its box: with prepended axes
@@ -30,6 +30,6 @@ struct Replication {
 std::optional<Box> nearest_stored(const Box& box, ShapeView shape);
 
 /// Fills the elements that were not read.
-void replicate(const Replication& replication);
+void pad_with_edge(const EdgePadding& padding);
 
 }  // namespace dckpt

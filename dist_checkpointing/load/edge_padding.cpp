@@ -1,4 +1,4 @@
-#include "dist_checkpointing/load/replicate.h"
+#include "dist_checkpointing/load/edge_padding.h"
 
 #include <algorithm>
 
@@ -17,25 +17,25 @@ std::optional<Box> nearest_stored(const Box& box, ShapeView shape) {
   return inside;
 }
 
-void replicate(const Replication& replication) {
-  const std::size_t item = item_size(replication.tensor.dtype());
-  std::byte* const data = replication.tensor.data();
-  Shape sizes = replication.filled;
+void pad_with_edge(const EdgePadding& padding) {
+  const std::size_t item = item_size(padding.tensor.dtype());
+  std::byte* const data = padding.tensor.data();
+  Shape sizes = padding.filled;
   for (std::size_t axis = 0; axis < sizes.size();
        ++axis) {  // axes before this one are complete, those behind it are as they were read
     const std::int64_t filled = sizes[axis];
-    const std::int64_t stride = replication.strides[axis];
-    sizes[axis] = replication.sizes[axis] - filled;
-    Shape from = replication.strides;
+    const std::int64_t stride = padding.strides[axis];
+    sizes[axis] = padding.sizes[axis] - filled;
+    Shape from = padding.strides;
     from[axis] = 0;
     if (sizes[axis] > 0)
       strided_copy(sizes, item, data, {(filled - 1) * stride, from}, data,
-                   {filled * stride, replication.strides});
-    sizes[axis] = replication.sizes[axis];
+                   {filled * stride, padding.strides});
+    sizes[axis] = padding.sizes[axis];
   }
-  if (!replication.range) return;
-  const Tensor& destination = replication.range->destination;
-  strided_copy(destination.shape(), item, data, {replication.range->begin, Shape{1}},
+  if (!padding.range) return;
+  const Tensor& destination = padding.range->destination;
+  strided_copy(destination.shape(), item, data, {padding.range->begin, Shape{1}},
                destination.data(), {0, destination.strides()});
 }
 

@@ -1,4 +1,4 @@
-#include "dist_checkpointing/load/key_choice.h"
+#include "dist_checkpointing/load/select_keys.h"
 
 #include <unordered_set>
 
@@ -46,15 +46,15 @@ class Choice {
 
 }  // namespace
 
-std::vector<PlacedKey> choose_keys(const Metadata& metadata, std::span<const std::string> wanted,
-                                   std::set<std::string>& unused) {
+std::vector<SelectedKey> select_keys(const Metadata& metadata, std::span<const std::string> wanted,
+                                     std::set<std::string>& unused) {
   if (const auto problem = problem_of_paths(metadata)) throw *problem;
   Choice choice(wanted, unused);
   std::vector<std::string> keys;
   for (const TensorStorageMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
   for (const BytesStorageMetadata& object : metadata.objects) keys.push_back(object.key);
   std::unordered_set<std::string> left(keys.begin(), keys.end());
-  std::vector<PlacedKey> chosen;
+  std::vector<SelectedKey> chosen;
   for (const auto& [key, path] : metadata.paths) {
     if (left.erase(key) != 0 && choice.takes(key, path)) chosen.push_back({key, path});
   }

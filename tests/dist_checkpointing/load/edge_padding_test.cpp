@@ -1,4 +1,4 @@
-#include "dist_checkpointing/load/replicate.h"
+#include "dist_checkpointing/load/edge_padding.h"
 
 #include <gtest/gtest.h>
 

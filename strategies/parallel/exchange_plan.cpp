@@ -1,4 +1,4 @@
-#include "strategies/parallel/joint_plan.h"
+#include "strategies/parallel/exchange_plan.h"
 
 #include <algorithm>
 
@@ -29,8 +29,8 @@ class JointPlanning {
     plan_->how = asked == Exchange::kAuto ? Exchange::kAllToAll : asked;
   }
 
-  std::shared_ptr<const JointPlan> run(std::span<const ReadItem> items,
-                                       std::span<const Tensor> destinations) {
+  std::shared_ptr<const ExchangePlan> run(std::span<const ReadItem> items,
+                                          std::span<const Tensor> destinations) {
     Bytes message;
     agree(comm_, "listing the wanted parts", [&] {
       check_destinations(located_, items, destinations);
@@ -49,9 +49,9 @@ class JointPlanning {
     std::vector<Bytes> rest;
     if (std::any_of(requests.begin(), requests.end(),
                     [](const Request& request) { return request.known != 0; })) {
-      rest = comm_.all_gather(known_ != 0 ? ByteView(now_.wish) : ByteView());
+      rest = comm_.all_gather(known_ != 0 ? ByteView(now_.wanted) : ByteView());
       for (std::size_t rank = 0; rank < requests.size(); ++rank) {
-        if (requests[rank].known != 0) requests[rank].wish = rest[rank];
+        if (requests[rank].known != 0) requests[rank].wanted = rest[rank];
       }
     }
     plan(requests);
@@ -59,9 +59,9 @@ class JointPlanning {
   }
 
  private:
-  /// The wish, or the number of the plan that is remembered for it.
+  /// What this rank wants, or the number of the plan that is remembered for it.
   Bytes ask(std::span<const ReadItem> items) {
-    now_ = {.wish = WantedParts(items).encode(),
+    now_ = {.wanted = WantedParts(items).encode(),
             .exchange = asked_,
             .budget = round_budget(staging_, comm_.size()),
             .rank = comm_.rank(),
@@ -74,7 +74,7 @@ class JointPlanning {
     return encode_request({.identity = identity_of(metadata_),
                            .budget = now_.budget,
                            .known = known_,
-                           .wish = known_ != 0 ? ByteView() : ByteView(now_.wish)});
+                           .wanted = known_ != 0 ? ByteView() : ByteView(now_.wanted)});
   }
 
   /// Whether a plan fits a checkpoint: hashes of layouts may collide, by accident or by design.
@@ -97,14 +97,14 @@ class JointPlanning {
     Bytes found;
     const std::uint64_t budget = smallest_budget(requests);
     agree(comm_, "sharing out the reading", [&] {
-      std::vector<ByteView> wishes;
+      std::vector<ByteView> all_wanted;
       for (const Request& request : requests) {
         wanted.push_back(with_context({.rank = static_cast<int>(wanted.size())}, [&] {
-          return WantedParts::decode(request.wish, metadata_);
+          return WantedParts::decode(request.wanted, metadata_);
         }));
-        wishes.push_back(request.wish);
+        all_wanted.push_back(request.wanted);
       }
-      if (planner_ != nullptr) number = number_of_wishes(now_.layout, wishes);
+      if (planner_ != nullptr) number = hash_of_wanted(now_.layout, all_wanted);
       share_out(wanted, budget, {});
       found = LocatedReader::look_for(located_, plan_->distribution.splits, rank_);
     });
@@ -161,15 +161,15 @@ class JointPlanning {
     const LoadDistribution& distribution = plan_->distribution;
     const Slab& slab = distribution.slabs[index];
     const bool to_holders = plan_->how == Exchange::kAllToAll;
-    std::vector<Shipment> shipments;
+    std::vector<ScheduledMessage> scheduled;
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = distribution.shared[i];
-      Shipment shipment{i, to_holders ? std::vector{part.holder} : others(part, slab.reader),
-                        part.bytes};
-      if (!shipment.to.empty() && shipment.to.front() != slab.reader)
-        shipments.push_back(std::move(shipment));
+      ScheduledMessage message{i, to_holders ? std::vector{part.holder} : others(part, slab.reader),
+                               part.bytes};
+      if (!message.to.empty() && message.to.front() != slab.reader)
+        scheduled.push_back(std::move(message));
     }
-    const std::uint32_t round = builder.add_held(slab.reader, shipments, slab.bytes);
+    const std::uint32_t round = builder.add_held(slab.reader, scheduled, slab.bytes);
     if (slab.reader == rank_) plan_->slab_rounds.emplace_back(index, round);
     if (!to_holders) return;
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
@@ -186,18 +186,18 @@ class JointPlanning {
   Communicator& comm_;
   LoadPlanCache* planner_;
   std::uint32_t rank_;
-  LoadPlanCache::Circumstances now_;
+  LoadPlanCache::Key now_;
   std::uint64_t known_ = 0;
-  std::shared_ptr<JointPlan> plan_ = std::make_shared<JointPlan>();
+  std::shared_ptr<ExchangePlan> plan_ = std::make_shared<ExchangePlan>();
 };
 
 }  // namespace
 
-std::shared_ptr<const JointPlan> plan_together(LocatedReader& located,
-                                               std::span<const ReadItem> items,
-                                               std::span<const Tensor> destinations,
-                                               Exchange exchange, std::uint64_t staging,
-                                               Communicator& comm, LoadPlanCache* planner) {
+std::shared_ptr<const ExchangePlan> plan_parallel_read(LocatedReader& located,
+                                                       std::span<const ReadItem> items,
+                                                       std::span<const Tensor> destinations,
+                                                       Exchange exchange, std::uint64_t staging,
+                                                       Communicator& comm, LoadPlanCache* planner) {
   return JointPlanning(located, exchange, staging, comm, planner).run(items, destinations);
 }
 

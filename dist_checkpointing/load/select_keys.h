@@ -11,7 +11,7 @@ namespace dckpt {
 
 /// A value of a checkpoint with its path in a nested state dict: the recorded path, or just the
 /// key.
-struct PlacedKey {
+struct SelectedKey {
   std::string key;
   KeyPath path;
 };
@@ -20,7 +20,7 @@ struct PlacedKey {
 /// which they were saved. A key is named by itself, or by a path that leads to it, components
 /// joined by dots; without a recorded path, by a part of the key that ends before a dot. Names that
 /// select nothing go to `unused`.
-std::vector<PlacedKey> choose_keys(const Metadata& metadata, std::span<const std::string> wanted,
-                                   std::set<std::string>& unused);
+std::vector<SelectedKey> select_keys(const Metadata& metadata, std::span<const std::string> wanted,
+                                     std::set<std::string>& unused);
 
 }  // namespace dckpt

@@ -20,7 +20,7 @@ namespace dckpt {
 /// One rank's view of who reads what and who sends what to whom when ranks load tensors together.
 /// It refers to the rank's own items by their positions, and depends only on the layout of a
 /// checkpoint.
-struct JointPlan {
+struct ExchangePlan {
   Exchange how = Exchange::kAllToAll;  ///< not `auto`
   bool exchanges = true;               ///< otherwise every rank reads everything it needs
   LoadDistribution distribution;
@@ -32,10 +32,10 @@ struct JointPlan {
 /// Every rank passes its own items and destinations. Collective; throws the same CheckpointError on
 /// all ranks, for example if a destination cannot be filled. `located` learns where the chunks lie
 /// that are read in pieces, unless the plan is a remembered one. `planner` may be null.
-std::shared_ptr<const JointPlan> plan_together(LocatedReader& located,
-                                               std::span<const ReadItem> items,
-                                               std::span<const Tensor> destinations,
-                                               Exchange exchange, std::uint64_t staging,
-                                               Communicator& comm, LoadPlanCache* planner);
+std::shared_ptr<const ExchangePlan> plan_parallel_read(LocatedReader& located,
+                                                       std::span<const ReadItem> items,
+                                                       std::span<const Tensor> destinations,
+                                                       Exchange exchange, std::uint64_t staging,
+                                                       Communicator& comm, LoadPlanCache* planner);
 
 }  // namespace dckpt

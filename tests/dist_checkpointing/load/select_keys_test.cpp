@@ -1,4 +1,4 @@
-#include "dist_checkpointing/load/key_choice.h"
+#include "dist_checkpointing/load/select_keys.h"
 
 #include <gmock/gmock.h>
 
@@ -27,7 +27,8 @@ std::vector<std::string> chosen(const std::vector<std::string>& wanted,
                                 std::set<std::string> expect_unused = {}) {
   std::set<std::string> unused;
   std::vector<std::string> keys;
-  for (const PlacedKey& entry : choose_keys(metadata(), wanted, unused)) keys.push_back(entry.key);
+  for (const SelectedKey& entry : select_keys(metadata(), wanted, unused))
+    keys.push_back(entry.key);
   EXPECT_EQ(unused, expect_unused);
   return keys;
 }
@@ -40,7 +41,7 @@ TEST(ChooseKeys, OnlyWherePlannerDataNamesWhatIsStored) {
   Metadata damaged = metadata();
   damaged.stray_paths = {"bare.kez"};
   std::set<std::string> unused;
-  const CheckpointError error = testing::error_of([&] { choose_keys(damaged, {}, unused); });
+  const CheckpointError error = testing::error_of([&] { select_keys(damaged, {}, unused); });
   EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
   EXPECT_THAT(error.what(), ::testing::HasSubstr("'bare.key' has no path: is a letter damaged?"));
 }
