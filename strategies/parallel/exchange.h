@@ -21,7 +21,7 @@ struct ExchangeSteps {
   std::function<void(const Transfer& transfer, ByteView from)> unpack;
 };
 
-/// Carries out a schedule. Collective, with schedules of the same shipments on all ranks. If a step
+/// Carries out a schedule. Collective, with schedules of the same messages on all ranks. If a step
 /// throws on any rank, all ranks throw the same CheckpointError before the next round, or at the
 /// end.
 void run_exchange(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,

@@ -24,7 +24,7 @@ struct ExchangePlan {
   Exchange how = Exchange::kAllToAll;  ///< not `auto`
   bool exchanges = true;               ///< otherwise every rank reads everything it needs
   LoadDistribution distribution;
-  ExchangeSchedule schedule;  ///< its shipments are positions in distribution.shared
+  ExchangeSchedule schedule;  ///< its messages are positions in distribution.shared
   /// Slabs that this rank reads, and the round in which they are packed.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> slab_rounds;
 };

@@ -36,13 +36,13 @@ class ParallelObjectRead {
                               .prepare = [&](std::uint32_t round) { read(round); },
                               .pack =
                                   [&](const Transfer& transfer, MutableByteView into) {
-                                    std::copy(read_.at(transfer.shipment).begin(),
-                                              read_.at(transfer.shipment).end(), into.begin());
+                                    std::copy(read_.at(transfer.message).begin(),
+                                              read_.at(transfer.message).end(), into.begin());
                                   },
                               .unpack =
                                   [&](const Transfer& transfer, ByteView from) {
-                                    values_[transfer.shipment] =
-                                        reader_.decode_object(transfer.shipment, from);
+                                    values_[transfer.message] =
+                                        reader_.decode_object(transfer.message, from);
                                   }};
     run_exchange(schedule_, how_, steps, comm_);
     return std::move(values_);
@@ -96,7 +96,7 @@ class ParallelObjectRead {
     }
     schedule_ = builder.finish();
     for (const Transfer& transfer : schedule_.packed)
-      last_round_[transfer.shipment] = transfer.round;
+      last_round_[transfer.message] = transfer.round;
   }
 
   /// Reads what is first packed in this round; at the end what no other rank wants.
@@ -105,17 +105,17 @@ class ParallelObjectRead {
     for (; next_packed_ < schedule_.packed.size() && schedule_.packed[next_packed_].round == round;
          ++next_packed_) {
       const Transfer& transfer = schedule_.packed[next_packed_];
-      if (read_.contains(transfer.shipment)) continue;
-      Bytes bytes = reader_.object_bytes(transfer.shipment);
+      if (read_.contains(transfer.message)) continue;
+      Bytes bytes = reader_.object_bytes(transfer.message);
       if (bytes.size() != transfer.bytes) {
         throw CheckpointError(
             ErrorCode::kCorrupt,
             str_format("the object has {} bytes, expected {}; did its file change?", bytes.size(),
                        transfer.bytes),
-            {.key = reader_.metadata().objects[transfer.shipment].key});
+            {.key = reader_.metadata().objects[transfer.message].key});
       }
-      values_[transfer.shipment] = reader_.decode_object(transfer.shipment, bytes);
-      read_.emplace(transfer.shipment, std::move(bytes));
+      values_[transfer.message] = reader_.decode_object(transfer.message, bytes);
+      read_.emplace(transfer.message, std::move(bytes));
     }
     if (round < schedule_.rounds) return;
     for (const std::uint32_t object : own_) values_[object] = reader_.object(object);

@@ -92,7 +92,7 @@ class ParallelTensorRead {
     return item_size(located_.metadata().tensors[tensor].properties.dtype);
   }
   const Part& part_of(const Transfer& transfer) const {
-    return plan_->distribution.shared[transfer.shipment];
+    return plan_->distribution.shared[transfer.message];
   }
 
   /// batches_[r] is read before round r is packed, the last one at the end.
@@ -103,8 +103,8 @@ class ParallelTensorRead {
     std::vector<bool> is_read(plan_->distribution.shared.size());
     for (const Transfer& transfer : plan_->schedule.packed) {
       const Part& part = part_of(transfer);
-      if (part.slab != LoadDistribution::kNoSlab || is_read[transfer.shipment]) continue;
-      is_read[transfer.shipment] = true;
+      if (part.slab != LoadDistribution::kNoSlab || is_read[transfer.message]) continue;
+      is_read[transfer.message] = true;
       add_item(batches_[transfer.round], part);
     }
     for (const Part& part : plan_->distribution.own) add_item(batches_.back(), part);
