@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -67,13 +68,14 @@ std::string ownership_table(ShapeView size, const BoxList& boxes,
   std::size_t width = 4;
   for (std::size_t i = 0; i < shown; ++i)
     width = std::max(width, std::to_string(order[i].rank).size());
-  if (shown > 0) text += std::string(kIndent) + padded("rank", width) + "  holds";
+  if (shown > 0) text += str_format("{}{}  holds", kIndent, padded("rank", width));
   for (std::size_t i = 0; i < shown; ++i) {
-    text += std::string(kIndent) + padded(std::to_string(order[i].rank), width) + "  " +
-            to_string(boxes[order[i].box]) + (order[i].stored ? "" : "  replica, not stored");
+    text +=
+        str_format("{}{}  {}{}", kIndent, padded(std::to_string(order[i].rank), width),
+                   to_string(boxes[order[i].box]), order[i].stored ? "" : "  replica, not stored");
   }
   if (order.size() > shown)
-    text += std::string(kIndent) + "and " + grouped(order.size() - shown) + " more";
+    text += str_format("{}and {} more", kIndent, grouped(order.size() - shown));
   return text;
 }
 

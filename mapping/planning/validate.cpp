@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
 
@@ -175,8 +176,8 @@ CoverageProblem overlap(const TensorStorageMetadata& tensor, std::span<const std
   const Box first = tensor.chunks[holders.front()];
   const Box second = tensor.chunks[holders.back()];
   return {CoverageProblem::Kind::kOverlap, tensor.key,
-          "chunks " + to_string(first) + " and " + to_string(second) + " overlap: element " +
-              to_string(found.at) + " is in " + std::to_string(found.chunks) + " chunks",
+          str_format("chunks {} and {} overlap: element {} is in {} chunks", to_string(first),
+                     to_string(second), to_string(found.at), found.chunks),
           intersect(first, second)};
 }
 
@@ -206,7 +207,7 @@ class Report {
   std::vector<CoverageProblem> take() {
     if (count_ > kMaxProblemsOfAKind)
       problems_.back().message +=
-          "; and " + grouped(count_ - kMaxProblemsOfAKind) + " more such problems";
+          str_format("; and {} more such problems", grouped(count_ - kMaxProblemsOfAKind));
     return std::move(problems_);
   }
 
@@ -232,29 +233,29 @@ std::vector<CoverageProblem> validate_bounds(const TensorStorageMetadata& tensor
     report.add(CoverageProblem::Kind::kContradiction, tensor.key, std::move(message));
   };
   if (!is_sound(tensor.size)) {
-    contradiction("the size " + to_string(tensor.size) +
-                  " has a negative extent or too many elements");
+    contradiction(str_format("the size {} has a negative extent or too many elements",
+                             to_string(tensor.size)));
     return report.take();
   }
   if (tensor.flattened_shape && (!is_sound(*tensor.flattened_shape) ||
                                  !may_be_reformulated(tensor.size, *tensor.flattened_shape))) {
-    contradiction("the stored size " + to_string(tensor.size) +
-                  " of a flattened tensor does not fit its original shape " +
-                  to_string(*tensor.flattened_shape));
+    contradiction(
+        str_format("the stored size {} of a flattened tensor does not fit its original shape {}",
+                   to_string(tensor.size), to_string(*tensor.flattened_shape)));
   }
   if (tensor.chunks.dims() != tensor.size.size() && !tensor.chunks.empty()) {
-    contradiction("chunks with " + std::to_string(tensor.chunks.dims()) +
-                  " axes in a tensor with " + std::to_string(tensor.size.size()));
+    contradiction(str_format("chunks with {} axes in a tensor with {}", tensor.chunks.dims(),
+                             tensor.size.size()));
     return report.take();
   }
   for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
     const Box box = tensor.chunks[i];
     if (!is_valid(box)) {
-      contradiction("chunk " + std::to_string(i) + " has offsets " + to_string(box.offsets) +
-                    " and sizes " + to_string(box.sizes));
+      contradiction(str_format("chunk {} has offsets {} and sizes {}", i, to_string(box.offsets),
+                               to_string(box.sizes)));
     } else if (!fits(box, tensor.size)) {
-      contradiction("chunk " + to_string(box) + " is not inside the tensor of size " +
-                    to_string(tensor.size));
+      contradiction(str_format("chunk {} is not inside the tensor of size {}", to_string(box),
+                               to_string(tensor.size)));
     }
   }
   return report.take();
@@ -282,10 +283,10 @@ std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tens
     problems.push_back({kind, tensor.key, std::move(message), std::move(region)});
   };
   if (chosen.empty()) {
-    report(
-        CoverageProblem::Kind::kMissing,
-        "no chunk holds any of the " + grouped(static_cast<std::uint64_t>(elements)) + " elements",
-        whole(tensor.size));
+    report(CoverageProblem::Kind::kMissing,
+           str_format("no chunk holds any of the {} elements",
+                      grouped(static_cast<std::uint64_t>(elements))),
+           whole(tensor.size));
     return problems;
   }
   const CornerSums sums(tensor.size, tensor.chunks, chosen);
@@ -301,10 +302,11 @@ std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tens
   if (found->chunks > 1) {
     problems.push_back(overlap(tensor, chosen, *found));
   } else {
-    std::string message = "element " + to_string(found->at) + " is in no chunk";
+    std::string message = str_format("element {} is in no chunk", to_string(found->at));
     if (held && *held < elements) {
-      message += "; the chunks hold " + grouped(static_cast<std::uint64_t>(*held)) + " of " +
-                 grouped(static_cast<std::uint64_t>(elements)) + " elements";
+      message += str_format("; the chunks hold {} of {} elements",
+                            grouped(static_cast<std::uint64_t>(*held)),
+                            grouped(static_cast<std::uint64_t>(elements)));
     }
     report(CoverageProblem::Kind::kMissing, message,
            hole_at(tensor.size, tensor.chunks, chosen, found->at));
@@ -326,9 +328,9 @@ std::optional<CheckpointError> problem_of_paths(const Metadata& metadata) {
   const auto meant = nearest(strays.front(), homeless);
   return CheckpointError(
       ErrorCode::kCorrupt,
-      "planner_data names " + std::string(strays.size() == 1 ? "a key" : "keys") +
-          " for which nothing is stored: " + quoted_list(strays) +
-          (meant ? "; " + quote(*meant) + " has no path: is a letter damaged?" : ""),
+      str_format("planner_data names {} for which nothing is stored: {}{}",
+                 strays.size() == 1 ? "a key" : "keys", quoted_list(strays),
+                 meant ? str_format("; {} has no path: is a letter damaged?", quote(*meant)) : ""),
       {.key = strays.front(), .file = ".metadata"});
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/flat_range.h"
 #include "mapping/planning/chunk_index.h"
@@ -161,9 +162,8 @@ std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const Wante
     if (!is_valid(shard.box) || shard.box.dims() != tensor.global_shape().size() ||
         (!shard.clip && !fits(shard.box, tensor.global_shape()))) {
       throw CheckpointError(ErrorCode::kMismatch,
-                            "the part " + to_string(shard.box) +
-                                " is wanted of a tensor of shape " +
-                                to_string(tensor.global_shape()),
+                            str_format("the part {} is wanted of a tensor of shape {}",
+                                       to_string(shard.box), to_string(tensor.global_shape())),
                             {.key = tensor.key});
     }
     const std::vector<Region> targets = target_regions(shard);

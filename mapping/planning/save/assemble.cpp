@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/ownership.h"
 #include "mapping/planning/validate.h"
@@ -83,9 +84,9 @@ void check_grids(const CollectedItems& collected, const AssembledPlan& assembled
       grids.push_back({planned.grid_key, {}, planned.size, BoxList(planned.size.size()), {}});
     TensorStorageMetadata& grid = grids[found->second];
     if (grid.size != planned.size) {
-      problems.push_back(quote(planned.key) + ": its grid is " + to_string(planned.size) +
-                         ", that of another object of " + quote(planned.grid_key) + " " +
-                         to_string(grid.size));
+      problems.push_back(str_format("{}: its grid is {}, that of another object of {} {}",
+                                    quote(planned.key), to_string(planned.size),
+                                    quote(planned.grid_key), to_string(grid.size)));
     } else if (assembled.stored[key] != AssembledPlan::kNotStored) {
       grid.chunks.push_back(planned.boxes.offsets(0), planned.boxes.sizes(0));
     }
@@ -100,13 +101,13 @@ void check_grids(const CollectedItems& collected, const AssembledPlan& assembled
     const auto cells = static_cast<std::uint64_t>(numel(grid.size));
     if (grid.chunks.size() >= cells) continue;
     const std::vector<CoverageProblem> holes = validate_coverage(grid);
-    problems.push_back(quote(grid.key) + ": " + grouped(cells - grid.chunks.size()) + " of " +
-                       grouped(cells) + " objects are missing" +
-                       (holes.empty() || !holes.front().region
-                            ? ""
-                            : ", from offset " + to_string(holes.front().region->offsets) +
-                                  " of the grid " + to_string(grid.size)) +
-                       "; no rank has them as main replica");
+    problems.push_back(str_format(
+        "{}: {} of {} objects are missing{}; no rank has them as main replica", quote(grid.key),
+        grouped(cells - grid.chunks.size()), grouped(cells),
+        holes.empty() || !holes.front().region
+            ? ""
+            : str_format(", from offset {} of the grid {}",
+                         to_string(holes.front().region->offsets), to_string(grid.size))));
   }
 }
 
@@ -157,8 +158,8 @@ std::vector<std::string> check_coverage(const CollectedItems& collected,
     for (const CoverageProblem& problem : validate_coverage(
              stored == AssembledPlan::kNotStored ? nothing
                                                  : assembled.plan.metadata.tensors[stored]))
-      problems.push_back(quote(planned.key) + ": " + problem.message +
-                         ownership_of(collected, planned, any_holder, problem));
+      problems.push_back(str_format("{}: {}{}", quote(planned.key), problem.message,
+                                    ownership_of(collected, planned, any_holder, problem)));
   }
   return problems;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 
@@ -150,12 +151,14 @@ class WriterChooser {
         ranks.push_back(rank_of(planned, writer));
     }
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    result_.problems.push_back(quote(planned.key) + ": " +
-                               (planned.kind == WriteItem::Kind::kObject
-                                    ? "the object"
-                                    : "the part " + to_string(planned.boxes[writers.front()])) +
-                               " is a main replica more than once (on " + ranks_text(ranks) +
-                               "); give all but one of them another replica id");
+    result_.problems.push_back(
+        str_format("{}: {} is a main replica more than once (on {}); give all but one of them "
+                   "another replica id",
+                   quote(planned.key),
+                   planned.kind == WriteItem::Kind::kObject
+                       ? "the object"
+                       : "the part " + to_string(planned.boxes[writers.front()]),
+                   ranks_text(ranks)));
   }
 
   const CollectedItems& collected_;

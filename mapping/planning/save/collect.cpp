@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -12,11 +13,13 @@ template <typename Planned>
 std::string describe(const Planned& planned) {
   if (planned.kind == WriteItem::Kind::kObject)
     return planned.size.empty() ? "an object" : "an object of a grid " + to_string(planned.size);
-  std::string text = "a tensor " + std::string(to_string(planned.properties.dtype)) + " " +
-                     to_string(planned.flattened_shape ? *planned.flattened_shape : planned.size);
+  std::string text =
+      str_format("a tensor {} {}", to_string(planned.properties.dtype),
+                 to_string(planned.flattened_shape ? *planned.flattened_shape : planned.size));
   if (planned.flattened)
-    text += planned.flattened_shape ? " (flattened, stored as " + to_string(planned.size) + ")"
-                                    : " (flattened)";
+    text += planned.flattened_shape
+                ? str_format(" (flattened, stored as {})", to_string(planned.size))
+                : " (flattened)";
   return text;
 }
 
@@ -80,9 +83,9 @@ void ItemCollector::add_item(std::uint32_t number, const WriteItem& item) {
   if (!planned.disagrees && !fits(item.chunk, item.size)) {
     planned.disagrees = true;
     collected_.problems.push_back(
-        quote(item.key) + ": rank " + std::to_string(collected_.ranks() - 1) +
-        " holds the part at " + to_string(item.chunk.offsets) + " of " +
-        to_string(item.chunk.sizes) + ", which is not inside the shape " + to_string(item.size));
+        str_format("{}: rank {} holds the part at {} of {}, which is not inside the shape {}",
+                   quote(item.key), collected_.ranks() - 1, to_string(item.chunk.offsets),
+                   to_string(item.chunk.sizes), to_string(item.size)));
   }
   if (planned.disagrees) {
     if (planned.items.empty()) planned.items.push_back(position);  // who holds it
@@ -112,13 +115,13 @@ void ItemCollector::compare(PlannedKey& planned, const WriteItem& item) {
   planned.disagrees = true;
   const bool uneven = planned.flattened_shape && planned.flattened_shape == item.flattened_shape &&
                       planned.size != item.size;
-  collected_.problems.push_back(
-      quote(item.key) + ": rank " + std::to_string(collected_.rank_of(planned.items.front())) +
-      " holds " + describe(planned) + ", rank " + std::to_string(collected_.ranks() - 1) + " " +
-      describe(item) +
-      (uneven ? "; Megatron's form of flattened tensors needs shards of equal shape, the form "
-                "'boxes' does not"
-              : ""));
+  collected_.problems.push_back(str_format(
+      "{}: rank {} holds {}, rank {} {}{}", quote(item.key),
+      collected_.rank_of(planned.items.front()), describe(planned), collected_.ranks() - 1,
+      describe(item),
+      uneven ? "; Megatron's form of flattened tensors needs shards of equal shape, the form "
+               "'boxes' does not"
+             : ""));
 }
 
 }  // namespace dckpt

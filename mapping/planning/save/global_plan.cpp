@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/assemble.h"
 #include "mapping/planning/save/balance.h"
@@ -19,7 +20,7 @@ void require_none(const std::vector<std::string>& problems) {
   for (std::size_t i = 0; i < std::min(problems.size(), kShownProblems); ++i)
     message += "\n  " + problems[i];
   if (problems.size() > kShownProblems)
-    message += "\n  … and " + grouped(problems.size() - kShownProblems) + " more";
+    message += str_format("\n  … and {} more", grouped(problems.size() - kShownProblems));
   throw CheckpointError(ErrorCode::kMismatch, message);
 }
 
@@ -55,9 +56,8 @@ Metadata written_metadata(const GlobalPlan& plan, std::span<const std::vector<St
     metadata.files.insert(metadata.files.end(), files[rank].begin(), files[rank].end());
     if (places[rank].size() != plan.slots[rank].size()) {
       throw CheckpointError(ErrorCode::kIncomplete,
-                            "wrote " + std::to_string(places[rank].size()) +
-                                " items, but its plan has " +
-                                std::to_string(plan.slots[rank].size()),
+                            str_format("wrote {} items, but its plan has {}", places[rank].size(),
+                                       plan.slots[rank].size()),
                             {.rank = static_cast<int>(rank)});
     }
     for (std::size_t i = 0; i < places[rank].size(); ++i) {

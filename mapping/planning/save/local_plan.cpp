@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/flat_range.h"
 #include "mapping/planning/reformulation.h"
@@ -52,11 +53,11 @@ void append_reformulated(const TensorShard& shard, SavePlan& plan) {
                                   ? shard.global_shape[axis] / grid[axis]
                                   : -1;
     if (cell != shard.box.sizes[axis] || cell == 0 || shard.box.offsets[axis] % cell != 0) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "the grid " + to_string(grid) + " does not cut a tensor of shape " +
-                                to_string(shard.global_shape) + " into pieces like " +
-                                to_string(shard.box),
-                            {.key = shard.key});
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          str_format("the grid {} does not cut a tensor of shape {} into pieces like {}",
+                     to_string(grid), to_string(shard.global_shape), to_string(shard.box)),
+          {.key = shard.key});
     }
     chunk.offsets.push_back(shard.box.offsets[axis] / cell);
     chunk.sizes.push_back(1);

@@ -16,6 +16,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
+#include "mapping/base/format.h"
 #include "mapping/base/wire.h"
 
 namespace dckpt {
@@ -156,9 +157,10 @@ std::uint8_t encode_rules(const PlannerOptions& options, bool use_replicas) noex
 
 std::string describe_rules(std::uint8_t rules) {
   const auto on = [&](unsigned bit) { return (rules & bit) != 0 ? "true" : "false"; };
-  return "kind " + std::string(to_string(static_cast<PlannerKind>(rules & 3U))) + ", dedup " +
-         std::string(to_string(static_cast<Dedup>(rules >> 2 & 3U))) + ", cache " + on(16) +
-         ", validate " + on(32) + ", split_replicas " + on(64) + ", fully parallel " + on(128);
+  return str_format(
+      "kind {}, dedup {}, cache {}, validate {}, split_replicas {}, fully parallel {}",
+      to_string(static_cast<PlannerKind>(rules & 3U)),
+      to_string(static_cast<Dedup>(rules >> 2 & 3U)), on(16), on(32), on(64), on(128));
 }
 
 Bytes encode_proposal(std::uint8_t rules, ByteView plan) {
@@ -176,7 +178,7 @@ Bytes encode_unchanged_proposal(std::uint8_t rules, ByteView plan) {
 Proposal decode_proposal(ByteView bytes) {
   if (bytes.size() < 2)
     throw CheckpointError(ErrorCode::kCorrupt,
-                          "the proposal of a plan has " + std::to_string(bytes.size()) + " bytes");
+                          str_format("the proposal of a plan has {} bytes", bytes.size()));
   return {static_cast<std::uint8_t>(bytes[0]), bytes[1] == std::byte{kUnchanged}, bytes.subspan(2)};
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/messages.h"
 
@@ -23,17 +24,17 @@ std::string what_changed(ByteView before, const SavePlan& plan) {
   for (const WriteItem& item : old) remaining[item.key].push_back(&item);
   for (const WriteItem& item : plan) {
     const auto found = remaining.find(item.key);
-    if (found == remaining.end()) return "key " + quote(item.key) + " is new";
+    if (found == remaining.end()) return str_format("key {} is new", quote(item.key));
     WriteItem travelled = item;
     if (item.kind == WriteItem::Kind::kObject) travelled.nbytes = 0;
     if (std::erase_if(found->second,
                       [&](const WriteItem* candidate) { return *candidate == travelled; }) == 0) {
-      return "key " + quote(item.key) + " has another shape, dtype, place or replica";
+      return str_format("key {} has another shape, dtype, place or replica", quote(item.key));
     }
   }
   for (const WriteItem& item : old) {
     if (!remaining[item.key].empty())
-      return "key " + quote(item.key) + " is gone, or fewer parts of it are here";
+      return str_format("key {} is gone, or fewer parts of it are here", quote(item.key));
   }
   return "the order of the keys is another";
 }
@@ -78,9 +79,9 @@ DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) co
       const Proposal proposal = decode_proposal(proposals[rank]);
       if (proposal.rules != rules) {
         throw CheckpointError(ErrorCode::kMismatch,
-                              "saves with other planner options (" +
-                                  describe_rules(proposal.rules) + ") than the coordinator (" +
-                                  describe_rules(rules) + "); all ranks need the same policy");
+                              str_format("saves with other planner options ({}) than the "
+                                         "coordinator ({}); all ranks need the same policy",
+                                         describe_rules(proposal.rules), describe_rules(rules)));
       }
       if (!proposal.unchanged) {
         changed[rank] = true;
