@@ -5,6 +5,7 @@
 
 #include "configs/strategy_options.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/builtin_strategies.h"
 
@@ -42,7 +43,7 @@ int newest(const LoadStrategyEntry& entry) {
 }
 
 std::string described(const SaveStrategyEntry& entry) {
-  return entry.name + " version " + std::to_string(entry.version);
+  return str_format("{} version {}", entry.name, entry.version);
 }
 std::string described(const LoadStrategyEntry& entry) {
   std::string text = entry.name;
@@ -73,18 +74,19 @@ const Entry& find(const std::vector<Entry>& entries, const std::string& verb,
     if (best == nullptr || newest(entry) > newest(*best)) best = &entry;
   }
   if (best != nullptr) return *best;
-  std::string message = "no strategy " + verb + " backend " + quote(name) +
-                        (version ? " version " + std::to_string(*version) : "") +
-                        "; there are: " + quoted_list(all, 20);
+  std::string message =
+      str_format("no strategy {} backend {}{}; there are: {}", verb, quote(name),
+                 version ? " version " + std::to_string(*version) : "", quoted_list(all, 20));
   if (const auto close = nearest(name, names); close && *close != name)
-    message += " (did you mean " + quote(*close) + "?)";
+    message += str_format(" (did you mean {}?)", quote(*close));
   throw CheckpointError(ErrorCode::kUnsupported, message);
 }
 
 void check_entry(const std::string& name, bool complete) {
   if (name.empty() || !complete)
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot register strategy " + quote(name) +
-                                                           ": name and factory are both required");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("cannot register strategy {}: name and factory are both required", quote(name)));
 }
 
 /// The factory, with an error in place of a null pointer, which no caller expects.
@@ -94,7 +96,7 @@ Factory never_null(Factory factory, const std::string& name) {
     auto made = factory(std::forward<decltype(arguments)>(arguments)...);
     if (made == nullptr)
       throw CheckpointError(ErrorCode::kInternal,
-                            "factory of strategy " + quote(name) + " returned null");
+                            str_format("factory of strategy {} returned null", quote(name)));
     return made;
   };
 }

@@ -4,6 +4,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
 #include "strategies/contract/common_state.h"
@@ -132,8 +133,9 @@ class TorchDistReader : public CheckpointReader {
     if (config.sharded_backend != "torch_dist" || config.sharded_backend_version != 1) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
-          "the checkpoint was written by backend " + quote(config.sharded_backend) + " version " +
-              std::to_string(config.sharded_backend_version) + "; expected 'torch_dist' version 1",
+          str_format("the checkpoint was written by backend {} version {}; expected 'torch_dist' "
+                     "version 1",
+                     quote(config.sharded_backend), config.sharded_backend_version),
           {.file = file->name()});
     }
     check_common_backend(config, file->name());
@@ -147,14 +149,14 @@ class TorchDistReader : public CheckpointReader {
   /// Plain DCP directories have no common.pt: a checkpoint with one is Megatron's, which has
   /// metadata.json.
   [[noreturn]] void throw_without_config() const {
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          std::string("metadata.json is missing, but there is ") + kCommonFile +
-                              ": a torch_dist checkpoint whose save was interrupted, or a copy "
-                              "that is not complete. Copy it again; "
-                              "if only this file is lost, create it with the content "
-                              "{\"sharded_backend\": \"torch_dist\", "
-                              "\"sharded_backend_version\": 1}",
-                          {.file = storage_->display_path(kConfigFile)});
+    throw CheckpointError(
+        ErrorCode::kIncomplete,
+        str_format("metadata.json is missing, but there is {}: a torch_dist checkpoint whose save "
+                   "was interrupted, or a copy that is not complete. Copy it again; if only this "
+                   "file is lost, create it with the content {{\"sharded_backend\": "
+                   "\"torch_dist\", \"sharded_backend_version\": 1}}",
+                   kCommonFile),
+        {.file = storage_->display_path(kConfigFile)});
   }
 
   void read_metadata() {
@@ -212,9 +214,8 @@ class TorchDistReader : public CheckpointReader {
                          const TensorBlob& blob) {
     if (blob.dtype != entry.properties.dtype) {
       throw CheckpointError(ErrorCode::kCorrupt,
-                            "the stored tensor is " + std::string(to_string(blob.dtype)) +
-                                ", but .metadata says " +
-                                std::string(to_string(entry.properties.dtype)));
+                            str_format("the stored tensor is {}, but .metadata says {}",
+                                       to_string(blob.dtype), to_string(entry.properties.dtype)));
     }
     if (equal(blob.shape, sizes)) return;
     // A reformulated fragment may be stored without its axes of extent 1; anything else with the
@@ -222,9 +223,9 @@ class TorchDistReader : public CheckpointReader {
     const bool is_fragment = blob.contiguous && blob.shape.size() == 1 && !sizes.empty() &&
                              blob.shape[0] == sizes.back() && numel(sizes) == sizes.back();
     if (!is_fragment) {
-      throw CheckpointError(ErrorCode::kCorrupt, "the stored tensor has the shape " +
-                                                     to_string(blob.shape) +
-                                                     ", but .metadata says " + to_string(sizes));
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            str_format("the stored tensor has the shape {}, but .metadata says {}",
+                                       to_string(blob.shape), to_string(sizes)));
     }
   }
 
@@ -233,11 +234,11 @@ class TorchDistReader : public CheckpointReader {
     return with_context(
         {.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
           if (!range_fits(entry.place.offset, entry.place.length, file->size())) {
-            throw CheckpointError(ErrorCode::kCorrupt,
-                                  "the object should have " + std::to_string(entry.place.length) +
-                                      " bytes here, but the file ends at " +
-                                      std::to_string(file->size()) +
-                                      "; it is truncated or .metadata belongs to another save");
+            throw CheckpointError(
+                ErrorCode::kCorrupt,
+                str_format("the object should have {} bytes here, but the file ends at {}; it is "
+                           "truncated or .metadata belongs to another save",
+                           entry.place.length, file->size()));
           }
           Bytes bytes(entry.place.length);
           file->read(entry.place.offset, bytes);

@@ -5,6 +5,7 @@
 
 #include "configs/separation_hint.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
 #include "strategies/contract/common_state.h"
@@ -22,7 +23,7 @@ constexpr std::size_t kBufferBytes = std::size_t{1}
                                      << 20;  // small parts are gathered up to this size
 
 std::string in_directory(const std::string& directory, const std::string& name) {
-  return directory.empty() ? name : directory + "/" + name;
+  return directory.empty() ? name : str_format("{}/{}", directory, name);
 }
 
 /// Gathers small parts, passes large ones through.
@@ -85,10 +86,10 @@ void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source,
     delivered += part.size();
   });
   if (delivered != blob.payload_size()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the source delivered " + std::to_string(delivered) +
-                              " bytes instead of " + std::to_string(blob.payload_size()),
-                          {.key = item.key});
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the source delivered {} bytes instead of {}", delivered, blob.payload_size()),
+        {.key = item.key});
   }
   file.append(blob.tail(crc));
 }
@@ -148,9 +149,8 @@ std::vector<DataFile> plan_data_files(const SavePlan& plan, int rank, int files_
   const auto add = [&](std::string_view prefix, std::span<const std::size_t> items) {
     for (auto& bucket :
          spread(plan, items, static_cast<std::size_t>(std::max(files_per_rank, 1)))) {
-      files.push_back({std::string(prefix) + "__" + std::to_string(rank) + "_" +
-                           std::to_string(files.size()) + ".distcp",
-                       std::move(bucket)});
+      files.push_back(
+          {str_format("{}__{}_{}.distcp", prefix, rank, files.size()), std::move(bucket)});
     }
   };
   add("", ordinary);

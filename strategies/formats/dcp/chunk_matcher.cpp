@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 
 namespace dckpt::dcp {
 
@@ -75,7 +76,8 @@ void ChunkMatcher::add(ShapeView offsets, std::optional<std::int64_t> hint,
   if (!found)
     throw CheckpointError(
         ErrorCode::kCorrupt,
-        "a storage record names a chunk at " + to_string(offsets) + ", where the tensor has none");
+        str_format("a storage record names a chunk at {}, where the tensor has none",
+                   to_string(offsets)));
   if (!taken)
     throw CheckpointError(ErrorCode::kCorrupt,
                           "two storage records name the chunk at " + to_string(offsets));
@@ -91,9 +93,9 @@ void ChunkMatcher::finish() {
     const auto placed =
         std::find_if(run, end, [&](const Slot& slot) { return !is_free(slot.chunk); });
     if (placed == end) {
-      throw CheckpointError(ErrorCode::kCorrupt, "no storage record says where chunk " +
-                                                     to_string(tensor_->chunks[run->chunk]) +
-                                                     " of the tensor is");
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            str_format("no storage record says where chunk {} of the tensor is",
+                                       to_string(tensor_->chunks[run->chunk])));
     }
     const StorageInfo place = tensor_->places[placed->chunk];
     std::for_each(run, end, [&](const Slot& slot) {

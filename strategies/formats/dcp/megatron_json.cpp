@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/state/value.h"
@@ -22,9 +23,8 @@ class Fields {
   Fields(ByteView json, const std::string& file_name)
       : file_name_(file_name), value_(parse_json(json, file_name)) {
     if (!value_.is_dict())
-      corrupt(
-          std::string("the JSON is of kind ") + to_string(value_.kind()) + " (expected: an object)",
-          file_name);
+      corrupt(str_format("the JSON is of kind {} (expected: an object)", to_string(value_.kind())),
+              file_name);
   }
 
   const std::string* text(const char* name) const {
@@ -39,8 +39,7 @@ class Fields {
     if (value == nullptr) return std::nullopt;
     if (!value->is_int()) wrong_kind(name, *value, "an integer");
     if (value->as_int() < 0 || value->as_int() > std::numeric_limits<int>::max()) {
-      corrupt("the field " + quote(name) + " is " + std::to_string(value->as_int()) +
-                  ", which is no version",
+      corrupt(str_format("the field {} is {}, which is no version", quote(name), value->as_int()),
               file_name_);
     }
     return static_cast<int>(value->as_int());
@@ -54,14 +53,14 @@ class Fields {
   }
 
   [[noreturn]] void missing(const char* name) const {
-    corrupt("the field " + quote(name) + " is missing", file_name_);
+    corrupt(str_format("the field {} is missing", quote(name)), file_name_);
   }
 
  private:
   [[noreturn]] void wrong_kind(const char* name, const Value& value,
                                const std::string& wanted) const {
-    corrupt("the field " + quote(name) + " is of kind " + to_string(value.kind()) +
-                " (expected: " + wanted + ")",
+    corrupt(str_format("the field {} is of kind {} (expected: {})", quote(name),
+                       to_string(value.kind()), wanted),
             file_name_);
   }
 
@@ -101,11 +100,12 @@ CheckpointingConfig read_checkpointing_config(ByteView json, const std::string& 
 void check_common_backend(const CheckpointingConfig& config, const std::string& file_name) {
   const int version = config.common_backend_version.value_or(1);
   if (config.common_backend.value_or("torch") == "torch" && version == 1) return;
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "the common state was written by backend " +
-                            quote(config.common_backend.value_or("torch")) + " version " +
-                            std::to_string(version) + "; expected 'torch' version 1",
-                        {.file = file_name});
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      str_format(
+          "the common state was written by backend {} version {}; expected 'torch' version 1",
+          quote(config.common_backend.value_or("torch")), version),
+      {.file = file_name});
 }
 
 std::string write_checkpointing_config(const CheckpointingConfig& config) {
@@ -125,18 +125,19 @@ IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file
   if (*algorithm != "sha256") {
     throw CheckpointError(
         ErrorCode::kUnsupported,
-        "Unsupported hash algorithm " + quote(*algorithm) + " (expected: 'sha256')",
+        str_format("Unsupported hash algorithm {} (expected: 'sha256')", quote(*algorithm)),
         {.file = file_name});
   }
   IntegrityManifest manifest;
   for (const auto& [name, digest] : fields.dict("files")) {
     if (!is_plain_name(name.as_str()))
-      corrupt("the manifest names " + quote(name.as_str()) +
-                  ", which is no file directly in the checkpoint",
+      corrupt(str_format("the manifest names {}, which is no file directly in the checkpoint",
+                         quote(name.as_str())),
               file_name);
     if (!digest.is_str() || !is_sha256(digest.as_str())) {
-      corrupt("the digest of " + quote(name.as_str()) +
-                  " is no SHA-256 (expected: 64 hexadecimal digits in lower case)",
+      corrupt(str_format(
+                  "the digest of {} is no SHA-256 (expected: 64 hexadecimal digits in lower case)",
+                  quote(name.as_str())),
               file_name);
     }
     manifest.files.push_back({name.as_str(), digest.as_str()});
@@ -163,16 +164,16 @@ void check_integrity(
     if (!found) {
       lines.push_back(printable(name) + ": file missing or unreadable");
     } else if (*found != expected) {
-      lines.push_back(printable(name) + ": hash mismatch (expected " + expected.substr(0, 16) +
-                      "..., got " + found->substr(0, 16) + "...)");
+      lines.push_back(str_format("{}: hash mismatch (expected {}..., got {}...)", printable(name),
+                                 expected.substr(0, 16), found->substr(0, 16)));
     }
   }
   if (lines.empty()) return;
   std::string message =
-      "Checkpoint integrity verification failed for " + grouped(lines.size()) + " file(s)";
+      str_format("Checkpoint integrity verification failed for {} file(s)", grouped(lines.size()));
   for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) message += "\n  " + lines[i];
   if (lines.size() > kMostLines)
-    message += "\n  and " + grouped(lines.size() - kMostLines) + " more";
+    message += str_format("\n  and {} more", grouped(lines.size() - kMostLines));
   throw CheckpointError(ErrorCode::kCorrupt, message, {.file = kIntegrityFile});
 }
 

@@ -1,6 +1,7 @@
 #include "strategies/formats/dcp/metadata_graph.h"
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 
@@ -11,8 +12,7 @@ void throw_corrupt(std::string message) {
 }
 
 void MetadataGraph::expected(std::string_view what, std::string_view wanted, Id found) const {
-  throw_corrupt(std::string(what) + " is " + describe(found) +
-                " (expected: " + std::string(wanted) + ")");
+  throw_corrupt(str_format("{} is {} (expected: {})", what, describe(found), wanted));
 }
 
 GlobalName MetadataGraph::global(Id id) const noexcept {
@@ -51,7 +51,8 @@ std::uint32_t MetadataGraph::position(std::span<const Id> items, std::string_vie
   std::uint32_t found = 0;
   for (std::uint32_t i = 0; i + 1 < items.size(); i += 2) {
     if (kind(items[i]) != Kind::kStr || graph_.text(items[i]) != name) continue;
-    if (found != 0) throw_corrupt("the field " + quote(name) + " occurs twice in one object");
+    if (found != 0)
+      throw_corrupt(str_format("the field {} occurs twice in one object", quote(name)));
     found = i + 1;
   }
   return found;
@@ -101,8 +102,8 @@ void MetadataGraph::shape(Id id, std::string_view what, Shape& out) const {
   if (kind(numbers) != Kind::kTuple) expected(what, "a torch.Size", id);
   const auto members = graph_.children(numbers);
   if (members.size() > kMaxDims)
-    throw_corrupt(std::string(what) + " has " + grouped(members.size()) +
-                  " axes, more than the limit of " + std::to_string(kMaxDims));
+    throw_corrupt(str_format("{} has {} axes, more than the limit of {}", what,
+                             grouped(members.size()), kMaxDims));
   out.resize(members.size());
   for (std::size_t axis = 0; axis < members.size(); ++axis) out[axis] = count(members[axis], what);
 }
@@ -120,8 +121,7 @@ std::string MetadataGraph::path(Id id, std::string_view what) const {
   for (const Id part : arguments(id)) {
     const std::string_view next = text(part, what);
     if (joined.size() + next.size() > kMaxNameBytes)
-      throw_corrupt(std::string(what) + " is longer than " + std::to_string(kMaxNameBytes) +
-                    " bytes");
+      throw_corrupt(str_format("{} is longer than {} bytes", what, kMaxNameBytes));
     if (next.starts_with('/')) joined.clear();  // as pathlib joins
     if (!joined.empty() && !joined.ends_with('/')) joined += '/';
     joined += next;
@@ -132,7 +132,7 @@ std::string MetadataGraph::path(Id id, std::string_view what) const {
 std::string MetadataGraph::describe(Id id) const {
   if (id == kAbsent) return "missing";
   const auto named = [](const GlobalName& global) {
-    return quote(std::string(global.module) + "." + std::string(global.name));
+    return quote(str_format("{}.{}", global.module, global.name));
   };
   if (const GlobalName type = class_of(id)) return "an object of class " + named(type);
   switch (kind(id)) {

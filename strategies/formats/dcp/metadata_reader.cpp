@@ -8,6 +8,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
@@ -55,8 +56,8 @@ void check_bytes(ShapeView shape, DType dtype, std::string_view what) {
   for (const std::int64_t extent : shape) {
     bytes = checked_mul(*bytes, std::max<std::int64_t>(extent, 1));
     if (!bytes)
-      throw_corrupt(std::string(what) + " " + to_string(shape) +
-                    " has more bytes than a file can have");
+      throw_corrupt(
+          str_format("{} {} has more bytes than a file can have", what, to_string(shape)));
   }
 }
 
@@ -71,7 +72,8 @@ class MetadataReader {
     const GlobalName type = graph_.class_of(root);
     if (!type.is(dcp::kMetadataModule, "Metadata") &&
         !type.is(dcp::kMegatronModule, "MCoreMetadata")) {
-      throw_corrupt("the pickle holds " + graph_.describe(root) + " (expected: DCP's Metadata)");
+      throw_corrupt(
+          str_format("the pickle holds {} (expected: DCP's Metadata)", graph_.describe(root)));
     }
     const auto fields = graph_.attributes(root);
     read_entries(graph_.dict(graph_.find(fields, "state_dict_metadata"), "state_dict_metadata"));
@@ -117,8 +119,9 @@ class MetadataReader {
         const GlobalName type = graph_.class_of(items[i + 1]);
         const bool is_tensor = type.is(dcp::kMetadataModule, "TensorStorageMetadata");
         if (!is_tensor && !type.is(dcp::kMetadataModule, "BytesStorageMetadata")) {
-          throw_corrupt("state_dict_metadata has " + graph_.describe(items[i + 1]) +
-                        " (expected: the metadata of a tensor or of bytes)");
+          throw_corrupt(str_format(
+              "state_dict_metadata has {} (expected: the metadata of a tensor or of bytes)",
+              graph_.describe(items[i + 1])));
         }
         const std::size_t position =
             is_tensor ? metadata_.tensors.size() : metadata_.objects.size();
@@ -126,8 +129,8 @@ class MetadataReader {
           throw_corrupt("state_dict_metadata names the key twice");
         }
         if (entry_of_key_.bucket_size(entry_of_key_.bucket(key)) > kMaxCollisions) {
-          throw_unsupported("more than " + std::to_string(kMaxCollisions) +
-                            " keys have the same hash, which is the limit");
+          throw_unsupported(str_format("more than {} keys have the same hash, which is the limit",
+                                       kMaxCollisions));
         }
         entries_.push_back({key, is_tensor, static_cast<std::uint32_t>(position)});
         if (is_tensor) {
@@ -155,16 +158,16 @@ class MetadataReader {
     Box box;
     for (const Id chunk : chunks) {
       if (!graph_.is_object_of(chunk, chunk_class_)) {
-        throw_corrupt("the list of chunks has " + graph_.describe(chunk) +
-                      " (expected: ChunkStorageMetadata)");
+        throw_corrupt(str_format("the list of chunks has {} (expected: ChunkStorageMetadata)",
+                                 graph_.describe(chunk)));
       }
       const auto [offsets, sizes] = graph_.find(graph_.attributes(chunk), chunk_fields_);
       graph_.shape(offsets, "an offset of a chunk", box.offsets);
       graph_.shape(sizes, "a size of a chunk", box.sizes);
       if (!fits(box, tensor.size)) {
-        throw_corrupt("the chunk with offsets " + to_string(box.offsets) + " and sizes " +
-                      to_string(box.sizes) + " is not inside the tensor of size " +
-                      to_string(tensor.size));
+        throw_corrupt(
+            str_format("the chunk with offsets {} and sizes {} is not inside the tensor of size {}",
+                       to_string(box.offsets), to_string(box.sizes), to_string(tensor.size)));
       }
       tensor.chunks.push_back(box);
     }
@@ -175,16 +178,16 @@ class MetadataReader {
     // Up to torch 2.2 the class lived with the sharded tensors.
     if (!type.is(dcp::kMetadataModule, "TensorProperties") &&
         !type.is("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties")) {
-      throw_corrupt("the properties of the tensor are " + graph_.describe(id) +
-                    " (expected: TensorProperties)");
+      throw_corrupt(str_format("the properties of the tensor are {} (expected: TensorProperties)",
+                               graph_.describe(id)));
     }
     const Id state = graph_.state(id);
     Id parts[5];  // dtype, layout, requires_grad, memory format, pin_memory
     if (state != MetadataGraph::kAbsent && graph_.kind(state) == Kind::kTuple) {
       const auto members = graph_.list_or_tuple(state, "the state");
       if (members.size() < std::size(parts))
-        throw_corrupt("TensorProperties has " + std::to_string(members.size()) +
-                      " fields (expected: at least 5)");
+        throw_corrupt(
+            str_format("TensorProperties has {} fields (expected: at least 5)", members.size()));
       std::copy_n(members.begin(), std::size(parts),
                   parts);  // torch 2.15 adds the strides of the tensor in memory
     } else {
@@ -207,25 +210,25 @@ class MetadataReader {
   DType read_dtype(Id id) const {
     const GlobalName name = graph_.global(id);
     if (name.module != "torch" || name.name.find('.') != std::string_view::npos) {
-      throw_corrupt("the dtype of the tensor is " + graph_.describe(id) +
-                    " (expected: a dtype of torch)");
+      throw_corrupt(str_format("the dtype of the tensor is {} (expected: a dtype of torch)",
+                               graph_.describe(id)));
     }
     if (const std::optional<DType> dtype = parse_dtype(name.name)) return *dtype;
-    throw_unsupported("the tensor has dtype " + quote("torch." + std::string(name.name)) +
-                      ", which this version does not know");
+    throw_unsupported(str_format("the tensor has dtype {}, which this version does not know",
+                                 quote("torch." + std::string(name.name))));
   }
 
   void check_layout(Id id) const {
     if (graph_.is_none(id) || graph_.global(id).is("torch", "strided")) return;
     if (!graph_.called(id).is("torch.serialization", "_get_layout") ||
         graph_.arguments(id).size() != 1) {
-      throw_corrupt("the layout of the tensor is " + graph_.describe(id) +
-                    " (expected: a layout of torch)");
+      throw_corrupt(str_format("the layout of the tensor is {} (expected: a layout of torch)",
+                               graph_.describe(id)));
     }
     const std::string_view name = graph_.text(graph_.arguments(id)[0], "the layout of the tensor");
     if (name != "torch.strided")
-      throw_unsupported("the tensor has layout " + quote(name) +
-                        "; only torch.strided can be read");
+      throw_unsupported(
+          str_format("the tensor has layout {}; only torch.strided can be read", quote(name)));
   }
 
   /// An enum by value (`E(0)`), by name (`getattr(E, 'TORCH_…')`, Python 3.11.0 to 3.11.3), or the
@@ -253,8 +256,9 @@ class MetadataReader {
                                        std::begin(kNames));
     }
     if (found >= std::size(kNames))
-      throw_corrupt("the memory format of the tensor is " + graph_.describe(id) +
-                    " (expected: a member of _MEM_FORMAT_ENCODING)");
+      throw_corrupt(str_format(
+          "the memory format of the tensor is {} (expected: a member of _MEM_FORMAT_ENCODING)",
+          graph_.describe(id)));
     return static_cast<TensorProperties::MemoryFormat>(found);
   }
 
@@ -298,8 +302,8 @@ class MetadataReader {
     Shape offsets;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!graph_.is_object_of(items[i], index_class_)) {
-        throw_corrupt("a key of storage_data is " + graph_.describe(items[i]) +
-                      " (expected: MetadataIndex)");
+        throw_corrupt(str_format("a key of storage_data is {} (expected: MetadataIndex)",
+                                 graph_.describe(items[i])));
       }
       const auto index = graph_.find(graph_.attributes(items[i]), index_fields_);
       const Id fqn = index[0];
@@ -357,9 +361,11 @@ class MetadataReader {
   StorageInfo read_place(Id id) {
     if (!graph_.is_object_of(id, place_class_)) {
       if (graph_.class_of(id))
-        throw_unsupported("a storage record is " + graph_.describe(id) +
-                          ", of a storage writer that this version does not know");
-      throw_corrupt("a storage record is " + graph_.describe(id) + " (expected: _StorageInfo)");
+        throw_unsupported(str_format(
+            "a storage record is {}, of a storage writer that this version does not know",
+            graph_.describe(id)));
+      throw_corrupt(
+          str_format("a storage record is {} (expected: _StorageInfo)", graph_.describe(id)));
     }
     const auto [path, offset_id, length_id, transforms] =
         graph_.find(graph_.attributes(id), place_fields_);
@@ -380,8 +386,9 @@ class MetadataReader {
     const std::string name =
         graph_.is_text(first) ? quote(graph_.text(first, "a transform")) : graph_.describe(first);
     throw_unsupported(
-        "the stored bytes were transformed by " + name +
-        " (compression or the like), which cannot be undone here; save again without transforms");
+        str_format("the stored bytes were transformed by {} (compression or the like), which "
+                   "cannot be undone here; save again without transforms",
+                   name));
   }
 
   /// Mostly all records of a file refer to one str, and come one after the other or in turns with
@@ -394,9 +401,10 @@ class MetadataReader {
     name_components(
         name);  // refuses names that are absolute, leave the checkpoint or are no names at all
     if (name.find('\\') != std::string::npos || !is_utf8(name)) {
-      throw_corrupt("the file name " + quote(name) +
-                    " of a storage record has a backslash or is not UTF-8, which systems "
-                    "understand differently");
+      throw_corrupt(
+          str_format("the file name {} of a storage record has a backslash or is not UTF-8, which "
+                     "systems understand differently",
+                     quote(name)));
     }
     const auto [file, is_new] =
         files_.try_emplace(std::move(name), static_cast<std::uint32_t>(metadata_.files.size()));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/planning/save/messages.h"
 #include "strategies/formats/dcp/metadata_graph.h"
 #include "strategies/formats/pickle/writer.h"
@@ -203,9 +204,8 @@ class MetadataWriter {
         const TensorStorageMetadata& tensor = metadata_.tensors[i];
         if (tensor.places.size() != tensor.chunks.size()) {
           throw CheckpointError(ErrorCode::kInvalidArgument,
-                                "cannot write metadata with " +
-                                    std::to_string(tensor.chunks.size()) + " chunks and " +
-                                    std::to_string(tensor.places.size()) + " places",
+                                str_format("cannot write metadata with {} chunks and {} places",
+                                           tensor.chunks.size(), tensor.places.size()),
                                 {.key = tensor.key});
         }
         Text key{tensor.key};
@@ -233,9 +233,8 @@ class MetadataWriter {
   void storage_info(const std::string& key, const StorageInfo& place) {
     if (place.file >= metadata_.files.size()) {
       throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "cannot write metadata with a place in file " +
-                                std::to_string(place.file) + " of " +
-                                std::to_string(metadata_.files.size()),
+                            str_format("cannot write metadata with a place in file {} of {}",
+                                       place.file, metadata_.files.size()),
                             {.key = key});
     }
     object(place_class_);
