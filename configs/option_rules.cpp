@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -139,7 +140,7 @@ constexpr std::array kRules{
 };
 
 std::string message_of(const OptionRule& rule, const Policy& policy, const Backend* backend) {
-  std::string text = std::string(rule.field) + ": " + std::string(rule.message);
+  std::string text = str_format("{}: {}", rule.field, rule.message);
   const std::array<std::pair<std::string_view, std::string>, 4> values{{
       {"{field}", std::string(rule.field)},
       {"{strategy}", quote(backend != nullptr ? backend->name : "")},

@@ -13,6 +13,7 @@
 
 #include "configs/option_rules.h"
 #include "configs/policy_schema.h"
+#include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
 
@@ -58,13 +59,14 @@ class PolicyChain {
       if (open_.size() == kMaxPolicyDepth) {
         throw CheckpointError(
             ErrorCode::kInvalidArgument,
-            "more than " + std::to_string(kMaxPolicyDepth) + " policies extend each other");
+            str_format("more than {} policies extend each other", kMaxPolicyDepth));
       }
       open_.push_back(identity);
       read(found.yaml, found.folder, found.name);
       open_.pop_back();
     } catch (const CheckpointError& error) {
-      problems.push_back({base.place, "extends: " + quote(base.text) + ": " + error.message()});
+      problems.push_back(
+          {base.place, str_format("extends: {}: {}", quote(base.text), error.message())});
     }
   }
 
@@ -135,9 +137,9 @@ std::string_view shipped_policy(std::string_view name) {
   }
   const auto close = nearest(name, names);
   throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "no policy " + quote(name) + " is shipped" +
-                            (close ? " (did you mean " + quote(*close) + "?)" : "") +
-                            "; there are " + quoted_list(names, names.size()));
+                        str_format("no policy {} is shipped{}; there are {}", quote(name),
+                                   close ? str_format(" (did you mean {}?)", quote(*close)) : "",
+                                   quoted_list(names, names.size())));
 }
 
 std::string read_policy_file(const std::filesystem::path& file) {

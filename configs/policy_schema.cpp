@@ -4,6 +4,7 @@
 
 #include "configs/rename.h"
 #include "configs/separation_hint.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -174,7 +175,7 @@ Type<std::string> separation_hint() {
             if (node.kind == YamlNode::Kind::kNull) return into.clear();
             prefix.read(node, path, into, problems);
             if (const auto problem = problem_of_separation_hint(into))
-              problems.push_back({node.place, path + ": " + *problem});
+              problems.push_back({node.place, str_format("{}: {}", path, *problem)});
           },
           [prefix](const std::string& value) {
             return value.empty() ? YamlNode{} : prefix.show(value);
@@ -217,11 +218,12 @@ Type<RenameRule> rename_rule() {
           if (node.find(name) == nullptr)
             problems.push_back(
                 {node.place,
-                 path + ": '" + name + "' is missing; a rule is {from: REGEX, to: REPLACEMENT}"});
+                 str_format("{}: '{}' is missing; a rule is {{from: REGEX, to: REPLACEMENT}}", path,
+                            name)});
         }
         if (rule.from.empty()) return;  // reported already
         if (const auto problem = problem_of(rule))
-          problems.push_back({node.place, path + ": " + *problem});
+          problems.push_back({node.place, str_format("{}: {}", path, *problem)});
       }});
 }
 
@@ -233,9 +235,10 @@ Type<ObjectRule> object_rule() {
          ConfigProblems& problems) {
         for (const char* const name : {"keys", "when_resharded"}) {
           if (node.find(name) != nullptr) continue;
-          problems.push_back({node.place, path + ": '" + name +
-                                              "' is missing; a rule is {keys: PATTERN, "
-                                              "when_resharded: error, keep, reinit or drop}"});
+          problems.push_back(
+              {node.place, str_format("{}: '{}' is missing; a rule is {{keys: PATTERN, "
+                                      "when_resharded: error, keep, reinit or drop}}",
+                                      path, name)});
         }
       }});
 }
@@ -296,10 +299,11 @@ Field<Policy> version() {
         std::int64_t version = kPolicyVersion;
         integer64(1, INT32_MAX).read(node, path, version, problems);
         if (version == kPolicyVersion) return;
-        problems.push_back({node.place,
-                            path + ": this release reads policies of version 1, not of version " +
-                                std::to_string(version),
-                            ErrorCode::kUnsupported});
+        problems.push_back(
+            {node.place,
+             str_format("{}: this release reads policies of version 1, not of version {}", path,
+                        version),
+             ErrorCode::kUnsupported});
       },
       [](const Policy&) { return std::optional(YamlNode::plain(std::to_string(kPolicyVersion))); }};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -16,8 +17,8 @@ constexpr std::size_t kShownPath = 1000;
 std::string to_string(const ConfigProblem& problem, const std::string& file) {
   std::string text = printable(problem.file.empty() ? file : problem.file, kShownPath) + ":";
   if (problem.place.line > 0)
-    text += std::to_string(problem.place.line) + ":" + std::to_string(problem.place.column) + ":";
-  return text + " " + problem.message;
+    text += str_format("{}:{}:", problem.place.line, problem.place.column);
+  return str_format("{} {}", text, problem.message);
 }
 
 void sort_by_place(ConfigProblems& problems) {
@@ -38,11 +39,11 @@ void raise_if_any(ConfigProblems problems, const std::string& file) {
   if (problems.size() == 1) {
     message = to_string(problems.front(), file);
   } else {
-    message = grouped(problems.size()) + " problems in " + quote(file, kShownPath) + ":";
+    message = str_format("{} problems in {}:", grouped(problems.size()), quote(file, kShownPath));
     for (std::size_t i = 0; i < std::min(problems.size(), kShownProblems); ++i)
       message += "\n  " + to_string(problems[i], file);
     if (problems.size() > kShownProblems)
-      message += "\n  … and " + grouped(problems.size() - kShownProblems) + " more";
+      message += str_format("\n  … and {} more", grouped(problems.size() - kShownProblems));
   }
   throw CheckpointError(unsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
                         message);

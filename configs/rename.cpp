@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/base/utf8.h"
 
@@ -42,10 +43,10 @@ std::vector<Piece> pieces_of(const std::string& to, std::size_t groups) {
     } else if (next >= '0' && next <= '9') {
       const auto group = static_cast<std::size_t>(next - '0');
       if (group > groups) {
-        throw BadRule{"'to' refers to group \\" + std::to_string(group) + ", but 'from' has " +
-                      (groups == 0   ? "no groups"
-                       : groups == 1 ? "only one group"
-                                     : "only " + std::to_string(groups) + " groups")};
+        throw BadRule{str_format("'to' refers to group \\{}, but 'from' has {}", group,
+                                 groups == 0   ? "no groups"
+                                 : groups == 1 ? "only one group"
+                                               : str_format("only {} groups", groups))};
       }
       pieces.back().group = group;
       pieces.emplace_back();
@@ -60,14 +61,16 @@ std::vector<Piece> pieces_of(const std::string& to, std::size_t groups) {
 CompiledRule compile(const RenameRule& rule) {
   if (rule.from.empty()) throw BadRule{"'from' is empty; it must be a regular expression"};
   if (rule.from.size() > kMaxRenamePattern || rule.to.size() > kMaxRenamePattern) {
-    throw BadRule{"'from' and 'to' may have " + std::to_string(kMaxRenamePattern) + " bytes"};
+    throw BadRule{str_format("'from' and 'to' may have {} bytes", kMaxRenamePattern)};
   }
   RE2::Options options;
   options.set_log_errors(false);
   auto from = std::make_shared<const RE2>(rule.from, options);
   if (!from->ok()) {
-    throw BadRule{"'from' is no regular expression: " + printable(from->error()) +
-                  " (the syntax is RE2's: no back-references, no look-ahead or look-behind)"};
+    throw BadRule{
+        str_format("'from' is no regular expression: {} (the syntax is RE2's: no back-references, "
+                   "no look-ahead or look-behind)",
+                   printable(from->error()))};
   }
   const auto groups = static_cast<std::size_t>(from->NumberOfCapturingGroups());
   return {.from = std::move(from), .to = pieces_of(rule.to, groups)};
@@ -98,8 +101,8 @@ std::string replace_all(const CompiledRule& rule, const std::string& key) {
 void check_length(std::string_view key) {
   if (key.size() <= kMaxRenamedKey) return;
   throw CheckpointError(ErrorCode::kUnsupported,
-                        "keys that are renamed may have " + grouped(kMaxRenamedKey) +
-                            " bytes, this one has " + grouped(key.size()),
+                        str_format("keys that are renamed may have {} bytes, this one has {}",
+                                   grouped(kMaxRenamedKey), grouped(key.size())),
                         {.key = std::string(key.substr(0, kMaxRenamedKey))});
 }
 
@@ -124,9 +127,9 @@ KeyRenamer::KeyRenamer(std::span<const RenameRule> rules) {
     try {
       compiled.rules.push_back(compile(rule));
     } catch (const BadRule& bad) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "cannot rename keys from " +
-                                                             quote(rule.from) + " to " +
-                                                             quote(rule.to) + ": " + bad.message);
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("cannot rename keys from {} to {}: {}", quote(rule.from),
+                                       quote(rule.to), bad.message));
     }
   }
   compiled_ = std::make_shared<const Compiled>(std::move(compiled));

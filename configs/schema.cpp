@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt::config {
@@ -82,7 +83,7 @@ std::string joined(const std::vector<std::string>& names, const std::string& las
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& names) {
   const auto close = nearest(word, names);
-  return close ? " (did you mean " + quote(*close) + "?)" : "";
+  return close ? str_format(" (did you mean {}?)", quote(*close)) : "";
 }
 
 /// Numbers with a unit only: 8 could be meant in any.
@@ -97,7 +98,8 @@ std::optional<std::uint64_t> size_of(const std::string& text) {
 void report_unfit(const YamlNode& node, const std::string& path, const std::string& expected,
                   ConfigProblems& problems) {
   if (node.kind != YamlNode::Kind::kRefused)
-    problems.push_back({node.place, path + ": found " + found(node) + ", expected " + expected});
+    problems.push_back(
+        {node.place, str_format("{}: found {}, expected {}", path, found(node), expected)});
 }
 
 Type<bool> flag() {
@@ -122,8 +124,8 @@ Type<std::string> text(std::string expected) {
 }
 
 Type<std::uint64_t> size(std::uint64_t least, std::uint64_t most) {
-  const std::string expected = "a size with its unit, from " + size_text(least) + " to " +
-                               size_text(most) + ", for example 512MiB";
+  const std::string expected = str_format("a size with its unit, from {} to {}, for example 512MiB",
+                                          size_text(least), size_text(most));
   return {[=](const YamlNode& node, const std::string& path, std::uint64_t& into,
               ConfigProblems& problems) {
             const auto bytes =
@@ -153,8 +155,7 @@ Type<std::chrono::milliseconds> duration() {
 }
 
 Type<std::int64_t> integer64(std::int64_t least, std::int64_t most) {
-  const std::string expected =
-      "an integer from " + std::to_string(least) + " to " + std::to_string(most);
+  const std::string expected = str_format("an integer from {} to {}", least, most);
   return {[=](const YamlNode& node, const std::string& path, std::int64_t& into,
               ConfigProblems& problems) {
             std::int64_t value = 0;
@@ -195,9 +196,10 @@ std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const st
   for (const YamlNode& key : node.keys) {
     const auto known = std::ranges::find(names, key.text);
     if (known == names.end()) {
-      problems.push_back({key.place, here + " has no field " + quote(key.text, kShownText) +
-                                         did_you_mean(key.text, names) + "; it has " +
-                                         joined(names, " and ")});
+      problems.push_back(
+          {key.place,
+           str_format("{} has no field {}{}; it has {}", here, quote(key.text, kShownText),
+                      did_you_mean(key.text, names), joined(names, " and "))});
       positions.emplace_back();
     } else {
       positions.emplace_back(static_cast<std::size_t>(known - names.begin()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -19,11 +20,11 @@ bool is_refused(char c) {
 std::optional<std::string> problem_of_separation_hint(std::string_view hint) {
   const std::string becomes = "; it is the beginning of file names";
   if (hint.size() > kMaxSeparationHint)
-    return "has " + grouped(hint.size()) + " bytes, more than the limit of " +
-           std::to_string(kMaxSeparationHint) + becomes;
-  if (!is_utf8(hint)) return quote(hint) + " is not UTF-8" + becomes;
+    return str_format("has {} bytes, more than the limit of {}{}", grouped(hint.size()),
+                      kMaxSeparationHint, becomes);
+  if (!is_utf8(hint)) return str_format("{} is not UTF-8{}", quote(hint), becomes);
   if (std::ranges::any_of(hint, is_refused))
-    return quote(hint) + " has a slash, a backslash or a control character" + becomes;
+    return str_format("{} has a slash, a backslash or a control character{}", quote(hint), becomes);
   return std::nullopt;
 }
 

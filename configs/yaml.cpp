@@ -10,6 +10,7 @@
 #include <map>
 #include <sstream>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -44,9 +45,9 @@ class Builder final : public YAML::EventHandler {
   }
 
   void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
-    refuse(mark, "the anchor " + quote("&" + name, 40) +
-                     " is refused: anchors and aliases are not supported here; write the value "
-                     "where it is used");
+    refuse(mark, str_format("the anchor {} is refused: anchors and aliases are not supported here; "
+                            "write the value where it is used",
+                            quote("&" + name, 40)));
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
     refuse(mark,
@@ -100,13 +101,12 @@ class Builder final : public YAML::EventHandler {
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) {
     if (tag.empty() || tag == kPlainTag || tag == kQuotedTag) return;
-    refuse(mark, "the tag " + quote(tag, 80) + " is refused: types follow from the field");
+    refuse(mark, str_format("the tag {} is refused: types follow from the field", quote(tag, 80)));
   }
 
   void begin(const YAML::Mark& mark, const std::string& tag, YamlNode::Kind kind) {
     if (open_.size() == static_cast<std::size_t>(kMaxYamlDepth)) {
-      throw Refused{place_of(mark),
-                    "nested more than " + std::to_string(kMaxYamlDepth) + " levels deep"};
+      throw Refused{place_of(mark), str_format("nested more than {} levels deep", kMaxYamlDepth)};
     }
     check_tag(mark, tag);
     open_.push_back({at(mark, kind), std::nullopt, {}});
@@ -148,9 +148,8 @@ class Builder final : public YAML::EventHandler {
     }
     const auto [first, inserted] = parent.seen.emplace(key.text, key.place);
     if (inserted) return;
-    problems_.push_back({key.place, "field " + quote(key.text, 80) +
-                                        " is given twice, first at line " +
-                                        std::to_string(first->second.line)});
+    problems_.push_back({key.place, str_format("field {} is given twice, first at line {}",
+                                               quote(key.text, 80), first->second.line)});
     key.kind = YamlNode::Kind::kRefused;
   }
 
@@ -177,8 +176,9 @@ void check_bytes(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     if ((byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') || byte == 0x7F) {
-      throw Refused{place_in(text, i), "a control character (" + quote(text.substr(i, 1)) +
-                                           "); the file must be plain UTF-8 text"};
+      throw Refused{place_in(text, i),
+                    str_format("a control character ({}); the file must be plain UTF-8 text",
+                               quote(text.substr(i, 1)))};
     }
   }
   if (!is_utf8(text)) throw Refused{{}, "the file must be UTF-8 text"};
@@ -219,12 +219,12 @@ std::string inline_text(const YamlNode& node) {
     case YamlNode::Kind::kList:
       for (const YamlNode& value : node.values)
         out += (out.empty() ? "" : ", ") + inline_text(value);
-      return "[" + out + "]";
+      return str_format("[{}]", out);
     case YamlNode::Kind::kMap:
       for (std::size_t i = 0; i < node.keys.size(); ++i)
-        out +=
-            (i == 0 ? "" : ", ") + inline_text(node.keys[i]) + ": " + inline_text(node.values[i]);
-      return "{" + out + "}";
+        out += str_format("{}{}: {}", i == 0 ? "" : ", ", inline_text(node.keys[i]),
+                          inline_text(node.values[i]));
+      return str_format("{{{}}}", out);
     case YamlNode::Kind::kNull:
     case YamlNode::Kind::kRefused: break;
   }
@@ -233,12 +233,12 @@ std::string inline_text(const YamlNode& node) {
 
 void append_lines(const YamlNode& map, const std::string& indent, std::string& out) {
   for (std::size_t i = 0; i < map.keys.size(); ++i) {
-    out += indent + inline_text(map.keys[i]) + ":";
+    out += str_format("{}{}:", indent, inline_text(map.keys[i]));
     if (map.values[i].kind == YamlNode::Kind::kMap && !map.values[i].keys.empty()) {
       out += "\n";
       append_lines(map.values[i], indent + "  ", out);
     } else {
-      out += " " + inline_text(map.values[i]) + "\n";
+      out += str_format(" {}\n", inline_text(map.values[i]));
     }
   }
 }
