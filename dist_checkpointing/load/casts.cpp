@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dist_checkpointing/load/key_check.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 
@@ -13,8 +14,7 @@ namespace {
 
 /// A cast as one text, "float32 bfloat16 KEY": ranks tell each other sets of these.
 std::string entry(const CastTensor& cast) {
-  return std::string(to_string(cast.stored)) + " " + std::string(to_string(cast.loaded)) + " " +
-         cast.key;
+  return str_format("{} {} {}", to_string(cast.stored), to_string(cast.loaded), cast.key);
 }
 
 }  // namespace
@@ -34,11 +34,11 @@ std::vector<CastTensor> report_casts(const std::vector<CastTensor>& mine, Commun
     const auto to = parse_dtype(loaded);
     if (!from || !to) continue;
     casts.push_back({text.substr(second + 1), *from, *to});
-    keys[stored + " to " + loaded].push_back(casts.back().key);
+    keys[str_format("{} to {}", stored, loaded)].push_back(casts.back().key);
   }
   std::string list;
   for (const auto& [types, of_these] : keys)
-    list += (list.empty() ? " " : "; ") + types + " " + quoted_list(of_these);
+    list += str_format("{}{} {}", list.empty() ? " " : "; ", types, quoted_list(of_these));
   if (comm.rank() == 0 && !list.empty())
     log_notice("tensors are converted to the requested dtype (load.cast):" + list);
   return casts;

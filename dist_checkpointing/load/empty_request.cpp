@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 
@@ -13,9 +14,10 @@ void warn_if_nothing_is_asked(const LoadContext& load, bool asks, const std::str
   if (load.comm.all_reduce(asked, ReduceOp::kMax).front() != 0 || load.comm.rank() != 0) return;
   const Metadata& metadata = load.reader.metadata();
   if (metadata.tensors.empty()) return;
-  log_warning(consequence + ", none of the checkpoint's " + grouped(metadata.tensors.size()) +
-              " tensors; load_state_dict() and load_plain_tensors() return tensors, "
-              "load_sharded_metadata() a state dict that asks for all");
+  log_warning(str_format(
+      "{}, none of the checkpoint's {} tensors; load_state_dict() and load_plain_tensors() return "
+      "tensors, load_sharded_metadata() a state dict that asks for all",
+      consequence, grouped(metadata.tensors.size())));
 }
 
 }  // namespace dckpt

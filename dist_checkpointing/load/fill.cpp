@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dist_checkpointing/load/casts.h"
+#include "mapping/base/format.h"
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
@@ -37,7 +38,7 @@ void compare_together(RecordChecks& checks, Communicator& comm) {
   agree(comm, "comparing checksums", [&] {
     for (std::size_t rank = 0; rank < lists.size(); ++rank) {
       if (static_cast<int>(rank) != comm.rank() && !lists[rank].empty())
-        checks.take(lists[rank], "rank " + std::to_string(rank) + "'s checksums");
+        checks.take(lists[rank], str_format("rank {}'s checksums", rank));
     }
   });
 }

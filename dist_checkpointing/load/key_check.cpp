@@ -8,6 +8,7 @@
 #include "configs/rename.h"
 #include "dist_checkpointing/load/key_layout.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
@@ -73,8 +74,8 @@ struct AllRanks {
   /// "this rank", "all 8 ranks", "rank 3 of 8"
   std::string which(const std::vector<std::size_t>& ranks) const {
     if (size == 1) return "this rank";
-    if (ranks.size() == size) return "all " + grouped(size) + " ranks";
-    return ranks_text(ranks) + " of " + grouped(size);
+    if (ranks.size() == size) return str_format("all {} ranks", grouped(size));
+    return str_format("{} of {}", ranks_text(ranks), grouped(size));
   }
 
   KeySet asked;
@@ -93,19 +94,20 @@ std::string advice(const KeySet& asked, const KeySet& stored) {
     std::string out;
     for (const char c : printable(text, kMaxRenamePattern * 4))
       out += c == '"' ? std::string("\\\"") : std::string(1, c);
-    return "\"" + out + "\"";
+    return str_format("\"{}\"", out);
   };
-  return "\nAll of them are stored under another prefix. This in the policy gives them the names "
-         "asked for:\n  load: {rename: [{from: " +
-         yaml(rule->from) + ", to: " + yaml(rule->to) + "}]}";
+  return str_format(
+      "\nAll of them are stored under another prefix. This in the policy gives them the names "
+      "asked for:\n  load: {{rename: [{{from: {}, to: {}}}]}}",
+      yaml(rule->from), yaml(rule->to));
 }
 
 /// A paragraph about what is stored in another form than requested; empty if nothing is.
 std::string misfits_as_text(const AllRanks& ranks) {
   if (ranks.misfits.empty()) return "";
-  return "the request does not fit what is stored" +
-         (ranks.size == 1 ? "" : ", on " + ranks.which(ranks.misfits_on)) + ":" +
-         table_of(ranks.misfits);
+  return str_format("the request does not fit what is stored{}:{}",
+                    ranks.size == 1 ? "" : ", on " + ranks.which(ranks.misfits_on),
+                    table_of(ranks.misfits));
 }
 
 /// Two paragraphs, each of which may be empty.
@@ -124,8 +126,8 @@ std::string describe(const KeySet& missing, const AllRanks& ranks, const KeySet&
         "dict. ";
   if (!missing.empty()) message += "\nMissing keys (for all ranks):" + table_of(missing);
   if (!ranks.unexpected.empty())
-    message += "\nUnexpected keys (for " + ranks.which(ranks.unexpected_on) +
-               "):" + table_of_unknown(ranks.unexpected, stored) + advice(ranks.asked, stored);
+    message += str_format("\nUnexpected keys (for {}):{}{}", ranks.which(ranks.unexpected_on),
+                          table_of_unknown(ranks.unexpected, stored), advice(ranks.asked, stored));
   return message;
 }
 
@@ -187,8 +189,8 @@ void require_stored(const Asked& asked, const StoredKeys& stored, const std::str
   const std::string where = comm.size() == 1 ? "" : ", on " + ranks.which(ranks.unexpected_on);
   std::string message;
   if (!ranks.unexpected.empty())
-    message = headline + where + ":" + table_of_unknown(ranks.unexpected, names) +
-              advice(ranks.asked, names);
+    message = str_format("{}{}:{}{}", headline, where, table_of_unknown(ranks.unexpected, names),
+                         advice(ranks.asked, names));
   throw CheckpointError(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
 }
 

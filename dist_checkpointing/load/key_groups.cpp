@@ -4,6 +4,7 @@
 #include <map>
 
 #include "configs/rename.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -52,7 +53,7 @@ std::string table(const KeySet& keys, const Line& line_of) {
     text += "\n  " + line_of(groups[i]);
     shown += groups[i].count;
   }
-  if (shown < keys.size()) text += "\n  … and " + grouped(keys.size() - shown) + " more";
+  if (shown < keys.size()) text += str_format("\n  … and {} more", grouped(keys.size() - shown));
   return text;
 }
 
@@ -73,13 +74,14 @@ class Suggestions {
       return ": the checkpoint has " +
              (same->second.count == 1
                   ? quote(same->second.first)
-                  : grouped(same->second.count) + " others, e.g. " + quote(same->second.first));
+                  : str_format("{} others, e.g. {}", grouped(same->second.count),
+                               quote(same->second.first)));
     }
     const auto close = nearest(pattern, patterns_);
     if (!close) return "";
     const std::string likely = with_numbers(*close, numbers_of(group.first));
-    return ": did you mean " + quote(stored_.contains(likely) ? likely : groups_.at(*close).first) +
-           "?";
+    return str_format(": did you mean {}?",
+                      quote(stored_.contains(likely) ? likely : groups_.at(*close).first));
   }
 
  private:
@@ -109,7 +111,7 @@ std::string escaped_for_replacement(std::string_view text) {
 std::string to_string(const KeyGroup& group) {
   std::string text = quote(group.pattern);
   if (group.count > 1)
-    text += " (" + grouped(group.count) + " keys, e.g. " + quote(group.first) + ")";
+    text += str_format(" ({} keys, e.g. {})", grouped(group.count), quote(group.first));
   return text;
 }
 
@@ -173,7 +175,7 @@ std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stor
     if (!key.ends_with(*first)) continue;
     const std::string prefix = key.substr(0, key.size() - first->size());
     if (all_stored_behind(prefix))
-      return if_usable({"^" + escaped_for_regex(prefix) + "(.*)$", "\\1"});
+      return if_usable({str_format("^{}(.*)$", escaped_for_regex(prefix)), "\\1"});
   }
 
   const auto all_stored_without = [&](std::size_t length) {

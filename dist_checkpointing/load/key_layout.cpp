@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -66,8 +67,8 @@ struct Explained {
     if (keys++ == 0) asked = key, stored = counterpart;
   }
   std::string example() const {
-    return grouped(keys) + (keys == 1 ? " key" : " keys") + " (" + quote(asked) + " is " +
-           quote(stored) + " there)";
+    return str_format("{}{} ({} is {} there)", grouped(keys), keys == 1 ? " key" : " keys",
+                      quote(asked), quote(stored));
   }
 };
 
@@ -80,8 +81,7 @@ std::string rule_for(const NormName& norm, bool asked_is_local) {
   };
   const std::string_view stored = asked_is_local ? norm.transformer_engine : norm.local;
   const std::string_view asked = asked_is_local ? norm.local : norm.transformer_engine;
-  return "{from: '" + escaped(stored) + "(weight|bias)$', to: '" + std::string(asked.substr(1)) +
-         "\\1'}";
+  return str_format("{{from: '{}(weight|bias)$', to: '{}\\1'}}", escaped(stored), asked.substr(1));
 }
 
 }  // namespace
@@ -107,25 +107,24 @@ std::string explain_by_layout(const KeySet& asked, const KeySet& stored) {
   }
   std::string text;
   if (per_layer.keys != 0) {
-    text +=
+    text += str_format(
         "\nThe checkpoint stacks its layers in one tensor per name (Megatron's homogeneous "
-        "layers), a key per layer is asked for: " +
-        per_layer.example() +
-        ". Ask for layer i of n as a shard of the stacked key, with a prepended axis "
-        "(prepend_axis_num = 1, offset i of n).";
+        "layers), a key per layer is asked for: {}. Ask for layer i of n as a shard of the stacked "
+        "key, with a prepended axis (prepend_axis_num = 1, offset i of n).",
+        per_layer.example());
   }
   if (stacked.keys != 0) {
-    text +=
+    text += str_format(
         "\nThe checkpoint has a key per layer (Megatron's non-homogeneous layers), stacked layers "
-        "are asked for: " +
-        stacked.example() + ". Ask for each layer under its own key, without the prepended axis.";
+        "are asked for: {}. Ask for each layer under its own key, without the prepended axis.",
+        stacked.example());
   }
   if (!spec.empty()) {
-    text += std::string("\nThe checkpoint names norms as Megatron's ") +
-            (asks_local ? "Transformer Engine" : "local") + " spec does, the request as its " +
-            (asks_local ? "local" : "Transformer Engine") +
-            " spec: " + spec.begin()->second.example() +
-            ". This in the policy gives them the names asked for:\n  load: {rename: [";
+    text += str_format(
+        "\nThe checkpoint names norms as Megatron's {} spec does, the request as its {} spec: {}. "
+        "This in the policy gives them the names asked for:\n  load: {{rename: [",
+        asks_local ? "Transformer Engine" : "local", asks_local ? "local" : "Transformer Engine",
+        spec.begin()->second.example());
     std::string rules;
     for (const auto& [rule, explained] : spec) rules += (rules.empty() ? "" : ", ") + rule;
     text += rules + "]}";

@@ -24,6 +24,7 @@
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
@@ -48,9 +49,9 @@ std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
 std::string origin_of(const CheckpointReader& reader) {
   const Metadata& metadata = reader.metadata();
   const StorageMeta made = metadata.storage_meta.value_or(StorageMeta{});
-  return "saved as " + made.checkpoint_id.value_or("unknown") + ", id " +
-         made.save_id.value_or("unknown") + ", tensors " + grouped(metadata.tensors.size()) +
-         ", objects " + grouped(metadata.objects.size());
+  return str_format("saved as {}, id {}, tensors {}, objects {}",
+                    made.checkpoint_id.value_or("unknown"), made.save_id.value_or("unknown"),
+                    grouped(metadata.tensors.size()), grouped(metadata.objects.size()));
 }
 
 /// Options decide what the ranks exchange: with different ones they would wait for each other.
@@ -65,8 +66,9 @@ void require_same_call(const CheckpointReader& reader, const LoadOptions& option
 /// A load must not leave values unchanged in silence.
 void tell(const LoadReport& report, const Communicator& comm) {
   if (comm.rank() != 0 || report.kept.empty()) return;
-  log_warning("the checkpoint's common state does not have " +
-              quoted_list(report.kept, kShownPaths) + "; the state keeps its values");
+  log_warning(
+      str_format("the checkpoint's common state does not have {}; the state keeps its values",
+                 quoted_list(report.kept, kShownPaths)));
 }
 
 bool is_plain_dcp(const CheckpointReader& reader, const Value& common) {

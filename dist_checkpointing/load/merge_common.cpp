@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/tree.h"
@@ -69,10 +70,11 @@ class CommonMerge {
     } else if (into.is_list() && stored.is_list()) {
       merge_lists(into.mutable_items(), stored.items());
     } else {
-      refuse(std::string("the checkpoint's common state has a ") + to_string(stored.kind()) +
-             " here, the state a " +
-             (stays(into) ? "sharded or local leaf" : "container of sharded leaves") +
-             "; was it saved with plain tensors in place of ShardedTensors?");
+      refuse(
+          str_format("the checkpoint's common state has a {} here, the state a {}; was it saved "
+                     "with plain tensors in place of ShardedTensors?",
+                     to_string(stored.kind()),
+                     stays(into) ? "sharded or local leaf" : "container of sharded leaves"));
     }
   }
 
@@ -97,8 +99,8 @@ class CommonMerge {
       if (leaves.plain || !leaves.staying) others.push_back(i);
     }
     if (others.size() != stored.size()) {
-      refuse("the list has " + grouped(others.size()) + " items that are not sharded, but " +
-             grouped(stored.size()) + " are stored");
+      refuse(str_format("the list has {} items that are not sharded, but {} are stored",
+                        grouped(others.size()), grouped(stored.size())));
     }
     for (std::size_t i = 0; i < others.size(); ++i) {
       below(static_cast<std::int64_t>(others[i]), [&] { merge(into[others[i]], stored[i]); });
@@ -123,8 +125,9 @@ class CommonMerge {
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw CheckpointError(ErrorCode::kMismatch,
-                          "cannot merge the common state at " + to_string(path_) + ": " + why);
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("cannot merge the common state at {}: {}", to_string(path_), why));
   }
 
   std::vector<KeyPath>& kept_;

@@ -7,6 +7,7 @@
 
 #include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/object_choice.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 
@@ -39,8 +40,8 @@ std::string advice_for_shapes(const std::string& key, ShapeView stored, ShapeVie
   std::vector<std::string> axes;
   for (std::size_t axis = 0; axis < stored.size(); ++axis) {
     if (stored[axis] == asked[axis]) continue;
-    axes.push_back("axis " + std::to_string(axis) + " has " + std::to_string(stored[axis]) +
-                   " in the checkpoint, not " + std::to_string(asked[axis]));
+    axes.push_back(
+        str_format("axis {} has {} in the checkpoint, not {}", axis, stored[axis], asked[axis]));
   }
   std::string text;
   for (const std::string& axis : axes) text += (text.empty() ? "" : ", ") + axis;
@@ -76,8 +77,8 @@ std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageM
   };
   const bool castable = can_cast(dtype, shard.dtype);
   if (dtype != shard.dtype && !(castable && options.cast == Cast::kAllow)) {
-    add(what, "dtype mismatch for loaded (" + std::string(to_string(dtype)) + ") and expected (" +
-                  std::string(to_string(shard.dtype)) + ") tensor for key");
+    add(what, str_format("dtype mismatch for loaded ({}) and expected ({}) tensor for key",
+                         to_string(dtype), to_string(shard.dtype)));
     add(advice, castable ? "convert the destination, or set load.cast: allow; nothing is cast "
                            "silently"
                          : "convert the destination; load.cast converts floating types into each "
@@ -86,10 +87,11 @@ std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageM
   const bool may_differ =
       shape.size() == shard.global_shape.size() && shape_mismatch_allowed(shard, options);
   if (!equal(shape, shard.global_shape) && !may_differ) {
-    add(what, is_dcp ? "Size mismatch between saved " + to_string(shape) +
-                           " and current: " + to_string(shard.global_shape) + " for"
-                     : "Global shape mismatch for loaded (" + to_string(shape) +
-                           ") and expected (" + to_string(shard.global_shape) + ") tensor for key");
+    add(what, is_dcp ? str_format("Size mismatch between saved {} and current: {} for",
+                                  to_string(shape), to_string(shard.global_shape))
+                     : str_format(
+                           "Global shape mismatch for loaded ({}) and expected ({}) tensor for key",
+                           to_string(shape), to_string(shard.global_shape)));
     add(advice, advice_for_shapes(shard.key, shape, shard.global_shape));
   }
   if (what.empty()) return std::nullopt;
@@ -101,17 +103,17 @@ std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& k
   if (keys.tensor(object.unique_key()) || keys.tensor(object.key))
     return Misfit{"asked for as an object, but stored as a tensor:", object.key};
   if (when_resharded(object, keys, options.objects) != WhenResharded::kError) return std::nullopt;
-  return Misfit{"objects in a grid of " + to_string(object.global_shape) +
-                    " are asked for, but the checkpoint has one of " +
-                    grids_as_text(*keys.grids(object.key)) + " for key",
-                object.key,
-                "it was saved under another layout; load.objects says what becomes of it: [{keys: "
-                "PATTERN, when_resharded: keep, reinit or drop}]"};
+  return Misfit{
+      str_format("objects in a grid of {} are asked for, but the checkpoint has one of {} for key",
+                 to_string(object.global_shape), grids_as_text(*keys.grids(object.key))),
+      object.key,
+      "it was saved under another layout; load.objects says what becomes of it: [{keys: "
+      "PATTERN, when_resharded: keep, reinit or drop}]"};
 }
 
 std::string to_string(const Misfit& misfit) {
-  return misfit.what + " " + quote(misfit.key) +
-         (misfit.advice.empty() ? "" : ": " + misfit.advice);
+  return str_format("{} {}{}", misfit.what, quote(misfit.key),
+                    misfit.advice.empty() ? "" : ": " + misfit.advice);
 }
 
 std::string table_of(std::span<const Misfit> misfits) {
@@ -122,10 +124,10 @@ std::string table_of(std::span<const Misfit> misfits) {
   std::size_t shown = 0;
   for (const auto& [line, keys] : lines) {
     if (shown++ == kShownGroups)
-      return text + "\n  … and " + grouped(lines.size() - kShownGroups) + " more";
+      return str_format("{}\n  … and {} more", text, grouped(lines.size() - kShownGroups));
     const auto& [what, advice, pattern] = line;
-    text += "\n  " + what + " " + to_string(group_keys(keys).front()) +
-            (advice.empty() ? "" : ": " + advice);
+    text += str_format("\n  {} {}{}", what, to_string(group_keys(keys).front()),
+                       advice.empty() ? "" : ": " + advice);
   }
   return text;
 }

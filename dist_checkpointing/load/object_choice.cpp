@@ -7,6 +7,7 @@
 
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/shard_spec.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/tree.h"
@@ -21,7 +22,7 @@ WhenResharded rule_for(const ShardedObject& object, const LoadContext& load) {
 
 /// What was done and the key, as one text: ranks tell each other sets of these.
 std::string entry(WhenResharded done, const std::string& key) {
-  return std::string(name_of(kWhenReshardedNames, done)) + " " + key;
+  return str_format("{} {}", name_of(kWhenReshardedNames, done), key);
 }
 
 /// "…: 'rng_state' keep the values of this run; 'x' are taken out of the state"
@@ -37,7 +38,8 @@ void warn(const KeySet& entries) {
   }
   std::string outcomes;
   for (const auto& [done, of_these] : keys) {
-    outcomes += (outcomes.empty() ? " " : "; ") + quoted_list(of_these) + " " + kPhrases.at(done);
+    outcomes += str_format("{}{} {}", outcomes.empty() ? " " : "; ", quoted_list(of_these),
+                           kPhrases.at(done));
   }
   log_warning("objects that were saved under another layout are not loaded (load.objects):" +
               outcomes);

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
@@ -27,8 +28,8 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
     const auto [found, inserted] = index.try_emplace(std::move(name), i);
     const std::string& first = entries[found->second].key;
     if (inserted || first == entries[i].key) return;
-    ambiguous.add(quote(first) + " and " + quote(entries[i].key) + " both become " +
-                  quote(found->first));
+    ambiguous.add(str_format("{} and {} both become {}", quote(first), quote(entries[i].key),
+                             quote(found->first)));
   };
   for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i)
     add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);

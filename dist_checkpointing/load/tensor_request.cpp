@@ -7,6 +7,7 @@
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
 
@@ -37,8 +38,8 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
     if (!info) {
       problems.add(name + " is missing");
     } else if (info->kind == FileInfo::Kind::kRegular && info->size < end) {
-      problems.add(name + " has " + grouped(info->size) + " bytes, but " + grouped(end) +
-                   " are needed: it is truncated");
+      problems.add(str_format("{} has {} bytes, but {} are needed: it is truncated", name,
+                              grouped(info->size), grouped(end)));
     }
   }
   problems.raise_if_any(
@@ -53,8 +54,8 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   const Tensor nothing = Tensor::meta(shard.dtype, shard.data_shape());
   const auto stored = keys_.tensor(shard.key);
   if (!stored) {
-    problems_.add("there is no tensor " + quote(shard.key) +
-                  (keys_.contains(shard.key) ? "; an object has this name" : ""));
+    problems_.add(str_format("there is no tensor {}{}", quote(shard.key),
+                             keys_.contains(shard.key) ? "; an object has this name" : ""));
     return nothing;
   }
   const TensorStorageMetadata& tensor = reader_.metadata().tensors[*stored];
@@ -69,8 +70,9 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
                     ? *shard.data
                     : Tensor::empty(shard.dtype, shard.data_shape());
   if (data.device().kind != Device::Kind::kCpu) {
-    problems_.add("the destination of " + quote(shard.key) +
-                  " is not in CPU memory; load into CPU memory and copy from there");
+    problems_.add(str_format(
+        "the destination of {} is not in CPU memory; load into CPU memory and copy from there",
+        quote(shard.key)));
     return nothing;
   }
   if (tensor.properties.dtype != shard.dtype)
@@ -123,7 +125,7 @@ bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
   const auto [known, is_new] = covered_.try_emplace(stored, true);
   if (!is_new) return known->second;
   for (const CoverageProblem& problem : validate_coverage(reader_.metadata().tensors[stored])) {
-    damaged_.add(quote(problem.key) + ": " + problem.message);
+    damaged_.add(str_format("{}: {}", quote(problem.key), problem.message));
     known->second = false;
   }
   return known->second;

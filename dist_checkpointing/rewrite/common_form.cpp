@@ -8,6 +8,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
@@ -27,9 +28,10 @@ Bytes carried(const CheckpointReader& reader, const std::string& name,
   const std::uint64_t length = place ? place->length : file->size();
   return with_context({.file = file->name(), .offset = offset}, [&] {
     if (length > kMaxCommonBytes || !range_fits(offset, length, file->size())) {
-      throw CheckpointError(ErrorCode::kCorrupt, "the common state should have " + grouped(length) +
-                                                     " bytes here, but the file has " +
-                                                     grouped(file->size()));
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("the common state should have {} bytes here, but the file has {}",
+                     grouped(length), grouped(file->size())));
     }
     if (check) check_torch_file(*file, offset, length);
     Bytes bytes(length);
@@ -160,14 +162,14 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& re
   if (as_object) {
     add_object(contents, stored_object(common, conventions));
     if (info.common_file)
-      remarks.push_back(std::string("the common state moved from ") + kCommonFile +
-                        " into the object " + kCommonStateKey);
+      remarks.push_back(str_format("the common state moved from {} into the object {}", kCommonFile,
+                                   kCommonStateKey));
     return contents;
   }
   contents.common_file.emplace(common);
   if (info.common_place)
-    remarks.push_back(std::string("the common state moved from an object into ") + kCommonFile +
-                      ", which every Megatron reads");
+    remarks.push_back(str_format(
+        "the common state moved from an object into {}, which every Megatron reads", kCommonFile));
   return contents;
 }
 

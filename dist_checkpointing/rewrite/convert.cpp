@@ -16,6 +16,7 @@
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
@@ -40,7 +41,7 @@ struct PlannedCopy {
 void require_capabilities(const SaveStrategyEntry& format, const CopyContents& contents) {
   const auto refuse = [&](const std::string& what) {
     throw CheckpointError(ErrorCode::kUnsupported,
-                          "the format " + quote(format.name) + " does not store " + what);
+                          str_format("the format {} does not store {}", quote(format.name), what));
   };
   if (!format.capabilities.objects && !contents.metadata.objects.empty())
     refuse("objects; leave them out, the first is " + quote(contents.metadata.objects.front().key));
@@ -247,8 +248,8 @@ ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options) try {
   if (options.ranks && (*options.ranks < 1 || *options.ranks > kMaxRanks)) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the number of ranks must be between 1 and " + grouped(kMaxRanks) +
-                              ", got " + std::to_string(*options.ranks));
+                          str_format("the number of ranks must be between 1 and {}, got {}",
+                                     grouped(kMaxRanks), *options.ranks));
   }
   require_target_name(destination);
   return convert_checkpoint(source, destination, options);

@@ -4,6 +4,7 @@
 
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
 
@@ -15,10 +16,10 @@ void require_writable(const std::string& format, bool is_sources_own) {
   std::vector<std::string> names;
   for (const SaveStrategyEntry& entry : save_strategies()) names.push_back(entry.name);
   if (std::ranges::find(names, format) != names.end()) return;
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "checkpoints can be written as " + quoted_list(names, names.size()) +
-                            ", not as " + quote(format) +
-                            (is_sources_own ? " (the source's format); name one of them" : ""));
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      str_format("checkpoints can be written as {}, not as {}{}", quoted_list(names, names.size()),
+                 quote(format), is_sources_own ? " (the source's format); name one of them" : ""));
 }
 
 void require_convertible(const CheckpointReader& reader, const std::string& source) {
@@ -54,12 +55,12 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
       (options.compat && save.compat != *options.compat)) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
-        "the format " + quote(asked) + " and compat " + quote(to_string(*options.compat)) +
-            " contradict each other; " +
-            (keys_are_paths && format == asked
-                 ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
-                 : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core "
-                   "compat 'megatron' or 'megatron-0.19'"));
+        str_format("the format {} and compat {} contradict each other; {}", quote(asked),
+                   quote(to_string(*options.compat)),
+                   keys_are_paths && format == asked
+                       ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
+                       : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core "
+                         "compat 'megatron' or 'megatron-0.19'"));
   }
   if (keys_are_paths && options.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
@@ -74,8 +75,9 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   if (target.format->capabilities.integrity)
     save.integrity = true;
   else
-    remarks.push_back("the source has a manifest (integrity.json), but the format " +
-                      quote(format) + " can have none");
+    remarks.push_back(
+        str_format("the source has a manifest (integrity.json), but the format {} can have none",
+                   quote(format)));
   return target;
 }
 
@@ -94,8 +96,8 @@ void require_space(const Location& destination, std::uint64_t bytes) {
   const std::optional<std::uint64_t> available = destination.storage()->available_space();
   if (!available || bytes <= *available) return;
   throw CheckpointError(ErrorCode::kIo,
-                        "the result needs about " + human_bytes(bytes) + ", but only " +
-                            human_bytes(*available) + " are free",
+                        str_format("the result needs about {}, but only {} are free",
+                                   human_bytes(bytes), human_bytes(*available)),
                         {.file = destination.storage()->display_path("")});
 }
 

@@ -8,6 +8,7 @@
 
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
@@ -57,14 +58,15 @@ void require_coverage(const CopyContents& contents, const std::string& source) {
   std::size_t count = 0;
   for (const TensorStorageMetadata& tensor : contents.metadata.tensors) {
     for (const CoverageProblem& problem : validate_coverage(tensor)) {
-      if (++count <= 10) message += "\n  " + quote(tensor.key) + ": " + problem.message;
+      if (++count <= 10) message += str_format("\n  {}: {}", quote(tensor.key), problem.message);
     }
   }
   if (count == 0) return;
-  if (count > 10) message += "\n  … and " + grouped(count - 10) + " more";
+  if (count > 10) message += str_format("\n  … and {} more", grouped(count - 10));
   throw CheckpointError(ErrorCode::kCorrupt,
-                        "the stored chunks do not make up the tensors:" + message +
-                            "\n(leave these tensors out to convert the rest)",
+                        str_format("the stored chunks do not make up the tensors:{}\n(leave these "
+                                   "tensors out to convert the rest)",
+                                   message),
                         {.file = source});
 }
 
@@ -78,7 +80,8 @@ CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> 
     std::string name = object ? renamed_object(renamer, key) : renamer(key);
     const auto [first, inserted] = stored_as.try_emplace(name, key);
     if (!inserted)
-      ambiguous.add(quote(first->second) + " and " + quote(key) + " both become " + quote(name));
+      ambiguous.add(
+          str_format("{} and {} both become {}", quote(first->second), quote(key), quote(name)));
     return name;
   };
   Metadata& metadata = contents.metadata;

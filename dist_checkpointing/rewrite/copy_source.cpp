@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
 #include "strategies/contract/common_state.h"
@@ -31,8 +32,8 @@ CopyMemory share_memory(const WriteOptions& io, std::uint64_t limit, std::uint64
   const std::uint64_t least = buffers + 2 * kSmallestPiece;
   if (limit < least) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "a conversion takes at least " + human_bytes(least) +
-                              " of memory, got a limit of " + human_bytes(limit));
+                          str_format("a conversion takes at least {} of memory, got a limit of {}",
+                                     human_bytes(least), human_bytes(limit)));
   }
   threads =
       static_cast<int>(std::min<std::uint64_t>(limit / least, static_cast<std::uint64_t>(threads)));

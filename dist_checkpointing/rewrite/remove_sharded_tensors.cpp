@@ -26,6 +26,7 @@
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
@@ -172,13 +173,14 @@ class KeyRemover {
     for (const BytesStorageMetadata& object : old_.objects) add(object.key);
     const std::vector<std::string> candidates(beginnings.begin(), beginnings.end());
     const auto close = nearest(prefix_, candidates);
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "no tensor and no object has a key that begins with " + quote(prefix_) +
-                              (close ? " (did you mean " + quote(*close) + "?)" : "") +
-                              (std::string_view(kCommonStateKey).starts_with(prefix_)
-                                   ? "; the common state is never removed"
-                                   : ""),
-                          {.file = storage_->display_path("")});
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("no tensor and no object has a key that begins with {}{}{}", quote(prefix_),
+                   close ? str_format(" (did you mean {}?)", quote(*close)) : "",
+                   std::string_view(kCommonStateKey).starts_with(prefix_)
+                       ? "; the common state is never removed"
+                       : ""),
+        {.file = storage_->display_path("")});
   }
 
   /// The new metadata, read back: whatever a pickle may do, what stays must be exactly what was to
@@ -254,13 +256,12 @@ RemovedTensors remove_sharded_tensors(const Location& location, std::string_view
   const Location checkpoint = resolve_checkpoint(location, {.iteration = options.iteration});
   const CheckpointInfo info = open_checkpoint(checkpoint)->info();
   if (!info.conventions.records) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "keys can be removed from torch_dist and flattened dcp checkpoints, not "
-                          "from " +
-                              info.format +
-                              (info.conventions.keys_are_paths ? " that was not flattened" : "") +
-                              "; 'dckpt convert --exclude' makes a copy without them",
-                          {.file = checkpoint.display()});
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("keys can be removed from torch_dist and flattened dcp checkpoints, not from "
+                   "{}{}; 'dckpt convert --exclude' makes a copy without them",
+                   info.format, info.conventions.keys_are_paths ? " that was not flattened" : ""),
+        {.file = checkpoint.display()});
   }
   if (options.stop.stop_requested())
     throw CheckpointError(ErrorCode::kIo, "the removal was stopped; nothing is changed");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/key_path.h"
 #include "mapping/base/log.h"
@@ -26,8 +27,9 @@ class CappedList {
   }
   bool empty() const noexcept { return count_ == 0; }
   std::string text() const {
-    return "[" + text_ + (count_ > kShown ? ", … and " + grouped(count_ - kShown) + " more" : "") +
-           "]";
+    return str_format(
+        "[{}{}]", text_,
+        count_ > kShown ? str_format(", … and {} more", grouped(count_ - kShown)) : "");
   }
 
  private:
@@ -51,8 +53,8 @@ class CommonComparison {
     if (a.is_dict() && b.is_dict()) return compare_dicts(a.as_dict(), b.as_dict());
     if (a.is_sequence() && a.kind() == b.kind()) return compare_lists(a.items(), b.items());
     if (a == b) return;
-    mismatched.add("(" + to_string(path_) + ", " + to_string(a.kind()) + ", " +
-                   to_string(b.kind()) + ")");
+    mismatched.add(
+        str_format("({}, {}, {})", to_string(path_), to_string(a.kind()), to_string(b.kind())));
     note_lost(b);
   }
 
@@ -136,10 +138,10 @@ CommonDifference compare_common(const Value& of_rank_0, const Value& mine, int r
       comparison.mismatched.empty())
     return {};
   const std::string number = std::to_string(rank);
-  return {"Rank " + number +
-              " common state dict differs from rank 0 common state dict. Keys only on rank 0: " +
-              comparison.only_first.text() + ", Keys only on " + number + ": " +
-              comparison.only_second.text() + ", Mismatched keys: " + comparison.mismatched.text(),
+  return {str_format("Rank {} common state dict differs from rank 0 common state dict. Keys only "
+                     "on rank 0: {}, Keys only on {}: {}, Mismatched keys: {}",
+                     number, comparison.only_first.text(), number, comparison.only_second.text(),
+                     comparison.mismatched.text()),
           std::move(comparison.lost)};
 }
 
@@ -162,10 +164,10 @@ void compare_common_states(const Value& mine, Communicator& comm) {
     if (!difference.lost.empty()) {
       throw CheckpointError(
           ErrorCode::kMismatch,
-          "the common state is saved from rank 0 alone, and these tensors of rank " +
-              std::to_string(comm.rank()) +
-              " are not the same there: " + quoted_list(difference.lost, kShown) +
-              "; describe what ranks hold parts of with ShardedTensor",
+          str_format(
+              "the common state is saved from rank 0 alone, and these tensors of rank {} are not "
+              "the same there: {}; describe what ranks hold parts of with ShardedTensor",
+              comm.rank(), quoted_list(difference.lost, kShown)),
           {.rank = comm.rank()});
     }
     if (!difference.text.empty()) log_warning(difference.text + "; rank 0's is saved");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "mapping/state/flatten.h"
@@ -30,7 +31,7 @@ KeyPath decode_path(WireReader& reader) {
       step = reader.text();
   }
   if (path.empty() || path.size() > kMaxTreeDepth)
-    reader.malformed("a key lies " + std::to_string(path.size()) + " levels deep");
+    reader.malformed(str_format("a key lies {} levels deep", path.size()));
   return path;
 }
 

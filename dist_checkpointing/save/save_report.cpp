@@ -16,7 +16,8 @@ std::string phase_text(const char* name, const SaveReport::Phase& phase) {
 
 std::string rate_text(const SaveReport::Phase& phase) {
   return phase.seconds > 0
-             ? ", " + human_bytes(static_cast<std::uint64_t>(phase.bytes_per_second())) + "/s"
+             ? str_format(", {}/s",
+                          human_bytes(static_cast<std::uint64_t>(phase.bytes_per_second())))
              : "";
 }
 
@@ -57,16 +58,15 @@ struct Decode {
 }  // namespace
 
 std::string to_string(const SaveReport& report) {
-  std::string text = human_bytes(report.bytes) + " in " + std::to_string(report.files) +
-                     (report.files == 1 ? " file" : " files") +
-                     str_format(" in {:.2f} s (", report.seconds);
+  std::string text = str_format("{} in {}{} in {:.2f} s (", human_bytes(report.bytes), report.files,
+                                report.files == 1 ? " file" : " files", report.seconds);
   text += phase_text("plan", report.plan) +
           (report.plan_cached ? ", cached" : ", not cached: " + report.why_planned);
   if (report.stage.bytes > 0) text += phase_text("; stage", report.stage) + rate_text(report.stage);
-  text += phase_text("; write", report.write) + rate_text(report.write) +
-          (report.engine.empty() ? "" : ", " + report.engine) + ", rank " +
-          std::to_string(report.slowest_rank) + " was the last";
-  return text + phase_text("; publish", report.publish) + ")";
+  text += str_format("{}{}{}, rank {} was the last", phase_text("; write", report.write),
+                     rate_text(report.write), report.engine.empty() ? "" : ", " + report.engine,
+                     report.slowest_rank);
+  return str_format("{}{})", text, phase_text("; publish", report.publish));
 }
 
 SaveReport sum_of(std::span<const SaveReport> ranks) {
@@ -88,8 +88,8 @@ SaveReport sum_of(std::span<const SaveReport> ranks) {
   if (first == ranks.end()) return sum;
   const bool everywhere = std::ranges::all_of(
       ranks, [&](const SaveReport& one) { return one.why_planned == first->why_planned; });
-  sum.why_planned = (everywhere ? "" : "rank " + std::to_string(first - ranks.begin()) + ": ") +
-                    first->why_planned;
+  sum.why_planned =
+      (everywhere ? "" : str_format("rank {}: ", first - ranks.begin())) + first->why_planned;
   return sum;
 }
 

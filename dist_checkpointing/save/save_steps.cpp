@@ -27,6 +27,7 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/save_planner.h"
@@ -73,10 +74,12 @@ StateDict prepared(StateDict state, const SaveHooks& hooks) {
 /// What the strategy would have to leave out.
 void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
   const auto refuse = [&](const std::string& what, const std::string& key) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "strategy " + quote(strategy.name) + " does not store " + what +
-                              "; save with another one, or leave them out of the state",
-                          {.key = key});
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format(
+            "strategy {} does not store {}; save with another one, or leave them out of the state",
+            quote(strategy.name), what),
+        {.key = key});
   };
   if (!strategy.capabilities.objects) {
     for (const LocalShard& shard : described.shards) {
@@ -259,7 +262,7 @@ SaveReport publish_save(SaveCall& call, const PlannedSave& planned, const Writte
   });
   report = decode_save_report(comm.broadcast(encode_save_report(report), 0));
   if (comm.rank() == 0)
-    log_notice("saved " + quote(call.target.display()) + ": " + to_string(report));
+    log_notice(str_format("saved {}: {}", quote(call.target.display()), to_string(report)));
   return report;
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -38,10 +39,10 @@ void ShardedPaths::require_still_sharded(const StateDict& state) const {
   if (plain.empty()) return;
   throw CheckpointError(
       ErrorCode::kInvalidArgument,
-      "the state has plain tensors in place of the ShardedTensors that were loaded: " +
-          quoted_list(plain) +
-          "; only rank 0's parts would be saved. Save the tree that load() has filled, "
-          "or describe the tensors with ShardedTensor",
+      str_format("the state has plain tensors in place of the ShardedTensors that were loaded: {}; "
+                 "only rank 0's parts would be saved. Save the tree that load() has filled, or "
+                 "describe the tensors with ShardedTensor",
+                 quoted_list(plain)),
       {.key = plain.front()});
 }
 
