@@ -30,6 +30,7 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
@@ -87,8 +88,9 @@ std::string nothing_in(const Location& root) {
   } catch (const CheckpointError&) {  // there is nothing to suggest
   }
   const auto close = nearest(root.name(), siblings);
-  return text + " does not exist" +
-         (close ? "; did you mean " + quote(root.storage()->display_path(*close)) + "?" : "");
+  return str_format(
+      "{} does not exist{}", text,
+      close ? str_format("; did you mean {}?", quote(root.storage()->display_path(*close))) : "");
 }
 
 }  // namespace
@@ -180,10 +182,10 @@ void Checkpointer::require_descriptions(const StateDict& state) {
     if (!latest || open_checkpoint(root_ / latest->directory)->metadata().tensors.empty()) return;
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
-        "the state has plain tensors only, but " + quote(latest->directory) +
-            " of this training root has sharded ones; describe what each rank holds with "
-            "ShardedTensor "
-            "(a state that load_plain() returned has lost its descriptions; load() keeps them)",
+        str_format("the state has plain tensors only, but {} of this training root has sharded "
+                   "ones; describe what each rank holds with ShardedTensor (a state that "
+                   "load_plain() returned has lost its descriptions; load() keeps them)",
+                   quote(latest->directory)),
         {.file = root_.display()});
   });
 }
@@ -225,9 +227,8 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   agree(comm_, "looking for the checkpoint", [&] {
     if (checkpoint.is_directory()) return;
     throw CheckpointError(ErrorCode::kIncomplete,
-                          "there is no iteration " + std::to_string(iteration) +
-                              " in the training root; there are " +
-                              describe_iterations(list_iterations(root_)),
+                          str_format("there is no iteration {} in the training root; there are {}",
+                                     iteration, describe_iterations(list_iterations(root_))),
                           {.file = root_.display()});
   });
   LoadReport report = load_from(checkpoint, state);
@@ -269,7 +270,7 @@ SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
 /// What follows a published save.
 void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
   Heartbeat(comm).agree(
-      "recording iteration " + std::to_string(iteration) + ", which is saved and complete,", [&] {
+      str_format("recording iteration {}, which is saved and complete,", iteration), [&] {
         if (comm.rank() != 0) return;
         known_complete_.insert(iteration);
         write_tracker(*root_.directory(), iteration);
@@ -285,8 +286,8 @@ void Checkpointer::take_root() {
   if (lock) remove_leftovers(root_);
   lock_ = std::move(lock);
   claimed_ = true;
-  log_info("saving to training root " + quote(root_.display()) + " with the policy\n" +
-           policy_text_);
+  log_info(str_format("saving to training root {} with the policy\n{}", quote(root_.display()),
+                      policy_text_));
 }
 
 std::unique_ptr<StorageLock> Checkpointer::lock_root() const {
@@ -295,16 +296,16 @@ std::unique_ptr<StorageLock> Checkpointer::lock_root() const {
   } catch (const CheckpointError& error) {
     if (error.code() == ErrorCode::kAborted) {
       throw CheckpointError(error.code(),
-                            "another job saves to this training root (" + error.message() +
-                                "): wait until it has ended, or give this one a root of its own",
+                            str_format("another job saves to this training root ({}): wait until "
+                                       "it has ended, or give this one a root of its own",
+                                       error.message()),
                             {.file = root_.display()});
     }
     if (error.code() != ErrorCode::kUnsupported) throw;
     log_warning(
-        "training root " + quote(root_.display()) +
-        ": make sure that no other job saves here; leftovers of killed saves are not removed, "
-        "because locking failed: " +
-        error.what());
+        str_format("training root {}: make sure that no other job saves here; leftovers of killed "
+                   "saves are not removed, because locking failed: {}",
+                   quote(root_.display()), error.what()));
     return nullptr;
   }
 }
@@ -317,37 +318,38 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
   const auto reason =
       known_complete_.contains(iteration) ? std::nullopt : why_incomplete(root_ / name);
   if (reason) {
-    log_warning("iteration " + std::to_string(iteration) +
-                " is there but incomplete, and is replaced: " + *reason);
+    log_warning(str_format("iteration {} is there but incomplete, and is replaced: {}", iteration,
+                           *reason));
     return true;
   }
   if (position_ && iteration > *position_) {
-    log_warning("iteration " + std::to_string(iteration) +
-                " is replaced: it was saved before the run went back to iteration " +
-                std::to_string(*loaded_));
+    log_warning(str_format(
+        "iteration {} is replaced: it was saved before the run went back to iteration {}",
+        iteration, *loaded_));
     return true;
   }
-  throw CheckpointError(ErrorCode::kAlreadyExists,
-                        "refusing to replace iteration " + std::to_string(iteration) +
-                            ", which is complete: go on from an iteration of this root (load, "
-                            "load_latest), choose another root, or allow overwriting",
-                        {.file = (root_ / name).display()});
+  throw CheckpointError(
+      ErrorCode::kAlreadyExists,
+      str_format("refusing to replace iteration {}, which is complete: go on from an iteration of "
+                 "this root (load, load_latest), choose another root, or allow overwriting",
+                 iteration),
+      {.file = (root_ / name).display()});
 }
 
 void Checkpointer::warn_if_behind(std::uint64_t iteration) {
   const std::vector<std::uint64_t> iterations = list_iterations(root_);
   if (position_ || iterations.empty() || iterations.back() <= iteration) return;
-  log_warning("training root " + quote(root_.display()) + " has " +
-              describe_iterations(iterations) +
-              ", but this run has loaded none of them; it is about to save iteration " +
-              std::to_string(iteration) + ", from which the next start will go on");
+  log_warning(
+      str_format("training root {} has {}, but this run has loaded none of them; it is about to "
+                 "save iteration {}, from which the next start will go on",
+                 quote(root_.display()), describe_iterations(iterations), iteration));
 }
 
 /// If a checkpoint cannot be removed, the save has still succeeded.
 void Checkpointer::remove_old(std::uint64_t saved) {
   const auto warn = [&](const std::exception& error) {
-    log_warning("iteration " + std::to_string(saved) +
-                " is saved, but old checkpoints could not be removed: " + error.what());
+    log_warning(str_format("iteration {} is saved, but old checkpoints could not be removed: {}",
+                           saved, error.what()));
   };
   try {
     const auto storage = root_.directory();

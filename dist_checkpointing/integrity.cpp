@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
@@ -67,13 +68,13 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest,
     }
   }
   if (count == 0) return entries;
-  if (count > kMostNamed) unlisted += " and " + grouped(count - kMostNamed) + " more";
-  throw CheckpointError(
-      ErrorCode::kCorrupt,
-      "integrity.json does not list " + unlisted +
-          ", so nothing shows whether what is read there is what was saved; was the file added "
-          "later, or a removal of keys interrupted, which can be repeated?",
-      {.file = kIntegrityFile});
+  if (count > kMostNamed) unlisted += str_format(" and {} more", grouped(count - kMostNamed));
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        str_format("integrity.json does not list {}, so nothing shows whether what "
+                                   "is read there is what was saved; was the file added later, or "
+                                   "a removal of keys interrupted, which can be repeated?",
+                                   unlisted),
+                        {.file = kIntegrityFile});
 }
 
 IntegrityManifest require_manifest(const CheckpointReader& reader) {

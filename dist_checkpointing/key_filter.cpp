@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -45,9 +46,10 @@ void check_selection(const KeyFilter& filter, const Keys& keys) {
   if (any) return;
   throw CheckpointError(
       ErrorCode::kInvalidArgument,
-      "the patterns leave no key: what " +
-          quoted_list(filter.include.empty() ? std::vector<std::string>{"*"} : filter.include) +
-          " matches is left out by " + quoted_list(filter.exclude));
+      str_format(
+          "the patterns leave no key: what {} matches is left out by {}",
+          quoted_list(filter.include.empty() ? std::vector<std::string>{"*"} : filter.include),
+          quoted_list(filter.exclude)));
 }
 
 }  // namespace
@@ -74,9 +76,9 @@ void KeyFilter::check(std::initializer_list<const Metadata*> checkpoints) const 
                              return alone.object(key);
                            });
       if (!matches)
-        throw CheckpointError(
-            ErrorCode::kInvalidArgument,
-            "no key matches the pattern " + quote(pattern) + suggest_keys(pattern, keys.all()));
+        throw CheckpointError(ErrorCode::kInvalidArgument,
+                              str_format("no key matches the pattern {}{}", quote(pattern),
+                                         suggest_keys(pattern, keys.all())));
     }
   }
   check_selection(*this, keys);
@@ -86,15 +88,16 @@ std::string suggest_keys(std::string_view wanted, std::span<const std::string> k
   constexpr std::size_t kShown = 3;
   constexpr std::size_t kLikeness = 3;  // letters in common from which two keys are alike
   if (keys.empty()) return "; there are no keys";
-  const std::string wider = "*" + std::string(wanted) + "*";
+  const std::string wider = str_format("*{}*", wanted);
   const auto is_wider = [&](const std::string& key) { return glob_match(wider, key); };
   if (const auto example = std::ranges::find_if(keys, is_wider);
       example != keys.end() && !wanted.empty()) {
     const auto count = static_cast<std::uint64_t>(std::ranges::count_if(keys, is_wider));
-    return " (did you mean " + quote(wider) + "? It matches " + grouped(count) +
-           (count == 1 ? " key, " : " keys, for example ") + quote(*example) + ")";
+    return str_format(" (did you mean {}? It matches {}{}{})", quote(wider), grouped(count),
+                      count == 1 ? " key, " : " keys, for example ", quote(*example));
   }
-  if (const auto close = nearest(wanted, keys)) return " (did you mean " + quote(*close) + "?)";
+  if (const auto close = nearest(wanted, keys))
+    return str_format(" (did you mean {}?)", quote(*close));
   std::size_t longest = 0;  // beginning that `wanted` and a key have in common
   const auto common = [&](const std::string& key) {
     const auto letters =

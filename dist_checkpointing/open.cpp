@@ -5,6 +5,7 @@
 #include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
@@ -20,13 +21,15 @@ Location resolve_root(const Location& root, const OpenOptions& options) {
       options.iteration ? options.iteration->directory() : read_tracker(*root.directory());
   if (!name) return root;
   if (const Location checkpoint = root / *name; checkpoint.is_directory()) return checkpoint;
-  std::string message = options.iteration
-                            ? "there is no " + quote(*name) + " in this directory"
-                            : std::string(kTrackerFile) + " names " + quote(*name) +
-                                  ", which does not exist; choose another with --iteration";
-  throw CheckpointError(ErrorCode::kIncomplete,
-                        message + "; there are " + describe_iterations(list_iterations(root)),
-                        {.file = root.display()});
+  std::string message =
+      options.iteration
+          ? str_format("there is no {} in this directory", quote(*name))
+          : str_format("{} names {}, which does not exist; choose another with --iteration",
+                       kTrackerFile, quote(*name));
+  throw CheckpointError(
+      ErrorCode::kIncomplete,
+      str_format("{}; there are {}", message, describe_iterations(list_iterations(root))),
+      {.file = root.display()});
 }
 
 /// Files that belong to a checkpoint directory; a user who names one of them means the directory.
@@ -84,23 +87,27 @@ void refuse_foreign(std::span<const FileInfo> entries, const Location& location)
         "it holds data files (*.distcp), but neither .metadata nor metadata.json; the save was "
         "interrupted before it finished";
   } else if (has_iterations) {
-    message += "it holds iterations (iter_*), but no " + std::string(kTrackerFile) +
-               "; choose one with --iteration, or name its directory";
+    message += str_format(
+        "it holds iterations (iter_*), but no {}; choose one with --iteration, or name its "
+        "directory",
+        kTrackerFile);
   } else {
     message += "there is no metadata.json, .metadata or mp_rank_* in it";
   }
-  throw CheckpointError(ErrorCode::kIncomplete, quote(location.display()) + " " + message,
+  throw CheckpointError(ErrorCode::kIncomplete,
+                        str_format("{} {}", quote(location.display()), message),
                         {.file = location.display()});
 }
 
 [[noreturn]] void throw_other_format(const Location& location, const std::string& found,
                                      const StrategySpec& asked) {
-  throw CheckpointError(ErrorCode::kMismatch,
-                        "the checkpoint has the format " + found + ", but load.strategy asks for " +
-                            quote(asked.name) +
-                            (asked.version ? " version " + std::to_string(*asked.version) : "") +
-                            "; name what is there, or say 'auto', which takes it",
-                        {.file = location.display()});
+  throw CheckpointError(
+      ErrorCode::kMismatch,
+      str_format("the checkpoint has the format {}, but load.strategy asks for {}{}; name what is "
+                 "there, or say 'auto', which takes it",
+                 found, quote(asked.name),
+                 asked.version ? " version " + std::to_string(*asked.version) : ""),
+      {.file = location.display()});
 }
 
 /// The strategy that metadata.json names.
@@ -112,8 +119,8 @@ const LoadStrategyEntry& named_strategy(const Location& location, const Strategy
   const bool fits = asked.name == kAutoStrategy || (asked.name == config.sharded_backend &&
                                                     asked.version.value_or(version) == version);
   if (!fits)
-    throw_other_format(
-        location, quote(config.sharded_backend) + " version " + std::to_string(version), asked);
+    throw_other_format(location,
+                       str_format("{} version {}", quote(config.sharded_backend), version), asked);
   return with_context({.file = file->name()}, [&]() -> const LoadStrategyEntry& {
     return find_load_strategy(config.sharded_backend, version);
   });
@@ -144,7 +151,8 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
   const std::optional<FileInfo> found = location.stat();
   const std::string path = location.display();
   if (!found) {
-    throw CheckpointError(ErrorCode::kIo, "Checkpoint directory " + quote(path) + " does not exist",
+    throw CheckpointError(ErrorCode::kIo,
+                          str_format("Checkpoint directory {} does not exist", quote(path)),
                           {.file = path});
   }
   if (found->kind == FileInfo::Kind::kDirectory) return resolve_root(location, options);

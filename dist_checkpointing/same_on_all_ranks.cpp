@@ -7,6 +7,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
+#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
@@ -48,12 +49,12 @@ std::string describe_values(const std::vector<std::string>& texts) {
   std::string message;
   for (std::size_t i = 0; i < std::min(groups.size(), kMaxValuesShown); ++i) {
     const std::string& other = groups[i == 0 ? 1 : 0].first;
-    message += (i == 0 ? "" : "; ") +
-               quote(first_difference(groups[i].first, other), kMaxValueBytes) + " on " +
-               ranks_text(groups[i].second);
+    message += str_format("{}{} on {}", i == 0 ? "" : "; ",
+                          quote(first_difference(groups[i].first, other), kMaxValueBytes),
+                          ranks_text(groups[i].second));
   }
   return groups.size() > kMaxValuesShown
-             ? message + "; and " + std::to_string(groups.size() - kMaxValuesShown) + " more"
+             ? str_format("{}; and {} more", message, groups.size() - kMaxValuesShown)
              : message;
 }
 
@@ -74,8 +75,8 @@ void require_same(Communicator& comm, const std::string& attempt,
     std::vector<std::string> values;
     for (const Bytes& text : texts) values.emplace_back(as_text(text));
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot " + attempt + ": the ranks were given different " +
-                              arguments[i].what + ": " + describe_values(values));
+                          str_format("cannot {}: the ranks were given different {}: {}", attempt,
+                                     arguments[i].what, describe_values(values)));
   }
 }
 

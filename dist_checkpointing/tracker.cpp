@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/publish.h"
 
@@ -25,10 +26,10 @@ std::string_view stripped(std::string_view text) {
 
 std::string iteration_directory(std::uint64_t iteration) {
   if (iteration > kMaxIteration) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "iteration " + grouped(iteration) +
-                              " is beyond the largest that a training root can hold, " +
-                              grouped(kMaxIteration));
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("iteration {} is beyond the largest that a training root can hold, {}",
+                   grouped(iteration), grouped(kMaxIteration)));
   }
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "iter_%07llu",
@@ -63,11 +64,12 @@ std::optional<std::string> read_tracker(const Storage& root) {
   const std::string_view text = stripped(as_text(content));
   const auto named = text.starts_with(kPrefix) ? std::nullopt : parse_iteration_name(text);
   if (!named) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "Invalid metadata file: the tracker holds " + quote(text, 60) +
-                              " instead of an iteration or 'release'; name the checkpoint's own "
-                              "directory, or mend the file",
-                          {.file = file->name()});
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        str_format("Invalid metadata file: the tracker holds {} instead of an iteration or "
+                   "'release'; name the checkpoint's own directory, or mend the file",
+                   quote(text, 60)),
+        {.file = file->name()});
   }
   return named->directory();
 }
