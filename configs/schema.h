@@ -14,7 +14,6 @@
 #include "configs/yaml.h"
 #include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
-#include "mapping/base/format.h"
 
 // One description per struct, from which its YAML is read, checked, corrected ("did you mean") and
 // printed.
@@ -97,7 +96,7 @@ Type<std::vector<T>> list_of(Type<T> item, std::string expected) {
               return report_unfit(node, path, expected, problems);
             into.assign(node.values.size(), T{});
             for (std::size_t i = 0; i < node.values.size(); ++i)
-              item.read(node.values[i], str_format("{}[{}]", path, i), into[i], problems);
+              item.read(node.values[i], path + "[" + std::to_string(i) + "]", into[i], problems);
           },
           [item](const std::vector<T>& values) {
             std::vector<YamlNode> nodes;
@@ -148,8 +147,7 @@ Type<S> section(Schema<S> schema) {
             for (std::size_t i = 0; i < positions.size(); ++i) {
               if (!positions[i] || node.values[i].kind == YamlNode::Kind::kRefused) continue;
               const Field<S>& field = schema.fields[*positions[i]];
-              field.read(node.values[i],
-                         path.empty() ? field.name : str_format("{}.{}", path, field.name), into,
+              field.read(node.values[i], path.empty() ? field.name : path + "." + field.name, into,
                          problems);
             }
             if (schema.check && node.kind == YamlNode::Kind::kMap)
