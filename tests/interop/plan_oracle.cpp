@@ -2,12 +2,14 @@
 // test_plans_torch.py and test_plans_megatron.py. One case of JSON per line of standard input, one
 // line of answer per case, {"refused": message} where the library throws.
 //
-//   {"save": {"kind", "dedup", "flattened"}, "ranks": [TREE, …]}
+//   {"save": {"kind", "dedup", "flattened", "parallel"}, "ranks": [TREE, …]}
 //     → {"ranks": [{"items": [ITEM, …], "kept": [[position in items, chunk], …],
 //                   "paths": {key: path}}, …], "tensors": […], "objects": [key, …]}
 //   {"saves": [{"ranks": [TREE, …]}, …]}: one after the other, with plan caches, under DCP's rules
 //     → {"saves": [{"unchanged": [rank's plan is not sent, …], "as_last": [its final plan is not
 //                   sent, …], "final": [[ITEM, …], …], "tensors": [key, …]}, …]}
+//   {"write": DIRECTORY, "dedup", "ranks": [TREE, …]}: saved under DCP's rules, on that many ranks
+//     → {}
 //   {"stored": [{"key", "dtype", "size", "chunks": [[offsets, sizes], …]}, …],
 //    "wanted": [[tensor, offsets, sizes], …]}
 //     → {"reads": [[wanted, chunk, offsets in the chunk, offsets in the wanted box,
@@ -26,6 +28,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/save/describe_state.h"
+#include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/save/global_plan.h"
@@ -33,6 +36,7 @@
 #include "mapping/planning/save/save_planner.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
+#include "strategies/comm/threads.h"
 #include "tests/interop/json_shape.h"
 
 namespace {
@@ -153,9 +157,12 @@ Json plan_save(const Json& job) {
       options.planner.kind == PlannerKind::kMegatron ? Compat::kMegatron : Compat::kDcp;
   options.flattened =
       how.at("flattened") == "megatron" ? FlattenedForm::kMegatron : FlattenedForm::kBoxes;
+  options.parallel.enabled = how.value("parallel", false);
 
   Json ranks = Json::array();
-  GlobalPlanner planner({.kind = options.planner.kind, .dedup = options.planner.effective_dedup()});
+  GlobalPlanner planner({.kind = options.planner.kind,
+                         .dedup = options.planner.effective_dedup(),
+                         .use_replicas = options.parallel.enabled});
   for (const Json& tree : job.at("ranks")) {
     const DescribedState described =
         describe_state(value_of(tree), options, static_cast<int>(ranks.size()));
@@ -223,6 +230,18 @@ Json plan_saves(const Json& job) {
   return {{"saves", std::move(saves)}};
 }
 
+Json write_save(const Json& job) {
+  SaveOptions options{.compat = Compat::kDcp};
+  options.planner.dedup = parse_dedup(job.at("dedup").get<std::string>()).value();
+  options.io.fsync = false;
+  const Json& ranks = job.at("ranks");
+  run_ranks(static_cast<int>(ranks.size()), [&](Communicator& comm) {
+    save(value_of(ranks[static_cast<std::size_t>(comm.rank())]), job.at("write").get<std::string>(),
+         options, comm);
+  });
+  return Json::object();
+}
+
 /// The coordinates in a row-major box of these sizes at which a view begins; it must have the box's
 /// strides.
 Json corner_of(const StridedView& view, ShapeView sizes) {
@@ -276,9 +295,10 @@ int main() {
       const Json job = Json::parse(line);
       Json answer;
       try {
-        answer = job.contains("saves")  ? plan_saves(job)
-                 : job.contains("save") ? plan_save(job)
-                                        : plan_load(job);
+        answer = job.contains("saves")   ? plan_saves(job)
+                 : job.contains("save")  ? plan_save(job)
+                 : job.contains("write") ? write_save(job)
+                                         : plan_load(job);
       } catch (const CheckpointError& error) {
         answer = {{"refused", error.what()}};
       }

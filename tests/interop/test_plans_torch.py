@@ -9,12 +9,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import pathlib
 import random
+import tempfile
 import unittest
 from collections import Counter
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
@@ -29,6 +32,7 @@ from plans import Box
 logging.disable(logging.WARNING)
 
 SAVES = {1: 300, 2: 1000, 3: 800, 4: 1200, 5: 200, 6: 200, 7: 200}    # world size → cases; beyond 7, torch breaks ties in the order of a Python set
+PATHS = {1: 20, 2: 80, 3: 120, 4: 120}
 LOADS = 5000
 DTYPES = ["float32", "bfloat16", "float16", "float64", "int64", "int32", "uint8", "bool", "complex64", "float8_e4m3fn"]
 
@@ -307,6 +311,78 @@ def their_tensor(key: str, tensor: TensorStorageMetadata) -> dict:
             "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in tensor.chunks]}
 
 
+# ---------------------------------------------------------------- ranks with states of their own
+
+class OwnStates(SaveCase):
+    """Each rank holds some of the keys, spelled as a path in its own way: "a.0.w" is ("a", 0, "w"), ("a", "0", "w"), ("a.0", "w"), or in a list."""
+
+    KEYS = ["a", "a.0", "a.0.w", "a.0.b", "a.1.w", "a.1.b", "a.2", "a.2.w", "b.c", "b.c.0.0", "b.c.0.1", "b.c.1.0", "b.0", "b.1", "step", "0", "0.w", "1.w"]
+
+    def __init__(self, rng: random.Random, world: int):
+        self.lowest_rank = rng.random() < 0.3
+        self.planners, self.ours, self.locals = [], [], []
+        self.refused = None
+        self.trees: list[dict] = [{} for _ in range(world)]
+        for key in rng.sample(self.KEYS, rng.randint(1, len(self.KEYS))):
+            holders = rng.sample(range(world), rng.randint(1, world))
+            own_way = rng.random() < 0.5
+            common = self.spelling(rng, key)
+            for rank, leaf in zip(holders, self.leaves(rng, world, holders)):
+                self.hold(self.trees[rank], self.spelling(rng, key) if own_way else common, leaf)
+        self.trees = [self.with_lists(rng, tree) for tree in self.trees]
+
+    def leaves(self, rng: random.Random, world: int, holders: list[int]) -> list:
+        """A tensor or an object that all of them have, or a tensor in slices."""
+        roll = rng.random()
+        if roll < 0.7:
+            return [Plain("int8", (rng.randint(1, 9),)) if roll < 0.5 else 7] * len(holders)
+        boxes: list[list[Box]] = [[] for _ in range(world)]
+        for number, rank in enumerate(holders):
+            boxes[rank] = [((number,), (1,))]
+        return [Pieces("int8", (len(holders),), boxes)] * len(holders)
+
+    def spelling(self, rng: random.Random, key: str) -> tuple:
+        path: list = []
+        for part in key.split("."):
+            if path and rng.random() < 0.1:
+                path[-1] = f"{path[-1]}.{part}"
+            else:
+                path.append(int(part) if part.isdigit() and rng.random() < 0.7 else part)
+        return tuple(path)
+
+    def hold(self, tree: dict, path: tuple, leaf) -> None:
+        """Where a leaf is in the way, the whole rest is one key."""
+        for at, step in enumerate(path[:-1]):
+            inner = tree.setdefault(step, {})
+            if not isinstance(inner, dict):
+                tree[".".join(map(str, path[at:]))] = leaf
+                return
+            tree = inner
+        tree[".".join(map(str, path)) if path[-1] in tree else path[-1]] = leaf
+
+    def with_lists(self, rng: random.Random, tree, depth: int = 0):
+        """Dicts with keys from 0 on are lists at times."""
+        if not isinstance(tree, dict):
+            return tree
+        inner = {key: self.with_lists(rng, value, depth + 1) for key, value in tree.items()}
+        return [inner[at] for at in range(len(inner))] if depth and inner and set(inner) == set(range(len(inner))) and rng.random() < 0.7 else inner
+
+    def plan_rank(self, rank: Rank) -> None:
+        self.tree = self.trees[rank.rank]
+        super().plan_rank(rank)
+
+    def job(self, directory: pathlib.Path) -> dict:
+        return {"write": str(directory), "dedup": "lowest_rank" if self.lowest_rank else "balanced", "ranks": self.ours}
+
+    def our_paths(self, final: list) -> dict[str, tuple]:
+        """Known difference 4: torch takes a key's path from the lowest rank that has the key; we ask, after rank 0, only the ranks that write a part of it."""
+        paths: dict[str, tuple] = {}
+        for rank, (local, plan) in enumerate(zip(self.locals, final)):
+            for key in (item.index.fqn for item in (plan if rank else local).items):
+                paths.setdefault(key, local.planner_data[key])
+        return paths
+
+
 # ---------------------------------------------------------------- loads
 
 class LoadCase:
@@ -430,6 +506,33 @@ class Plans(unittest.TestCase):
         for tensor in tensors:
             offsets = [tuple(offsets) for offsets, _ in tensor["chunks"]]
             self.assertEqual(len(offsets), len(set(offsets)), tensor)
+
+    def test_paths(self):
+        """Of ranks that have other keys, or the same under other paths."""
+        print(f"DCKPT_TEST_SEED={plans.SEED}")
+        rng = random.Random(plans.SEED)
+        groups = {world: [OwnStates(rng, world) for _ in range(count)] for world, count in PATHS.items()}
+        plan_saves(groups)
+        cases = [case for group in groups.values() for case in group]
+        seen = Counter()
+        with tempfile.TemporaryDirectory() as folder:
+            directories = [pathlib.Path(folder) / str(number) for number in range(len(cases))]
+            answers = plans.our_answers([case.job(directory) for case, directory in zip(cases, directories)])
+            for case, directory, answer in zip(cases, directories, answers, strict=True):
+                with self.subTest(trees=case.trees):
+                    planned = case.plan_globally()
+                    if planned is None or case.unsound():
+                        seen["refused"] += 1
+                        self.assertIn("refused", answer, str(case.refused))
+                        continue
+                    self.assertEqual(answer, {})
+                    final, metadata = planned
+                    found = FileSystemReader(directory).read_metadata().planner_data
+                    self.assertEqual(found, case.our_paths(final))
+                    self.assertEqual(set(found), set(metadata.planner_data))
+                    seen["as torch's" if found == metadata.planner_data else "of another rank"] += 1
+        print(dict(seen))
+        self.assertGreater(seen["as torch's"], len(cases) * 3 // 4)
 
     def test_plan_caching(self):
         rng = random.Random(plans.SEED)
