@@ -1,7 +1,6 @@
 include(GNUInstallDirs)
 # Build options and the flags that all targets share.
 option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
-option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(DCKPT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(DCKPT_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(DCKPT_BUILD_BENCHMARKS "Build the benchmarks" OFF)
@@ -17,8 +16,6 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-set(CMAKE_CXX_VISIBILITY_PRESET hidden)  # but for what is in a `namespace DCKPT_API` (mapping/base/api.h)
-set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 # Objects are the same in static and shared libraries; what is visible outside of these says
 # mapping/base/api.h.
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)

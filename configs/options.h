@@ -199,7 +199,7 @@ inline constexpr EnumNames<Verify, 3> kVerifyNames{
 /// What a load does with a tensor whose stored dtype is not the requested one.
 enum class Cast : std::uint8_t {
   kForbid,  ///< it is an error
-  kAllow,   ///< the elements are converted, where can_cast() (mapping/geometry/cast.h) allows it
+  kAllow,   ///< the elements are converted where docs/policies.md ("Casts") says so
 };
 inline constexpr EnumNames<Cast, 2> kCastNames{
     {{Cast::kForbid, "forbid"}, {Cast::kAllow, "allow"}}};

@@ -1,5 +1,6 @@
 #include "dist_checkpointing/conformance/storage_conformance.h"
 
+#include <exception>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -36,6 +37,8 @@ std::string code_of(const Work& work) {
     work();
   } catch (const CheckpointError& error) {
     return to_string(error.code());
+  } catch (const std::exception& error) {
+    return "of another type than CheckpointError: " + printable(error.what());
   }
   return "no error";
 }
@@ -89,7 +92,8 @@ class StorageChecks {
         const auto file = storage.create(name, {.size_hint = hint});
         file->append(as_bytes("12345"));
         file->close();
-        equal(storage.stat(name)->size, 5U);
+        const auto found = storage.stat(name);
+        that(found && found->size == 5);
       }
     });
     check("ranges read from their offsets", [&](Storage& storage) {
@@ -154,7 +158,8 @@ class StorageChecks {
     check("make_directory makes parents and may be repeated", [&](Storage& storage) {
       storage.make_directory("d/e/f");
       storage.make_directory("d/e/f");
-      that(storage.stat("d/e")->kind == FileInfo::Kind::kDirectory);
+      const auto made = storage.stat("d/e");
+      that(made && made->kind == FileInfo::Kind::kDirectory);
       write("d/e/f/a", "x");
       storage.make_directory("d/e/f");
       equal(content("d/e/f/a"), "x");
@@ -167,6 +172,7 @@ class StorageChecks {
       storage.make_directory("d/a");
       const auto entries = storage.list("d");
       equal(names("d"), Names{".hidden", "B", "a", "b"});
+      if (entries.size() != 4) return;
       equal(entries[1].size, 1U);
       that(entries[2].kind == FileInfo::Kind::kDirectory);
       that(entries[3].kind == FileInfo::Kind::kRegular);
@@ -329,10 +335,11 @@ class StorageChecks {
   void check(const char* name, const Body& body) {
     ++report_.checks;
     about_ = name;
-    storage_ = make_();
     try {
+      storage_ = make_();
+      if (!storage_) return problem("there is no storage, but a null pointer");
       body(*storage_);
-    } catch (const CheckpointError& error) {
+    } catch (const std::exception& error) {
       problem(error.what());
     }
   }

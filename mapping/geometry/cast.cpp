@@ -1,7 +1,8 @@
 // Every float of at most 32 bits is exact in float32, and torch goes through float32 too: a
 // conversion decodes a block to floats and encodes these. The small types differ in their fields
-// and in what they spend their highest codes on, which is all that `Format` says. Bits are moved as
-// integers, so that modes of the processor (flushing denormals) change nothing.
+// and in what they spend their highest codes on, which is all that `Format` says. Their bits are
+// moved as integers, so that modes of the processor (flushing denormals) change nothing; only
+// float64 goes through its instructions.
 
 #include "mapping/geometry/cast.h"
 

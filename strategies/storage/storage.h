@@ -66,7 +66,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// The same text in every process that means the same place. By default display_path().
   virtual std::string absolute(const std::string& name) const { return display_path(name); }
 
-  /// Entries of a directory in name order, "" for the root. Throws (io) if it cannot be listed.
+  /// Entries of a directory in name order, "" for the root. Throws (io); (corrupt) for a file.
   virtual std::vector<FileInfo> list(const std::string& directory) const = 0;
   /// Does not follow a symlink in the last component. Empty if there is nothing.
   virtual std::optional<FileInfo> stat(const std::string& name) const = 0;
