@@ -135,7 +135,7 @@ PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t itera
   require_same_on_all_ranks("save", iteration);
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
-  if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_);
+  if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_, &save_plans_);
   return saver_->save(state, root_ / iteration_directory(iteration), options.overwrite,
                       [this, iteration](Communicator& comm) { record(iteration, comm); });
 } catch (...) {

@@ -12,7 +12,6 @@
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
-#include "mapping/state/flatten.h"
 #include "strategies/contract/common_state.h"
 
 namespace dckpt {

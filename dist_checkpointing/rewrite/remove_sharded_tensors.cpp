@@ -264,7 +264,7 @@ RemovedTensors remove_sharded_tensors(const Location& location, std::string_view
         {.file = checkpoint.display()});
   }
   if (options.stop.stop_requested())
-    throw CheckpointError(ErrorCode::kIo, "the removal was stopped; nothing is changed");
+    throw CheckpointError(ErrorCode::kCancelled, "the removal was stopped; nothing is changed");
   KeyRemover remover(checkpoint.directory(), key_prefix);
   if (!options.dry_run) remover.run();
   return remover.result();

@@ -76,8 +76,8 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
     std::get<TensorShard>(out.shards.back()).properties.requires_grad =
         false;  // Megatron's metadata never say otherwise
   }
-  for (const ShardedObject* const object : leaves.objects)
-    add_sharded_object(out, *object, writers);
+  for (const ShardedObject* const object : leaves.objects)  // their main replicas write them
+    add_sharded_object(out, *object, {.conventions = writers.conventions});
   out.own_common = split.common.is_none() ? Value::dict() : split.common;
   if (rank != 0) return out;
   if (common_form(compat) == CommonForm::kFile)

@@ -2,7 +2,6 @@
 
 #include "dist_checkpointing/save/save_steps.h"
 #include "mapping/base/error_boundary.h"
-#include "strategies/contract/registry.h"
 #include "strategies/tensor_io/state_source.h"
 
 namespace dckpt {

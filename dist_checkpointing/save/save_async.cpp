@@ -120,10 +120,12 @@ struct AsyncSaver::Job {
   std::jthread thread;                 // last: joined before what it uses goes away
 };
 
-AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks) try
+AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
+                       SavePlanCache* cache) try
     : options_(std::move(options)),
       hooks_(std::move(hooks)),
       comm_(comm.split(0)),
+      plan_cache_(cache != nullptr ? *cache : own_cache_),
       pool_(options_.async.staging_memory) {
 } catch (...) {
   throw_checkpoint_error();
@@ -154,15 +156,16 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   SaveOptions options = options_;
   options.overwrite = overwrite;
   auto job = std::make_unique<Job>(location, options, *comm_, hooks_);
-  auto [planned, tensors, object_bytes, plans, checkpoint] =
-      plan_save(job->call, state, plan_cache_);
-  job->planned = std::move(planned);
-  job->plans = std::move(plans);
+  AgreedSave agreed = plan_save(job->call, state, plan_cache_);
+  job->planned = std::move(agreed.mine);
+  job->plans = std::move(agreed.plans);
+  std::optional<PlannedCheckpoint>& checkpoint = agreed.checkpoint;
   std::promise<bool> start;
   try {
     agree(*comm_, "preparing the save in the background", [&] {
       if (checkpoint && checkpoint->common) checkpoint->common = snapshot(*checkpoint->common);
-      job->source.emplace(job->planned.items, std::move(tensors), std::move(object_bytes), pool_);
+      job->source.emplace(job->planned.items, std::move(agreed.tensors),
+                          std::move(agreed.object_bytes), pool_);
       job->thread =
           std::jthread([this, running = job.get(), checkpoint = std::move(checkpoint),
                         published = std::move(published), started = start.get_future()]() mutable {

@@ -49,8 +49,10 @@ class PendingSave {
 /// communicator, split off from `comm`.
 class AsyncSaver {
  public:
-  /// Collective. `comm` is only used for splitting, but must outlive the saver.
-  AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks = {});
+  /// Collective. `comm` is only used for splitting, but must outlive the saver, and so must
+  /// `cache`, which nothing else uses while a save runs; if it is null, the saver has its own.
+  AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks = {},
+             SavePlanCache* cache = nullptr);
   /// Waits for the running save, however it ends.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
@@ -78,7 +80,8 @@ class AsyncSaver {
   SaveOptions options_;
   SaveHooks hooks_;
   std::unique_ptr<Communicator> comm_;
-  SavePlanCache plan_cache_;
+  SavePlanCache own_cache_;
+  SavePlanCache& plan_cache_;
   StagingPool pool_;
   std::unique_ptr<Job> job_;
 };

@@ -114,8 +114,8 @@ KeyPaths paths_of(const SavePlan& items, const KeyPaths& paths) {
   return written;
 }
 
-/// Adds what other ranks say of stored keys that have no path so far, as DCP does: the lowest rank
-/// decides.
+/// Adds what other ranks say of stored keys that have no path so far: the lowest rank that writes
+/// some of a key decides.
 void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
   std::unordered_set<std::string_view> open;
   for (const TensorStorageMetadata& tensor : metadata.tensors) open.insert(tensor.key);
@@ -215,7 +215,7 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     auto [directory, answer] = decode_assignment(assignment);
     PlannedSave& mine = agreed.mine;
     mine.target = {call.target.storage(), std::move(directory), options.integrity};
-    mine.report.why_planned = local.why_planned;
+    mine.report.why_planned = local.why_planned.empty() ? decided.why_planned : local.why_planned;
     FinalPlan final = planner.finish_plan(std::move(local), answer);
     mine.paths = paths_of(final.items, described.paths);
     mine.items = std::move(final.items);

@@ -1,5 +1,7 @@
 #include "dist_checkpointing/save/warm_plan_cache.h"
 
+#include <algorithm>
+
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error_boundary.h"
 #include "strategies/comm/agree.h"
@@ -12,7 +14,9 @@ bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicato
     if (comm.rank() != 0) return;
     const auto reader = open_checkpoint(location);
     for (const CachedPlan& kept : reader->metadata().cached_plans) plans.push_back(kept.proposed);
-    plans.resize(plans.size() == static_cast<std::size_t>(comm.size()) ? plans.size() : 0);
+    if (plans.size() != static_cast<std::size_t>(comm.size()) ||
+        std::ranges::any_of(plans, &Bytes::empty))
+      plans.clear();
   });
   std::vector<Bytes> parts = plans;
   if (comm.rank() == 0) parts.resize(static_cast<std::size_t>(comm.size()));

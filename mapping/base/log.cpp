@@ -28,7 +28,10 @@ void set_log_sink(LogSink function) {
 void log(LogLevel level, std::string_view message) {
   const std::lock_guard lock(sink().mutex);
   if (sink().function) {
-    sink().function(level, message);
+    try {
+      sink().function(level, message);
+    } catch (...) {  // what is told must not change what is done, on one rank of many
+    }
   } else if (level >= LogLevel::kNotice) {
     const char* const kind = level == LogLevel::kError     ? "error: "
                              : level == LogLevel::kWarning ? "warning: "

@@ -6,7 +6,6 @@
 #include <system_error>
 #include <thread>
 #include <tuple>
-#include <typeinfo>
 #include <utility>
 
 #include "mapping/base/error_boundary.h"
@@ -120,7 +119,6 @@ void Heartbeat::exchange(const Sign& mine, const std::string& what) {
       signs.push_back(decode(all[rank], static_cast<int>(rank)));
     signs_ = std::move(signs);
   } catch (const CheckpointError& error) {
-    if (typeid(error) != typeid(CheckpointError)) throw;  // says more to whoever knows the type
     const std::string last = at_work(what, "was");
     throw CheckpointError(
         error.code(),

@@ -21,6 +21,7 @@ namespace {
 struct Offer {
   enum class State { kOpen, kBeingCopied, kTaken };
   ByteView bytes;
+  bool only_sends = false;  ///< its sender receives nothing meanwhile
   State state = State::kOpen;
 };
 
@@ -58,17 +59,21 @@ class ThreadTransport final : public Transport {
     std::unique_lock lock(network_.mutex);
     std::vector<Offer> offers;
     offers.reserve(outgoing.size());
-    for (const Outgoing& message : outgoing) {
-      Member& receiver = network_.member(message.to);
-      receiver.inbox[{channel_, rank_}].push_back(&offers.emplace_back(Offer{message.bytes}));
-      receiver.changed.notify_all();
-    }
     try {
+      for (const Outgoing& message : outgoing) {
+        Member& receiver = network_.member(message.to);
+        offers.push_back({.bytes = message.bytes, .only_sends = incoming.empty()});
+        receiver.inbox[{channel_, rank_}].push_back(&offers.back());
+        receiver.changed.notify_all();
+      }
       receive(incoming, deadline, lock);
       wait(deadline, lock, [&] {
         std::vector<int> missing;
         for (std::size_t i = 0; i < offers.size(); ++i) {
-          if (offers[i].state != Offer::State::kTaken) missing.push_back(outgoing[i].to);
+          if (offers[i].state == Offer::State::kTaken) continue;
+          missing.push_back(outgoing[i].to);
+          if (offers[i].state == Offer::State::kOpen && incoming.empty())
+            require_receiver(outgoing[i].to);
         }
         return missing;
       });
@@ -96,7 +101,9 @@ class ThreadTransport final : public Transport {
     while (!awaited.empty()) {
       std::vector<Incoming> later;
       for (const Incoming& message : awaited) {
-        if (!take(message, lock)) later.push_back(message);
+        const auto same_sender = [&](const Incoming& other) { return other.from == message.from; };
+        if (std::ranges::any_of(later, same_sender) || !take(message, lock))
+          later.push_back(message);
       }
       awaited = std::move(later);
       wait(deadline, lock, [&] {
@@ -108,6 +115,17 @@ class ThreadTransport final : public Transport {
         return missing;
       });
     }
+  }
+
+  /// Two ranks that send to each other and receive nothing would both wait until the deadline.
+  void require_receiver(int rank) {
+    const std::deque<Offer*>& theirs = offered_by(rank);
+    if (theirs.empty() || !theirs.front()->only_sends) return;
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("rank {} and rank {} send to each other and none of them receives: all ranks "
+                   "must call the same operations in the same order",
+                   rank_, rank));
   }
 
   std::deque<Offer*>& offered_by(int rank) {
@@ -159,9 +177,9 @@ class ThreadTransport final : public Transport {
   void take_back(std::span<const Outgoing> outgoing, std::vector<Offer>& offers,
                  std::unique_lock<std::mutex>& lock) {
     for (std::size_t i = 0; i < offers.size(); ++i) {
-      std::deque<Offer*>& inbox = network_.member(outgoing[i].to).inbox[{channel_, rank_}];
-      if (const auto found = std::ranges::find(inbox, &offers[i]); found != inbox.end())
-        inbox.erase(found);
+      auto& inbox = network_.member(outgoing[i].to).inbox;
+      if (const auto mine = inbox.find({channel_, rank_}); mine != inbox.end())
+        std::erase(mine->second, &offers[i]);
       network_.member(rank_).changed.wait(
           lock, [&] { return offers[i].state != Offer::State::kBeingCopied; });
     }

@@ -23,7 +23,7 @@ class Outcomes {
     const std::string name = "rank " + std::to_string(rank);
     try {
       body();
-      network_.end(rank, name + " has returned", nullptr);
+      end(rank, name + " has returned");
     } catch (const CheckpointError& error) {
       fail(rank, str_format("{} failed: {}", name, error.what()), error.cause());
     } catch (const std::exception& error) {
@@ -48,6 +48,14 @@ class Outcomes {
     network_.end(rank, failure.how, failure.origin);
   }
 
+  /// That nothing more comes from a rank is no error of it, but the origin of others' errors.
+  void end(int rank, const std::string& how) {
+    const auto origin = std::make_exception_ptr(CheckpointError(ErrorCode::kUnavailable, how));
+    const std::lock_guard lock(mutex_);
+    failures_.at(static_cast<std::size_t>(rank)) = {nullptr, origin, how};
+    network_.end(rank, how, origin);
+  }
+
   /// Rethrows the first error in rank order, but an origin rather than what it has caused.
   void rethrow_first() const {
     for (const bool origin : {true, false}) {
@@ -60,7 +68,7 @@ class Outcomes {
 
  private:
   struct Failure {
-    std::exception_ptr error;
+    std::exception_ptr error;   ///< null if the rank has returned
     std::exception_ptr origin;  ///< the error of the rank that failed first; often `error`
     std::string how;
   };

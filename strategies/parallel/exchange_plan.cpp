@@ -161,15 +161,15 @@ class JointPlanning {
     const LoadDistribution& distribution = plan_->distribution;
     const Slab& slab = distribution.slabs[index];
     const bool to_holders = plan_->how == Exchange::kAllToAll;
-    std::vector<ScheduledMessage> scheduled;
+    std::vector<ScheduledMessage> messages;
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = distribution.shared[i];
       ScheduledMessage message{i, to_holders ? std::vector{part.holder} : others(part, slab.reader),
                                part.bytes};
       if (!message.to.empty() && message.to.front() != slab.reader)
-        scheduled.push_back(std::move(message));
+        messages.push_back(std::move(message));
     }
-    const std::uint32_t round = builder.add_held(slab.reader, scheduled, slab.bytes);
+    const std::uint32_t round = builder.add_held(slab.reader, messages, slab.bytes);
     if (slab.reader == rank_) plan_->slab_rounds.emplace_back(index, round);
     if (!to_holders) return;
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {

@@ -36,12 +36,12 @@ std::uint32_t ScheduleBuilder::add(std::uint32_t from, const ScheduledMessage& m
 }
 
 std::uint32_t ScheduleBuilder::add_held(std::uint32_t from,
-                                        std::span<const ScheduledMessage> scheduled,
+                                        std::span<const ScheduledMessage> messages,
                                         std::uint64_t held) {
   const bool for_all = how_ != Exchange::kAllToAll;
   std::uint64_t sent = 0;
   std::map<std::uint32_t, std::uint64_t> received;
-  for (const ScheduledMessage& message : scheduled) {
+  for (const ScheduledMessage& message : messages) {
     sent += message.bytes * (for_all ? 1 : message.to.size());
     if (for_all) continue;
     for (const std::uint32_t to : message.to) received[to] += message.bytes;
@@ -56,7 +56,7 @@ std::uint32_t ScheduleBuilder::add_held(std::uint32_t from,
   };
   while (!fits()) ++round;
   put(held_[from], round, held, budget_ / 2);
-  for (const ScheduledMessage& message : scheduled) {
+  for (const ScheduledMessage& message : messages) {
     if (for_all) {
       place_for_all(from, message, round);
     } else {
@@ -108,7 +108,7 @@ ExchangeSchedule ScheduleBuilder::finish() {
   return std::move(schedule_);
 }
 
-/// In the buffer between two ranks, scheduled lie in the order in which they were added: both find
+/// In the buffer between two ranks, messages lie in the order in which they were added: both find
 /// the same offsets.
 void ScheduleBuilder::lay_out(std::vector<Transfer>& transfers) const {
   std::vector<std::pair<std::uint32_t, std::uint64_t>> filled(

@@ -34,14 +34,14 @@ struct ScheduledMessage {
   std::uint64_t bytes = 0;
 };
 
-/// Assigns scheduled to rounds so that no rank holds more than a budget of them at a time:
+/// Assigns messages to rounds so that no rank holds more than a budget of them at a time:
 ///   all_to_all   each rank packs one buffer per receiver; it packs, and unpacks, at most `budget`
 ///                bytes in a round
 ///   gather       each rank packs one buffer, and all get all buffers: at most `budget` bytes
 ///                together
 ///   broadcast    each rank packs one buffer of at most `budget` bytes; the buffers of a round
 ///                travel one after the other
-/// A message that is larger has a round for itself. Ranks that add the same scheduled in the same
+/// A message that is larger has a round for itself. Ranks that add the same messages in the same
 /// order get schedules that fit together.
 class ScheduleBuilder {
  public:
@@ -52,10 +52,10 @@ class ScheduleBuilder {
   std::uint32_t add(std::uint32_t from, const ScheduledMessage& message,
                     std::uint32_t not_before = 0);
 
-  /// `from` packs all scheduled in one round, which is returned, and keeps their `held` source
+  /// `from` packs all messages in one round, which is returned, and keeps their `held` source
   /// bytes in memory for that round only. A rank holds at most half a budget of these in a round,
   /// or a single larger one.
-  std::uint32_t add_held(std::uint32_t from, std::span<const ScheduledMessage> scheduled,
+  std::uint32_t add_held(std::uint32_t from, std::span<const ScheduledMessage> messages,
                          std::uint64_t held);
 
   ExchangeSchedule finish();

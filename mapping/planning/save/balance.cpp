@@ -74,12 +74,15 @@ class WriterChooser {
         write(planned, item.box, part.rank);
       return;
     }
+    // Replicas of a tensor are equal; of an object Megatron saves what the main replica has.
+    const bool any_replica = options_.any_holder() ||
+                             (options_.use_replicas && planned.kind != WriteItem::Kind::kObject);
     std::vector<std::uint32_t> writers;  // may write it
     std::size_t mains = 0;
     for (const std::uint32_t holder : holders) {
       const bool main = !planned.is_replica(holder);
       mains += main ? 1 : 0;
-      if (main || options_.use_replicas || options_.any_holder()) writers.push_back(holder);
+      if (main || any_replica) writers.push_back(holder);
     }
     if (mains == 0 && !options_.any_holder()) return;
     const bool forbidden =

@@ -14,8 +14,8 @@ namespace DCKPT_API dckpt {
 
 /// What a rank remembers from save to save, so that a save of the same structure exchanges
 /// fingerprints instead of plans. Keep one per rank, used by one thread at a time, and pass it to
-/// every save. It is always correct to keep it: another structure, other options or another number
-/// of ranks are detected.
+/// every save. It is safe to keep it: another structure or other options are planned anew, and a
+/// save of other ranks throws (mismatch) once, after which the cache is empty.
 class SavePlanCache {
  public:
   /// Of this rank.

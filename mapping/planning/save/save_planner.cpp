@@ -105,6 +105,10 @@ DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) co
     decision.answers.assign(proposals.size(), encode_unchanged_answer());
     return decision;
   }
+  if (decision.cache_hit && last != nullptr && last->plan) {
+    decision.cache_hit = false;
+    decision.why_planned = "other planner options";
+  }
   GlobalPlanner planner({.kind = options_.kind,
                          .dedup = options_.effective_dedup(),
                          .use_replicas = use_replicas_,

@@ -28,7 +28,8 @@ struct LocalPlan {
 struct DecidedPlan {
   std::shared_ptr<const SavePlanCache::Global> global{};
   std::vector<Bytes> answers{};  ///< one for each rank
-  bool cache_hit = false;        ///< no rank's plan has changed
+  bool cache_hit = false;        ///< no rank's plan has changed, nor have the options
+  std::string why_planned{};     ///< else, where the reason is not a rank's
 
   const GlobalPlan& plan() const { return *global->plan; }
 };

@@ -86,6 +86,28 @@ TEST(Threads, DifferentOperationsAreAnErrorAndNotADeadlock) {
   EXPECT_THAT(message, HasSubstr("all ranks must call the same operations in the same order"));
 }
 
+TEST(Threads, TwoRanksThatOnlySendToEachOtherAreNotADeadlock) {
+  const std::string message = error_of(2, [](Communicator& comm) {
+    if (comm.rank() == 0) return void(comm.broadcast(as_bytes("x"), 0));
+    comm.barrier();
+  });
+  EXPECT_THAT(message, HasSubstr("all ranks must call the same operations in the same order"));
+}
+
+TEST(Threads, TheErrorBehindARankThatReturnedIsTheResult) {
+  EXPECT_EQ(error_of(3,
+                     [](Communicator& comm) {
+                       if (comm.rank() == 2) throw std::runtime_error("disk on fire");
+                       try {
+                         if (comm.rank() == 1) comm.gather({}, 1);
+                       } catch (const CheckpointError&) {
+                         return;  // swallowed
+                       }
+                       if (comm.rank() == 0) comm.gather({}, 1);
+                     }),
+            "disk on fire");
+}
+
 TEST(Threads, TheFirstThrowingRankInRankOrderIsTheResult) {
   EXPECT_EQ(error_of(3,
                      [](Communicator& comm) {

@@ -21,12 +21,12 @@ struct Sent {
 };
 
 std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::uint64_t budget,
-                                        const std::vector<Sent>& scheduled) {
+                                        const std::vector<Sent>& messages) {
   std::vector<ExchangeSchedule> all;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     ScheduleBuilder builder(ranks, rank, how, budget);
-    for (std::uint32_t i = 0; i < scheduled.size(); ++i)
-      builder.add(scheduled[i].from, {i, scheduled[i].to, scheduled[i].bytes});
+    for (std::uint32_t i = 0; i < messages.size(); ++i)
+      builder.add(messages[i].from, {i, messages[i].to, messages[i].bytes});
     all.push_back(builder.finish());
   }
   return all;
@@ -34,20 +34,20 @@ std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::
 
 /// All ranks have one message of `bytes` bytes for every other rank.
 std::vector<Sent> everyone_to_everyone(std::uint32_t ranks, std::uint64_t bytes) {
-  std::vector<Sent> scheduled;
+  std::vector<Sent> messages;
   for (std::uint32_t from = 0; from < ranks; ++from) {
-    scheduled.push_back({from, {}, bytes});
+    messages.push_back({from, {}, bytes});
     for (std::uint32_t to = 0; to < ranks; ++to) {
-      if (to != from) scheduled.back().to.push_back(to);
+      if (to != from) messages.back().to.push_back(to);
     }
   }
-  return scheduled;
+  return messages;
 }
 
 TEST(ExchangeSchedule, RanksWithTheSameLoadFillTheRounds) {
   for (const ExchangeSchedule& schedule :
        schedules(8, Exchange::kAllToAll, 20, everyone_to_everyone(8, 10))) {
-    EXPECT_LE(schedule.rounds, 5U) << "each sends 7 scheduled, two a round";
+    EXPECT_LE(schedule.rounds, 5U) << "each sends 7 messages, two a round";
     EXPECT_EQ(schedule.packed.size(), 7U);
     EXPECT_EQ(schedule.unpacked.size(), 7U);
   }
@@ -74,25 +74,25 @@ TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget
       ScheduleBuilder builder(ranks, 0, how, budget);
       std::map<std::uint32_t, std::pair<std::uint64_t, int>>
           held;  // by round, by rank 0: bytes, and how many things
-      std::map<std::uint32_t, std::uint32_t> expected;  // scheduled of rank 0 → round
+      std::map<std::uint32_t, std::uint32_t> expected;  // messages of rank 0 → round
       std::uint32_t id = 0;
       for (std::int64_t count = random.between(1, 30); count > 0; --count) {
         const auto from = static_cast<std::uint32_t>(random.between(0, ranks - 1));
-        std::vector<ScheduledMessage> scheduled;
+        std::vector<ScheduledMessage> messages;
         std::uint64_t bytes = 0;
         for (std::uint32_t to = 0; to < ranks; ++to) {
           if (to == from || random.chance(30)) continue;
-          scheduled.push_back({id++, {to}, static_cast<std::uint64_t>(random.between(1, 20))});
-          bytes += scheduled.back().bytes;
+          messages.push_back({id++, {to}, static_cast<std::uint64_t>(random.between(1, 20))});
+          bytes += messages.back().bytes;
         }
         const std::uint64_t all = bytes + static_cast<std::uint64_t>(random.between(1, 20));
-        const std::uint32_t packed = builder.add_held(from, scheduled, all);
+        const std::uint32_t packed = builder.add_held(from, messages, all);
         EXPECT_GT(builder.add(1, {id++, {0}, 5}, packed + 1), packed)
             << "what came in a round is handed on later";
         if (from != 0) continue;
         held[packed].first += all;
         ++held[packed].second;
-        for (const ScheduledMessage& message : scheduled) expected[message.id] = packed;
+        for (const ScheduledMessage& message : messages) expected[message.id] = packed;
       }
       for (const auto& [at, load] : held)
         EXPECT_TRUE(load.first <= limit || load.second == 1)
@@ -114,7 +114,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     SCOPED_TRACE(random.trace(round));
     const auto ranks = static_cast<std::uint32_t>(random.between(2, 6));
     const auto budget = static_cast<std::uint64_t>(random.between(10, 60));
-    std::vector<Sent> scheduled;
+    std::vector<Sent> messages;
     for (std::int64_t count = random.between(0, 30); count > 0; --count) {
       Sent message{static_cast<std::uint32_t>(random.between(0, ranks - 1)),
                    {},
@@ -122,9 +122,9 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
       for (std::uint32_t to = 0; to < ranks; ++to) {
         if (to != message.from && random.chance(60)) message.to.push_back(to);
       }
-      if (!message.to.empty()) scheduled.push_back(message);
+      if (!message.to.empty()) messages.push_back(message);
     }
-    const auto all = schedules(ranks, GetParam(), budget, scheduled);
+    const auto all = schedules(ranks, GetParam(), budget, messages);
     const bool for_all = GetParam() != Exchange::kAllToAll;
     // What the senders packed: (round, sender, receiver, offset) → message, and how much of it
     // there is at a time.
@@ -141,7 +141,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
           std::is_sorted(all[rank].unpacked.begin(), all[rank].unpacked.end(),
                          [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
       for (const Transfer& transfer : all[rank].packed) {
-        EXPECT_EQ(scheduled[transfer.message].from, rank);
+        EXPECT_EQ(messages[transfer.message].from, rank);
         offsets[{transfer.round, rank, for_all ? 0 : transfer.peer, transfer.message}] =
             transfer.offset;
         sent[{transfer.round, rank}].push_back(transfer);
@@ -154,7 +154,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     std::size_t deliveries = 0;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       for (const Transfer& transfer : all[rank].unpacked) {
-        const Sent& message = scheduled[transfer.message];
+        const Sent& message = messages[transfer.message];
         EXPECT_EQ(message.from, transfer.peer);
         EXPECT_TRUE(std::binary_search(message.to.begin(), message.to.end(), rank));
         const auto found =
@@ -166,7 +166,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
       }
     }
     std::size_t wanted = 0;
-    for (const Sent& message : scheduled) wanted += message.to.size();
+    for (const Sent& message : messages) wanted += message.to.size();
     EXPECT_EQ(deliveries, wanted);
     const std::uint64_t limit = GetParam() == Exchange::kGather ? budget / ranks : budget;
     for (const auto* const side : {&sent, &received}) {

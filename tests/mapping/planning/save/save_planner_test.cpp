@@ -183,17 +183,24 @@ TEST(SavePlanner, RemembersNothingOfASaveThatFailed) {
 TEST(SavePlanner, OtherOptionsDecideAgain) {
   SavePlanCache cache;
   const LocalShard object(ObjectShard{"rng", 10, true, 0});
+  std::string why_planned;
+  bool cache_hit = false;
   const auto save_by = [&](const PlannerOptions& options) {
     SavePlanner planner(cache, options);
     const auto local = planner.create_local_plan(plan_local_save({&object, 1}, {}));
     const auto decision = planner.create_global_plan({&local.proposal, 1});
     cache.commit(planner.to_remember(planner.finish_plan(local, decision.answers[0]).local,
                                      decision.global));
+    why_planned = decision.why_planned;
+    cache_hit = decision.cache_hit;
     return decision.global;
   };
   const auto first = save_by({});
   EXPECT_EQ(save_by({}), first) << "handed on, not copied";
+  EXPECT_TRUE(cache_hit);
   EXPECT_NE(save_by({.validate = false}), first);
+  EXPECT_FALSE(cache_hit);
+  EXPECT_EQ(why_planned, "other planner options");
 }
 
 TEST(SavePlanner, FewerRanksAreNotTakenForTheSameJob) {
