@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "configs/option_rules.h"
+#include "configs/policy.h"
 #include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -110,20 +112,23 @@ void refuse_foreign(std::span<const FileInfo> entries, const Location& location)
       {.file = location.display()});
 }
 
-/// The strategy that metadata.json names.
+/// The strategy that metadata.json names. If it is asked for, the entry of the version that is
+/// there checks its options.
 const LoadStrategyEntry& named_strategy(const Location& location, const StrategySpec& asked) {
   const auto file = location.directory()->open(kConfigFile);
   const CheckpointingConfig config =
       read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
   const int version = config.sharded_backend_version;
-  const bool fits = asked.name == kAutoStrategy || (asked.name == config.sharded_backend &&
-                                                    asked.version.value_or(version) == version);
-  if (!fits)
+  const bool forced = asked.name != kAutoStrategy;
+  if (forced &&
+      (asked.name != config.sharded_backend || asked.version.value_or(version) != version))
     throw_other_format(location,
                        str_format("{} version {}", quote(config.sharded_backend), version), asked);
-  return with_context({.file = file->name()}, [&]() -> const LoadStrategyEntry& {
-    return find_load_strategy(config.sharded_backend, version);
-  });
+  const LoadStrategyEntry& found =
+      with_context({.file = file->name()}, [&]() -> const LoadStrategyEntry& {
+        return find_load_strategy(config.sharded_backend, version);
+      });
+  return forced ? find_load_strategy({asked.name, version, asked.options}) : found;
 }
 
 /// The strategy whose files are there, without metadata.json: the one that is asked for, if it
@@ -141,7 +146,8 @@ const LoadStrategyEntry* matching_strategy(const Location& location, const Strat
     if (forced != nullptr) throw_other_format(location, quote(found->name), asked);
     return &*found;
   }
-  const bool cannot_tell = forced != nullptr && !forced->matches && forced->versions.empty();
+  const bool cannot_tell =
+      forced != nullptr && !forced->matches && forced->versions.empty() && !entries.empty();
   return cannot_tell ? forced : nullptr;
 }
 
@@ -174,8 +180,9 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
 
 std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                   const OpenOptions& options) try {
+  require_rules(Call::kLoad, {.load = {.strategy = options.strategy}}, nullptr);
   const bool forced = options.strategy.name != kAutoStrategy;
-  if (forced) find_load_strategy(options.strategy);
+  if (forced) find_load_strategy(options.strategy.name, options.strategy.version);
   const Location resolved = resolve_checkpoint(location, options);
   OpenHints hints{.strategy = options.strategy,
                   .recover_flattened_shapes = options.recover_flattened_shapes};
@@ -186,6 +193,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
     const LoadStrategyEntry& strategy = find_load_strategy("torch");
     if (forced && options.strategy.name != strategy.name)
       throw_other_format(resolved, quote(strategy.name), options.strategy);
+    if (forced) find_load_strategy(options.strategy);  // checks its options
     return with_context({.file = resolved.display()},
                         [&] { return strategy.open(resolved.storage(), hints); });
   }

@@ -11,7 +11,9 @@
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
 #include "dist_checkpointing/save/save.h"
 #include "strategies/comm/threads.h"
+#include "strategies/contract/registry.h"
 #include "strategies/storage/posix.h"
+#include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/code_of.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
@@ -35,6 +37,54 @@ TEST(Open, FindsTheCheckpointOfARoot) {
             root / "release");
   EXPECT_EQ(resolve_checkpoint("file://" + root.path().string()), root / "iter_0000020");
   EXPECT_EQ(code_of([&] { resolve_checkpoint(root.path(), {.iteration = 30}); }), "incomplete");
+}
+
+/// A strategy of two versions, each with an option of its own; returns which one opened last.
+std::shared_ptr<int> register_two_versions() {
+  const auto opened = std::make_shared<int>(0);
+  for (const auto& [version, option] : {std::pair(1, "old"), std::pair(2, "recent")}) {
+    register_strategy(LoadStrategyEntry{.name = "versions",
+                                        .versions = {version},
+                                        .about = "for this test",
+                                        .check_options =
+                                            [option = option](const StrategySpec& strategy) {
+                                              if (strategy.options.find(option) == nullptr)
+                                                throw CheckpointError(ErrorCode::kInvalidArgument,
+                                                                      "give it the option");
+                                            },
+                                        .open =
+                                            [opened, version = version](const auto&, const auto&) {
+                                              *opened = version;
+                                              return std::make_unique<testing::FakeReader>();
+                                            }});
+  }
+  return opened;
+}
+
+TEST(Open, TheEntryThatOpensChecksTheOptions) {
+  const auto opened = register_two_versions();
+  const TempDir checkpoint;
+  std::ofstream(checkpoint / "metadata.json")
+      << R"({"sharded_backend": "versions", "sharded_backend_version": 1})";
+  const auto open = [&](const std::string& backend) {
+    const Policy policy = Policy::from_text("version: 1\nload: {backend: " + backend + "}");
+    return code_of([&] { open_checkpoint(checkpoint.path(), {.strategy = policy.load.strategy}); });
+  };
+  EXPECT_EQ(open("{name: versions, options: {recent: 1}}"), "invalid-argument");
+  EXPECT_EQ(open("{name: versions, version: 2, options: {recent: 1}}"), "mismatch");
+  EXPECT_EQ(open("{name: versions, version: 3}"), "unsupported");
+  EXPECT_EQ(*opened, 0);
+  EXPECT_EQ(open("{name: versions, options: {old: 1}}"), "no error");
+  EXPECT_EQ(*opened, 1);
+}
+
+TEST(Open, AVersionOrOptionsNeedTheNameOfAStrategy) {
+  const StrategySpec unnamed{.name = std::string(kAutoStrategy), .version = 2};
+  const TempDir scratch;
+  EXPECT_EQ(code_of([&] { open_checkpoint(golden(kSynthetic), {.strategy = unnamed}); }),
+            "invalid-argument");
+  EXPECT_EQ(code_of([&] { convert(golden(kSynthetic), scratch / "x", {.from = unnamed}); }),
+            "invalid-argument");
 }
 
 TEST(Open, AnIterationOfASingleFileIsRefused) {
