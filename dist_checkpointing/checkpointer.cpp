@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "configs/option_rules.h"
-#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"
 #include "dist_checkpointing/tracker.h"
@@ -68,10 +67,12 @@ std::optional<LatestCheckpoint> decode(ByteView bytes) {
 
 /// Rank 0 decides, so that all ranks resume from the same checkpoint even if a network file system
 /// shows them different contents.
-std::optional<LatestCheckpoint> find_latest_together(const Location& root, Communicator& comm) {
+std::optional<LatestCheckpoint> find_latest_together(const Location& root,
+                                                     const StrategySpec& strategy,
+                                                     Communicator& comm) {
   Bytes found;
   agree(comm, "looking for the latest checkpoint", [&] {
-    if (comm.rank() == 0) found = encode(find_latest(root));
+    if (comm.rank() == 0) found = encode(find_latest(root, strategy));
   });
   return decode(comm.broadcast(found, 0));
 }
@@ -103,6 +104,8 @@ Checkpointer::Checkpointer(Location root, Policy policy, Communicator& comm, Sav
       comm_(comm) {
   make_save_strategy(policy_.save);  // before training, not at the first save
   require_rules(Call::kLoad, policy_, nullptr);
+  if (const StrategySpec& strategy = policy_.load.strategy; strategy.name != kAutoStrategy)
+    find_load_strategy(strategy.name, strategy.version);
 } catch (...) {
   throw_checkpoint_error();
 }
@@ -150,7 +153,7 @@ void Checkpointer::wait() try {
 
 std::optional<std::uint64_t> Checkpointer::latest() try {
   require_same_on_all_ranks("look for the latest checkpoint");
-  const auto found = find_latest_together(root_, comm_);
+  const auto found = find_latest_together(root_, policy_.load.strategy, comm_);
   if (!found) return std::nullopt;
   return found->iteration;
 } catch (...) {
@@ -161,7 +164,8 @@ std::optional<std::uint64_t> Checkpointer::latest() try {
 LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state) {
   LoadReport report = dckpt::load(state, checkpoint, policy_.load, comm_, load_plans_);
   agree(comm_, "remembering what was loaded", [&] { sharded_paths_ = ShardedPaths(state); });
-  if (policy_.save.planner.keep_plans) warm_plan_cache(save_plans_, checkpoint, comm_);
+  if (policy_.save.planner.keep_plans)
+    warm_plan_cache(save_plans_, checkpoint, comm_, {.strategy = policy_.load.strategy});
   return report;
 }
 
@@ -178,8 +182,10 @@ void Checkpointer::require_descriptions(const StateDict& state) {
   if (any[0] != 0 || any[1] == 0 || canonical(policy_.save).compat == Compat::kDcp) return;
   agree(comm_, "comparing the state with the latest checkpoint", [&] {
     if (comm_.rank() != 0) return;
-    const auto latest = find_latest(root_);
-    if (!latest || open_checkpoint(root_ / latest->directory)->metadata().tensors.empty()) return;
+    const auto latest = find_latest(root_, policy_.load.strategy);
+    if (!latest) return;
+    const auto reader = open_in_root(root_ / latest->directory, policy_.load.strategy);
+    if (reader->metadata().tensors.empty()) return;
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("the state has plain tensors only, but {} of this training root has sharded "
@@ -192,7 +198,7 @@ void Checkpointer::require_descriptions(const StateDict& state) {
 
 std::optional<ResumedFrom> Checkpointer::load_if_any(StateDict& state) {
   require_same_on_all_ranks("load the latest checkpoint");
-  const auto found = find_latest_together(root_, comm_);
+  const auto found = find_latest_together(root_, policy_.load.strategy, comm_);
   if (!found) return std::nullopt;
   ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
   resumed.report = load_from(resumed.directory, state);
@@ -283,7 +289,7 @@ void Checkpointer::take_root() {
   if (claimed_) return;
   root_.directory()->make_directory("");
   std::unique_ptr<StorageLock> lock = lock_root();
-  if (lock) remove_leftovers(root_);
+  if (lock) remove_leftovers(root_, policy_.load.strategy);
   lock_ = std::move(lock);
   claimed_ = true;
   log_info(str_format("saving to training root {} with the policy\n{}", quote(root_.display()),
@@ -315,8 +321,9 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
   const auto entry = root_.directory()->stat(name);
   if (!entry) return false;
   if (policy_.save.overwrite) return true;
-  const auto reason =
-      known_complete_.contains(iteration) ? std::nullopt : why_incomplete(root_ / name);
+  const auto reason = known_complete_.contains(iteration)
+                          ? std::nullopt
+                          : why_incomplete(root_ / name, policy_.load.strategy);
   if (reason) {
     log_warning(str_format("iteration {} is there but incomplete, and is replaced: {}", iteration,
                            *reason));
@@ -375,8 +382,9 @@ void Checkpointer::remove_old(std::uint64_t saved) {
 }
 
 bool Checkpointer::is_complete(std::uint64_t iteration) {
-  const bool complete = known_complete_.contains(iteration) ||
-                        !why_incomplete(root_ / iteration_directory(iteration));
+  const bool complete =
+      known_complete_.contains(iteration) ||
+      !why_incomplete(root_ / iteration_directory(iteration), policy_.load.strategy);
   if (complete) known_complete_.insert(iteration);
   return complete;
 }

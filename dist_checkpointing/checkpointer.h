@@ -34,7 +34,7 @@ class Checkpointer {
  public:
   /// Touches nothing on disk. `policy.save.overwrite` allows a save to replace an iteration that is
   /// complete. Throws CheckpointError, on this rank alone, for options that do not go together or
-  /// that the strategy cannot honour.
+  /// that the strategy cannot honour, and for strategies that do not exist.
   Checkpointer(Location root, Policy policy, Communicator& comm, SaveHooks hooks = {});
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;

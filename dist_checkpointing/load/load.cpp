@@ -20,7 +20,6 @@
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/select_keys.h"
 #include "dist_checkpointing/load/stored_keys.h"
-#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -201,14 +200,15 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
   return load_state_dict(location, keys, options, *alone);
 }
 
-StateDict load_common_state(const Location& location) try {
-  return open_checkpoint(location)->common_state();
+StateDict load_common_state(const Location& location, const OpenOptions& options) try {
+  return open_checkpoint(location, options)->common_state();
 } catch (...) {
   throw_checkpoint_error();
 }
 
-std::optional<Value> load_content_metadata(const Location& location) try {
-  const Value common = load_common_state(location);
+std::optional<Value> load_content_metadata(const Location& location,
+                                           const OpenOptions& options) try {
+  const Value common = load_common_state(location, options);
   const Value* const found = common.is_dict() ? common.find(kContentMetadataKey) : nullptr;
   if (found == nullptr || found->is_none()) return std::nullopt;
   return *found;
@@ -216,8 +216,8 @@ std::optional<Value> load_content_metadata(const Location& location) try {
   throw_checkpoint_error();
 }
 
-StateDict load_sharded_metadata(const Location& location) try {
-  const auto reader = open_checkpoint(location);
+StateDict load_sharded_metadata(const Location& location, const OpenOptions& options) try {
+  const auto reader = open_checkpoint(location, options);
   Value state = Value::dict();
   for (const TensorStorageMetadata& tensor : reader->metadata().tensors) {
     state[tensor.key] = whole_tensor(tensor);

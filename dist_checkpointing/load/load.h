@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "configs/options.h"
+#include "dist_checkpointing/open.h"
 #include "mapping/base/api.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_object.h"
@@ -100,11 +101,12 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
                           const LoadOptions& options = {});
 
 /// The common state; none if the checkpoint has none.
-StateDict load_common_state(const Location& location);
+StateDict load_common_state(const Location& location, const OpenOptions& options = {});
 
 /// What the saving trainer recorded about the contents (SaveHooks::content_metadata); empty if
 /// nothing, which differs from an empty dict.
-std::optional<Value> load_content_metadata(const Location& location);
+std::optional<Value> load_content_metadata(const Location& location,
+                                           const OpenOptions& options = {});
 
 /// All tensors as a whole, key → tensor. Needs memory for all of them.
 StateDict load_plain_tensors(const Location& location, const LoadOptions& options = {});
@@ -113,6 +115,6 @@ StateDict load_plain_tensors(const Location& location, const LoadOptions& option
 /// data (for a plain DCP directory: key → none). Pass it to `load` to load everything. The common
 /// state is not included, even if it is stored as an object (Megatron 0.19 and newer); use
 /// load_common_state().
-StateDict load_sharded_metadata(const Location& location);
+StateDict load_sharded_metadata(const Location& location, const OpenOptions& options = {});
 
 }  // namespace dckpt

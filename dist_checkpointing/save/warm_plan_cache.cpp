@@ -2,17 +2,17 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/open.h"
 #include "mapping/base/error_boundary.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
 
-bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicator& comm) try {
+bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicator& comm,
+                     const OpenOptions& options) try {
   std::vector<Bytes> plans;
   agree(comm, "reading the plans that the checkpoint keeps", [&] {
     if (comm.rank() != 0) return;
-    const auto reader = open_checkpoint(location);
+    const auto reader = open_checkpoint(location, options);
     for (const CachedPlan& kept : reader->metadata().cached_plans) plans.push_back(kept.proposed);
     if (plans.size() != static_cast<std::size_t>(comm.size()) ||
         std::ranges::any_of(plans, &Bytes::empty))

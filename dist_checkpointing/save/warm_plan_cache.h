@@ -1,5 +1,6 @@
 #pragma once
 
+#include "dist_checkpointing/open.h"
 #include "mapping/base/api.h"
 #include "mapping/planning/save/plan_cache.h"
 #include "strategies/comm/communicator.h"
@@ -13,6 +14,7 @@ namespace DCKPT_API dckpt {
 /// were found: false if the checkpoint stores none, or those of another number of ranks; the
 /// cache is then empty. Collective: every rank passes its own cache and the same
 /// location; rank 0 reads. All ranks return the same, or all throw the same CheckpointError.
-bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicator& comm);
+bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicator& comm,
+                     const OpenOptions& options = {});
 
 }  // namespace dckpt

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -50,7 +49,8 @@ bool says_nothing(ErrorCode code) {
 /// Goes through candidates, and remembers why each was passed over.
 class Search {
  public:
-  explicit Search(Location root) : root_(std::move(root)) {}
+  Search(Location root, StrategySpec strategy)
+      : root_(std::move(root)), strategy_(std::move(strategy)) {}
 
   LatestChoice run() {
     choose();
@@ -89,7 +89,7 @@ class Search {
   bool accepts(const std::string& directory) {
     const Location checkpoint = root_ / directory;
     const auto reason =
-        checkpoint.is_directory() ? why_incomplete(checkpoint) : "it does not exist";
+        checkpoint.is_directory() ? why_incomplete(checkpoint, strategy_) : "it does not exist";
     if (reason) pass_over(str_format("'{}' is not used: {}", directory, *reason));
     return !reason;
   }
@@ -107,30 +107,46 @@ class Search {
   }
 
   const Location root_;
+  const StrategySpec strategy_;
   LatestChoice choice_;
 };
 
 }  // namespace
 
-std::optional<std::string> why_incomplete(const Location& checkpoint) {
+std::unique_ptr<CheckpointReader> open_in_root(const Location& checkpoint,
+                                               const StrategySpec& strategy) {
   try {
-    const auto reader = open_checkpoint(checkpoint);
+    return open_checkpoint(checkpoint, {.strategy = strategy});
+  } catch (const CheckpointError& error) {
+    if (strategy.name == kAutoStrategy || error.code() != ErrorCode::kMismatch) throw;
+  }
+  return open_checkpoint(checkpoint);
+}
+
+std::optional<std::string> why_incomplete(const Location& checkpoint,
+                                          const StrategySpec& strategy) {
+  try {
+    const auto reader = open_in_root(checkpoint, strategy);
     if (lacks_config(*reader))
       return "metadata.json is missing: the save was interrupted before it finished";
     reader->common_state();
     return why_files_incomplete(*reader);
   } catch (const CheckpointError& error) {
-    if (says_nothing(error.code()) || error.code() == ErrorCode::kUnsupported) throw;
+    // What a strategy was told is not about the checkpoint either.
+    const bool is_of_policy =
+        error.code() == ErrorCode::kInvalidArgument && strategy.name != kAutoStrategy;
+    if (is_of_policy || says_nothing(error.code()) || error.code() == ErrorCode::kUnsupported)
+      throw;
     return error.what();
   }
 }
 
-LatestChoice choose_latest(const Location& root) {
-  return Search(root).run();
+LatestChoice choose_latest(const Location& root, const StrategySpec& strategy) {
+  return Search(root, strategy).run();
 }
 
-std::optional<LatestCheckpoint> find_latest(const Location& root) {
-  LatestChoice choice = choose_latest(root);
+std::optional<LatestCheckpoint> find_latest(const Location& root, const StrategySpec& strategy) {
+  LatestChoice choice = choose_latest(root, strategy);
   if (!choice.checkpoint && !choice.passed_over.empty()) {
     std::string message =
         "there is no complete checkpoint to resume from (to start over, choose another root):";

@@ -44,10 +44,11 @@ bool is_leftover(const HiddenSibling& sibling) {
           sibling.purpose == kDeleting);
 }
 
-void remove_leftover(Storage& directory, const HiddenSibling& sibling) {
+void remove_leftover(Storage& directory, const HiddenSibling& sibling,
+                     const StrategySpec& strategy) {
   const std::string name = to_string(sibling);
   if (sibling.purpose == "replaced" && !directory.stat(sibling.name) &&
-      !why_incomplete(Location(directory.shared_from_this(), name))) {
+      !why_incomplete(Location(directory.shared_from_this(), name), strategy)) {
     directory.rename(name, sibling.name);
     directory.sync_directory("");
     log_warning(str_format("training root {}: restored {}: the save that was replacing it died",
@@ -82,7 +83,7 @@ void remove_dead_attempts(const Location& target) {
       if (!sibling || sibling->name != target.name() || !made_by_ended_process(sibling->token))
         continue;
       if (sibling->purpose != "saving" && sibling->purpose != "replaced") continue;
-      remove_leftover(directory, *sibling);
+      remove_leftover(directory, *sibling, OpenOptions().strategy);
       log_warning(quote(directory.display_path(entry.name)) +
                   " was left by a save that died: it is removed, or back under its name");
     }
@@ -92,13 +93,13 @@ void remove_dead_attempts(const Location& target) {
   }
 }
 
-void remove_leftovers(const Location& root) {
+void remove_leftovers(const Location& root, const StrategySpec& strategy) {
   const std::shared_ptr<Storage> directory = root.directory();
   for (const FileInfo& entry : directory->list("")) {
     const auto sibling = parse_hidden_sibling(entry.name);
     if (!sibling || !is_leftover(*sibling)) continue;
     try {
-      remove_leftover(*directory, *sibling);
+      remove_leftover(*directory, *sibling, strategy);
     } catch (const std::exception& error) {
       log_warning(
           str_format("training root {}: leftovers of a killed save could not be removed: {}",

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "dist_checkpointing/open.h"
 #include "strategies/storage/location.h"
 
 namespace dckpt {
@@ -13,9 +14,10 @@ void delete_checkpoint(Storage& root, const std::string& name);
 
 /// Removes the leftovers of killed saves and deletions from a training root: only hidden names of
 /// its iterations and tracker. A replaced checkpoint whose successor was never published is
-/// restored. The caller makes sure that no other Checkpointer works in the root. Concurrent save()
+/// restored; `strategy` is the one that the run loads with. The caller makes sure that no other
+/// Checkpointer works in the root. Concurrent save()
 /// or convert() in the same root is safe on the same host. A warning names what cannot be removed.
-void remove_leftovers(const Location& root);
+void remove_leftovers(const Location& root, const StrategySpec& strategy = OpenOptions().strategy);
 
 /// Removes, with a warning, what saves and conversions to `target` left beside it when their
 /// processes on this host died. Leftovers of other hosts are kept. A replaced checkpoint whose

@@ -93,17 +93,20 @@ class TrainingRun : public ::testing::Test {
   }
 
   /// The iteration from which a job of two ranks goes on; its values are checked. -1: none.
-  std::int64_t resumed() const {
+  std::int64_t resumed(const Policy& policy = {}) const {
     std::int64_t found = -1;
-    job(2, [&](Checkpointer& checkpointer, Communicator& comm) {
-      StateDict state = empty_state(comm.rank(), 2);
-      const auto resumed = checkpointer.load_latest(state);
-      if (!resumed) return;
-      EXPECT_EQ(checkpointer.latest(), resumed->iteration);
-      EXPECT_TRUE(
-          holds(state, static_cast<std::uint64_t>(state.at("iteration").as_int()), comm.rank(), 2));
-      if (comm.rank() == 0) found = state.at("iteration").as_int();
-    });
+    job(
+        2,
+        [&](Checkpointer& checkpointer, Communicator& comm) {
+          StateDict state = empty_state(comm.rank(), 2);
+          const auto resumed = checkpointer.load_latest(state);
+          if (!resumed) return;
+          EXPECT_EQ(checkpointer.latest(), resumed->iteration);
+          EXPECT_TRUE(holds(state, static_cast<std::uint64_t>(state.at("iteration").as_int()),
+                            comm.rank(), 2));
+          if (comm.rank() == 0) found = state.at("iteration").as_int();
+        },
+        policy);
     return found;
   }
 
