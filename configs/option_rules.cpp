@@ -22,8 +22,8 @@ constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 constexpr auto kUnsupported = ErrorCode::kUnsupported;
 
 constexpr std::string_view kNoEffect =
-    "'{field}' would have no effect in a load without a state dict, which takes what is stored as "
-    "it is stored; leave the default";
+    "would have no effect in a load without a state dict, which takes what is stored as it is "
+    "stored; leave the default";
 constexpr std::string_view kNoKeys =
     "a conversion asks for no keys; choose them with include and exclude";
 constexpr std::string_view kNoShapes = "a conversion keeps every shape";
@@ -54,9 +54,7 @@ constexpr std::array kRules{
                  return policy.save.io.engine == IoEngine::kUring;
                }},
     OptionRule{kSave, "save.planner.kind",
-               "{kind} saves plain DCP directories, but compat is {compat}; say compat: dcp, or "
-               "kind: mcore",
-               kInvalid,
+               "{kind} saves plain DCP directories, but compat is {compat}; say {remedy}", kInvalid,
                [](const Policy& policy, const Backend* backend) {
                  return policy.save.planner.kind != PlannerKind::kMegatron &&
                         !saves_dcp(policy, backend);
@@ -101,8 +99,7 @@ constexpr std::array kRules{
                }},
     OptionRule{
         kLoad, "load.allow_partial_load",
-        "'{field}' would have no effect, since the checkpoint is no plain DCP directory; leave the "
-        "default",
+        "would have no effect, since the checkpoint is no plain DCP directory; leave the default",
         kInvalid,
         [](const Policy& policy, const Backend* found) {
           return found != nullptr && !found->conventions.keys_are_paths &&
@@ -141,11 +138,12 @@ constexpr std::array kRules{
 
 std::string message_of(const OptionRule& rule, const Policy& policy, const Backend* backend) {
   std::string text = str_format("{}: {}", rule.field, rule.message);
+  const bool has_compat = backend == nullptr || backend->capabilities.compat;
   const std::array<std::pair<std::string_view, std::string>, 4> values{{
-      {"{field}", std::string(rule.field)},
       {"{strategy}", quote(backend != nullptr ? backend->name : "")},
       {"{kind}", std::string(to_string(policy.save.planner.kind))},
       {"{compat}", std::string(to_string(policy.save.compat))},
+      {"{remedy}", has_compat ? "compat: dcp, or kind: mcore" : "kind: mcore"},
   }};
   for (const auto& [name, value] : values) {
     if (const std::size_t at = text.find(name); at != std::string::npos)

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 /// YAML below `version: 1`, by the field that it has to change; "limited" can do nothing special.
 const std::map<std::string_view, const char*> kBroken{
     {"save.io.engine", "save: {io: {engine: uring}}"},
-    {"save.planner.kind", "save: {planner: {kind: standard}}"},
+    {"save.planner.kind", "save: {strategy: limited, planner: {kind: standard}}"},
     {"save.flattened", "save: {strategy: limited, flattened: megatron}"},
     {"save.compat", "save: {strategy: limited, compat: megatron-0.19}"},
     {"save.integrity", "save: {strategy: limited, integrity: sha256}"},

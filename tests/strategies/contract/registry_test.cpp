@@ -128,6 +128,9 @@ TEST_F(StrategyRegistry, WhatAStrategyCannotDoIsRefused) {
               HasSubstr("stores flattened tensors as boxes only"));
   EXPECT_THAT(refusal({.compat = Compat::kDcp}), HasSubstr("it has one form only"));
   EXPECT_THAT(refusal({.integrity = true}), HasSubstr("it writes no integrity manifest"));
+  EXPECT_EQ(refusal({.planner = {.kind = PlannerKind::kHyperParallel}}),
+            "save.planner.kind: standard saves plain DCP directories, but compat is megatron; say "
+            "kind: mcore");
 }
 
 TEST_F(StrategyRegistry, AFactoryThatMakesNothingIsAnError) {
