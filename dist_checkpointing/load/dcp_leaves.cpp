@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string_view>
 #include <unordered_set>
+
+#include "configs/rename.h"
 
 namespace dckpt {
 namespace {
@@ -17,9 +20,7 @@ bool begins_with_one_of(const KeyPath& path, const std::set<KeyPath>& prefixes) 
   });
 }
 
-}  // namespace
-
-std::vector<FlatLeaf> leaves_as_stored(const Value& state, const StoredKeys& keys) {
+std::vector<FlatLeaf> leaves_of_torch(const Value& state, const StoredKeys& keys) {
   std::vector<FlatLeaf> leaves = flatten_state_dict(state);
   std::unordered_set<std::string_view> names;
   std::size_t stored = 0;
@@ -42,6 +43,117 @@ std::vector<FlatLeaf> leaves_as_stored(const Value& state, const StoredKeys& key
                 [&](const FlatLeaf& leaf) { return begins_with_one_of(leaf.path, opened); });
   leaves.insert(leaves.end(), std::make_move_iterator(containers.begin()),
                 std::make_move_iterator(containers.end()));
+  return leaves;
+}
+
+/// A stored path under the new name of its key: what the rules leave as it is at both ends keeps
+/// its elements, and so does an element with dots in it ("layer.weight"); the rest is split at
+/// dots.
+KeyPath renamed_path(const KeyPath& path, std::string_view name) {
+  const auto text = [](const PathElement& element) { return dotted_name({element}); };
+  auto begin = path.begin();
+  auto end = path.end();
+  for (; begin != end && name.starts_with(text(*begin) + "."); ++begin)
+    name.remove_prefix(text(*begin).size() + 1);
+  for (; begin != end && name.ends_with("." + text(end[-1])); --end)
+    name.remove_suffix(text(end[-1]).size() + 1);
+  KeyPath renamed(path.begin(), begin);
+  const bool is_same = end - begin == 1 && name == text(*begin);
+  const bool has_dots = end - begin == 1 && text(*begin).find('.') != std::string::npos;
+  if (is_same || has_dots) {
+    renamed.push_back(is_same ? *begin : PathElement(std::string(name)));
+  } else {
+    for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.')) {
+      renamed.emplace_back(std::string(name.substr(0, dot)));
+      name.remove_prefix(dot + 1);
+    }
+    renamed.emplace_back(std::string(name));
+  }
+  renamed.insert(renamed.end(), end, path.end());
+  return renamed;
+}
+
+std::string root_of(const KeyPath& path) {
+  return dotted_name({path.front()});
+}
+
+/// What is stored in opened objects, by the names that are requested, without values; of those
+/// objects that the state has a place for.
+std::vector<FlatLeaf> opened_leaves(const LoadContext& load, const Value& state) {
+  const std::vector<std::string>& keys = load.reader.info().opened_keys;
+  const auto* const items = mapping_items(state);
+  if (keys.empty() || items == nullptr) return {};
+  const std::unordered_set<std::string> opened(keys.begin(), keys.end());
+  std::unordered_set<std::string> wanted;
+  for (const auto& [key, item] : *items) wanted.insert(key_text(key).value_or(""));
+  const KeyRenamer renamed(load.options.rename);
+  std::vector<FlatLeaf> leaves;
+  for (const auto& [key, path] : load.reader.metadata().paths) {
+    if (!opened.contains(root_of(path))) continue;
+    std::string name = renamed(key);
+    if (!load.keys.contains(name)) name = renamed_object(renamed, key);
+    KeyPath place = renamed_path(path, name);
+    if (wanted.contains(root_of(place))) leaves.push_back({std::move(name), std::move(place), {}});
+  }
+  return leaves;
+}
+
+/// Whether a leaf is the caller's own: it is filled, or stays. Others can be replaced.
+bool is_kept(const FlatLeaf& leaf) {
+  return leaf.value.is_sharded() || leaf.value.is(Value::Kind::kLocalNonpersistentObject);
+}
+
+/// Takes what holds no tensor out of the roots of `stored`.
+void clear_roots(std::vector<FlatLeaf>& leaves, Value& state, const std::vector<FlatLeaf>& stored) {
+  std::set<std::string> cleared;
+  for (const FlatLeaf& leaf : stored) cleared.insert(root_of(leaf.path));
+  for (const FlatLeaf& leaf : leaves) {
+    if (leaf.value.is_tensor() || is_kept(leaf)) cleared.erase(root_of(leaf.path));
+  }
+  std::erase_if(leaves, [&](const FlatLeaf& leaf) { return cleared.contains(root_of(leaf.path)); });
+  for (const std::string& root : cleared) replace_leaf(state, {root}, Value());
+}
+
+}  // namespace
+
+std::string stored_name(const FlatLeaf& leaf) {
+  if (leaf.value.is(Value::Kind::kShardedTensor)) return leaf.value.as_sharded_tensor().key;
+  if (leaf.value.is(Value::Kind::kShardedObject))
+    return leaf.value.as_sharded_object().unique_key();
+  return leaf.name;
+}
+
+std::vector<FlatLeaf> leaves_as_stored(const LoadContext& load, Value& state) {
+  std::vector<FlatLeaf> leaves = leaves_of_torch(state, load.keys);
+  std::vector<FlatLeaf> stored = opened_leaves(load, state);
+  if (stored.empty()) return leaves;
+  clear_roots(leaves, state, stored);
+
+  std::unordered_set<std::string> requested;
+  std::set<KeyPath> containers;
+  std::map<KeyPath, bool> kept;  // of leaves
+  for (const FlatLeaf& leaf : leaves) {
+    requested.insert(stored_name(leaf));
+    kept.emplace(leaf.path, is_kept(leaf));
+    for (KeyPath path = leaf.path; path.size() > 1;) {
+      path.pop_back();
+      containers.insert(path);
+    }
+  }
+  std::set<KeyPath> replaced;
+  for (FlatLeaf& leaf : stored) {
+    if (requested.contains(leaf.name) || containers.contains(leaf.path)) continue;
+    auto in_the_way = kept.end();
+    for (KeyPath path = leaf.path; !path.empty() && in_the_way == kept.end(); path.pop_back())
+      in_the_way = kept.find(path);
+    if (in_the_way != kept.end()) {
+      if (in_the_way->second) continue;
+      if (replaced.insert(in_the_way->first).second)
+        replace_leaf(state, in_the_way->first, Value());
+    }
+    leaves.push_back(std::move(leaf));
+  }
+  std::erase_if(leaves, [&](const FlatLeaf& leaf) { return replaced.contains(leaf.path); });
   return leaves;
 }
 

@@ -26,17 +26,9 @@ struct LeafRequest {
   bool is_excused = false;  ///< by load.objects
 };
 
-/// The name under which a leaf is stored: sharded ones have keys of their own.
-std::string stored_name(const FlatLeaf& leaf) {
-  if (leaf.value.is(Value::Kind::kShardedTensor)) return leaf.value.as_sharded_tensor().key;
-  if (leaf.value.is(Value::Kind::kShardedObject))
-    return leaf.value.as_sharded_object().unique_key();
-  return leaf.name;
-}
-
-std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, const Value& state) {
+std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, Value& state) {
   std::vector<LeafRequest> requested;
-  for (FlatLeaf& leaf : leaves_as_stored(state, load.keys)) {
+  for (FlatLeaf& leaf : leaves_as_stored(load, state)) {
     if (leaf.value.is(Value::Kind::kLocalNonpersistentObject)) continue;
     std::string name = stored_name(leaf);
     const bool is_stored = load.keys.contains(name);

@@ -1,6 +1,7 @@
 #include "mapping/state/flatten.h"
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_set>
 
 #include "mapping/base/error.h"
@@ -58,6 +59,7 @@ class Flatten {
     };
     if (const auto* items = mapping_items(value)) {
       return rule_ == FlattenRule::kCurrent ||
+             (rule_ == FlattenRule::kKeepEmpty && !items->empty()) ||
              std::any_of(items->begin(), items->end(),
                          [&](const auto& entry) { return opens(entry.second); });
     }
@@ -102,6 +104,17 @@ Value* find_item(Value& list, std::int64_t position) {
   return &list.mutable_items()[static_cast<std::size_t>(position)];
 }
 
+/// A step of a path in a container of either kind: dicts of positions and lists have the same
+/// names.
+PathElement step_in(const Value& container, const PathElement& step) {
+  if (container.is_dict()) return dotted_name({step});
+  const auto* const text = std::get_if<std::string>(&step);
+  if (!container.is_list() || text == nullptr) return step;
+  std::int64_t position = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), position);
+  return error == std::errc() && end == text->data() + text->size() ? PathElement(position) : step;
+}
+
 }  // namespace
 
 std::optional<std::string> key_text(const Value& key) {
@@ -131,14 +144,18 @@ std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule) {
 
 void replace_leaf(Value& tree, const KeyPath& path, Value value) {
   Value* place = &tree;
-  for (const PathElement& step : path) {
+  for (auto at = path.begin(); at != path.end(); ++at) {
+    const PathElement step = step_in(*place, *at);
     const auto* const text = std::get_if<std::string>(&step);
-    place =
+    Value* const next =
         text != nullptr ? find_key(*place, *text) : find_item(*place, std::get<std::int64_t>(step));
-    if (place == nullptr) {
-      set_element(tree, path, std::move(value));
+    if (next == nullptr) {
+      KeyPath rest(at, path.end());
+      rest.front() = step;
+      set_element(*place, rest, std::move(value));
       return;
     }
+    place = next;
   }
   *place = std::move(value);
 }

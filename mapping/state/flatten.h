@@ -11,11 +11,12 @@
 
 namespace DCKPT_API dckpt {
 
-/// Which containers PyTorch DCP opens when it flattens a state dict. Under both rules a tuple is a
+/// Which containers PyTorch DCP opens when it flattens a state dict. Under each rule a tuple is a
 /// leaf, and a list is opened only if it holds a tensor or a container that is opened.
 enum class FlattenRule : std::uint8_t {
-  kCurrent,  ///< torch 2.4 and newer: every dict is opened, so an empty one leaves no trace
-  kTorch23,  ///< up to torch 2.3: dicts follow the rule of lists; the root is always opened
+  kCurrent,    ///< torch 2.4 and newer: every dict is opened, so an empty one leaves no trace
+  kKeepEmpty,  ///< the same, but an empty dict is a leaf, so that nothing is lost
+  kTorch23,    ///< up to torch 2.3: dicts follow the rule of lists; the root is always opened
 };
 
 struct FlatLeaf {
@@ -38,7 +39,7 @@ std::vector<FlatLeaf> flatten_state_dict(const Value& state,
                                          FlattenRule rule = FlattenRule::kCurrent);
 
 /// Replaces a leaf that flatten_state_dict found. Like set_element, but a key that is not text
-/// keeps its kind: "0" in a path may be the integer key 0 of a dict.
+/// keeps its kind: "0" in a path may be the integer key 0 of a dict, or a position of a list.
 void replace_leaf(Value& tree, const KeyPath& path, Value value);
 
 /// The nested state dict, from paths and values in any order. A later value replaces an earlier one

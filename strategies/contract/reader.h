@@ -38,6 +38,9 @@ struct CheckpointInfo {
   Conventions conventions{};
   std::vector<std::string> index_files{};  ///< files read to find out what is stored, besides data
                                            ///< files and `common_file`
+  /// Keys of a plain DCP state's top level that are stored as one object each, with tensors inside:
+  /// what is inside has names of its own in the metadata.
+  std::vector<std::string> opened_keys{};
 };
 
 /// An open checkpoint of any format. Everything is const and safe to use from several threads. The

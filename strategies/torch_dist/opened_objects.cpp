@@ -1,6 +1,7 @@
 #include "strategies/torch_dist/opened_objects.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -11,68 +12,91 @@
 #include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
+
+/// What flattening makes of an object.
+struct OpenedObjects::Contents {
+  struct Leaf {
+    FlatLeaf leaf;
+    std::optional<Tensor> tensor;
+    std::uint64_t size = 0;  ///< of the archive that torch.save makes of an object
+  };
+  std::vector<Leaf> leaves;  ///< empty if the object stays closed
+  std::vector<RecordedCrc> records;
+};
+
 namespace {
 
-/// What flattening makes of an object; nothing if it has no tensors to open it for, or names that
-/// flattening refuses. Cells of Megatron's objects are one value each, wherever they are stored.
-std::vector<FlatLeaf> leaves_of(const std::string& key, const Value& value) {
-  if (mapping_items(value) == nullptr && !value.is_list()) return {};
-  if (ShardedObject::is_unique_key(key)) return {};
-  std::vector<FlatLeaf> leaves;
-  try {
-    leaves = flatten_state_dict(Value::dict({{key, value}}));
-  } catch (const CheckpointError&) {
-    return {};
-  }
-  const bool has_tensors = std::ranges::any_of(
-      leaves, [](const FlatLeaf& leaf) { return tensor_of(leaf.value).has_value(); });
-  return has_tensors ? leaves : std::vector<FlatLeaf>();
+/// Whether an error says something about an object, not about this attempt to read it.
+bool is_lasting(ErrorCode code) {
+  return code != ErrorCode::kCancelled && code != ErrorCode::kUnavailable &&
+         code != ErrorCode::kAborted && code != ErrorCode::kInternal;
 }
 
 }  // namespace
+
+OpenedObjects::Contents OpenedObjects::contents_of(const BytesStorageMetadata& object,
+                                                   const ReadableFile& file) {
+  Contents contents;
+  const Value value = load_torch_file(file, object.place.offset, object.place.length,
+                                      {.lazy = true, .records = &contents.records});
+  if (mapping_items(value) == nullptr && !value.is_list()) return {};
+  bool has_tensors = false;
+  for (FlatLeaf& leaf :
+       flatten_state_dict(Value::dict({{object.key, value}}), FlattenRule::kKeepEmpty)) {
+    std::optional<Tensor> tensor = tensor_of(leaf.value);
+    has_tensors |= tensor.has_value();
+    contents.leaves.push_back({std::move(leaf), std::move(tensor)});
+  }
+  if (!has_tensors) return {};
+  for (Contents::Leaf& part : contents.leaves) {
+    if (part.tensor) continue;
+    part.size = torch_file_size(replace_tensors(part.leaf.value, [](const Tensor& inner) {
+      return Tensor::meta(inner.dtype(), inner.shape());
+    }));
+    if (part.size > object.place.length) return {};
+  }
+  std::ranges::sort(contents.records, {}, &RecordedCrc::offset);
+  return contents;
+}
 
 OpenedObjects::OpenedObjects(Metadata& metadata, const Storage& storage)
     : storage_(&storage),
       first_tensor_(metadata.tensors.size()),
       first_object_(metadata.objects.size()) {
   if (!metadata.paths.empty()) return;
-  struct Found {
-    BytesStorageMetadata object;
-    std::vector<FlatLeaf> leaves;
-    std::vector<RecordedCrc> records;
-  };
-  std::vector<Found> found;
-  std::vector<BytesStorageMetadata> closed;
   std::unordered_set<std::string> names;
   for (const TensorStorageMetadata& tensor : metadata.tensors) names.insert(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) names.insert(object.key);
+  std::unique_ptr<const ReadableFile> file;
+  std::optional<std::uint32_t> file_index;
+  const auto try_to_open = [&](const BytesStorageMetadata& object) -> Contents {
+    if (ShardedObject::is_unique_key(object.key)) return {};  // one value each, wherever it is
+    try {
+      if (file_index != object.place.file) {
+        file_index.reset();
+        file = storage.open(metadata.files[object.place.file]);
+        file_index = object.place.file;
+      }
+      return contents_of(object, *file);
+    } catch (const CheckpointError& error) {
+      if (!is_lasting(error.code())) throw error.with({.key = object.key});
+      return {};
+    }
+  };
+  std::vector<std::pair<BytesStorageMetadata, Contents>> found;
+  std::vector<BytesStorageMetadata> closed;
   for (const BytesStorageMetadata& object : metadata.objects) {
-    const StorageInfo& place = object.place;
-    const auto file = storage.open(metadata.files[place.file]);
-    std::vector<RecordedCrc> records;
-    const Value value =
-        with_context({.key = object.key, .file = file->name(), .offset = place.offset}, [&] {
-          return load_torch_file(*file, place.offset, place.length,
-                                 {.lazy = true, .records = &records});
-        });
-    std::vector<FlatLeaf> leaves = leaves_of(object.key, value);
-    if (leaves.empty()) {
+    Contents contents = try_to_open(object);
+    const auto is_taken = [&](const Contents::Leaf& part) {
+      return names.contains(part.leaf.name);  // "a.b" beside {"a": {"b": …}}
+    };
+    if (contents.leaves.empty() || std::ranges::any_of(contents.leaves, is_taken)) {
       closed.push_back(object);
-      names.insert(object.key);
-    } else {
-      found.push_back({object, std::move(leaves), std::move(records)});
+      continue;
     }
+    for (const Contents::Leaf& part : contents.leaves) names.insert(part.leaf.name);
+    found.emplace_back(object, std::move(contents));
   }
-  // A name that something else has already ("a.b" beside {"a": {"b": …}}) leaves its object closed.
-  std::erase_if(found, [&](const Found& entry) {
-    const bool is_new = std::ranges::none_of(
-        entry.leaves, [&](const FlatLeaf& leaf) { return names.contains(leaf.name); });
-    if (is_new) {
-      for (const FlatLeaf& leaf : entry.leaves) names.insert(leaf.name);
-    } else {
-      closed.push_back(entry.object);
-    }
-    return !is_new;
-  });
   if (found.empty()) return;
   for (const TensorStorageMetadata& tensor : metadata.tensors)
     metadata.paths.emplace_back(tensor.key, KeyPath{tensor.key});
@@ -80,46 +104,43 @@ OpenedObjects::OpenedObjects(Metadata& metadata, const Storage& storage)
     metadata.paths.emplace_back(object.key, KeyPath{object.key});
   metadata.objects = std::move(closed);
   first_object_ = metadata.objects.size();
-  for (Found& entry : found) open(metadata, entry.object, entry.leaves, std::move(entry.records));
+  for (auto& [object, contents] : found) open(metadata, object, std::move(contents));
   checks_ = std::make_unique<Check[]>(archives_.size());
 }
 
 void OpenedObjects::open(Metadata& metadata, const BytesStorageMetadata& object,
-                         const std::vector<FlatLeaf>& leaves, std::vector<RecordedCrc> records) {
-  std::ranges::sort(records, {}, &RecordedCrc::offset);
+                         Contents contents) {
   const StorageInfo& place = object.place;
   const std::size_t archive = archives_.size();
-  for (const FlatLeaf& leaf : leaves) {
-    metadata.paths.emplace_back(leaf.name, leaf.path);
-    const auto tensor = tensor_of(leaf.value);
-    if (!tensor) {
-      const Value outline = replace_tensors(
-          leaf.value, [](const Tensor& inner) { return Tensor::zeros(inner.dtype(), {0}); });
-      const std::uint64_t size = save_torch_file(outline).size();
-      metadata.objects.push_back(
-          {leaf.name, {place.file, place.offset, std::min(size, place.length)}});
-      objects_.push_back({archive, leaf.value});
+  for (Contents::Leaf& part : contents.leaves) {
+    metadata.paths.emplace_back(part.leaf.name, part.leaf.path);
+    if (!part.tensor) {
+      metadata.objects.push_back({part.leaf.name, {place.file, place.offset, part.size}});
+      objects_.push_back({archive, std::move(part.leaf.value)});
       continue;
     }
-    const std::uint64_t extent = extent_bytes(*tensor);
+    const Tensor& tensor = *part.tensor;
+    const std::uint64_t extent = extent_bytes(tensor);
     const std::uint64_t offset =  // a tensor without elements may lack it
-        tensor->file_range() == nullptr ? place.offset : tensor->file_range()->offset;
+        tensor.file_range() == nullptr ? place.offset : tensor.file_range()->offset;
     TensorStorageMetadata stored{
-        .key = leaf.name,
-        .properties = {.dtype = tensor->dtype(), .requires_grad = tensor->requires_grad},
-        .size = tensor->shape(),
-        .chunks = BoxList(tensor->dim())};
-    stored.chunks.push_back(whole(tensor->shape()));
+        .key = part.leaf.name,
+        .properties = {.dtype = tensor.dtype(), .requires_grad = tensor.requires_grad},
+        .size = tensor.shape(),
+        .chunks = BoxList(tensor.dim())};
+    stored.chunks.push_back(whole(tensor.shape()));
     stored.places.push_back({.file = place.file, .offset = offset, .length = extent});
     metadata.tensors.push_back(std::move(stored));
     tensors_.push_back({archive,
                         {.offset = offset,
-                         .dtype = tensor->dtype(),
-                         .strides = tensor->strides(),
-                         .contiguous = tensor->is_contiguous(),
-                         .record = exact_record(records, offset, extent)}});
+                         .dtype = tensor.dtype(),
+                         .strides = tensor.strides(),
+                         .contiguous = tensor.is_contiguous(),
+                         .record = exact_record(contents.records, offset, extent)}});
   }
-  archives_.push_back({metadata.files[place.file], place.offset, place.length, std::move(records)});
+  keys_.push_back(object.key);
+  archives_.push_back(
+      {metadata.files[place.file], place.offset, place.length, std::move(contents.records)});
 }
 
 const ChunkPayload& OpenedObjects::payload(std::size_t tensor) const {

@@ -22,11 +22,15 @@ namespace dckpt {
 class OpenedObjects {
  public:
   /// Opens the objects of `metadata` that hold tensors, and replaces them there; reads the heads of
-  /// all objects. Nothing happens to metadata with paths: a flattened state has them. Throws
-  /// CheckpointError if an object cannot be read.
+  /// all objects but cells of Megatron's. Nothing happens to metadata with paths: a flattened state
+  /// has them. An object stays one object if it cannot be read, if flattening refuses it, if a name
+  /// inside it is taken, if it has tensors in sets or in keys of dicts, or if one of its parts
+  /// would take more bytes alone than all of it does (parts may share elements).
   OpenedObjects(Metadata& metadata, const Storage& storage);
 
   bool empty() const noexcept { return archives_.empty(); }
+  /// Keys of the objects that were opened.
+  const std::vector<std::string>& keys() const noexcept { return keys_; }
 
   bool has_tensor(std::size_t tensor) const noexcept { return tensor >= first_tensor_; }
   bool has_object(std::size_t object) const noexcept { return object >= first_object_; }
@@ -60,14 +64,17 @@ class OpenedObjects {
     Value value;  ///< with lazy tensors
   };
 
-  void open(Metadata& metadata, const BytesStorageMetadata& object,
-            const std::vector<FlatLeaf>& leaves, std::vector<RecordedCrc> records);
+  struct Contents;
+
+  static Contents contents_of(const BytesStorageMetadata& object, const ReadableFile& file);
+  void open(Metadata& metadata, const BytesStorageMetadata& object, Contents contents);
   bool check(std::size_t archive) const;
 
   const Storage* storage_;
   std::size_t first_tensor_ = 0;
   std::size_t first_object_ = 0;
-  std::vector<Archive> archives_;
+  std::vector<std::string> keys_;
+  std::vector<Archive> archives_;  ///< same order
   std::vector<OpenedTensor> tensors_;
   std::vector<OpenedObject> objects_;
   std::unique_ptr<Check[]> checks_;

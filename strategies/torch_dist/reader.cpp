@@ -198,6 +198,7 @@ class TorchDistReader : public CheckpointReader {
   void open_objects() {
     opened_.emplace(metadata_, *storage_);
     if (opened_->empty()) return opened_.reset();
+    info_.opened_keys = opened_->keys();
     info_.conventions.records = false;  // several tensors share one
   }
 

@@ -28,7 +28,8 @@ std::optional<RecordedCrc> exact_record(std::span<const RecordedCrc> records, st
 Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file,
                         std::span<const RecordedCrc> records);
 
-/// `value` with every tensor in it replaced, also inside objects.
+/// `value` with every tensor in it replaced, also inside objects; but not in members of sets and
+/// keys of dicts, which are told apart by their tensors.
 Value replace_tensors(const Value& value, const std::function<Tensor(const Tensor&)>& replacement);
 
 }  // namespace dckpt

@@ -20,6 +20,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kAlignment = 64;  // of storages, as torch aligns them
 constexpr std::string_view kZipStart = "PK\3\4";
 /// LONG1 with the ten bytes of 0x1950a86a20f9469cfc6c, then STOP; before it PROTO, and from
 /// protocol 4 on maybe FRAME.
@@ -59,6 +60,26 @@ Value load_archive(const ReadableFile& file, std::uint64_t base, std::uint64_t l
   const Bytes pickle = archive.pickle(kMaxPickleBytes);
   const pickle::Graph graph = pickle::read_graph(pickle, file.name());
   return pickle::value_from_graph(graph, table.hooks());
+}
+
+struct PickledTensors {
+  Bytes pickle;
+  std::vector<TorchStorage> storages;  ///< in the order of their keys
+};
+
+/// `check` throws for elements that cannot be saved.
+PickledTensors pickle_tensors(const Value& value,
+                              const std::function<void(const Tensor& elements)>& check) {
+  PickledTensors pickled;
+  pickle::WriteOptions write;
+  write.reduce_tensor = reduce_tensor;
+  write.persistent_id = [&](const TorchStorage& storage) {
+    check(storage.elements);
+    pickled.storages.push_back(storage);
+    return make_storage_id(storage, std::to_string(pickled.storages.size() - 1));
+  };
+  pickled.pickle = pickle::write_pickle(value, write);
+  return pickled;
 }
 
 }  // namespace
@@ -115,28 +136,21 @@ bool check_torch_bytes(ByteView bytes, const std::string& what) {
 
 void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink,
                      const TorchSaveOptions& options) {
-  std::vector<TorchStorage> storages;
-  pickle::WriteOptions write;
-  write.reduce_tensor = reduce_tensor;
-  write.persistent_id = [&storages](const TorchStorage& storage) {
-    if (!storage.elements.has_data() || storage.elements.device().kind != Device::Kind::kCpu) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("cannot save a tensor of shape {} that has no data in CPU memory",
-                     to_string(storage.elements.shape())));
-    }
-    storages.push_back(storage);
-    return make_storage_id(storage, std::to_string(storages.size() - 1));
-  };
-  const Bytes pickle = pickle::write_pickle(value, write);
-
+  const PickledTensors pickled = pickle_tensors(value, [](const Tensor& elements) {
+    if (elements.has_data() && elements.device().kind == Device::Kind::kCpu) return;
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("cannot save a tensor of shape {} that has no data in CPU memory",
+                   to_string(elements.shape())));
+  });
   Bytes records;
   const auto send = [&records, &sink] {
     sink(records);
     records.clear();
   };
-  TorchArchiveWriter archive(options.prefix, pickle, 64, {.crc = options.crc}, records);
-  for (const TorchStorage& storage : storages) {
+  TorchArchiveWriter archive(options.prefix, pickled.pickle, kAlignment, {.crc = options.crc},
+                             records);
+  for (const TorchStorage& storage : pickled.storages) {
     const Tensor elements = storage.elements.contiguous();
     const ByteView bytes = elements.numel() == 0 ? ByteView() : ByteView(elements.bytes());
     archive.begin_storage(bytes.size(), records);
@@ -146,6 +160,27 @@ void save_torch_file(const Value& value, const std::function<void(ByteView)>& si
   }
   archive.finish(records);
   send();
+}
+
+std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& options) {
+  const PickledTensors pickled = pickle_tensors(value, [](const Tensor& elements) {
+    if (elements.file_range() == nullptr) return;
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "a tensor that is a member of a set, or in the key of a dict, is still "
+                          "in its file");
+  });
+  Bytes records;
+  std::uint64_t elements = 0;
+  TorchArchiveWriter archive(options.prefix, pickled.pickle, kAlignment, {.crc = options.crc},
+                             records);
+  for (const TorchStorage& storage : pickled.storages) {
+    const std::uint64_t size = storage.elements.nbytes();
+    archive.begin_storage(size, records);
+    archive.end_storage(0, records);
+    elements += size;
+  }
+  archive.finish(records);
+  return records.size() + elements;
 }
 
 Bytes save_torch_file(const Value& value, const TorchSaveOptions& options) {

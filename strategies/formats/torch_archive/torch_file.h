@@ -71,5 +71,8 @@ Bytes save_torch_file(const Value& value, const TorchSaveOptions& options = {});
 /// The same, delivered in pieces; tensor memory is passed on without a copy where it is contiguous.
 void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink,
                      const TorchSaveOptions& options = {});
+/// How many bytes that are. The tensors need no data (Tensor::meta), but one that is still in a
+/// file throws CheckpointError (unsupported).
+std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& options = {});
 
 }  // namespace dckpt
