@@ -78,6 +78,27 @@ TEST(FlattenStateDict, RefusesDepthBeyondTheLimit) {
   EXPECT_EQ(testing::error_of([&] { flatten_state_dict(deep); }).code(), ErrorCode::kUnsupported);
 }
 
+TEST(FlattenStateDict, KeepsEmptyDictsIfItMust) {
+  const Value state = Value::dict({{"a", Value::dict({{"b", Value::dict()}, {"c", 1}})}});
+  EXPECT_EQ(flatten_state_dict(state).size(), 1U);
+  const auto leaves = flatten_state_dict(state, FlattenRule::kKeepEmpty);
+  ASSERT_EQ(leaves.size(), 2U);
+  EXPECT_EQ(leaves[0].name, "a.b");
+  EXPECT_EQ(leaves[0].value, Value::dict());
+}
+
+TEST(ReplaceLeaf, AddsBesideKeysThatAreNotTextAndIntoListsAndDictsOfPositions) {
+  Value tree = Value::dict({{"state", Value::dict({{0, Value::dict({{"a", 1}})}})},
+                            {"list", Value::list({1})},
+                            {"positions", Value::dict({{0, 1}})}});
+  replace_leaf(tree, {"state", "0", "b"}, 2);
+  replace_leaf(tree, {"list", "1"}, 2);
+  replace_leaf(tree, {"positions", std::int64_t{0}}, 2);
+  EXPECT_EQ(tree, Value::dict({{"state", Value::dict({{0, Value::dict({{"a", 1}, {"b", 2}})}})},
+                               {"list", Value::list({1, 2})},
+                               {"positions", Value::dict({{0, 2}})}}));
+}
+
 TEST(UnflattenStateDict, TakesPositionsInAnyOrder) {
   std::vector<std::pair<KeyPath, Value>> leaves;
   constexpr std::int64_t kItems = 200'000;
