@@ -146,7 +146,7 @@ TEST_F(Leftovers, AConversionThatIsStoppedLeavesNothing) {
               convert(root_ / "model", root_ / "copy",
                       {.check_source = false, .stop = stop.get_token()});
             }),
-            "io");
+            "cancelled");
   EXPECT_THAT(after_removal(), ElementsAre("model"));
 }
 
