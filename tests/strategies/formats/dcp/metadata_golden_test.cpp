@@ -149,7 +149,14 @@ TEST_P(GoldenMetadata, IsTheSameAfterWritingAndReading) {
   EXPECT_EQ(again.storage_meta->checkpoint_id, metadata_.storage_meta->checkpoint_id);
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, GoldenMetadata, ::testing::ValuesIn(golden_names()),
+/// Without the one whose tensors are inside of objects, where metadata do not name them.
+std::vector<std::string> names_of_flattened() {
+  std::vector<std::string> names = golden_names();
+  std::erase(names, "dcp-not-flattened");
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, GoldenMetadata, ::testing::ValuesIn(names_of_flattened()),
                          [](const auto& name) { return test_name(name.param); });
 
 TEST(GoldenMetadataProducers, LeaveTheirMarks) {
