@@ -326,7 +326,8 @@ TEST_F(PolicyFieldsOfLoads, ThatDifferChangeEveryLoadOrAreRefused) {
     }
     for (const LoadEntry entry : {LoadEntry::kLoadStateDict, LoadEntry::kLoadPlainTensors}) {
       if (test.refused_without_state) {
-        EXPECT_THAT(seen_of(entry, test, test.with), HasSubstr("'" + test.field + "'"));
+        EXPECT_THAT(seen_of(entry, test, test.with),
+                    HasSubstr(test.field + ": would have no effect"));
       } else {
         EXPECT_NE(seen_of(entry, test, test.with), seen_of(entry, test, test.without));
       }

@@ -80,8 +80,9 @@ TEST(StorageConformance, MistakesAreReported) {
     }
   };
   const auto problems = check_storage([] { return std::make_shared<Mistaken>(); }).problems;
-  EXPECT_THAT(problems, Contains(AllOf(HasSubstr("create refuses an existing file"),
-                                       HasSubstr("expected the error io, found no error"))));
+  EXPECT_THAT(problems,
+              Contains(AllOf(HasSubstr("create refuses an existing file"),
+                             HasSubstr("expected the error already-exists, found no error"))));
   EXPECT_THAT(problems, Contains(HasSubstr("list is in name order with kinds and sizes")));
 }
 
