@@ -15,10 +15,10 @@ using Part = LoadDistribution::Part;
 using Slab = LoadDistribution::Slab;
 using Use = LoadDistribution::Use;
 
-class JointPlanning {
+class ExchangePlanning {
  public:
-  JointPlanning(LocatedReader& located, Exchange asked, std::uint64_t staging, Communicator& comm,
-                LoadPlanCache* planner)
+  ExchangePlanning(LocatedReader& located, Exchange asked, std::uint64_t staging,
+                   Communicator& comm, LoadPlanCache* planner)
       : located_(located),
         metadata_(located.metadata()),
         asked_(asked),
@@ -198,7 +198,7 @@ std::shared_ptr<const ExchangePlan> plan_parallel_read(LocatedReader& located,
                                                        std::span<const Tensor> destinations,
                                                        Exchange exchange, std::uint64_t staging,
                                                        Communicator& comm, LoadPlanCache* planner) {
-  return JointPlanning(located, exchange, staging, comm, planner).run(items, destinations);
+  return ExchangePlanning(located, exchange, staging, comm, planner).run(items, destinations);
 }
 
 }  // namespace dckpt

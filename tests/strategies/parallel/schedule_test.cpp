@@ -53,7 +53,7 @@ TEST(ExchangeSchedule, RanksWithTheSameLoadFillTheRounds) {
   }
 }
 
-TEST(ExchangeSchedule, AShipmentAboveTheBudgetHasARoundForItself) {
+TEST(ExchangeSchedule, AMessageAboveTheBudgetHasARoundForItself) {
   const auto all = schedules(2, Exchange::kAllToAll, 5, {{0, {1}, 1}, {0, {1}, 100}, {0, {1}, 1}});
   EXPECT_EQ(all[0].rounds, 2U) << "what is small goes together";
 }
