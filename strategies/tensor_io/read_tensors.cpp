@@ -109,8 +109,8 @@ class TensorReadEngine {
     std::stable_sort(items_.begin(), items_.end(), [&](const Part& a, const Part& b) {
       const StorageInfo& left = place(a);
       const StorageInfo& right = place(b);
-      return std::tie(left.file, left.offset, a.source.offset) <
-             std::tie(right.file, right.offset, b.source.offset);
+      return std::tie(left.file, left.offset, a.tensor, a.chunk, a.source.offset) <
+             std::tie(right.file, right.offset, b.tensor, b.chunk, b.source.offset);
     });
     if (options_.verify) want_chunks();
     make_jobs();
@@ -188,7 +188,15 @@ class TensorReadEngine {
     if (--entry.jobs == 0) entry.file.reset();
   }
 
-  /// Items of one chunk, as [first, last) of the sorted items.
+  /// Items of one place, as [first, last) of the sorted items: of one chunk, or of several that a
+  /// rearranged tensor has there.
+  std::size_t end_of_place(std::size_t first) const {
+    std::size_t last = first + 1;
+    while (last < items_.size() && place(items_[first]) == place(items_[last])) ++last;
+    return last;
+  }
+
+  /// Items of one chunk, likewise.
   std::size_t end_of_chunk(std::size_t first) const {
     std::size_t last = first + 1;
     while (last < items_.size() && same_chunk(first, last)) ++last;
@@ -210,7 +218,7 @@ class TensorReadEngine {
     if (length <= kTinyChunk && !options_.shared) return true;
     const std::uint64_t wanted = bytes_of(first, last);
     if (!options_.shared) return wanted * 2 >= length;
-    return chunk_bytes(front) <= wanted + wanted / kSharedGap;
+    return chunk_bytes(front) <= wanted + wanted / kSharedGap && length <= wanted * 2 + kTinyChunk;
   }
 
   std::uint64_t bytes_of(std::size_t first, std::size_t last) const {
@@ -238,10 +246,10 @@ class TensorReadEngine {
 
   void make_jobs() {
     for (std::size_t first = 0; first < items_.size();) {
-      std::size_t last = end_of_chunk(first);
+      std::size_t last = end_of_place(first);
       if (!worth_reading_whole(first, last)) {
         // Every item is a job of its own, so that threads share a large chunk; short ones of the
-        // same chunk stay together.
+        // same place stay together.
         const bool checked = worth_checking(first, last);
         std::uint64_t bytes = 0;
         std::size_t begin = first;
@@ -261,7 +269,7 @@ class TensorReadEngine {
       std::uint64_t gaps = 0;
       while (last < items_.size()) {
         const StorageInfo& next = place(items_[last]);
-        const std::size_t next_last = end_of_chunk(last);
+        const std::size_t next_last = end_of_place(last);
         const bool fits = next.file == start.file && next.offset >= end &&
                           next.offset + next.length - start.offset <= staging_size_;
         if (!fits || !worth_reading_whole(last, next_last) ||
@@ -312,7 +320,7 @@ class TensorReadEngine {
       std::size_t next = first + 1;
       while (next < job.last && same_chunk(first, next)) ++next;
       const ChunkPayload payload = locate(items_[first], windowed);
-      if (job.checked && payload.record) {
+      if (job.checked && payload.record && !checks_.checked(number_of(items_[first]))) {
         const auto& [offset, length, crc] = *payload.record;
         checks_.add(number_of(items_[first]), *payload.record,
                     {offset, offset + length, crc32(window.subspan(offset - begin, length))});

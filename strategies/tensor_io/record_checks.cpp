@@ -17,15 +17,30 @@ constexpr std::uint64_t kStep = std::uint64_t{1} << 20;  // stays in the cache b
 
 }  // namespace
 
+RecordChecks::Place RecordChecks::place(ChunkNumber chunk) const {
+  const StorageInfo& place = metadata_.tensors[chunk.tensor].places[chunk.chunk];
+  return {place.file, place.offset};
+}
+
+RecordChecks::Entry& RecordChecks::entry(ChunkNumber chunk) {
+  return entries_.try_emplace(place(chunk), Entry{.chunk = chunk}).first->second;
+}
+
+bool RecordChecks::checked(ChunkNumber chunk) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(place(chunk));
+  return found != entries_.end() && found->second.checked;
+}
+
 void RecordChecks::want(ChunkNumber chunk, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  entries_[chunk].wanted += bytes;
+  entry(chunk).wanted += bytes;
 }
 
 void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece& piece) {
   if (piece.begin == piece.end) return;
   const std::lock_guard lock(mutex_);
-  Entry& entry = entries_[chunk];
+  Entry& entry = this->entry(chunk);
   if (entry.checked || entry.pieces.size() > kMostPieces) return;
   entry.record = record;
   auto next = entry.pieces.lower_bound(piece.begin);
@@ -64,16 +79,17 @@ void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece
 std::uint64_t RecordChecks::unchecked_bytes() const {
   const std::lock_guard lock(mutex_);
   std::uint64_t bytes = 0;
-  for (const auto& [chunk, entry] : entries_) bytes += entry.checked ? 0 : entry.wanted;
+  for (const auto& [place, entry] : entries_) bytes += entry.checked ? 0 : entry.wanted;
   return bytes;
 }
 
 std::vector<ChunkNumber> RecordChecks::unchecked() const {
   const std::lock_guard lock(mutex_);
   std::vector<ChunkNumber> chunks;
-  for (const auto& [chunk, entry] : entries_) {
-    if (!entry.checked && entry.wanted > 0) chunks.push_back(chunk);
+  for (const auto& [place, entry] : entries_) {
+    if (!entry.checked && entry.wanted > 0) chunks.push_back(entry.chunk);
   }
+  std::ranges::sort(chunks);
   return chunks;
 }
 
@@ -84,10 +100,10 @@ Bytes RecordChecks::incomplete() const {
   writer.number(static_cast<std::uint64_t>(
       std::count_if(entries_.begin(), entries_.end(),
                     [](const auto& entry) { return !entry.second.pieces.empty(); })));
-  for (const auto& [chunk, entry] : entries_) {
+  for (const auto& [place, entry] : entries_) {
     if (entry.pieces.empty()) continue;
     for (const std::uint64_t number :
-         {std::uint64_t{chunk.tensor}, std::uint64_t{chunk.chunk}, entry.record.offset,
+         {std::uint64_t{entry.chunk.tensor}, std::uint64_t{entry.chunk.chunk}, entry.record.offset,
           entry.record.length, std::uint64_t{entry.record.crc},
           std::uint64_t{entry.pieces.size()}}) {
       writer.number(number);

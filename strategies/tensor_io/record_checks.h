@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "mapping/planning/load/distribution.h"
@@ -13,7 +14,7 @@ namespace dckpt {
 
 /// Compares stored chunks with their recorded CRC-32 while they are read in pieces, by several
 /// threads and in any order: once the pieces form a complete record, its CRC is combined from
-/// theirs. Safe to share.
+/// theirs. Chunks in the same place (of rearranged tensors) share a record. Safe to share.
 class RecordChecks {
  public:
   /// Bytes [begin, end) of a file, and their CRC.
@@ -27,13 +28,15 @@ class RecordChecks {
 
   /// Adds to the number of requested bytes of the chunk.
   void want(ChunkNumber chunk, std::uint64_t bytes);
+  /// Whether the chunk's record has been read completely, and compared.
+  bool checked(ChunkNumber chunk) const;
   /// A piece of the chunk's record was read. Throws CheckpointError (corrupt) if the record is now
   /// complete and has another CRC. Bytes that were read before are not counted twice.
   void add(ChunkNumber chunk, const RecordedCrc& record, const Piece& piece);
 
   /// Requested bytes whose records were not read completely, or have no CRC.
   std::uint64_t unchecked_bytes() const;
-  /// The wanted chunks for which that holds, ascending.
+  /// The wanted chunks for which that holds, ascending; one of those in the same place.
   std::vector<ChunkNumber> unchecked() const;
 
   /// What was read of incomplete records, for another rank, and the same from one. `take` throws as
@@ -43,15 +46,20 @@ class RecordChecks {
 
  private:
   struct Entry {
+    ChunkNumber chunk{};
     std::uint64_t wanted = 0;
     bool checked = false;
     RecordedCrc record{};
     std::map<std::uint64_t, Piece> pieces{};  // by their beginnings; apart from each other
   };
 
+  using Place = std::pair<std::uint32_t, std::uint64_t>;  // file and offset
+  Place place(ChunkNumber chunk) const;
+  Entry& entry(ChunkNumber chunk);
+
   const Metadata& metadata_;
   mutable std::mutex mutex_;
-  std::map<ChunkNumber, Entry> entries_;
+  std::map<Place, Entry> entries_;
 };
 
 /// The CRC of what one thread reads of a chunk's record, from front to back where it can.

@@ -33,6 +33,7 @@ set(backends strategies/torch_dist strategies/zarr strategies/legacy_torch)
 foreach(backend IN LISTS backends)
   set(layer_${backend} ${below_contract} strategies/contract)
 endforeach()
+set(layer_strategies/rearranged ${below_contract} strategies/contract)
 set(layer_strategies/parallel ${below_contract} strategies/contract strategies/tensor_io strategies/comm)
 set(layer_strategies ${core} configs strategies)
 

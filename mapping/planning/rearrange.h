@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mapping/geometry/box.h"
+#include "mapping/geometry/strided_copy.h"
+#include "mapping/planning/metadata.h"
+
+// Tensors that are made of parts of stored ones: renamed, stacked, cut, transposed, padded. Nothing
+// is copied: every part becomes chunks that lie in the stored chunks, so that whoever reads tensors
+// reads these like any others, in any sharding, and only the bytes that are wanted.
+
+namespace dckpt {
+
+/// A box of a new tensor, and where its elements are.
+struct TensorPart {
+  enum class Elements : std::uint8_t {
+    kByAxis,   ///< axis by axis: `axes` says which is which
+    kInOrder,  ///< both boxes in row-major order, whatever their shapes
+    kZeros,    ///< there are none; they are zero
+  };
+  Elements elements = Elements::kByAxis;
+  Box target;                ///< in the new tensor's shape
+  std::uint32_t tensor = 0;  ///< position in the source's metadata
+  Box source{};              ///< in its global shape; as many elements as the target
+  /// The source's axis for each of the target's; kNoAxis where it has none (the target's extent is
+  /// 1). Extents of source axes that are not named are 1. Empty: all, in the same order.
+  std::vector<std::int32_t> axes{};
+};
+inline constexpr std::int32_t kNoAxis = -1;
+
+/// A tensor as the sum of parts, which must cover it exactly.
+struct RearrangedTensor {
+  std::string key;
+  TensorProperties properties;  ///< the dtype is that of all its parts
+  Shape size;
+  std::vector<TensorPart> parts;
+};
+
+/// Where the elements of a chunk are in a stored one.
+struct ChunkOrigin {
+  std::uint32_t tensor = kNothing;  ///< position in the source's metadata
+  std::uint32_t chunk = 0;
+  StridedView elements;  ///< of the stored chunk's row-major elements
+
+  static constexpr std::uint32_t kNothing = UINT32_MAX;  ///< all elements are zero
+};
+
+/// Metadata whose chunks lie in the chunks of others.
+struct RearrangedMetadata {
+  /// `places` are those of the stored chunks; chunks of zeros are in the last file, kZerosFile,
+  /// which is listed only if there are any.
+  Metadata metadata;
+  std::vector<std::vector<ChunkOrigin>> origins;  ///< beside each tensor's chunks
+};
+inline constexpr const char* kZerosFile = "(zeros)";
+inline constexpr std::uint64_t kZerosBytes = std::uint64_t{64} << 10;
+
+/// Tensors only: objects and paths of the result are empty. Throws CheckpointError (mismatch) for
+/// parts that do not fit their tensors, do not cover theirs exactly, or have another dtype: they
+/// come from a map or from numbers that do not belong to the checkpoint; the message says which.
+RearrangedMetadata rearrange(const Metadata& source, std::vector<RearrangedTensor> tensors);
+
+}  // namespace dckpt

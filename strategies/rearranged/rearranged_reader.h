@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/bytes.h"
+#include "mapping/planning/rearrange.h"
+#include "mapping/state/value.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// An object of a rearranged checkpoint: one of the source, or a value made for it.
+struct RearrangedObject {
+  std::string key;               ///< unique key: as it is stored
+  std::size_t position = 0;      ///< in the source's metadata
+  std::optional<Value> value{};  ///< in its place
+};
+
+/// What a checkpoint holds when it is seen under other keys and shapes.
+struct RearrangedContents {
+  std::vector<RearrangedTensor> tensors;
+  std::vector<RearrangedObject> objects{};
+  /// In place of the source's common state: a dict, or none for nothing.
+  std::optional<Value> common{};
+  std::optional<Conventions> conventions{};  ///< in place of the source's
+  /// Where keys are paths: as in Metadata.
+  std::vector<std::pair<std::string, KeyPath>> paths{};
+};
+
+/// The checkpoint `source` under other keys and shapes: a reader like any other, so it can be
+/// loaded, converted, compared and verified. Throws as rearrange() does.
+std::unique_ptr<CheckpointReader> rearranged_reader(std::unique_ptr<CheckpointReader> source,
+                                                    RearrangedContents contents);
+
+}  // namespace dckpt
