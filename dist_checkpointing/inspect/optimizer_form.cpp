@@ -126,17 +126,18 @@ std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
                               "torch_dist again";
   const bool old_common = form.common_file;
   const std::string none = "no Megatron-Core release";
+  if (sharding == kBucketSpace)
+    return old_common ? "Megatron-Core 0.6 to 0.14, under the same model parallel sizes" : none;
   if (sharding == kModelSpace || forms.fragments) {
     if (form.conventions.fragments_lost) return "Megatron-Core 0.8 to 0.15, under any layout";
     if (old_common && forms.fragments && !forms.boxes)
-      return "Megatron-Core 0.8 to 0.15, under any layout (0.16 and newer refuse flattened state)";
+      return "Megatron-Core 0.8 to 0.15, under any layout (0.16 and newer: `dckpt convert "
+             "--optimizer fully_reshardable`)";
     return str_format(
-        "{}: 0.8 to 0.15 load {} from the output of `dckpt convert --flattened megatron`, 0.16 and "
-        "newer not at all",
+        "{}: `dckpt convert --optimizer fully_reshardable` makes what 0.15 and newer resume from, "
+        "--optimizer {} what 0.8 to 0.15 do",
         none, kModelSpace);
   }
-  if (sharding == kBucketSpace)
-    return old_common ? "Megatron-Core 0.6 to 0.14, under the same model parallel sizes" : none;
   const std::string first = old_common ? "0.15" : "0.19";
   if (sharding == "fully_reshardable")
     return str_format("Megatron-Core {} and newer, under any layout", first);

@@ -187,14 +187,15 @@ std::size_t write(const PlannedCopy& copy, const Location& destination, ItemSour
 ConvertReport convert_checkpoint(const Location& source, const Location& destination,
                                  const ConvertOptions& options) {
   const Location found = resolve_checkpoint(source, {.iteration = options.iteration});
-  const auto reader =
-      open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+  auto reader = open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
   ConvertReport report;
   report.source = found.display();
   report.destination = destination.display();
   report.from = reader->info().format;
   ConvertTarget target = choose_target(*reader, report.source, options, report.remarks);
   report.to = target.format->name;
+  if (options.optimizer)
+    reader = with_optimizer_sharding(std::move(reader), *options.optimizer, report.remarks);
   const CopyMemory memory = share_memory(options.io, options.max_memory, options.staging);
   target.save.io = memory.io;
   if (options.dry_run) require_free_name(destination, options.overwrite);
@@ -252,7 +253,16 @@ ConvertReport convert(const Location& source, const Location& destination,
                                      grouped(kMaxRanks), *options.ranks));
   }
   require_target_name(destination);
-  return convert_checkpoint(source, destination, options);
+  if (!options.optimizer) return convert_checkpoint(source, destination, options);
+  ConvertOptions resolved = options;
+  if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
+    resolved.flattened = FlattenedForm::kMegatron;
+  } else if (options.flattened == FlattenedForm::kMegatron) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "fully_reshardable optimizer state is not flattened; leave flattened at "
+                          "'boxes'");
+  }
+  return convert_checkpoint(source, destination, resolved);
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -9,6 +9,7 @@
 #include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/progress.h"
+#include "dist_checkpointing/rewrite/optimizer_conversion.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/api.h"
 #include "strategies/storage/location.h"
@@ -33,6 +34,10 @@ struct ConvertOptions {
   /// loads, or in the form from which only these releases resume. The latter is made from boxes if
   /// the source (zarr) has them, or refused.
   FlattenedForm flattened = FlattenedForm::kBoxes;
+  /// The form from which Megatron's distributed optimizer is to resume; empty leaves it as it is.
+  /// kFullyShardedModelSpace sets `flattened` to kMegatron; kFullyReshardable needs kBoxes. `keys`
+  /// and `rename` then name what it has become.
+  std::optional<OptimizerSharding> optimizer{};
   KeyFilter keys{};  ///< selects tensors and objects (these by key or unique key) by their names in
                      ///< the source; the common state is always kept
   std::vector<RenameRule> rename{};  ///< keys in the result; see rename.h

@@ -1,5 +1,6 @@
 """Every golden checkpoint, read by the tool, holds what its producer had in memory."""
 
+import tempfile
 import unittest
 
 import tool
@@ -34,3 +35,18 @@ class Goldens(unittest.TestCase):
         for name, path, _ in each():
             with self.subTest(name):
                 tool.run("verify", "--deep", path)
+
+    def test_optimizers_become_reshardable(self):
+        """Under the keys of fully_reshardable, whole, with the values of the flattened state."""
+        names = [name for name in tool.goldens("mcore") if "flattened" in name]
+        self.assertGreater(len(names), 5)
+        for name in names:
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                tool.run("convert", tool.GOLDENS / name / "ckpt", f"{folder}/new",
+                         "--optimizer", "fully_reshardable")
+                wanted = tool.wanted_digests(tool.expected(name))
+                state = "optimizer.state."
+                self.assertEqual(
+                    tool.digests(f"{folder}/new"),
+                    {key.replace(f"{state}fp32_param.", f"{state}param."): value
+                     for key, value in wanted.items()})

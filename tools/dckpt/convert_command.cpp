@@ -22,6 +22,7 @@ struct Options {
   ConvertOptions convert;
   std::string compat;
   std::string flattened;
+  std::string optimizer;
   std::string max_memory;
   PolicyArgument policy;
   bool trust_source = false;
@@ -110,6 +111,12 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     if (!form) throw refuse("--flattened", options.flattened, "megatron or boxes");
     parsed.flattened = *form;
   }
+  if (!options.optimizer.empty()) {
+    parsed.optimizer = value_of(kOptimizerShardingNames, options.optimizer);
+    if (!parsed.optimizer)
+      throw refuse("--optimizer", options.optimizer,
+                   "fully_reshardable or fully_sharded_model_space");
+  }
   if (!options.max_memory.empty()) {
     const std::optional<std::uint64_t> size = parse_size(options.max_memory);
     if (!size || *size == 0)
@@ -165,15 +172,20 @@ Command add_convert(CLI::App& program) {
       "  model      by default every Megatron-Core with torch_dist (0.6 and newer) and PyTorch "
       "DCP;\n"
       "             --compat megatron-0.19: Megatron-Core 0.19 and newer; --to dcp: PyTorch DCP\n"
-      "  optimizer  no form serves every release. State of Megatron-Core 0.8 to 0.15 that is "
-      "flattened\n"
-      "             (fully_sharded_model_space) is resumed by these releases alone, and only with\n"
-      "             --flattened megatron. fully_reshardable and dp_reshardable: 0.15 and newer.\n"
+      "  optimizer  no form serves every release. --optimizer fully_reshardable: Megatron-Core "
+      "0.15 "
+      "and\n"
+      "             newer; --optimizer fully_sharded_model_space: 0.8 to 0.15. Without it the "
+      "form\n"
+      "             stays, but flattened state becomes boxes, from which no release resumes, "
+      "unless\n"
+      "             --flattened megatron is given.\n"
       "  The notes after a conversion, and dckpt inspect, say it of the checkpoint at hand.\n\n"
       "Examples:\n"
       "  dckpt convert iter_0001000 plain --to dcp\n"
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
+      "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
   command
@@ -194,6 +206,10 @@ Command add_convert(CLI::App& program) {
       .add_option("--compat", options->compat,
                   "Readers of the model: megatron (0.6 and newer), megatron-0.19, dcp")
       ->type_name("NAME");
+  command
+      .add_option("--optimizer", options->optimizer,
+                  "fully_reshardable or fully_sharded_model_space: see below")
+      ->type_name("FORM");
   command
       .add_option("--flattened", options->flattened,
                   "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")

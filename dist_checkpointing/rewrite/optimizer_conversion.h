@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mapping/base/api.h"
+#include "mapping/base/enum_names.h"
+#include "strategies/contract/reader.h"
+
+namespace DCKPT_API dckpt {
+
+/// How Megatron's distributed optimizer finds its state in a checkpoint (its
+/// param_state_sharding_type). Both hold, for each tensor of the model, main parameters and moments
+/// under keys that are made of the model's; so either is made from the other without computing.
+enum class OptimizerSharding : std::uint8_t {
+  kFullyReshardable,       ///< tensors of the model's shapes: Megatron-Core 0.15 and newer
+  kFullyShardedModelSpace  ///< flattened ranges of them: Megatron-Core 0.8 to 0.15
+};
+inline constexpr EnumNames<OptimizerSharding, 2> kOptimizerShardingNames{{
+    {OptimizerSharding::kFullyReshardable, "fully_reshardable"},
+    {OptimizerSharding::kFullyShardedModelSpace, "fully_sharded_model_space"},
+}};
+
+/// The same checkpoint with the keys and the common state from which `wanted` is resumed: main
+/// parameters are called `param` or `fp32_param`; a prefix "chained_0." goes; the optimizer's
+/// param_state_sharding_type, content_metadata and the parameter groups say what that release looks
+/// for. Tensors have the model's shapes; flattening them is up to whoever writes. Says in `remarks`
+/// what was changed. Throws CheckpointError: (unsupported) for a checkpoint without a distributed
+/// optimizer, or one whose state is in buckets; (mismatch) for state that does not have the shape
+/// of its model tensor.
+std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<CheckpointReader> source,
+                                                          OptimizerSharding wanted,
+                                                          std::vector<std::string>& remarks);
+
+}  // namespace dckpt
