@@ -179,6 +179,10 @@ Proposal decode_proposal(ByteView bytes) {
   if (bytes.size() < 2)
     throw CheckpointError(ErrorCode::kCorrupt,
                           str_format("the proposal of a plan has {} bytes", bytes.size()));
+  if (bytes[1] > std::byte{kUnchanged})
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          str_format("the proposal of a plan is of kind {}, expected {} or {}",
+                                     std::to_integer<int>(bytes[1]), +kChanged, +kUnchanged));
   return {static_cast<std::uint8_t>(bytes[0]), bytes[1] == std::byte{kUnchanged}, bytes.subspan(2)};
 }
 

@@ -33,7 +33,7 @@ struct Proposal {
 };
 Bytes encode_proposal(std::uint8_t rules, ByteView plan);
 Bytes encode_unchanged_proposal(std::uint8_t rules, ByteView plan);
-/// A view of `bytes`. Throws CheckpointError (corrupt) if they are too short.
+/// A view of `bytes`. Throws CheckpointError (corrupt) if they are too short or say neither.
 Proposal decode_proposal(ByteView bytes);
 /// Whether an unchanged proposal refers to `plan`.
 bool refers_to(const Proposal& proposal, ByteView plan);

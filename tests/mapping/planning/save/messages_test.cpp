@@ -56,5 +56,23 @@ TEST(PlanOnTheWire, NeverCrashesOnADamagedByte) {
   }
 }
 
+TEST(ProposalOnTheWire, SaysWhetherThePlanHasChanged) {
+  const Bytes plan = encode_plan(plan_with_everything());
+  EXPECT_FALSE(decode_proposal(encode_proposal(7, plan)).unchanged);
+  const Bytes unchanged = encode_unchanged_proposal(7, plan);
+  EXPECT_TRUE(decode_proposal(unchanged).unchanged);
+  EXPECT_TRUE(refers_to(decode_proposal(unchanged), plan));
+  for (const int kind : {2, 0x80, 0xFF}) {
+    Bytes bytes = unchanged;
+    bytes[1] = static_cast<std::byte>(kind);
+    try {
+      decode_proposal(bytes);
+      FAIL() << "accepted kind " << kind;
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dckpt
