@@ -70,9 +70,10 @@ std::string describe(const BytesStorageMetadata& object) {
   return "object of " + human_bytes(object.place.length);
 }
 
-class Differ {
+class CheckpointComparison {
  public:
-  Differ(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options)
+  CheckpointComparison(const CheckpointReader& a, const CheckpointReader& b,
+                       const DiffOptions& options)
       : a_(a), b_(b), options_(options) {
     if (options.rtol || options.atol)
       tolerance_ = Tolerance{options.rtol.value_or(0), options.atol.value_or(0)};
@@ -209,7 +210,7 @@ const char* to_string(Difference::Kind kind) noexcept {
 
 DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
                 const DiffOptions& options) try {
-  return Differ(a, b, options).run();
+  return CheckpointComparison(a, b, options).run();
 } catch (...) {
   throw_checkpoint_error();
 }

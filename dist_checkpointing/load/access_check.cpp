@@ -42,11 +42,11 @@ bool whole_keys_once(const Value& sharded) {
 }  // namespace
 
 void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
-                  LoadPlanCache* planner) {
+                  LoadPlanCache* cache) {
   if (comm.size() == 1 && whole_keys_once(sharded)) return;
   LoadPlanCache::Access mine{.kind = kind, .rank = comm.rank(), .ranks = comm.size()};
   agree(comm, "describing what is asked for", [&] { mine.request = plan_of(sharded); });
-  const std::array<std::int64_t, 1> is_known{planner != nullptr && planner->is_checked(mine)};
+  const std::array<std::int64_t, 1> is_known{cache != nullptr && cache->is_checked(mine)};
   if (comm.all_reduce(is_known, ReduceOp::kMin).front() != 0) return;
   const std::vector<Bytes> all = comm.gather(mine.request, 0);
   decide(comm, [&] {
@@ -62,7 +62,7 @@ void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
           error.context(), error.cause());
     }
   });
-  if (planner != nullptr) planner->remember_checked(std::move(mine));
+  if (cache != nullptr) cache->remember_checked(std::move(mine));
 }
 
 }  // namespace dckpt

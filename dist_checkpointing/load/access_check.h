@@ -11,8 +11,8 @@ namespace dckpt {
 /// under Megatron's rule the main replicas, under the other kinds any holders. `sharded` has only
 /// sharded leaves. Collective; throws the same CheckpointError (mismatch) on all ranks, in
 /// Megatron's words, with a table of which rank holds what. Ranks that request the same as last
-/// time, as remembered by `planner` (may be null), exchange one number.
+/// time, as remembered by `cache` (may be null), exchange one number.
 void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
-                  LoadPlanCache* planner = nullptr);
+                  LoadPlanCache* cache = nullptr);
 
 }  // namespace dckpt

@@ -147,7 +147,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   if (load.options.validate_access_integrity)
     check_access(sharded_of(requested,
                             [](const LeafRequest& leaf_request) { return leaf_request.is_stored; }),
-                 PlannerKind::kDcp, load.comm, load.planner);
+                 PlannerKind::kDcp, load.comm, load.plan_cache);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (LeafRequest& leaf_request : requested) {

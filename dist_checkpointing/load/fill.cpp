@@ -69,15 +69,14 @@ void add(ReadStats& stats, const ReadStats& more) {
 void fill_destinations(const LoadContext& load, const TensorRequest& request) {
   if (load.options.cast == Cast::kAllow) load.report.casts = report_casts(request.casts, load.comm);
   const ReadStats stats =
-      fill_destinations(load.reader, request, load.options, load.comm, load.planner);
+      fill_destinations(load.reader, request, load.options, load.comm, load.plan_cache);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   load.report.bytes_unchecked = stats.bytes_unchecked;
 }
 
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
-                            const LoadOptions& options, Communicator& comm,
-                            LoadPlanCache* planner) {
+                            const LoadOptions& options, Communicator& comm, LoadPlanCache* cache) {
   ReadOptions reading{.threads = options.threads,
                       .staging = options.staging,
                       .verify = options.verify != Verify::kNone,
@@ -95,7 +94,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   };
   const auto read_together = [&](Items items) {
     stats = read_tensors_parallel(reader, items, request.destinations, options.parallel.exchange,
-                                  comm, reading, planner);
+                                  comm, reading, cache);
   };
   if (!shares(options, comm)) {
     read_alone(request.items);

@@ -15,11 +15,11 @@
 namespace dckpt {
 
 /// Fills the destinations of a request; the only place where a load moves tensor bytes. Collective;
-/// throws the same CheckpointError on all ranks, leaving destinations partly filled. `planner` may
+/// throws the same CheckpointError on all ranks, leaving destinations partly filled. `cache` may
 /// be null.
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm,
-                            LoadPlanCache* planner = nullptr);
+                            LoadPlanCache* cache = nullptr);
 
 /// The same for a running load, with what it reports. Collective.
 void fill_destinations(const LoadContext& load, const TensorRequest& request);

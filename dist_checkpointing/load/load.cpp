@@ -91,7 +91,7 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 namespace {
 
 LoadReport load_into(StateDict& state, const Location& location, const LoadOptions& options,
-                     Communicator& comm, LoadPlanCache& planner, Leaves leaves) {
+                     Communicator& comm, LoadPlanCache& cache, Leaves leaves) {
   if (state.is_none()) state = Value::dict();  // what StateDict() is
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> keys;
@@ -108,7 +108,7 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   });
   require_same_call(*reader, options, comm);
   LoadReport report;
-  const LoadContext context{*reader, *keys, options, comm, report, &planner, leaves};
+  const LoadContext context{*reader, *keys, options, comm, report, &cache, leaves};
   if (is_plain_dcp(*reader, common)) {
     load_dcp(context, state);
   } else {
@@ -121,8 +121,8 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
 }  // namespace
 
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
-                Communicator& comm, LoadPlanCache& planner) try {
-  return load_into(state, location, options, comm, planner, Leaves::kDescribed);
+                Communicator& comm, LoadPlanCache& cache) try {
+  return load_into(state, location, options, comm, cache, Leaves::kDescribed);
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -74,11 +74,11 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
                 Communicator& comm);
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options = {});
 
-/// The same for one of several loads. Each rank keeps a `planner`, which remembers who reads what
+/// The same for one of several loads. Each rank keeps a `cache`, which remembers who reads what
 /// if ranks share the reading. If all ranks request the same parts as last time, from a checkpoint
 /// that is cut into the same chunks, they exchange a few bytes instead of lists of parts.
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
-                Communicator& comm, LoadPlanCache& planner);
+                Communicator& comm, LoadPlanCache& cache);
 
 /// Like load(), but the result has Megatron's shape: plain tensors in place of ShardedTensors and
 /// factories, the values of ShardedObjects and local objects, and the common state; nothing else of

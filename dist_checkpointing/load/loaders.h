@@ -25,7 +25,7 @@ struct LoadContext {
   const LoadOptions& options;
   Communicator& comm;
   LoadReport& report;
-  LoadPlanCache* planner = nullptr;  ///< may be null
+  LoadPlanCache* plan_cache = nullptr;  ///< may be null
   Leaves leaves = Leaves::kDescribed;
 };
 

@@ -157,7 +157,7 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   require_all(load, asked, std::move(misfits));
   load.report.access_checked = load.options.validate_access_integrity;
   if (load.options.validate_access_integrity)
-    check_access(asked, PlannerKind::kMegatron, load.comm, load.planner);
+    check_access(asked, PlannerKind::kMegatron, load.comm, load.plan_cache);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     const ShardedLeaves leaves = collect_sharded(asked);
     for (const ShardedObject* const object : leaves.objects) {

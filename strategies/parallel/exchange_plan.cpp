@@ -18,13 +18,13 @@ using Use = LoadDistribution::Use;
 class ExchangePlanning {
  public:
   ExchangePlanning(LocatedReader& located, Exchange asked, std::uint64_t staging,
-                   Communicator& comm, LoadPlanCache* planner)
+                   Communicator& comm, LoadPlanCache* cache)
       : located_(located),
         metadata_(located.metadata()),
         asked_(asked),
         staging_(staging),
         comm_(comm),
-        planner_(planner),
+        cache_(cache),
         rank_(static_cast<std::uint32_t>(comm.rank())) {
     plan_->how = asked == Exchange::kAuto ? Exchange::kAllToAll : asked;
   }
@@ -43,8 +43,8 @@ class ExchangePlanning {
       return request.known != 0 && request.known == requests.front().known;
     };
     if (std::all_of(requests.begin(), requests.end(), is_known)) {
-      planner_->hit();
-      return planner_->plan();
+      cache_->hit();
+      return cache_->plan();
     }
     std::vector<Bytes> rest;
     if (std::any_of(requests.begin(), requests.end(),
@@ -66,10 +66,10 @@ class ExchangePlanning {
             .budget = round_budget(staging_, comm_.size()),
             .rank = comm_.rank(),
             .ranks = comm_.size()};
-    if (planner_ != nullptr) {
+    if (cache_ != nullptr) {
       now_.layout = layout_of(metadata_);
-      known_ = planner_->known(now_);
-      if (known_ != 0 && !fits(planner_->plan()->distribution)) known_ = 0;
+      known_ = cache_->known(now_);
+      if (known_ != 0 && !fits(cache_->plan()->distribution)) known_ = 0;
     }
     return encode_request({.identity = identity_of(metadata_),
                            .budget = now_.budget,
@@ -104,19 +104,19 @@ class ExchangePlanning {
         }));
         all_wanted.push_back(request.wanted);
       }
-      if (planner_ != nullptr) number = hash_of_wanted(now_.layout, all_wanted);
+      if (cache_ != nullptr) number = hash_of_wanted(now_.layout, all_wanted);
       share_out(wanted, budget, {});
-      found = LocatedReader::look_for(located_, plan_->distribution.splits, rank_);
+      found = LocatedReader::look_for(located_, plan_->distribution.split_chunks, rank_);
     });
     std::vector<Bytes> answers;
-    if (!plan_->distribution.splits.empty()) answers = comm_.all_gather(found);
+    if (!plan_->distribution.split_chunks.empty()) answers = comm_.all_gather(found);
     agree(comm_, "preparing the exchange", [&] {
-      if (const auto read_whole = located_.learn(plan_->distribution.splits, answers);
+      if (const auto read_whole = located_.learn(plan_->distribution.split_chunks, answers);
           !read_whole.empty())
         share_out(wanted, budget, read_whole);
       if (plan_->exchanges) make_schedule(budget);
     });
-    if (planner_ != nullptr) planner_->remember(std::move(now_), number, plan_);
+    if (cache_ != nullptr) cache_->remember(std::move(now_), number, plan_);
   }
 
   void share_out(std::span<const WantedParts> wanted, std::uint64_t budget,
@@ -184,7 +184,7 @@ class ExchangePlanning {
   Exchange asked_;
   std::uint64_t staging_;
   Communicator& comm_;
-  LoadPlanCache* planner_;
+  LoadPlanCache* cache_;
   std::uint32_t rank_;
   LoadPlanCache::Key now_;
   std::uint64_t known_ = 0;
@@ -197,8 +197,8 @@ std::shared_ptr<const ExchangePlan> plan_parallel_read(LocatedReader& located,
                                                        std::span<const ReadItem> items,
                                                        std::span<const Tensor> destinations,
                                                        Exchange exchange, std::uint64_t staging,
-                                                       Communicator& comm, LoadPlanCache* planner) {
-  return ExchangePlanning(located, exchange, staging, comm, planner).run(items, destinations);
+                                                       Communicator& comm, LoadPlanCache* cache) {
+  return ExchangePlanning(located, exchange, staging, comm, cache).run(items, destinations);
 }
 
 }  // namespace dckpt

@@ -31,11 +31,11 @@ struct ExchangePlan {
 
 /// Every rank passes its own items and destinations. Collective; throws the same CheckpointError on
 /// all ranks, for example if a destination cannot be filled. `located` learns where the chunks lie
-/// that are read in pieces, unless the plan is a remembered one. `planner` may be null.
+/// that are read in pieces, unless the plan is a remembered one. `cache` may be null.
 std::shared_ptr<const ExchangePlan> plan_parallel_read(LocatedReader& located,
                                                        std::span<const ReadItem> items,
                                                        std::span<const Tensor> destinations,
                                                        Exchange exchange, std::uint64_t staging,
-                                                       Communicator& comm, LoadPlanCache* planner);
+                                                       Communicator& comm, LoadPlanCache* cache);
 
 }  // namespace dckpt

@@ -23,7 +23,7 @@ const StorageInfo& place_of(const Metadata& metadata, const ChunkNumber& chunk) 
 
 }  // namespace
 
-Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Split> chunks,
+Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const SplitChunk> chunks,
                               std::uint32_t rank) {
   std::vector<std::uint32_t> mine;
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
@@ -62,7 +62,7 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
   return answer;
 }
 
-std::vector<ChunkNumber> LocatedReader::learn(std::span<const Split> chunks,
+std::vector<ChunkNumber> LocatedReader::learn(std::span<const SplitChunk> chunks,
                                               std::span<const Bytes> answers) {
   std::vector<WireReader> readers;
   for (std::size_t rank = 0; rank < answers.size(); ++rank)

@@ -17,17 +17,18 @@ class LocatedReader final : public CheckpointReader {
  public:
   explicit LocatedReader(const CheckpointReader& base) : base_(base) {}
 
-  using Split = LoadDistribution::Split;
+  using SplitChunk = LoadDistribution::SplitChunk;
 
   /// Locates the chunks that `rank` reads and returns their positions, for all ranks. Throws
   /// CheckpointError as CheckpointReader::locate does.
-  static Bytes look_for(const CheckpointReader& base, std::span<const Split> chunks,
+  static Bytes look_for(const CheckpointReader& base, std::span<const SplitChunk> chunks,
                         std::uint32_t rank);
 
   /// `answers[r]` is what rank r has found. Returns the chunks that can only be read as a whole,
   /// because their elements are not row-major. Throws CheckpointError (corrupt) for answers that
   /// are malformed or lie outside the chunks' places.
-  std::vector<ChunkNumber> learn(std::span<const Split> chunks, std::span<const Bytes> answers);
+  std::vector<ChunkNumber> learn(std::span<const SplitChunk> chunks,
+                                 std::span<const Bytes> answers);
 
   const CheckpointInfo& info() const noexcept override { return base_.info(); }
   const Metadata& metadata() const noexcept override { return base_.metadata(); }

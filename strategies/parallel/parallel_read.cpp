@@ -64,9 +64,9 @@ class ParallelTensorRead {
     options_.shared = true;
   }
 
-  ReadStats run(Exchange exchange, LoadPlanCache* planner) {
+  ReadStats run(Exchange exchange, LoadPlanCache* cache) {
     const std::shared_ptr<const ExchangePlan> plan = plan_parallel_read(
-        located_, items_, destinations_, exchange, options_.staging, comm_, planner);
+        located_, items_, destinations_, exchange, options_.staging, comm_, cache);
     plan_ = plan.get();
     if (!plan->exchanges) {
       Heartbeat(comm_).agree(
@@ -238,8 +238,8 @@ class ParallelTensorRead {
 ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options,
-                                LoadPlanCache* planner) {
-  return ParallelTensorRead(reader, items, destinations, comm, options).run(exchange, planner);
+                                LoadPlanCache* cache) {
+  return ParallelTensorRead(reader, items, destinations, comm, options).run(exchange, cache);
 }
 
 }  // namespace dckpt

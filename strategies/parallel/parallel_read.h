@@ -27,12 +27,12 @@ inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
 /// the same `exchange`. Throws the same CheckpointError on all ranks. Besides options.staging for
 /// reading, each rank uses at most half of the smallest staging of all ranks for what it sends in a
 /// round, the same for what it receives, and the same for what it has read for others; more only
-/// for a larger chunk that can only be read as a whole. `planner` remembers the plan for the next
+/// for a larger chunk that can only be read as a whole. `cache` remembers the plan for the next
 /// load; null: nothing does.
 ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options = {},
-                                LoadPlanCache* planner = nullptr);
+                                LoadPlanCache* cache = nullptr);
 
 /// The values of objects by their positions in the metadata. Objects that several ranks need are
 /// read from storage by one of them. Collective too.

@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return reader;
   }();
   const auto* const bytes = reinterpret_cast<const std::byte*>(data);
-  const std::vector<dckpt::LoadDistribution::Split> chunks = {{{0, 0}, 0}, {{0, 1}, 0}};
+  const std::vector<dckpt::LoadDistribution::SplitChunk> chunks = {{{0, 0}, 0}, {{0, 1}, 0}};
   try {
     dckpt::LocatedReader reader(base);
     const auto strided = reader.learn(chunks, std::vector<dckpt::Bytes>{{bytes, bytes + size}, {}});

@@ -91,10 +91,10 @@ void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>&
   }
 }
 
-class Distribution {
+class LoadDistributor {
  public:
-  Distribution(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank,
-               const PartLimits& limits, std::span<const ChunkNumber> read_whole)
+  LoadDistributor(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank,
+                  const PartLimits& limits, std::span<const ChunkNumber> read_whole)
       : metadata_(metadata),
         wanted_(wanted),
         rank_(rank),
@@ -108,13 +108,13 @@ class Distribution {
     cut_shared();
     assign_readers();
     assign_holders();
-    find_splits();
+    find_split_chunks();
     return std::move(result_);
   }
 
  private:
   /// What several ranks want of a chunk, before it is cut for the balance: a part, or a slab.
-  struct Whole {
+  struct Region {
     Box box;
     bool is_slab = false;
     bool can_be_cut = true;
@@ -122,14 +122,14 @@ class Distribution {
   };
   /// What is given to one rank: a part or a slab, or several small ones that lie beside each other
   /// in a file.
-  struct Unit {
+  struct Assignment {
     Ranks ranks;  ///< that want it
     std::uint64_t bytes = 0;
     std::vector<std::uint32_t> parts, slabs;
   };
 
-  /// A part or slab that is read at one go.
-  struct Piece {
+  /// Of a part or slab, at one go.
+  struct Read {
     ChunkNumber chunk;
     std::uint32_t reader = 0;
     bool own = false;
@@ -238,7 +238,7 @@ class Distribution {
     result_.saved_bytes += part.bytes * (uses.size() - 1);
     if (!is_own(part)) {
       Box box = part.box;
-      wholes_.push_back({std::move(box), false, can_be_cut, {std::move(part)}});
+      regions_.push_back({std::move(box), false, can_be_cut, {std::move(part)}});
       return;
     }
     add_own(std::move(part));
@@ -248,7 +248,7 @@ class Distribution {
   void add_own(Part part) {
     part.reader = part.holder = result_.uses_of(part).front().rank;
     result_.read_bytes[part.reader] += part.bytes;
-    pieces_.push_back({{part.tensor, part.chunk}, part.reader, true});
+    reads_.push_back({{part.tensor, part.chunk}, part.reader, true});
     if (part.reader == rank_) result_.own.push_back(std::move(part));
   }
 
@@ -263,34 +263,35 @@ class Distribution {
       return;
     }
     for (const Part& part : parts) result_.saved_bytes += part.bytes * part.use_count;
-    wholes_.push_back({std::move(box), true, can_be_cut, std::move(parts)});
+    regions_.push_back({std::move(box), true, can_be_cut, std::move(parts)});
   }
 
   void cut_shared() {
     std::uint64_t total = 0;
-    for (const Whole& whole : wholes_) total += bytes_of(whole.parts.front().tensor, whole.box);
+    for (const Region& region : regions_)
+      total += bytes_of(region.parts.front().tensor, region.box);
     fair_ = total / (wanted_.size() * kPiecesPerRank);
     const std::uint64_t limit =
         std::min(std::max(fair_, limits_.smallest), std::max<std::uint64_t>(limits_.largest, 1));
     const std::uint64_t slab_limit =
         std::min(limit, std::max<std::uint64_t>(limits_.largest_slab, 1));
-    for (Whole& whole : std::exchange(wholes_, {})) {
-      const std::uint32_t tensor = whole.parts.front().tensor;
+    for (Region& region : std::exchange(regions_, {})) {
+      const std::uint32_t tensor = region.parts.front().tensor;
       std::vector<Box> pieces;
-      if (whole.can_be_cut) {
-        cut_box(whole.box, item_of(tensor), whole.is_slab ? slab_limit : limit, pieces);
+      if (region.can_be_cut) {
+        cut_box(region.box, item_of(tensor), region.is_slab ? slab_limit : limit, pieces);
       } else {
-        pieces.push_back(whole.box);
+        pieces.push_back(region.box);
       }
-      for (const Box& piece : pieces) add_piece(whole, piece);
+      for (const Box& piece : pieces) add_piece(region, piece);
     }
   }
 
   /// What of a part or slab lies in a box.
-  void add_piece(const Whole& whole, const Box& piece) {
+  void add_piece(const Region& region, const Box& piece) {
     const auto first = static_cast<std::uint32_t>(result_.shared.size());
     std::optional<Box> filled;
-    for (const Part& part : whole.parts) {
+    for (const Part& part : region.parts) {
       auto common = intersect(part.box, piece);
       if (!common) continue;
       filled = filled ? bounding_box(*filled, *common) : *common;
@@ -308,7 +309,7 @@ class Distribution {
       return;
     }
     const Part& front = result_.shared[first];
-    Box box = whole.can_be_cut ? *filled : piece;
+    Box box = region.can_be_cut ? *filled : piece;
     const std::uint64_t bytes = bytes_of(front.tensor, box);
     for (std::uint32_t part = first; part < first + count; ++part)
       result_.shared[part].slab = static_cast<std::uint32_t>(result_.slabs.size());
@@ -321,19 +322,20 @@ class Distribution {
   }
 
   void assign_readers() {
-    std::vector<Unit> units = make_units();
-    std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
-      return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes);
-    });
+    std::vector<Assignment> assignments = make_assignments();
+    std::stable_sort(
+        assignments.begin(), assignments.end(), [](const Assignment& a, const Assignment& b) {
+          return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes);
+        });
     const auto reads_less = [&](std::uint32_t a, std::uint32_t b) {
       return result_.read_bytes[a] < result_.read_bytes[b];
     };
-    for (const Unit& unit : units) {
+    for (const Assignment& assignment : assignments) {
       const std::uint32_t reader =
-          *std::min_element(unit.ranks.begin(), unit.ranks.end(), reads_less);
-      result_.read_bytes[reader] += unit.bytes;
-      for (const std::uint32_t part : unit.parts) result_.shared[part].reader = reader;
-      for (const std::uint32_t index : unit.slabs) {
+          *std::min_element(assignment.ranks.begin(), assignment.ranks.end(), reads_less);
+      result_.read_bytes[reader] += assignment.bytes;
+      for (const std::uint32_t part : assignment.parts) result_.shared[part].reader = reader;
+      for (const std::uint32_t index : assignment.slabs) {
         Slab& slab = result_.slabs[index];
         slab.reader = reader;
         for (std::uint32_t part = slab.first_part; part < slab.first_part + slab.part_count; ++part)
@@ -344,51 +346,52 @@ class Distribution {
 
   /// Neighbours in a file that the same ranks want stay together as long as the balance permits,
   /// since one read fetches them.
-  std::vector<Unit> make_units() const {
+  std::vector<Assignment> make_assignments() const {
     struct Placed {
       const StorageInfo* place;
-      Unit unit;
+      Assignment assignment;
     };
-    std::vector<Placed> pieces;
+    std::vector<Placed> placed;
     for (std::uint32_t i = 0; i < result_.shared.size(); ++i) {
       const Part& part = result_.shared[i];
       const StorageInfo* const place = &metadata_.tensors[part.tensor].places[part.chunk];
       if (part.slab == LoadDistribution::kNoSlab) {
-        pieces.push_back({place, {ranks_of(result_.uses_of(part)), part.bytes, {i}, {}}});
+        placed.push_back({place, {ranks_of(result_.uses_of(part)), part.bytes, {i}, {}}});
         continue;
       }
       const Slab& slab = result_.slabs[part.slab];
       if (slab.first_part == i) {
-        pieces.push_back({place, {{}, slab.bytes, {}, {part.slab}}});
+        placed.push_back({place, {{}, slab.bytes, {}, {part.slab}}});
       }
-      Ranks& all = pieces.back().unit.ranks;
+      Ranks& all = placed.back().assignment.ranks;
       const Ranks more = ranks_of(result_.uses_of(part));
       Ranks both;
       std::set_union(all.begin(), all.end(), more.begin(), more.end(), std::back_inserter(both));
       all = std::move(both);
     }
-    const auto position = [](const Placed& piece) {
-      return std::pair(piece.place->file, piece.place->offset);
+    const auto position = [](const Placed& one) {
+      return std::pair(one.place->file, one.place->offset);
     };
-    std::stable_sort(pieces.begin(), pieces.end(),
+    std::stable_sort(placed.begin(), placed.end(),
                      [&](const Placed& a, const Placed& b) { return position(a) < position(b); });
     const std::uint64_t limit = std::min(fair_, limits_.largest);
-    std::vector<Unit> units;
+    std::vector<Assignment> assignments;
     std::uint32_t file = 0;
-    for (Placed& piece : pieces) {
-      Unit& unit = piece.unit;
-      if (!units.empty() && file == piece.place->file && units.back().bytes + unit.bytes <= limit &&
-          units.back().ranks == unit.ranks) {
-        Unit& last = units.back();
-        last.bytes += unit.bytes;
-        last.parts.insert(last.parts.end(), unit.parts.begin(), unit.parts.end());
-        last.slabs.insert(last.slabs.end(), unit.slabs.begin(), unit.slabs.end());
+    for (Placed& next : placed) {
+      Assignment& assignment = next.assignment;
+      if (!assignments.empty() && file == next.place->file &&
+          assignments.back().bytes + assignment.bytes <= limit &&
+          assignments.back().ranks == assignment.ranks) {
+        Assignment& last = assignments.back();
+        last.bytes += assignment.bytes;
+        last.parts.insert(last.parts.end(), assignment.parts.begin(), assignment.parts.end());
+        last.slabs.insert(last.slabs.end(), assignment.slabs.begin(), assignment.slabs.end());
       } else {
-        units.push_back(std::move(unit));
+        assignments.push_back(std::move(assignment));
       }
-      file = piece.place->file;
+      file = next.place->file;
     }
-    return units;
+    return assignments;
   }
 
   /// Whoever holds a part hands it to all others that want it.
@@ -406,26 +409,25 @@ class Distribution {
     }
   }
 
-  void find_splits() {
+  void find_split_chunks() {
     for (const Part& part : result_.shared) {
       if (part.slab == LoadDistribution::kNoSlab)
-        pieces_.push_back({{part.tensor, part.chunk}, part.reader, false});
+        reads_.push_back({{part.tensor, part.chunk}, part.reader, false});
     }
     for (const Slab& slab : result_.slabs)
-      pieces_.push_back({{slab.tensor, slab.chunk}, slab.reader, false});
-    std::stable_sort(pieces_.begin(), pieces_.end(),
-                     [](const Piece& a, const Piece& b) { return a.chunk < b.chunk; });
-    for (auto first = pieces_.begin(); first != pieces_.end();) {
+      reads_.push_back({{slab.tensor, slab.chunk}, slab.reader, false});
+    std::stable_sort(reads_.begin(), reads_.end(),
+                     [](const Read& a, const Read& b) { return a.chunk < b.chunk; });
+    for (auto first = reads_.begin(); first != reads_.end();) {
       const auto last = std::find_if(
-          first, pieces_.end(), [&](const Piece& other) { return other.chunk != first->chunk; });
+          first, reads_.end(), [&](const Read& other) { return other.chunk != first->chunk; });
       const auto count = static_cast<std::size_t>(last - first);
-      const bool by_one_for_itself = std::all_of(first, last, [&](const Piece& piece) {
-        return piece.own && piece.reader == first->reader;
-      });
+      const bool by_one_for_itself = std::all_of(
+          first, last, [&](const Read& read) { return read.own && read.reader == first->reader; });
       if (count > 1 && !by_one_for_itself)
-        result_.splits.push_back(
+        result_.split_chunks.push_back(
             {first->chunk,
-             first[static_cast<std::ptrdiff_t>(result_.splits.size() % count)].reader});
+             first[static_cast<std::ptrdiff_t>(result_.split_chunks.size() % count)].reader});
       first = last;
     }
   }
@@ -435,8 +437,8 @@ class Distribution {
   std::uint32_t rank_;
   const PartLimits& limits_;
   std::span<const ChunkNumber> read_whole_;
-  std::vector<Whole> wholes_;
-  std::vector<Piece> pieces_;
+  std::vector<Region> regions_;
+  std::vector<Read> reads_;
   std::uint64_t fair_ = 0;
   LoadDistribution result_;
 };
@@ -446,7 +448,7 @@ class Distribution {
 LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted,
                                  std::uint32_t rank, const PartLimits& limits,
                                  std::span<const ChunkNumber> read_whole) {
-  return Distribution(metadata, wanted, rank, limits, read_whole).run();
+  return LoadDistributor(metadata, wanted, rank, limits, read_whole).run();
 }
 
 }  // namespace dckpt

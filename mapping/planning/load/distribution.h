@@ -56,7 +56,7 @@ struct LoadDistribution {
   };
 
   /// A chunk that is read in several pieces, and one of its readers.
-  struct Split {
+  struct SplitChunk {
     ChunkNumber chunk;
     std::uint32_t reader = 0;
   };
@@ -65,7 +65,8 @@ struct LoadDistribution {
   std::vector<Part> own;     ///< parts that only the requesting rank needs
   std::vector<Slab> slabs;
   std::vector<Use> uses;
-  std::vector<Split> splits;  ///< ascending; without those that a rank needs only for itself
+  std::vector<SplitChunk>
+      split_chunks;  ///< ascending; without those that a rank needs only for itself
   std::vector<std::uint64_t> read_bytes;  ///< of each rank, shared or not
   std::uint64_t saved_bytes = 0;  ///< how much more would be read, or be read in short runs, if
                                   ///< every rank read everything it needs

@@ -173,7 +173,7 @@ TEST_P(ParallelLoad, ColumnsOfChunksThatHoldRowsAreReadOnce) {
 
 TEST_P(ParallelLoad, ALoadLikeTheOneBeforeReadsOnceToo) {
   save_all();
-  std::vector<LoadPlanCache> planners(4);
+  std::vector<LoadPlanCache> caches(4);
   for (const bool again : {false, true}) {
     std::atomic<std::uint64_t> bytes_read = 0;
     run_ranks(4, [&](Communicator& comm) {
@@ -184,8 +184,8 @@ TEST_P(ParallelLoad, ALoadLikeTheOneBeforeReadsOnceToo) {
       StateDict state;
       state["columns"] = columns.shard;
       state["all"] = all.shard;
-      bytes_read += load(state, checkpoint(), options(), comm, planners[rank]).bytes_read;
-      EXPECT_EQ(planners[rank].cache_hit(), again);
+      bytes_read += load(state, checkpoint(), options(), comm, caches[rank]).bytes_read;
+      EXPECT_EQ(caches[rank].cache_hit(), again);
       EXPECT_TRUE(equal(*columns.shard.data, columns.expected));
       EXPECT_TRUE(equal(*all.shard.data, all.expected));
     });

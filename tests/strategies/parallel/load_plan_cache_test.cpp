@@ -57,7 +57,7 @@ class LoadPlanCacheTest : public ::testing::TestWithParam<Exchange> {
       }
       const auto items = plan_reads(reader.metadata(), wanted);
       read_tensors_parallel(reader, items, destinations, GetParam(), comm, {},
-                            &planners_[static_cast<std::size_t>(comm.rank())]);
+                            &caches_[static_cast<std::size_t>(comm.rank())]);
       if (comm.rank() == 0) gathered = comm.gathered();
       for (const Tensor& tensor : destinations) {
         const auto* const values = reinterpret_cast<const float*>(tensor.data());
@@ -72,13 +72,13 @@ class LoadPlanCacheTest : public ::testing::TestWithParam<Exchange> {
 
   std::vector<bool> hits() const {
     std::vector<bool> all;
-    for (const LoadPlanCache& planner : planners_) all.push_back(planner.cache_hit());
+    for (const LoadPlanCache& cache : caches_) all.push_back(cache.cache_hit());
     return all;
   }
 
   static constexpr std::uint32_t kTensors = 20;
   static std::int64_t spread(int rank) { return rank * 40; }
-  std::vector<LoadPlanCache> planners_ = std::vector<LoadPlanCache>(kRanks);
+  std::vector<LoadPlanCache> caches_ = std::vector<LoadPlanCache>(kRanks);
 };
 
 TEST_P(LoadPlanCacheTest, TheSameLoadOfTheNextCheckpointExchangesAFewBytes) {
@@ -106,7 +106,7 @@ TEST_P(LoadPlanCacheTest, AChangedWishOnOneRankIsPlannedAnewOnAll) {
 TEST_P(LoadPlanCacheTest, ARankThatHasForgottenMakesAllPlanAnew) {
   const FakeReader reader = checkpoint(0);
   load(reader, 0, spread);
-  planners_[2] = {};
+  caches_[2] = {};
   load(reader, 0, spread);
   EXPECT_THAT(hits(), Each(false));
   load(reader, 0, spread);

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Split = LoadDistribution::Split;
+using SplitChunk = LoadDistribution::SplitChunk;
 
 class LocatedReaderTest : public ::testing::Test {
  protected:
@@ -31,7 +31,7 @@ class LocatedReaderTest : public ::testing::Test {
   }
 
   testing::FakeReader base_;
-  const std::vector<Split> chunks_ = {{{0, 0}, 1}, {{0, 1}, 0}};
+  const std::vector<SplitChunk> chunks_ = {{{0, 0}, 1}, {{0, 1}, 0}};
 };
 
 TEST_F(LocatedReaderTest, KnowsWhatAllRanksHaveFound) {

@@ -211,11 +211,11 @@ TEST(LoadDistribution, AChunkThatCanOnlyBeReadAsAWholeIsGivenToOneRank) {
   for (std::int64_t rank = 0; rank < 4; ++rank)
     wanted.push_back(
         parts_of(metadata, {{0, {{rank * 1024, 0}, {1024, 16}}}, {1, {{0, 0}, {4096, 16}}}}));
-  const auto splits = distribute_load(metadata, wanted, 0, kAnySize).splits;
+  const auto splits = distribute_load(metadata, wanted, 0, kAnySize).split_chunks;
   ASSERT_EQ(splits.size(), 2U);
   const LoadDistribution plan =
       distribute_load(metadata, wanted, 0, kAnySize, std::vector{splits[0].chunk, splits[1].chunk});
-  EXPECT_THAT(plan.splits, IsEmpty());
+  EXPECT_THAT(plan.split_chunks, IsEmpty());
   ASSERT_EQ(plan.slabs.size(), 1U) << "of the first tensor";
   EXPECT_EQ(plan.slabs[0].box, (Box{{0, 0}, {4096, 16}}));
   EXPECT_EQ(plan.shared.size(), 5U)
