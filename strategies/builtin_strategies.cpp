@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "strategies/legacy_torch/join_ranks.h"
 #include "strategies/legacy_torch/legacy_reader.h"
 #include "strategies/torch_dist/reader.h"
 #include "strategies/torch_dist/save_strategy.h"
@@ -72,7 +73,9 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
            },
        .open =
            [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
-             return open_legacy_torch(std::move(storage), hints.file);
+             auto reader = open_legacy_torch(std::move(storage), hints.file);
+             return reader->info().conventions.per_rank ? join_ranks(std::move(reader))
+                                                        : std::move(reader);
            }});
   entries.push_back(
       {.name = "dcp",

@@ -26,10 +26,8 @@ void require_convertible(const CheckpointReader& reader, const std::string& sour
   if (!reader.info().conventions.per_rank) return;
   throw CheckpointError(
       ErrorCode::kUnsupported,
-      "tensors of rank folders (mp_rank_*) cannot be converted: they would have to be joined "
-      "into the model's own tensors, which this version does not do, and no Megatron finds the "
-      "keys as they are; load and save the checkpoint with Megatron, or take single tensors "
-      "out with dckpt extract",
+      "the rank folders (mp_rank_*) hold no model whose tensors could be joined, and no Megatron "
+      "finds their keys as they are; take single tensors out with dckpt extract",
       {.file = source});
 }
 

@@ -23,21 +23,6 @@ constexpr std::string_view kFolderPrefix = "mp_rank_";
 constexpr const char* kAdvice = "; a single file can be opened by its own path";
 constexpr std::int64_t kMaxFolders = std::int64_t{1} << 20;
 
-/// args of a run: a Namespace, or a dict. Empty if it is neither.
-const Value* attributes(const Value& state) {
-  const Value* const args = state.is_dict() ? state.find("args") : nullptr;
-  if (args == nullptr || args->is_dict()) return args;
-  if (!args->is(Value::Kind::kOpaque) || args->as_opaque().states.empty()) return nullptr;
-  const Value& attributes = args->as_opaque().states.front();
-  return attributes.is_dict() ? &attributes : nullptr;
-}
-
-std::optional<std::int64_t> number(const Value* dict, const char* name) {
-  const Value* const found = dict == nullptr || !dict->is_dict() ? nullptr : dict->find(name);
-  if (found == nullptr || !found->is_int()) return std::nullopt;
-  return found->as_int();
-}
-
 bool flag(const Value& args, const char* name) {
   const Value* const found = args.find(name);
   return found != nullptr && found->is(Value::Kind::kBool) && found->as_bool();
@@ -51,12 +36,12 @@ struct Layout {
 
 Layout layout_of(const Value* args) {
   Layout layout;
-  layout.tensor = number(args, "tensor_model_parallel_size");
+  layout.tensor = run_arg(args, "tensor_model_parallel_size");
   if (!layout.tensor)
-    layout.tensor = number(args, "model_parallel_size");  // before checkpoint_version 3
-  layout.pipeline = number(args, "pipeline_model_parallel_size");
-  layout.expert = number(args, "expert_model_parallel_size");
-  layout.world = number(args, "world_size");
+    layout.tensor = run_arg(args, "model_parallel_size");  // before checkpoint_version 3
+  layout.pipeline = run_arg(args, "pipeline_model_parallel_size");
+  layout.expert = run_arg(args, "expert_model_parallel_size");
+  layout.world = run_arg(args, "world_size");
   return layout;
 }
 
@@ -123,13 +108,13 @@ class Grid {
 
   void check_same_save() {
     const RankFile& first = *folders_.begin()->second;
-    layout_ = layout_of(attributes(*first.state));
+    layout_ = layout_of(run_args(*first.state));
     for (const auto& [coordinate, of_rank] : folders_) {
       const RankFile& file = *of_rank;
-      const auto iteration = number(file.state, "iteration");
-      if (iteration != number(first.state, "iteration")) {
+      const auto iteration = run_arg(file.state, "iteration");
+      if (iteration != run_arg(first.state, "iteration")) {
         const auto text = [](const RankFile& of) {
-          const auto value = number(of.state, "iteration");
+          const auto value = run_arg(of.state, "iteration");
           return value ? std::to_string(*value) : std::string("none");
         };
         fail(ErrorCode::kCorrupt,
@@ -138,7 +123,7 @@ class Grid {
                         text(file), quote(first.folder), text(first), kAdvice),
              file.name());
       }
-      const Layout layout = layout_of(attributes(*file.state));
+      const Layout layout = layout_of(run_args(*file.state));
       if (layout == layout_) continue;
       fail(ErrorCode::kCorrupt,
            str_format("the ranks' files come from different runs: parallel sizes in this one are "
@@ -170,9 +155,9 @@ class Grid {
       expert_axis_ = sizes_.size();
       sizes_.push_back(expert);
     }
-    const Value* const args = attributes(*folders_.begin()->second->state);
-    const bool encoder = number(args, "encoder_pipeline_model_parallel_size").value_or(0) > 0 ||
-                         number(args, "encoder_tensor_model_parallel_size").value_or(0) > 0;
+    const Value* const args = run_args(*folders_.begin()->second->state);
+    const bool encoder = run_arg(args, "encoder_pipeline_model_parallel_size").value_or(0) > 0 ||
+                         run_arg(args, "encoder_tensor_model_parallel_size").value_or(0) > 0;
     known_ = layout_.tensor.has_value() && !encoder &&
              std::ranges::all_of(sizes_, [](std::int64_t size) { return size > 0; });
     if (known_ && sizes_.size() == numbers) return;
@@ -229,14 +214,14 @@ class Grid {
   void check_writers() const {
     std::map<std::int64_t, const RankFile*> writers;
     for (const auto& [coordinate, file] : folders_) {
-      const auto rank = number(attributes(*file->state), "rank");
+      const auto rank = run_arg(run_args(*file->state), "rank");
       if (!rank) return;
       writers.emplace(*rank, file);
     }
     if (!known_ || writers.size() == 1) return;  // a converter writes all files as one rank
     for (const auto& [coordinate, file] : folders_) {
-      const Value& args = *attributes(*file->state);
-      const std::int64_t rank = *number(&args, "rank");
+      const Value& args = *run_args(*file->state);
+      const std::int64_t rank = *run_arg(&args, "rank");
       if (const RankFile* const other = writers.at(rank); other != file) {
         fail(ErrorCode::kCorrupt,
              str_format("rank {} wrote the files of {} and of {}: one is a copy{}", rank,
@@ -264,8 +249,8 @@ class Grid {
       coordinate[*pipeline_axis_] =
           static_cast<int>(rank / (*layout_.world / sizes_[*pipeline_axis_]));
     }
-    const bool plain = number(&args, "context_parallel_size").value_or(1) == 1 &&
-                       number(&args, "expert_tensor_parallel_size").value_or(tensor) == tensor &&
+    const bool plain = run_arg(&args, "context_parallel_size").value_or(1) == 1 &&
+                       run_arg(&args, "expert_tensor_parallel_size").value_or(tensor) == tensor &&
                        !flag(args, "use_tp_pp_dp_mapping");
     if (expert_axis_ && plain)
       coordinate[*expert_axis_] = static_cast<int>(rank / tensor % sizes_[*expert_axis_]);
@@ -295,7 +280,7 @@ class Grid {
     for (const RankFile& file : files_) {
       if (!file.has_elements) continue;
       const std::uint64_t size = storage_.open(file.name())->size();
-      alike[{file.stem, size, number(attributes(*file.state), "rank")}].push_back(&file);
+      alike[{file.stem, size, run_arg(run_args(*file.state), "rank")}].push_back(&file);
     }
     for (auto& [key, candidates] : alike)
       compare(std::move(candidates), std::get<std::uint64_t>(key), 0);
@@ -333,6 +318,20 @@ class Grid {
 };
 
 }  // namespace
+
+const Value* run_args(const Value& state) {
+  const Value* const args = state.is_dict() ? state.find("args") : nullptr;
+  if (args == nullptr || args->is_dict()) return args;
+  if (!args->is(Value::Kind::kOpaque) || args->as_opaque().states.empty()) return nullptr;
+  const Value& attributes = args->as_opaque().states.front();
+  return attributes.is_dict() ? &attributes : nullptr;
+}
+
+std::optional<std::int64_t> run_arg(const Value* args, const char* name) {
+  const Value* const found = args == nullptr || !args->is_dict() ? nullptr : args->find(name);
+  if (found == nullptr || !found->is_int()) return std::nullopt;
+  return found->as_int();
+}
 
 std::optional<std::vector<int>> rank_folder_numbers(const std::string& name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;

@@ -20,6 +20,12 @@ class Goldens(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(tool.digests(path), tool.wanted_digests(expected))
 
+    def test_tensors_of_joined_ranks(self):
+        for name in tool.goldens("legacy"):
+            with self.subTest(name):
+                self.assertEqual(tool.digests(tool.GOLDENS / name / "ckpt"),
+                                 tool.wanted_digests(tool.expected(name)))
+
     def test_objects(self):
         for name, path, expected in each():
             with self.subTest(name):

@@ -206,12 +206,13 @@ TEST_F(Convert, TheOptimizerOfAZarrCheckpointIsFlattenedOnTheGridThatMegatronHas
   EXPECT_THAT(error.second, HasSubstr("bucket space"));
 }
 
-TEST_F(Convert, RankFoldersAreRefusedUntilTheyCanBeJoined) {
-  const ErrorOf error =
-      error_of([&] { convert(golden("legacy-torch-tp2pp2"), at("out"), {.to = "torch_dist"}); });
-  EXPECT_EQ(error.first, ErrorCode::kUnsupported);
-  EXPECT_THAT(error.second, HasSubstr("joined"));
-  EXPECT_FALSE(fs::exists(at("out")));
+TEST_F(Convert, RankFoldersAreJoined) {
+  convert(golden("legacy-torch-tp2pp2"), at("out"),
+          {.to = "torch_dist", .optimizer = OptimizerSharding::kFullyReshardable});
+  const auto reader = open_checkpoint(at("out"));
+  EXPECT_NE(reader->metadata().find_tensor("optimizer.state.param.output_layer.weight"), nullptr);
+  EXPECT_NE(reader->metadata().find_object("rng_state/shard_1.1_2.2"), nullptr);
+  EXPECT_EQ(reader->common_state().at("iteration"), Value(10));
 }
 
 TEST_F(Convert, ADryRunTellsFilesAndSpace) {
