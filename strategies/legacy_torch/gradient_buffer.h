@@ -21,7 +21,7 @@ struct BufferKey {
   std::int64_t buffer = 0;
   std::string dtypes;  ///< "(torch.bfloat16, torch.float32)": of parameters and of gradients;
                        ///< before 2024 "torch.float32", of gradients
-  std::string name;  ///< "param", "exp_avg", …
+  std::string name;    ///< "param", "exp_avg", …
   std::int64_t bucket = 0;
   friend auto operator<=>(const BufferKey&, const BufferKey&) = default;
 };
