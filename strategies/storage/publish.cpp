@@ -163,18 +163,19 @@ std::optional<HiddenSibling> parse_hidden_sibling(std::string_view component) {
 }
 
 Publication Publication::begin(std::shared_ptr<Storage> storage, std::string name,
-                               std::string token, Options options) {
+                               const std::string& token, Options options) {
   if (token.empty() || token.find('/') != std::string::npos) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("cannot begin a save: the token {} is empty or holds a slash", quote(token)));
   }
   must_replace(*storage, name, options.overwrite);  // 1
-  const std::string staging = hidden_sibling(name, "saving", token);
+  std::string staging = hidden_sibling(name, "saving", token);
+  std::string aside = hidden_sibling(name, "replaced", token);
   if (storage->stat(staging)) storage->remove_all(staging);  // 2
   storage->make_directory(staging);
-  return Publication(std::move(storage), std::move(name), staging,
-                     hidden_sibling(name, "replaced", token), options);
+  return Publication(std::move(storage), std::move(name), std::move(staging), std::move(aside),
+                     options);
 }
 
 Publication::Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging,

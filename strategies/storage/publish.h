@@ -37,8 +37,8 @@ class Publication {
   /// Creates the hidden sibling `.{name}.saving-{token}` of `name` in `storage`. `token`
   /// distinguishes jobs; leftovers of earlier crashes with other tokens are not touched, one with
   /// the same token is removed: two running jobs must not share a token.
-  static Publication begin(std::shared_ptr<Storage> storage, std::string name, std::string token,
-                           Options options);
+  static Publication begin(std::shared_ptr<Storage> storage, std::string name,
+                           const std::string& token, Options options);
 
   /// Directory to write into, relative to the storage.
   const std::string& staging() const noexcept { return staging_; }
