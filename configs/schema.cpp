@@ -113,8 +113,8 @@ Type<bool> flag() {
 }
 
 Type<std::string> text(std::string expected) {
-  return {[expected](const YamlNode& node, const std::string& path, std::string& into,
-                     ConfigProblems& problems) {
+  return {[expected = std::move(expected)](const YamlNode& node, const std::string& path,
+                                           std::string& into, ConfigProblems& problems) {
             if (node.kind == YamlNode::Kind::kText && !node.text.empty())
               into = node.text;
             else

@@ -90,8 +90,8 @@ Type<Enum> choice(const EnumNames<Enum, N>& names) {
 /// A list replaces the default as a whole.
 template <typename T>
 Type<std::vector<T>> list_of(Type<T> item, std::string expected) {
-  return {[item, expected](const YamlNode& node, const std::string& path, std::vector<T>& into,
-                           ConfigProblems& problems) {
+  return {[item, expected = std::move(expected)](const YamlNode& node, const std::string& path,
+                                                 std::vector<T>& into, ConfigProblems& problems) {
             if (node.kind != YamlNode::Kind::kList)
               return report_unfit(node, path, expected, problems);
             into.assign(node.values.size(), T{});

@@ -49,7 +49,7 @@ Tensor cut(const Tensor& tensor, const Box& box) {
 
 /// Rank `rank`'s part of an axis cut unevenly: the first rank has nothing of short ones.
 std::pair<std::int64_t, std::int64_t> uneven_part(std::int64_t extent, int rank, int ranks) {
-  const auto begin = [&](int r) { return extent * r * r / (ranks * ranks); };
+  const auto begin = [&](int r) { return extent * r * r / (std::int64_t{ranks} * ranks); };
   return {begin(rank), begin(rank + 1) - begin(rank)};
 }
 

@@ -24,7 +24,7 @@ std::optional<std::size_t> cut_axis(const Box& region, ShapeView size) {
   return found;
 }
 
-std::string padded(std::string text, std::size_t width) {
+std::string padded(const std::string& text, std::size_t width) {
   return text + std::string(text.size() < width ? width - text.size() : 0, ' ');
 }
 

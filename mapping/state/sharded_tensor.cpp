@@ -25,8 +25,7 @@ std::string to_string(std::span<const RankOffset> offsets) {
 
 /// A regular piece without its data.
 ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
-                       std::span<const RankOffset> rank_offsets,
-                       const ShardedTensorOptions& options) {
+                       std::span<const RankOffset> rank_offsets, ShardedTensorOptions options) {
   const std::int64_t prepended = options.prepend_axis_num;
   if (prepended < 0 || local_shape.size() + static_cast<std::size_t>(prepended) > kMaxDims) {
     refuse(str_format(
@@ -42,7 +41,7 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
                       .global_shape = extents,
                       .global_offset = Shape(extents.size(), 0),
                       .axis_fragmentations = Shape(extents.size(), 1),
-                      .replica_id = options.replica_id,
+                      .replica_id = std::move(options.replica_id),
                       .prepend_axis_num = prepended,
                       .allow_shape_mismatch = options.allow_shape_mismatch};
   for (const auto& [axis, rank, count] : rank_offsets) {
@@ -81,7 +80,7 @@ std::optional<Shape> regular_grid(const ShardedTensor& shard) {
 
 ShardedTensor placed(std::string key, Tensor data, Shape local_shape, Shape global_shape,
                      Shape global_offset, std::optional<FlattenedRange> range,
-                     const ShardedTensorOptions& options) {
+                     ShardedTensorOptions options) {
   const DType dtype = data.dtype();
   ShardedTensor shard{.key = std::move(key),
                       .data = std::move(data),
@@ -89,7 +88,7 @@ ShardedTensor placed(std::string key, Tensor data, Shape local_shape, Shape glob
                       .local_shape = std::move(local_shape),
                       .global_shape = std::move(global_shape),
                       .global_offset = std::move(global_offset),
-                      .replica_id = options.replica_id,
+                      .replica_id = std::move(options.replica_id),
                       .prepend_axis_num = options.prepend_axis_num,
                       .allow_shape_mismatch = options.allow_shape_mismatch,
                       .flattened_range = range};
@@ -202,7 +201,8 @@ std::string to_string(const ReplicaId& id) {
 ShardedTensor ShardedTensor::from_rank_offsets(std::string key, Tensor data,
                                                std::span<const RankOffset> rank_offsets,
                                                Options options) {
-  ShardedTensor shard = describe(std::move(key), data.dtype(), data.shape(), rank_offsets, options);
+  ShardedTensor shard =
+      describe(std::move(key), data.dtype(), data.shape(), rank_offsets, std::move(options));
   shard.data = std::move(data);
   shard.validate();
   return shard;
@@ -227,8 +227,8 @@ ShardedTensor ShardedTensor::from_rank_offsets_flat(std::string key, Tensor data
                       data.numel(), length),
            key);
   }
-  ShardedTensor shard =
-      describe(std::move(key), data.dtype(), std::move(local_shape), rank_offsets, options);
+  ShardedTensor shard = describe(std::move(key), data.dtype(), std::move(local_shape), rank_offsets,
+                                 std::move(options));
   shard.data = std::move(data);
   shard.flattened_range = range;
   shard.validate();
@@ -247,14 +247,14 @@ ShardedTensor ShardedTensor::from_box(std::string key, Tensor data, Shape global
                                       Shape global_offset, Options options) {
   Shape local_shape = data.shape();
   return placed(std::move(key), std::move(data), std::move(local_shape), std::move(global_shape),
-                std::move(global_offset), std::nullopt, options);
+                std::move(global_offset), std::nullopt, std::move(options));
 }
 
 ShardedTensor ShardedTensor::from_flat_range(std::string key, Tensor data, Shape local_shape,
                                              Shape global_shape, Shape global_offset,
                                              FlattenedRange range, Options options) {
   return placed(std::move(key), std::move(data), std::move(local_shape), std::move(global_shape),
-                std::move(global_offset), range, options);
+                std::move(global_offset), range, std::move(options));
 }
 
 ShardedTensor ShardedTensor::whole(std::string key, Tensor data, Options options) {

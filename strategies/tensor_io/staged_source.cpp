@@ -207,7 +207,7 @@ void StagedSource::tensor(const WriteItem& item, const std::function<void(ByteVi
   if (entry.step == Step::kStaged) {
     entry.step = Step::kDone;
     lock.unlock();
-    return write_staged(std::move(entry.pieces), sink);
+    return write_staged(entry.pieces, sink);
   }
   entry.step = Step::kDirect;
   lock.unlock();

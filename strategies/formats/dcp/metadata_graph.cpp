@@ -7,8 +7,8 @@
 
 namespace dckpt::dcp {
 
-void throw_corrupt(std::string message) {
-  throw CheckpointError(ErrorCode::kCorrupt, std::move(message));
+void throw_corrupt(const std::string& message) {
+  throw CheckpointError(ErrorCode::kCorrupt, message);
 }
 
 void MetadataGraph::expected(std::string_view what, std::string_view wanted, Id found) const {

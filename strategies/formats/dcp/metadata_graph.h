@@ -173,6 +173,6 @@ class MetadataGraph {
   KnownGlobal torch_size_{"torch", "Size"};
 };
 
-[[noreturn]] void throw_corrupt(std::string message);
+[[noreturn]] void throw_corrupt(const std::string& message);
 
 }  // namespace dckpt::dcp

@@ -36,8 +36,8 @@ constexpr std::uint64_t kMaxBoxAxesPerNode = 8;
 /// Keys that share a bucket of the hash table; chosen keys could otherwise make it slow.
 constexpr std::size_t kMaxCollisions = 256;
 
-[[noreturn]] void throw_unsupported(std::string message) {
-  throw CheckpointError(ErrorCode::kUnsupported, std::move(message));
+[[noreturn]] void throw_unsupported(const std::string& message) {
+  throw CheckpointError(ErrorCode::kUnsupported, message);
 }
 
 /// Runs `body`; errors that leave it get the key. Unlike with_context it copies the key only then.

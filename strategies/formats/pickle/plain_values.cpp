@@ -111,7 +111,7 @@ bool is_callable(const Value& value) {
   return value.is(Kind::kGlobal) || value.is(Kind::kOpaque);
 }
 
-Dict make_dict(std::vector<std::pair<Value, Value>> items) {
+Dict make_dict(std::vector<std::pair<Value, Value>>&& items) {
   Dict dict;
   CollisionLimit collisions(items.size());
   for (auto& [key, value] : items) {

@@ -18,7 +18,7 @@ bool is_callable(const Value& value);
 
 /// A dict or a set. Throws CheckpointError (corrupt) for a key or member that is unhashable or
 /// stands there twice, which no pickler writes.
-Dict make_dict(std::vector<std::pair<Value, Value>> items);
+Dict make_dict(std::vector<std::pair<Value, Value>>&& items);
 Value make_set(ValueList members, bool frozen);
 
 /// The value of a call that is only an old protocol's spelling of it: bytes, bytearray, set,
