@@ -10,10 +10,11 @@
 
 namespace DCKPT_API dckpt {
 
-/// C++ types that are elements of tensors: bool, integers, float, double and complex numbers of
-/// these.
+/// C++ types that are elements of tensors: bool, integers of at most 64 bits, float, double and
+/// complex numbers of these.
 template <typename T>
-concept ElementType = std::integral<T> || std::same_as<T, float> || std::same_as<T, double> ||
+concept ElementType =
+    (std::integral<T> && sizeof(T) <= 8) || std::same_as<T, float> || std::same_as<T, double> ||
     std::same_as<T, std::complex<float>> || std::same_as<T, std::complex<double>>;
 
 /// The element type that T is: dtype_of<float>() is kFloat32.

@@ -4,8 +4,18 @@
 
 #include <utility>
 
+#include "mapping/geometry/dtype_of.h"
+
 namespace dckpt {
 namespace {
+
+static_assert(dtype_of<bool>() == DType::kBool);
+static_assert(dtype_of<unsigned char>() == DType::kUInt8);
+static_assert(dtype_of<long long>() == DType::kInt64);
+static_assert(dtype_of<std::complex<float>>() == DType::kComplex64);
+// With GNU extensions, which users may compile with, these are integral types.
+static_assert(!ElementType<__int128> && !ElementType<unsigned __int128>);
+static_assert(!ElementType<long double> && !ElementType<char*>);
 
 /// Names and sizes as torch 2.11 gives them (torch.dtype.itemsize).
 constexpr std::pair<const char*, std::size_t> kTorch[] = {
