@@ -1,0 +1,42 @@
+"""A training run that changes the release of Megatron-Core in its midst, through `convert --optimizer`, goes on as if nothing had happened."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import tool
+
+HERE = pathlib.Path(__file__).parent
+
+
+@unittest.skipUnless("DCKPT_MCORE_0_14" in os.environ, "DCKPT_MCORE_0_14 names no folder with megatron-core")
+class ResumesMegatron(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def train(self, release: str, **job) -> list[float]:
+        """Losses of the steps."""
+        losses = self.folder / "losses.json"
+        done = subprocess.run([sys.executable, "-W", "ignore", HERE / "train_gpt.py", json.dumps({**job, "losses": str(losses)})],
+                              env={**os.environ, "PYTHONPATH": os.environ[f"DCKPT_MCORE_{release}"]}, capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            raise AssertionError(done.stderr[-4000:])
+        return json.loads(losses.read_text())
+
+    def convert(self, name: str, optimizer: str) -> str:
+        tool.run("convert", self.folder / name, self.folder / f"{name}-converted", "--optimizer", optimizer, "--ranks", "3")
+        return str(self.folder / f"{name}-converted")
+
+    def test_from_0_14_to_0_16_and_back(self):
+        whole = self.train("0_14", ranks=2, tensor=1, first=0, steps=4, save=str(self.folder / "old"), save_after=2)
+        resumed = self.train("0_16", ranks=2, tensor=2, load=self.convert("old", "fully_reshardable"), first=2, steps=2, save=str(self.folder / "new"), save_after=3)
+        back = self.train("0_14", ranks=1, tensor=1, load=self.convert("new", "fully_sharded_model_space"), first=3, steps=1)
+        for losses, wanted in ((resumed, whole[2:]), (back, whole[3:])):
+            for loss, other in zip(losses, wanted, strict=True):
+                self.assertAlmostEqual(loss, other, delta=1e-5)     # another layout adds in another order
