@@ -7,6 +7,8 @@ find_path(DCKPT_XXHASH_INCLUDE xxhash.h REQUIRED)  # XXH3, header-only use, in m
 find_package(fmt REQUIRED)                         # header-only, mapping/base/format.cpp
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)                    # configs/yaml.cpp
+find_library(DCKPT_ZSTD_LIBRARY zstd REQUIRED)    # strategies/formats/zstd/zstd.cpp
+find_path(DCKPT_ZSTD_INCLUDE zstd.h REQUIRED)
 find_library(DCKPT_RE2_LIBRARY re2 REQUIRED)      # configs/rename.cpp
 find_path(DCKPT_RE2_INCLUDE re2/re2.h REQUIRED)
 find_library(DCKPT_ISAL_LIBRARY isal)

@@ -43,7 +43,7 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
        .about = "plain PyTorch DCP directories",
        .capabilities = {.common_state = false, .integrity = true, .separation_hint = true},
        .conventions = kDcpConventions,
-       .make = make_torch_dist_save_strategy,
+       .make = make_dcp_save_strategy,
        .measure = measure_torch_dist});
   return entries;
 }

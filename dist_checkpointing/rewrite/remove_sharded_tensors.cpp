@@ -216,7 +216,8 @@ class KeyRemover {
   bool same(const StorageInfo& old_place, const StorageInfo& new_place,
             const Metadata& left) const {
     return old_.files[old_place.file] == left.files[new_place.file] &&
-           old_place.offset == new_place.offset && old_place.length == new_place.length;
+           old_place.offset == new_place.offset && old_place.length == new_place.length &&
+           old_place.codec == new_place.codec;
   }
   bool same(const TensorStorageMetadata& before, const TensorStorageMetadata& after,
             const Metadata& left) const {

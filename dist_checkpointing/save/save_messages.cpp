@@ -66,6 +66,7 @@ Bytes encode(const WrittenByRank& written) {
     writer.number(place.file);
     writer.number(place.offset);
     writer.number(place.length);
+    writer.number(static_cast<std::uint64_t>(place.codec));
   }
   writer.number(paths.size());
   for (const auto& [key, path] : paths) encode_path(writer, path);
@@ -91,6 +92,8 @@ WrittenByRank decode_written(ByteView bytes) {
     place.file = static_cast<std::uint32_t>(file);
     place.offset = reader.number();
     place.length = reader.number();
+    place.codec =
+        static_cast<StorageCodec>(reader.number(static_cast<std::uint64_t>(StorageCodec::kZstd)));
     written.items.places.push_back(place);
   }
   const std::size_t paths = reader.count();

@@ -25,12 +25,19 @@ struct TensorProperties {
   friend bool operator==(const TensorProperties&, const TensorProperties&) = default;
 };
 
+/// How the bytes at a place are coded.
+enum class StorageCodec : std::uint8_t {
+  kPlain,
+  kZstd,  ///< one zstd frame: DCP's stream extension "stream.zstd/1"
+};
+
 /// Where the bytes of a chunk or object are. Their content (a torch archive, raw elements) is up to
 /// the strategy.
 struct StorageInfo {
   std::uint32_t file = 0;  ///< index into Metadata::files
   std::uint64_t offset = 0;
-  std::uint64_t length = 0;
+  std::uint64_t length = 0;  ///< as stored, not as decoded
+  StorageCodec codec = StorageCodec::kPlain;
   friend bool operator==(const StorageInfo&, const StorageInfo&) = default;
 };
 

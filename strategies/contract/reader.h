@@ -24,6 +24,9 @@ struct ChunkPayload {
   bool contiguous = true;  ///< strides are row-major for the chunk's sizes
   /// The checksummed bytes around the elements, inside the chunk's place.
   std::optional<RecordedCrc> record{};
+  /// The decoded bytes of a place that holds them in another form (StorageInfo::codec): offsets are
+  /// positions in this file. Null: in the data file.
+  std::shared_ptr<const ReadableFile> decoded{};
 };
 
 /// What is known about a checkpoint as a whole.

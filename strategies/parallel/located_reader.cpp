@@ -13,8 +13,9 @@
 namespace dckpt {
 namespace {
 
-// In an answer: the elements do not lie row-major, or at 1 + so many bytes after the beginning of
-// the chunk's place. Then where its record begins there, its length (0: none) and its CRC.
+// In an answer: the elements do not lie row-major or have to be decoded, or they lie at 1 + so many
+// bytes after the beginning of the chunk's place. Then where its record begins there, its length
+// (0: none) and its CRC.
 constexpr std::uint64_t kStrided = 0;
 
 const StorageInfo& place_of(const Metadata& metadata, const ChunkNumber& chunk) {
@@ -41,6 +42,7 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
   for (const std::uint32_t i : order) {
     const ChunkNumber& chunk = chunks[i].chunk;
     const StorageInfo& place = place_of(metadata, chunk);
+    if (place.codec != StorageCodec::kPlain) continue;  // kStrided: one rank decodes all of it
     with_context({.key = metadata.tensors[chunk.tensor].key}, [&] {
       if (!file || open != place.file) file = base.storage().open(metadata.files[place.file]);
       open = place.file;

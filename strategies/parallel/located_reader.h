@@ -25,8 +25,8 @@ class LocatedReader final : public CheckpointReader {
                         std::uint32_t rank);
 
   /// `answers[r]` is what rank r has found. Returns the chunks that can only be read as a whole,
-  /// because their elements are not row-major. Throws CheckpointError (corrupt) for answers that
-  /// are malformed or lie outside the chunks' places.
+  /// because their elements are not row-major or have to be decoded. Throws CheckpointError
+  /// (corrupt) for answers that are malformed or lie outside the chunks' places.
   std::vector<ChunkNumber> learn(std::span<const SplitChunk> chunks,
                                  std::span<const Bytes> answers);
 

@@ -4,6 +4,7 @@
 //   * Small stored chunks that lie close together are read with one request into the thread's
 //     staging buffer and copied from there: for many small tensors the number of requests counts,
 //     not the bytes.
+//   * A chunk that has to be decoded is decoded by its reader, and read like a large one.
 //   * Of a large chunk exactly the wanted ranges are read, straight into the destination where a
 //     run is long enough, through the staging buffer where many short runs lie close together, or
 //     where elements are cast.
@@ -214,6 +215,7 @@ class TensorReadEngine {
   bool worth_reading_whole(std::size_t first, std::size_t last) const {
     const ReadItem& front = items_[first];
     const std::uint64_t length = place(front).length;
+    if (place(front).codec != StorageCodec::kPlain) return false;  // it has to be decoded alone
     if (length > std::min(kSmallChunk, staging_size_)) return false;
     if (length <= kTinyChunk && !options_.shared) return true;
     const std::uint64_t wanted = bytes_of(first, last);
@@ -340,13 +342,14 @@ class TensorReadEngine {
       while (next < job.last && same_chunk(first, next)) ++next;
       const ReadItem& front = items_[first];
       const ChunkPayload payload = locate(front, file);
+      const ReadableFile& from = payload.decoded ? *payload.decoded : file;
       with_context({.key = tensor(front).key, .file = file.name()}, [&] {
         PassingRecord record(job.checked ? &checks_ : nullptr, number_of(front), payload.record);
         if (payload.contiguous) {
           for (std::size_t i = first; i < next; ++i)
-            read_item(items_[i], file, payload.offset, record, staging);
+            read_item(items_[i], from, payload.offset, record, staging);
         } else {
-          read_strided(payload, file, first, record, staging);
+          read_strided(payload, from, first, record, staging);
         }
         record.finish();
       });
@@ -367,6 +370,7 @@ class TensorReadEngine {
   void require_sound(const ChunkPayload& payload, const ReadItem& item) const {
     const ShapeView sizes = tensor(item).chunks.sizes(item.chunk);
     const auto inside = [&](std::uint64_t offset, std::uint64_t length) {
+      if (payload.decoded) return range_fits(offset, length, payload.decoded->size());
       return offset >= place(item).offset &&
              range_fits(offset - place(item).offset, length, place(item).length);
     };

@@ -72,6 +72,7 @@ OpenedObjects::OpenedObjects(Metadata& metadata, const Storage& storage)
   const auto try_to_open = [&](const BytesStorageMetadata& object) -> Contents {
     if (ShardedObject::is_unique_key(object.key)) return {};  // one value each, wherever it is
     try {
+      if (object.place.codec != StorageCodec::kPlain) return {};
       if (file_index != object.place.file) {
         file_index.reset();
         file = storage.open(metadata.files[object.place.file]);

@@ -23,9 +23,9 @@ class OpenedObjects {
  public:
   /// Opens the objects of `metadata` that hold tensors, and replaces them there; reads the heads of
   /// all objects but cells of Megatron's. Nothing happens to metadata with paths: a flattened state
-  /// has them. An object stays one object if it cannot be read, if flattening refuses it, if a name
-  /// inside it is taken, if it has tensors in sets or in keys of dicts, or if one of its parts
-  /// would take more bytes alone than all of it does (parts may share elements).
+  /// has them. An object stays one object if it is compressed, if it cannot be read, if flattening
+  /// refuses it, if a name inside it is taken, if it has tensors in sets or in keys of dicts, or if
+  /// one of its parts would take more bytes alone than all of it does (parts may share elements).
   OpenedObjects(Metadata& metadata, const Storage& storage);
 
   bool empty() const noexcept { return archives_.empty(); }

@@ -12,6 +12,7 @@
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/torch_dist/decoded_items.h"
 #include "strategies/torch_dist/opened_objects.h"
 
 namespace dckpt {
@@ -19,6 +20,11 @@ namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
+/// What an archive has besides the elements of its tensor: mostly, and at most.
+constexpr std::uint64_t kLikelyArchiveOverhead = 4096;
+constexpr std::uint64_t kMaxArchiveOverhead = std::uint64_t{1} << 20;
+/// Decoded bytes of a compressed object.
+constexpr std::uint64_t kMaxDecodedObject = std::uint64_t{2} << 30;
 
 /// "optimizer.state.exp_avg.decoder.weight" → the shape of the model tensor "decoder.weight", if
 /// its stored size can be the reformulation.
@@ -82,9 +88,15 @@ class TorchDistReader : public CheckpointReader {
     const TensorStorageMetadata& entry = metadata_.tensors[tensor];
     const StorageInfo& place = entry.places[chunk];
     return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] {
-      TensorBlob blob = locate_tensor_blob(file, place.offset, place.length, &blobs_);
+      const auto decoded = decoded_chunk(entry, chunk, file);
+      TensorBlob blob = decoded ? locate_tensor_blob(*decoded, 0, decoded->size(), &blobs_)
+                                : locate_tensor_blob(file, place.offset, place.length, &blobs_);
       check_blob(entry, entry.chunks.sizes(chunk), blob);
-      ChunkPayload payload{blob.offset, blob.dtype, std::move(blob.strides), blob.contiguous};
+      ChunkPayload payload{.offset = blob.offset,
+                           .dtype = blob.dtype,
+                           .strides = std::move(blob.strides),
+                           .contiguous = blob.contiguous,
+                           .decoded = decoded};
       if (blob.crc) payload.record = {blob.storage_offset, blob.storage_size, *blob.crc};
       return payload;
     });
@@ -105,8 +117,11 @@ class TorchDistReader : public CheckpointReader {
     if (opened_ && opened_->has_tensor(tensor)) return opened_->check_tensor(tensor);
     const TensorStorageMetadata& entry = metadata_.tensors[tensor];
     const StorageInfo& place = entry.places[chunk];
-    return with_context({.key = entry.key, .file = file.name(), .offset = place.offset},
-                        [&] { return check_tensor_blob(file, place.offset, place.length); });
+    return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] {
+      const auto decoded = decoded_chunk(entry, chunk, file);
+      return decoded ? check_tensor_blob(*decoded, 0, decoded->size())
+                     : check_tensor_blob(file, place.offset, place.length);
+    });
   }
 
   bool check_object(std::size_t object) const override {
@@ -114,8 +129,11 @@ class TorchDistReader : public CheckpointReader {
     const BytesStorageMetadata& entry = metadata_.objects[object];
     const auto file = storage_->open(metadata_.files[entry.place.file]);
     return with_context(
-        {.key = entry.key, .file = file->name(), .offset = entry.place.offset},
-        [&] { return check_torch_file(*file, entry.place.offset, entry.place.length); });
+        {.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
+          const auto decoded = decoded_object(entry, *file);
+          return decoded ? check_torch_file(*decoded, 0, decoded->size())
+                         : check_torch_file(*file, entry.place.offset, entry.place.length);
+        });
   }
 
  private:
@@ -185,9 +203,9 @@ class TorchDistReader : public CheckpointReader {
       return;
     }
     common_object_ = take_common_object(metadata_);
-    if (common_object_) {
+    if (common_object_ && common_object_->place.codec == StorageCodec::kPlain) {
       info_.common_place = common_object_->place;
-    } else if (expects_common_file_) {
+    } else if (!common_object_ && expects_common_file_) {
       throw CheckpointError(
           ErrorCode::kIncomplete,
           "Common file common.pt does not exist, and there is no common_state object in its place",
@@ -230,10 +248,33 @@ class TorchDistReader : public CheckpointReader {
     }
   }
 
+  /// Null if the item is not compressed.
+  std::shared_ptr<const ReadableFile> decoded_chunk(const TensorStorageMetadata& entry,
+                                                    std::size_t chunk,
+                                                    const ReadableFile& file) const {
+    const StorageInfo& place = entry.places[chunk];
+    if (place.codec == StorageCodec::kPlain) return nullptr;
+    const std::uint64_t elements = static_cast<std::uint64_t>(numel(entry.chunks.sizes(chunk))) *
+                                   item_size(entry.properties.dtype);
+    return decoded_.get(file, place, elements + kLikelyArchiveOverhead,
+                        elements + kMaxArchiveOverhead);
+  }
+  std::shared_ptr<const ReadableFile> decoded_object(const BytesStorageMetadata& entry,
+                                                     const ReadableFile& file) const {
+    if (entry.place.codec == StorageCodec::kPlain) return nullptr;
+    return decoded_.get(file, entry.place, entry.place.length, kMaxDecodedObject);
+  }
+
   Bytes stored_bytes(const BytesStorageMetadata& entry) const {
     const auto file = storage_->open(metadata_.files[entry.place.file]);
     return with_context(
         {.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
+          if (const auto decoded = decoded_object(entry, *file)) {
+            Bytes bytes(decoded->size());
+            decoded->read(0, bytes);
+            check_torch_bytes(bytes, file->name());
+            return bytes;
+          }
           if (!range_fits(entry.place.offset, entry.place.length, file->size())) {
             throw CheckpointError(
                 ErrorCode::kCorrupt,
@@ -261,6 +302,7 @@ class TorchDistReader : public CheckpointReader {
   bool expects_common_file_ = false;
   std::optional<BytesStorageMetadata> common_object_;
   std::optional<OpenedObjects> opened_;
+  DecodedItems decoded_;
   mutable TensorBlobCache blobs_;
 };
 

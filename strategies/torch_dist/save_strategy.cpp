@@ -8,12 +8,13 @@ namespace {
 
 class TorchDistSaveStrategy final : public SaveStrategy {
  public:
-  explicit TorchDistSaveStrategy(const SaveOptions& options) : options_(options) {}
+  TorchDistSaveStrategy(const SaveOptions& options, StorageCodec codec)
+      : options_(options), codec_(codec) {}
 
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
                           const SavePlan& plan, ItemSource& source) const override {
     return write_data_files(storage, directory, rank, plan, source, options_.io,
-                            options_.separation_hint);
+                            options_.separation_hint, codec_);
   }
 
   void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
@@ -25,13 +26,24 @@ class TorchDistSaveStrategy final : public SaveStrategy {
 
  private:
   SaveOptions options_;
+  StorageCodec codec_;
 };
+
+constexpr EnumNames<StorageCodec, 2> kCodecNames{
+    {{StorageCodec::kPlain, "none"}, {StorageCodec::kZstd, "zstd"}}};
 
 }  // namespace
 
 std::unique_ptr<SaveStrategy> make_torch_dist_save_strategy(const SaveOptions& options) {
   refuse_options(options.strategy);
-  return std::make_unique<TorchDistSaveStrategy>(options);
+  return std::make_unique<TorchDistSaveStrategy>(options, StorageCodec::kPlain);
+}
+
+std::unique_ptr<SaveStrategy> make_dcp_save_strategy(const SaveOptions& options) {
+  const config::Schema<DcpSaveOptions> schema{
+      {config::field("compression", &DcpSaveOptions::compression, config::choice(kCodecNames))}};
+  return std::make_unique<TorchDistSaveStrategy>(
+      options, read_options(schema, options.strategy).compression);
 }
 
 WrittenItems measure_torch_dist(const SaveOptions& options, int rank, const SavePlan& plan) {

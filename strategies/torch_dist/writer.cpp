@@ -12,6 +12,7 @@
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
+#include "strategies/formats/zstd/zstd.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
@@ -74,9 +75,11 @@ TensorBlobWriter blob_of(const WriteItem& item, std::uint64_t file_offset, const
   return {item.properties.dtype, item.chunk.sizes, options};
 }
 
-void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source,
+/// `position`: where the archive begins in `file`, a BufferedFile or ZstdEncoder.
+template <typename File>
+void write_tensor(File& file, std::uint64_t position, const WriteItem& item, ItemSource& source,
                   const WriteOptions& io) {
-  const TensorBlobWriter blob = blob_of(item, file.position(), io);
+  const TensorBlobWriter blob = blob_of(item, position, io);
   file.append(blob.head());
   std::uint32_t crc = 0;
   std::uint64_t delivered = 0;
@@ -92,6 +95,15 @@ void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source,
         {.key = item.key});
   }
   file.append(blob.tail(crc));
+}
+
+template <typename File>
+void write_item(File& file, std::uint64_t position, const WriteItem& item, ItemSource& source,
+                const WriteOptions& io) {
+  if (item.kind == WriteItem::Kind::kObject)
+    file.append(source.object(item));
+  else
+    write_tensor(file, position, item, source, io);
 }
 
 /// Which of `items` go to which file: objects first and round robin, then tensors, largest first to
@@ -169,7 +181,7 @@ void write_small_file(Storage& storage, const std::string& name, ByteView conten
 
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank,
                               const SavePlan& plan, ItemSource& source, const WriteOptions& io,
-                              std::string_view separation_hint) {
+                              std::string_view separation_hint, StorageCodec codec) {
   check_separation_hint(separation_hint);
   const std::vector<DataFile> files =
       plan_data_files(plan, rank, io.files_per_rank, separation_hint);
@@ -188,13 +200,13 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
       const WriteItem& item = plan[i];
       const std::uint64_t start = file.position();
       with_context({.key = item.key, .rank = rank}, [&] {
-        if (item.kind == WriteItem::Kind::kObject) {
-          file.append(source.object(item));
-        } else {
-          write_tensor(file, item, source, io);
-        }
+        if (codec == StorageCodec::kPlain) return write_item(file, start, item, source, io);
+        ZstdEncoder frame([&](ByteView part) { file.append(part); });
+        write_item(frame, 0, item, source, io);
+        frame.finish();
       });
-      written.places[i] = {static_cast<std::uint32_t>(index), start, file.position() - start};
+      written.places[i] = {static_cast<std::uint32_t>(index), start, file.position() - start,
+                           codec};
     }
     file.finish(io.fsync);
   });

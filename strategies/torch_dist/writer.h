@@ -14,14 +14,16 @@ namespace dckpt {
 /// sequence of torch archives, objects first. Items are spread by bytes over `io.files_per_rank`
 /// files, of which at most `io.threads` are written at a time. Items whose keys start with
 /// `separation_hint` (unless it is empty) are spread over as many separate files,
-/// `{hint}__{rank}_{i}.distcp`; the common state stays with the others. Throws CheckpointError
-/// (io), and (invalid argument) for a hint that cannot start a file name.
+/// `{hint}__{rank}_{i}.distcp`; the common state stays with the others. `codec`: how each item is
+/// stored. Throws CheckpointError (io), and (invalid argument) for a hint that cannot start a file
+/// name.
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank,
                               const SavePlan& plan, ItemSource& source, const WriteOptions& io,
-                              std::string_view separation_hint = {});
+                              std::string_view separation_hint = {},
+                              StorageCodec codec = StorageCodec::kPlain);
 
-/// What write_data_files would return for such a plan, without writing; items of objects are taken
-/// to have `nbytes`.
+/// What write_data_files would return for such a plan, without writing and compressing; items of
+/// objects are taken to have `nbytes`.
 WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptions& io,
                                 std::string_view separation_hint = {});
 

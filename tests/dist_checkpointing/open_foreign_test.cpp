@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/inspect/verify.h"
+#include "dist_checkpointing/rewrite/convert.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
@@ -64,6 +67,52 @@ TEST(OpenCheckpoint, TheCommonStateIsADict) {
     EXPECT_THAT(error.what(), HasSubstr("the common state is no dict but list"));
   }
 }
+
+/// Goldens of formats that are only read, with what they are recognised as.
+struct Foreign {
+  const char* golden;
+  const char* format;
+  friend void PrintTo(const Foreign& foreign, std::ostream* out) { *out << foreign.golden; }
+};
+
+class ForeignGolden : public ::testing::TestWithParam<Foreign> {
+ protected:
+  fs::path path_ = testing::golden(GetParam().golden);
+};
+
+TEST_P(ForeignGolden, EveryTensorHasItsDigest) {
+  const auto reader = open_checkpoint(path_);
+  EXPECT_EQ(reader->info().format, GetParam().format);
+  const Value expected = testing::golden_expected(GetParam().golden);
+  const Dict& tensors = expected.at("tensors").as_dict();
+  EXPECT_EQ(reader->metadata().tensors.size(), tensors.size());
+  for (std::size_t i = 0; i < reader->metadata().tensors.size(); ++i) {
+    const std::string& key = reader->metadata().tensors[i].key;
+    const Value* const wanted = tensors.find(key);
+    ASSERT_NE(wanted, nullptr) << key;
+    const Value content = testing::describe_content(*reader, i);
+    EXPECT_EQ(content.at("dtype"), wanted->at("dtype")) << key;
+    EXPECT_EQ(content.at("shape"), wanted->at("global_shape")) << key;
+    EXPECT_EQ(content.at("sha256"), wanted->at("sha256")) << key;
+  }
+}
+
+TEST_P(ForeignGolden, IsSoundAndBecomesOtherFormatsWithoutLoss) {
+  const auto reader = open_checkpoint(path_);
+  for (const bool deep : {false, true}) {
+    const VerifyReport report = verify(*reader, {.deep = deep});
+    EXPECT_TRUE(report.ok()) << report.problems.front().what();
+  }
+  TempDir directory;
+  const fs::path torch_dist = directory.path() / "torch_dist";
+  const fs::path dcp = directory.path() / "dcp";
+  convert(path_, torch_dist, {.to = "torch_dist", .ranks = 3});
+  convert(torch_dist, dcp, {.to = "dcp"});
+  EXPECT_THAT(diff(*reader, *open_checkpoint(dcp)).differences, ::testing::IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Producers, ForeignGolden,
+                         ::testing::Values(Foreign{"dcp-zstd-torch2.15", "dcp"}));
 
 }  // namespace
 }  // namespace dckpt

@@ -14,6 +14,8 @@ namespace dckpt::dcp {
 
 inline constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
+/// Of torch's stream extension that compresses each item.
+inline constexpr std::string_view kZstdTransform = "stream.zstd/1";
 inline constexpr std::string_view kMegatronModule =
     "megatron.core.dist_checkpointing.strategies.torch";
 

@@ -369,26 +369,31 @@ class MetadataReader {
     }
     const auto [path, offset_id, length_id, transforms] =
         graph_.find(graph_.attributes(id), place_fields_);
-    check_transforms(transforms);
+    const StorageCodec codec = read_codec(transforms);
     const std::uint32_t file = read_file(path);
     const std::int64_t offset = graph_.count(offset_id, "the file offset of a storage record");
     const std::int64_t length = graph_.count(length_id, "the length of a storage record");
     if (!checked_add(offset, length))
       throw_corrupt("the offset and length of a storage record do not fit 63 bits together");
-    return {file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)};
+    return {file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length), codec};
   }
 
-  void check_transforms(Id id) const {
-    if (graph_.is_none(id)) return;
+  StorageCodec read_codec(Id id) const {
+    if (graph_.is_none(id)) return StorageCodec::kPlain;
     const auto transforms = graph_.list_or_tuple(id, "transform_descriptors");
-    if (transforms.empty()) return;
-    const Id first = transforms[0];
-    const std::string name =
-        graph_.is_text(first) ? quote(graph_.text(first, "a transform")) : graph_.describe(first);
-    throw_unsupported(
-        str_format("the stored bytes were transformed by {} (compression or the like), which "
-                   "cannot be undone here; save again without transforms",
-                   name));
+    if (transforms.empty()) return StorageCodec::kPlain;
+    const auto is_zstd = [&](Id transform) {
+      return graph_.is_text(transform) && graph_.nodes().text(transform) == dcp::kZstdTransform;
+    };
+    if (transforms.size() == 1 && is_zstd(transforms[0])) return StorageCodec::kZstd;
+    const auto unknown = std::find_if_not(transforms.begin(), transforms.end(), is_zstd);
+    const Id named = unknown == transforms.end() ? transforms[0] : *unknown;
+    throw_unsupported(str_format(
+        "the stored bytes were transformed {}by {}, which cannot be undone here; save again "
+        "without transforms, or with {} alone",
+        unknown == transforms.end() ? "more than once " : "",
+        graph_.is_text(named) ? quote(graph_.text(named, "a transform")) : graph_.describe(named),
+        quote(dcp::kZstdTransform)));
   }
 
   /// Mostly all records of a file refer to one str, and come one after the other or in turns with

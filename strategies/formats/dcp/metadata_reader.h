@@ -19,8 +19,8 @@ namespace dckpt {
 /// (validate_coverage) and that places lie inside the files.
 ///
 /// `file_name` names the file in messages. Throws CheckpointError naming it and the key: (corrupt)
-/// for anything that contradicts the above, (unsupported) for transformed chunks, sparse layouts,
-/// and dtypes and storage writers that are not known.
+/// for anything that contradicts the above, (unsupported) for chunks that were transformed
+/// otherwise than by zstd, sparse layouts, and dtypes and storage writers that are not known.
 Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name = ".metadata");
 
 }  // namespace dckpt

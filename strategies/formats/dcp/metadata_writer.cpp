@@ -242,6 +242,14 @@ class MetadataWriter {
       attribute(path_name_, [&] { out_.text(file_names_[place.file]); });
       attribute(offset_name_, [&] { out_.integer(static_cast<std::int64_t>(place.offset)); });
       attribute(length_name_, [&] { out_.integer(static_cast<std::int64_t>(place.length)); });
+      if (place.codec == StorageCodec::kZstd) {
+        attribute(transforms_name_, [&] {
+          out_.empty_list();
+          out_.mark();
+          out_.text(zstd_name_);
+          out_.append_items();
+        });
+      }
     });
   }
 
@@ -384,6 +392,7 @@ class MetadataWriter {
   Text offsets_name_{"offsets"}, sizes_name_{"sizes"};
   Text fqn_name_{"fqn"}, index_name_{"index"}, offset_name_{"offset"};
   Text path_name_{"relative_path"}, length_name_{"length"};
+  Text transforms_name_{"transform_descriptors"}, zstd_name_{dcp::kZstdTransform};
   std::vector<Text> file_names_;
   std::map<Shape, Slot, Lexicographic> sizes_;
   std::map<Shape, Slot, Lexicographic>::iterator last_size_ = sizes_.end();

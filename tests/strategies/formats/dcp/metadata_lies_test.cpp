@@ -226,6 +226,12 @@ const std::vector<Lie>& lies() {
          record_b(m, "__0_0.distcp", 0, 5, {{"transform_descriptors", Value::list({"zstd"})}});
        },
        "b", "'zstd'", ErrorCode::kUnsupported},
+      {"RecordTransformedTwice",
+       [](M& m) {
+         record_b(m, "__0_0.distcp", 0, 5,
+                  {{"transform_descriptors", Value::list({"stream.zstd/1", "stream.zstd/1"})}});
+       },
+       "b", "transformed more than once by 'stream.zstd/1'", ErrorCode::kUnsupported},
       {"RecordWithoutLength",
        [](M& m) {
          m.records[2].second = object(kFilesystemModule, "_StorageInfo",

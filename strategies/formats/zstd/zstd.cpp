@@ -1,0 +1,113 @@
+#include "strategies/formats/zstd/zstd.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kLeastGrowth = std::uint64_t{64} << 10;
+/// Memory for the content before there is any, per compressed byte.
+constexpr std::uint64_t kTrustedRatio = 64;
+
+[[noreturn]] void throw_corrupt(std::string message) {
+  throw CheckpointError(ErrorCode::kCorrupt, std::move(message));
+}
+
+template <typename T, std::size_t (*Free)(T*)>
+struct Deleter {
+  void operator()(T* context) const noexcept { Free(context); }
+};
+using DecodeContext = std::unique_ptr<ZSTD_DCtx, Deleter<ZSTD_DCtx, ZSTD_freeDCtx>>;
+using EncodeContext = std::unique_ptr<ZSTD_CCtx, Deleter<ZSTD_CCtx, ZSTD_freeCCtx>>;
+
+}  // namespace
+
+Bytes zstd_decode(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
+                  std::uint64_t likely, std::uint64_t limit) {
+  if (!range_fits(offset, length, file.size())) {
+    throw_corrupt(str_format("{} compressed bytes should be here, but the file ends at {}",
+                             grouped(length), grouped(file.size())));
+  }
+  const DecodeContext context(ZSTD_createDCtx());
+  if (!context) throw std::bad_alloc();
+  Bytes piece(std::min(length, kReadBytes));
+  Bytes decoded(std::min(
+      std::max(std::min(likely, checked_mul(length, kTrustedRatio).value_or(likely)), kLeastGrowth),
+      limit));
+  std::uint64_t size = 0;
+  std::size_t hint = 1;  // 0: a frame has ended
+  for (std::uint64_t position = 0; position < length;) {
+    const std::uint64_t count = std::min<std::uint64_t>(piece.size(), length - position);
+    file.read(offset + position, MutableByteView(piece).first(count));
+    position += count;
+    ZSTD_inBuffer in{piece.data(), count, 0};
+    bool full = false;  // the decoder may hold back what did not fit
+    while (in.pos < in.size || full) {
+      if (size == decoded.size()) {
+        // One byte more than the limit tells whether there is more.
+        decoded.resize(std::min(std::max(size * 2, kLeastGrowth), limit + 1));
+      }
+      ZSTD_outBuffer out{decoded.data(), decoded.size(), size};
+      hint = ZSTD_decompressStream(context.get(), &out, &in);
+      if (ZSTD_isError(hint) != 0)
+        throw_corrupt(str_format("the zstd frame cannot be decoded: {}", ZSTD_getErrorName(hint)));
+      size = out.pos;
+      if (size > limit) {
+        throw_corrupt(
+            str_format("the zstd frame of {} bytes decodes to more than {}, the most "
+                       "that can be stored here",
+                       grouped(length), grouped(limit)));
+      }
+      full = out.pos == out.size && hint != 0;
+    }
+  }
+  if (hint != 0) throw_corrupt(str_format("the zstd frame ends too early, in {} bytes", length));
+  decoded.resize(size);
+  return decoded;
+}
+
+struct ZstdEncoder::Context {
+  EncodeContext zstd{ZSTD_createCCtx()};
+  Bytes out = Bytes(ZSTD_CStreamOutSize());
+
+  void run(ByteView part, ZSTD_EndDirective end, const Sink& sink) {
+    ZSTD_inBuffer from{part.data(), part.size(), 0};
+    for (std::size_t left = 1; left != 0 || from.pos < from.size;) {
+      ZSTD_outBuffer into{out.data(), out.size(), 0};
+      left = ZSTD_compressStream2(zstd.get(), &into, &from, end);
+      if (ZSTD_isError(left) != 0) {
+        throw CheckpointError(ErrorCode::kInternal,
+                              str_format("zstd cannot encode: {}", ZSTD_getErrorName(left)));
+      }
+      if (into.pos > 0) sink(ByteView(out).first(into.pos));
+      if (end == ZSTD_e_continue && from.pos == from.size) break;
+    }
+  }
+};
+
+ZstdEncoder::ZstdEncoder(Sink sink)
+    : sink_(std::move(sink)), context_(std::make_unique<Context>()) {
+  if (!context_->zstd) throw std::bad_alloc();
+  ZSTD_CCtx_setParameter(context_->zstd.get(), ZSTD_c_checksumFlag, 1);
+}
+
+ZstdEncoder::~ZstdEncoder() = default;
+
+void ZstdEncoder::append(ByteView part) {
+  context_->run(part, ZSTD_e_continue, sink_);
+}
+
+void ZstdEncoder::finish() {
+  context_->run({}, ZSTD_e_end, sink_);
+}
+
+}  // namespace dckpt

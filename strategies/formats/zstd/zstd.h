@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "mapping/base/bytes.h"
+#include "mapping/base/readable_file.h"
+
+namespace dckpt {
+
+/// The content of the zstd frames that fill `length` bytes of `file` from `offset` on. `likely` is
+/// about what it will have. Throws CheckpointError (corrupt) for damaged or incomplete frames, for
+/// one that needs a window above 128 MiB, and before more than `limit` bytes have been decoded.
+Bytes zstd_decode(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
+                  std::uint64_t likely, std::uint64_t limit);
+
+/// Writes one zstd frame with a checksum, at zstd's default level.
+class ZstdEncoder {
+ public:
+  using Sink = std::function<void(ByteView)>;
+
+  /// Compressed bytes go to `sink`.
+  explicit ZstdEncoder(Sink sink);
+  ~ZstdEncoder();
+
+  void append(ByteView part);
+  void finish();
+
+ private:
+  struct Context;
+
+  Sink sink_;
+  std::unique_ptr<Context> context_;
+};
+
+}  // namespace dckpt
