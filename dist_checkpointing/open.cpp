@@ -27,7 +27,7 @@ Location resolve_root(const Location& root, const OpenOptions& options) {
       options.iteration
           ? str_format("there is no {} in this directory", quote(*name))
           : str_format("{} names {}, which does not exist; choose another with --iteration",
-                       kTrackerFile, quote(*name));
+                       tracker_file(*root.directory()), quote(*name));
   throw CheckpointError(
       ErrorCode::kIncomplete,
       str_format("{}; there are {}", message, describe_iterations(list_iterations(root))),

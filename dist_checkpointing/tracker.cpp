@@ -7,6 +7,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/publish.h"
 
 namespace dckpt {
@@ -14,12 +15,35 @@ namespace {
 
 constexpr std::string_view kPrefix = "iter_";
 constexpr std::uint64_t kMaxTrackerBytes = 4096;
+constexpr std::uint64_t kMaxTrainStateBytes = std::uint64_t{1} << 20;
 
 std::string_view stripped(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r\n\f\v";
   const std::size_t first = text.find_first_not_of(kBlank);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+/// The step in Megatron-Bridge's train state, a dict of tensors without axes.
+std::optional<std::string> read_bridge_tracker(const Storage& root) {
+  if (!root.stat(kBridgeTrackerFile)) return std::nullopt;
+  const auto file = root.open(kBridgeTrackerFile);
+  const Value state = load_torch_file(*file, {.max_tensor_bytes = kMaxTrainStateBytes});
+  const Value* const step = state.find("step");
+  std::optional<std::int64_t> number;
+  if (step != nullptr && step->is_int()) number = step->as_int();
+  if (step != nullptr && step->is_tensor() && step->as_tensor().dim() == 0) {
+    const Tensor& tensor = step->as_tensor();
+    if (tensor.dtype() == DType::kInt32) number = *tensor.data<const std::int32_t>();
+    if (tensor.dtype() == DType::kInt64) number = *tensor.data<const std::int64_t>();
+  }
+  if (!number || *number < 0 || static_cast<std::uint64_t>(*number) > kMaxIteration) {
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "Megatron-Bridge's train state has no step that can be an iteration; "
+                          "name the checkpoint's own directory",
+                          {.file = file->name()});
+  }
+  return iteration_directory(static_cast<std::uint64_t>(*number));
 }
 
 }  // namespace
@@ -57,8 +81,13 @@ std::optional<IterationName> parse_iteration_name(std::string_view text) {
   return *iteration;
 }
 
+const char* tracker_file(const Storage& root) {
+  return !root.stat(kTrackerFile) && root.stat(kBridgeTrackerFile) ? kBridgeTrackerFile
+                                                                   : kTrackerFile;
+}
+
 std::optional<std::string> read_tracker(const Storage& root) {
-  if (!root.stat(kTrackerFile)) return std::nullopt;
+  if (!root.stat(kTrackerFile)) return read_bridge_tracker(root);
   const auto file = root.open(kTrackerFile);
   const Bytes content = read_file(*file, kMaxTrackerBytes);
   const std::string_view text = stripped(as_text(content));

@@ -13,6 +13,7 @@
 //
 //   ROOT/latest_checkpointed_iteration.txt   the tracker: an iteration in decimal digits, or
 //                                            "release"; blanks around it do not matter
+//   ROOT/latest_train_state.pt               Megatron-Bridge's, where the other is missing: its "step"
 //   ROOT/iter_0001000/                       one checkpoint per iteration, at least seven digits
 //   ROOT/release/                            a checkpoint that belongs to no iteration; counts as
 //                                            iteration 0
@@ -22,6 +23,7 @@
 namespace DCKPT_API dckpt {
 
 inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
+inline constexpr const char* kBridgeTrackerFile = "latest_train_state.pt";
 inline constexpr const char* kReleaseDirectory = "release";
 inline constexpr std::uint64_t kMaxIteration = 1'000'000'000'000;
 
@@ -48,8 +50,11 @@ class IterationName {
 /// "1000", "0001000" and "iter_0001000", in decimal digits, and "release"; empty for anything else.
 std::optional<IterationName> parse_iteration_name(std::string_view text);
 
+/// The file that read_tracker() reads.
+const char* tracker_file(const Storage& root);
 /// The directory of a training root that its tracker names; empty without a tracker. Throws
-/// CheckpointError: (corrupt) if the tracker holds neither an iteration nor "release", (io).
+/// CheckpointError: (corrupt) if the tracker holds neither an iteration nor "release", (io); of
+/// Megatron-Bridge's also as load_torch_file.
 std::optional<std::string> read_tracker(const Storage& root);
 /// Atomic and durable.
 void write_tracker(Storage& root, std::uint64_t iteration);

@@ -66,9 +66,9 @@ class Search {
       iterations.erase(iterations.begin(), std::ranges::upper_bound(iterations, iteration));
       if (!iterations.empty()) {
         pass_over(str_format("{}: not used, because {} names an older one, {}",
-                             describe_iterations(iterations), kTrackerFile, quote(*tracked)));
+                             describe_iterations(iterations), tracker(), quote(*tracked)));
       }
-      return take({*tracked, iteration}, std::string(kTrackerFile) + " names it");
+      return take({*tracked, iteration}, tracker() + " names it");
     }
     for (; !iterations.empty(); iterations.pop_back()) {
       const std::string directory = iteration_directory(iterations.back());
@@ -95,6 +95,8 @@ class Search {
   }
 
   void pass_over(std::string why) { choice_.passed_over.push_back(std::move(why)); }
+
+  std::string tracker() const { return tracker_file(*root_.directory()); }
 
   std::optional<std::string> tracked_directory() {
     try {

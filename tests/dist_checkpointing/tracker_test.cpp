@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/posix.h"
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
@@ -78,6 +79,20 @@ TEST_F(TrackerFile, RubbishIsCorrupt) {
   fs::remove(root_ / kTrackerFile);
   fs::create_directory(root_ / kTrackerFile);
   EXPECT_EQ(code_of([&] { read_tracker(*posix_storage(root_.path())); }), "corrupt");
+}
+
+TEST_F(TrackerFile, OfMegatronBridgeCountsWhereMegatronsIsMissing) {
+  const auto storage = posix_storage(root_.path());
+  fs::copy_file(fs::path(DCKPT_TEST_DATA) / "bridge" / kBridgeTrackerFile,
+                root_ / kBridgeTrackerFile);
+  EXPECT_EQ(read_tracker(*storage), "iter_0000010");
+  EXPECT_EQ(read("7"), "iter_0000007");
+  fs::remove(root_ / kTrackerFile);
+  for (const Value& state : {Value::dict({}), Value::dict({{"step", -1}}), Value("ten")}) {
+    const Bytes content = save_torch_file(state);
+    std::ofstream(root_ / kBridgeTrackerFile, std::ios::binary) << as_text(content);
+    EXPECT_EQ(code_of([&] { read_tracker(*storage); }), "corrupt");
+  }
 }
 
 TEST_F(TrackerFile, IsWrittenAsMegatronWritesIt) {
