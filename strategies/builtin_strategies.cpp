@@ -4,6 +4,7 @@
 
 #include "strategies/legacy_torch/join_ranks.h"
 #include "strategies/legacy_torch/legacy_reader.h"
+#include "strategies/local/local_reader.h"
 #include "strategies/torch_dist/reader.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "strategies/zarr/zarr_reader.h"
@@ -77,6 +78,12 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
              return reader->info().conventions.per_rank ? join_ranks(std::move(reader))
                                                         : std::move(reader);
            }});
+  entries.push_back({.name = "local",
+                     .about = "Megatron's local non-persistent checkpoints (RANK/iter_*_local.pt)",
+                     .matches = is_local_checkpoint,
+                     .open = [](std::shared_ptr<Storage> storage, const OpenHints&) {
+                       return open_local(std::move(storage));
+                     }});
   entries.push_back(
       {.name = "dcp",
        .about = "plain PyTorch DCP directories, torch_dcp, fsdp_dtensor",

@@ -112,7 +112,8 @@ TEST_P(ForeignGolden, IsSoundAndBecomesOtherFormatsWithoutLoss) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Producers, ForeignGolden,
-                         ::testing::Values(Foreign{"dcp-zstd-torch2.15", "dcp"}));
+                         ::testing::Values(Foreign{"dcp-zstd-torch2.15", "dcp"},
+                                           Foreign{"mcore-0.16-nvrx-local", "local"}));
 
 }  // namespace
 }  // namespace dckpt

@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Producers, RenderGolden,
                                            "mcore-head-moe-ep2", "mcore-0.14-zarr-tp2pp1dp2",
                                            "mcore-0.15-flattened-tp2pp2dp2", "dcp-plain-nested",
                                            "dcp-plain-nested-torch2.15", "dcp-fsdp-dtensor-layout",
-                                           "dcp-zstd-torch2.15"),
+                                           "dcp-zstd-torch2.15", "mcore-0.16-nvrx-local"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            for (char& c : name)

@@ -1,0 +1,316 @@
+#include "strategies/local/local_reader.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/reformulation.h"
+#include "mapping/state/sharded_object.h"
+#include "strategies/contract/common_state.h"
+#include "strategies/contract/parsed_checkpoint.h"
+#include "strategies/formats/torch_archive/lazy_tensor.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kPrefix = "iter_";
+constexpr std::string_view kSuffix = "_local.pt";
+constexpr std::string_view kStateClass =
+    "megatron.core.dist_checkpointing.tensor_aware_state_dict.MCoreTensorAwareStateDict";
+constexpr std::string_view kTensorClass = "megatron.core.dist_checkpointing.mapping.ShardedTensor";
+constexpr std::string_view kObjectClass = "megatron.core.dist_checkpointing.mapping.ShardedObject";
+
+struct LocalName {
+  std::uint64_t iteration = 0;
+  std::uint64_t rank = 0;
+};
+
+/// "iter_0000010_3_local.pt"
+std::optional<LocalName> parse_local_name(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  name.remove_suffix(kSuffix.size());
+  const std::size_t line = name.find('_');
+  if (line == std::string_view::npos) return std::nullopt;
+  const auto iteration = parse_u64(name.substr(0, line));
+  const auto rank = parse_u64(name.substr(line + 1));
+  if (!iteration || !rank || *rank > INT32_MAX) return std::nullopt;
+  return LocalName{*iteration, *rank};
+}
+
+bool is_rank_directory(const FileInfo& entry) {
+  return entry.kind == FileInfo::Kind::kDirectory && parse_u64(entry.name).has_value();
+}
+
+/// The file of each rank, by iteration.
+using LocalFiles = std::map<std::uint64_t, std::map<std::uint64_t, std::string>>;
+
+LocalFiles find_files(const Storage& storage) {
+  LocalFiles files;
+  const auto add = [&](const std::string& directory, const FileInfo& entry) {
+    const auto name = parse_local_name(entry.name);
+    if (name) files[name->iteration].emplace(name->rank, join_name(directory, entry.name));
+  };
+  for (const FileInfo& entry : storage.list("")) {
+    add("", entry);
+    if (!is_rank_directory(entry)) continue;
+    for (const FileInfo& inner : storage.list(entry.name)) add(entry.name, inner);
+  }
+  return files;
+}
+
+[[noreturn]] void throw_corrupt(std::string message) {
+  throw CheckpointError(ErrorCode::kCorrupt, std::move(message));
+}
+
+const Value& attribute(const Opaque& object, const char* name) {
+  const Value* const found = object.states.size() == 1 ? object.states.front().find(name) : nullptr;
+  if (found == nullptr)
+    throw_corrupt(str_format("the {} lacks its {}", quote(object.class_path()), quote(name)));
+  return *found;
+}
+
+std::string text(const Opaque& object, const char* name) {
+  const Value& value = attribute(object, name);
+  if (!value.is_str()) throw_corrupt(str_format("{} is no text", quote(name)));
+  return value.as_str();
+}
+
+Shape extents(const Opaque& object, const char* name) {
+  const Value* value = &attribute(object, name);
+  if (value->is(Value::Kind::kOpaque) && value->as_opaque().class_path() == "torch.Size" &&
+      value->as_opaque().args.is_sequence() && value->as_opaque().args.size() == 1)
+    value = &value->as_opaque().args.items().front();
+  if (!value->is_sequence() || value->size() > kMaxDims)
+    throw_corrupt(str_format("{} is no shape", quote(name)));
+  Shape shape;
+  for (const Value& extent : value->items()) {
+    if (!extent.is_int() || extent.as_int() < 0)
+      throw_corrupt(str_format("{} is no shape", quote(name)));
+    shape.push_back(extent.as_int());
+  }
+  return shape;
+}
+
+class Join {
+ public:
+  explicit Join(std::shared_ptr<const Storage> storage) : result_(std::move(storage)) {
+    result_.info.format = "local";
+    result_.info.producer = "Megatron-Core 0.11 or newer, local checkpoint";
+    result_.info.conventions = {.objects_in_lists = false};
+    for (const auto& [rank, file] : complete_iteration())
+      with_context({.file = result_.storage().display_path(file), .rank = static_cast<int>(rank)},
+                   [&] { add(file); });
+    for (auto& [key, object] : objects_)
+      result_.add_object(key, object.file, std::move(object.value));
+  }
+
+  std::unique_ptr<CheckpointReader> reader() {
+    return ParsedCheckpoint::reader(std::move(result_));
+  }
+
+ private:
+  struct Object {
+    std::string file;
+    Value value;
+  };
+  struct Known {
+    std::size_t number = 0;
+    std::set<std::pair<Shape, Shape>> chunks;
+  };
+
+  std::map<std::uint64_t, std::string> complete_iteration() const {
+    const LocalFiles files = find_files(result_.storage());
+    std::set<std::uint64_t> ranks;
+    for (const auto& [iteration, by_rank] : files) {
+      for (const auto& [rank, file] : by_rank) ranks.insert(rank);
+    }
+    const std::uint64_t count = ranks.empty() ? 0 : *ranks.rbegin() + 1;
+    for (auto entry = files.rbegin(); entry != files.rend(); ++entry) {
+      if (entry->second.size() == count) return entry->second;
+    }
+    std::string message = "no file iter_ITERATION_RANK_local.pt is there";
+    if (count > 0) {
+      const auto& [iteration, by_rank] = *files.rbegin();
+      std::uint64_t missing = 0;
+      while (by_rank.contains(missing)) ++missing;
+      message = str_format(
+          "iteration {} has files of {} of {} ranks, the first that is missing is rank {}'s, and "
+          "no other iteration is complete; copy all nodes' directories into one",
+          iteration, by_rank.size(), count, missing);
+    }
+    throw CheckpointError(ErrorCode::kIncomplete, message,
+                          {.file = result_.storage().display_path("")});
+  }
+
+  void add(const std::string& file) {
+    const Value state = result_.torch_file(file);
+    if (!state.is(Value::Kind::kOpaque) || state.as_opaque().class_path() != kStateClass) {
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "the file holds no MCoreTensorAwareStateDict, the only state dict of local checkpoints "
+          "that is read");
+    }
+    const Opaque& parts = state.as_opaque();
+    const Value* const hollow =
+        parts.states.size() == 1 ? parts.states.front().find("_is_hollow") : nullptr;
+    if (hollow != nullptr && hollow->is(Value::Kind::kBool) && hollow->as_bool()) {
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "the state dict is hollow: its tensors were taken out before it was "
+                            "saved");
+    }
+    if (result_.common.is_none()) read_common(file, attribute(parts, "common"));
+    walk(file, attribute(parts, "sharded_state_dict"));
+  }
+
+  void read_common(const std::string& file, const Value& common) {
+    std::unique_ptr<ReadableFile> opened;
+    result_.common = require_dict(replace_tensors(common, [&](const Tensor& tensor) {
+      if (!opened) opened = result_.storage().open(file);
+      return read_lazy_tensor(tensor, *opened, {});
+    }));
+  }
+
+  /// Nested as deep as a pickle may be.
+  void walk(const std::string& file, const Value& value) {
+    if (const auto* const items = mapping_items(value)) {
+      for (const auto& [key, item] : *items) walk(file, item);
+    } else if (value.is_sequence()) {
+      for (const Value& item : value.items()) walk(file, item);
+    } else if (value.is(Value::Kind::kOpaque)) {
+      const Opaque& object = value.as_opaque();
+      const std::string type = object.class_path();
+      if (type != kTensorClass && type != kObjectClass) throw_unknown(type);
+      const std::string key = text(object, "key");
+      with_context({.key = key}, [&] {
+        type == kTensorClass ? add_tensor(file, key, object) : add_object(file, key, object);
+      });
+    } else if (!value.is_none()) {
+      throw_unknown(to_string(value.kind()));
+    }
+  }
+
+  [[noreturn]] static void throw_unknown(const std::string& what) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the sharded state dict holds {}, which is neither a sharded tensor nor a "
+                   "sharded object",
+                   quote(what)));
+  }
+
+  void add_tensor(const std::string& file, const std::string& key, const Opaque& shard) {
+    const Value& data = attribute(shard, "data");
+    if (data.is_none()) return;  // another rank has it
+    const std::optional<Tensor> stored = tensor_of(data);
+    if (!stored) throw_corrupt("the data of a shard are no tensor");
+    const Shape shape = extents(shard, "global_shape");
+    const Shape local = extents(shard, "local_shape");
+    Box box{extents(shard, "global_offset"), Shape(shape.size(), 1)};
+    if (local.size() > shape.size() || box.offsets.size() != shape.size())
+      throw_corrupt("the shapes of a shard have different numbers of axes");
+    std::copy(local.begin(), local.end(),
+              box.sizes.end() - static_cast<std::ptrdiff_t>(local.size()));
+    if (!is_valid(box) || !fits(box, shape))
+      throw_corrupt(str_format("the shard {} is not inside the tensor of shape {}", to_string(box),
+                               to_string(shape)));
+    TensorStorageMetadata tensor{.key = key,
+                                 .properties = {.dtype = stored->dtype()},
+                                 .size = shape,
+                                 .chunks = BoxList(shape.size()),
+                                 .places = {}};
+    if (const Value& range = attribute(shard, "flattened_range"); !range.is_none())
+      flatten(range, shard, *stored, tensor, box);
+    else if (stored->shape() != local)
+      throw_corrupt(str_format("the shard of shape {} holds a tensor of shape {}", to_string(local),
+                               to_string(stored->shape())));
+    Known& known = tensor_like(std::move(tensor));
+    if (!known.chunks.emplace(box.offsets, box.sizes).second) return;  // a replica
+    result_.add_chunk(known.number, file, *stored, box, Shape(stored->dim(), 0));
+  }
+
+  /// A flattened range is stored as Megatron 0.8 to 0.15 reformulates it.
+  static void flatten(const Value& range, const Opaque& shard, const Tensor& stored,
+                      TensorStorageMetadata& tensor, Box& box) {
+    const Shape fragments = extents(shard, "axis_fragmentations");
+    const auto bounds = range.is(Value::Kind::kOpaque) &&
+                                range.as_opaque().class_path() == "builtins.slice" &&
+                                range.as_opaque().args.is_sequence()
+                            ? range.as_opaque().args.items()
+                            : ValueList{};
+    bool sound = fragments.size() == tensor.size.size() && bounds.size() >= 2 &&
+                 bounds[0].is_int() && bounds[1].is_int() && stored.dim() == 1;
+    for (std::size_t axis = 0; sound && axis < fragments.size(); ++axis) {
+      // The shard is one cell of a regular grid.
+      sound = fragments[axis] > 0 && tensor.size[axis] == fragments[axis] * box.sizes[axis] &&
+              (box.sizes[axis] == 0 || box.offsets[axis] % box.sizes[axis] == 0);
+      if (sound && box.sizes[axis] > 0) box.offsets[axis] /= box.sizes[axis];
+    }
+    const std::int64_t cell = sound ? numel(box.sizes) : 0;
+    const std::int64_t begin = sound ? bounds[0].as_int() : 0;
+    const std::int64_t end = sound ? bounds[1].as_int() : 0;
+    if (!sound || begin < 0 || end < begin || end > cell || stored.shape()[0] != end - begin)
+      throw_corrupt("a flattened range does not fit its tensor");
+    tensor.flattened_shape = tensor.size;
+    tensor.size = reformulated_size(*tensor.flattened_shape, fragments);
+    tensor.chunks = BoxList(tensor.size.size());
+    box.offsets.push_back(begin);
+    box.sizes.assign(fragments.size(), 1);
+    box.sizes.push_back(end - begin);
+  }
+
+  Known& tensor_like(TensorStorageMetadata tensor) {
+    const auto [entry, is_new] = tensors_.try_emplace(tensor.key);
+    if (is_new) {
+      result_.metadata.has_mcore_data |= tensor.flattened_shape.has_value();
+      entry->second.number = result_.add_tensor(std::move(tensor));
+      return entry->second;
+    }
+    const TensorStorageMetadata& known = result_.metadata.tensors[entry->second.number];
+    if (known.size != tensor.size || known.properties.dtype != tensor.properties.dtype ||
+        known.flattened_shape != tensor.flattened_shape) {
+      throw_corrupt(
+          str_format("ranks disagree about the tensor: {} of shape {}, and {} of shape {}",
+                     to_string(known.properties.dtype), to_string(known.size),
+                     to_string(tensor.properties.dtype), to_string(tensor.size)));
+    }
+    return entry->second;
+  }
+
+  /// An object without data may be none, or another rank has it.
+  void add_object(const std::string& file, const std::string& key, const Opaque& object) {
+    const ShardedObject cell{.key = key,
+                             .global_shape = extents(object, "global_shape"),
+                             .global_offset = extents(object, "global_offset")};
+    cell.validate();
+    const Value& data = attribute(object, "data");
+    Object& known = objects_[cell.unique_key()];
+    if (known.file.empty() || (known.value.is_none() && !data.is_none())) known = {file, data};
+  }
+
+  ParsedCheckpoint result_;
+  std::map<std::string, Known> tensors_;
+  std::map<std::string, Object> objects_;
+};
+
+}  // namespace
+
+bool is_local_checkpoint(std::span<const FileInfo> entries) {
+  return std::ranges::any_of(
+             entries, [](const FileInfo& e) { return parse_local_name(e.name).has_value(); }) ||
+         (!entries.empty() && std::ranges::all_of(entries, is_rank_directory));
+}
+
+std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage) {
+  return Join(std::move(storage)).reader();
+}
+
+}  // namespace dckpt

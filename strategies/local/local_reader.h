@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "strategies/contract/reader.h"
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// Whether a directory looks like a session of Megatron's local checkpoints, or like one rank's
+/// part of it.
+bool is_local_checkpoint(std::span<const FileInfo> entries);
+
+/// Opens Megatron's "local" non-persistent checkpoints, as NVRx's LocalCheckpointManager leaves
+/// them on the nodes:
+///
+///     0/iter_0000010_0_local.pt          DIRECTORY_RANK/iter_ITERATION_RANK_local.pt
+///     0/iter_0000010_1_local.pt          copies of other ranks' files may lie there, too
+///     1/iter_0000010_1_local.pt
+///
+/// Each file holds an MCoreTensorAwareStateDict: the common state, and the rank's sharded tensors
+/// and objects, or those of them that it has to write. Together they are a checkpoint under
+/// Megatron's keys. The newest iteration counts of which every rank's file is there, if need be as
+/// a copy.
+///
+/// Reads the pickles, but not the tensors' bytes. Throws CheckpointError: (incomplete) if no
+/// iteration is complete, (corrupt), (unsupported) as load_torch_file does and for a state dict of
+/// another class or whose tensors were taken out.
+std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage);
+
+}  // namespace dckpt
