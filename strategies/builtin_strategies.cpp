@@ -1,7 +1,10 @@
 #include "strategies/contract/builtin_strategies.h"
 
 #include <algorithm>
+#include <cstdint>
 
+#include "configs/schema.h"
+#include "configs/strategy_options.h"
 #include "strategies/legacy_torch/join_ranks.h"
 #include "strategies/legacy_torch/legacy_reader.h"
 #include "strategies/local/local_reader.h"
@@ -15,6 +18,20 @@ namespace {
 bool holds(std::span<const FileInfo> entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(),
                      [&](const FileInfo& entry) { return entry.name == name; });
+}
+
+/// Options of the strategy fsdp_dtensor.
+enum class StageLocal : std::uint8_t { kRefuse, kKeep };
+constexpr EnumNames<StageLocal, 2> kStageLocalNames{
+    {{StageLocal::kRefuse, "refuse"}, {StageLocal::kKeep, "keep"}}};
+struct FsdpOptions {
+  StageLocal stage_local = StageLocal::kRefuse;
+};
+
+FsdpOptions read_fsdp_options(const StrategySpec& strategy) {
+  const config::Schema<FsdpOptions> schema{
+      {config::field("stage_local", &FsdpOptions::stage_local, config::choice(kStageLocalNames))}};
+  return read_options(schema, strategy, kLoadBackendOptions);
 }
 
 std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage,
@@ -90,6 +107,19 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
        .capabilities = {.common_state = false},
        .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
        .open = open_dcp});
+  entries.push_back(
+      {.name = "fsdp_dtensor",
+       .about = "the same of Megatron-FSDP, with an option for its keys",
+       .capabilities = {.common_state = false},
+       .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
+       .check_options = [](const StrategySpec& strategy) { read_fsdp_options(strategy); },
+       .open =
+           [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
+             const StageLocal stage_local = read_fsdp_options(hints.strategy).stage_local;
+             return open_torch_dist(std::move(storage),
+                                    {.recover_flattened_shapes = hints.recover_flattened_shapes,
+                                     .keep_stage_local = stage_local == StageLocal::kKeep});
+           }});
   return entries;
 }
 

@@ -1,5 +1,6 @@
 #include "strategies/torch_dist/reader.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "mapping/base/checked.h"
@@ -13,6 +14,7 @@
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/torch_dist/decoded_items.h"
+#include "strategies/torch_dist/fsdp_dtensor.h"
 #include "strategies/torch_dist/opened_objects.h"
 
 namespace dckpt {
@@ -64,8 +66,10 @@ class TorchDistReader : public CheckpointReader {
         !info_.conventions.keys_are_paths)
       recover_flattened_shapes(metadata_);
     find_common();
+    is_fsdp_ = info_.conventions.keys_are_paths && is_fsdp_dtensor(metadata_);
     if (info_.conventions.keys_are_paths) open_objects();
     info_.producer = guess_producer();
+    if (is_fsdp_ && !options.keep_stage_local) refuse_stage_local();
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }
@@ -213,6 +217,14 @@ class TorchDistReader : public CheckpointReader {
     }
   }
 
+  void refuse_stage_local() const {
+    const auto args = std::ranges::find(metadata_.objects, "args", &BytesStorageMetadata::key);
+    if (args == metadata_.objects.end() || count_pipeline_stages(metadata_) < 2) return;
+    with_context({.file = storage_->display_path(kMetadataFile)}, [&] {
+      check_layers(metadata_, object(static_cast<std::size_t>(args - metadata_.objects.begin())));
+    });
+  }
+
   void open_objects() {
     opened_.emplace(metadata_, *storage_);
     if (opened_->empty()) return opened_.reset();
@@ -221,6 +233,7 @@ class TorchDistReader : public CheckpointReader {
   }
 
   std::string guess_producer() const {
+    if (is_fsdp_) return "Megatron-FSDP, fsdp_dtensor";
     if (info_.conventions.keys_are_paths) return "PyTorch DCP";
     if (!info_.common_file) return "Megatron-Core 0.19 or newer";
     if (metadata_.has_mcore_data) return "Megatron-Core 0.8 to 0.15";
@@ -300,6 +313,7 @@ class TorchDistReader : public CheckpointReader {
   CheckpointInfo info_;
   Metadata metadata_;
   bool expects_common_file_ = false;
+  bool is_fsdp_ = false;
   std::optional<BytesStorageMetadata> common_object_;
   std::optional<OpenedObjects> opened_;
   DecodedItems decoded_;

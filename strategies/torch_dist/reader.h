@@ -20,6 +20,9 @@ struct TorchDistReadOptions {
   /// ("optimizer.state.exp_avg.X" from "X"), if the stored size allows it. Only of Megatron's
   /// checkpoints, and of keys with "optimizer" before X.
   bool recover_flattened_shapes = true;
+  /// Open an fsdp_dtensor checkpoint that lacks the layers of all pipeline stages but one (see
+  /// check_layers).
+  bool keep_stage_local = false;
 };
 
 /// Opens the root of `storage` as a torch_dist checkpoint (with Megatron's metadata.json) or as a
