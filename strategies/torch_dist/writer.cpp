@@ -13,6 +13,7 @@
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/formats/zstd/zstd.h"
+#include "strategies/storage/buffered_file.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
@@ -20,51 +21,10 @@ namespace {
 
 constexpr std::uint64_t kPageSize = 4096;
 constexpr std::uint64_t kBlobOverhead = 1200;  // of a tensor archive, for reserving space
-constexpr std::size_t kBufferBytes = std::size_t{1}
-                                     << 20;  // small parts are gathered up to this size
 
 std::string in_directory(const std::string& directory, const std::string& name) {
   return directory.empty() ? name : str_format("{}/{}", directory, name);
 }
-
-/// Gathers small parts, passes large ones through.
-class BufferedFile {
- public:
-  explicit BufferedFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {
-    buffer_.reserve(kBufferBytes);
-  }
-
-  void append(ByteView part) {
-    if (part.size() >= kBufferBytes / 4) {
-      const ByteView parts[] = {buffer_, part};
-      file_->append(std::span(buffer_.empty() ? parts + 1 : parts, buffer_.empty() ? 1 : 2));
-      position_ += part.size();
-      buffer_.clear();
-      return;
-    }
-    if (buffer_.size() + part.size() > kBufferBytes) flush();
-    buffer_.insert(buffer_.end(), part.begin(), part.end());
-    position_ += part.size();
-  }
-
-  std::uint64_t position() const noexcept { return position_; }
-
-  void finish(bool sync) {
-    flush();
-    if (sync) file_->sync();
-    file_->close();
-  }
-
- private:
-  void flush() {
-    if (!buffer_.empty()) file_->append(ByteView(buffer_));
-    buffer_.clear();
-  }
-
-  std::unique_ptr<WritableFile> file_;
-  Bytes buffer_;
-  std::uint64_t position_ = 0;
-};
 
 TensorBlobWriter blob_of(const WriteItem& item, std::uint64_t file_offset, const WriteOptions& io) {
   TensorBlobOptions options;  // requires no gradient: like torch, which detaches what it saves, and
@@ -168,13 +128,6 @@ std::vector<DataFile> plan_data_files(const SavePlan& plan, int rank, int files_
   add("", ordinary);
   add(hint, hinted);
   return files;
-}
-
-void write_small_file(Storage& storage, const std::string& name, ByteView content, bool sync) {
-  const auto file = storage.create(name, {.size_hint = content.size(), .durable = sync});
-  file->append(content);
-  if (sync) file->sync();
-  file->close();
 }
 
 }  // namespace
