@@ -9,6 +9,7 @@ namespace DCKPT_API dckpt {
 struct Capabilities {
   bool objects = true;          ///< ShardedObjects
   bool common_state = true;     ///< values that are not sharded
+  bool cut_tensors = true;      ///< tensors in several chunks; otherwise each is stored whole
   bool flattened_form = false;  ///< FlattenedForm::kMegatron: metadata with flattened_shape
   bool compat = false;          ///< forms for other readers: SaveOptions::compat
   /// All files are directly in the checkpoint, so that a manifest can list them:

@@ -20,6 +20,9 @@ struct Conventions {
   /// What a rank held is stored as it was, under keys that no other layout finds (legacy rank
   /// folders).
   bool per_rank = false;
+  /// The folder is a model's: config.json, the tokenizer and others lie beside the tensors and
+  /// belong to them (safetensors).
+  bool model_folder = false;
 
   friend bool operator==(const Conventions&, const Conventions&) = default;
 };

@@ -4,7 +4,6 @@
 
 #include "configs/option_rules.h"
 #include "configs/policy.h"
-#include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -12,6 +11,8 @@
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/formats/safetensors/header.h"
+#include "strategies/formats/safetensors/index.h"
 
 namespace dckpt {
 namespace {
@@ -42,29 +43,16 @@ bool is_part_of_directory(const Location& file) {
          (name == kCommonFile && file.storage()->stat_target(kConfigFile));
 }
 
-[[noreturn]] void throw_safetensors(const Location& location, const std::string& what) {
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        what + ": safetensors are written (dckpt extract), but not read",
-                        {.file = location.display()});
-}
-
-/// A safetensors file starts with the length of its header and the header, which is JSON.
-bool is_safetensors(const ReadableFile& file) {
-  constexpr std::size_t kLengthBytes = 8;
-  if (file.name().ends_with(".safetensors")) return true;
-  if (file.size() <= kLengthBytes) return false;
-  Bytes start(kLengthBytes + 1);
-  file.read(0, start);
-  return load_le<std::uint64_t>(start, 0) <= file.size() - kLengthBytes &&
-         as_text(start).back() == '{';
+/// The strategy that reads single files like this one.
+const char* single_file_strategy(const ReadableFile& file) {
+  const bool is_named_so =
+      file.name().ends_with(kSafetensorsSuffix) || file.name().ends_with(kSafetensorsIndexSuffix);
+  return is_named_so || looks_like_safetensors(file) ? "safetensors" : "torch";
 }
 
 /// Formats of others, told apart from checkpoints that are not complete.
 void refuse_foreign(std::span<const FileInfo> entries, const Location& location) {
   for (const FileInfo& entry : entries) {
-    if (entry.name.ends_with(".safetensors") || entry.name.ends_with(".safetensors.index.json")) {
-      throw_safetensors(location, "the directory holds " + quote(entry.name));
-    }
     if (entry.name == "metadata.pkl") {
       throw CheckpointError(ErrorCode::kUnsupported,
                             "the directory holds 'metadata.pkl', a checkpoint of "
@@ -94,7 +82,7 @@ void refuse_foreign(std::span<const FileInfo> entries, const Location& location)
         "directory",
         kTrackerFile);
   } else {
-    message += "there is no metadata.json, .metadata or mp_rank_* in it";
+    message += "there is no metadata.json, .metadata, mp_rank_* or *.safetensors in it";
   }
   throw CheckpointError(ErrorCode::kIncomplete,
                         str_format("{} {}", quote(location.display()), message),
@@ -188,9 +176,8 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                   .recover_flattened_shapes = options.recover_flattened_shapes};
   if (!resolved.is_directory()) {
     hints.file = resolved.name();
-    if (is_safetensors(*resolved.storage()->open(*hints.file)))
-      throw_safetensors(resolved, "the file is a safetensors file");
-    const LoadStrategyEntry& strategy = find_load_strategy("torch");
+    const LoadStrategyEntry& strategy =
+        find_load_strategy(single_file_strategy(*resolved.storage()->open(*hints.file)));
     if (forced && options.strategy.name != strategy.name)
       throw_other_format(resolved, quote(strategy.name), options.strategy);
     if (forced) find_load_strategy(options.strategy);  // checks its options

@@ -8,6 +8,9 @@
 #include "strategies/legacy_torch/join_ranks.h"
 #include "strategies/legacy_torch/legacy_reader.h"
 #include "strategies/local/local_reader.h"
+#include "strategies/safetensors/model_files.h"
+#include "strategies/safetensors/safetensors_reader.h"
+#include "strategies/safetensors/save_strategy.h"
 #include "strategies/torch_dist/reader.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "strategies/zarr/zarr_reader.h"
@@ -63,6 +66,18 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
        .conventions = kDcpConventions,
        .make = make_dcp_save_strategy,
        .measure = measure_torch_dist});
+  for (const char* const name : {"hf", "safetensors"}) {
+    entries.push_back({.name = name,
+                       .version = 1,
+                       .about = "safetensors as transformers loads them: tensors only, each whole",
+                       .capabilities = {.objects = false,
+                                        .common_state = false,
+                                        .cut_tensors = false,
+                                        .integrity = true},
+                       .conventions = {.model_folder = true},
+                       .make = make_safetensors_save_strategy,
+                       .measure = measure_safetensors});
+  }
   return entries;
 }
 
@@ -120,6 +135,14 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
                                     {.recover_flattened_shapes = hints.recover_flattened_shapes,
                                      .keep_stage_local = stage_local == StageLocal::kKeep});
            }});
+  entries.push_back(
+      {.name = "safetensors",
+       .about = "models of Hugging Face, PyTorch DCP's HuggingFaceStorageWriter, single files",
+       .capabilities = {.objects = false, .common_state = false},
+       .matches = holds_safetensors,
+       .open = [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
+         return open_safetensors(std::move(storage), hints.file);
+       }});
   return entries;
 }
 

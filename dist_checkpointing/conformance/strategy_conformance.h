@@ -12,11 +12,12 @@ namespace DCKPT_API dckpt {
 ///
 ///   EXPECT_THAT(check_strategy(policy.save, temporary_folder).problems, IsEmpty());
 ///
-/// Covers shards of every element type in up to four dimensions, uneven and empty shards, flattened
-/// ranges, strided tensors, replicas, hundreds of small tensors and one of several pieces; objects
-/// and common state if the strategy's capabilities include them; background and concurrent saves;
-/// metadata that agrees with the files; and that a checkpoint with a missing or truncated file
-/// either fails to load or loads completely.
+/// Covers shards of every element type that the strategy does not refuse as (unsupported), with the
+/// key, in up to four dimensions, uneven and empty shards, flattened ranges (both only if it stores
+/// tensors in several chunks), strided tensors, replicas, hundreds of small tensors and one of
+/// several pieces; objects and common state if the strategy's capabilities include them; background
+/// and concurrent saves; metadata that agrees with the files; and that a checkpoint with a missing
+/// or truncated file either fails to load or loads completely.
 ///
 /// `scratch` is a folder for the checkpoints, created if necessary and not cleaned up afterwards; a
 /// few tens of megabytes. Takes seconds.

@@ -11,6 +11,7 @@
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
+#include "dist_checkpointing/rewrite/model_folder.h"
 #include "dist_checkpointing/rewrite/source_check.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "dist_checkpointing/training_root/target.h"
@@ -32,6 +33,7 @@ namespace {
 struct PlannedCopy {
   CopyContents contents;
   ConvertTarget target;
+  ModelFolder folder;
   std::unique_ptr<const SaveStrategy> strategy;
   std::vector<SavePlan> items;  ///< of each rank
   GlobalPlan plan;
@@ -50,8 +52,10 @@ void require_capabilities(const SaveStrategyEntry& format, const CopyContents& c
     refuse("values that are not sharded, and the source has a common state");
 }
 
-PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, const ConvertOptions& options) {
-  std::vector<SavePlan> local = plan_reshard(contents.metadata, {options.ranks, options.flattened});
+PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder folder,
+                      const ConvertOptions& options) {
+  const std::optional<int> ranks = target.format->capabilities.cut_tensors ? options.ranks : 1;
+  std::vector<SavePlan> local = plan_reshard(contents.metadata, {ranks, options.flattened});
   if (contents.common_object) {
     WriteItem item;
     item.kind = WriteItem::Kind::kObject;
@@ -64,6 +68,7 @@ PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, const Convert
   if (local.size() > 1) target.save.io.threads = 1;  // ranks share the threads, else files of one
   PlannedCopy copy{.contents = std::move(contents),
                    .target = target,
+                   .folder = std::move(folder),
                    .strategy = make_save_strategy(target.save),
                    .items = {},
                    // Objects of one key can come from any format; chunks were checked already.
@@ -131,7 +136,7 @@ void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& re
 /// How many files there will be, and how large. A format that cannot tell has the bytes of what is
 /// stored, at least.
 void measure(const PlannedCopy& copy, ConvertReport& report) {
-  const auto& [contents, target, strategy, items, plan] = copy;
+  const auto& [contents, target, folder, strategy, items, plan] = copy;
   if (target.format->measure) {
     std::vector<WrittenItems> written;
     for (std::size_t rank = 0; rank < items.size(); ++rank) {
@@ -139,9 +144,11 @@ void measure(const PlannedCopy& copy, ConvertReport& report) {
       for (const StorageInfo& place : written.back().places) report.disk_bytes += place.length;
       report.files += written.back().files.size();
     }
+    const Metadata metadata = metadata_of(plan, std::move(written));
     const auto counters = std::make_shared<StorageCounters>();
-    strategy->write_metadata(*counting_storage(memory_storage(), counters), "",
-                             metadata_of(plan, std::move(written)), nullptr);
+    const auto files = counting_storage(memory_storage(), counters);
+    for (const std::string& name : metadata.files) files->create(name)->close();
+    strategy->write_metadata(*files, "", metadata, nullptr);
     report.disk_bytes += counters->bytes_written;
   } else {
     report.disk_bytes = report.bytes;
@@ -149,6 +156,7 @@ void measure(const PlannedCopy& copy, ConvertReport& report) {
       report.disk_bytes += object.place.length;
   }
   if (contents.common_file) report.disk_bytes += contents.common_file->archive().size();
+  report.disk_bytes += folder.bytes;
 }
 
 /// Writes the copy from `source`, up to `writers` ranks at a time, and publishes it unless `check`
@@ -156,7 +164,7 @@ void measure(const PlannedCopy& copy, ConvertReport& report) {
 std::size_t write(const PlannedCopy& copy, const Location& destination, ItemSource& source,
                   int writers, const std::function<void()>& check,
                   const std::function<void()>& go_on) {
-  const auto& [contents, target, strategy, items, plan] = copy;
+  const auto& [contents, target, folder, strategy, items, plan] = copy;
   Publication publication = begin_publication(destination, target.save);
   const WriteTarget to{destination.storage(), publication.staging(), target.save.integrity};
   std::vector<WrittenItems> written(items.size());
@@ -178,6 +186,8 @@ std::size_t write(const PlannedCopy& copy, const Location& destination, ItemSour
   metadata.version = contents.metadata.version;
   ManifestDigests all;
   for (ManifestDigests& by_rank : digests) all.merge(by_rank);
+  if (folder.storage != nullptr)
+    all.merge(copy_files(to, *folder.storage, folder.files, target.save.io.fsync).digests);
   publish_checkpoint(std::move(publication), to, *strategy, metadata,
                      contents.common_file ? &*contents.common_file : nullptr, all,
                      target.save.io.fsync, go_on);
@@ -202,11 +212,15 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
 
   CopyContents contents = select_contents(*reader, options.keys);
   report.chunks_before = contents.chunks_before;
-  report.left_out = contents.left_out;
   require_coverage(contents, report.source);
   contents = rename_contents(std::move(contents), options.rename, report.remarks);
-  contents =
-      with_common_state(std::move(contents), *reader, target, options.check_source, report.remarks);
+  const Capabilities& can = target.format->capabilities;
+  contents = can.objects || can.common_state
+                 ? with_common_state(std::move(contents), *reader, target, options.check_source,
+                                     report.remarks)
+                 : tensors_only(std::move(contents), *reader, report.remarks);
+  report.left_out = contents.left_out;
+  ModelFolder folder = model_folder(*reader, target, options, report.remarks);
   if (options.flattened == FlattenedForm::kMegatron) {
     const std::size_t changed = reformulate_optimizer_state(
         contents.metadata, contents.common, reader->info().conventions.fragments_lost);
@@ -216,7 +230,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
           " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
   }
 
-  const PlannedCopy copy = plan_copy(std::move(contents), std::move(target), options);
+  const PlannedCopy copy =
+      plan_copy(std::move(contents), std::move(target), std::move(folder), options);
   describe(copy, reader->metadata(), report);
   measure(copy, report);
   require_space(destination, report.disk_bytes);

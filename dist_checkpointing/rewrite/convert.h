@@ -28,7 +28,8 @@ struct ConvertOptions {
   /// refused.
   std::optional<Compat> compat{};
   /// Cuts every tensor into shards for this many ranks (along its longest axis that allows it);
-  /// empty keeps the chunks.
+  /// empty keeps the chunks, or joins them for a format that stores tensors whole, which has no
+  /// shards.
   std::optional<int> ranks{};
   /// How to store optimizer state that Megatron 0.8 to 0.15 flattens: as boxes, which every reader
   /// loads, or in the form from which only these releases resume. The latter is made from boxes if
@@ -38,6 +39,9 @@ struct ConvertOptions {
   /// kFullyShardedModelSpace sets `flattened` to kMegatron; kFullyReshardable needs kBoxes. `keys`
   /// and `rename` then name what it has become.
   std::optional<OptimizerSharding> optimizer{};
+  /// For hf and safetensors: copies the files of this folder that belong to a model (config.json,
+  /// the tokenizer; no weights); empty: those of the source, if it is such a folder.
+  std::optional<Location> model_files{};
   KeyFilter keys{};  ///< selects tensors and objects (these by key or unique key) by their names in
                      ///< the source; the common state is always kept
   std::vector<RenameRule> rename{};  ///< keys in the result; see rename.h
@@ -80,7 +84,8 @@ struct ConvertReport {
   std::uint64_t files = 0;  ///< data files of the result, also of a dry run
   /// Of these files and common.pt; estimated for a dry run.
   std::uint64_t disk_bytes = 0;
-  std::uint64_t left_out = 0;  ///< tensors and objects that the globs left out
+  /// Tensors and objects that the globs left out, or the format, as a remark says then.
+  std::uint64_t left_out = 0;
   int ranks = 0;
   /// For people: what changed its form and why, and which releases load the result.
   std::vector<std::string> remarks;
@@ -91,11 +96,12 @@ inline constexpr int kMaxRanks = 1'000'000;
 
 /// Reads a checkpoint and publishes a converted copy. Streams: memory stays within `max_memory`
 /// plus the metadata. Plain DCP has no common state: its objects become common state in torch_dist,
-/// under their paths, and objects again when converted back. Throws CheckpointError; then nothing
-/// is visible at the destination and what was there is unchanged. Among others (already exists) for
-/// a destination that is not to be replaced, (unsupported) for rank folders of Megatron's oldest
-/// format, whose tensors no Megatron finds before they are joined, and (io) if there is not enough
-/// free space, even in a dry run.
+/// under their paths, and objects again when converted back. Formats of tensors alone (hf,
+/// safetensors) leave out objects and common state; a remark names them. Throws CheckpointError;
+/// then nothing is visible at the destination and what was there is unchanged. Among others
+/// (already exists) for a destination that is not to be replaced, (unsupported) for rank folders of
+/// Megatron's oldest format, whose tensors no Megatron finds before they are joined, and (io) if
+/// there is not enough free space, even in a dry run.
 ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options = {});
 

@@ -65,6 +65,12 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
                           "only Megatron-Core reads its flattened form, and not from plain DCP; "
                           "leave flattened at 'boxes', or write 'torch_dist'");
   }
+  if (options.ranks && !target.format->capabilities.cut_tensors) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the format {} stores each tensor whole and has no shards of "
+                                     "ranks; leave out the number of ranks",
+                                     quote(format)));
+  }
   save.flattened = options.flattened;
   save.separation_hint = options.separation_hint;
   save.integrity = options.integrity;

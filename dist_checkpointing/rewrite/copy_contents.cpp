@@ -110,6 +110,29 @@ CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> 
   return contents;
 }
 
+CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
+                          std::vector<std::string>& remarks) {
+  Metadata& metadata = contents.metadata;
+  std::vector<std::string> objects;
+  for (const BytesStorageMetadata& object : metadata.objects) objects.push_back(object.key);
+  std::vector<std::string> values;
+  if (const Value common = source.common_state(); common.is_dict()) {
+    for (const auto& [key, value] : common.as_dict())
+      values.push_back(key.is_str() ? key.as_str() : to_string(key.kind()));
+  }
+  if (!objects.empty())
+    remarks.push_back(str_format("left out, as the format holds tensors only: {} objects, {}",
+                                 grouped(objects.size()), quoted_list(objects)));
+  if (!values.empty())
+    remarks.push_back("left out, as the format holds tensors only: the common state with " +
+                      quoted_list(values, 10));
+  contents.left_out += objects.size();
+  metadata.objects.clear();
+  metadata.common_paths.clear();
+  contents.object_of.clear();
+  return contents;
+}
+
 KeyPath renamed_path(const KeyPath& path, const std::string& name) {
   const auto has_dot = [](const PathElement& step) {
     return std::holds_alternative<std::string>(step) &&

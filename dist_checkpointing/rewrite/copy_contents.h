@@ -50,6 +50,11 @@ void require_coverage(const CopyContents& contents, const std::string& source);
 CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules,
                              std::vector<std::string>& remarks);
 
+/// The same for a format of tensors alone: without the objects. Says in `remarks` what it has no
+/// place for, the common state too.
+CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
+                          std::vector<std::string>& remarks);
+
 /// A path that has a step for each part of its key gets one for each part of the new key, with list
 /// positions where it had some, counted from the end.
 KeyPath renamed_path(const KeyPath& path, const std::string& name);

@@ -94,6 +94,20 @@ void check_contents(const DescribedState& described, const SaveStrategyEntry& st
   }
 }
 
+/// What the strategy would have to put together.
+void require_whole_tensors(const Metadata& metadata, const SaveStrategyEntry& strategy) {
+  if (strategy.capabilities.cut_tensors) return;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    if (tensor.chunks.size() == 1) continue;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the tensor is cut into {} parts, but strategy {} stores each tensor whole; "
+                   "save with torch_dist, then convert the checkpoint (dckpt convert --to {})",
+                   grouped(tensor.chunks.size()), quote(strategy.name), strategy.name),
+        {.key = tensor.key});
+  }
+}
+
 void compare_common(const SaveCall& call, Value common) {
   if (planner_kind(call.options) != PlannerKind::kMegatron) return;
   agree(call.comm, "preparing the common state for comparison", [&] {
@@ -200,6 +214,8 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
   std::vector<Bytes> assignments;
   decide(comm, [&] {
     decided = planner.create_global_plan(proposals);
+    require_whole_tensors(decided.plan().metadata,
+                          find_save_strategy(options.strategy.name, options.strategy.version));
     agreed.checkpoint.emplace(
         PlannedCheckpoint{.publication = begin_publication(call.target, options),
                           .global = decided.global,

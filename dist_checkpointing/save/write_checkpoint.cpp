@@ -1,5 +1,6 @@
 #include "dist_checkpointing/save/write_checkpoint.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dist_checkpointing/integrity.h"
@@ -7,11 +8,14 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/storage_name.h"
+#include "strategies/storage/buffered_file.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/hashing.h"
 
 namespace dckpt {
 namespace {
+
+constexpr std::uint64_t kCopyPiece = std::uint64_t{1} << 20;
 
 /// Counts what is written, and hashes it for a manifest.
 class Meter {
@@ -54,6 +58,24 @@ WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy,
   WrittenItems written =
       strategy.write_data(meter.storage(), target.directory, rank, items, source);
   return {std::move(written), meter.written()};
+}
+
+WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
+                        std::span<const std::string> names, bool sync) {
+  Meter meter(target);
+  for (const std::string& name : names) {
+    const auto source = from.open(name);
+    BufferedFile copy(meter.storage().create(join_name(target.directory, name),
+                                             {.size_hint = source->size(), .durable = sync}));
+    Bytes piece(std::min(source->size(), kCopyPiece));
+    for (std::uint64_t at = 0; at < source->size(); at += piece.size()) {
+      piece.resize(std::min(piece.size(), source->size() - at));
+      source->read(at, piece);
+      copy.append(piece);
+    }
+    copy.finish(sync);
+  }
+  return meter.written();
 }
 
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,

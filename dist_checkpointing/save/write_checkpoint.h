@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "configs/options.h"
@@ -48,6 +49,10 @@ Publication begin_publication(const Location& target, const SaveOptions& options
 /// Writes the items of a rank and makes them durable.
 WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,
                         const SavePlan& items, ItemSource& source);
+
+/// Copies files of another folder beside them, and makes them durable if `sync`.
+WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
+                        std::span<const std::string> names, bool sync);
 
 /// On the rank that began it, when all ranks have written: writes what readers start from and,
 /// with `target.integrity`, the manifest of these files and of those in `digests`; makes the

@@ -27,19 +27,19 @@ void expect_refused(const fs::path& path, ErrorCode code, const std::string& mes
   EXPECT_THAT(error.what(), HasSubstr(message));
 }
 
-TEST(OpenCheckpoint, SafetensorsAreUnsupported) {
+TEST(OpenCheckpoint, SafetensorsAreRecognisedByTheirNameAndByTheirStart) {
   const fs::path golden = testing::golden("dcp-hf-safetensors");
-  expect_refused(golden, ErrorCode::kUnsupported,
-                 "safetensors are written (dckpt extract), but not read");
+  EXPECT_EQ(open_checkpoint(golden)->metadata().tensors.size(), 4U);
+  EXPECT_EQ(open_checkpoint(golden / "model.safetensors.index.json")->metadata().tensors.size(),
+            4U);
+  const fs::path file = golden / "model-00001-of-00002.safetensors";
+  EXPECT_EQ(open_checkpoint(file)->metadata().tensors.size(), 2U);
   TempDir directory;
-  for (const fs::directory_entry& entry : fs::directory_iterator(golden)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    expect_refused(entry.path(), ErrorCode::kUnsupported, "the file is a safetensors file");
-    fs::copy_file(entry.path(), directory.path() / "weights.bin",
-                  fs::copy_options::overwrite_existing);
-    expect_refused(directory.path() / "weights.bin", ErrorCode::kUnsupported,
-                   "the file is a safetensors file");
-  }
+  fs::copy_file(file, directory.path() / "weights.bin");
+  EXPECT_EQ(open_checkpoint(directory.path() / "weights.bin")->info().format, "safetensors");
+  std::ofstream(directory.path() / "metadata.pkl") << "";
+  fs::copy_file(file, directory.path() / "model_0.safetensors");
+  expect_refused(directory.path(), ErrorCode::kUnsupported, "torch_checkpointing");
 }
 
 TEST(OpenCheckpoint, WithoutMetadataJsonAMegatronCheckpointIsNoPlainDcpDirectory) {

@@ -8,7 +8,7 @@ from rendering import difference
 
 
 def each():
-    for name in tool.goldens("mcore", "dcp", "zarr"):
+    for name in tool.goldens("mcore", "dcp", "zarr", "safetensors"):
         yield name, tool.GOLDENS / name / "ckpt", tool.expected(name)
 
 

@@ -40,7 +40,7 @@ def goldens(*kinds: str) -> list[str]:
 
 
 def kind(name: str) -> str:
-    if name.startswith("dcp-hf-"):
+    if "-hf-" in name:
         return "safetensors"
     if "zarr" in name:
         return "zarr"

@@ -24,6 +24,7 @@ struct Options {
   std::string flattened;
   std::string optimizer;
   std::string max_memory;
+  std::string model_files;
   PolicyArgument policy;
   bool trust_source = false;
   bool json = false;
@@ -123,6 +124,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
       throw refuse("--max-memory", options.max_memory, "a size, for example 512MiB or 4GiB");
     parsed.max_memory = *size;
   }
+  if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.trust_source) parsed.check_source = false;
   return parsed;
 }
@@ -186,6 +188,8 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
       "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
+      "  dckpt convert llama iter_0000000 --to torch_dist\n"
+      "  dckpt convert iter_0001000 model --to hf --model-files llama\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
   command
@@ -196,7 +200,8 @@ Command add_convert(CLI::App& program) {
   command.add_option("DST", options->destination, "Directory to write")->required()->type_name("");
   add_iteration(command, "--iteration", convert.iteration);
   command
-      .add_option("--to", convert.to, "Format to write: torch_dist or dcp; by default that of SRC")
+      .add_option("--to", convert.to,
+                  "Format to write: torch_dist, dcp, hf or safetensors; by default that of SRC")
       ->type_name("FORMAT");
   command
       .add_option("--policy", options->policy.name,
@@ -216,6 +221,11 @@ Command add_convert(CLI::App& program) {
       ->type_name("FORM");
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
              [&convert](int ranks) { convert.ranks = ranks; });
+  command
+      .add_option("--model-files", options->model_files,
+                  "Folder with config.json and tokenizer to copy beside hf or safetensors; by "
+                  "default SRC, if it is one")
+      ->type_name("FOLDER");
   command
       .add_option("--include", convert.keys.include,
                   "Only keys that match this pattern; repeatable")

@@ -7,8 +7,7 @@
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/state/value.h"
-#include "strategies/formats/json/json.h"
+#include "strategies/formats/safetensors/header.h"
 
 namespace dckpt {
 namespace {
@@ -33,31 +32,6 @@ std::optional<std::string_view> npy_type(DType dtype) {
   }
 }
 
-std::optional<std::string_view> safetensors_type(DType dtype) {
-  switch (dtype) {
-    case DType::kBool: return "BOOL";
-    case DType::kUInt8: return "U8";
-    case DType::kUInt16: return "U16";
-    case DType::kUInt32: return "U32";
-    case DType::kUInt64: return "U64";
-    case DType::kInt8: return "I8";
-    case DType::kInt16: return "I16";
-    case DType::kInt32: return "I32";
-    case DType::kInt64: return "I64";
-    case DType::kFloat16: return "F16";
-    case DType::kBFloat16: return "BF16";
-    case DType::kFloat32: return "F32";
-    case DType::kFloat64: return "F64";
-    case DType::kComplex64: return "C64";
-    case DType::kFloat8E4M3FN: return "F8_E4M3";
-    case DType::kFloat8E4M3FNUZ: return "F8_E4M3FNUZ";
-    case DType::kFloat8E5M2: return "F8_E5M2";
-    case DType::kFloat8E5M2FNUZ: return "F8_E5M2FNUZ";
-    case DType::kFloat8E8M0FNU: return "F8_E8M0";
-    default: return std::nullopt;
-  }
-}
-
 [[noreturn]] void throw_no_type(DType dtype, const std::string& format, const std::string& advice) {
   throw CheckpointError(ErrorCode::kUnsupported,
                         str_format("{} files cannot hold {}{}", format, to_string(dtype), advice));
@@ -69,7 +43,7 @@ std::string npy_header(DType dtype, const Shape& shape) {
   const std::optional<std::string_view> type = npy_type(dtype);
   if (!type)
     throw_no_type(dtype, ".npy",
-                  safetensors_type(dtype)
+                  safetensors_dtype(dtype)
                       ? ": numpy has no such type; write a .safetensors file instead"
                       : "");
   constexpr std::size_t kPrefix = 10;
@@ -83,22 +57,11 @@ std::string npy_header(DType dtype, const Shape& shape) {
   return header + dict;
 }
 
-/// Length of the header as 8 bytes, then JSON padded with blanks so that the elements are aligned
-/// to 8.
-std::string safetensors_header(const std::string& key, DType dtype, const Shape& shape,
-                               std::uint64_t bytes) {
-  const std::optional<std::string_view> type = safetensors_type(dtype);
-  if (!type)
+std::string safetensors_header(const std::string& key, DType dtype, const Shape& shape) {
+  if (!safetensors_dtype(dtype))
     throw_no_type(dtype, ".safetensors", npy_type(dtype) ? "; write a .npy file instead" : "");
-  ValueList extents(shape.begin(), shape.end());
-  const Value entry = Value::dict({{"dtype", std::string(*type)},
-                                   {"shape", Value::list(std::move(extents))},
-                                   {"data_offsets", Value::list({0, bytes})}});
-  std::string json = to_json(Value::dict({{key, entry}}));
-  json.append((8 - json.size() % 8) % 8, ' ');
-  Bytes length;
-  append_le<std::uint64_t>(length, json.size());
-  return std::string(as_text(length)) + json;
+  return std::string(
+      as_text(write_safetensors_header({.tensors = {{key, dtype, shape}}, .metadata = {}})));
 }
 
 }  // namespace
@@ -112,7 +75,7 @@ void write_tensor_file(const CheckpointReader& reader, std::size_t tensor, Tenso
     const std::string header =
         format == TensorFileFormat::kNpy
             ? npy_header(dtype, metadata.global_shape())
-            : safetensors_header(metadata.key, dtype, metadata.global_shape(), metadata.nbytes());
+            : safetensors_header(metadata.key, dtype, metadata.global_shape());
     TensorStream pieces(reader, tensor, {.piece = options.memory, .threads = options.threads});
     ProgressCounter progress(options.progress, metadata.nbytes());
     sink(as_bytes(header));

@@ -14,6 +14,7 @@
 #include "dist_checkpointing/save/save.h"
 #include "examples/raw_strategy/raw_index.h"
 #include "examples/raw_strategy/raw_strategy.h"
+#include "strategies/comm/threads.h"
 #include "strategies/contract/registry.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "tests/support/expect_error.h"
@@ -44,6 +45,13 @@ TEST_F(StrategyConformance, TorchDistInEachOfItsForms) {
     EXPECT_THAT(problems_of({.compat = compat, .io = {.files_per_rank = 2}}), IsEmpty());
   }
   EXPECT_THAT(problems_of({.flattened = FlattenedForm::kMegatron}), IsEmpty());
+}
+
+TEST_F(StrategyConformance, SafetensorsInOneFileAndInMany) {
+  EXPECT_THAT(problems_of({.strategy = {.name = "hf"}}), IsEmpty());
+  const Policy policy = Policy::from_text(
+      "version: 1\nsave: {backend: {name: safetensors, options: {max_file_size: 1MiB}}}");
+  EXPECT_THAT(problems_of(policy.save), IsEmpty());
 }
 
 TEST_F(StrategyConformance, TheExampleOfAStrategy) {
@@ -133,6 +141,21 @@ TEST_F(StrategyConformance, WhatAStrategyDoesNotStoreIsRefused) {
   EXPECT_THAT(error_of([&] { save(state, directory_ / "checkpoint", options); }).what(),
               HasSubstr("does not store objects"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "checkpoint"));
+}
+
+TEST_F(StrategyConformance, CutTensorsAreRefusedBeforeAnythingIsWritten) {
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict state;
+    state["w"] =
+        ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, {2}),
+                                         {{.axis = 0, .rank = comm.rank(), .count = comm.size()}});
+    const CheckpointError error =
+        error_of([&] { save(state, directory_ / "model", {.strategy = {.name = "hf"}}, comm); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_EQ(error.context().key, "w");
+    EXPECT_THAT(error.what(), HasSubstr("dckpt convert --to hf"));
+  });
+  EXPECT_TRUE(std::filesystem::is_empty(std::filesystem::path(directory_ / "model").parent_path()));
 }
 
 TEST_F(StrategyConformance, ARegisteredFormatIsConvertedToAndFromLikeABuiltInOne) {

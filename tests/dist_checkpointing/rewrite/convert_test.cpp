@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "dist_checkpointing/inspect/diff.h"
@@ -281,6 +282,68 @@ TEST(DescribeReaders, SaysWhoResumesTheOptimizer) {
   EXPECT_THAT(optimizer("mcore-0.14-moe-ep2", true), HasSubstr("Megatron-Core 0.8 to 0.15"))
       << "a chain of optimizers";
   EXPECT_EQ(optimizer("mcore-0.14-synthetic", true), "");
+}
+
+TEST_F(Convert, ToSafetensorsAndBackKeepsTheTensorsAndNamesTheRest) {
+  const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
+  const ConvertOptions to_hf{.to = "hf"};
+  ConvertOptions plan = to_hf;
+  plan.dry_run = true;
+  const ConvertReport planned = convert(source, at("model"), plan);
+  const ConvertReport report = convert(source, at("model"), to_hf);
+  EXPECT_EQ(planned.files, report.files);
+  EXPECT_EQ(report.chunks_after, report.tensors);
+  EXPECT_GT(report.left_out, 0U);
+  EXPECT_THAT(report.remarks, Contains(AllOf(HasSubstr("left out"), HasSubstr("20 objects"))));
+  EXPECT_THAT(report.remarks, Contains(AllOf(HasSubstr("left out"), HasSubstr("common state"),
+                                             HasSubstr("'args'"))));
+  EXPECT_THAT(report.remarks, Contains(HasSubstr("no config.json")));
+  convert(at("model"), at("back"), {.to = "torch_dist", .ranks = 3});
+  convert(at("back"), at("again"), {.to = "safetensors"});
+  EXPECT_EQ(differences(at("model"), at("again")), 0U);
+  EXPECT_EQ(open_checkpoint(at("back"))->metadata().tensors.size(), report.tensors);
+}
+
+TEST_F(Convert, TheModelsFilesGoAlongFromFolderToFolder) {
+  const auto write = [&](const std::string& name, const std::string& text) {
+    fs::create_directories((at(name)).parent_path());
+    std::ofstream(at(name)) << text;
+  };
+  convert(golden("dcp-hf-safetensors"), at("model"));
+  write("model/config.json", "{}");
+  write("model/tokenizer.model", "tokens");
+  write("model/pytorch_model.bin", "weights");
+  write("model/.gitattributes", "");
+  write("model/original/params.json", "{}");
+  const auto files = [&](const std::string& name) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(at(name)))
+      names.push_back(entry.path().filename().string());
+    return names;
+  };
+  const ConvertReport report = convert(at("model"), at("copy"), {.integrity = true});
+  EXPECT_THAT(files("copy"), UnorderedElementsAreArray({"config.json", "integrity.json",
+                                                        "model.safetensors", "tokenizer.model"}));
+  EXPECT_THAT(report.remarks, Contains(HasSubstr("'config.json', 'tokenizer.model'")));
+  EXPECT_THAT(report.remarks, Contains(HasSubstr("not copied")));
+  write("copy/config.json", "{ }");
+  EXPECT_EQ(error_of([&] { convert(at("copy"), at("x"), {.verify_integrity = true}); }).first,
+            ErrorCode::kCorrupt);
+  convert(at("model"), at("megatron"), {.to = "torch_dist"});
+  convert(at("megatron"), at("given"), {.to = "hf", .model_files = Location(at("model"))});
+  EXPECT_THAT(files("given"),
+              UnorderedElementsAreArray({"config.json", "model.safetensors", "tokenizer.model"}));
+}
+
+TEST_F(Convert, OptionsThatSafetensorsHaveNoUseForAreRefused) {
+  const fs::path source = golden("dcp-hf-safetensors");
+  const auto code = [&](const ConvertOptions& options) {
+    return error_of([&] { convert(source, at("x"), options); }).first;
+  };
+  EXPECT_EQ(code({.to = "hf", .ranks = 2}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({.to = "dcp", .model_files = Location(source)}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({.to = "hf", .model_files = Location(at("none"))}), ErrorCode::kIo);
+  EXPECT_EQ(code({.to = "hf", .flattened = FlattenedForm::kMegatron}), ErrorCode::kUnsupported);
 }
 
 }  // namespace

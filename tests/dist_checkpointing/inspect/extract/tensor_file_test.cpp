@@ -40,8 +40,7 @@ TEST(TensorFile, NpyIsWhatNumpyWrites) {
             "09335c7d428a982a1579c2e4ed7b3c0906514ef4adc62fc1aa06cf7af47d2f32");
 }
 
-// What safetensors.torch.save({"a.b": torch.arange(3).bfloat16()}) gives (safetensors 0.8), but for
-// blanks in the JSON.
+// What safetensors.torch.save({"a.b": torch.arange(3).bfloat16()}) gives (safetensors 0.8).
 TEST(TensorFile, SafetensorsHoldsTheTensorUnderItsKey) {
   FakeReader reader;
   reader.tensor("a.b", DType::kBFloat16, {3}, std::vector<std::uint16_t>{0, 0x3F80, 0x4000})
@@ -51,7 +50,7 @@ TEST(TensorFile, SafetensorsHoldsTheTensorUnderItsKey) {
   EXPECT_EQ(header % 8, 0u);
   EXPECT_THAT(
       std::string(as_text(ByteView(file).subspan(8, header))),
-      ::testing::StartsWith(R"({"a.b": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}})"));
+      ::testing::StartsWith(R"({"a.b":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]}})"));
   EXPECT_EQ(to_hex(ByteView(file).subspan(8 + header)), "0000803f0040");
 }
 

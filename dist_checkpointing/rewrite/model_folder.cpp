@@ -1,0 +1,76 @@
+#include "dist_checkpointing/rewrite/model_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/dcp/megatron_json.h"
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kModelConfig = "config.json";
+
+/// Weights in any format, and their indexes.
+constexpr std::array<std::string_view, 12> kWeights = {
+    ".safetensors", ".index.json", ".bin",     ".pt",   ".pth",    ".ckpt",
+    ".gguf",        ".h5",         ".msgpack", ".onnx", ".distcp", ".npz"};
+
+bool is_of_model(const FileInfo& entry) {
+  return !entry.name.starts_with('.') && entry.name != kIntegrityFile &&
+         std::ranges::none_of(
+             kWeights, [&](std::string_view suffix) { return entry.name.ends_with(suffix); });
+}
+
+void list_files(ModelFolder& folder, std::vector<std::string>& remarks) {
+  std::vector<std::string> left;
+  for (const FileInfo& entry : folder.storage->list("")) {
+    if (!is_of_model(entry)) continue;
+    if (entry.kind != FileInfo::Kind::kRegular || entry.size > kMaxModelFile) {
+      left.push_back(entry.name);
+      continue;
+    }
+    folder.files.push_back(entry.name);
+    folder.bytes += entry.size;
+  }
+  if (!folder.files.empty())
+    remarks.push_back("the model's files go along: " + quoted_list(folder.files, 10));
+  if (!left.empty())
+    remarks.push_back(
+        str_format("not copied, because they are folders, links or larger than {}: {}",
+                   human_bytes(kMaxModelFile), quoted_list(left, 10)));
+}
+
+}  // namespace
+
+ModelFolder model_folder(const CheckpointReader& source, const ConvertTarget& target,
+                         const ConvertOptions& options, std::vector<std::string>& remarks) {
+  ModelFolder folder;
+  if (!target.format->conventions.model_folder) {
+    if (options.model_files)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("the format {} takes no files of a model; leave out "
+                                       "--model-files, or write 'hf'",
+                                       quote(target.format->name)));
+    return folder;
+  }
+  if (options.model_files) {
+    if (!options.model_files->is_directory())
+      throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
+                            {.file = options.model_files->display()});
+    folder.storage = options.model_files->directory();
+  } else if (source.info().conventions.model_folder) {
+    folder.storage = source.storage().shared_from_this();
+  }
+  if (folder.storage != nullptr) list_files(folder, remarks);
+  if (std::ranges::find(folder.files, kModelConfig) == folder.files.end())
+    remarks.push_back(
+        "there is no config.json, without which transformers loads no model; give the folder that "
+        "has it with --model-files");
+  return folder;
+}
+
+}  // namespace dckpt

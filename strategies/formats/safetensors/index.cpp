@@ -1,0 +1,40 @@
+#include "strategies/formats/safetensors/index.h"
+
+#include <algorithm>
+
+#include "mapping/base/error.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/json/json.h"
+
+namespace dckpt {
+
+SafetensorsIndex parse_safetensors_index(ByteView json, const std::string& file) {
+  const auto fail = [&](const std::string& message) {
+    throw CheckpointError(ErrorCode::kCorrupt, message, {.file = file});
+  };
+  const Value document = parse_json(json, file, {kMaxSafetensorsIndex});
+  const Value* const map = document.find("weight_map");
+  if (map == nullptr || !map->is_dict())
+    fail("the index has no 'weight_map', which says in which file each tensor is");
+  SafetensorsIndex index;
+  for (const auto& [key, name] : map->as_dict()) {
+    if (!name.is_str()) fail("the index names no file for " + quote(key.as_str()));
+    with_context({.key = key.as_str(), .file = file}, [&] { name_components(name.as_str()); });
+    index.weight_map.emplace_back(key.as_str(), name.as_str());
+  }
+  return index;
+}
+
+std::string write_safetensors_index(const SafetensorsIndex& index, std::uint64_t total_size) {
+  auto sorted = index.weight_map;
+  std::ranges::sort(sorted);
+  Dict map;
+  for (const auto& [key, file] : sorted) map.set(key, file);
+  return to_json(Value::dict({{"metadata", Value::dict({{"total_size", total_size}})},
+                              {"weight_map", std::move(map)}}),
+                 2) +
+         "\n";
+}
+
+}  // namespace dckpt

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strategies/formats/safetensors/index.h"
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// The files that make up a model.
+struct ModelFiles {
+  std::optional<std::string> index_file{};
+  SafetensorsIndex index{};        ///< what it says, if there is one
+  std::vector<std::string> files;  ///< in order of their names
+};
+
+/// Finds them in a folder: those that its index names, or else all of its safetensors. `file`: only
+/// this one, or those of this index. Throws CheckpointError: (incomplete) for files that the index
+/// names or that their own names count ("model-00001-of-00003.safetensors") but that are missing,
+/// with the keys in them; (mismatch) if several indexes leave a choice; (corrupt).
+ModelFiles find_model_files(const Storage& storage, const std::optional<std::string>& file);
+
+/// Whether a folder looks like one of safetensors, judged by its entries. Folders that hold other
+/// checkpoints' metadata beside safetensors do not.
+bool holds_safetensors(std::span<const FileInfo> entries);
+
+}  // namespace dckpt

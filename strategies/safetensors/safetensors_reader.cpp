@@ -1,0 +1,210 @@
+#include "strategies/safetensors/safetensors_reader.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/validate.h"
+#include "strategies/formats/safetensors/dcp_sharding.h"
+#include "strategies/formats/safetensors/header.h"
+#include "strategies/safetensors/model_files.h"
+
+namespace dckpt {
+namespace {
+
+/// Joins the headers of all files into metadata.
+class SafetensorsScan {
+ public:
+  explicit SafetensorsScan(const Storage& storage, const ModelFiles& model) : storage_(storage) {
+    for (const auto& [key, file] : model.index.weight_map) file_of_.emplace(key, &file);
+    for (const std::string& file : model.files) add(file);
+    check_index(model);
+    for (std::size_t tensor = 0; tensor < metadata.tensors.size(); ++tensor) {
+      if (is_cut_[tensor]) check_parts(metadata.tensors[tensor]);
+    }
+  }
+
+  Metadata metadata;
+  bool is_dcp = false;  ///< written by DCP
+
+ private:
+  [[noreturn]] void fail(ErrorCode code, const std::string& message, const std::string& key,
+                         const std::string& file) const {
+    throw CheckpointError(code, message, {.key = key, .file = storage_.display_path(file)});
+  }
+
+  void add(const std::string& name) {
+    const auto file = storage_.open(name);
+    SafetensorsLayout layout = read_safetensors_header(*file);
+    const std::string* const sharding = layout.header.find_metadata(kDcpShardingInfo);
+    const std::map<std::string, Shape> offsets = sharding == nullptr
+                                                     ? std::map<std::string, Shape>()
+                                                     : parse_dcp_sharding(*sharding, file->name());
+    is_dcp |= layout.header.find_metadata(kDcpVersion) != nullptr;
+    const auto number = static_cast<std::uint32_t>(metadata.files.size());
+    metadata.files.push_back(name);
+    StorageInfo place{.file = number, .offset = layout.data_begin};
+    for (SafetensorsTensor& tensor : layout.header.tensors) {
+      place.length = tensor.nbytes();
+      check_listed(tensor.key, name);
+      Box part = whole(tensor.shape);
+      if (sharding != nullptr) {
+        const auto offset = offsets.find(tensor.key);
+        if (offset == offsets.end())
+          fail(ErrorCode::kCorrupt, "'DCP_SHARDING_INFO' does not say where the tensor belongs",
+               tensor.key, name);
+        part.offsets = offset->second;
+        if (!is_valid(part))
+          fail(ErrorCode::kCorrupt,
+               str_format("'DCP_SHARDING_INFO' has the offsets {} for a tensor of shape {}",
+                          to_string(part.offsets), to_string(part.sizes)),
+               tensor.key, name);
+      }
+      add_part(std::move(tensor), part, place, sharding != nullptr);
+      place.offset += place.length;
+    }
+  }
+
+  void add_part(SafetensorsTensor tensor, const Box& part, const StorageInfo& place, bool is_cut) {
+    const std::string& file = metadata.files[place.file];
+    const auto [known, is_new] = position_.emplace(tensor.key, metadata.tensors.size());
+    if (is_new) {
+      metadata.tensors.push_back({.key = std::move(tensor.key),
+                                  .properties = {.dtype = tensor.dtype},
+                                  .size = Shape(part.dims(), 0),
+                                  .chunks = BoxList(part.dims())});
+      is_cut_.push_back(is_cut);
+    }
+    TensorStorageMetadata& joined = metadata.tensors[known->second];
+    if (!is_new && (!is_cut || !is_cut_[known->second])) {
+      fail(ErrorCode::kCorrupt,
+           str_format("the tensor is in {}, too; if these are different models, name the file of "
+                      "one",
+                      quote(metadata.files[joined.places.front().file])),
+           joined.key, file);
+    }
+    if (joined.properties.dtype != tensor.dtype || joined.size.size() != part.dims()) {
+      fail(ErrorCode::kCorrupt,
+           str_format("the part is one of {} axes of {}, but {} has one of {} axes of {}",
+                      part.dims(), to_string(tensor.dtype),
+                      quote(metadata.files[joined.places.front().file]), joined.size.size(),
+                      to_string(joined.properties.dtype)),
+           joined.key, file);
+    }
+    for (std::size_t axis = 0; axis < part.dims(); ++axis)
+      joined.size[axis] = std::max(joined.size[axis], part.offsets[axis] + part.sizes[axis]);
+    joined.chunks.push_back(part);
+    joined.places.push_back(place);
+  }
+
+  /// That the index, if there is one, has the key and means this file.
+  void check_listed(const std::string& key, const std::string& file) const {
+    if (file_of_.empty()) return;
+    const auto listed = file_of_.find(key);
+    if (listed == file_of_.end())
+      fail(ErrorCode::kCorrupt,
+           "the tensor is not in the index: index and files are of different models", key, file);
+    if (*listed->second != file)
+      fail(ErrorCode::kCorrupt,
+           str_format("the tensor is here, but according to the index in {}",
+                      quote(*listed->second)),
+           key, file);
+  }
+
+  void check_index(const ModelFiles& model) const {
+    for (const auto& [key, file] : model.index.weight_map) {
+      if (!position_.contains(key))
+        fail(ErrorCode::kCorrupt,
+             str_format("the index {} says that the tensor is here, but it is not: index and files "
+                        "are of different models",
+                        quote(*model.index_file)),
+             key, file);
+    }
+  }
+
+  void check_parts(const TensorStorageMetadata& tensor) const {
+    if (!checked_bytes(tensor))
+      fail(ErrorCode::kCorrupt,
+           str_format("the parts make up the impossible shape {}", to_string(tensor.size)),
+           tensor.key, metadata.files[tensor.places.front().file]);
+    const std::vector<CoverageProblem> problems = validate_coverage(tensor);
+    if (problems.empty()) return;
+    const bool missing = std::ranges::all_of(problems, [](const CoverageProblem& problem) {
+      return problem.kind == CoverageProblem::Kind::kMissing;
+    });
+    fail(missing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt,
+         str_format("the parts of the tensor in {} do not make it up: {}{}",
+                    tensor.places.size() == 1 ? "one file" : "several files",
+                    problems.front().message,
+                    missing ? "; a file is missing, or the folder should be named instead" : ""),
+         tensor.key, metadata.files[tensor.places.front().file]);
+  }
+
+  static bool checked_bytes(const TensorStorageMetadata& tensor) {
+    const auto elements = checked_numel(tensor.size);
+    return elements && checked_mul<std::int64_t>(*elements, 16).has_value();
+  }
+
+  const Storage& storage_;
+  std::unordered_map<std::string_view, const std::string*> file_of_;  // what the index says
+  std::unordered_map<std::string, std::size_t> position_;             // of a key's tensor
+  std::vector<bool> is_cut_;                                          // beside the tensors
+};
+
+class SafetensorsReader final : public CheckpointReader {
+ public:
+  SafetensorsReader(std::shared_ptr<const Storage> storage, const std::optional<std::string>& file)
+      : storage_(std::move(storage)) {
+    const ModelFiles model = find_model_files(*storage_, file);
+    SafetensorsScan scan(*storage_, model);
+    metadata_ = std::move(scan.metadata);
+    if (model.index_file) info_.index_files.push_back(*model.index_file);
+    info_.conventions.model_folder = !file || model.index_file;
+    if (scan.is_dcp)
+      info_.producer = "PyTorch DCP";
+    else if (info_.conventions.model_folder && storage_->stat("config.json"))
+      info_.producer = "Hugging Face";
+  }
+
+  const CheckpointInfo& info() const noexcept override { return info_; }
+  const Metadata& metadata() const noexcept override { return metadata_; }
+  const Storage& storage() const noexcept override { return *storage_; }
+
+  Value common_state() const override { return {}; }
+
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile&) const override {
+    const TensorStorageMetadata& entry = metadata_.tensors.at(tensor);
+    return {.offset = entry.places[chunk].offset,
+            .dtype = entry.properties.dtype,
+            .strides = row_major_strides(entry.chunks.sizes(chunk))};
+  }
+
+  Bytes object_bytes(std::size_t) const override { throw no_objects(); }
+  Value decode_object(std::size_t, ByteView) const override { throw no_objects(); }
+  bool check_object(std::size_t) const override { throw no_objects(); }
+  bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return false; }
+
+ private:
+  static CheckpointError no_objects() {
+    return {ErrorCode::kInvalidArgument, "safetensors hold no objects"};
+  }
+
+  std::shared_ptr<const Storage> storage_;
+  CheckpointInfo info_{.format = "safetensors", .producer = ""};
+  Metadata metadata_;
+};
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> open_safetensors(std::shared_ptr<const Storage> storage,
+                                                   const std::optional<std::string>& file) {
+  return std::make_unique<SafetensorsReader>(std::move(storage), file);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,65 @@
+#include "strategies/safetensors/save_strategy.h"
+
+#include "configs/strategy_options.h"
+#include "mapping/base/error.h"
+#include "strategies/safetensors/writer.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kLeastFileSize = std::uint64_t{1} << 10;
+constexpr std::uint64_t kMostFileSize = std::uint64_t{1} << 50;
+
+SafetensorsOptions own_options(const StrategySpec& strategy) {
+  static const config::Schema<SafetensorsOptions> schema{
+      {config::field("max_file_size", &SafetensorsOptions::max_file_size,
+                     config::size(kLeastFileSize, kMostFileSize))}};
+  return read_options(schema, strategy);
+}
+
+/// Nothing that was asked for is left out in silence.
+void refuse_other_layouts(const WriteOptions& io) {
+  const WriteOptions usual;
+  if (io.page_aligned)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "save.io.page_aligned: tensors in safetensors lie one after the other, "
+                          "without gaps; leave it at false");
+  if (io.files_per_rank != usual.files_per_rank)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "save.io.files_per_rank: safetensors are spread over files by size; set "
+                          "max_file_size of the strategy's options instead");
+}
+
+class SafetensorsSaveStrategy final : public SaveStrategy {
+ public:
+  explicit SafetensorsSaveStrategy(const SaveOptions& options)
+      : own_(own_options(options.strategy)), io_(options.io) {
+    refuse_other_layouts(io_);
+  }
+
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
+                          const SavePlan& plan, ItemSource& source) const override {
+    return write_safetensors(storage, directory, rank, plan, source, io_, own_);
+  }
+
+  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const CommonState*) const override {
+    finish_safetensors(storage, directory, metadata, io_.fsync);
+  }
+
+ private:
+  SafetensorsOptions own_;
+  WriteOptions io_;
+};
+
+}  // namespace
+
+std::unique_ptr<SaveStrategy> make_safetensors_save_strategy(const SaveOptions& options) {
+  return std::make_unique<SafetensorsSaveStrategy>(options);
+}
+
+WrittenItems measure_safetensors(const SaveOptions& options, int rank, const SavePlan& plan) {
+  return measure_safetensors_files(rank, plan, own_options(options.strategy));
+}
+
+}  // namespace dckpt

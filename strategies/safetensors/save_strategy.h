@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+
+#include "configs/options.h"
+#include "strategies/contract/save_strategy.h"
+
+namespace dckpt {
+
+/// Saves safetensors as Hugging Face's transformers load them, under the strategies safetensors and
+/// hf. The option `max_file_size` is SafetensorsOptions'. Throws CheckpointError (unsupported) for
+/// io options that are about other files.
+std::unique_ptr<SaveStrategy> make_safetensors_save_strategy(const SaveOptions& options);
+
+/// What write_data() of it would return.
+WrittenItems measure_safetensors(const SaveOptions& options, int rank, const SavePlan& plan);
+
+}  // namespace dckpt

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "configs/options.h"
+#include "strategies/contract/save_strategy.h"
+
+namespace dckpt {
+
+/// Options of the save strategies safetensors and hf.
+struct SafetensorsOptions {
+  /// No file gets larger than this, unless a single tensor is; what transformers uses.
+  std::uint64_t max_file_size = 5'000'000'000;
+};
+
+/// Writes a rank's plan, whose tensors must be whole, as safetensors files of `directory`: tensors
+/// go to files in the order of the plan, and in a file larger elements come first, then keys are in
+/// order, as in the reference's. The files have names that no other rank uses, but not yet their
+/// own, which count the files of all ranks. Throws CheckpointError (unsupported) for what the
+/// format cannot hold, before anything is written.
+WrittenItems write_safetensors(Storage& storage, const std::string& directory, int rank,
+                               const SavePlan& plan, ItemSource& source, const WriteOptions& io,
+                               const SafetensorsOptions& options);
+
+/// What write_safetensors would return, without writing.
+WrittenItems measure_safetensors_files(int rank, const SavePlan& plan,
+                                       const SafetensorsOptions& options);
+
+/// Gives the files of all ranks their names, which are "model.safetensors" or
+/// "model-00001-of-00005.safetensors", and writes the index of several files.
+void finish_safetensors(Storage& storage, const std::string& directory, const Metadata& metadata,
+                        bool fsync);
+
+}  // namespace dckpt
