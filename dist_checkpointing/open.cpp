@@ -44,10 +44,12 @@ bool is_part_of_directory(const Location& file) {
 }
 
 /// The strategy that reads single files like this one.
-const char* single_file_strategy(const ReadableFile& file) {
+const char* single_file_strategy(const Location& file) {
+  const std::string& name = file.name();
   const bool is_named_so =
-      file.name().ends_with(kSafetensorsSuffix) || file.name().ends_with(kSafetensorsIndexSuffix);
-  return is_named_so || looks_like_safetensors(file) ? "safetensors" : "torch";
+      name.ends_with(kSafetensorsSuffix) || name.ends_with(kSafetensorsIndexSuffix);
+  return is_named_so || looks_like_safetensors(*file.storage()->open(name)) ? "safetensors"
+                                                                            : "torch";
 }
 
 /// Formats of others, told apart from checkpoints that are not complete.
@@ -176,8 +178,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                   .recover_flattened_shapes = options.recover_flattened_shapes};
   if (!resolved.is_directory()) {
     hints.file = resolved.name();
-    const LoadStrategyEntry& strategy =
-        find_load_strategy(single_file_strategy(*resolved.storage()->open(*hints.file)));
+    const LoadStrategyEntry& strategy = find_load_strategy(single_file_strategy(resolved));
     if (forced && options.strategy.name != strategy.name)
       throw_other_format(resolved, quote(strategy.name), options.strategy);
     if (forced) find_load_strategy(options.strategy);  // checks its options

@@ -8,6 +8,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/safetensors/hub_cache.h"
 
 namespace dckpt {
 namespace {
@@ -61,7 +62,7 @@ ModelFolder model_folder(const CheckpointReader& source, const ConvertTarget& ta
     if (!options.model_files->is_directory())
       throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
                             {.file = options.model_files->display()});
-    folder.storage = options.model_files->directory();
+    folder.storage = with_hub_cache(options.model_files->directory());
   } else if (source.info().conventions.model_folder) {
     folder.storage = source.storage().shared_from_this();
   }

@@ -13,6 +13,7 @@
 #include "mapping/planning/validate.h"
 #include "strategies/formats/safetensors/dcp_sharding.h"
 #include "strategies/formats/safetensors/header.h"
+#include "strategies/safetensors/hub_cache.h"
 #include "strategies/safetensors/model_files.h"
 
 namespace dckpt {
@@ -204,6 +205,9 @@ class SafetensorsReader final : public CheckpointReader {
 
 std::unique_ptr<CheckpointReader> open_safetensors(std::shared_ptr<const Storage> storage,
                                                    const std::optional<std::string>& file) {
+  const auto named = file ? storage->stat(*file) : std::nullopt;
+  if (!named || named->kind != FileInfo::Kind::kRegular)
+    storage = with_hub_cache(std::move(storage));
   return std::make_unique<SafetensorsReader>(std::move(storage), file);
 }
 

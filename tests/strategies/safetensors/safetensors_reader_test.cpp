@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <set>
+#include <filesystem>
 
 #include "mapping/base/error.h"
 #include "strategies/formats/safetensors/header.h"
@@ -12,6 +11,7 @@
 #include "strategies/storage/posix.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -179,6 +179,29 @@ TEST(SafetensorsReader, PartsMustMakeUpTheirTensor) {
   Folder unknown;
   unknown.file("1.safetensors", {tensor("v")}, at("0"));
   EXPECT_THAT(unknown.refusal(ErrorCode::kCorrupt), HasSubstr("where the tensor belongs"));
+}
+
+TEST(SafetensorsReader, FilesOfTheHubsCacheAreLinksToBlobs) {
+  namespace fs = std::filesystem;
+  TempDir cache;
+  const fs::path snapshot = cache.path() / "snapshots/main";
+  fs::create_directories(snapshot);
+  fs::create_directories(cache.path() / "blobs");
+  const fs::path golden = dckpt::testing::golden("dcp-hf-safetensors");
+  for (const char* const name :
+       {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json"}) {
+    fs::copy_file(golden / name, cache.path() / "blobs" / (std::string("blob-") + name));
+    fs::create_symlink(fs::path("../../blobs") / (std::string("blob-") + name), snapshot / name);
+  }
+  const auto reader = open_safetensors(posix_storage(snapshot));
+  EXPECT_EQ(reader->metadata().tensors.size(), 4U);
+  EXPECT_NO_THROW(dckpt::testing::describe_content(*reader, 3));
+  fs::remove(snapshot / "model-00002-of-00002.safetensors");
+  fs::create_symlink(golden / "model-00002-of-00002.safetensors",
+                     snapshot / "model-00002-of-00002.safetensors");
+  EXPECT_EQ(error_of([&] { open_safetensors(posix_storage(snapshot)); }).code(),
+            ErrorCode::kCorrupt);
 }
 
 }  // namespace
