@@ -18,17 +18,6 @@ constexpr std::string_view kModelSpace = "fully_sharded_model_space";
 constexpr std::string_view kBucketSpace = "fully_sharded_bucket_space";
 constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;  // of one tensor
 
-/// "optimizer.state.exp_avg.decoder.weight", with or without "chained_0." before it →
-/// "decoder.weight"; empty for other keys.
-std::string_view model_key(std::string_view key) {
-  if (!is_optimizer_key(key)) return {};
-  constexpr std::string_view kState = "optimizer.state.";
-  const std::size_t state = key.find(kState);
-  if (state == std::string_view::npos) return {};
-  const std::size_t dot = key.find('.', state + kState.size());
-  return dot == std::string_view::npos ? std::string_view() : key.substr(dot + 1);
-}
-
 /// Axes in front that Megatron's local tensors lack, each index a cell of its own: of layers that
 /// are stacked, and of experts.
 std::size_t prepended_axes(std::string_view key) {
@@ -98,7 +87,8 @@ Forms optimizer_forms(const Metadata& metadata) {
     if (!is_optimizer_key(tensor.key)) continue;
     forms.any = true;
     forms.fragments |= tensor.flattened_shape.has_value();
-    forms.boxes |= !tensor.flattened_shape && !model_key(tensor.key).empty();
+    forms.boxes |=
+        !tensor.flattened_shape && !parse_optimizer_state_key(tensor.key).model_key.empty();
   }
   for (const BytesStorageMetadata& object : metadata.objects)
     forms.any |= is_optimizer_key(object.key);
@@ -153,6 +143,17 @@ std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
 
 }  // namespace
 
+OptimizerStateKey parse_optimizer_state_key(std::string_view key) {
+  if (!is_optimizer_key(key)) return {};
+  constexpr std::string_view kState = "optimizer.state.";
+  const std::size_t state = key.find(kState);
+  if (state == std::string_view::npos) return {};
+  key.remove_prefix(state + kState.size());
+  const std::size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return {};
+  return {key.substr(0, dot), key.substr(dot + 1)};
+}
+
 std::string optimizer_sharding(const Value& common) {
   const auto text = [](const Value* dict, const char* name) -> std::string {
     const Value* const value = dict != nullptr && dict->is_dict() ? dict->find(name) : nullptr;
@@ -186,7 +187,7 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
   std::size_t count = 0;
   std::vector<TensorStorageMetadata> out = metadata.tensors;
   for (TensorStorageMetadata& tensor : out) {
-    const std::string_view key = model_key(tensor.key);
+    const std::string_view key = parse_optimizer_state_key(tensor.key).model_key;
     if (tensor.flattened_shape || key.empty()) continue;
     if (numel(tensor.size) == 0) continue;
     const auto model = models.find(key);

@@ -11,6 +11,14 @@
 
 namespace dckpt {
 
+/// The parts of "optimizer.state.NAME.MODEL_KEY", with or without "chained_0." before it; both
+/// empty for other keys.
+struct OptimizerStateKey {
+  std::string_view name;       ///< "exp_avg", "fp32_param", …
+  std::string_view model_key;  ///< of the model's tensor that it belongs to
+};
+OptimizerStateKey parse_optimizer_state_key(std::string_view key);
+
 /// How Megatron's distributed optimizer has cut its state ("fully_reshardable",
 /// "fully_sharded_model_space", …); empty if the common state does not say so.
 std::string optimizer_sharding(const Value& common);

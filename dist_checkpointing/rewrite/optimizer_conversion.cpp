@@ -34,30 +34,8 @@ constexpr std::string_view kContentMetadata = "content_metadata";
 constexpr const char* kMemEfficient = "distrib_optim_fully_reshardable_mem_efficient";
 constexpr const char* kDefaultConfig = "default_config";
 
-/// "chained_12.optimizer.state.X.K" → "optimizer.state.X.K"
-std::string_view without_chain(std::string_view key) {
-  constexpr std::string_view kChain = "chained_";
-  if (!key.starts_with(kChain)) return key;
-  const std::size_t end = key.find_first_not_of("0123456789", kChain.size());
-  if (end == kChain.size() || end == std::string_view::npos || key[end] != '.') return key;
-  return key.substr(end + 1);
-}
-
-/// The parts of "optimizer.state.NAME.MODEL_KEY"; empty for other keys.
-struct StateKey {
-  std::string_view name;
-  std::string_view model_key;
-};
-StateKey parse_state_key(std::string_view key) {
-  if (!key.starts_with(kState)) return {};
-  key.remove_prefix(kState.size());
-  const std::size_t dot = key.find('.');
-  if (dot == std::string_view::npos) return {};
-  return {key.substr(0, dot), key.substr(dot + 1)};
-}
-
 std::string key_for(OptimizerSharding wanted, const std::string& key) {
-  const StateKey state = parse_state_key(without_chain(key));
+  const OptimizerStateKey state = parse_optimizer_state_key(key);
   if (state.model_key.empty()) return key;
   std::string_view name = state.name;
   if (name == "param" || name == "fp32_param")
@@ -143,7 +121,7 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
   const Metadata& metadata = source->metadata();
   std::unordered_map<std::string_view, const Shape*> models;
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
-    if (parse_state_key(without_chain(tensor.key)).model_key.empty())
+    if (parse_optimizer_state_key(tensor.key).model_key.empty())
       models.emplace(tensor.key, &tensor.global_shape());
   }
   RearrangedContents contents;
@@ -155,7 +133,7 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
     const TensorStorageMetadata& tensor = metadata.tensors[i];
     const Shape& shape = tensor.global_shape();
     std::string key = key_for(wanted, tensor.key);
-    const auto model = models.find(parse_state_key(key).model_key);
+    const auto model = models.find(parse_optimizer_state_key(key).model_key);
     if (model != models.end() && *model->second != shape)
       shapes.add(str_format("{} has {}, {} has {}", quote(tensor.key), to_string(shape),
                             quote(std::string(model->first)), to_string(*model->second)));

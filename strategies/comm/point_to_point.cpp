@@ -105,7 +105,8 @@ class PointToPoint final : public Communicator {
       all[index(rank_)] = std::move(parts[index(rank_)]);
       Bytes spare;
       for (int step = 1; step < size(); ++step) {
-        const Sending sending{(rank_ + step) % size(), parts[index((rank_ + step) % size())]};
+        const int to = (rank_ + step) % size();
+        const Sending sending{to, parts[index(to)], &parts[index(to)]};
         Receiving receiving{(rank_ - step + size()) % size(), std::move(spare)};
         exchange({&sending, 1}, {&receiving, 1});
         all[index(receiving.from)] = std::move(receiving.bytes);
@@ -158,6 +159,7 @@ class PointToPoint final : public Communicator {
   struct Sending {
     int to;
     ByteView bytes;
+    Bytes* whole = nullptr;  ///< where they are all, and are not needed afterwards
   };
   struct Receiving {
     int from;
@@ -278,13 +280,22 @@ class PointToPoint final : public Communicator {
 
     outgoing.clear();
     incoming.clear();
+    // All ranks decide alike: only all_to_all() gives its buffers away.
+    const bool hand_over = operation_ == Operation::kAllToAll && transport_->hands_over();
     for (std::size_t i = 0; i < receivings.size(); ++i) {
-      make_room(receivings[i], theirs[i]);
+      check(receivings[i].from, theirs[i]);
+      if (hand_over)
+        receivings[i].bytes.clear();
+      else
+        make_room(receivings[i], theirs[i]);
       if (theirs[i].size > 0)
-        incoming.push_back({members_[index(receivings[i].from)], receivings[i].bytes});
+        incoming.push_back({members_[index(receivings[i].from)], receivings[i].bytes,
+                            hand_over ? &receivings[i].bytes : nullptr});
     }
     for (const Sending& sending : sendings) {
-      if (!sending.bytes.empty()) outgoing.push_back({members_[index(sending.to)], sending.bytes});
+      if (!sending.bytes.empty())
+        outgoing.push_back(
+            {members_[index(sending.to)], sending.bytes, hand_over ? sending.whole : nullptr});
     }
     move(outgoing, incoming);
   }
@@ -301,23 +312,25 @@ class PointToPoint final : public Communicator {
     }
   }
 
+  void check(int from, const Header& header) const {
+    if (header.operation == operation_ && header.number == number_) return;
+    throw misuse(
+        str_format("rank {} called {} (operation {}) where rank {} called {} (operation {}): all "
+                   "ranks must call the same operations in the same order",
+                   members_[index(from)], name_of(header.operation), header.number,
+                   members_[index(rank_)], name_of(operation_), number_));
+  }
+
   void make_room(Receiving& receiving, const Header& header) const {
-    const std::string from = "rank " + std::to_string(members_[index(receiving.from)]);
-    if (header.operation != operation_ || header.number != number_) {
-      throw misuse(
-          str_format("{} called {} (operation {}) where rank {} called {} (operation {}): all "
-                     "ranks must call the same operations in the same order",
-                     from, name_of(header.operation), header.number, members_[index(rank_)],
-                     name_of(operation_), number_));
-    }
     try {
       if (receiving.bytes.capacity() < header.size) receiving.bytes = Bytes();
       receiving.bytes.resize(static_cast<std::size_t>(header.size));
     } catch (const std::exception&) {
-      throw CheckpointError(ErrorCode::kIo,
-                            str_format("{}: no memory for the {} bytes that {} sends",
-                                       name_of(operation_), grouped(header.size), from),
-                            {.rank = members_[index(rank_)]});
+      throw CheckpointError(
+          ErrorCode::kIo,
+          str_format("{}: no memory for the {} bytes that rank {} sends", name_of(operation_),
+                     grouped(header.size), members_[index(receiving.from)]),
+          {.rank = members_[index(rank_)]});
     }
   }
 

@@ -28,10 +28,13 @@ class Transport {
   struct Outgoing {
     int to;
     ByteView bytes;
+    Bytes* whole = nullptr;  ///< the buffer that holds just `bytes`, if it may be moved away
   };
   struct Incoming {
     int from;
     MutableByteView bytes;
+    /// Instead of `bytes`: becomes the sender's buffer. Only if hands_over().
+    Bytes* whole = nullptr;
   };
 
   virtual ~Transport() = default;
@@ -43,6 +46,10 @@ class Transport {
   /// after that nothing refers to the buffers, and the transport is unusable.
   virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                         const Deadline& deadline) = 0;
+
+  /// Whether ranks share memory, so that buffers can change hands instead of being copied; both
+  /// sides then pass them as `whole`.
+  virtual bool hands_over() const noexcept { return false; }
 
   /// A transport for some of the ranks (ascending, at least two, including this one). Its messages
   /// do not mix with those of this one or of others made from it, even if different threads use

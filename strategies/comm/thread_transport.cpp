@@ -21,6 +21,7 @@ namespace {
 struct Offer {
   enum class State { kOpen, kBeingCopied, kTaken };
   ByteView bytes;
+  Bytes* whole = nullptr;   ///< its buffer, to be taken instead of copied
   bool only_sends = false;  ///< its sender receives nothing meanwhile
   State state = State::kOpen;
 };
@@ -62,7 +63,8 @@ class ThreadTransport final : public Transport {
     try {
       for (const Outgoing& message : outgoing) {
         Member& receiver = network_.member(message.to);
-        offers.push_back({.bytes = message.bytes, .only_sends = incoming.empty()});
+        offers.push_back(
+            {.bytes = message.bytes, .whole = message.whole, .only_sends = incoming.empty()});
         receiver.inbox[{channel_, rank_}].push_back(&offers.back());
         receiver.changed.notify_all();
       }
@@ -82,6 +84,8 @@ class ThreadTransport final : public Transport {
       throw;
     }
   }
+
+  bool hands_over() const noexcept override { return true; }
 
   std::shared_ptr<Transport> part(std::span<const int>, Communicator& group) override {
     Bytes channel;
@@ -137,8 +141,11 @@ class ThreadTransport final : public Transport {
     if (offers.empty()) return false;
     Offer& offer = *offers.front();
     offers.pop_front();
-    const bool fits = offer.bytes.size() == message.bytes.size();
-    if (fits) {
+    const bool fits = message.whole != nullptr ? offer.whole != nullptr
+                                               : offer.bytes.size() == message.bytes.size();
+    if (fits && message.whole != nullptr) {
+      *message.whole = std::move(*offer.whole);
+    } else if (fits) {
       offer.state = Offer::State::kBeingCopied;
       lock.unlock();
       std::memcpy(message.bytes.data(), offer.bytes.data(), message.bytes.size());

@@ -59,8 +59,9 @@ int run(int argc, char** argv) {
   program.set_help_flag("-h,--help", "Print this help");
   program.get_formatter()->column_width(26);
   const Commands commands = {add_inspect(program), add_verify(program),  add_digest(program),
-                             add_diff(program),    add_extract(program), add_convert(program),
-                             add_remove(program),  add_config(program),  add_formats(program)};
+                             add_diff(program),    add_explain(program), add_extract(program),
+                             add_convert(program), add_remove(program),  add_config(program),
+                             add_formats(program)};
   if (argc == 1) {
     print(program.help());
     return kOk;

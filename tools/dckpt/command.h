@@ -30,6 +30,7 @@ Command add_inspect(CLI::App& program);
 Command add_verify(CLI::App& program);
 Command add_digest(CLI::App& program);
 Command add_diff(CLI::App& program);
+Command add_explain(CLI::App& program);
 Command add_extract(CLI::App& program);
 Command add_convert(CLI::App& program);
 Command add_remove(CLI::App& program);

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "dist_checkpointing/inspect/explain.h"
+#include "dist_checkpointing/open.h"
 #include "tests/dist_checkpointing/fake_reader.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 
 namespace dckpt {
 namespace {
@@ -11,6 +15,8 @@ namespace {
 using testing::counting;
 using ::testing::ElementsAre;
 using testing::FakeReader;
+using testing::golden;
+using ::testing::HasSubstr;
 
 TEST(Inspect, SumsUpByKindOfContent) {
   FakeReader reader;
@@ -81,6 +87,37 @@ TEST(KeyTree, AKeyMayBeAPrefixOfAnother) {
 TEST(KeyTree, StaysShallowForKeysFullOfDots) {
   const std::string key(10000, '.');
   EXPECT_EQ(tree_lines({key}).size(), kMaxKeyTreeDepth);
+}
+
+TEST(Explain, TellsHowATensorIsCutWhoWroteItAndWhatBelongsToIt) {
+  const auto reader = open_checkpoint(golden("mcore-0.14-flattened-tp2pp2dp2"));
+  const Explanation found = explain(*reader, "decoder.layers.mlp.linear_fc1.weight");
+  EXPECT_EQ(found.grid, (Shape{4, 4, 1}));
+  ASSERT_EQ(found.chunks.size(), 16);
+  EXPECT_EQ(found.chunks.front().box, (Box{{0, 0, 0}, {1, 32, 32}}));
+  EXPECT_EQ(found.chunks.back().box, (Box{{3, 96, 0}, {1, 32, 32}}));
+  EXPECT_EQ(found.files.front().rank, 0);
+  EXPECT_EQ(found.files.back().rank, 7);
+  std::vector<std::string> relations;
+  for (const RelatedEntry& entry : found.related) relations.push_back(entry.relation);
+  EXPECT_THAT(relations, ElementsAre("exp_avg", "exp_avg_sq", "fp32_param", "extra state",
+                                     "extra state", "extra state", "extra state"));
+
+  const Explanation moment = explain(*reader, "optimizer.state.exp_avg.output_layer.weight");
+  EXPECT_TRUE(moment.flattened);
+  EXPECT_EQ(moment.stored_shape, (Shape{2, 1, 2048}));
+  EXPECT_THAT(moment.related.front().key, "optimizer.state.exp_avg_sq.output_layer.weight");
+
+  const Explanation object = explain(*reader, "rng_state/shard_0.0_2.2");
+  EXPECT_TRUE(object.is_object);
+  EXPECT_EQ(object.chunks.size(), 1);
+}
+
+TEST(Explain, AKeyThatIsNotThereHasNearOnes) {
+  const auto reader = open_checkpoint(golden("mcore-0.14-flattened-tp2pp2dp2"));
+  const CheckpointError error = testing::error_of([&] { explain(*reader, "output_layer.weigth"); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.what(), HasSubstr("did you mean 'output_layer.weight'"));
 }
 
 }  // namespace

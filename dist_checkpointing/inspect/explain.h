@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dist_checkpointing/inspect/inspect.h"
+#include "mapping/base/api.h"
+#include "strategies/contract/reader.h"
+
+namespace DCKPT_API dckpt {
+
+/// A tensor or an object that has to do with another one.
+struct RelatedEntry {
+  std::string relation;  ///< "model tensor", "exp_avg", "extra state"
+  std::string key;
+};
+
+/// What a data file holds of a key.
+struct FileShare {
+  std::string file;
+  std::optional<int> rank{};  ///< that wrote it, if the file's name tells
+  std::size_t chunks = 0;
+  std::uint64_t bytes = 0;  ///< as stored
+};
+
+/// Where the bytes of one key are, how it is cut, and what belongs to it.
+struct Explanation {
+  std::string key;
+  bool is_object = false;
+  DType dtype = DType::kFloat32;  ///< of a tensor, as all of these
+  Shape shape;                    ///< of the whole tensor
+  std::uint64_t bytes = 0;        ///< of its elements; of an object as stored
+  bool flattened = false;         ///< see TensorSummary
+  Shape stored_shape;
+  /// Pieces along each axis of the stored shape, if the chunks are the cells of a grid.
+  std::optional<Shape> grid{};
+  std::vector<ChunkSummary> chunks;  ///< of an object: one without a box
+  std::vector<FileShare> files;      ///< in the order of their names
+  std::vector<RelatedEntry> related;
+};
+
+/// Explains a tensor's key, or an object's unique key. Reads metadata only. Throws CheckpointError
+/// (invalid argument) for a key that is not there, naming the nearest ones.
+Explanation explain(const CheckpointReader& reader, std::string_view key);
+
+}  // namespace dckpt

@@ -1,0 +1,137 @@
+#include <CLI/CLI.hpp>
+
+#include "dist_checkpointing/inspect/explain.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "tools/dckpt/command.h"
+#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/table.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+struct Options {
+  CheckpointArgument checkpoint;
+  std::string key;
+  bool json = false;
+};
+
+Value to_json_value(const Explanation& explanation) {
+  Value json = Value::dict({{"key", explanation.key}, {"bytes", explanation.bytes}});
+  if (!explanation.is_object) {
+    json["dtype"] = std::string(to_string(explanation.dtype));
+    json["shape"] = to_json_list(explanation.shape);
+    json["flattened"] = explanation.flattened;
+    json["stored_shape"] = to_json_list(explanation.stored_shape);
+    json["grid"] = explanation.grid ? to_json_list(*explanation.grid) : Value();
+  }
+  ValueList chunks;
+  for (const ChunkSummary& chunk : explanation.chunks) {
+    Value entry =
+        Value::dict({{"file", chunk.file}, {"offset", chunk.offset}, {"length", chunk.length}});
+    if (!explanation.is_object) {
+      entry["offsets"] = to_json_list(chunk.box.offsets);
+      entry["sizes"] = to_json_list(chunk.box.sizes);
+    }
+    chunks.push_back(std::move(entry));
+  }
+  json["chunks"] = Value::list(std::move(chunks));
+  ValueList files;
+  for (const FileShare& share : explanation.files)
+    files.push_back(Value::dict({{"file", share.file},
+                                 {"rank", or_none(share.rank)},
+                                 {"chunks", share.chunks},
+                                 {"bytes", share.bytes}}));
+  json["files"] = Value::list(std::move(files));
+  ValueList related;
+  for (const RelatedEntry& entry : explanation.related)
+    related.push_back(Value::dict({{"relation", entry.relation}, {"key", entry.key}}));
+  json["related"] = Value::list(std::move(related));
+  return json;
+}
+
+/// "along axis 0 in 2 pieces, along axis 2 in 4", or "whole"
+std::string cut_text(const Explanation& explanation) {
+  if (explanation.chunks.size() == 1) return "whole";
+  if (!explanation.grid) return str_format("in {} pieces of no grid", explanation.chunks.size());
+  std::string text;
+  for (std::size_t axis = 0; axis < explanation.grid->size(); ++axis) {
+    const std::int64_t pieces = (*explanation.grid)[axis];
+    if (pieces < 2) continue;
+    text += str_format("{}along axis {} in {} pieces", text.empty() ? "" : ", ", axis, pieces);
+  }
+  return text;
+}
+
+void print_explanation(const Explanation& explanation) {
+  print(shown(explanation.key) + "\n");
+  if (explanation.is_object) {
+    print(str_format("  object  {}\n", human_bytes(explanation.bytes)));
+  } else {
+    print(str_format("  tensor  {} {}, {}\n", to_string(explanation.dtype),
+                     to_string(explanation.shape), human_bytes(explanation.bytes)));
+    if (explanation.flattened)
+      print(
+          str_format("  stored  flattened, as {}: fragments along each axis, and elements of one\n",
+                     to_string(explanation.stored_shape)));
+    print(str_format("  cut     {}\n", cut_text(explanation)));
+  }
+  print("\nChunks\n");
+  Table chunks(
+      {{"OFFSET", Table::Align::kRight}, {"LENGTH", Table::Align::kRight}, {"FILE"}, {"BOX"}});
+  for (const ChunkSummary& chunk : explanation.chunks)
+    chunks.add({grouped(chunk.offset), grouped(chunk.length), shown(chunk.file),
+                explanation.is_object ? "" : to_string(chunk.box)});
+  chunks.print();
+  if (explanation.files.size() > 1) {
+    print("\nFiles\n");
+    Table files({{"RANK", Table::Align::kRight},
+                 {"CHUNKS", Table::Align::kRight},
+                 {"SIZE", Table::Align::kRight},
+                 {"NAME"}});
+    for (const FileShare& share : explanation.files)
+      files.add({share.rank ? std::to_string(*share.rank) : "", grouped(share.chunks),
+                 human_bytes(share.bytes), shown(share.file)});
+    files.print();
+  }
+  if (!explanation.related.empty()) {
+    print("\nBelongs together\n");
+    Table related({{""}, {""}});
+    for (const RelatedEntry& entry : explanation.related)
+      related.add({entry.relation, shown(entry.key)});
+    related.print();
+  }
+}
+
+int run_explain(const Options& options) {
+  const auto reader = options.checkpoint.open();
+  const Explanation explanation = with_context({.file = options.checkpoint.path},
+                                               [&] { return explain(*reader, options.key); });
+  if (options.json)
+    print_json(to_json_value(explanation));
+  else
+    print_explanation(explanation);
+  return kOk;
+}
+
+}  // namespace
+
+Command add_explain(CLI::App& program) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand(
+      "explain", "Where one tensor's bytes are, how it is cut, and what belongs to it");
+  command.footer(
+      "Examples:\n"
+      "  dckpt explain iter_0001000 decoder.final_layernorm.weight\n"
+      "  dckpt explain iter_0001000 optimizer.state.exp_avg.output_layer.weight --json");
+  add_checkpoint(command, options->checkpoint);
+  command.add_option("KEY", options->key, "Key of a tensor, or unique key of an object")
+      ->required()
+      ->type_name("");
+  add_json(command, options->json);
+  return {&command, [options] { return run_explain(*options); }};
+}
+
+}  // namespace dckpt::tool
