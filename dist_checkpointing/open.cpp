@@ -52,18 +52,6 @@ const char* single_file_strategy(const Location& file) {
                                                                             : "torch";
 }
 
-/// Formats of others, told apart from checkpoints that are not complete.
-void refuse_foreign(std::span<const FileInfo> entries, const Location& location) {
-  for (const FileInfo& entry : entries) {
-    if (entry.name == "metadata.pkl") {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "the directory holds 'metadata.pkl', a checkpoint of "
-                            "torch_checkpointing, which is not read",
-                            {.file = location.display()});
-    }
-  }
-}
-
 [[noreturn]] void throw_unrecognised(std::span<const FileInfo> entries, const Location& location) {
   const bool has_data = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) {
     return entry.name.ends_with(".distcp");
@@ -190,9 +178,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                 ? &named_strategy(resolved, options.strategy)
                                                 : matching_strategy(resolved, options.strategy);
   if (strategy != nullptr) return strategy->open(storage, hints);
-  const std::vector<FileInfo> entries = storage->list("");
-  refuse_foreign(entries, resolved);
-  throw_unrecognised(entries, resolved);
+  throw_unrecognised(storage->list(""), resolved);
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -11,6 +11,7 @@
 #include "strategies/safetensors/model_files.h"
 #include "strategies/safetensors/safetensors_reader.h"
 #include "strategies/safetensors/save_strategy.h"
+#include "strategies/torch_checkpointing/reader.h"
 #include "strategies/torch_dist/reader.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "strategies/zarr/zarr_reader.h"
@@ -115,6 +116,15 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
                      .matches = is_local_checkpoint,
                      .open = [](std::shared_ptr<Storage> storage, const OpenHints&) {
                        return open_local(std::move(storage));
+                     }});
+  entries.push_back({.name = "torch_checkpointing",
+                     .about =
+                         "torch_checkpointing directories (metadata.pkl, one file per item and "
+                         "rank)",
+                     .capabilities = {.common_state = false},
+                     .matches = is_torch_checkpointing,
+                     .open = [](std::shared_ptr<Storage> storage, const OpenHints&) {
+                       return open_torch_checkpointing(std::move(storage));
                      }});
   entries.push_back(
       {.name = "dcp",

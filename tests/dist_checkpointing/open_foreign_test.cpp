@@ -39,7 +39,7 @@ TEST(OpenCheckpoint, SafetensorsAreRecognisedByTheirNameAndByTheirStart) {
   EXPECT_EQ(open_checkpoint(directory.path() / "weights.bin")->info().format, "safetensors");
   std::ofstream(directory.path() / "metadata.pkl") << "";
   fs::copy_file(file, directory.path() / "model_0.safetensors");
-  expect_refused(directory.path(), ErrorCode::kUnsupported, "torch_checkpointing");
+  expect_refused(directory.path(), ErrorCode::kCorrupt, "metadata.pkl");
 }
 
 TEST(OpenCheckpoint, WithoutMetadataJsonAMegatronCheckpointIsNoPlainDcpDirectory) {
@@ -113,7 +113,11 @@ TEST_P(ForeignGolden, IsSoundAndBecomesOtherFormatsWithoutLoss) {
 
 INSTANTIATE_TEST_SUITE_P(Producers, ForeignGolden,
                          ::testing::Values(Foreign{"dcp-zstd-torch2.15", "dcp"},
-                                           Foreign{"mcore-0.16-nvrx-local", "local"}));
+                                           Foreign{"mcore-0.16-nvrx-local", "local"},
+                                           Foreign{"tc-0.1-native-2d", "torch_checkpointing"},
+                                           Foreign{"tc-0.1-async", "torch_checkpointing"},
+                                           Foreign{"tc-0.1-safetensors", "torch_checkpointing"},
+                                           Foreign{"tc-0.1-single", "torch_checkpointing"}));
 
 }  // namespace
 }  // namespace dckpt

@@ -35,7 +35,7 @@ def common(path: os.PathLike):
 
 
 def goldens(*kinds: str) -> list[str]:
-    """Names of the goldens of these kinds: mcore (torch_dist), dcp, zarr."""
+    """Names of the goldens of these kinds: mcore (torch_dist), dcp, zarr, legacy, safetensors, local, tc (torch_checkpointing)."""
     return sorted(path.name for path in GOLDENS.iterdir() if path.is_dir() and kind(path.name) in kinds)
 
 
@@ -44,6 +44,8 @@ def kind(name: str) -> str:
         return "safetensors"
     if "zarr" in name:
         return "zarr"
+    if "nvrx" in name:
+        return "local"
     return name.split("-")[0]
 
 

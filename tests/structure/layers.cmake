@@ -30,7 +30,7 @@ set(below_contract ${core} configs strategies/storage strategies/formats)
 set(layer_strategies/contract ${below_contract})
 set(layer_strategies/tensor_io ${below_contract} strategies/contract)
 set(backends strategies/torch_dist strategies/zarr strategies/legacy_torch
-    strategies/local strategies/safetensors)
+    strategies/local strategies/torch_checkpointing strategies/safetensors)
 foreach(backend IN LISTS backends)
   set(layer_${backend} ${below_contract} strategies/contract strategies/rearranged)
 endforeach()

@@ -189,21 +189,19 @@ TEST_P(RenderGolden, EqualsWhatPythonHeldBeforeSaving) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Producers, RenderGolden,
-                         ::testing::Values("mcore-0.14-synthetic", "mcore-0.16-synthetic",
-                                           "mcore-head-synthetic",
-                                           "mcore-0.10-bucket-space-tp2pp1dp2",
-                                           "mcore-0.14-dp-zero-tp2pp1dp2", "mcore-0.14-moe-ep2",
-                                           "mcore-head-moe-ep2", "mcore-0.14-zarr-tp2pp1dp2",
-                                           "mcore-0.15-flattened-tp2pp2dp2", "dcp-plain-nested",
-                                           "dcp-plain-nested-torch2.15", "dcp-fsdp-dtensor-layout",
-                                           "dcp-zstd-torch2.15", "mcore-0.16-nvrx-local"),
-                         [](const auto& instance) {
-                           std::string name = instance.param;
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Producers, RenderGolden,
+    ::testing::Values("mcore-0.14-synthetic", "mcore-0.16-synthetic", "mcore-head-synthetic",
+                      "mcore-0.10-bucket-space-tp2pp1dp2", "mcore-0.14-dp-zero-tp2pp1dp2",
+                      "mcore-0.14-moe-ep2", "mcore-head-moe-ep2", "mcore-0.14-zarr-tp2pp1dp2",
+                      "mcore-0.15-flattened-tp2pp2dp2", "dcp-plain-nested",
+                      "dcp-plain-nested-torch2.15", "dcp-fsdp-dtensor-layout", "dcp-zstd-torch2.15",
+                      "mcore-0.16-nvrx-local", "tc-0.1-native-2d", "tc-0.1-async", "tc-0.1-single"),
+    [](const auto& instance) {
+      std::string name = instance.param;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+      return name;
+    });
 
 }  // namespace
 }  // namespace dckpt
