@@ -109,7 +109,7 @@ install(CODE "
   set(PUBLIC_HEADERS [[${DCKPT_PUBLIC_HEADERS}]])
   include([[${PROJECT_SOURCE_DIR}/cmake/StageHeaders.cmake]])")
 install(DIRECTORY "${_stage}/dckpt" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(DIRECTORY configs/policies DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
+install(DIRECTORY configs/policies configs/maps DESTINATION "${CMAKE_INSTALL_DATADIR}/dckpt")
 install(FILES LICENSE NOTICE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
 configure_package_config_file(cmake/dckptConfig.cmake.in "${PROJECT_BINARY_DIR}/dckptConfig.cmake" INSTALL_DESTINATION "${_package}")

@@ -97,6 +97,11 @@ constexpr std::array kRules{
                  return strategy.name == kAutoStrategy &&
                         (strategy.version || !strategy.options.keys.empty());
                }},
+    OptionRule{kLoad | kConvert, "load.map",
+               "numbers and settings are those of a map; add its name", kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 return policy.load.map.name.empty() && !policy.load.map.set.empty();
+               }},
     OptionRule{
         kLoad, "load.allow_partial_load",
         "would have no effect, since the checkpoint is no plain DCP directory; leave the default",

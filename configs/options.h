@@ -207,6 +207,15 @@ inline constexpr EnumNames<Cast, 2> kCastNames{
 /// The name of the strategy that stands for whichever reads the checkpoint.
 inline constexpr std::string_view kAutoStrategy = "auto";
 
+/// A map between the names of Megatron-Core and of Hugging Face files.
+struct KeyMapOptions {
+  std::string name{};  ///< of a shipped map, a file, or "auto"; empty: keys stay as they are
+  /// NAME=VALUE: numbers of the model that the checkpoint lacks, and settings (docs/maps.md).
+  std::vector<std::string> set{};
+
+  friend bool operator==(const KeyMapOptions&, const KeyMapOptions&) = default;
+};
+
 struct LoadOptions {
   /// "auto" detects the strategy from the checkpoint. Any other is forced: a checkpoint of another
   /// format is an error.
@@ -220,6 +229,7 @@ struct LoadOptions {
   std::vector<std::string> allow_shape_mismatch{};
   Padding padding = Padding::kZero;
   Cast cast = Cast::kForbid;
+  KeyMapOptions map{};  ///< applied first: all else sees its keys
   std::vector<RenameRule> rename{};
   /// For objects whose grid has changed: the first rule that matches decides; no match is an error.
   /// The defaults cover Megatron's per-rank state, which has no meaning under another layout;

@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <system_error>
 #include <vector>
 
+#include "configs/config_chain.h"
 #include "configs/option_rules.h"
 #include "configs/policy_schema.h"
 #include "mapping/base/format.h"
@@ -21,58 +21,9 @@ namespace dckpt {
 
 namespace {
 
-/// Reads a policy after the one that it extends, which it overrides field by field.
-class PolicyChain {
- public:
-  explicit PolicyChain(CheckedPolicy& into) : into_(into) {}
-
-  /// `file` is empty for the outermost.
-  std::optional<YamlNode> read(std::string_view yaml,
-                               const std::optional<std::filesystem::path>& folder,
-                               const std::string& file) {
-    ConfigProblems problems;
-    std::optional<YamlNode> root = parse_yaml(yaml, problems);
-    if (root) {
-      const YamlNode* const base = root->find("extends");
-      if (base != nullptr && base->kind == YamlNode::Kind::kText) extend(*base, folder, problems);
-      policy_type().read(*root, "", into_.policy, problems);
-    }
-    for (ConfigProblem& problem : problems) {
-      problem.file = file;
-      into_.problems.push_back(std::move(problem));
-    }
-    return root;
-  }
-
- private:
-  void extend(const YamlNode& base, const std::optional<std::filesystem::path>& folder,
-              ConfigProblems& problems) {
-    try {
-      const PolicyText found =
-          folder ? find_policy(base.text, *folder)
-                 : PolicyText{base.text, std::string(shipped_policy(base.text)), {}};
-      const std::string identity = std::filesystem::weakly_canonical(found.name).string();
-      if (std::ranges::find(open_, identity) != open_.end()) {
-        throw CheckpointError(ErrorCode::kInvalidArgument, "the policy extends itself, through " +
-                                                               quoted_list(open_, open_.size()));
-      }
-      if (open_.size() == kMaxPolicyDepth) {
-        throw CheckpointError(
-            ErrorCode::kInvalidArgument,
-            str_format("more than {} policies extend each other", kMaxPolicyDepth));
-      }
-      open_.push_back(identity);
-      read(found.yaml, found.folder, found.name);
-      open_.pop_back();
-    } catch (const CheckpointError& error) {
-      problems.push_back(
-          {base.place, str_format("extends: {}: {}", quote(base.text), error.message())});
-    }
-  }
-
-  CheckedPolicy& into_;
-  std::vector<std::string> open_;
-};
+ConfigLibrary library() {
+  return {"policy", "policies", shipped_policies()};
+}
 
 /// What can be said without knowing the strategies.
 void check_rules(const Policy& policy, const YamlNode& root, ConfigProblems& problems) {
@@ -87,19 +38,19 @@ void check_rules(const Policy& policy, const YamlNode& root, ConfigProblems& pro
 CheckedPolicy check_policy(std::string_view yaml,
                            const std::optional<std::filesystem::path>& folder) {
   CheckedPolicy checked;
-  const std::optional<YamlNode> root = PolicyChain(checked).read(yaml, folder, "");
+  const std::optional<YamlNode> root = read_config(
+      library(), yaml, folder,
+      [&](const YamlNode& node, ConfigProblems& problems) {
+        policy_type().read(node, "", checked.policy, problems);
+      },
+      checked.problems);
   if (root) check_rules(checked.policy, *root, checked.problems);
   sort_by_place(checked.problems);
   return checked;
 }
 
 PolicyText find_policy(const std::string& name_or_file, const std::filesystem::path& folder) {
-  std::error_code ignored;
-  const std::filesystem::path file = folder / name_or_file;
-  const bool bare = name_or_file.find_first_of("./") == std::string::npos;
-  if (bare && !std::filesystem::exists(file, ignored))
-    return {name_or_file, std::string(shipped_policy(name_or_file)), {}};
-  return {file.string(), read_policy_file(file), file.parent_path()};
+  return find_config(library(), name_or_file, folder);
 }
 
 std::string to_yaml(const Policy& policy) {
@@ -130,16 +81,7 @@ Policy Policy::shipped(std::string_view name) {
 }
 
 std::string_view shipped_policy(std::string_view name) {
-  std::vector<std::string> names;
-  for (const ShippedPolicy& policy : shipped_policies()) {
-    if (policy.name == name) return policy.yaml;
-    names.emplace_back(policy.name);
-  }
-  const auto close = nearest(name, names);
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("no policy {} is shipped{}; there are {}", quote(name),
-                                   close ? str_format(" (did you mean {}?)", quote(*close)) : "",
-                                   quoted_list(names, names.size())));
+  return shipped_text(library(), name);
 }
 
 std::string read_policy_file(const std::filesystem::path& file) {

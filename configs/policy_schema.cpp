@@ -243,6 +243,28 @@ Type<ObjectRule> object_rule() {
       }});
 }
 
+/// `map: NAME` is the short form of `map: {name: NAME}`.
+Type<KeyMapOptions> key_map() {
+  const Type<std::string> name = text("the name of a map, a file, or auto");
+  const Type<KeyMapOptions> both = section(Schema<KeyMapOptions>{{
+      field("name", &KeyMapOptions::name, name),
+      field("set", &KeyMapOptions::set,
+            list_of(text("NAME=VALUE"), "a list, for example [vocab_size=32000]")),
+  }});
+  return {[name, both](const YamlNode& node, const std::string& path, KeyMapOptions& into,
+                       ConfigProblems& problems) {
+            into = {};
+            if (node.kind == YamlNode::Kind::kText)
+              name.read(node, path, into.name, problems);
+            else
+              both.read(node, path, into, problems);
+          },
+          [name, both](const KeyMapOptions& map) {
+            if (map == KeyMapOptions()) return YamlNode{};
+            return map.set.empty() ? name.show(map.name) : both.show(map);
+          }};
+}
+
 /// An older spelling of verify: sha256; it is not kept.
 Field<LoadOptions> verify_integrity() {
   return {"verify_integrity",
@@ -268,6 +290,7 @@ Type<LoadOptions> load() {
                         "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
           field("padding", &LoadOptions::padding, choice(kPaddingNames)),
           field("cast", &LoadOptions::cast, choice(kCastNames)),
+          field("map", &LoadOptions::map, key_map()),
           field("rename", &LoadOptions::rename,
                 list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
           field(

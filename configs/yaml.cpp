@@ -231,14 +231,22 @@ std::string inline_text(const YamlNode& node) {
   return "null";
 }
 
+/// Longer lists have a line for each item.
+constexpr std::size_t kMaxListLine = 400;
+
 void append_lines(const YamlNode& map, const std::string& indent, std::string& out) {
   for (std::size_t i = 0; i < map.keys.size(); ++i) {
     out += str_format("{}{}:", indent, inline_text(map.keys[i]));
     if (map.values[i].kind == YamlNode::Kind::kMap && !map.values[i].keys.empty()) {
       out += "\n";
       append_lines(map.values[i], indent + "  ", out);
+    } else if (const std::string line = inline_text(map.values[i]);
+               map.values[i].kind != YamlNode::Kind::kList || line.size() <= kMaxListLine) {
+      out += str_format(" {}\n", line);
     } else {
-      out += str_format(" {}\n", inline_text(map.values[i]));
+      out += "\n";
+      for (const YamlNode& value : map.values[i].values)
+        out += str_format("{}  - {}\n", indent, inline_text(value));
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/formats/safetensors/index.h"
+#include "strategies/key_map/mapped_reader.h"
 
 namespace dckpt {
 namespace {
@@ -156,9 +157,10 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
   throw_checkpoint_error();
 }
 
-std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
-                                                  const OpenOptions& options) try {
-  require_rules(Call::kLoad, {.load = {.strategy = options.strategy}}, nullptr);
+namespace {
+
+std::unique_ptr<CheckpointReader> open_stored(const Location& location,
+                                              const OpenOptions& options) {
   const bool forced = options.strategy.name != kAutoStrategy;
   if (forced) find_load_strategy(options.strategy.name, options.strategy.version);
   const Location resolved = resolve_checkpoint(location, options);
@@ -179,6 +181,17 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                 : matching_strategy(resolved, options.strategy);
   if (strategy != nullptr) return strategy->open(storage, hints);
   throw_unrecognised(storage->list(""), resolved);
+}
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
+                                                  const OpenOptions& options) try {
+  require_rules(Call::kLoad, {.load = {.strategy = options.strategy, .map = options.map}}, nullptr);
+  auto reader = open_stored(location, options);
+  if (options.map.name.empty()) return reader;
+  return with_context({.file = location.display()},
+                      [&] { return mapped_reader(std::move(reader), options.map); });
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -19,6 +19,8 @@ struct OpenOptions {
   bool recover_flattened_shapes = true;
   /// The strategy to open it with; see LoadOptions::strategy.
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
+  /// Gives the checkpoint other keys; see LoadOptions::map.
+  KeyMapOptions map{};
 };
 
 /// Resolves a user's location: a checkpoint directory to itself, a training root to its latest (or
@@ -29,7 +31,7 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
 
 /// Detects the format and opens the checkpoint for reading. Throws CheckpointError: (unsupported)
 /// for a backend or version that no registered strategy reads; the message names the existing ones;
-/// (mismatch) for a checkpoint that `options.strategy` does not read.
+/// (mismatch) for a checkpoint that `options.strategy` does not read, or that the map does not fit.
 std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                   const OpenOptions& options = {});
 

@@ -40,7 +40,7 @@ constexpr std::size_t kShownPaths = 10;
 std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
                                                 const LoadOptions& options) {
   require_rules(Call::kLoad, {.load = options}, nullptr);
-  return open_checkpoint(location, {.strategy = options.strategy});
+  return open_checkpoint(location, {.strategy = options.strategy, .map = options.map});
 }
 
 /// Which save has made the checkpoint: the same for copies of it on several disks, another one if

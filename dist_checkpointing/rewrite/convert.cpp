@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "configs/option_rules.h"
+#include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/common_form.h"
@@ -19,10 +21,12 @@
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
+#include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
 #include "mapping/planning/save/global_plan.h"
 #include "strategies/contract/registry.h"
+#include "strategies/key_map/mapped_reader.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/memory.h"
 
@@ -194,11 +198,57 @@ std::size_t write(const PlannedCopy& copy, const Location& destination, ItemSour
   return metadata.files.size();
 }
 
-ConvertReport convert_checkpoint(const Location& source, const Location& destination,
-                                 const ConvertOptions& options) {
-  const Location found = resolve_checkpoint(source, {.iteration = options.iteration});
+/// The folder whose config.json says which model it is.
+std::shared_ptr<Storage> model_files_of(const ConvertOptions& options) {
+  return options.model_files ? options.model_files->directory() : nullptr;
+}
+
+/// Through the map and back: what does not return as it was. Padding of a vocabulary is not
+/// compared: it has no meaning and is lost.
+void check_round_trip(const Location& source, const ConvertOptions& options) {
+  const std::shared_ptr<Storage> files = model_files_of(options);
+  const auto [before, after] = round_trip(
+      [&] {
+        return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+      },
+      options.map, files.get());
+  const DiffReport found = diff(*before, *after,
+                                {.common = false,
+                                 .threads = options.read_threads.value_or(options.io.threads),
+                                 .memory = options.max_memory});
+  ProblemList problems;
+  for (const Difference& difference : found.differences)
+    problems.add(str_format("{}: {}", quote(difference.key), to_string(difference.kind)));
+  problems.raise_if_any(ErrorCode::kMismatch,
+                        "through the map and back, these are not what they were:");
+}
+
+/// Under the keys that the map gives, which decide the format if no option does.
+std::unique_ptr<CheckpointReader> open_source(const Location& source, ConvertOptions& options,
+                                              std::vector<std::string>& remarks) {
   auto reader = open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+  require_rules(Call::kConvert, {.load = {.strategy = options.from, .map = options.map}}, nullptr);
+  if (options.map.name.empty()) {
+    if (options.check_round_trip)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "a round trip is checked through a map; name one");
+    return reader;
+  }
+  if (options.check_round_trip) check_round_trip(source, options);
+  MapReport report;
+  const std::shared_ptr<Storage> files = model_files_of(options);
+  reader = mapped_reader(std::move(reader), options.map, &report, files.get());
+  if (options.to.empty() && !options.compat)
+    options.to = report.keys.to == KeyNames::kHf ? "hf" : "torch_dist";
+  for (std::string& remark : report.remarks) remarks.push_back(std::move(remark));
+  return reader;
+}
+
+ConvertReport convert_checkpoint(const Location& source, const Location& destination,
+                                 ConvertOptions options) {
+  const Location found = resolve_checkpoint(source, {.iteration = options.iteration});
   ConvertReport report;
+  auto reader = open_source(source, options, report.remarks);
   report.source = found.display();
   report.destination = destination.display();
   report.from = reader->info().format;

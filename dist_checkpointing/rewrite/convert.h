@@ -27,6 +27,11 @@ struct ConvertOptions {
   /// For torch_dist: kMegatron (the default) or kMegatron019; for dcp: kDcp. Contradictions are
   /// refused.
   std::optional<Compat> compat{};
+  /// Gives the source other keys, as load.map of a policy does: everything else sees these.
+  KeyMapOptions map{};
+  /// Goes through the map and back in memory and compares with the source, bit by bit, before
+  /// anything is written: convert() throws (mismatch) with what differs.
+  bool check_round_trip = false;
   /// Cuts every tensor into shards for this many ranks (along its longest axis that allows it);
   /// empty keeps the chunks, or joins them for a format that stores tensors whole, which has no
   /// shards.

@@ -25,6 +25,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
     if (save.compat == usual.save.compat) options.compat.reset();
   }
   options.flattened = save.flattened;
+  options.map = load.map;
   options.rename = load.rename;
   options.check_source = load.verify != Verify::kNone;
   options.verify_integrity = load.verify == Verify::kSha256;

@@ -59,6 +59,7 @@ load:
   parallel: {enabled: true, exchange: broadcast}
   allow_shape_mismatch: ["*.word_embeddings.weight", head]
   padding: replicate
+  map: {name: llama, set: [vocab_size=32000]}
   rename: [{from: "^module\\.(.*)$", to: "\\1"}, {from: x, to: ""}]
   objects: [{keys: "data*", when_resharded: drop}]
   threads: 9
@@ -85,6 +86,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
   EXPECT_EQ(policy.load.padding, Padding::kReplicate);
+  EXPECT_EQ(policy.load.map, (KeyMapOptions{"llama", {"vocab_size=32000"}}));
   EXPECT_THAT(policy.load.rename,
               ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}, RenameRule{"x", ""}));
   EXPECT_THAT(policy.load.objects, ElementsAre(ObjectRule{"data*", WhenResharded::kDrop}));
@@ -148,6 +150,7 @@ load:
   allow_shape_mismatch: []
   padding: zero
   cast: forbid
+  map: null
   rename: []
   objects: [{keys: rng_state, when_resharded: keep}, {keys: rerun_state_machine_state, when_resharded: keep}, {keys: "*._extra_state", when_resharded: keep}]
   validate_access_integrity: true
@@ -498,7 +501,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 39u);
+  ASSERT_EQ(leaves.size(), 40u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

@@ -28,6 +28,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"save.planner.validate", "save: {planner: {validate: false}}"},
     {"save.planner.keep_plans", "save: {planner: {keep_plans: true}}"},
     {"load.strategy", "load: {backend: {version: 2}}"},
+    {"load.map", "load: {map: {set: [vocab_size=1]}}"},
     {"load.allow_partial_load", "load: {allow_partial_load: true}"},
     {"load.strict", "load: {strict: raise_all}"},
     {"load.allow_shape_mismatch", "load: {allow_shape_mismatch: ['*']}"},

@@ -240,6 +240,12 @@ const std::vector<LoadCase> kLoadFields{
        return Value::dict(
            {{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {6, 5}))}});
      }},
+    {{"load.map", "load: {map: llama}", ""},
+     "sound",
+     [] {
+       return asking("w", {6, 5});
+     },
+     false},
     {{"load.rename", "load: {rename: [{from: '^w$', to: v}]}", ""},
      "sound",
      [] {

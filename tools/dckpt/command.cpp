@@ -13,7 +13,7 @@ namespace dckpt::tool {
 
 std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
   return with_context({.file = path},
-                      [&] { return open_checkpoint(path, {.iteration = iteration}); });
+                      [&] { return open_checkpoint(path, {.iteration = iteration, .map = map}); });
 }
 
 std::string CheckpointArgument::resolved() const {
@@ -44,6 +44,18 @@ void add_checkpoint(CLI::App& command, CheckpointArgument& argument) {
       ->required()
       ->type_name("");
   add_iteration(command, "--iteration", argument.iteration);
+}
+
+void add_map(CLI::App& command, KeyMapOptions& map) {
+  command
+      .add_option("--map", map.name,
+                  "Other keys, by a map from Megatron's to others: name, file or auto")
+      ->type_name("MAP");
+  command
+      .add_option("--set", map.set,
+                  "For the map: vocab_size=32000, or another number or setting; repeatable")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
 }
 
 void add_json(CLI::App& command, bool& json) {

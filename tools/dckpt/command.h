@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/state/value.h"
@@ -41,6 +42,7 @@ Command add_formats(CLI::App& program);
 struct CheckpointArgument {
   std::string path;
   std::optional<IterationName> iteration{};
+  KeyMapOptions map{};  ///< seen through it
 
   /// Errors name the path unless they name a file already.
   std::unique_ptr<CheckpointReader> open() const;
@@ -53,6 +55,8 @@ void add_iteration(CLI::App& command, const std::string& option,
                    std::optional<IterationName>& iteration);
 /// PATH and --iteration.
 void add_checkpoint(CLI::App& command, CheckpointArgument& argument);
+/// --map NAME and --set NAME=VALUE
+void add_map(CLI::App& command, KeyMapOptions& map);
 /// --json
 void add_json(CLI::App& command, bool& json);
 /// --keys GLOB and --exclude GLOB, both repeatable.

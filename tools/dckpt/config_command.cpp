@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "configs/key_map.h"
+#include "configs/key_map_schema.h"
 #include "configs/option_rules.h"
 #include "configs/policy_schema.h"
 #include "mapping/base/format.h"
@@ -98,16 +100,28 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
     }
     entry.make(save);  // reads the strategy's own options
   });
+  if (!policy.load.map.name.empty() && policy.load.map.name != "auto")
+    check("load.map", [&] { find_key_map(policy.load.map.name); });
   if (policy.load.strategy.name != kAutoStrategy)
     check("load.strategy", [&] { find_load_strategy(policy.load.strategy); });
   sort_by_place(problems);
 }
 
-int run_check(const Options& options) {
-  const PolicyText text = options.policy.text();
+/// A file, or what ships under that name.
+PolicyText text_of(const std::string& name) {
+  const auto is_named = [&](const ShippedPolicy& map) { return map.name == name; };
+  return std::ranges::any_of(shipped_maps(), is_named) ? find_key_map(name) : find_policy(name);
+}
+
+ConfigProblems problems_of(const PolicyText& text) {
+  if (is_key_map(text.yaml)) return check_key_map(text.yaml, text.folder).problems;
   CheckedPolicy checked = check_policy(text.yaml, text.folder);
-  ConfigProblems& problems = checked.problems;
-  check_strategies(text.yaml, checked.policy, problems);
+  check_strategies(text.yaml, checked.policy, checked.problems);
+  return std::move(checked.problems);
+}
+
+int run_check(const Options& options) {
+  const ConfigProblems problems = problems_of(text_of(options.policy.name));
   if (options.json) {
     print_json(Value::dict({{"file", options.policy.name},
                             {"ok", problems.empty()},
@@ -123,17 +137,24 @@ int run_check(const Options& options) {
 }
 
 int run_show(const Options& options) {
-  const PolicyText text = options.policy.text();
-  const CheckedPolicy checked = check_policy(text.yaml, text.folder);
-  if (!checked.problems.empty()) {
-    report_problems(options, checked.problems);
-    return code_of(checked.problems);
+  const PolicyText text = text_of(options.policy.name);
+  const auto show = [&](const auto& checked, const auto& type, const auto& shown) -> int {
+    if (!checked.problems.empty()) {
+      report_problems(options, checked.problems);
+      return code_of(checked.problems);
+    }
+    if (options.json)
+      print_json(to_json_value(type.show(shown)));
+    else
+      print(to_yaml(shown));
+    return kOk;
+  };
+  if (is_key_map(text.yaml)) {
+    const CheckedKeyMap checked = check_key_map(text.yaml, text.folder);
+    return show(checked, key_map_type(), checked.map);
   }
-  if (options.json)
-    print_json(to_json_value(policy_type().show(checked.policy)));
-  else
-    print(to_yaml(checked.policy));
-  return kOk;
+  const CheckedPolicy checked = check_policy(text.yaml, text.folder);
+  return show(checked, policy_type(), checked.policy);
 }
 
 }  // namespace
@@ -141,13 +162,15 @@ int run_show(const Options& options) {
 Command add_config(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand(
-      "config", "Check or show a policy: the YAML file that says how to save and load");
+      "config", "Check or show a policy (how to save and load) or a map of keys");
   std::string names;
   for (const ShippedPolicy& policy : shipped_policies()) names += "\n  " + std::string(policy.name);
+  names += "\n\nand these maps:";
+  for (const ShippedPolicy& map : shipped_maps()) names += "\n  " + std::string(map.name);
   command.footer(
       "check reports everything that is wrong, each with line and column; show prints every field "
       "with\n"
-      "the value in effect, as YAML that is a policy itself.\n\n"
+      "the value in effect, as YAML that is a policy (or map) itself.\n\n"
       "These policies come with dckpt and go by their names:" +
       names +
       "\n\n"
@@ -163,7 +186,7 @@ Command add_config(CLI::App& program) {
       ->check(CLI::IsMember({"check", "show"}).description(""));
   command
       .add_option("FILE", options->policy.name,
-                  "Policy file, or the name of one that comes with dckpt")
+                  "Policy or map: a file, or the name of one that comes with dckpt")
       ->required()
       ->type_name("");
   add_json(command, options->json);

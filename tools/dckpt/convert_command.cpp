@@ -86,6 +86,9 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
     merged.strategy_version = {};
     merged.strategy_options = {};
   }
+  if (!given.map.name.empty()) merged.map.name = given.map.name;
+  merged.map.set.insert(merged.map.set.end(), given.map.set.begin(), given.map.set.end());
+  merged.check_round_trip = given.check_round_trip;
   merged.ranks = given.ranks;
   merged.keys = given.keys;
   merged.iteration = given.iteration;
@@ -191,6 +194,7 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert llama iter_0000000 --to torch_dist\n"
       "  dckpt convert iter_0001000 model --to hf --model-files llama\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
+      "  dckpt convert iter_0001000 model --to hf --map llama --set vocab_size=32000\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
   command
       .add_option("SRC", options->source,
@@ -219,6 +223,9 @@ Command add_convert(CLI::App& program) {
       .add_option("--flattened", options->flattened,
                   "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")
       ->type_name("FORM");
+  add_map(command, convert.map);
+  command.add_flag("--roundtrip-check", convert.check_round_trip,
+                   "Go through the map and back in memory first, and compare bit by bit");
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
              [&convert](int ranks) { convert.ranks = ranks; });
   command

@@ -146,6 +146,7 @@ Command add_diff(CLI::App& program) {
   command.add_option("B", options->b.path, "The other")->required()->type_name("");
   add_iteration(command, "--iteration-a", options->a.iteration);
   add_iteration(command, "--iteration-b", options->b.iteration);
+  add_map(command, options->a.map);
   command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")
       ->type_name("X")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));

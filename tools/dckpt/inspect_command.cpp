@@ -369,6 +369,7 @@ Command add_inspect(CLI::App& program) {
       "  dckpt inspect iter_0001000 --keys 'decoder.*' --chunks\n"
       "  dckpt inspect iter_0001000 --json | jq '.tensors[].key'");
   add_checkpoint(command, options->checkpoint);
+  add_map(command, options->checkpoint.map);
   add_key_filter(command, options->inspect.keys);
   command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");
   command.add_flag("--tree", options->tree, "Show keys as a tree, cut at dots, with sums");

@@ -53,6 +53,7 @@ const std::vector<Case> kCases{
     {"load: {padding: replicate}", Effect::kRefused},
     {"load: {cast: allow}", Effect::kRefused},
     {"load: {backend: {name: torch_dist, version: 1}}", Effect::kHonoured},
+    {"load: {map: llama}", Effect::kHonoured},
     {"load: {rename: [{from: a, to: b}]}", Effect::kHonoured},
     {"load: {objects: [{keys: x, when_resharded: drop}]}", Effect::kNamedAsUnused},
     {"load: {validate_access_integrity: false}", Effect::kNamedAsUnused},
@@ -66,7 +67,7 @@ const std::vector<Case> kCases{
 
 /// Everything of the options that a policy decides.
 auto decided(const ConvertOptions& options) {
-  return std::tuple(options.from, options.compat, options.flattened, options.rename,
+  return std::tuple(options.from, options.compat, options.flattened, options.map, options.rename,
                     options.check_source, options.verify_integrity, options.separation_hint,
                     options.integrity, options.io, options.read_threads, options.staging);
 }

@@ -1,0 +1,165 @@
+#include "configs/key_map.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "configs/config_chain.h"
+#include "configs/key_map_schema.h"
+#include "configs/key_pattern.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+ConfigLibrary library() {
+  return {"map", "maps", shipped_maps()};
+}
+
+/// Where a row is in a file, or the mapping of all rows.
+TextPlace place_of_row(const YamlNode& root, const MapRow& row) {
+  const YamlNode* const rows = root.find("tensors");
+  if (rows == nullptr) return root.place;
+  for (const YamlNode& node : rows->values) {
+    const YamlNode* const key = node.find("megatron");
+    if (key != nullptr && key->text == row.megatron) return node.place;
+  }
+  return rows->place;
+}
+
+/// Checks that need the whole map.
+class WholeMap {
+ public:
+  WholeMap(const KeyMap& map, const YamlNode& root, ConfigProblems& problems)
+      : map_(map), root_(root), problems_(problems) {
+    for (const MapNumber& number : map.numbers) names_.push_back(number.name);
+  }
+
+  void check() {
+    for (const MapNumber& number : map_.numbers) {
+      if (number.otherwise.empty()) continue;
+      const auto formula = parse_formula(number.otherwise);
+      if (!formula) continue;  // reported already
+      require(formula->left, "numbers." + number.name, root_.place);
+      require(formula->right, "numbers." + number.name, root_.place);
+    }
+    for (const MapRow& row : map_.tensors) check_row(row);
+    for (const MapRefusal& refusal : map_.refuse) require(refusal.only_if, "refuse", root_.place);
+    if (map_.tensors.empty())
+      problems_.push_back({root_.place, "a map has rows: 'tensors' is missing"});
+  }
+
+ private:
+  /// A number itself, or the name of one.
+  void require(const std::string& name, const std::string& user, TextPlace place) {
+    if (name.empty() || name == "true" || name == "false" || parse_u64(name) ||
+        map_.find_number(name) != nullptr)
+      return;
+    const auto close = nearest(name, names_);
+    problems_.push_back(
+        {place, str_format("{}: there is no number {}{}; 'numbers' says where each "
+                           "comes from",
+                           user, quote(name),
+                           close ? str_format(" (did you mean {}?)", quote(*close)) : "")});
+  }
+
+  void require_for(const HfTensors& hf, const std::string& user, TextPlace place) {
+    for (const MapTransform& transform : hf.transform) {
+      for (const std::string& part : transform.parts) require(part, user, place);
+      if (transform.step == MapStep::kQkvInterleave) {
+        require("num_attention_heads", user, place);
+        require("num_query_groups", user, place);
+      } else if (transform.step == MapStep::kPadRows) {
+        require("vocab_size", user, place);
+        require("padded_vocab_size", user, place);
+      }
+    }
+  }
+
+  void check_row(const MapRow& row) {
+    const TextPlace place = place_of_row(root_, row);
+    require(row.only_if, row.megatron, place);
+    require(row.unless, row.megatron, place);
+    require_for(row.hf, row.megatron, place);
+    for (const HfTensors& other : row.or_hf) require_for(other, row.megatron, place);
+    once(row, row.megatron, place);
+    for (const std::string& key : row.hf.keys) once(row, key, place);
+  }
+
+  /// Two rows must not make the same key.
+  void once(const MapRow& row, const std::string& key, TextPlace place) {
+    const auto [first, inserted] = rows_.emplace(
+        std::tuple(KeyPattern(key).skeleton(), row.layers, row.only_if, row.unless), &row);
+    if (inserted) return;
+    problems_.push_back(
+        {place, first->second == &row
+                    ? str_format("{} is named twice in a row", quote(key))
+                    : str_format("{} is in two rows, with {} and with {}", quote(key),
+                                 quote(first->second->megatron), quote(row.megatron))});
+  }
+
+  const KeyMap& map_;
+  const YamlNode& root_;
+  ConfigProblems& problems_;
+  std::vector<std::string> names_;
+  std::map<std::tuple<std::string, MapLayers, std::string, std::string>, const MapRow*> rows_;
+};
+
+KeyMap map_of(const PolicyText& found, const std::optional<std::filesystem::path>& folder) {
+  CheckedKeyMap checked = check_key_map(found.yaml, folder);
+  raise_if_any(std::move(checked.problems), found.name);
+  return std::move(checked.map);
+}
+
+}  // namespace
+
+bool MapRow::has_extra_state() const {
+  return extra_state.value_or(KeyPattern(megatron).has("l") && megatron.ends_with(".weight"));
+}
+
+const MapNumber* KeyMap::find_number(std::string_view name) const {
+  const auto found = std::ranges::find(numbers, name, &MapNumber::name);
+  return found == numbers.end() ? nullptr : &*found;
+}
+
+KeyMap KeyMap::find(const std::string& name_or_file) {
+  const PolicyText found = find_key_map(name_or_file);
+  return map_of(found, found.folder);
+}
+
+KeyMap KeyMap::from_text(std::string_view yaml, const std::string& name) {
+  return map_of({name, std::string(yaml), {}}, std::nullopt);
+}
+
+std::string to_yaml(const KeyMap& map) {
+  return to_yaml_text(key_map_type().show(map));
+}
+
+CheckedKeyMap check_key_map(std::string_view yaml,
+                            const std::optional<std::filesystem::path>& folder) {
+  CheckedKeyMap checked;
+  const std::optional<YamlNode> root = read_config(
+      library(), yaml, folder,
+      [&](const YamlNode& node, ConfigProblems& problems) {
+        key_map_type().read(node, "", checked.map, problems);
+      },
+      checked.problems);
+  // A row with a problem is not there: what refers to it would be reported in vain.
+  if (root && checked.problems.empty()) WholeMap(checked.map, *root, checked.problems).check();
+  sort_by_place(checked.problems);
+  return checked;
+}
+
+bool is_key_map(std::string_view yaml) {
+  ConfigProblems ignored;
+  const std::optional<YamlNode> root = parse_yaml(yaml, ignored);
+  return root && (root->find("family") != nullptr || root->find("tensors") != nullptr);
+}
+
+PolicyText find_key_map(const std::string& name_or_file, const std::filesystem::path& folder) {
+  return find_config(library(), name_or_file, folder);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "configs/policy.h"
+#include "configs/problems.h"
+#include "mapping/base/enum_names.h"
+
+namespace dckpt {
+
+// A key map says which tensors of a model are called what in Megatron-Core and in Hugging Face
+// files, and how their elements are arranged. It works both ways, in every sharding and for every
+// layout of Megatron's keys. docs/maps.md teaches writing one.
+
+/// How Hugging Face tensors become Megatron's. Each step works on what the one before it has made,
+/// along axis 0, and is undone on the way back.
+enum class MapStep : std::uint8_t {
+  kTranspose,      ///< each tensor of two axes
+  kSplitRows,      ///< one tensor into several
+  kConcatRows,     ///< several tensors into one
+  kQkvInterleave,  ///< query, key and value heads into one tensor, by query groups
+  kPadRows,        ///< vocab_size rows to padded_vocab_size
+};
+inline constexpr EnumNames<MapStep, 5> kMapStepNames{{{MapStep::kTranspose, "transpose"},
+                                                      {MapStep::kSplitRows, "split_rows"},
+                                                      {MapStep::kConcatRows, "concat_rows"},
+                                                      {MapStep::kQkvInterleave, "qkv_interleave"},
+                                                      {MapStep::kPadRows, "pad_rows"}}};
+
+struct MapTransform {
+  MapStep step = MapStep::kTranspose;
+  /// Of split_rows and concat_rows: how the rows are divided, as numbers or their names. A single
+  /// one is a count of equal parts; empty for concat_rows: as many as there are tensors.
+  std::vector<std::string> parts{};
+  friend bool operator==(const MapTransform&, const MapTransform&) = default;
+};
+
+/// Where the elements of a row are in Hugging Face files.
+struct HfTensors {
+  std::vector<std::string> keys{};
+  std::vector<MapTransform> transform{};
+  friend bool operator==(const HfTensors&, const HfTensors&) = default;
+};
+
+/// Layers that a row is for.
+enum class MapLayers : std::uint8_t { kAll, kDense, kMoe };
+inline constexpr EnumNames<MapLayers, 3> kMapLayersNames{
+    {{MapLayers::kAll, "all"}, {MapLayers::kDense, "dense"}, {MapLayers::kMoe, "moe"}}};
+
+/// A tensor of a layer (or expert), or several tensors of Hugging Face that make it up. Keys are
+/// patterns (key_pattern.h): {l} counts layers and {e} experts, and Megatron's layout decides
+/// whether they are in its key or axes of the tensor.
+struct MapRow {
+  std::string megatron{};              ///< the name with Transformer Engine
+  std::string local{};                 ///< with Megatron's local layers, if it is another
+  std::vector<std::string> aliases{};  ///< what else it is called in files
+  HfTensors hf{};
+  std::vector<HfTensors> or_hf{};  ///< other forms that are read
+  std::string only_if{};           ///< a number that must be true
+  std::string unless{};            ///< one that must not
+  MapLayers layers = MapLayers::kAll;
+  bool optional = false;  ///< a model may lack it, in all layers
+  bool gated = false;     ///< the singleton layout keeps the halves apart, as …_w and …_v
+  /// Whether Megatron asks for an _extra_state of the module: true for weights of layers.
+  std::optional<bool> extra_state{};
+  friend bool operator==(const MapRow&, const MapRow&) = default;
+
+  bool has_extra_state() const;
+};
+
+/// A number that the model's configuration has. Truth is 1.
+struct MapNumber {
+  std::string name{};
+  std::vector<std::string> args{};  ///< names in Megatron's args or run_config.yaml, in this order
+  std::string args_if{};            ///< a flag there, without which `args` means nothing
+  std::string args_not{};           ///< a flag there that says the opposite
+  std::vector<std::string> hf{};    ///< names in config.json, in this order
+  /// If nothing of this is there: a number, true or false, or a formula of other numbers,
+  /// "hidden_size / num_attention_heads" (key_map_numbers.h).
+  std::string otherwise{};
+  friend bool operator==(const MapNumber&, const MapNumber&) = default;
+};
+
+/// A model that the map would get wrong.
+struct MapRefusal {
+  std::string only_if{};
+  std::string because{};
+  friend bool operator==(const MapRefusal&, const MapRefusal&) = default;
+};
+
+struct KeyMap {
+  std::string family{};
+  std::vector<std::string> architectures{};  ///< of config.json
+  std::vector<std::string> model_types{};
+  /// What the keys of a model start with, and files of the bare model lack: "model."
+  std::string hf_prefix{};
+  std::vector<MapNumber> numbers{};
+  std::vector<MapRow> tensors{};
+  /// Modules without tensors for which Megatron asks for an _extra_state.
+  std::vector<std::string> extra_states{};
+  std::vector<MapRefusal> refuse{};
+  std::vector<std::string> ignore_megatron{};  ///< globs of keys that are dropped
+  std::vector<std::string> ignore_hf{};
+  friend bool operator==(const KeyMap&, const KeyMap&) = default;
+
+  const MapNumber* find_number(std::string_view name) const;
+
+  /// A file or, if there is no such file, the shipped map of that name. Throw CheckpointError: io
+  /// if it cannot be read, invalid-argument.
+  static KeyMap find(const std::string& name_or_file);
+  static KeyMap from_text(std::string_view yaml, const std::string& name = "map");
+};
+
+/// Every row, those of the maps that it extends included, as YAML that reads back as an equal map.
+std::string to_yaml(const KeyMap& map);
+
+struct CheckedKeyMap {
+  KeyMap map;
+  ConfigProblems problems;
+};
+/// `extends` names a shipped map or a file relative to `folder`; without one no file is read.
+CheckedKeyMap check_key_map(std::string_view yaml,
+                            const std::optional<std::filesystem::path>& folder = std::nullopt);
+
+/// Whether a YAML text is a map and not a policy: it names a family of models.
+bool is_key_map(std::string_view yaml);
+
+/// The maps of configs/maps, as they were when the library was built.
+std::span<const ShippedPolicy> shipped_maps() noexcept;
+
+/// What KeyMap::find reads.
+PolicyText find_key_map(const std::string& name_or_file, const std::filesystem::path& folder = {});
+
+/// Limits of a map.
+inline constexpr std::size_t kMaxMapRows = 1000;
+inline constexpr std::size_t kMaxMapNumbers = 200;
+inline constexpr std::size_t kMaxMapParts = 64;
+
+}  // namespace dckpt

@@ -1,0 +1,471 @@
+#include "configs/key_map_schema.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "configs/key_pattern.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+using namespace config;
+
+constexpr std::int64_t kMapVersion = 1;
+
+bool is_word(std::string_view text) {
+  constexpr std::string_view kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  return !text.empty() && text.find_first_not_of(kLetters) == text.npos;
+}
+
+Type<std::string> word(const std::string& expected) {
+  const Type<std::string> any = text(expected);
+  return {[any, expected](const YamlNode& node, const std::string& path, std::string& into,
+                          ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kText && !is_word(node.text))
+              return report_unfit(node, path, expected, problems);
+            any.read(node, path, into, problems);
+          },
+          any.show};
+}
+
+/// One, or a list; shown as a list unless there is one.
+template <typename T>
+Type<std::vector<T>> one_or_more(Type<T> item, const std::string& expected) {
+  const Type<std::vector<T>> list = list_of(item, expected);
+  return {[item, list](const YamlNode& node, const std::string& path, std::vector<T>& into,
+                       ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kList) return list.read(node, path, into, problems);
+            into.assign(1, T{});
+            item.read(node, path, into.front(), problems);
+          },
+          [item, list](const std::vector<T>& values) {
+            return values.size() == 1 ? item.show(values.front()) : list.show(values);
+          }};
+}
+
+/// A field that is shown only if it says something.
+template <typename S, typename T>
+Field<S> optional_field(std::string name, T S::*member, Type<std::type_identity_t<T>> type) {
+  Field<S> result = field(std::move(name), member, type);
+  result.show = [member, type](const S& value) -> std::optional<YamlNode> {
+    if (value.*member == T{}) return std::nullopt;
+    return type.show(value.*member);
+  };
+  return result;
+}
+
+Type<std::string> pattern() {
+  const Type<std::string> any = text("a key");
+  return {[any](const YamlNode& node, const std::string& path, std::string& into,
+                ConfigProblems& problems) {
+            std::string key;
+            any.read(node, path, key, problems);
+            if (key.empty()) return;
+            if (const auto problem = KeyPattern::problem_of(key))
+              problems.push_back({node.place, str_format("{}: {}", path, *problem)});
+            else
+              into = std::move(key);
+          },
+          any.show};
+}
+
+/// `concat_rows`, or `split_rows: 3`, or `split_rows: [a, b, b]`.
+Type<MapTransform> transform() {
+  const Type<MapStep> step = choice(kMapStepNames);
+  const Type<std::vector<std::string>> parts =
+      one_or_more(word("a number, or the name of one"), "numbers, or names of them");
+  return {[step, parts](const YamlNode& node, const std::string& path, MapTransform& into,
+                        ConfigProblems& problems) {
+            if (node.kind != YamlNode::Kind::kMap || node.keys.size() != 1)
+              return step.read(node, path, into.step, problems);
+            step.read(node.keys.front(), path, into.step, problems);
+            parts.read(node.values.front(), path, into.parts, problems);
+          },
+          [step, parts](const MapTransform& transform) {
+            if (transform.parts.empty()) return step.show(transform.step);
+            YamlNode map;
+            map.kind = YamlNode::Kind::kMap;
+            map.keys.push_back(step.show(transform.step));
+            map.values.push_back(parts.show(transform.parts));
+            return map;
+          }};
+}
+
+/// That the steps make one tensor of all.
+void check_transform(const HfTensors& hf, const YamlNode& node, const std::string& path,
+                     ConfigProblems& problems) {
+  std::size_t tensors = hf.keys.size();
+  for (const MapTransform& transform : hf.transform) {
+    const auto after = tensors_after(transform, tensors);
+    if (!after) {
+      problems.push_back(
+          {node.place, str_format("{}: {} cannot follow {}; it takes {}", path,
+                                  quote(name_of(kMapStepNames, transform.step)),
+                                  tensors == 1 ? "one tensor" : str_format("{} tensors", tensors),
+                                  transform.step == MapStep::kQkvInterleave ? "three tensors"
+                                  : transform.step == MapStep::kConcatRows
+                                      ? "two tensors or more (with parts: as many)"
+                                  : transform.step == MapStep::kSplitRows
+                                      ? "one tensor, and parts, as in 'split_rows: 3'"
+                                      : "one tensor, and no parts")});
+      return;
+    }
+    tensors = *after;
+    if (transform.step == MapStep::kPadRows && &transform != &hf.transform.back())
+      problems.push_back({node.place, path + ": 'pad_rows' is the last step"});
+  }
+  if (tensors == 1 || hf.keys.empty()) return;
+  problems.push_back(
+      {node.place,
+       str_format("{}: {} tensors of Hugging Face are left where Megatron has one; put them "
+                  "together with concat_rows or qkv_interleave",
+                  path, tensors)});
+}
+
+Type<std::vector<std::string>> hf_keys() {
+  return one_or_more(pattern(), "a key, or a list of keys");
+}
+
+Type<std::vector<MapTransform>> transforms() {
+  return one_or_more(transform(), "a transform, or a list of them");
+}
+
+Type<HfTensors> hf_form() {
+  return section(
+      Schema<HfTensors>{{field("hf", &HfTensors::keys, hf_keys()),
+                         optional_field("transform", &HfTensors::transform, transforms())},
+                        [](const YamlNode& node, const std::string& path, const HfTensors& hf,
+                           ConfigProblems& problems) {
+                          if (node.find("hf") == nullptr)
+                            problems.push_back({node.place, path + ": 'hf' is missing"});
+                          check_transform(hf, node, path, problems);
+                        }});
+}
+
+Field<MapRow> hf_of_row() {
+  const auto keys = hf_keys();
+  return {"hf",
+          [keys](const YamlNode& node, const std::string& path, MapRow& row,
+                 ConfigProblems& problems) { keys.read(node, path, row.hf.keys, problems); },
+          [keys](const MapRow& row) { return std::optional(keys.show(row.hf.keys)); }};
+}
+
+Field<MapRow> transform_of_row() {
+  const auto steps = transforms();
+  return {"transform",
+          [steps](const YamlNode& node, const std::string& path, MapRow& row,
+                  ConfigProblems& problems) { steps.read(node, path, row.hf.transform, problems); },
+          [steps](const MapRow& row) {
+            return row.hf.transform.empty() ? std::nullopt
+                                            : std::optional(steps.show(row.hf.transform));
+          }};
+}
+
+Field<MapRow> extra_state() {
+  return {"extra_state",
+          [](const YamlNode& node, const std::string& path, MapRow& row, ConfigProblems& problems) {
+            flag().read(node, path, row.extra_state.emplace(true), problems);
+          },
+          [](const MapRow& row) {
+            return row.extra_state ? std::optional(flag().show(*row.extra_state)) : std::nullopt;
+          }};
+}
+
+/// Numbers of the other keys: the same, or axes of the tensor instead of {l} and {e}.
+void check_numbers(const KeyPattern& of_row, const std::string& key, bool may_lack,
+                   const YamlNode& node, const std::string& path, ConfigProblems& problems) {
+  const KeyPattern other(key);
+  for (const std::string& number : other.numbers()) {
+    if (!of_row.has(number))
+      problems.push_back(
+          {node.place, str_format("{}: {} has the number {}, which {} has not", path, quote(key),
+                                  quote("{" + number + "}"), quote(of_row.text()))});
+  }
+  for (const std::string& number : of_row.numbers()) {
+    if (!other.has(number) && !(may_lack && (number == "l" || number == "e")))
+      problems.push_back(
+          {node.place, str_format("{}: {} lacks the number {} of {}", path, quote(key),
+                                  quote("{" + number + "}"), quote(of_row.text()))});
+  }
+}
+
+void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
+               ConfigProblems& problems) {
+  for (const char* const name : {"megatron", "hf"}) {
+    if (node.find(name) == nullptr)
+      problems.push_back(
+          {node.place,
+           str_format("{}: '{}' is missing; a row is {{megatron: KEY, hf: KEY or [KEYS]}}", path,
+                      name)});
+  }
+  if (row.megatron.empty()) return;
+  const KeyPattern megatron(row.megatron);
+  std::vector<std::string> names = row.aliases;
+  if (!row.local.empty()) names.push_back(row.local);
+  for (const std::string& name : names) check_numbers(megatron, name, false, node, path, problems);
+  for (const std::string& key : row.hf.keys) {
+    if (!key.empty()) check_numbers(megatron, key, true, node, path, problems);
+  }
+  for (const HfTensors& other : row.or_hf) {
+    for (const std::string& key : other.keys) {
+      if (!key.empty()) check_numbers(megatron, key, true, node, path, problems);
+    }
+  }
+  check_transform(row.hf, node, path, problems);
+  if (row.layers != MapLayers::kAll && !megatron.has("l"))
+    problems.push_back({node.place, path + ": 'layers' is for keys with {l}"});
+}
+
+Type<MapRow> row() {
+  return section(Schema<MapRow>{
+      {
+          field("megatron", &MapRow::megatron, pattern()),
+          optional_field("local", &MapRow::local, pattern()),
+          optional_field("aliases", &MapRow::aliases,
+                         list_of(pattern(), "a list of Megatron's keys")),
+          hf_of_row(),
+          transform_of_row(),
+          optional_field("or", &MapRow::or_hf,
+                         list_of(hf_form(), "a list of forms {hf: KEYS, transform: STEPS}")),
+          optional_field("if", &MapRow::only_if, word("the name of a number")),
+          optional_field("unless", &MapRow::unless, word("the name of a number")),
+          optional_field("layers", &MapRow::layers, choice(kMapLayersNames)),
+          optional_field("optional", &MapRow::optional, flag()),
+          optional_field("gated", &MapRow::gated, flag()),
+          extra_state(),
+      },
+      check_row});
+}
+
+/// Rows come after those of the map that is extended; a row replaces those of the same Megatron
+/// key.
+Type<std::vector<MapRow>> rows() {
+  const Type<std::vector<MapRow>> list = list_of(row(), "a list of rows {megatron: KEY, hf: KEY}");
+  return {[list](const YamlNode& node, const std::string& path, std::vector<MapRow>& into,
+                 ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kList && node.values.size() > kMaxMapRows)
+              return report_unfit(node, path, str_format("at most {} rows", kMaxMapRows), problems);
+            std::vector<MapRow> own;
+            list.read(node, path, own, problems);
+            std::set<std::string> named;
+            for (const MapRow& row : own) named.insert(row.megatron);
+            std::erase_if(into, [&](const MapRow& row) { return named.contains(row.megatron); });
+            for (MapRow& row : own) {
+              if (!row.megatron.empty() && !row.hf.keys.empty()) into.push_back(std::move(row));
+            }
+          },
+          list.show};
+}
+
+Type<MapNumber> number() {
+  const auto names = one_or_more(word("a name"), "a name, or a list of names");
+  const Type<std::string> any = text("a number, true, false, or a formula of numbers");
+  Type<std::string> formula = any;
+  formula.read = [any](const YamlNode& node, const std::string& path, std::string& into,
+                       ConfigProblems& problems) {
+    any.read(node, path, into, problems);
+    if (!into.empty() && !parse_formula(into))
+      report_unfit(node, path,
+                   "a number, true, false, the name of a number, or two with *, / or round_up "
+                   "between them",
+                   problems);
+  };
+  return section(Schema<MapNumber>{{
+      optional_field("args", &MapNumber::args, names),
+      optional_field("args_if", &MapNumber::args_if, word("the name of a flag")),
+      optional_field("args_not", &MapNumber::args_not, word("the name of a flag")),
+      optional_field("hf", &MapNumber::hf, names),
+      optional_field("else", &MapNumber::otherwise, formula),
+  }});
+}
+
+/// A mapping of names; those of the map that is extended stay unless they are given again.
+Type<std::vector<MapNumber>> numbers() {
+  const Type<MapNumber> type = number();
+  return {[type](const YamlNode& node, const std::string& path, std::vector<MapNumber>& into,
+                 ConfigProblems& problems) {
+            if (node.kind != YamlNode::Kind::kMap || node.keys.size() > kMaxMapNumbers)
+              return report_unfit(node, path,
+                                  str_format("a mapping of at most {} names", kMaxMapNumbers),
+                                  problems);
+            for (std::size_t i = 0; i < node.keys.size(); ++i) {
+              const std::string& name = node.keys[i].text;
+              if (!is_word(name) || parse_u64(name) || parse_formula(name)->left != name) {
+                report_unfit(node.keys[i], path, "the name of a number", problems);
+                continue;
+              }
+              MapNumber number{.name = name};
+              type.read(node.values[i], path + "." + name, number, problems);
+              std::erase_if(into, [&](const MapNumber& known) { return known.name == name; });
+              into.push_back(std::move(number));
+            }
+          },
+          [type](const std::vector<MapNumber>& numbers) {
+            YamlNode map;
+            map.kind = YamlNode::Kind::kMap;
+            for (const MapNumber& number : numbers) {
+              map.keys.push_back(YamlNode::plain(number.name));
+              map.values.push_back(type.show(number));
+            }
+            return map;
+          }};
+}
+
+/// What is given again comes in addition to what the extended map has.
+template <typename T>
+Type<std::vector<T>> more_of(Type<std::vector<T>> list) {
+  const auto read = list.read;
+  list.read = [read](const YamlNode& node, const std::string& path, std::vector<T>& into,
+                     ConfigProblems& problems) {
+    std::vector<T> own;
+    read(node, path, own, problems);
+    into.insert(into.end(), std::make_move_iterator(own.begin()),
+                std::make_move_iterator(own.end()));
+  };
+  return list;
+}
+
+Type<MapRefusal> refusal() {
+  return section(Schema<MapRefusal>{
+      {field("if", &MapRefusal::only_if, word("the name of a number")),
+       field("because", &MapRefusal::because, text("a sentence"))},
+      [](const YamlNode& node, const std::string& path, const MapRefusal& refusal,
+         ConfigProblems& problems) {
+        if (refusal.only_if.empty() || refusal.because.empty())
+          problems.push_back({node.place, path + ": expected {if: NUMBER, because: SENTENCE}"});
+      }});
+}
+
+struct Ignored {
+  std::vector<std::string> megatron;
+  std::vector<std::string> hf;
+};
+
+Field<KeyMap> ignore() {
+  const auto globs =
+      more_of(list_of(text("a pattern of keys"), "a list of patterns, such as [\"optimizer.*\"]"));
+  const Type<Ignored> type = section(Schema<Ignored>{{
+      field("megatron", &Ignored::megatron, globs),
+      field("hf", &Ignored::hf, globs),
+  }});
+  return {
+      "ignore",
+      [type](const YamlNode& node, const std::string& path, KeyMap& map, ConfigProblems& problems) {
+        Ignored ignored{map.ignore_megatron, map.ignore_hf};
+        type.read(node, path, ignored, problems);
+        map.ignore_megatron = std::move(ignored.megatron);
+        map.ignore_hf = std::move(ignored.hf);
+      },
+      [type](const KeyMap& map) {
+        return std::optional(type.show({map.ignore_megatron, map.ignore_hf}));
+      }};
+}
+
+Field<KeyMap> version() {
+  return {
+      "version",
+      [](const YamlNode& node, const std::string& path, KeyMap&, ConfigProblems& problems) {
+        std::int64_t version = kMapVersion;
+        integer64(1, INT32_MAX).read(node, path, version, problems);
+        if (version != kMapVersion)
+          problems.push_back(
+              {node.place,
+               str_format("{}: this release reads maps of version 1, not of version {}", path,
+                          version),
+               ErrorCode::kUnsupported});
+      },
+      [](const KeyMap&) { return std::optional(YamlNode::plain(std::to_string(kMapVersion))); }};
+}
+
+Field<KeyMap> extends() {
+  return {
+      "extends",
+      [](const YamlNode& node, const std::string& path, KeyMap&, ConfigProblems& problems) {
+        std::string name;
+        text("the name of a map that comes with dckpt, or a file").read(node, path, name, problems);
+      },
+      [](const KeyMap&) { return std::optional<YamlNode>(); }};
+}
+
+void check_has_name(const YamlNode& node, const std::string&, const KeyMap& map,
+                    ConfigProblems& problems) {
+  if (node.find("version") == nullptr)
+    problems.push_back(
+        {node.place, "the version of the schema is missing; begin with the line 'version: 1'"});
+  if (map.family.empty()) problems.push_back({node.place, "'family' is missing"});
+}
+
+}  // namespace
+
+const config::Type<KeyMap>& key_map_type() {
+  static const Type<KeyMap> type = section(Schema<KeyMap>{
+      {
+          version(),
+          extends(),
+          field("family", &KeyMap::family, word("the name of a family of models")),
+          optional_field("architectures", &KeyMap::architectures,
+                         list_of(word("a name"), "a list of names, as in config.json")),
+          optional_field("model_types", &KeyMap::model_types,
+                         list_of(text("a name"), "a list of names, as in config.json")),
+          optional_field("hf_prefix", &KeyMap::hf_prefix, text("what keys start with")),
+          field("numbers", &KeyMap::numbers, numbers()),
+          field("tensors", &KeyMap::tensors, rows()),
+          optional_field("extra_states", &KeyMap::extra_states,
+                         more_of(list_of(pattern(), "a list of modules"))),
+          optional_field("refuse", &KeyMap::refuse,
+                         more_of(list_of(refusal(), "a list of {if: NUMBER, because: SENTENCE}"))),
+          ignore(),
+      },
+      check_has_name});
+  return type;
+}
+
+std::optional<std::size_t> tensors_after(const MapTransform& transform, std::size_t before) {
+  const std::vector<std::string>& parts = transform.parts;
+  const auto count = parts.size() == 1 ? parse_u64(parts.front()) : std::nullopt;
+  const bool has_parts = !parts.empty();
+  switch (transform.step) {
+    case MapStep::kTranspose: return has_parts ? std::nullopt : std::optional(before);
+    case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);
+    case MapStep::kQkvInterleave:
+      return has_parts || before != 3 ? std::nullopt : std::optional<std::size_t>(1);
+    case MapStep::kConcatRows:
+      if (before < 2 || (has_parts && parts.size() != before)) return std::nullopt;
+      return 1;
+    case MapStep::kSplitRows:
+      if (before != 1 || !has_parts) return std::nullopt;
+      if (parts.size() > 1)
+        return parts.size() <= kMaxMapParts ? std::optional(parts.size()) : std::nullopt;
+      if (!count || *count < 2 || *count > kMaxMapParts) return std::nullopt;
+      return *count;
+  }
+  return std::nullopt;
+}
+
+std::optional<MapFormula> parse_formula(std::string_view text) {
+  const std::vector<std::string> words = split(text, ' ');
+  if (!std::ranges::all_of(
+          words, [](const std::string& one) { return is_word(one) || one == "*" || one == "/"; }))
+    return std::nullopt;
+  MapFormula formula{words.front()};
+  if (!is_word(formula.left)) return std::nullopt;
+  if (words.size() == 1) return formula;
+  if (words.size() != 3 || !is_word(words[2])) return std::nullopt;
+  if (words[1] == "*")
+    formula.op = MapFormula::Op::kTimes;
+  else if (words[1] == "/")
+    formula.op = MapFormula::Op::kOver;
+  else if (words[1] == "round_up")
+    formula.op = MapFormula::Op::kRoundUp;
+  else
+    return std::nullopt;
+  formula.right = words[2];
+  return formula;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "configs/key_map.h"
+#include "configs/schema.h"
+
+namespace dckpt {
+
+/// The one description of a map file.
+const config::Type<KeyMap>& key_map_type();
+
+/// What a transform does to the count of tensors. Empty if it cannot follow so many.
+std::optional<std::size_t> tensors_after(const MapTransform& transform, std::size_t before);
+
+/// A formula of numbers: "a", "a * b", "a / b" (exact), "a round_up b".
+struct MapFormula {
+  enum class Op : std::uint8_t { kNone, kTimes, kOver, kRoundUp };
+  std::string left;
+  Op op = Op::kNone;
+  std::string right{};
+};
+/// Empty if the text is none.
+std::optional<MapFormula> parse_formula(std::string_view text);
+
+}  // namespace dckpt

@@ -1,0 +1,147 @@
+#include "configs/key_pattern.h"
+
+#include <algorithm>
+
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::size_t kMaxPattern = 512;
+constexpr std::size_t kMaxNumbers = 4;
+constexpr std::uint64_t kMaxNumber = 1'000'000'000;
+constexpr std::string_view kDigits = "0123456789";
+
+bool is_number(std::string_view part) {
+  return part.size() > 2 && part.front() == '{' && part.back() == '}';
+}
+
+std::string_view name_of(std::string_view part) {
+  return part.substr(1, part.size() - 2);
+}
+
+/// A decimal as keys have it; empty for others, such as "007".
+std::optional<std::int64_t> decimal(std::string_view part) {
+  if (part.size() > 1 && part.front() == '0') return std::nullopt;
+  const auto value = parse_u64(part);
+  if (!value || *value > kMaxNumber) return std::nullopt;
+  return static_cast<std::int64_t>(*value);
+}
+
+template <typename Use>
+void for_each_part(std::string_view text, const Use& use) {
+  while (true) {
+    const std::size_t dot = text.find('.');
+    if (!use(text.substr(0, dot))) return;
+    if (dot == text.npos) return;
+    text.remove_prefix(dot + 1);
+  }
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ".") + part;
+  return text;
+}
+
+}  // namespace
+
+KeyPattern::KeyPattern(std::string_view text) : parts_(split(text, '.')) {
+  for (const std::string& part : parts_) {
+    if (is_number(part)) numbers_.emplace_back(name_of(part));
+  }
+}
+
+std::optional<std::string> KeyPattern::problem_of(std::string_view text) {
+  if (text.size() > kMaxPattern) return str_format("a key has at most {} bytes", kMaxPattern);
+  std::vector<std::string> seen;
+  for (const std::string& part : split(text, '.')) {
+    if (part.empty()) return "parts of a key between dots are not empty";
+    if (!is_number(part)) {
+      if (part.find_first_of("{}*") == part.npos) continue;
+      return str_format(
+          "{} is not a part of a key: a number such as {{l}} takes the whole part between dots, "
+          "and there are no other patterns",
+          quote(part));
+    }
+    if (name_of(part).find_first_of("{}") != part.npos)
+      return str_format("{} is not the name of a number", quote(name_of(part)));
+    if (std::ranges::find(seen, part) != seen.end())
+      return str_format("the number {} occurs twice", quote(part));
+    seen.push_back(part);
+  }
+  if (seen.size() > kMaxNumbers) return str_format("a key has at most {} numbers", kMaxNumbers);
+  return std::nullopt;
+}
+
+bool KeyPattern::has(std::string_view number) const noexcept {
+  return std::ranges::find(numbers_, number) != numbers_.end();
+}
+
+std::optional<std::vector<std::int64_t>> KeyPattern::match(std::string_view key) const {
+  std::vector<std::int64_t> numbers;
+  std::size_t at = 0;
+  bool fits = true;
+  for_each_part(key, [&](std::string_view part) {
+    if (at == parts_.size()) return fits = false;
+    const std::string& wanted = parts_[at++];
+    if (!is_number(wanted)) return fits = wanted == part;
+    const auto number = decimal(part);
+    if (number) numbers.push_back(*number);
+    return fits = number.has_value();
+  });
+  if (!fits || at != parts_.size()) return std::nullopt;
+  return numbers;
+}
+
+std::string KeyPattern::key(std::span<const std::int64_t> numbers) const {
+  std::string text;
+  std::size_t next = 0;
+  for (const std::string& part : parts_) {
+    if (!text.empty()) text += '.';
+    text += is_number(part) ? std::to_string(numbers[next++]) : part;
+  }
+  return text;
+}
+
+KeyPattern KeyPattern::without(std::string_view number) const {
+  KeyPattern result = *this;
+  std::erase_if(result.parts_, [&](const std::string& part) {
+    return is_number(part) && name_of(part) == number;
+  });
+  std::erase(result.numbers_, number);
+  return result;
+}
+
+KeyPattern KeyPattern::with_suffix(std::string_view suffix) const {
+  KeyPattern result = *this;
+  result.parts_.back() += suffix;
+  return result;
+}
+
+std::string KeyPattern::text() const {
+  return joined(parts_);
+}
+
+std::string KeyPattern::skeleton() const {
+  std::string text;
+  for (const std::string& part : parts_)
+    text += (text.empty() ? "" : ".") + (is_number(part) ? "{}" : skeleton_of(part));
+  return text;
+}
+
+std::string skeleton_of(std::string_view key) {
+  std::string text;
+  bool first = true;
+  for_each_part(key, [&](std::string_view part) {
+    if (!first) text += '.';
+    first = false;
+    const bool digits = !part.empty() && part.find_first_not_of(kDigits) == part.npos;
+    text += digits ? std::string_view("{}") : part;
+    return true;
+  });
+  return text;
+}
+
+}  // namespace dckpt

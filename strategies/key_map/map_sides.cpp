@@ -1,0 +1,87 @@
+#include "strategies/key_map/map_sides.h"
+
+#include <utility>
+
+namespace dckpt {
+namespace {
+
+/// Names of a gated tensor's halves in the singleton layout: "weight_w" and "weight_v".
+constexpr const char* kGateSuffix = "_w";
+constexpr const char* kUpSuffix = "_v";
+
+SideForm megatron_form(const MapRow& row, MegatronLayout layout) {
+  SideTensor tensor;
+  tensor.names.push_back(in_layout(KeyPattern(row.megatron), layout));
+  if (!row.local.empty()) tensor.names.push_back(in_layout(KeyPattern(row.local), layout));
+  for (const std::string& alias : row.aliases)
+    tensor.names.push_back(in_layout(KeyPattern(alias), layout));
+  if (layout != MegatronLayout::kSingleton || !row.gated) return {{std::move(tensor)}, {}};
+  SideForm form{.tensors = {}, .steps = {{.step = MapStep::kConcatRows}}};
+  for (const char* const suffix : {kGateSuffix, kUpSuffix}) {
+    SideTensor half;
+    for (const KeyPattern& name : tensor.names) half.names.push_back(name.with_suffix(suffix));
+    form.tensors.push_back(std::move(half));
+  }
+  return form;
+}
+
+SideForm hf_form(const HfTensors& hf) {
+  SideForm form{.tensors = {}, .steps = hf.transform};
+  for (const std::string& key : hf.keys) form.tensors.push_back({{KeyPattern(key)}});
+  return form;
+}
+
+}  // namespace
+
+KeyPattern in_layout(const KeyPattern& pattern, MegatronLayout layout) {
+  switch (layout) {
+    case MegatronLayout::kHomogeneous: return pattern.without("l").without("e");
+    case MegatronLayout::kNonHomogeneous: return pattern.without("e");
+    case MegatronLayout::kSingleton: break;
+  }
+  return pattern;
+}
+
+MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout) {
+  MapSide side{.names = names, .layout = layout, .rows = {}};
+  for (const MapRow& row : map.tensors) {
+    std::vector<SideForm>& forms = side.rows.emplace_back();
+    if (names == KeyNames::kMegatron) {
+      forms.push_back(megatron_form(row, layout));
+      continue;
+    }
+    forms.push_back(hf_form(row.hf));
+    for (const HfTensors& other : row.or_hf) forms.push_back(hf_form(other));
+  }
+  return side;
+}
+
+SideIndex::SideIndex(const MapSide& side) {
+  for (std::size_t row = 0; row < side.rows.size(); ++row) {
+    for (std::size_t form = 0; form < side.rows[row].size(); ++form) {
+      const std::vector<SideTensor>& tensors = side.rows[row][form].tensors;
+      for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+        for (std::size_t name = 0; name < tensors[tensor].names.size(); ++name) {
+          const KeyPattern& pattern = tensors[tensor].names[name];
+          by_skeleton_[pattern.skeleton()].push_back(
+              {{.row = row, .form = form, .tensor = tensor, .name = name}, &pattern});
+        }
+      }
+    }
+  }
+}
+
+std::vector<KeyUse> SideIndex::find(const std::string& key) const {
+  std::vector<KeyUse> uses;
+  const auto found = by_skeleton_.find(skeleton_of(key));
+  if (found == by_skeleton_.end()) return uses;
+  for (const Entry& entry : found->second) {
+    auto numbers = entry.pattern->match(key);
+    if (!numbers) continue;
+    uses.push_back(entry.use);
+    uses.back().numbers = *std::move(numbers);
+  }
+  return uses;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "configs/key_map.h"
+#include "configs/key_pattern.h"
+#include "strategies/key_map/apply_key_map.h"
+
+namespace dckpt {
+
+/// A tensor that a row has on one side: under one of these names.
+struct SideTensor {
+  std::vector<KeyPattern> names;  ///< the first is written
+};
+
+/// How one side has a row.
+struct SideForm {
+  std::vector<SideTensor> tensors;
+  std::vector<MapTransform> steps;  ///< that make Megatron's tensor of them
+};
+
+/// How one side has every row. Numbers of a row that its names lack are leading axes.
+struct MapSide {
+  KeyNames names = KeyNames::kMegatron;
+  MegatronLayout layout = MegatronLayout::kHomogeneous;
+  std::vector<std::vector<SideForm>> rows;  ///< forms of each row; the first is written
+};
+
+MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout);
+
+/// A pattern of Megatron's keys as a layout has it.
+KeyPattern in_layout(const KeyPattern& pattern, MegatronLayout layout);
+
+/// Which tensor of a row a key is.
+struct KeyUse {
+  std::size_t row = 0;
+  std::size_t form = 0;
+  std::size_t tensor = 0;
+  std::size_t name = 0;
+  std::vector<std::int64_t> numbers{};
+};
+
+/// Finds the rows that keys belong to, in time linear in the key.
+class SideIndex {
+ public:
+  explicit SideIndex(const MapSide& side);
+  /// Several, where rows for dense and for other layers have the same key.
+  std::vector<KeyUse> find(const std::string& key) const;
+
+ private:
+  struct Entry {
+    KeyUse use;
+    const KeyPattern* pattern;
+  };
+  std::unordered_map<std::string, std::vector<Entry>> by_skeleton_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,314 @@
+#include "strategies/key_map/mapped_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "configs/key_pattern.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "strategies/contract/common_state.h"
+#include "strategies/rearranged/rearranged_reader.h"
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kAutoMap = "auto";
+constexpr std::size_t kShownDropped = 20;
+
+enum class ExtraStates : std::uint8_t { kNone, kLeaveOut };
+constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
+    {{ExtraStates::kNone, "none"}, {ExtraStates::kLeaveOut, "leave_out"}}};
+constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
+
+/// `options.set`, parsed.
+struct Settings {
+  MapTarget target{};
+  ExtraStates extra_states = ExtraStates::kNone;
+  std::map<std::string, std::string> numbers{};
+};
+
+template <typename Enum, std::size_t N>
+Enum parse_choice(const std::string& setting, const std::string& text,
+                  const EnumNames<Enum, N>& names) {
+  if (const auto value = value_of(names, text)) return *value;
+  std::vector<std::string> texts;
+  for (const auto& [value, name] : names) texts.emplace_back(name);
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("the setting {} is {}, expected one of {}", setting, quote(text),
+                                   quoted_list(texts, N)));
+}
+
+Settings parse_settings(const std::vector<std::string>& set) {
+  Settings settings;
+  for (const std::string& text : set) {
+    const std::size_t equals = text.find('=');
+    if (equals == text.npos || equals == 0)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("a setting is NAME=VALUE, not {}", quote(text)));
+    const std::string name = text.substr(0, equals);
+    std::string value = text.substr(equals + 1);
+    if (name == "keys")
+      settings.target.names = parse_choice(name, value, kKeyNamesNames);
+    else if (name == "layout")
+      settings.target.layout = parse_choice(name, value, kMegatronLayoutNames);
+    else if (name == "names")
+      settings.target.local_names = parse_choice(name, value, kLocalNames);
+    else if (name == "extra_state")
+      settings.extra_states = parse_choice(name, value, kExtraStatesNames);
+    else if (!settings.numbers.emplace(name, std::move(value)).second)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("{} is set twice", quote(name)));
+  }
+  return settings;
+}
+
+/// The shipped map for a model by its config.json.
+KeyMap map_for(const Value& config) {
+  const auto is_named = [&](const std::vector<std::string>& names, const Value* value) {
+    return value != nullptr && value->is_str() &&
+           std::ranges::find(names, value->as_str()) != names.end();
+  };
+  const Value* const architectures = config.find("architectures");
+  for (const ShippedPolicy& shipped : shipped_maps()) {
+    KeyMap map = KeyMap::from_text(shipped.yaml, std::string(shipped.name) + ".yaml");
+    if (is_named(map.model_types, config.find("model_type"))) return map;
+    if (architectures == nullptr || !architectures->is_list()) continue;
+    for (const Value& name : architectures->items()) {
+      if (is_named(map.architectures, &name)) return map;
+    }
+  }
+  const Value* const type = config.find("model_type");
+  std::vector<std::string> names;
+  for (const ShippedPolicy& shipped : shipped_maps()) names.emplace_back(shipped.name);
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      type != nullptr && type->is_str()
+          ? str_format("no map is shipped for the model type {}; name one of {}, or a file (see "
+                       "docs/maps.md)",
+                       quote(type->as_str()), quoted_list(names, names.size()))
+          : str_format("there is no config.json that says which model this is; name a map: {}",
+                       quoted_list(names, names.size())));
+}
+
+Value namespace_of(Value attributes) {
+  return Opaque{.form = Opaque::Form::kNew,
+                .callable = Global{"argparse", "Namespace"},
+                .states = {std::move(attributes)}};
+}
+
+void set_layout(Value& content_metadata, MegatronLayout layout) {
+  content_metadata["singleton_local_shards"] = layout == MegatronLayout::kSingleton;
+  if (layout == MegatronLayout::kNonHomogeneous) content_metadata["non_homogeneous_layers"] = true;
+}
+
+/// What Megatron needs to start from weights (--finetune), and what the way back takes numbers
+/// from.
+Value megatron_common(const MapNumbers& numbers, const MappedKeys& keys) {
+  Value args = numbers.as_args();
+  args["tensor_model_parallel_size"] = 1;
+  args["pipeline_model_parallel_size"] = 1;
+  if (keys.padded_rows) args["padded_vocab_size"] = *keys.padded_rows;
+  Value content_metadata = Value::dict();
+  set_layout(content_metadata, keys.to_layout);
+  return Value::dict({{"args", namespace_of(std::move(args))},
+                      {"checkpoint_version", 3.0},
+                      {"iteration", 0},
+                      {kContentMetadataKey, std::move(content_metadata)}});
+}
+
+bool is_extra_state(const std::string& key) {
+  return key.find("._extra_state/") != key.npos;
+}
+
+/// Objects of one kind: "decoder.layers.{}.mlp.linear_fc1._extra_state".
+std::string kind_of_object(const std::string& key) {
+  return skeleton_of(key.substr(0, key.find('/')));
+}
+
+std::string name_of_keys(KeyNames names, MegatronLayout layout) {
+  return names == KeyNames::kHf
+             ? std::string("Hugging Face's")
+             : str_format("Megatron's ({})", std::string(name_of(kMegatronLayoutNames, layout)));
+}
+
+/// A stored tensor with zeros behind its first `rows`.
+RearrangedTensor without_padding(const Metadata& metadata, std::uint32_t position,
+                                 std::optional<std::int64_t> rows) {
+  const TensorStorageMetadata& tensor = metadata.tensors[position];
+  RearrangedTensor result{
+      .key = tensor.key, .properties = tensor.properties, .size = tensor.global_shape()};
+  Box all = whole(result.size);
+  if (rows && *rows < result.size.front()) {
+    Box padding = all;
+    padding.offsets.front() = *rows;
+    padding.sizes.front() -= *rows;
+    all.sizes.front() = *rows;
+    result.parts.push_back({.elements = TensorPart::Elements::kZeros, .target = padding});
+  }
+  result.parts.push_back({.target = all, .tensor = position, .source = all});
+  return result;
+}
+
+/// A map, and a checkpoint that it is applied to.
+class Mapping {
+ public:
+  Mapping(const CheckpointReader& source, const KeyMapOptions& options, const Storage* model_files)
+      : settings_(parse_settings(options.set)), config_(model_config(source, model_files)) {
+    map_ = options.name == kAutoMap ? map_for(config_.hf) : KeyMap::find(options.name);
+    numbers_.emplace(map_, config_, settings_.numbers);
+  }
+
+  std::unique_ptr<CheckpointReader> apply(std::unique_ptr<CheckpointReader> source,
+                                          MapReport& report) const {
+    report.keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
+    return reader(std::move(source), report);
+  }
+
+  /// `report`: of apply().
+  std::unique_ptr<CheckpointReader> undo(std::unique_ptr<CheckpointReader> mapped,
+                                         const MapReport& report) const {
+    MapNumbers numbers = *numbers_;
+    if (report.keys.padded_rows) numbers.set("padded_vocab_size", *report.keys.padded_rows);
+    MappedKeys back = apply_key_map(map_, numbers, mapped->metadata(),
+                                    {.names = report.keys.from,
+                                     .layout = report.keys.from_layout,
+                                     .spelled = report.keys.spelled,
+                                     .forms = report.keys.forms});
+    for (RearrangedTensor& tensor : back.tensors) {
+      if (tensor.key.starts_with(report.keys.lacked))
+        tensor.key.erase(0, report.keys.lacked.size());
+      tensor.key.insert(0, report.keys.prefix);
+    }
+    return rearranged_reader(std::move(mapped),
+                             {.tensors = std::move(back.tensors), .common = Value()});
+  }
+
+ private:
+  std::unique_ptr<CheckpointReader> reader(std::unique_ptr<CheckpointReader> source,
+                                           MapReport& report) const {
+    MappedKeys& keys = report.keys;
+    const Metadata& metadata = source->metadata();
+    report.map = map_.family;
+    report.tensors = keys.tensors.size();
+    report.dropped = keys.dropped;
+    RearrangedContents contents{.tensors = std::exchange(keys.tensors, {}),
+                                .conventions = Conventions{}};
+    const bool stays = keys.from == KeyNames::kMegatron && keys.to == KeyNames::kMegatron;
+    std::map<std::string, std::uint64_t> dropped;
+    std::unordered_map<std::string, std::size_t> extra_states;
+    for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
+      const std::string& key = metadata.objects[i].key;
+      if (stays && is_extra_state(key))
+        extra_states.emplace(key.substr(keys.prefix.size()), i);
+      else if (stays)
+        contents.objects.push_back({key, i});
+      else
+        ++dropped[kind_of_object(key)];
+    }
+    for (ExtraState& wanted : keys.extra_states) {
+      if (!stays && settings_.extra_states == ExtraStates::kNone) {
+        contents.objects.push_back({std::move(wanted.key), 0, Value()});
+      } else if (const auto found = extra_states.find(wanted.source); found != extra_states.end()) {
+        contents.objects.push_back({std::move(wanted.key), found->second});
+        extra_states.erase(found);
+      }
+    }
+    for (const auto& [key, position] : extra_states) ++dropped[kind_of_object(key)];
+    for (const auto& [kind, count] : dropped)
+      report.dropped.push_back(
+          {kind, count,
+           stays ? "the map has no such module" : "Hugging Face files have no objects"});
+    set_common(*source, keys, contents);
+    describe(keys, report);
+    return rearranged_reader(std::move(source), std::move(contents));
+  }
+
+  void set_common(const CheckpointReader& source, const MappedKeys& keys,
+                  RearrangedContents& contents) const {
+    if (keys.to == KeyNames::kHf) {
+      contents.common = Value();
+    } else if (keys.from == KeyNames::kHf) {
+      contents.common = megatron_common(*numbers_, keys);
+    } else if (keys.from_layout != keys.to_layout) {
+      Value common = source.common_state();
+      if (common.is_none()) common = Value::dict();
+      Value content_metadata = Value::dict();
+      if (const Value* const found = common.find(kContentMetadataKey);
+          found != nullptr && found->is_dict())
+        content_metadata = *found;
+      set_layout(content_metadata, keys.to_layout);
+      common[kContentMetadataKey] = std::move(content_metadata);
+      contents.common = std::move(common);
+    }
+  }
+
+  void describe(const MappedKeys& keys, MapReport& report) const {
+    std::vector<std::string>& remarks = report.remarks;
+    remarks.push_back(str_format("keys: {} became {}, by the map {}",
+                                 name_of_keys(keys.from, keys.from_layout),
+                                 name_of_keys(keys.to, keys.to_layout), quote(map_.family)));
+    const auto padding = [](std::uint64_t elements) {
+      return elements == 0 ? std::string()
+                           : str_format(" and {} that pad the vocabulary", grouped(elements));
+    };
+    remarks.push_back(
+        str_format("parameters: {}{} before, {}{} after",
+                   grouped(keys.elements_in - keys.padding_in), padding(keys.padding_in),
+                   grouped(keys.elements_out - keys.padding_out), padding(keys.padding_out)));
+    if (keys.state_elements > 0)
+      remarks.push_back(str_format("the state of the optimizer goes along: {} elements",
+                                   grouped(keys.state_elements)));
+    if (keys.to == KeyNames::kHf && keys.padded_rows && !numbers_->find("vocab_size"))
+      remarks.push_back(str_format(
+          "the size of the vocabulary is not known: all {} rows are there, padding included; give "
+          "it with --set vocab_size=NUMBER, or write {} into config.json",
+          *keys.padded_rows, *keys.padded_rows));
+    for (std::size_t i = 0; i < std::min(report.dropped.size(), kShownDropped); ++i) {
+      const DroppedKeys& dropped = report.dropped[i];
+      remarks.push_back(str_format(
+          "dropped: {}{}, as {}", quote(dropped.keys),
+          dropped.count == 1 ? "" : str_format(" ({} keys)", grouped(dropped.count)), dropped.why));
+    }
+    if (report.dropped.size() > kShownDropped)
+      remarks.push_back(
+          str_format("dropped: {} more kinds of keys", report.dropped.size() - kShownDropped));
+    if (keys.from == KeyNames::kMegatron && keys.to == KeyNames::kHf)
+      remarks.push_back("dropped: the common state, which Hugging Face files do not have");
+  }
+
+  Settings settings_;
+  ModelConfig config_;
+  KeyMap map_;
+  std::optional<MapNumbers> numbers_;
+};
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
+                                                const KeyMapOptions& options, MapReport* report,
+                                                const Storage* model_files) {
+  const Mapping mapping(*source, options, model_files);
+  MapReport own;
+  return mapping.apply(std::move(source), report != nullptr ? *report : own);
+}
+
+RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,
+                     const KeyMapOptions& options, const Storage* model_files) {
+  auto source = open();
+  const Mapping mapping(*source, options, model_files);
+  MapReport report;
+  auto mapped = mapping.apply(std::move(source), report);
+  source = open();
+  RearrangedContents kept;
+  for (const auto& [position, rows] : report.keys.kept)
+    kept.tensors.push_back(without_padding(source->metadata(), position, rows));
+  kept.common = Value();
+  return {rearranged_reader(std::move(source), std::move(kept)),
+          mapping.undo(std::move(mapped), report)};
+}
+
+}  // namespace dckpt

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "configs/options.h"
+#include "strategies/contract/reader.h"
+#include "strategies/key_map/apply_key_map.h"
+
+namespace dckpt {
+
+/// What a map did, for people.
+struct MapReport {
+  std::string map;  ///< its family
+  MappedKeys keys;  ///< without tensors
+  std::uint64_t tensors = 0;
+  std::vector<DroppedKeys> dropped;  ///< of tensors and objects
+  std::vector<std::string> remarks;  ///< all of this in sentences
+};
+
+/// The checkpoint `source` under the keys that a map gives it: a reader like any other.
+///
+/// Numbers of the model come from `options.set`, the common state's args, run_config.yaml or
+/// config.json beside the checkpoint. These settings in `options.set` are not numbers:
+///
+///   keys=megatron|hf            whose names to give; by default the other ones
+///   layout=homogeneous|non-homogeneous|singleton     of Megatron's keys
+///   names=te|local              of Megatron's norms
+///   extra_state=none|leave_out  whether Megatron's _extra_state objects are made, without content
+///
+/// `model_files` is the folder with config.json if the checkpoint has none. The name `auto` stands
+/// for the shipped map that config.json asks for. Throws CheckpointError, as apply_key_map() does,
+/// and (invalid argument) for settings and names that do not exist.
+std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
+                                                const KeyMapOptions& options,
+                                                MapReport* report = nullptr,
+                                                const Storage* model_files = nullptr);
+
+/// A checkpoint, and the same after a map and back. Both have the tensors that the map keeps, no
+/// objects, and zeros in rows that pad a vocabulary.
+struct RoundTrip {
+  std::unique_ptr<CheckpointReader> before;
+  std::unique_ptr<CheckpointReader> after;
+};
+/// Opens the source twice.
+RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,
+                     const KeyMapOptions& options, const Storage* model_files = nullptr);
+
+}  // namespace dckpt

@@ -1,0 +1,273 @@
+#include "strategies/key_map/relation.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "configs/key_map_schema.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// A tensor on the way: pieces of what there was.
+struct Canvas {
+  Shape shape;
+  std::vector<RelationPiece> pieces;
+};
+
+[[noreturn]] void fail(const std::string& message) {
+  throw CheckpointError(ErrorCode::kMismatch, message);
+}
+
+std::int64_t rows_of(const Shape& shape) {
+  if (shape.empty()) fail("a single number (shape ()) has no rows");
+  return shape.front();
+}
+
+void require_same_columns(const std::vector<Shape>& shapes) {
+  for (const Shape& shape : shapes) {
+    rows_of(shape);
+    if (!equal(ShapeView(shape).subspan(1), ShapeView(shapes.front()).subspan(1)))
+      fail(str_format("shapes {} and {} differ in more than rows", to_string(shapes.front()),
+                      to_string(shape)));
+  }
+}
+
+void transpose(Canvas& canvas) {
+  const auto swapped = [](Shape& shape) { std::swap(shape[0], shape[1]); };
+  if (canvas.shape.size() < 2) return;
+  swapped(canvas.shape);
+  for (RelationPiece& piece : canvas.pieces) {
+    swapped(piece.box.offsets);
+    swapped(piece.box.sizes);
+    piece.transposed = !piece.transposed;
+  }
+}
+
+Shape with_rows(Shape shape, std::int64_t rows) {
+  shape.front() = rows;
+  return shape;
+}
+
+/// Adds rows [begin, begin + count) of a tensor as the next rows of another.
+void append_rows(Canvas& to, const Canvas& from, std::int64_t begin, std::int64_t count) {
+  Box rows = whole(from.shape);
+  rows.offsets.front() = begin;
+  rows.sizes.front() = count;
+  const std::int64_t moved = to.shape.front() - begin;
+  for (const RelationPiece& piece : from.pieces) {
+    std::optional<Box> common = intersect(piece.box, rows);
+    if (!common) continue;
+    RelationPiece part{.box = *common, .tensor = piece.tensor, .transposed = piece.transposed};
+    part.in_tensor = place_in_tensor(piece, *common);
+    part.box.offsets.front() += moved;
+    to.pieces.push_back(std::move(part));
+  }
+  to.shape.front() += count;
+}
+
+Canvas without_rows(const Shape& like) {
+  return {with_rows(like, 0), {}};
+}
+
+/// How many rows each part has.
+std::vector<std::int64_t> row_counts(const MapTransform& step, std::size_t count, std::int64_t rows,
+                                     const MapNumbers& numbers) {
+  std::vector<std::int64_t> shares(count, 1);
+  if (step.parts.size() > 1) {
+    for (std::size_t i = 0; i < count; ++i) shares[i] = numbers.require(step.parts[i]);
+  }
+  std::int64_t sum = 0;
+  for (const std::int64_t share : shares) {
+    if (share < 0 || __builtin_add_overflow(sum, share, &sum)) fail("the parts are too large");
+  }
+  if (sum == 0 || rows % sum != 0)
+    fail(str_format("{} rows cannot be divided into {} parts", rows, sum));
+  for (std::int64_t& share : shares) share *= rows / sum;
+  return shares;
+}
+
+struct Heads {
+  std::int64_t heads;
+  std::int64_t groups;
+  std::int64_t per_group() const { return heads / groups; }
+};
+
+Heads heads_of(const MapNumbers& numbers) {
+  const Heads result{numbers.require("num_attention_heads"), numbers.require("num_query_groups")};
+  if (result.heads <= 0 || result.groups <= 0 || result.heads % result.groups != 0 ||
+      result.heads > (std::int64_t{1} << 20))
+    fail(str_format("{}, and {}: groups must divide the heads",
+                    numbers.describe("num_attention_heads"), numbers.describe("num_query_groups")));
+  return result;
+}
+
+/// Rows of a head, which must agree with what the configuration says.
+std::int64_t head_rows(std::int64_t rows, std::int64_t heads, const std::string& what,
+                       const MapNumbers& numbers) {
+  const auto said = numbers.find("kv_channels");
+  if (rows % heads != 0 || (said && rows / heads != *said))
+    fail(str_format("{} has {} rows for {} heads of query, key and value; {}, {}, {}", what, rows,
+                    heads, numbers.describe("num_attention_heads"),
+                    numbers.describe("num_query_groups"), numbers.describe("kv_channels")));
+  return rows / heads;
+}
+
+Canvas interleave(const std::vector<Canvas>& qkv, const MapNumbers& numbers) {
+  const Heads heads = heads_of(numbers);
+  require_same_columns({qkv[0].shape, qkv[1].shape, qkv[2].shape});
+  const std::int64_t rows = head_rows(rows_of(qkv[0].shape), heads.heads, "query", numbers);
+  for (const std::size_t i : {1, 2})
+    head_rows(rows_of(qkv[i].shape), heads.groups, i == 1 ? "key" : "value", numbers);
+  if (qkv[1].shape != qkv[2].shape || rows_of(qkv[1].shape) != heads.groups * rows)
+    fail(str_format("query, key and value have the shapes {}, {} and {}; {}, {}",
+                    to_string(qkv[0].shape), to_string(qkv[1].shape), to_string(qkv[2].shape),
+                    numbers.describe("num_attention_heads"), numbers.describe("num_query_groups")));
+  Canvas result = without_rows(qkv[0].shape);
+  for (std::int64_t group = 0; group < heads.groups; ++group) {
+    append_rows(result, qkv[0], group * heads.per_group() * rows, heads.per_group() * rows);
+    append_rows(result, qkv[1], group * rows, rows);
+    append_rows(result, qkv[2], group * rows, rows);
+  }
+  return result;
+}
+
+std::vector<Canvas> split(const MapTransform& step, const Canvas& canvas,
+                          const MapNumbers& numbers) {
+  std::vector<Canvas> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t rows :
+       row_counts(step, *tensors_after(step, 1), rows_of(canvas.shape), numbers)) {
+    append_rows(parts.emplace_back(without_rows(canvas.shape)), canvas, begin, rows);
+    begin += rows;
+  }
+  return parts;
+}
+
+Canvas concat(const MapTransform& step, const std::vector<Canvas>& parts,
+              const MapNumbers& numbers) {
+  std::vector<Shape> shapes;
+  for (const Canvas& part : parts) shapes.push_back(part.shape);
+  require_same_columns(shapes);
+  Canvas result = without_rows(shapes.front());
+  for (const Canvas& part : parts) append_rows(result, part, 0, part.shape.front());
+  const std::vector<std::int64_t> wanted =
+      row_counts(step, parts.size(), result.shape.front(), numbers);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (shapes[i].front() != wanted[i])
+      fail(str_format("tensor {} of {} has the shape {}, expected {} rows", i + 1, parts.size(),
+                      to_string(shapes[i]), wanted[i]));
+  }
+  return result;
+}
+
+Canvas pad(Canvas canvas, std::int64_t padded_rows, const MapNumbers& numbers) {
+  const std::int64_t rows = rows_of(canvas.shape);
+  const auto vocab = numbers.find("vocab_size");
+  if ((vocab && rows != *vocab && rows != padded_rows) || rows > padded_rows)
+    fail(str_format("the vocabulary has {} rows here, padded to {}; {}, {}", rows, padded_rows,
+                    numbers.describe("vocab_size"), numbers.describe("padded_vocab_size")));
+  if (rows < padded_rows) {
+    RelationPiece padding{.box = whole(canvas.shape), .tensor = RelationPiece::kPadding};
+    padding.box.offsets.front() = rows;
+    padding.box.sizes.front() = padded_rows - rows;
+    canvas.pieces.push_back(std::move(padding));
+    canvas.shape.front() = padded_rows;
+  }
+  return canvas;
+}
+
+}  // namespace
+
+Box place_in_tensor(const RelationPiece& piece, const Box& box) {
+  if (piece.tensor == RelationPiece::kPadding) return {};
+  Box place = box;
+  for (std::size_t axis = 0; axis < box.dims(); ++axis)
+    place.offsets[axis] -= piece.box.offsets[axis];
+  if (piece.transposed) {
+    std::swap(place.offsets[0], place.offsets[1]);
+    std::swap(place.sizes[0], place.sizes[1]);
+  }
+  for (std::size_t axis = 0; axis < box.dims(); ++axis)
+    place.offsets[axis] += piece.in_tensor.offsets[axis];
+  return place;
+}
+
+Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
+                std::int64_t padded_rows, const MapNumbers& numbers) {
+  std::vector<Canvas> canvases;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Box all = whole(tensors[i]);
+    canvases.push_back({tensors[i], {{.box = all, .tensor = i, .in_tensor = all}}});
+  }
+  for (const MapTransform& step : steps) {
+    switch (step.step) {
+      case MapStep::kTranspose:
+        for (Canvas& canvas : canvases) transpose(canvas);
+        break;
+      case MapStep::kSplitRows: canvases = split(step, canvases.front(), numbers); break;
+      case MapStep::kConcatRows: canvases = {concat(step, canvases, numbers)}; break;
+      case MapStep::kQkvInterleave: canvases = {interleave(canvases, numbers)}; break;
+      case MapStep::kPadRows:
+        canvases = {pad(std::move(canvases.front()), padded_rows, numbers)};
+        break;
+    }
+  }
+  return {canvases.front().shape, std::move(tensors), std::move(canvases.front().pieces)};
+}
+
+std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t count,
+                              const Shape& whole, const MapNumbers& numbers) {
+  std::vector<std::size_t> counts{count};  // before each step
+  for (const MapTransform& step : steps) counts.push_back(*tensors_after(step, counts.back()));
+  std::vector<Shape> shapes{whole};
+  for (std::size_t i = steps.size(); i-- > 0;) {
+    const MapTransform& step = steps[i];
+    switch (step.step) {
+      case MapStep::kTranspose:
+        for (Shape& shape : shapes) {
+          if (shape.size() > 1) std::swap(shape[0], shape[1]);
+        }
+        break;
+      case MapStep::kSplitRows: {
+        std::int64_t rows = 0;
+        for (const Shape& shape : shapes) {
+          if (__builtin_add_overflow(rows, rows_of(shape), &rows)) fail("too many rows");
+        }
+        shapes = {with_rows(shapes.front(), rows)};
+        break;
+      }
+      case MapStep::kConcatRows: {
+        const auto rows = row_counts(step, counts[i], rows_of(shapes.front()), numbers);
+        const Shape like = shapes.front();
+        shapes.clear();
+        for (const std::int64_t part : rows) shapes.push_back(with_rows(like, part));
+        break;
+      }
+      case MapStep::kQkvInterleave: {
+        const Heads heads = heads_of(numbers);
+        const Shape like = shapes.front();
+        const std::int64_t rows =
+            head_rows(rows_of(like), heads.heads + 2 * heads.groups, "linear_qkv", numbers);
+        const Shape key = with_rows(like, heads.groups * rows);
+        shapes = {with_rows(like, heads.heads * rows), key, key};
+        break;
+      }
+      case MapStep::kPadRows: {
+        const std::int64_t rows = rows_of(shapes.front());
+        const std::int64_t vocab = numbers.find("vocab_size").value_or(rows);
+        if (vocab > rows)
+          fail(str_format("the vocabulary has {} rows here, but {}", rows,
+                          numbers.describe("vocab_size")));
+        shapes.front().front() = vocab;
+        break;
+      }
+    }
+  }
+  return shapes;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,114 @@
+#include "configs/key_map.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "configs/key_pattern.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Optional;
+
+std::vector<std::string> problems_of(const std::string& yaml) {
+  std::vector<std::string> lines;
+  for (const ConfigProblem& problem : check_key_map(yaml).problems)
+    lines.push_back(to_string(problem, "m.yaml"));
+  return lines;
+}
+
+TEST(KeyPattern, TakesWholePartsThatAreDecimals) {
+  const KeyPattern pattern("model.layers.{l}.mlp.experts.{e}.w1.weight");
+  EXPECT_THAT(pattern.numbers(), ElementsAre("l", "e"));
+  EXPECT_THAT(pattern.match("model.layers.31.mlp.experts.7.w1.weight"),
+              Optional(ElementsAre(31, 7)));
+  EXPECT_EQ(pattern.key(std::vector<std::int64_t>{31, 7}),
+            "model.layers.31.mlp.experts.7.w1.weight");
+  for (const char* const other :
+       {"model.layers.031.mlp.experts.7.w1.weight", "model.layers.x.mlp.experts.7.w1.weight",
+        "model.layers.1.mlp.experts.7.w1", "model.layers.1.mlp.experts.7.w1.weight.x", "",
+        "model.layers..mlp.experts.7.w1.weight",
+        "model.layers.99999999999999999999.mlp.experts.7.w1.weight"})
+    EXPECT_FALSE(pattern.match(other)) << other;
+  EXPECT_EQ(pattern.without("l").text(), "model.layers.mlp.experts.{e}.w1.weight");
+  EXPECT_EQ(pattern.skeleton(), skeleton_of("model.layers.0.mlp.experts.12.w1.weight"));
+}
+
+TEST(KeyMap, EveryShippedMapIsSoundAndPrintsAsItself) {
+  EXPECT_EQ(shipped_maps().size(), 9);
+  for (const ShippedPolicy& shipped : shipped_maps()) {
+    const KeyMap map = KeyMap::find(std::string(shipped.name));
+    EXPECT_EQ(map.family, shipped.name);
+    EXPECT_THAT(map.architectures, Not(IsEmpty()));
+    EXPECT_EQ(KeyMap::from_text(to_yaml(map)), map) << shipped.name;
+  }
+}
+
+TEST(KeyMap, ARowReplacesTheOneThatItExtends) {
+  const KeyMap llama = KeyMap::find("llama");
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+extends: llama
+family: mine
+tensors:
+  - {megatron: decoder.final_layernorm.weight, hf: model.last_norm.weight}
+  - {megatron: "decoder.layers.{l}.extra", hf: "model.layers.{l}.extra", transform: transpose}
+)");
+  EXPECT_EQ(map.tensors.size(), llama.tensors.size() + 1);
+  EXPECT_EQ(map.numbers, llama.numbers);
+  EXPECT_THAT(map.tensors[map.tensors.size() - 2].hf.keys, ElementsAre("model.last_norm.weight"));
+}
+
+TEST(KeyMap, MistakesHaveTheirPlace) {
+  EXPECT_THAT(
+      problems_of(R"(version: 1
+family: mine
+numbers:
+  heads: {args: num_attention_heads, otherwise: 3}
+  size: {else: a + b}
+tensors:
+  - {megatron: a.weight, hf: [b, c]}
+  - {megatron: "a.{l}.weight", hf: "b.{k}.weight", transform: transpos}
+  - {megatron: "a.x{l}", hf: b}
+  - {hf: b}
+)"),
+      ElementsAre(
+          "m.yaml:4:38: numbers.heads has no field 'otherwise'; it has args, args_if, args_not, "
+          "hf and else",
+          "m.yaml:5:16: numbers.size.else: found 'a + b', expected a number, true, false, "
+          "the name of a number, or two with *, / or round_up between them",
+          HasSubstr("m.yaml:7:5: tensors[0]: 2 tensors of Hugging Face are left where "
+                    "Megatron has one"),
+          HasSubstr("'b.{k}.weight' has the number '{k}', which 'a.{l}.weight' has not"),
+          HasSubstr("did you mean 'transpose'?"), HasSubstr("'x{l}' is not a part of a key"),
+          HasSubstr("m.yaml:10:5: tensors[3]: 'megatron' is missing")));
+}
+
+TEST(KeyMap, WhatRowsReferToMustBeThere) {
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {tied: {else: false}, padded_vocab_size: {else: 8}}
+tensors:
+  - {megatron: a.weight, hf: b.weight, unless: tie}
+  - {megatron: c.weight, hf: d.weight, transform: pad_rows}
+  - {megatron: e.weight, hf: d.weight}
+)"),
+              ElementsAre(HasSubstr("m.yaml:5:5: a.weight: there is no number 'tie' (did you mean "
+                                    "'tied'?); 'numbers' says where each comes from"),
+                          HasSubstr("m.yaml:6:5: c.weight: there is no number 'vocab_size'"),
+                          HasSubstr("m.yaml:7:5: 'd.weight' is in two rows, with 'c.weight' and "
+                                    "with 'e.weight'")));
+  EXPECT_THAT(problems_of("version: 1\nfamily: mine\n"),
+              ElementsAre("m.yaml:1:1: a map has rows: 'tensors' is missing"));
+  EXPECT_THAT(problems_of("version: 2\nfamily: mine\ntensors: []\n"),
+              ElementsAre(HasSubstr("reads maps of version 1, not of version 2")));
+  EXPECT_THAT(error_of([] { KeyMap::find("lama"); }).message(),
+              HasSubstr("no map 'lama' is shipped (did you mean 'llama'?)"));
+}
+
+}  // namespace
+}  // namespace dckpt

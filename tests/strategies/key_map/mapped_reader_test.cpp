@@ -1,0 +1,354 @@
+#include "strategies/key_map/mapped_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "configs/key_map.h"
+#include "strategies/rearranged/rearranged_reader.h"
+#include "tests/strategies/key_map/hf_pair.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using testing::add_file;
+using ::testing::Contains;
+using testing::contents_of;
+using testing::counting;
+using testing::error_of;
+using testing::FakeReader;
+using ::testing::HasSubstr;
+using testing::hugging_face_of;
+using ::testing::IsSupersetOf;
+using testing::json_of;
+using testing::megatron_of;
+
+std::vector<std::string> object_keys(const CheckpointReader& reader) {
+  std::vector<std::string> keys;
+  for (const BytesStorageMetadata& object : reader.metadata().objects) keys.push_back(object.key);
+  return keys;
+}
+
+/// A model that transformers and Megatron-Core wrote, with equal logits.
+class HfPair : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string layout() const {
+    return "layout=" + json_of(testing::hf_pair(GetParam()) / "pair.json").at("layout").as_str();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Families, HfPair,
+                         ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2"),
+                         [](const auto& pair) { return std::string(pair.param); });
+
+TEST_P(HfPair, MegatronBecomesWhatTransformersWrote) {
+  const auto mapped = mapped_reader(megatron_of(GetParam()), {GetParam(), {"vocab_size=100"}});
+  EXPECT_EQ(contents_of(*mapped), contents_of(*hugging_face_of(GetParam())));
+  EXPECT_TRUE(mapped->metadata().objects.empty());
+  EXPECT_TRUE(mapped->common_state().is_none());
+}
+
+TEST_P(HfPair, HuggingFaceBecomesWhatMegatronWrote) {
+  const auto mapped = mapped_reader(hugging_face_of(GetParam()), {"auto", {layout()}});
+  const auto megatron = megatron_of(GetParam());
+  EXPECT_EQ(contents_of(*mapped), contents_of(*megatron));
+  EXPECT_THAT(object_keys(*mapped), IsSupersetOf(object_keys(*megatron)));
+  EXPECT_EQ(mapped->object(0), Value());
+  // What it takes back: no number but those that it wrote itself.
+  const auto back = mapped_reader(mapped_reader(hugging_face_of(GetParam()), {"auto", {layout()}}),
+                                  {GetParam(), {}});
+  EXPECT_EQ(contents_of(*back), contents_of(*hugging_face_of(GetParam())));
+}
+
+TEST_P(HfPair, EveryLayoutHoldsTheSameModel) {
+  for (const auto& [layout, name] : kMegatronLayoutNames) {
+    if (GetParam() == std::string("deepseek_v3") && layout == MegatronLayout::kHomogeneous)
+      continue;  // dense layers and others
+    const auto made = [&] {
+      return mapped_reader(megatron_of(GetParam()),
+                           {GetParam(), {"keys=megatron", "layout=" + std::string(name)}});
+    };
+    const auto again = mapped_reader(made(), {GetParam(), {"keys=megatron", this->layout()}});
+    EXPECT_EQ(contents_of(*again), contents_of(*megatron_of(GetParam()))) << name;
+    EXPECT_EQ(object_keys(*again).size(), object_keys(*megatron_of(GetParam())).size());
+    EXPECT_EQ(contents_of(*mapped_reader(made(), {GetParam(), {"vocab_size=100"}})),
+              contents_of(*hugging_face_of(GetParam())))
+        << name;
+  }
+}
+
+TEST_P(HfPair, ThroughTheMapAndBackNothingChanges) {
+  const RoundTrip megatron =
+      round_trip([&] { return megatron_of(GetParam()); }, {GetParam(), {"vocab_size=100"}});
+  EXPECT_EQ(contents_of(*megatron.after), contents_of(*megatron.before));
+  const RoundTrip hf = round_trip([&] { return hugging_face_of(GetParam()); }, {"auto", {}});
+  EXPECT_EQ(contents_of(*hf.after), contents_of(*hf.before));
+  EXPECT_EQ(contents_of(*hf.before), contents_of(*hugging_face_of(GetParam())));
+}
+
+/// A model in memory: keys with shapes, and a configuration.
+struct Model {
+  std::vector<std::pair<std::string, Shape>> tensors;
+  std::string config = "{}";
+  Value args{};
+
+  std::unique_ptr<FakeReader> open() const {
+    auto reader = std::make_unique<FakeReader>();
+    std::int32_t next = 0;
+    for (const auto& [key, shape] : tensors) {
+      auto values = counting<std::int32_t>(static_cast<std::size_t>(numel(shape)));
+      for (std::int32_t& value : values) value += next;
+      next += static_cast<std::int32_t>(values.size());
+      reader->tensor(key, DType::kInt32, shape, values);
+    }
+    reader->common(args.is_none() ? Value() : Value::dict({{"args", args}}));
+    reader->write();
+    add_file(*reader, "config.json", config);
+    return reader;
+  }
+
+  std::map<std::string, std::string> mapped(const KeyMapOptions& options,
+                                            MapReport* report = nullptr) const {
+    return contents_of(*mapped_reader(open(), options, report));
+  }
+  std::string error(const KeyMapOptions& options) const {
+    return error_of([&] { mapped(options); }).message();
+  }
+  Model without(const std::string& key) const {
+    Model model = *this;
+    std::erase_if(model.tensors, [&](const auto& tensor) { return tensor.first == key; });
+    return model;
+  }
+  Model with(const std::string& key, Shape shape) const {
+    Model model = without(key);
+    model.tensors.emplace_back(key, std::move(shape));
+    return model;
+  }
+};
+
+/// Two layers, four heads of two rows, two groups, eleven words.
+Model llama() {
+  Model model{.tensors = {{"model.embed_tokens.weight", {11, 8}}},
+              .config = R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8,
+                            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 11})"};
+  for (const std::string& layer : {std::string("0"), std::string("1")}) {
+    const auto add = [&](const std::string& name, Shape shape) {
+      model.tensors.emplace_back("model.layers." + layer + "." + name + ".weight", shape);
+    };
+    add("input_layernorm", {8});
+    add("self_attn.q_proj", {8, 8});
+    add("self_attn.k_proj", {4, 8});
+    add("self_attn.v_proj", {4, 8});
+    add("self_attn.o_proj", {8, 8});
+    add("post_attention_layernorm", {8});
+    add("mlp.gate_proj", {6, 8});
+    add("mlp.up_proj", {6, 8});
+    add("mlp.down_proj", {8, 6});
+  }
+  model.tensors.emplace_back("model.norm.weight", Shape{8});
+  model.tensors.emplace_back("lm_head.weight", Shape{11, 8});
+  return model;
+}
+
+TEST(MappedReader, ParametersInAndOutAreCounted) {
+  MapReport report;
+  const auto contents = llama().mapped({"auto", {"make_vocab_size_divisible_by=4"}}, &report);
+  EXPECT_THAT(contents.at("output_layer.weight"), HasSubstr("int32 (12, 8)"));
+  EXPECT_EQ(report.keys.elements_in, report.keys.elements_out - report.keys.padding_out);
+  EXPECT_EQ(report.keys.padding_out, 2 * 8);
+  EXPECT_THAT(report.remarks, Contains(HasSubstr("16 that pad the vocabulary after")));
+}
+
+TEST(MappedReader, KeysMayLackTheModelsPrefixOrHaveAnother) {
+  const auto whole = llama().mapped({"llama", {}});
+  Model bare = llama().without("lm_head.weight");
+  for (auto& [key, shape] : bare.tensors) key.erase(0, std::string("model.").size());
+  auto expected = whole;
+  expected.erase("output_layer.weight");
+  EXPECT_EQ(bare.mapped({"llama", {"tied=true"}}), expected);
+
+  Model nemo = llama();
+  nemo.tensors.clear();
+  nemo.config = "{}";
+  nemo.args = Value::dict({{"num_attention_heads", 1}, {"num_query_groups", 1}});
+  for (const auto& [key, shape] : std::vector<std::pair<std::string, Shape>>{
+           {"embedding.word_embeddings.weight", {4, 2}}, {"decoder.final_layernorm.weight", {2}}})
+    nemo.tensors.emplace_back("module." + key, shape);
+  EXPECT_THAT(nemo.error({"llama", {}}),
+              HasSubstr("missing: 'decoder.layers.{l}.self_attention.linear_qkv.weight'"));
+}
+
+TEST(MappedReader, TiedEmbeddingsHaveNoOutputLayer) {
+  Model tied = llama();
+  tied.config.insert(1, R"("tie_word_embeddings": true, )");
+  MapReport report;
+  EXPECT_FALSE(tied.mapped({"llama", {}}, &report).contains("output_layer.weight"));
+  EXPECT_THAT(report.remarks, Contains("dropped: 'lm_head.weight', as tied is true "
+                                       "(tie_word_embeddings of config.json)"));
+  // Nobody says it: what is there counts.
+  EXPECT_FALSE(
+      llama().without("lm_head.weight").mapped({"llama", {}}).contains("output_layer.weight"));
+  // The configuration and the tensors contradict each other.
+  Model untied = llama().without("lm_head.weight");
+  untied.config.insert(1, R"("tie_word_embeddings": false, )");
+  EXPECT_THAT(untied.error({"llama", {}}), HasSubstr("missing: 'lm_head.weight'"));
+}
+
+TEST(MappedReader, EveryKeyIsUsedOrNamed) {
+  EXPECT_EQ(llama()
+                .with("model.layers.0.self_attn.q_norm.weight", {2})
+                .with("model.layers.1.self_attn.q_norm.weight", {2})
+                .without("model.norm.weight")
+                .error({"llama", {}}),
+            "the map 'llama' does not fit this checkpoint, which has Hugging Face keys:\n"
+            "  not in the map: 'model.layers.{}.self_attn.q_norm.weight' (2 keys)\n"
+            "  missing: 'model.norm.weight'");
+  MapReport report;
+  llama().with("model.layers.0.self_attn.rotary_emb.inv_freq", {1}).mapped({"llama", {}}, &report);
+  ASSERT_EQ(report.dropped.size(), 1);
+  EXPECT_EQ(report.dropped[0].keys, "model.layers.0.self_attn.rotary_emb.inv_freq");
+  EXPECT_THAT(llama().with("model.layers.1.mlp.up_proj.weight_scale_inv", {1}).error({"llama", {}}),
+              HasSubstr("block-scaled FP8"));
+  Model other;
+  other.tensors = {{"encoder.weight", {1}}};
+  EXPECT_EQ(
+      other.error({"llama", {}}),
+      "the map 'llama' knows no tensor of this checkpoint, neither by Megatron's names nor by "
+      "those of Hugging Face; there are 'encoder.weight'");
+}
+
+TEST(MappedReader, NumbersThatContradictTheTensorsAreNamed) {
+  EXPECT_THAT(llama().error({"llama", {"num_layers=3"}}),
+              HasSubstr("the tensors have 2 layers, but num_layers is 3 (as set)"));
+  EXPECT_THAT(llama().error({"llama", {"num_query_groups=4"}}),
+              HasSubstr("linear_qkv.weight: key has 4 rows for 4 heads of query, key and value; "
+                        "num_attention_heads is 4 (num_attention_heads of config.json), "
+                        "num_query_groups is 4 (as set), kv_channels is 2 (hidden_size / "
+                        "num_attention_heads)"));
+  EXPECT_THAT(llama().error({"llama", {"vocab_size=10"}}),
+              HasSubstr("the vocabulary has 11 rows here"));
+  EXPECT_THAT(llama().with("model.layers.1.mlp.up_proj.weight", {5, 8}).error({"llama", {}}),
+              HasSubstr("mlp.linear_fc1.weight: 11 rows cannot be divided into 2 parts"));
+  Model nobody = llama();
+  nobody.config = "{}";
+  EXPECT_THAT(
+      nobody.error({"llama", {"vocab_size=11"}}),
+      HasSubstr("num_attention_heads is not known (looked for: num_attention_heads of args, "
+                "num_attention_heads of config.json); give it with --set "
+                "num_attention_heads=NUMBER"));
+}
+
+TEST(MappedReader, ArgsAndConfigJsonMustBeOfOneModel) {
+  Model model = llama();
+  model.args = Value::dict({{"num_attention_heads", 8}});
+  EXPECT_THAT(model.error({"llama", {}}),
+              HasSubstr("num_attention_heads is 8 (num_attention_heads of args), but 4 "
+                        "(num_attention_heads of config.json)"));
+  EXPECT_FALSE(model.mapped({"llama", {"num_attention_heads=4"}}).empty());
+}
+
+/// Megatron up to 0.16 writes num_query_groups = 1 where there are no groups.
+TEST(MappedReader, GroupsOfArgsMeanNothingWithoutGroupedAttention) {
+  Model model;
+  model.config = "{}";
+  model.tensors = {{"decoder.layers.self_attention.linear_qkv.weight", {1, 24, 8}}};
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: attention
+numbers:
+  num_attention_heads: {args: num_attention_heads}
+  num_query_groups: {args: num_query_groups, args_if: group_query_attention, else: num_attention_heads}
+tensors:
+  - {megatron: "decoder.layers.{l}.self_attention.linear_qkv.weight", hf: ["{l}.q", "{l}.k", "{l}.v"], transform: qkv_interleave}
+)");
+  Value args = Value::dict({{"num_attention_heads", 4}, {"num_query_groups", 1}});
+  for (const auto& [grouped, keys] : {std::pair(false, 8), std::pair(true, 4)}) {
+    args["group_query_attention"] = grouped;
+    const MapNumbers numbers(map, {.args = args, .run_config = {}, .hf = {}}, {});
+    const MappedKeys mapped = apply_key_map(map, numbers, model.open()->metadata());
+    ASSERT_EQ(mapped.tensors.size(), 3);
+    EXPECT_EQ(mapped.tensors[1].size, (Shape{keys, 8}));
+  }
+}
+
+TEST(MappedReader, FusedExpertsAreReadAsTheyAre) {
+  Model model = llama();
+  std::erase_if(model.tensors,
+                [](const auto& tensor) { return tensor.first.find(".mlp.") != std::string::npos; });
+  Model fused = model;
+  for (const std::string& layer :
+       {std::string("model.layers.0.mlp."), std::string("model.layers.1.mlp.")}) {
+    model.tensors.emplace_back(layer + "gate.weight", Shape{3, 8});
+    fused.tensors.emplace_back(layer + "gate.weight", Shape{3, 8});
+    for (const char* const norm : {"q_norm", "k_norm"}) {
+      const std::string key = layer.substr(0, layer.size() - 4) + "self_attn." + norm + ".weight";
+      fused.tensors.emplace_back(key, Shape{2});
+    }
+    fused.tensors.emplace_back(layer + "experts.gate_up_proj", Shape{3, 12, 8});
+    fused.tensors.emplace_back(layer + "experts.down_proj", Shape{3, 8, 6});
+  }
+  const auto contents = fused.mapped({"qwen3_moe", {}});
+  EXPECT_THAT(contents.at("decoder.layers.mlp.experts.experts.linear_fc1.weight"),
+              HasSubstr("int32 (2, 3, 12, 8)"));
+  const RoundTrip trip = round_trip([&] { return fused.open(); }, {"qwen3_moe", {}});
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*fused.open()));
+  // Dense layers and others: each layer has its own keys.
+  Model mixed = fused;
+  std::erase_if(mixed.tensors,
+                [](const auto& tensor) { return tensor.first.starts_with("model.layers.1.mlp."); });
+  for (const auto& [name, shape] : std::vector<std::pair<std::string, Shape>>{
+           {"gate_proj", {6, 8}}, {"up_proj", {6, 8}}, {"down_proj", {8, 6}}})
+    mixed.tensors.emplace_back("model.layers.1.mlp." + name + ".weight", shape);
+  const auto layers = mixed.mapped({"qwen3_moe", {}});
+  EXPECT_TRUE(layers.contains("decoder.layers.0.pre_mlp_layernorm.weight"));
+  EXPECT_TRUE(layers.contains("decoder.layers.1.mlp.linear_fc1.layer_norm_weight"));
+  EXPECT_THAT(mixed.error({"qwen3_moe", {"layout=homogeneous"}}),
+              HasSubstr("some layers have experts and some have none"));
+  const auto local = fused.mapped({"qwen3_moe", {"names=local"}});
+  EXPECT_TRUE(local.contains("decoder.layers.mlp.linear_fc1.layer_norm_weight"));
+}
+
+TEST(MappedReader, TheStateOfAnOptimizerGoesAlongBetweenLayouts) {
+  Model model;
+  for (const char* const prefix : {"", "optimizer.state.exp_avg."}) {
+    model.tensors.emplace_back(prefix + std::string("decoder.final_layernorm.weight"), Shape{4});
+    model.tensors.emplace_back(prefix + std::string("decoder.layers.mlp.linear_fc1.weight"),
+                               Shape{2, 6, 4});
+  }
+  model.tensors.emplace_back("optimizer.other", Shape{3});
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: small
+numbers: {}
+tensors:
+  - {megatron: "decoder.layers.{l}.mlp.linear_fc1.weight", gated: true, hf: ["{l}.gate", "{l}.up"], transform: concat_rows}
+  - {megatron: decoder.final_layernorm.weight, hf: norm}
+ignore: {megatron: ["optimizer.*"]}
+)");
+  const auto source = model.open();
+  const MapTarget target{.names = KeyNames::kMegatron, .layout = MegatronLayout::kSingleton};
+  const MappedKeys mapped = apply_key_map(map, MapNumbers(map, {}, {}), source->metadata(), target);
+  EXPECT_EQ(mapped.state_elements, 4 + 48);
+  ASSERT_EQ(mapped.dropped.size(), 1);
+  EXPECT_EQ(mapped.dropped[0].keys, "optimizer.other");
+  const auto contents = contents_of(*rearranged_reader(model.open(), {.tensors = mapped.tensors}));
+  EXPECT_EQ(contents.size(), 10);
+  EXPECT_TRUE(
+      contents.contains("optimizer.state.exp_avg.decoder.layers.1.mlp.linear_fc1.weight_v"));
+}
+
+TEST(MappedReader, SettingsAreChecked) {
+  EXPECT_THAT(llama().error({"llama", {"layout=flat"}}),
+              HasSubstr("the setting layout is 'flat', expected one of 'homogeneous'"));
+  EXPECT_THAT(llama().error({"llama", {"vocab"}}),
+              HasSubstr("a setting is NAME=VALUE, not 'vocab'"));
+  EXPECT_THAT(llama().error({"llama", {"vocab_sise=1"}}), HasSubstr("did you mean 'vocab_size'?"));
+  EXPECT_THAT(llama().error({"llama", {"vocab_size=many"}}),
+              HasSubstr("vocab_size is set to 'many'"));
+  Model other = llama();
+  other.config = R"({"model_type": "opt"})";
+  EXPECT_THAT(other.error({"auto", {}}), HasSubstr("no map is shipped for the model type 'opt'"));
+  EXPECT_TRUE(mapped_reader(llama().open(), {"llama", {"extra_state=leave_out"}})
+                  ->metadata()
+                  .objects.empty());
+}
+
+}  // namespace
+}  // namespace dckpt

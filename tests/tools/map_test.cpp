@@ -1,0 +1,79 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/tools/run_tool.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::run_tool;
+using ::testing::StartsWith;
+using testing::ToolRun;
+
+std::string pair(const std::string& name, const std::string& side) {
+  return (std::filesystem::path(DCKPT_TEST_DATA) / "hf_pairs" / name / side).string();
+}
+
+TEST(ToolMap, KeysChangeThereAndBack) {
+  const TempDir scratch;
+  const std::string hf = (scratch / "hf").string();
+  const std::string back = (scratch / "back").string();
+  const ToolRun there = run_tool({"convert", pair("gpt2", "mcore"), hf, "--to", "torch_dist",
+                                  "--map", "gpt2", "--set", "vocab_size=100", "--roundtrip-check"});
+  ASSERT_EQ(there.exit_code, 0) << there.err;
+  EXPECT_THAT(
+      there.out,
+      AllOf(HasSubstr("keys: Megatron's (homogeneous) became Hugging Face's, by the map 'gpt2'"),
+            HasSubstr("parameters: 64,512 and 1,344 that pad the vocabulary before, 64,512 "
+                      "after"),
+            HasSubstr("_extra_state' (2 keys), as Hugging Face files have no objects"),
+            HasSubstr("dropped: the common state")));
+  const ToolRun again = run_tool({"convert", hf, back, "--to", "torch_dist", "--map", "gpt2",
+                                  "--set", "num_attention_heads=4", "--set", "vocab_size=100"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(
+      run_tool({"diff", back, pair("gpt2", "mcore"), "--no-common", "--exclude", "*._extra_state"})
+          .exit_code,
+      0);
+  EXPECT_EQ(run_tool({"diff", pair("gpt2", "mcore"), hf, "--map", "gpt2", "--set", "vocab_size=100",
+                      "--no-common"})
+                .exit_code,
+            0);
+}
+
+TEST(ToolMap, WhatDoesNotFitIsListedAndNothingWritten) {
+  const TempDir scratch;
+  const std::string to = (scratch / "out").string();
+  const ToolRun other = run_tool({"convert", pair("mixtral", "mcore"), to, "--map", "qwen2"});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("not in the map: 'decoder.layers.mlp.router.weight'"),
+                               HasSubstr("missing: 'decoder.layers.mlp.linear_fc1.weight'")));
+  EXPECT_EQ(run_tool({"convert", pair("mixtral", "mcore"), to, "--map", "mixtrel"}).exit_code, 2);
+  EXPECT_EQ(run_tool({"convert", pair("mixtral", "mcore"), to, "--set", "vocab_size=1"}).exit_code,
+            2);
+  EXPECT_EQ(run_tool({"convert", pair("mixtral", "mcore"), to, "--roundtrip-check"}).exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(to));
+}
+
+TEST(ToolMap, ConfigChecksAndShowsMaps) {
+  const TempDir scratch;
+  const std::string file = (scratch / "m.yaml").string();
+  std::ofstream(file) << "version: 1\nextends: llama\nfamily: mine\ntensors:\n"
+                         "  - {megatron: a.weight, hf: b.weight, transform: transpos}\n";
+  const ToolRun wrong = run_tool({"config", "check", file});
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.out, StartsWith(file + ":5:51: tensors[0].transform: found 'transpos', "));
+  const ToolRun shown = run_tool({"config", "show", "qwen3"});
+  EXPECT_EQ(shown.exit_code, 0);
+  std::ofstream(file) << shown.out;
+  EXPECT_EQ(run_tool({"config", "check", file}).out, "OK  " + file + "\n");
+  EXPECT_EQ(run_tool({"config", "show", file}).out, shown.out);
+  EXPECT_EQ(run_tool({"config", "show", "qwen3", "--json"}).json().at("family").as_str(), "qwen3");
+}
+
+}  // namespace
+}  // namespace dckpt
