@@ -27,6 +27,7 @@
 #include "mapping/planning/save/global_plan.h"
 #include "strategies/contract/registry.h"
 #include "strategies/key_map/mapped_reader.h"
+#include "strategies/safetensors/hub_cache.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/memory.h"
 
@@ -199,14 +200,14 @@ std::size_t write(const PlannedCopy& copy, const Location& destination, ItemSour
 }
 
 /// The folder whose config.json says which model it is.
-std::shared_ptr<Storage> model_files_of(const ConvertOptions& options) {
-  return options.model_files ? options.model_files->directory() : nullptr;
+std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
+  return options.model_files ? with_hub_cache(options.model_files->directory()) : nullptr;
 }
 
 /// Through the map and back: what does not return as it was. Padding of a vocabulary is not
 /// compared: it has no meaning and is lost.
 void check_round_trip(const Location& source, const ConvertOptions& options) {
-  const std::shared_ptr<Storage> files = model_files_of(options);
+  const std::shared_ptr<const Storage> files = model_files_of(options);
   const auto [before, after] = round_trip(
       [&] {
         return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
@@ -236,7 +237,7 @@ std::unique_ptr<CheckpointReader> open_source(const Location& source, ConvertOpt
   }
   if (options.check_round_trip) check_round_trip(source, options);
   MapReport report;
-  const std::shared_ptr<Storage> files = model_files_of(options);
+  const std::shared_ptr<const Storage> files = model_files_of(options);
   reader = mapped_reader(std::move(reader), options.map, &report, files.get());
   if (options.to.empty() && !options.compat)
     options.to = report.keys.to == KeyNames::kHf ? "hf" : "torch_dist";
