@@ -90,8 +90,9 @@ PolicyText find_config(const ConfigLibrary& library, const std::string& name_or_
   std::error_code ignored;
   const std::filesystem::path file = folder / name_or_file;
   const bool bare = name_or_file.find_first_of("./") == std::string::npos;
-  if (bare && !std::filesystem::exists(file, ignored))
-    return {name_or_file, std::string(shipped_text(library, name_or_file)), {}};
+  const bool shipped = !std::filesystem::exists(file, ignored) ||
+                       std::filesystem::is_directory(file, ignored);  // of a model, say
+  if (bare && shipped) return {name_or_file, std::string(shipped_text(library, name_or_file)), {}};
   return {file.string(), read_policy_file(file), file.parent_path()};
 }
 

@@ -62,8 +62,8 @@ inline constexpr std::size_t kMaxPolicyDepth = 8;
 struct PolicyText {
   std::string name;  ///< for messages
   std::string yaml;
-  /// Of the file; empty for the working directory, or a shipped policy.
-  std::filesystem::path folder;
+  /// Where what it extends is looked for; none for a shipped one, which extends shipped ones.
+  std::optional<std::filesystem::path> folder;
 };
 
 /// What Policy::find reads; a relative file stands in `folder`. Throws CheckpointError: io if the

@@ -5,6 +5,7 @@
 
 #include "configs/key_pattern.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -47,6 +48,15 @@ TEST(KeyMap, EveryShippedMapIsSoundAndPrintsAsItself) {
     EXPECT_THAT(map.architectures, Not(IsEmpty()));
     EXPECT_EQ(KeyMap::from_text(to_yaml(map)), map) << shipped.name;
   }
+}
+
+TEST(KeyMap, FoldersOfModelsDoNotHideShippedMaps) {
+  const TempDir folder;
+  std::filesystem::create_directory(folder / "llama");
+  std::filesystem::create_directory(folder / "qwen2");
+  const PolicyText found = find_key_map("qwen2", folder / "");
+  EXPECT_FALSE(found.folder);  // so "llama", which it extends, is the shipped one
+  EXPECT_TRUE(check_key_map(found.yaml, found.folder).problems.empty());
 }
 
 TEST(KeyMap, ARowReplacesTheOneThatItExtends) {
