@@ -1,6 +1,7 @@
 #include "dist_checkpointing/inspect/optimizer_form.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <optional>
 #include <unordered_map>
@@ -16,6 +17,9 @@ namespace {
 
 constexpr std::string_view kModelSpace = "fully_sharded_model_space";
 constexpr std::string_view kBucketSpace = "fully_sharded_bucket_space";
+/// Of Hugging Face's models, and of Megatron-FSDP.
+constexpr std::array<std::string_view, 4> kForeignKeys = {"model.embed_tokens.", "model.layers.",
+                                                          "transformer.h.", "model.module."};
 constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;  // of one tensor
 
 /// Axes in front that Megatron's local tensors lack, each index a cell of its own: of layers that
@@ -204,8 +208,15 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
 }
 
 std::vector<std::string> describe_readers(const StoredForm& form) {
-  const std::string readers = model_readers(form);
+  std::string readers = model_readers(form);
   if (readers.empty()) return {};
+  const auto foreign = std::ranges::find_if(form.metadata.tensors, [](const auto& tensor) {
+    return std::ranges::any_of(
+        kForeignKeys, [&](std::string_view prefix) { return tensor.key.starts_with(prefix); });
+  });
+  if (foreign != form.metadata.tensors.end() && !form.conventions.keys_are_paths)
+    readers = str_format("PyTorch DCP; Megatron-Core finds no keys like {} (dckpt convert --map)",
+                         quote(foreign->key));
   std::vector<std::string> sentences{"the model loads in: " + readers};
   const Forms forms = optimizer_forms(form.metadata);
   if (forms.any)

@@ -15,6 +15,7 @@
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/rearrange.h"
 #include "mapping/planning/validate.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/hashed_file.h"
@@ -70,7 +71,8 @@ class Verifier {
  private:
   /// Every data file is a regular file; remembers their sizes.
   void check_files() {
-    report_.files = metadata_.files.size();
+    report_.files = static_cast<std::size_t>(std::ranges::count_if(
+        metadata_.files, [](const std::string& name) { return is_stored_file(name); }));
     file_sizes_.resize(metadata_.files.size());
     for (std::size_t i = 0; i < metadata_.files.size(); ++i) {
       const std::string& name = metadata_.files[i];
@@ -175,7 +177,8 @@ class Verifier {
             const TensorStorageMetadata& tensor = metadata_.tensors[ref.tensor];
             attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset},
                     [&] { unchecked[i] += check_chunk(ref, file) ? 0 : 1; });
-            progress_->add(place(ref).length);
+            if (&ref == tasks[i].data() || place(*(&ref - 1)) != place(ref))
+              progress_->add(place(ref).length);
           }
         };
         if (!hashes(name)) return check(*opened);
@@ -284,11 +287,18 @@ class Verifier {
   }
 
   std::uint64_t total_bytes() {
-    for (const TensorStorageMetadata& tensor : metadata_.tensors) {
-      for (const StorageInfo& place : tensor.places) report_.bytes += place.length;
-    }
-    for (const BytesStorageMetadata& object : metadata_.objects)
-      report_.bytes += object.place.length;
+    // Rearranged tensors have several chunks in one place.
+    std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> places;
+    const auto add = [&](const StorageInfo& place) {
+      if (is_stored_file(metadata_.files[place.file]))
+        places.emplace_back(place.file, place.offset, place.length);
+    };
+    for (const TensorStorageMetadata& tensor : metadata_.tensors)
+      std::ranges::for_each(tensor.places, add);
+    for (const BytesStorageMetadata& object : metadata_.objects) add(object.place);
+    std::ranges::sort(places);
+    places.erase(std::unique(places.begin(), places.end()), places.end());
+    for (const auto& [file, offset, length] : places) report_.bytes += length;
     return report_.bytes + (options_.deep ? manifest_bytes_ : 0);
   }
 

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/safetensors/hub_cache.h"
 
@@ -45,6 +48,23 @@ void list_files(ModelFolder& folder, std::vector<std::string>& remarks) {
                    human_bytes(kMaxModelFile), quoted_list(left, 10)));
 }
 
+/// What lies beside a checkpoint of records and does not belong to its format: a framework's own
+/// configuration, tokenizers.
+void name_other_files(const CheckpointReader& source, std::vector<std::string>& remarks) {
+  const CheckpointInfo& info = source.info();
+  std::set<std::string> known(info.index_files.begin(), info.index_files.end());
+  known.insert(source.metadata().files.begin(), source.metadata().files.end());
+  for (const char* const name : {kIntegrityFile, kConfigFile, kCommonFile}) known.insert(name);
+  std::vector<std::string> left;
+  for (const FileInfo& entry : source.storage().list("")) {
+    if (!known.contains(entry.name) && !entry.name.starts_with('.') &&
+        !entry.name.ends_with(".distcp"))
+      left.push_back(entry.name);
+  }
+  if (!left.empty())
+    remarks.push_back("what else is in the folder stays behind: " + quoted_list(left, 10));
+}
+
 }  // namespace
 
 ModelFolder model_folder(const CheckpointReader& source, const ConvertTarget& target,
@@ -56,6 +76,15 @@ ModelFolder model_folder(const CheckpointReader& source, const ConvertTarget& ta
                             str_format("the format {} takes no files of a model; leave out "
                                        "--model-files, or write 'hf'",
                                        quote(target.format->name)));
+    if (source.info().conventions.records) name_other_files(source, remarks);
+    if (source.info().conventions.model_folder) {
+      std::vector<std::string> left;
+      for (const FileInfo& entry : source.storage().list("")) {
+        if (is_of_model(entry)) left.push_back(entry.name);
+      }
+      if (!left.empty())
+        remarks.push_back("the model's files stay behind: " + quoted_list(left, 10));
+    }
     return folder;
   }
   if (options.model_files) {

@@ -6,6 +6,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/parallel_for.h"
+#include "mapping/planning/rearrange.h"
 
 namespace dckpt {
 namespace {
@@ -22,7 +23,10 @@ std::vector<std::string> files_read(const CheckpointReader& reader, const CopyCo
   if (info.common_place) data_files.insert(info.common_place->file);
   std::vector<std::string> files = info.index_files;
   if (info.common_file) files.push_back(*info.common_file);
-  for (const std::uint32_t file : data_files) files.push_back(reader.metadata().files[file]);
+  for (const std::uint32_t file : data_files) {
+    const std::string& name = reader.metadata().files[file];
+    if (is_stored_file(name)) files.push_back(name);
+  }
   return files;
 }
 
@@ -41,7 +45,7 @@ SourceCheck::SourceCheck(const CheckpointReader& reader, const CopyContents& con
 }
 
 std::unique_ptr<ReadableFile> SourceCheck::open(const std::string& name) {
-  return manifest_ ? manifest_->open(name) : reader_.storage().open(name);
+  return manifest_ && is_stored_file(name) ? manifest_->open(name) : reader_.storage().open(name);
 }
 
 void SourceCheck::check_rest(int threads, const std::function<void()>& go_on) {

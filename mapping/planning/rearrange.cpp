@@ -159,12 +159,11 @@ class Rearranging {
           static_cast<std::int64_t>(kZerosBytes) / size / std::max<std::int64_t>(stride, 1))
         stride = 0;
     }
-    if (!zeros_) {
-      zeros_ = static_cast<std::uint32_t>(result_.metadata.files.size());
-      if (std::ranges::find(source_.files, kZerosFile) != source_.files.end())
-        throw CheckpointError(ErrorCode::kUnsupported,
-                              str_format("a data file is called {}", quote(kZerosFile)));
-      result_.metadata.files.emplace_back(kZerosFile);
+    if (!zeros_) {  // a source that was rearranged may have it already
+      std::vector<std::string>& files = result_.metadata.files;
+      const auto found = std::ranges::find(files, kZerosFile);
+      zeros_ = static_cast<std::uint32_t>(found - files.begin());
+      if (found == files.end()) files.emplace_back(kZerosFile);
     }
     add(box, std::move(origin), {*zeros_, 0, kZerosBytes});
   }
@@ -175,7 +174,7 @@ class Rearranging {
 
   void finish(const RearrangedTensor& tensor) {
     TensorStorageMetadata& made = result_.metadata.tensors.back();
-    if (numel(made.size) == 0 && made.chunks.empty()) add_zeros(whole(made.size));
+    if (numel(made.size) == 0 && made.chunks.empty()) add(whole(made.size), {}, {});
     const auto problems = validate_coverage(made);
     if (!problems.empty()) refuse(tensor, problems.front().message);
   }

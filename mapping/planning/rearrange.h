@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mapping/geometry/box.h"
@@ -50,13 +51,19 @@ struct ChunkOrigin {
 
 /// Metadata whose chunks lie in the chunks of others.
 struct RearrangedMetadata {
-  /// `places` are those of the stored chunks; chunks of zeros are in the last file, kZerosFile,
-  /// which is listed only if there are any.
+  /// `places` are those of the stored chunks; chunks of zeros are in kZerosFile, which is listed
+  /// only if there are any.
   Metadata metadata;
   std::vector<std::vector<ChunkOrigin>> origins;  ///< beside each tensor's chunks
 };
+
+/// What a rearranged checkpoint holds that is in no file has a place in one of these.
 inline constexpr const char* kZerosFile = "(zeros)";
 inline constexpr std::uint64_t kZerosBytes = std::uint64_t{64} << 10;
+inline constexpr const char* kMadeFile = "(made)";  ///< objects
+inline bool is_stored_file(std::string_view name) noexcept {
+  return name != kZerosFile && name != kMadeFile;
+}
 
 /// Tensors only: objects and paths of the result are empty. Throws CheckpointError (mismatch) for
 /// parts that do not fit their tensors, do not cover theirs exactly, or have another dtype: they

@@ -27,7 +27,8 @@ namespace dckpt {
 namespace {
 
 constexpr std::string_view kExtraState = "._extra_state";
-constexpr std::string_view kRankOptimizer = "optim";  // stem, before May 2023
+constexpr std::int64_t kMaxQkvRows = std::int64_t{1} << 20;  // of a rank
+constexpr std::string_view kRankOptimizer = "optim";         // stem, before May 2023
 
 /// Coordinates of a rank's folder.
 struct Rank {
@@ -89,6 +90,7 @@ class Join {
   }
 
   void read_sizes() {
+    bool has_main = false;
     for (const std::string& name : metadata_.files) {
       const std::size_t slash = name.find('/');
       const RankFile file{.folder = name.substr(0, slash),
@@ -96,10 +98,10 @@ class Join {
                           .state = nullptr};
       const std::vector<int> numbers = *rank_folder_numbers(file.folder);
       files_.push_back({file.stem, {.tensor = numbers[0]}});
-      if (file.is_main() && !args_) {
-        main_ = files_.size() - 1;
-        args_ = run_args(state(main_));
-      }
+      if (!file.is_main()) continue;
+      if (!has_main) main_ = files_.size() - 1;
+      has_main = true;
+      if (args_ == nullptr) args_ = run_args(state(files_.size() - 1));
     }
     const auto expert_size = run_arg(args_, "expert_model_parallel_size").value_or(1);
     const auto pipeline_size = run_arg(args_, "pipeline_model_parallel_size");
@@ -109,6 +111,7 @@ class Join {
       const std::string& name = metadata_.files[i];
       const std::vector<int> numbers = *rank_folder_numbers(name.substr(0, name.find('/')));
       Rank& rank = files_[i].rank;
+      ambiguous_folders_ |= numbers.size() == 2;
       if (numbers.size() > 1) (second_is_expert ? rank.expert : rank.pipeline) = numbers[1];
       if (numbers.size() > 2) rank.expert = numbers[2];
       sizes_.tensor = std::max(sizes_.tensor, rank.tensor + 1);
@@ -208,15 +211,21 @@ class Join {
 
   /// Parts of one key; what other ranks hold a copy of is left out.
   void group() {
-    std::map<std::string, std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>>> seen;
+    using Part = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>;
+    std::map<Part, const LocalParameter*> seen;
     for (const LocalParameter& parameter : parameters_) {
       if (is_tied_copy(parameter)) continue;
+      require_known_experts(parameter);
       const auto split = split_of(parameter);
       const std::int64_t part = split == TensorParallel::kReplicated ? 0 : parameter.rank.tensor;
-      if (!seen[parameter.key.name]
-               .emplace(parameter.key.layer.value_or(-1), parameter.key.expert.value_or(-1), part)
-               .second)
+      const auto [first, added] =
+          seen.emplace(Part{parameter.key.name, parameter.key.layer.value_or(-1),
+                            parameter.key.expert.value_or(-1), part},
+                       &parameter);
+      if (!added) {
+        require_copy(*first->second, parameter);
         continue;
+      }
       auto& parts = groups_[parameter.key.name];
       if (parts.empty()) order_.push_back(parameter.key.name);
       parts.push_back(&parameter);
@@ -231,6 +240,43 @@ class Join {
       }
       homogeneous_ = homogeneous_ && static_cast<std::int64_t>(layers.size()) == layers_;
     }
+  }
+
+  /// Ranks of one stage hold copies of what they do not share out, and the last stage holds one of
+  /// the embeddings; everything else that gets the same key is another parameter.
+  void require_copy(const LocalParameter& first, const LocalParameter& other) const {
+    const bool one_stage = first.rank.pipeline == other.rank.pipeline &&
+                           first.chunk == other.chunk && first.rank != other.rank;
+    if (one_stage || first.key.name.starts_with("embedding.")) return;
+    fail(ErrorCode::kUnsupported,
+         str_format(
+             "this parameter and {} would both be {} in the joined checkpoint; models of this "
+             "kind are not joined, but each rank's file can be opened by its own path",
+             quote(metadata_.tensors[first.tensor].key), quote(first.key.name)),
+         other.tensor);
+  }
+
+  void require_known_experts(const LocalParameter& parameter) const {
+    const std::string& name = parameter.key.name;
+    if (name.ends_with(".experts.weight1") || name.ends_with(".experts.weight2"))
+      fail(ErrorCode::kUnsupported,
+           "the experts of GroupedMLP lie in one matrix, which is not taken apart",
+           parameter.tensor);
+    if (!parameter.key.expert) return;
+    const auto share = run_arg(args_, "expert_tensor_parallel_size").value_or(sizes_.tensor);
+    if (share != sizes_.tensor)
+      fail(
+          ErrorCode::kUnsupported,
+          str_format("experts are shared by {} tensor-parallel ranks, other parameters by {}; such "
+                     "ranks are not joined",
+                     share, sizes_.tensor),
+          parameter.tensor);
+    if (args_ == nullptr && ambiguous_folders_)
+      fail(
+          ErrorCode::kUnsupported,
+          "without args, the second number of the folders may be that of a pipeline stage or of an "
+          "expert-parallel rank",
+          parameter.tensor);
   }
 
   /// The last stage's copy of embeddings that are also the output layer.
@@ -281,13 +327,28 @@ class Join {
     std::int64_t count = 0;
   };
 
+  /// 0 where it is absent.
+  double checkpoint_version() const {
+    const Value* const stored = state(main_).find("checkpoint_version");
+    if (stored == nullptr || stored->is_none()) return 0;
+    if (!stored->is_int() && !stored->is(Value::Kind::kFloat))
+      throw CheckpointError(ErrorCode::kCorrupt, "checkpoint_version is not a number",
+                            {.file = ranks_.storage().display_path(metadata_.files[main_])});
+    return stored->as_float();
+  }
+
   /// The rows of fused QKV in today's order: for each head those of query, key and value.
   /// Checkpoints of version 0 have all queries first, those of version 1 the three interleaved.
   std::vector<Rows> rows_of_qkv(const LocalParameter& parameter, std::int64_t offset) const {
     const std::int64_t rows = shape(parameter).front();
-    const Value* const stored = state(main_).find("checkpoint_version");
-    const double version = stored == nullptr ? 0 : stored->as_float();
-    if (version >= 2) return {{0, offset, rows}};
+    const double version = checkpoint_version();
+    if (version >= 2 || numel(shape(parameter)) == 0) return {{0, offset, rows}};
+    if (version >= 1 && rows > kMaxQkvRows)
+      fail(ErrorCode::kUnsupported,
+           str_format(
+               "fused QKV of checkpoint_version {} has {} rows, more than {} are not reordered",
+               version, rows, kMaxQkvRows),
+           parameter.tensor);
     const auto heads = run_arg(args_, "num_attention_heads").value_or(0) / sizes_.tensor;
     if (heads < 1 || heads > rows || rows % (3 * heads) != 0)
       fail(ErrorCode::kUnsupported,
@@ -505,7 +566,8 @@ class Join {
   void add_optimizer_state(const std::string& name) {
     const auto& ranges = ranges_.at(name);
     for_each_tensor([&](const std::string& key, const auto& parts, bool stack) {
-      if (!ranges.contains(parts.front())) return;
+      if (std::ranges::none_of(parts, [&](const auto* part) { return ranges.contains(part); }))
+        return;
       contents_.tensors.push_back(joined(
           str_format("optimizer.state.{}.{}", name == "param" ? "fp32_param" : name, key), parts,
           stack, [&](const LocalParameter& part, Box target, Box source, std::size_t) {
@@ -538,7 +600,8 @@ class Join {
     for (std::size_t i = 0; i < files_.size(); ++i) {
       if (!is_main(files_[i]) || !state(i).is_dict()) continue;
       const Rank& rank = files_[i].rank;
-      for (const auto& [name, value] : state(i).as_dict()) {
+      const TorchState loaded = load(i);
+      for (const auto& [name, value] : loaded.state.as_dict()) {
         if (!name.is_str()) continue;
         const auto model = model_path(name.as_str() + ".");
         const auto* const entries = model ? mapping_items(value) : nullptr;
@@ -546,13 +609,14 @@ class Join {
         for (const auto& [path, extra] : *entries) {
           if (!path.is_str() || !path.as_str().ends_with(kExtraState)) continue;
           ModelKey key = parse_model_key(path.as_str(), local_norms_);
-          if (rank.tensor == 0) add(extra_state_key(std::move(key), model->first, rank), extra);
+          if (rank.tensor == 0)
+            add(extra_state_key(std::move(key), model->first, rank), with_tensors(loaded, extra));
         }
       }
       if (rank.expert == 0 && state(i).find("rng_state") != nullptr)
         add(str_format("rng_state/shard_{}.{}_{}.{}", rank.pipeline, rank.tensor, sizes_.pipeline,
                        sizes_.tensor),
-            rng_state(i));
+            with_tensors(loaded, loaded.state.at("rng_state")));
     }
   }
 
@@ -586,14 +650,21 @@ class Join {
     return str_format("{}/shard_{}_{}", key.name, text(offsets), text(counts));
   }
 
-  /// With its tensors.
-  Value rng_state(std::size_t index) const {
-    const auto file = ranks_.storage().open(metadata_.files[index]);
-    std::vector<RecordedCrc> records;
-    const Value loaded = load_torch_file(*file, {.lazy = true, .records = &records});
-    std::ranges::sort(records, {}, &RecordedCrc::offset);
-    return replace_tensors(loaded.at("rng_state"), [&](const Tensor& tensor) {
-      return read_lazy_tensor(tensor, *file, records);
+  /// A file's state, and what its tensors are read from.
+  struct TorchState {
+    std::unique_ptr<ReadableFile> file;
+    std::vector<RecordedCrc> records{};
+    Value state{};
+  };
+  TorchState load(std::size_t index) const {
+    TorchState loaded{.file = ranks_.storage().open(metadata_.files[index])};
+    loaded.state = load_torch_file(*loaded.file, {.lazy = true, .records = &loaded.records});
+    std::ranges::sort(loaded.records, {}, &RecordedCrc::offset);
+    return loaded;
+  }
+  static Value with_tensors(const TorchState& loaded, const Value& part) {
+    return replace_tensors(part, [&](const Tensor& tensor) {
+      return read_lazy_tensor(tensor, *loaded.file, loaded.records);
     });
   }
 
@@ -601,13 +672,15 @@ class Join {
   /// checkpoints.
   Value common() const {
     Value made = Value::dict();
-    for (const auto& [name, value] : state(main_).as_dict()) {
-      if (name.is_str() && (model_path(name.as_str() + ".") || name.as_str() == "rng_state"))
-        continue;
-      made.mutable_dict().set(name, value);
+    const TorchState loaded = load(main_);
+    for (const auto& [name, value] : loaded.state.as_dict()) {
+      const bool elsewhere =
+          name.is_str() && (model_path(name.as_str() + ".") || name.as_str() == "rng_state" ||
+                            (name.as_str() == "optimizer" && !has_optimizer_));
+      if (!elsewhere) made.mutable_dict().set(name, with_tensors(loaded, value));
     }
     if (!has_optimizer_) {
-      if (made.mutable_dict().erase("optimizer"))
+      if (state(main_).find("optimizer") != nullptr)
         log_warning(
             "the optimizer's state is left out: it is not that of Megatron's distributed "
             "optimizer, "
@@ -640,6 +713,7 @@ class Join {
   std::size_t main_ = 0;     // file that the common state is from
   std::vector<File> files_;  // of the metadata, same order
   Rank sizes_{1, 1, 1};
+  bool ambiguous_folders_ = false;  // of two numbers, whose meaning args would tell
   bool local_norms_ = false;
   std::vector<LocalParameter> parameters_;  // in the order of the files
   std::int64_t layers_ = 0;

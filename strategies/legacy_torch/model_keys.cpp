@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t kLargestNumber = 1'000'000;  // of layers and experts
 
+constexpr std::string_view kLayers = "decoder.layers.";
+
 using Pair = std::pair<std::string_view, std::string_view>;
 
 /// What modules were called before Megatron-Core.
@@ -88,7 +90,7 @@ ModelKey parse_model_key(std::string_view path, bool local_norms) {
   if (path.starts_with("language_model.")) {
     for (const Pair& names : kOldModules) replace(key.name, names);
   }
-  key.layer = take_number(key.name, "decoder.layers.");
+  if (key.name.starts_with(kLayers)) key.layer = take_number(key.name, kLayers);
   constexpr std::string_view kLocalExperts = ".experts.local_experts.";
   key.expert = take_number(key.name, kLocalExperts);
   if (key.expert) {

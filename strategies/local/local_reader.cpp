@@ -8,8 +8,10 @@
 #include <string_view>
 #include <utility>
 
+#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
@@ -136,7 +138,13 @@ class Join {
     }
     const std::uint64_t count = ranks.empty() ? 0 : *ranks.rbegin() + 1;
     for (auto entry = files.rbegin(); entry != files.rend(); ++entry) {
-      if (entry->second.size() == count) return entry->second;
+      if (entry->second.size() != count) continue;
+      if (entry != files.rbegin())
+        log_warning(
+            str_format("files of ranks are missing of the newer iteration {} ({} of {} are "
+                       "there): iteration {} is read",
+                       files.rbegin()->first, files.rbegin()->second.size(), count, entry->first));
+      return entry->second;
     }
     std::string message = "no file iter_ITERATION_RANK_local.pt is there";
     if (count > 0) {
@@ -250,11 +258,12 @@ class Join {
                  bounds[0].is_int() && bounds[1].is_int() && stored.dim() == 1;
     for (std::size_t axis = 0; sound && axis < fragments.size(); ++axis) {
       // The shard is one cell of a regular grid.
-      sound = fragments[axis] > 0 && tensor.size[axis] == fragments[axis] * box.sizes[axis] &&
+      sound = fragments[axis] > 0 &&
+              checked_mul(fragments[axis], box.sizes[axis]) == tensor.size[axis] &&
               (box.sizes[axis] == 0 || box.offsets[axis] % box.sizes[axis] == 0);
       if (sound && box.sizes[axis] > 0) box.offsets[axis] /= box.sizes[axis];
     }
-    const std::int64_t cell = sound ? numel(box.sizes) : 0;
+    const std::int64_t cell = sound ? checked_numel(box.sizes).value_or(0) : 0;
     const std::int64_t begin = sound ? bounds[0].as_int() : 0;
     const std::int64_t end = sound ? bounds[1].as_int() : 0;
     if (!sound || begin < 0 || end < begin || end > cell || stored.shape()[0] != end - begin)

@@ -11,14 +11,14 @@
 namespace dckpt {
 namespace {
 
-/// kZerosFile.
+/// What is in no file: zeros.
 class Zeros final : public ReadableFile {
  public:
-  explicit Zeros(std::string name) : name_(std::move(name)) {}
+  Zeros(std::string name, std::uint64_t size) : name_(std::move(name)), size_(size) {}
   const std::string& name() const noexcept override { return name_; }
-  std::uint64_t size() const noexcept override { return kZerosBytes; }
+  std::uint64_t size() const noexcept override { return size_; }
   void read(std::uint64_t offset, MutableByteView into) const override {
-    if (!range_fits(offset, into.size(), kZerosBytes))
+    if (!range_fits(offset, into.size(), size_))
       throw CheckpointError(ErrorCode::kCorrupt, "a read goes past the end of the zeros",
                             {.file = name_, .offset = offset});
     std::ranges::fill(into, std::byte{0});
@@ -27,20 +27,30 @@ class Zeros final : public ReadableFile {
 
  private:
   std::string name_;
+  std::uint64_t size_;
 };
 
-/// A checkpoint's files, and one of zeros.
-class WithZeros final : public ForwardingStorage {
+/// A checkpoint's files, and those that hold what is in none.
+class WithMadeFiles final : public ForwardingStorage {
  public:
-  using ForwardingStorage::ForwardingStorage;
+  /// `made`: bytes of kMadeFile.
+  WithMadeFiles(std::shared_ptr<Storage> storage, std::uint64_t made)
+      : ForwardingStorage(std::move(storage)), made_(made) {}
+
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
-    if (name == kZerosFile) return std::make_unique<Zeros>(display_path(name));
-    return ForwardingStorage::open(name);
+    if (is_stored_file(name)) return ForwardingStorage::open(name);
+    return std::make_unique<Zeros>(display_path(name), size(name));
   }
   std::optional<FileInfo> stat(const std::string& name) const override {
-    if (name == kZerosFile) return FileInfo{name, FileInfo::Kind::kRegular, kZerosBytes};
-    return ForwardingStorage::stat(name);
+    if (is_stored_file(name)) return ForwardingStorage::stat(name);
+    return FileInfo{name, FileInfo::Kind::kRegular, size(name)};
   }
+
+ private:
+  std::uint64_t size(std::string_view name) const {
+    return name == kZerosFile ? kZerosBytes : made_;
+  }
+  std::uint64_t made_;
 };
 
 class RearrangedReader final : public CheckpointReader {
@@ -60,17 +70,22 @@ class RearrangedReader final : public CheckpointReader {
       info_.common_place.reset();
     }
     info_.opened_keys.clear();
+    std::uint64_t made_bytes = 0;
+    const auto made_file = static_cast<std::uint32_t>(metadata_.files.size());
     for (const RearrangedObject& object : objects_) {
       StorageInfo place{};
-      if (object.value)
-        place.length = stored_object(*object.value, info_.conventions).size();
-      else
+      if (object.value) {
+        place = {made_file, made_bytes, stored_object(*object.value, info_.conventions).size()};
+        made_bytes += place.length;
+      } else {
         place = source_->metadata().objects.at(object.position).place;
+      }
       metadata_.objects.push_back({object.key, place});
     }
+    if (made_bytes > 0) metadata_.files.emplace_back(kMadeFile);
     // Readers hand out their storage to be read only.
-    storage_ = std::make_shared<WithZeros>(
-        std::const_pointer_cast<Storage>(source_->storage().shared_from_this()));
+    storage_ = std::make_shared<WithMadeFiles>(
+        std::const_pointer_cast<Storage>(source_->storage().shared_from_this()), made_bytes);
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }
@@ -111,7 +126,7 @@ class RearrangedReader final : public CheckpointReader {
            source_->check_chunk(origin.tensor, origin.chunk, file);
   }
   bool check_object(std::size_t object) const override {
-    return objects_[object].value || source_->check_object(objects_[object].position);
+    return !objects_[object].value && source_->check_object(objects_[object].position);
   }
 
  private:

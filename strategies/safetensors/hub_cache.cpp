@@ -72,7 +72,10 @@ std::shared_ptr<const Storage> with_hub_cache(std::shared_ptr<const Storage> fol
   std::error_code failed;
   const fs::path root = fs::canonical(folder->absolute(""), failed);
   const fs::path blobs = root.parent_path().parent_path() / "blobs";
-  if (failed || !fs::is_directory(blobs, failed)) return folder;  // links of other storages, too
+  // Of other storages, too; and the folder of blobs is no link out of the cache.
+  const bool is_snapshot = !failed && root.parent_path().filename() == "snapshots";
+  if (!is_snapshot || fs::symlink_status(blobs, failed).type() != fs::file_type::directory)
+    return folder;
   const std::shared_ptr<Storage> storage = posix_storage(blobs);
   Blobs linked;
   for (const FileInfo& entry : entries) {

@@ -27,6 +27,7 @@ constexpr std::uint64_t kLikelyArchiveOverhead = 4096;
 constexpr std::uint64_t kMaxArchiveOverhead = std::uint64_t{1} << 20;
 /// Decoded bytes of a compressed object.
 constexpr std::uint64_t kMaxDecodedObject = std::uint64_t{2} << 30;
+constexpr std::uint64_t kMaxDecodedTensor = std::uint64_t{16} << 30;
 
 /// "optimizer.state.exp_avg.decoder.weight" → the shape of the model tensor "decoder.weight", if
 /// its stored size can be the reformulation.
@@ -267,10 +268,21 @@ class TorchDistReader : public CheckpointReader {
                                                     const ReadableFile& file) const {
     const StorageInfo& place = entry.places[chunk];
     if (place.codec == StorageCodec::kPlain) return nullptr;
-    const std::uint64_t elements = static_cast<std::uint64_t>(numel(entry.chunks.sizes(chunk))) *
-                                   item_size(entry.properties.dtype);
-    return decoded_.get(file, place, elements + kLikelyArchiveOverhead,
-                        elements + kMaxArchiveOverhead);
+    const auto count = checked_numel(entry.chunks.sizes(chunk));
+    const auto elements =
+        count ? checked_mul(*count, static_cast<std::int64_t>(item_size(entry.properties.dtype)))
+              : std::nullopt;
+    if (!elements || static_cast<std::uint64_t>(*elements) > kMaxDecodedTensor) {
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format(
+              "a compressed item is decoded in memory as a whole, and this one has more than "
+              "{}; save the checkpoint without compression",
+              human_bytes(kMaxDecodedTensor)),
+          {.key = entry.key});
+    }
+    const auto bytes = static_cast<std::uint64_t>(*elements);
+    return decoded_.get(file, place, bytes + kLikelyArchiveOverhead, bytes + kMaxArchiveOverhead);
   }
   std::shared_ptr<const ReadableFile> decoded_object(const BytesStorageMetadata& entry,
                                                      const ReadableFile& file) const {

@@ -403,6 +403,11 @@ class MetadataWriter {
 }  // namespace
 
 Bytes write_dcp_metadata(const Metadata& metadata) {
+  const auto nameless = [](const auto& entry) { return entry.key.empty(); };
+  if (std::ranges::any_of(metadata.tensors, nameless) ||
+      std::ranges::any_of(metadata.objects, nameless))
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "a tensor or object has an empty key, which PyTorch DCP cannot read");
   return MetadataWriter(metadata).write();
 }
 

@@ -253,6 +253,65 @@ TEST(JoinRanks, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(message(few), HasSubstr("num_layers: 3"));
 }
 
+TEST(JoinRanks, WhatWouldGetOneKeyTwiceIsRefused) {
+  const auto message = [](const Job& run) {
+    return std::string(error_of([&] { run.join(); }).what());
+  };
+  Job t5;  // an encoder and a decoder
+  t5.models["mp_rank_00"] = Value::dict(
+      {{"language_model.encoder.layers.0.mlp.dense_4h_to_h.weight", filled({1, 1}, 1)},
+       {"language_model.decoder.layers.0.mlp.dense_4h_to_h.weight", filled({1, 1}, 2)}});
+  EXPECT_THAT(message(t5), HasSubstr("would both be 'decoder.layers.mlp.linear_fc2.weight'"));
+
+  Job towers;  // layers that are not the decoder's, on two stages
+  towers.args.set("pipeline_model_parallel_size", 2);
+  for (const std::int32_t stage : {0, 1})
+    towers.models["mp_rank_00_00" + std::to_string(stage)] =
+        Value::dict({{"encoder.layers.0.mlp.linear_fc2.weight", filled({1, 1}, stage)}});
+  EXPECT_THAT(message(towers), HasSubstr("would both be"));
+
+  Job experts;
+  experts.args.set("tensor_model_parallel_size", 2);
+  experts.args.set("expert_tensor_parallel_size", 1);
+  for (const std::int32_t rank : {0, 1})
+    experts.models["mp_rank_0" + std::to_string(rank)] =
+        Value::dict({{"decoder.layers.0.mlp.experts.linear_fc2.weight0", filled({1, 2}, rank)}});
+  EXPECT_THAT(message(experts), HasSubstr("experts are shared by 1 tensor-parallel ranks"));
+
+  Job grouped;
+  grouped.models["mp_rank_00"] =
+      Value::dict({{"decoder.layers.0.mlp.experts.weight1", filled({2, 2}, 0)}});
+  EXPECT_THAT(message(grouped), HasSubstr("GroupedMLP"));
+}
+
+TEST(JoinRanks, TensorsThatAreNoParametersAreObjectsAndCommonState) {
+  Job run;
+  run.models["mp_rank_00"] =
+      Value::dict({{"decoder.layers.0.mlp.linear_fc2.weight", filled({1, 1}, 1)},
+                   {"decoder.layers.0.mlp.linear_fc2._extra_state", filled({2}, 5)}});
+  run.args.set("scale", filled({1}, 9));
+  const auto reader = run.join();
+  ASSERT_EQ(reader->metadata().objects.size(), 2);
+  EXPECT_EQ(reader->metadata().objects[0].key,
+            "decoder.layers.mlp.linear_fc2._extra_state/shard_0_1");
+  EXPECT_EQ(reader->object(0), Value(filled({2}, 5)));
+  EXPECT_EQ(reader->common_state().at("args").at("scale"), Value(filled({1}, 9)));
+}
+
+TEST(JoinRanks, AParameterWithoutItsOptimizerStateOnSomeRankIsAnError) {
+  Job run;
+  run.args.set("tensor_model_parallel_size", 2);
+  for (const std::int32_t rank : {0, 1}) {
+    const std::string folder = "mp_rank_0" + std::to_string(rank);
+    run.models[folder] = Value::dict({{"embedding.word_embeddings.weight", filled({2, 1}, rank)}});
+    run.optimizers[folder] = Value::dict(
+        {{"buckets_coalesced", true},
+         {0, rank == 0 ? Value::dict()
+                       : Value::dict({{kDTypes, Value::dict({{"param", filled({2}, 0)}})}})}});
+  }
+  EXPECT_THAT(error_of([&] { run.join(); }).what(), HasSubstr("no optimizer state param"));
+}
+
 TEST(JoinRanks, FoldersWithoutAModelStayAsTheyAre) {
   Job run;
   run.models["mp_rank_00"] = Value::dict();
