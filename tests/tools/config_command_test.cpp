@@ -83,8 +83,9 @@ TEST(ToolConfig, AStrategyThatTheToolDoesNotKnowIsReportedWithThoseItKnows) {
   EXPECT_EQ(run.exit_code, 6);
   EXPECT_THAT(
       run.out,
-      HasSubstr(":2:18: save.strategy: no strategy saves with backend 'torch_dits'; there "
-                "are: 'torch_dist version 1', 'dcp version 1' (did you mean 'torch_dist'?)"));
+      AllOf(HasSubstr(":2:18: save.strategy: no strategy saves with backend 'torch_dits'; there "
+                      "are: 'torch_dist version 1', 'dcp version 1'"),
+            HasSubstr("(did you mean 'torch_dist'?)\n")));
   EXPECT_THAT(run.out, HasSubstr(":3:18: load.strategy: no strategy reads backend 'zar'"));
   const PolicyFile long_form("version: 1\nsave:\n  backend: {name: torch_dist, version: 7}\n");
   EXPECT_THAT(

@@ -205,7 +205,7 @@ Command add_convert(CLI::App& program) {
   add_iteration(command, "--iteration", convert.iteration);
   command
       .add_option("--to", convert.to,
-                  "Format to write: torch_dist, dcp, hf or safetensors; by default that of SRC")
+                  "Format to write: torch_dist, dcp, hf, safetensors; by default that of SRC")
       ->type_name("FORMAT");
   command
       .add_option("--policy", options->policy.name,
@@ -230,8 +230,7 @@ Command add_convert(CLI::App& program) {
              [&convert](int ranks) { convert.ranks = ranks; });
   command
       .add_option("--model-files", options->model_files,
-                  "Folder with config.json and tokenizer to copy beside hf or safetensors; by "
-                  "default SRC, if it is one")
+                  "Folder of config.json and tokenizer, to copy; by default SRC")
       ->type_name("FOLDER");
   command
       .add_option("--include", convert.keys.include,

@@ -143,9 +143,8 @@ class MetadataForPython : public ::testing::Test {
 
 TEST_F(MetadataForPython, SaysFieldByFieldWhatTheProducersSaid) {
   std::vector<std::string> names = golden_names();
-  std::erase(
-      names,
-      "dcp-plain-nested-torch2.15");  // its properties have a field that older torch does not load
+  // Their properties have a field that older torch does not load.
+  std::erase_if(names, [](const std::string& name) { return name.ends_with("-torch2.15"); });
   std::vector<std::string> theirs;
   std::vector<std::string> ours;
   for (const std::string& name : names) {
