@@ -103,10 +103,23 @@ class PointToPoint final : public Communicator {
     return run(Operation::kAllToAll, [&] {
       std::vector<Bytes> all(parts.size());
       all[index(rank_)] = std::move(parts[index(rank_)]);
+      if (transport_->hands_over()) {
+        std::vector<Sending> sendings;
+        std::vector<Receiving> receivings;
+        for (int other = 0; other < size(); ++other) {
+          if (other == rank_) continue;
+          sendings.push_back({other, parts[index(other)], &parts[index(other)]});
+          receivings.push_back({other});
+        }
+        exchange(sendings, receivings);
+        for (Receiving& receiving : receivings)
+          all[index(receiving.from)] = std::move(receiving.bytes);
+        return all;
+      }
       Bytes spare;
       for (int step = 1; step < size(); ++step) {
         const int to = (rank_ + step) % size();
-        const Sending sending{to, parts[index(to)], &parts[index(to)]};
+        const Sending sending{to, parts[index(to)]};
         Receiving receiving{(rank_ - step + size()) % size(), std::move(spare)};
         exchange({&sending, 1}, {&receiving, 1});
         all[index(receiving.from)] = std::move(receiving.bytes);

@@ -47,8 +47,8 @@ class Transport {
   virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                         const Deadline& deadline) = 0;
 
-  /// Whether ranks share memory, so that buffers can change hands instead of being copied; both
-  /// sides then pass them as `whole`.
+  /// Whether ranks share memory, so that buffers can change hands instead of being copied: both
+  /// sides then pass them as `whole`, and one call may have any number of messages both ways.
   virtual bool hands_over() const noexcept { return false; }
 
   /// A transport for some of the ranks (ascending, at least two, including this one). Its messages
