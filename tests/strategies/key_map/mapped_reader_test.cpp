@@ -129,7 +129,8 @@ struct Model {
 Model llama() {
   Model model{.tensors = {{"model.embed_tokens.weight", {11, 8}}},
               .config = R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8,
-                            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 11})"};
+                            "num_attention_heads": 4, "num_key_value_heads": 2,
+                            "vocab_size": 11})"};
   for (const std::string& layer : {std::string("0"), std::string("1")}) {
     const auto add = [&](const std::string& name, Shape shape) {
       model.tensors.emplace_back("model.layers." + layer + "." + name + ".weight", shape);
@@ -255,9 +256,14 @@ TEST(MappedReader, GroupsOfArgsMeanNothingWithoutGroupedAttention) {
 family: attention
 numbers:
   num_attention_heads: {args: num_attention_heads}
-  num_query_groups: {args: num_query_groups, args_if: group_query_attention, else: num_attention_heads}
+  num_query_groups:
+    args: num_query_groups
+    args_if: group_query_attention
+    else: num_attention_heads
 tensors:
-  - {megatron: "decoder.layers.{l}.self_attention.linear_qkv.weight", hf: ["{l}.q", "{l}.k", "{l}.v"], transform: qkv_interleave}
+  - megatron: "decoder.layers.{l}.self_attention.linear_qkv.weight"
+    hf: ["{l}.q", "{l}.k", "{l}.v"]
+    transform: qkv_interleave
 )");
   Value args = Value::dict({{"num_attention_heads", 4}, {"num_query_groups", 1}});
   for (const auto& [grouped, keys] : {std::pair(false, 8), std::pair(true, 4)}) {
@@ -318,7 +324,10 @@ TEST(MappedReader, TheStateOfAnOptimizerGoesAlongBetweenLayouts) {
 family: small
 numbers: {}
 tensors:
-  - {megatron: "decoder.layers.{l}.mlp.linear_fc1.weight", gated: true, hf: ["{l}.gate", "{l}.up"], transform: concat_rows}
+  - megatron: "decoder.layers.{l}.mlp.linear_fc1.weight"
+    gated: true
+    hf: ["{l}.gate", "{l}.up"]
+    transform: concat_rows
   - {megatron: decoder.final_layernorm.weight, hf: norm}
 ignore: {megatron: ["optimizer.*"]}
 )");
