@@ -29,15 +29,15 @@ class MpiTransport final : public dckpt::Transport {
         start(bytes.data() + at, static_cast<int>(length), &requests.emplace_back());
       }
     };
-    for (const auto& [from, bytes] : incoming) {
-      const int peer = position(from);
-      in_pieces(bytes, [&](auto* data, int length, MPI_Request* request) {
+    for (const Incoming& message : incoming) {
+      const int peer = position(message.from);
+      in_pieces(message.bytes, [&](auto* data, int length, MPI_Request* request) {
         MPI_Irecv(data, length, MPI_BYTE, peer, 0, mpi_, request);
       });
     }
-    for (const auto& [to, bytes] : outgoing) {
-      const int peer = position(to);
-      in_pieces(bytes, [&](auto* data, int length, MPI_Request* request) {
+    for (const Outgoing& message : outgoing) {
+      const int peer = position(message.to);
+      in_pieces(message.bytes, [&](auto* data, int length, MPI_Request* request) {
         MPI_Isend(data, length, MPI_BYTE, peer, 0, mpi_, request);
       });
     }
