@@ -256,7 +256,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   ConvertTarget target = choose_target(*reader, report.source, options, report.remarks);
   report.to = target.format->name;
   if (options.optimizer)
-    reader = with_optimizer_sharding(std::move(reader), *options.optimizer, report.remarks);
+    reader = with_optimizer_sharding(std::move(reader), *options.optimizer, report.remarks,
+                                     {.threads = options.io.threads});
   const CopyMemory memory = share_memory(options.io, options.max_memory, options.staging);
   target.save.io = memory.io;
   if (options.dry_run) require_free_name(destination, options.overwrite);

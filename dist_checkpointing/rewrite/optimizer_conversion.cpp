@@ -15,11 +15,14 @@
 
 #include "dist_checkpointing/rewrite/optimizer_conversion.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
+#include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
+#include "dist_checkpointing/rewrite/optimizer_buckets.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
@@ -34,13 +37,15 @@ constexpr std::string_view kContentMetadata = "content_metadata";
 constexpr const char* kMemEfficient = "distrib_optim_fully_reshardable_mem_efficient";
 constexpr const char* kDefaultConfig = "default_config";
 
-std::string key_for(OptimizerSharding wanted, const std::string& key) {
-  const OptimizerStateKey state = parse_optimizer_state_key(key);
-  if (state.model_key.empty()) return key;
-  std::string_view name = state.name;
+std::string state_key(OptimizerSharding wanted, std::string_view name, std::string_view model_key) {
   if (name == "param" || name == "fp32_param")
     name = wanted == OptimizerSharding::kFullyReshardable ? "param" : "fp32_param";
-  return str_format("{}{}.{}", kState, name, state.model_key);
+  return str_format("{}{}.{}", kState, name, model_key);
+}
+
+std::string key_for(OptimizerSharding wanted, const std::string& key) {
+  const OptimizerStateKey state = parse_optimizer_state_key(key);
+  return state.model_key.empty() ? key : state_key(wanted, state.name, state.model_key);
 }
 
 /// What of an optimizer's common state a release looks at. `optimizer`: one of a chain, or the only
@@ -101,24 +106,26 @@ Value common_for(OptimizerSharding wanted, Value common) {
                    name));
   throw CheckpointError(
       ErrorCode::kUnsupported,
-      str_format("the optimizer's state is {}: its parameters lie one after the other in buckets, "
-                 "in an order that only the job which saved it knows; to get {}, resume it once in "
-                 "Megatron-Core 0.15 or newer under the same parallel sizes and save it with "
+      str_format("the optimizer's state is {}, from which {} is not made here; to get it, resume "
+                 "once in Megatron-Core 0.15 or newer under the same parallel sizes and save with "
                  "--dist-ckpt-optim-fully-reshardable",
                  sharding, name));
 }
 
-}  // namespace
+RearrangedTensor same_tensor(const Metadata& metadata, std::size_t position, std::string key) {
+  const TensorStorageMetadata& tensor = metadata.tensors[position];
+  const Shape& shape = tensor.global_shape();
+  return {.key = std::move(key),
+          .properties = tensor.properties,
+          .size = shape,
+          .parts = {{.target = whole(shape),
+                     .tensor = static_cast<std::uint32_t>(position),
+                     .source = whole(shape)}}};
+}
 
-std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<CheckpointReader> source,
-                                                          OptimizerSharding wanted,
-                                                          std::vector<std::string>& remarks) {
-  const Value common = source->common_state();
-  const std::string sharding = optimizer_sharding(common);
-  const auto known = value_of(kOptimizerShardingNames, sharding);
-  if (!known) refuse(sharding, wanted);
-
-  const Metadata& metadata = source->metadata();
+/// State that has keys of its own, under those that are wanted.
+RearrangedContents rename_state(const Metadata& metadata, OptimizerSharding stored,
+                                OptimizerSharding wanted, std::vector<std::string>& remarks) {
   std::unordered_map<std::string_view, const Shape*> models;
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     if (parse_optimizer_state_key(tensor.key).model_key.empty())
@@ -142,12 +149,7 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
       twice.add(str_format("{} and {} both become {}", quote(first->second), quote(tensor.key),
                            quote(key)));
     renamed += key != tensor.key ? 1 : 0;
-    contents.tensors.push_back({.key = std::move(key),
-                                .properties = tensor.properties,
-                                .size = shape,
-                                .parts = {{.target = whole(shape),
-                                           .tensor = static_cast<std::uint32_t>(i),
-                                           .source = whole(shape)}}});
+    contents.tensors.push_back(same_tensor(metadata, i, std::move(key)));
   }
   shapes.raise_if_any(ErrorCode::kMismatch,
                       "state of the optimizer does not have the shape of its model tensor:");
@@ -159,10 +161,146 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
     KeyPath to = name == key ? path : renamed_path(path, name);
     contents.paths.emplace_back(std::move(name), std::move(to));
   }
-  contents.common = common_for(wanted, common);
-  if (*known != wanted)
+  if (stored != wanted)
     remarks.push_back(str_format("the optimizer's state became {}; {} keys were renamed",
                                  name_of(kOptimizerShardingNames, wanted), grouped(renamed)));
+  return contents;
+}
+
+/// The state of one tensor of the model, whose chunks are found in buckets.
+void add_state(std::span<const BucketPlace> places, const Metadata& metadata,
+               std::span<const OptimizerBucket> buckets, OptimizerSharding wanted,
+               ProblemList& problems, RearrangedContents& contents) {
+  const TensorStorageMetadata& model = metadata.tensors[places[0].tensor];
+  std::int64_t found = 0;
+  for (const BucketPlace& place : places) found += numel(place.chunk.sizes);
+  if (found != numel(model.size)) {
+    problems.add(str_format("of {}, {} elements of {} have state", quote(model.key),
+                            grouped(static_cast<std::uint64_t>(found)),
+                            grouped(static_cast<std::uint64_t>(numel(model.size)))));
+    return;
+  }
+  for (const auto& [name, position] : buckets[places[0].bucket].state) {
+    RearrangedTensor tensor{.key = state_key(wanted, name, model.key),
+                            .properties = metadata.tensors[position].properties,
+                            .size = model.size,
+                            .parts = {}};
+    for (const BucketPlace& place : places) {
+      const auto& state = buckets[place.bucket].state;
+      const auto source = state.find(name);
+      if (source == state.end()) {
+        problems.add(str_format("{} has no {} in {}bucket_idx_{}", quote(model.key), quote(name),
+                                buckets[place.bucket].buffer, buckets[place.bucket].index));
+        return;
+      }
+      tensor.parts.push_back({.elements = TensorPart::Elements::kInOrder,
+                              .target = place.chunk,
+                              .tensor = source->second,
+                              .source = {{place.begin}, {numel(place.chunk.sizes)}}});
+    }
+    contents.tensors.push_back(std::move(tensor));
+  }
+}
+
+constexpr std::string_view kInGroups = "optimizer.distributed.dp_group_idx_";
+
+bool is_in_groups(std::string_view key) {
+  return is_optimizer_key(key) && key.find(kInGroups) != std::string_view::npos;
+}
+
+/// State in buckets, under keys that are made of the model's.
+RearrangedContents name_state(const CheckpointReader& source,
+                              std::span<const OptimizerBucket> buckets, OptimizerSharding wanted,
+                              const ReadOptions& read, std::vector<std::string>& remarks) {
+  const Metadata& metadata = source.metadata();
+  std::vector<BucketPlace> places = find_in_buckets(source, buckets, read, remarks);
+  std::ranges::stable_sort(places, {}, &BucketPlace::tensor);
+  RearrangedContents contents;
+  ProblemList problems;
+  std::vector<std::string> stateless;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
+    const std::string& key = metadata.tensors[i].key;
+    if (is_in_groups(key)) continue;
+    contents.tensors.push_back(same_tensor(metadata, i, key));
+    const std::size_t begin = first;
+    while (first < places.size() && places[first].tensor == i) ++first;
+    if (first > begin)
+      add_state(std::span(places).subspan(begin, first - begin), metadata, buckets, wanted,
+                problems, contents);
+    else if (!is_optimizer_key(key))
+      stateless.push_back(key);
+  }
+  problems.raise_if_any(ErrorCode::kMismatch,
+                        "the buckets of the optimizer do not hold the state of the whole model:");
+  for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
+    if (!is_in_groups(metadata.objects[i].key))
+      contents.objects.push_back({.key = metadata.objects[i].key, .position = i});
+  }
+  for (const auto& [key, path] : metadata.paths) {
+    if (!is_in_groups(key)) contents.paths.emplace_back(key, path);
+  }
+  remarks.push_back(
+      str_format("the optimizer's state became {}: what lies in its {} buckets was found by the "
+                 "model's values",
+                 name_of(kOptimizerShardingNames, wanted), grouped(buckets.size())));
+  if (!stateless.empty())
+    remarks.push_back(
+        str_format("no optimizer state for {} (buffers, or parameters that were not "
+                   "trained)",
+                   quoted_list(stateless)));
+  return contents;
+}
+
+/// The number in "chained_1.…".
+std::optional<std::uint64_t> chain_number(std::string_view key) {
+  constexpr std::string_view kChained = "chained_";
+  if (!key.starts_with(kChained)) return std::nullopt;
+  key.remove_prefix(kChained.size());
+  return parse_u64(key.substr(0, key.find('.')));
+}
+
+/// What each optimizer of the chain keeps apart from tensors is in objects of its groups; the forms
+/// made here have it in the common state, as the first group has it.
+Value with_objects_of_groups(const CheckpointReader& source, Value common) {
+  if (!common.is_dict()) common = Value::dict();
+  const std::vector<BytesStorageMetadata>& objects = source.metadata().objects;
+  for (std::size_t i = 0; i < objects.size(); ++i) {
+    if (!is_in_groups(objects[i].key)) continue;
+    const std::string_view entry =
+        std::string_view(objects[i].key).substr(objects[i].key.find(kInGroups) + kInGroups.size());
+    for (const char* const name : {"optimizer", "grad_scaler"}) {
+      if (!entry.starts_with(str_format("0.{}/", name))) continue;
+      Value* optimizer = &common.mutable_dict()["optimizer"];
+      if (!optimizer->is_dict()) *optimizer = Value::dict();
+      if (const auto number = chain_number(objects[i].key)) {
+        optimizer = &optimizer->mutable_dict()[static_cast<std::int64_t>(*number)];
+        if (!optimizer->is_dict()) *optimizer = Value::dict();
+      }
+      optimizer->mutable_dict().set(name, source.object(i));
+    }
+  }
+  return common;
+}
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<CheckpointReader> source,
+                                                          OptimizerSharding wanted,
+                                                          std::vector<std::string>& remarks,
+                                                          const ReadOptions& read) {
+  Value common = source->common_state();
+  const std::string sharding = optimizer_sharding(common);
+  RearrangedContents contents;
+  if (const auto stored = value_of(kOptimizerShardingNames, sharding)) {
+    contents = rename_state(source->metadata(), *stored, wanted, remarks);
+  } else {
+    const std::vector<OptimizerBucket> buckets = optimizer_buckets(*source);
+    if (buckets.empty()) refuse(sharding, wanted);
+    contents = name_state(*source, buckets, wanted, read, remarks);
+    common = with_objects_of_groups(*source, std::move(common));
+  }
+  contents.common = common_for(wanted, std::move(common));
   return rearranged_reader(std::move(source), std::move(contents));
 }
 

@@ -8,12 +8,13 @@
 #include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
 #include "strategies/contract/reader.h"
+#include "strategies/tensor_io/read_tensors.h"
 
 namespace DCKPT_API dckpt {
 
 /// How Megatron's distributed optimizer finds its state in a checkpoint (its
 /// param_state_sharding_type). Both hold, for each tensor of the model, main parameters and moments
-/// under keys that are made of the model's; so either is made from the other without computing.
+/// under keys that are made of the model's.
 enum class OptimizerSharding : std::uint8_t {
   kFullyReshardable,       ///< tensors of the model's shapes: Megatron-Core 0.15 and newer
   kFullyShardedModelSpace  ///< flattened ranges of them: Megatron-Core 0.8 to 0.15
@@ -26,12 +27,15 @@ inline constexpr EnumNames<OptimizerSharding, 2> kOptimizerShardingNames{{
 /// The same checkpoint with the keys and the common state from which `wanted` is resumed: main
 /// parameters are called `param` or `fp32_param`; a prefix "chained_0." goes; the optimizer's
 /// param_state_sharding_type, content_metadata and the parameter groups say what that release looks
-/// for. Tensors have the model's shapes; flattening them is up to whoever writes. Says in `remarks`
-/// what was changed. Throws CheckpointError: (unsupported) for a checkpoint without a distributed
-/// optimizer, or one whose state is in buckets; (mismatch) for state that does not have the shape
-/// of its model tensor.
+/// for. State in buckets (dp_reshardable, fully_sharded_bucket_space) gets such keys, too: see
+/// optimizer_buckets.h. Tensors have the model's shapes; flattening them is up to whoever writes.
+/// Says in `remarks` what was changed. `read`: how values of buckets are read. Throws
+/// CheckpointError: (unsupported) for a checkpoint without a distributed optimizer, or one whose
+/// state is in objects (dp_zero_gather_scatter); (mismatch) for state that does not have the shape
+/// of its model tensor, and as find_in_buckets() does.
 std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<CheckpointReader> source,
                                                           OptimizerSharding wanted,
-                                                          std::vector<std::string>& remarks);
+                                                          std::vector<std::string>& remarks,
+                                                          const ReadOptions& read = {});
 
 }  // namespace dckpt

@@ -40,3 +40,12 @@ class ResumesMegatron(unittest.TestCase):
         for losses, wanted in ((resumed, whole[2:]), (back, whole[3:])):
             for loss, other in zip(losses, wanted, strict=True):
                 self.assertAlmostEqual(loss, other, delta=1e-5)     # another layout adds in another order
+
+    def test_state_in_buckets_goes_on_under_another_layout(self):
+        """Main parameters are those of the model, or rounded to them."""
+        for dtype, tensor in (("float32", 1), ("bfloat16", 2)):
+            with self.subTest(dtype=dtype):
+                whole = self.train("0_16", ranks=4, tensor=2, first=0, steps=4, sharding="dp_reshardable", dtype=dtype, save=str(self.folder / dtype), save_after=2)
+                resumed = self.train("0_16", ranks=2, tensor=tensor, load=self.convert(dtype, "fully_reshardable"), first=2, steps=2, dtype=dtype)
+                for loss, other in zip(resumed, whole[2:], strict=True):
+                    self.assertAlmostEqual(loss, other, delta=1e-5)

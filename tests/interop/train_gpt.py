@@ -1,6 +1,7 @@
 """A small GPT trained by Megatron-Core, the release on PYTHONPATH, on CPUs: train_gpt.py JOB, a JSON object.
 
-"ranks", "tensor" (parallel size), "load" (folder; optional), "first" (step), "steps", "save" (folder; optional), "save_after" (step), "losses" (file to write)
+"ranks", "tensor" (parallel size), "load" (folder; optional), "first" (step), "steps", "save" (folder; optional), "save_after" (step), "losses" (file to write);
+"sharding" (of the optimizer's state; default: one that resumes under any layout), "dtype" (default: float32)
 """
 
 from __future__ import annotations
@@ -82,14 +83,16 @@ def build(job: dict):
     parallel_state.initialize_model_parallel(job["tensor"])
     tensor_parallel.model_parallel_cuda_manual_seed(1234)
     torch.manual_seed(1234)
-    config = TransformerConfig(num_layers=2, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48, gated_linear_unit=True,
+    dtype = getattr(torch, job.get("dtype", "float32"))
+    half = dtype == torch.bfloat16
+    config = TransformerConfig(params_dtype=dtype, bf16=half, num_layers=2, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48, gated_linear_unit=True,
                                activation_func=torch.nn.functional.silu, add_bias_linear=False, use_cpu_initialization=True,
                                tensor_model_parallel_size=job["tensor"], hidden_dropout=0.0, attention_dropout=0.0,
                                bias_activation_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False, bias_dropout_fusion=False)
-    model = GPTModel(config, get_gpt_layer_local_spec(normalization="LayerNorm"), VOCABULARY, LENGTH, share_embeddings_and_output_weights=False)
-    model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True, overlap_grad_reduce=False), model)
+    model = GPTModel(config, get_gpt_layer_local_spec(normalization="LayerNorm"), VOCABULARY, LENGTH, share_embeddings_and_output_weights=False).to(dtype)
+    model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=half, overlap_grad_reduce=False), model)
     model.broadcast_params()
-    optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="adam", lr=1e-2, weight_decay=0.01, use_distributed_optimizer=True, params_dtype=torch.float32), [model])
+    optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="adam", lr=1e-2, weight_decay=0.01, use_distributed_optimizer=True, bf16=half, params_dtype=dtype), [model])
     return model, optimizer
 
 
@@ -107,9 +110,9 @@ def step(model, optimizer, number: int) -> float:
     return loss.item()
 
 
-def state(model, optimizer, loading: bool) -> dict:
-    """Everything that the release saves and resumes from under any layout."""
-    sharding = "fully_sharded_model_space" if peer.HAS_FLATTENED else "fully_reshardable"
+def state(model, optimizer, loading: bool, sharding: str | None) -> dict:
+    """Everything that the release saves and resumes from."""
+    sharding = sharding or ("fully_sharded_model_space" if peer.HAS_FLATTENED else "fully_reshardable")
     metadata = {"distrib_optim_sharding_type": sharding, "singleton_local_shards": False, "chained_optim_avoid_prefix": True}
     if sharding == "fully_reshardable":
         metadata["distrib_optim_fully_reshardable_mem_efficient"] = False
@@ -125,7 +128,7 @@ def train(job: dict, rank: int) -> None:
 def run(job: dict, rank: int) -> None:
     model, optimizer = build(job)
     if job.get("load"):
-        wanted = state(model, optimizer, True)
+        wanted = state(model, optimizer, True, None)
         del wanted["content_metadata"]
         loaded = peer.checkpointing.load(wanted, job["load"])
         model.module.load_state_dict(loaded["model"])
@@ -138,7 +141,7 @@ def run(job: dict, rank: int) -> None:
             if rank == 0:
                 folder.mkdir(parents=True)
             dist.barrier()
-            peer.checkpointing.save(state(model, optimizer, False), str(folder), peer.strategy())
+            peer.checkpointing.save(state(model, optimizer, False, job.get("sharding")), str(folder), peer.strategy())
     if rank == 0:
         pathlib.Path(job["losses"]).write_text(json.dumps(losses))
 

@@ -191,6 +191,7 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
       "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
+      "  dckpt convert dp_reshardable any_layout --optimizer fully_reshardable\n"
       "  dckpt convert llama iter_0000000 --to torch_dist\n"
       "  dckpt convert iter_0001000 model --to hf --model-files llama\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"

@@ -1,0 +1,443 @@
+#include "dist_checkpointing/rewrite/optimizer_buckets.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "dist_checkpointing/inspect/inspect.h"
+#include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
+#include "mapping/base/format.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/text.h"
+#include "mapping/geometry/cast.h"
+#include "mapping/planning/load/read_plan.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;         // of parameters in a bucket
+constexpr std::int64_t kWindow = 128;           // elements that are compared at a time
+constexpr std::int64_t kBlock = 1 << 16;        // elements of a bucket that are read at a time
+constexpr std::size_t kChunksAtOnce = 1 << 12;  // whose windows are read with one request
+constexpr std::string_view kParam = "param";
+
+/// Takes `word`, then digits up to the next dot and the dot (or the end) off the front.
+std::optional<std::int64_t> take_index(std::string_view& key, std::string_view word) {
+  if (!key.starts_with(word)) return std::nullopt;
+  std::string_view digits = key.substr(word.size());
+  const std::size_t end = std::min(digits.find('.'), digits.size());
+  const auto number = parse_u64(digits.substr(0, end));
+  if (!number || *number > INT32_MAX) return std::nullopt;
+  key = digits.substr(std::min(end + 1, digits.size()));
+  return static_cast<std::int64_t>(*number);
+}
+
+struct BucketKey {
+  OptimizerBucket bucket;
+  std::string name;
+};
+
+std::optional<BucketKey> parse_bucket_key(std::string_view key) {
+  const std::string_view all = key;
+  BucketKey parsed;
+  if (take_index(key, "chained_")) parsed.bucket.chain = all.substr(0, all.size() - key.size());
+  constexpr std::string_view kDistributed = "optimizer.distributed.";
+  if (!key.starts_with(kDistributed)) return std::nullopt;
+  key.remove_prefix(kDistributed.size());
+  const auto group = take_index(key, "dp_group_idx_");
+  const auto buffer = take_index(key, "gbuf_idx_");
+  const std::size_t dtype_end = key.find(").bucket_idx_");
+  if (!group || !buffer || !key.starts_with("dtype_(") || dtype_end == std::string_view::npos)
+    return std::nullopt;
+  key.remove_prefix(dtype_end + 2);
+  parsed.bucket.buffer = all.substr(0, all.size() - key.size());
+  const auto index = take_index(key, "bucket_idx_");
+  if (!index || key.empty()) return std::nullopt;
+  parsed.bucket.group = *group;
+  parsed.bucket.buffer_index = *buffer;
+  parsed.bucket.index = *index;
+  parsed.name = key;
+  return parsed;
+}
+
+/// A chunk of the model, and elements of it by which it is recognised.
+struct ModelChunk {
+  std::uint32_t tensor = 0;
+  Box box;
+  std::int64_t elements = 0;
+  std::int64_t layer = 0;
+  Bytes sample{};  // the elements of its windows, one after the other
+};
+
+/// Where the windows of so many elements begin and end. Short ones are compared whole.
+std::vector<WantedShard::Range> windows(std::int64_t elements) {
+  if (elements <= 3 * kWindow) return {{0, elements}};
+  const std::int64_t middle = (elements - kWindow) / 2;
+  return {{0, kWindow}, {middle, middle + kWindow}, {elements - kWindow, elements}};
+}
+
+/// Megatron's order of modules: embeddings, layers from the first to the last, what follows them.
+std::int64_t layer_of(std::string_view key, const Box& box) {
+  constexpr std::string_view kLayers = ".layers.";
+  const std::size_t at = key.find(kLayers);
+  if (at == std::string_view::npos) return key.starts_with("embedding.") ? -1 : INT64_MAX;
+  std::string_view rest = key.substr(at + 1);
+  if (const auto number = take_index(rest, kLayers.substr(1))) return *number;
+  return box.offsets.empty() ? 0 : box.offsets[0];
+}
+
+/// …and inside a layer, and inside a module.
+std::tuple<std::size_t, std::string_view, std::size_t> order_in_layer(std::string_view key) {
+  constexpr std::array<std::string_view, 6> kModules{
+      ".input_layernorm.", ".self_attention.",    ".pre_cross_attn_layernorm.",
+      ".cross_attention.", ".pre_mlp_layernorm.", ".mlp."};
+  constexpr std::array<std::string_view, 4> kParameters{"layer_norm_weight", "layer_norm_bias",
+                                                        "weight", "bias"};
+  const auto module = std::ranges::find_if(
+      kModules, [&](std::string_view name) { return key.find(name) != std::string_view::npos; });
+  const std::size_t dot = key.rfind('.');
+  const std::string_view last = key.substr(dot == std::string_view::npos ? 0 : dot + 1);
+  const auto parameter = std::ranges::find(kParameters, last);
+  return {static_cast<std::size_t>(module - kModules.begin()),
+          key.substr(0, key.size() - last.size()),
+          static_cast<std::size_t>(parameter - kParameters.begin())};
+}
+
+/// The chunks of the model's floating tensors in Megatron's order, each once, with their samples.
+std::vector<ModelChunk> model_chunks(const CheckpointReader& reader, const ReadOptions& options) {
+  const Metadata& metadata = reader.metadata();
+  std::vector<ModelChunk> chunks;
+  for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
+    const TensorStorageMetadata& tensor = metadata.tensors[i];
+    if (is_optimizer_key(tensor.key) || tensor.flattened_shape) continue;
+    if (!can_cast(DType::kFloat32, tensor.properties.dtype)) continue;
+    std::set<Shape> seen;
+    for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
+      Box box = tensor.chunks[chunk];
+      const std::int64_t elements = numel(box.sizes);
+      if (elements == 0 || !seen.insert(box.offsets).second) continue;
+      const std::int64_t layer = layer_of(tensor.key, box);
+      chunks.push_back({static_cast<std::uint32_t>(i), std::move(box), elements, layer});
+    }
+  }
+  const auto order = [&](const ModelChunk& chunk) {
+    return std::tuple(chunk.layer, order_in_layer(metadata.tensors[chunk.tensor].key),
+                      ShapeView(chunk.box.offsets));
+  };
+  std::ranges::stable_sort(chunks, [&](const ModelChunk& a, const ModelChunk& b) {
+    const auto [layer_a, place_a, offsets_a] = order(a);
+    const auto [layer_b, place_b, offsets_b] = order(b);
+    if (layer_a != layer_b) return layer_a < layer_b;
+    if (place_a != place_b) return place_a < place_b;
+    return std::ranges::lexicographical_compare(offsets_a, offsets_b);
+  });
+
+  for (std::size_t first = 0; first < chunks.size(); first += kChunksAtOnce) {
+    const std::size_t last = std::min(first + kChunksAtOnce, chunks.size());
+    std::vector<WantedShard> wanted;
+    std::vector<Tensor> samples;
+    for (std::size_t i = first; i < last; ++i) {
+      const DType dtype = metadata.tensors[chunks[i].tensor].properties.dtype;
+      for (const WantedShard::Range& range : windows(chunks[i].elements)) {
+        wanted.push_back(
+            {chunks[i].tensor, static_cast<std::uint32_t>(samples.size()), chunks[i].box, range});
+        samples.push_back(Tensor::empty(dtype, {range.end - range.begin}));
+      }
+    }
+    read_tensors(reader, plan_reads(metadata, wanted), samples, options);
+    std::size_t next = 0;
+    for (std::size_t i = first; i < last; ++i) {
+      for (std::size_t w = windows(chunks[i].elements).size(); w > 0; --w) {
+        const ByteView bytes = samples[next++].bytes();
+        chunks[i].sample.insert(chunks[i].sample.end(), bytes.begin(), bytes.end());
+      }
+    }
+  }
+  return chunks;
+}
+
+/// Elements of one bucket's main parameters, read in blocks.
+class ParameterValues {
+ public:
+  ParameterValues(const CheckpointReader& reader, std::uint32_t tensor, const ReadOptions& options)
+      : reader_(reader), tensor_(tensor), options_(options) {}
+
+  std::int64_t size() const { return numel(shape()); }
+
+  /// float32, valid until the next call. The range is inside the bucket.
+  const std::byte* read(std::int64_t begin, std::int64_t end) {
+    if (begin < begin_ || end > end_) {
+      begin_ = begin;
+      end_ = std::min(begin + kBlock, size());
+      block_ = Tensor::empty(DType::kFloat32, {end_ - begin_});
+      const WantedShard wanted{tensor_, 0, whole(shape()), WantedShard::Range{begin_, end_}};
+      read_tensors(reader_, plan_reads(reader_.metadata(), {&wanted, 1}), {&block_, 1}, options_);
+    }
+    return block_.bytes().data() + static_cast<std::size_t>(begin - begin_) * sizeof(float);
+  }
+
+ private:
+  const Shape& shape() const { return reader_.metadata().tensors[tensor_].global_shape(); }
+
+  const CheckpointReader& reader_;
+  std::uint32_t tensor_;
+  const ReadOptions& options_;
+  std::int64_t begin_ = 0;
+  std::int64_t end_ = 0;
+  Tensor block_;
+};
+
+class BucketSearch {
+ public:
+  BucketSearch(const CheckpointReader& reader, std::span<const OptimizerBucket> buckets,
+               const ReadOptions& options)
+      : reader_(reader),
+        buckets_(buckets),
+        options_(options),
+        chunks_(model_chunks(reader, options)),
+        found_(chunks_.size()) {
+    for (std::size_t i = 0; i < chunks_.size(); ++i) {
+      by_first_element_[first_element(dtype(i), chunks_[i].sample.data())].push_back(i);
+      dtypes_.insert(dtype(i));
+    }
+  }
+
+  std::vector<BucketPlace> run(std::vector<std::string>& remarks) {
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      if (bucket == 0 || buckets_[bucket].buffer != buckets_[bucket - 1].buffer) {
+        used_.assign(chunks_.size(), false);
+        previous_ = chunks_.size();  // buffers begin with the model's end
+      }
+      search(bucket);
+    }
+    if (ambiguous_ > 0)
+      remarks.push_back(str_format(
+          "{} chunks of the model have the values of others, as norms have before training moves "
+          "them; their optimizer state was told apart by Megatron's order of modules",
+          grouped(ambiguous_)));
+    if (drifted_ > 0)
+      remarks.push_back(
+          str_format("{} chunks have main parameters that differ between ranks which "
+                     "hold the same chunk; those of the first rank were taken",
+                     grouped(drifted_)));
+    std::vector<BucketPlace> places;
+    for (std::size_t i = 0; i < chunks_.size(); ++i) {
+      if (found_[i])
+        places.push_back({chunks_[i].tensor, chunks_[i].box, found_[i]->bucket, found_[i]->begin});
+    }
+    return places;
+  }
+
+ private:
+  struct Found {
+    std::uint32_t bucket = 0;
+    std::int64_t begin = 0;
+    Fingerprint main;  // of the main parameters in its windows
+  };
+  using FirstElement = std::pair<DType, std::uint32_t>;
+
+  static FirstElement first_element(DType dtype, const std::byte* at) {
+    return {dtype, std::bit_cast<std::uint32_t>(load_float(dtype, at))};
+  }
+
+  DType dtype(std::size_t chunk) const {
+    return reader_.metadata().tensors[chunks_[chunk].tensor].properties.dtype;
+  }
+
+  void search(std::size_t bucket) {
+    const std::uint32_t param = buckets_[bucket].state.find(kParam)->second;
+    ParameterValues values(reader_, param, options_);
+    const std::int64_t end = buckets_[bucket].used;
+    bool in_parameter = false;  // a chunk can follow that is cut from the same parameter
+    for (std::int64_t at = 0; at < end;) {
+      const std::int64_t next = (at + kAlignment - 1) / kAlignment * kAlignment;
+      std::optional<std::size_t> chunk;
+      std::int64_t begin = at;
+      if (in_parameter && at != next) chunk = chunk_at(values, at, end, chunks_[previous_].tensor);
+      if (!chunk && next >= end) break;
+      if (!chunk) chunk = chunk_at(values, begin = next, end, std::nullopt);
+      if (!chunk) refuse(reader_.metadata().tensors[param].key, next, end);
+      claim(*chunk, static_cast<std::uint32_t>(bucket), begin, values);
+      in_parameter = true;
+      at = begin + chunks_[*chunk].elements;
+    }
+  }
+
+  /// The chunk whose parameters begin at `begin`: of several the one that comes next in the order
+  /// of modules, which buffers hold from the end.
+  std::optional<std::size_t> chunk_at(ParameterValues& values, std::int64_t begin, std::int64_t end,
+                                      std::optional<std::uint32_t> only_of) {
+    std::vector<std::size_t> candidates;
+    std::array<std::byte, 8> element{};
+    for (const DType dtype : dtypes_) {
+      cast_elements(DType::kFloat32, values.read(begin, begin + 1), dtype, element.data(), 1);
+      const auto list = by_first_element_.find(first_element(dtype, element.data()));
+      if (list == by_first_element_.end()) continue;
+      std::ranges::copy_if(list->second, std::back_inserter(candidates), [&](std::size_t chunk) {
+        return !used_[chunk] && chunks_[chunk].elements <= end - begin &&
+               (!only_of || chunks_[chunk].tensor == *only_of);
+      });
+    }
+    std::ranges::sort(candidates, {}, [&](std::size_t chunk) {
+      const bool other_layer =
+          previous_ < chunks_.size() && chunks_[chunk].layer != chunks_[previous_].layer;
+      return std::tuple(other_layer, chunk > previous_,
+                        chunk > previous_ ? chunk - previous_ : previous_ - chunk);
+    });
+    std::optional<std::size_t> first;
+    for (const std::size_t chunk : candidates) {
+      if (!has_values(chunk, values, begin)) continue;
+      if (first) {
+        ++ambiguous_;
+        break;
+      }
+      first = chunk;
+    }
+    return first;
+  }
+
+  /// Whether the parameters from `begin` on, rounded to the chunk's dtype, are the chunk.
+  bool has_values(std::size_t chunk, ParameterValues& values, std::int64_t begin) const {
+    std::array<std::byte, 3 * kWindow * sizeof(double)> rounded;
+    const Bytes& sample = chunks_[chunk].sample;
+    const std::byte* expected = sample.data();
+    for (const auto& [from, to] : windows(chunks_[chunk].elements)) {
+      const auto count = static_cast<std::size_t>(to - from);
+      const std::size_t bytes = count * item_size(dtype(chunk));
+      cast_elements(DType::kFloat32, values.read(begin + from, begin + to), dtype(chunk),
+                    rounded.data(), count);
+      if (std::memcmp(rounded.data(), expected, bytes) != 0) return false;
+      expected += bytes;
+    }
+    return true;
+  }
+
+  void claim(std::size_t chunk, std::uint32_t bucket, std::int64_t begin, ParameterValues& values) {
+    Bytes main;
+    for (const auto& [from, to] : windows(chunks_[chunk].elements)) {
+      const std::byte* const at = values.read(begin + from, begin + to);
+      main.insert(main.end(), at, at + static_cast<std::size_t>(to - from) * sizeof(float));
+    }
+    const Fingerprint hash = fingerprint_of(main);
+    if (!found_[chunk])
+      found_[chunk] = Found{bucket, begin, hash};
+    else if (found_[chunk]->main != hash)
+      ++drifted_;
+    used_[chunk] = true;
+    previous_ = chunk;
+  }
+
+  [[noreturn]] void refuse(const std::string& key, std::int64_t from, std::int64_t end) const {
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("the main parameters from element {} to {} are, rounded, not the values of any "
+                   "chunk of the model, so what the optimizer's state belongs to cannot be found "
+                   "out (FP8 parameters, or a model of another iteration); resume it once in "
+                   "Megatron-Core 0.15 or newer under the same parallel sizes and save it with "
+                   "--dist-ckpt-optim-fully-reshardable",
+                   grouped(static_cast<std::uint64_t>(from)),
+                   grouped(static_cast<std::uint64_t>(end))),
+        {.key = key});
+  }
+
+  const CheckpointReader& reader_;
+  std::span<const OptimizerBucket> buckets_;
+  const ReadOptions& options_;
+  std::vector<ModelChunk> chunks_;  // in Megatron's order
+  std::map<FirstElement, std::vector<std::size_t>> by_first_element_;
+  std::set<DType> dtypes_;
+  std::vector<std::optional<Found>> found_;  // beside the chunks
+  std::vector<bool> used_;                   // in this buffer
+  std::size_t previous_ = 0;                 // the chunk before
+  std::uint64_t ambiguous_ = 0;
+  std::uint64_t drifted_ = 0;
+};
+
+/// The elements that Megatron counts as used in every bucket of a buffer; empty if it does not say.
+std::vector<std::int64_t> used_elements(const CheckpointReader& reader,
+                                        const OptimizerBucket& bucket) {
+  const std::string prefix =
+      str_format("{}optimizer.distributed.dp_group_idx_{}.per_bucket_numel_unpadded/", bucket.chain,
+                 bucket.group);
+  const std::vector<BytesStorageMetadata>& objects = reader.metadata().objects;
+  const auto found = std::ranges::find_if(
+      objects, [&](const BytesStorageMetadata& object) { return object.key.starts_with(prefix); });
+  if (found == objects.end()) return {};
+  const Value value = reader.object(static_cast<std::size_t>(found - objects.begin()));
+  const auto buffer = static_cast<std::size_t>(bucket.buffer_index);
+  if (!value.is_list() || value.items().size() <= buffer || !value.items()[buffer].is_dict())
+    return {};
+  const Dict& by_dtype = value.items()[buffer].as_dict();
+  if (by_dtype.size() != 1 || !by_dtype.items()[0].second.is_list()) return {};
+  std::vector<std::int64_t> counts;
+  for (const Value& count : by_dtype.items()[0].second.items())
+    counts.push_back(count.is_int() ? count.as_int() : -1);
+  return counts;
+}
+
+}  // namespace
+
+std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader) {
+  const Metadata& metadata = reader.metadata();
+  std::map<std::tuple<std::string, std::int64_t, std::int64_t, std::string, std::int64_t>,
+           OptimizerBucket>
+      ordered;
+  for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
+    auto parsed = parse_bucket_key(metadata.tensors[i].key);
+    if (!parsed) continue;
+    OptimizerBucket& key = parsed->bucket;
+    OptimizerBucket& bucket =
+        ordered[{key.chain, key.group, key.buffer_index, key.buffer, key.index}];
+    auto state = std::move(bucket.state);
+    state[parsed->name] = static_cast<std::uint32_t>(i);
+    bucket = std::move(key);
+    bucket.state = std::move(state);
+  }
+  std::vector<OptimizerBucket> buckets;
+  std::vector<std::int64_t> used;
+  ProblemList problems;
+  for (auto& [order, bucket] : ordered) {
+    if (buckets.empty() || buckets.back().buffer != bucket.buffer)
+      used = used_elements(reader, bucket);
+    const auto param = bucket.state.find(kParam);
+    if (param == bucket.state.end()) {
+      problems.add(str_format("bucket {} of {} has no main parameters (\"param\")", bucket.index,
+                              quote(bucket.buffer)));
+      continue;
+    }
+    const TensorStorageMetadata& main = metadata.tensors[param->second];
+    for (const auto& [name, position] : bucket.state) {
+      const TensorStorageMetadata& tensor = metadata.tensors[position];
+      if (tensor.global_shape().size() != 1 || tensor.global_shape() != main.global_shape() ||
+          tensor.properties.dtype != DType::kFloat32)
+        problems.add(str_format("{} is {} {}, expected float32 of one axis, as long as \"param\"",
+                                quote(tensor.key), to_string(tensor.properties.dtype),
+                                to_string(tensor.global_shape())));
+    }
+    const std::int64_t size = numel(main.global_shape());
+    const auto index = static_cast<std::size_t>(bucket.index);
+    bucket.used = index < used.size() ? used[index] : size;
+    if (bucket.used < 0 || bucket.used > size)
+      problems.add(str_format("{} has {} elements, of which {} are said to be used",
+                              quote(main.key), size, bucket.used));
+    buckets.push_back(std::move(bucket));
+  }
+  problems.raise_if_any(ErrorCode::kMismatch,
+                        "the buckets of the optimizer are not as Megatron writes them:");
+  return buckets;
+}
+
+std::vector<BucketPlace> find_in_buckets(const CheckpointReader& reader,
+                                         std::span<const OptimizerBucket> buckets,
+                                         const ReadOptions& options,
+                                         std::vector<std::string>& remarks) {
+  return BucketSearch(reader, buckets, options).run(remarks);
+}
+
+}  // namespace dckpt
