@@ -240,10 +240,9 @@ RearrangedContents name_state(const CheckpointReader& source,
   for (const auto& [key, path] : metadata.paths) {
     if (!is_in_groups(key)) contents.paths.emplace_back(key, path);
   }
-  remarks.push_back(
-      str_format("the optimizer's state became {}: what lies in its {} buckets was found by the "
-                 "model's values",
-                 name_of(kOptimizerShardingNames, wanted), grouped(buckets.size())));
+  remarks.push_back(str_format(
+      "the optimizer's state became {}; the model's values say what lies in its {} buckets",
+      name_of(kOptimizerShardingNames, wanted), grouped(buckets.size())));
   if (!stateless.empty())
     remarks.push_back(
         str_format("no optimizer state for {} (buffers, or parameters that were not "
