@@ -45,6 +45,8 @@ class WholeMap {
       require(formula->left, "numbers." + number.name, root_.place);
       require(formula->right, "numbers." + number.name, root_.place);
     }
+    for (const std::string& number : map_.dequantise.block)
+      require(number, "dequantise", root_.place);
     for (const MapRow& row : map_.tensors) check_row(row);
     for (const MapRefusal& refusal : map_.refuse) require(refusal.only_if, "refuse", root_.place);
     if (map_.tensors.empty())

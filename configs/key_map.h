@@ -80,7 +80,8 @@ struct MapNumber {
   std::vector<std::string> args{};  ///< names in Megatron's args or run_config.yaml, in this order
   std::string args_if{};            ///< a flag there, without which `args` means nothing
   std::string args_not{};           ///< a flag there that says the opposite
-  std::vector<std::string> hf{};    ///< names in config.json, in this order
+  /// Names in config.json, in this order; "a.b.0" is the first of the list b in a.
+  std::vector<std::string> hf{};
   /// If nothing of this is there: a number, true or false, or a formula of other numbers,
   /// "hidden_size / num_attention_heads" (key_map_numbers.h).
   std::string otherwise{};
@@ -94,6 +95,14 @@ struct MapRefusal {
   friend bool operator==(const MapRefusal&, const MapRefusal&) = default;
 };
 
+/// Weights that Hugging Face files hold as float8, with a scale for each block of their last two
+/// axes: a weight is multiplied with the scale of its block. They are written as bfloat16 again.
+struct MapDequantise {
+  std::string scales{};  ///< the key of the scales is the weight's with this behind: "_scale_inv"
+  std::vector<std::string> block{};  ///< rows and columns of a block, as numbers or their names
+  friend bool operator==(const MapDequantise&, const MapDequantise&) = default;
+};
+
 struct KeyMap {
   std::string family{};
   std::vector<std::string> architectures{};  ///< of config.json
@@ -101,6 +110,7 @@ struct KeyMap {
   /// What the keys of a model start with, and files of the bare model lack: "model."
   std::string hf_prefix{};
   std::vector<MapNumber> numbers{};
+  MapDequantise dequantise{};  ///< nothing, if it is empty
   std::vector<MapRow> tensors{};
   /// Modules without tensors for which Megatron asks for an _extra_state.
   std::vector<std::string> extra_states{};

@@ -33,6 +33,19 @@ Type<std::string> word(const std::string& expected) {
           any.show};
 }
 
+/// Words with dots between them.
+Type<std::string> path_of_words(const std::string& expected) {
+  const Type<std::string> any = text(expected);
+  return {[any, expected](const YamlNode& node, const std::string& path, std::string& into,
+                          ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kText &&
+                !std::ranges::all_of(split(node.text, '.'), is_word))
+              return report_unfit(node, path, expected, problems);
+            any.read(node, path, into, problems);
+          },
+          any.show};
+}
+
 /// One, or a list; shown as a list unless there is one.
 template <typename T>
 Type<std::vector<T>> one_or_more(Type<T> item, const std::string& expected) {
@@ -264,6 +277,8 @@ Type<std::vector<MapRow>> rows() {
 
 Type<MapNumber> number() {
   const auto names = one_or_more(word("a name"), "a name, or a list of names");
+  const auto paths = one_or_more(path_of_words("a name, or several with dots between them"),
+                                 "a name, or a list of names");
   const Type<std::string> any = text("a number, true, false, or a formula of numbers");
   Type<std::string> formula = any;
   formula.read = [any](const YamlNode& node, const std::string& path, std::string& into,
@@ -279,7 +294,7 @@ Type<MapNumber> number() {
       optional_field("args", &MapNumber::args, names),
       optional_field("args_if", &MapNumber::args_if, word("the name of a flag")),
       optional_field("args_not", &MapNumber::args_not, word("the name of a flag")),
-      optional_field("hf", &MapNumber::hf, names),
+      optional_field("hf", &MapNumber::hf, paths),
       optional_field("else", &MapNumber::otherwise, formula),
   }});
 }
@@ -328,6 +343,19 @@ Type<std::vector<T>> more_of(Type<std::vector<T>> list) {
                 std::make_move_iterator(own.end()));
   };
   return list;
+}
+
+Type<MapDequantise> dequantise() {
+  return section(Schema<MapDequantise>{
+      {field("scales", &MapDequantise::scales, text("how the keys of scales end")),
+       field("block", &MapDequantise::block,
+             list_of(word("a number, or the name of one"), "[ROWS, COLUMNS]"))},
+      [](const YamlNode& node, const std::string& path, const MapDequantise& dequantise,
+         ConfigProblems& problems) {
+        if (dequantise.scales.empty() || dequantise.block.size() != 2)
+          problems.push_back(
+              {node.place, path + ": expected {scales: SUFFIX, block: [ROWS, COLUMNS]}"});
+      }});
 }
 
 Type<MapRefusal> refusal() {
@@ -414,6 +442,7 @@ const config::Type<KeyMap>& key_map_type() {
                          list_of(text("a name"), "a list of names, as in config.json")),
           optional_field("hf_prefix", &KeyMap::hf_prefix, text("what keys start with")),
           field("numbers", &KeyMap::numbers, numbers()),
+          optional_field("dequantise", &KeyMap::dequantise, dequantise()),
           field("tensors", &KeyMap::tensors, rows()),
           optional_field("extra_states", &KeyMap::extra_states,
                          more_of(list_of(pattern(), "a list of modules"))),

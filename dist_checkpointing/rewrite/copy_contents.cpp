@@ -126,6 +126,11 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
   if (!values.empty())
     remarks.push_back("left out, as the format holds tensors only: the common state with " +
                       quoted_list(values, 10));
+  if (metadata.tensors.empty() && !source.metadata().tensors.empty())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("of the keys that are to be copied, none is a tensor, and the "
+                                     "format holds nothing else: {}",
+                                     quoted_list(objects)));
   contents.left_out += objects.size();
   metadata.objects.clear();
   metadata.common_paths.clear();

@@ -11,7 +11,10 @@
 #include "mapping/base/text.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/formats/json/json.h"
 #include "strategies/safetensors/hub_cache.h"
+#include "strategies/storage/forwarding.h"
+#include "strategies/storage/memory.h"
 
 namespace dckpt {
 namespace {
@@ -22,6 +25,51 @@ constexpr const char* kModelConfig = "config.json";
 constexpr std::array<std::string_view, 12> kWeights = {
     ".safetensors", ".index.json", ".bin",     ".pt",   ".pth",    ".ckpt",
     ".gguf",        ".h5",         ".msgpack", ".onnx", ".distcp", ".npz"};
+
+constexpr const char* kQuantizationConfig = "quantization_config";
+constexpr const char* kQuantizationMethod = "quant_method";
+constexpr const char* kFloat8Method = "fp8";
+
+/// A folder with another config.json.
+class WithConfig final : public ForwardingStorage {
+ public:
+  WithConfig(std::shared_ptr<Storage> folder, const std::string& config)
+      : ForwardingStorage(std::move(folder)) {
+    const auto file = made_->create(kModelConfig);
+    file->append(as_bytes(config));
+    file->close();
+  }
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    return (name == kModelConfig ? *made_ : *storage_).open(name);
+  }
+
+ private:
+  std::shared_ptr<Storage> made_ = memory_storage();
+};
+
+/// A config.json that speaks of float8 weights, where there are none any more, would have
+/// transformers look for their scales.
+void drop_quantization(const CheckpointReader& source, ModelFolder& folder,
+                       std::vector<std::string>& remarks) {
+  if (std::ranges::any_of(source.metadata().tensors, [](const TensorStorageMetadata& tensor) {
+        return item_size(tensor.properties.dtype) == 1;
+      }))
+    return;
+  const auto file = folder.storage->open(kModelConfig);
+  const Bytes text = read_file(*file, kMaxModelFile);
+  if (as_text(text).find(kQuantizationConfig) == std::string_view::npos) return;
+  Value config = parse_json(text, file->name());
+  const Value* const quantization = config.find(kQuantizationConfig);
+  const Value* const method =
+      quantization == nullptr ? nullptr : quantization->find(kQuantizationMethod);
+  if (method == nullptr || !method->is_str() || method->as_str() != kFloat8Method) return;
+  config.mutable_dict().erase(kQuantizationConfig);
+  // Nobody else writes into the folder that is read.
+  folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
+                                                to_json(config, 2) + "\n");
+  remarks.push_back(str_format("config.json goes along without its {}: the weights are not float8",
+                               quote(kQuantizationConfig)));
+}
 
 bool is_of_model(const FileInfo& entry) {
   return !entry.name.starts_with('.') && entry.name != kIntegrityFile &&
@@ -96,7 +144,9 @@ ModelFolder model_folder(const CheckpointReader& source, const ConvertTarget& ta
     folder.storage = source.storage().shared_from_this();
   }
   if (folder.storage != nullptr) list_files(folder, remarks);
-  if (std::ranges::find(folder.files, kModelConfig) == folder.files.end())
+  if (std::ranges::find(folder.files, kModelConfig) != folder.files.end())
+    drop_quantization(source, folder, remarks);
+  else
     remarks.push_back(
         "there is no config.json, without which transformers loads no model; give the folder that "
         "has it with --model-files");

@@ -62,7 +62,7 @@ struct E5M2FNUZ {
 };
 
 template <typename Format>
-float decode(std::uint32_t code) noexcept {
+constexpr float decode(std::uint32_t code) noexcept {
   constexpr int kBits = Format::kExponent + Format::kMantissa;
   const std::uint32_t sign = code >> kBits << 31;
   const std::uint32_t magnitude = code & ((1U << kBits) - 1);
@@ -122,17 +122,42 @@ void store(std::byte* at, T value) noexcept {
   std::memcpy(at, &value, sizeof value);
 }
 
+/// What each code of a type of 8 bits means.
+template <typename Format>
+constexpr std::array<float, 256> kDecoded = [] {
+  std::array<float, 256> floats{};
+  for (std::uint32_t code = 0; code < floats.size(); ++code) floats[code] = decode<Format>(code);
+  return floats;
+}();
+
 template <typename Format>
 void decode_all(const std::byte* source, float* into, std::size_t count) noexcept {
   using Word = typename Format::Word;
-  for (std::size_t i = 0; i < count; ++i)
-    into[i] = decode<Format>(load<Word>(source + i * sizeof(Word)));
+  for (std::size_t i = 0; i < count; ++i) {
+    const Word code = load<Word>(source + i * sizeof(Word));
+    if constexpr (sizeof(Word) == 1)
+      into[i] = kDecoded<Format>[code];
+    else
+      into[i] = decode<Format>(code);
+  }
 }
 template <typename Format>
 void encode_all(const float* from, std::byte* destination, std::size_t count) noexcept {
   using Word = typename Format::Word;
   for (std::size_t i = 0; i < count; ++i)
     store(destination + i * sizeof(Word), static_cast<Word>(encode<Format>(from[i])));
+}
+/// The common one, in operations that compilers turn into those of vectors.
+template <>
+void encode_all<BFloat16>(const float* from, std::byte* destination, std::size_t count) noexcept {
+  constexpr int kLost = 16;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
+    const std::uint32_t rounded = (bits + 0x7FFF + ((bits >> kLost) & 1)) >> kLost;
+    const std::uint32_t nan = (bits >> 31 << 15) | BFloat16::kNan;
+    store(destination + i * sizeof(std::uint16_t),
+          static_cast<std::uint16_t>((bits & 0x7FFFFFFF) > kFloatInfinity ? nan : rounded));
+  }
 }
 template <>
 void decode_all<double>(const std::byte* source, float* into, std::size_t count) noexcept {

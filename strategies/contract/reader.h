@@ -24,8 +24,8 @@ struct ChunkPayload {
   bool contiguous = true;  ///< strides are row-major for the chunk's sizes
   /// The checksummed bytes around the elements, inside the chunk's place.
   std::optional<RecordedCrc> record{};
-  /// The decoded bytes of a place that holds them in another form (StorageInfo::codec): offsets are
-  /// positions in this file. Null: in the data file.
+  /// The decoded bytes of a place that holds them in another form: offsets are positions in this
+  /// file, which may read from the data file, and not live longer. Null: in the data file.
   std::shared_ptr<const ReadableFile> decoded{};
 };
 

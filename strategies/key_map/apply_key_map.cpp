@@ -678,8 +678,8 @@ class Application {
           return tensor.key.ends_with(kScaleSuffix);
         }))
       all.add(
-          "the weights are block-scaled FP8 (weight_scale_inv), which maps do not decode; convert "
-          "them to bfloat16 first");
+          "the weights have scales (weight_scale_inv), and the map does not say how they are "
+          "applied: give it 'dequantise', as the shipped maps have it");
     for (std::string& line : problems_) all.add(std::move(line));
     all.raise_if_any(ErrorCode::kMismatch,
                      str_format("the map {} does not fit this checkpoint, which has {}:",

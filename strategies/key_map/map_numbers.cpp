@@ -14,6 +14,8 @@ namespace dckpt {
 namespace {
 
 constexpr const char* kHfConfig = "config.json";
+/// Where config.json of a model of text and images has what the other ones have at the top.
+constexpr const char* kTextConfig = "text_config";
 constexpr const char* kRunConfig = "run_config.yaml";
 constexpr const char* kOfMap = "by the map";
 constexpr std::uint64_t kMaxHfConfig = std::uint64_t{4} << 20;
@@ -44,6 +46,22 @@ Value plain_values(const YamlNode& map) {
     dict[map.keys[i].text] = value;
   }
   return dict;
+}
+
+/// What is under a path: "quantization_config.weight_block_size.0". Null if nothing is.
+const Value* find_path(const Value& config, const std::string& path) {
+  const Value* at = &config;
+  for (const std::string& name : split(path, '.')) {
+    if (at->is_list()) {
+      const auto position = parse_u64(name);
+      if (!position || *position >= at->items().size()) return nullptr;
+      at = &at->items()[*position];
+    } else {
+      at = at->find(name);
+      if (at == nullptr) return nullptr;
+    }
+  }
+  return at;
 }
 
 /// What a value of a configuration says; empty for none, and for what is no number.
@@ -112,7 +130,11 @@ class Evaluation {
 
   std::optional<KnownNumber> in_hf(const MapNumber& number) const {
     for (const std::string& name : number.hf) {
-      if (auto found = number_of(config_.hf.find(name), name + " of " + kHfConfig)) return found;
+      for (const Value* const config : {&config_.hf, config_.hf.find(kTextConfig)}) {
+        if (config == nullptr) continue;
+        if (auto found = number_of(find_path(*config, name), name + " of " + kHfConfig))
+          return found;
+      }
     }
     return std::nullopt;
   }

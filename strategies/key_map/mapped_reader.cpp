@@ -11,6 +11,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/common_state.h"
+#include "strategies/dequantised/dequantised_reader.h"
 #include "strategies/rearranged/rearranged_reader.h"
 
 namespace dckpt {
@@ -22,12 +23,15 @@ constexpr std::size_t kShownDropped = 20;
 enum class ExtraStates : std::uint8_t { kNone, kLeaveOut };
 constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
     {{ExtraStates::kNone, "none"}, {ExtraStates::kLeaveOut, "leave_out"}}};
+constexpr EnumNames<DType, 3> kValueTypeNames{
+    {{DType::kBFloat16, "bfloat16"}, {DType::kFloat16, "float16"}, {DType::kFloat32, "float32"}}};
 constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
 
 /// `options.set`, parsed.
 struct Settings {
   MapTarget target{};
   ExtraStates extra_states = ExtraStates::kNone;
+  DType values = DType::kBFloat16;  ///< of weights that were quantised
   std::map<std::string, std::string> numbers{};
 };
 
@@ -59,6 +63,8 @@ Settings parse_settings(const std::vector<std::string>& set) {
       settings.target.local_names = parse_choice(name, value, kLocalNames);
     else if (name == "extra_state")
       settings.extra_states = parse_choice(name, value, kExtraStatesNames);
+    else if (name == "dequantise")
+      settings.values = parse_choice(name, value, kValueTypeNames);
     else if (!settings.numbers.emplace(name, std::move(value)).second)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             str_format("{} is set twice", quote(name)));
@@ -162,8 +168,21 @@ class Mapping {
     numbers_.emplace(map_, config_, settings_.numbers);
   }
 
+  /// With values in place of weights that are quantised.
+  std::unique_ptr<CheckpointReader> dequantised(std::unique_ptr<CheckpointReader> source) const {
+    const MapDequantise& map = map_.dequantise;
+    if (map.scales.empty() || !is_quantised(source->metadata(), map.scales)) return source;
+    return dequantised_reader(std::move(source), {.suffix = map.scales,
+                                                  .rows = numbers_->require(map.block[0]),
+                                                  .columns = numbers_->require(map.block[1]),
+                                                  .dtype = settings_.values});
+  }
+
   std::unique_ptr<CheckpointReader> apply(std::unique_ptr<CheckpointReader> source,
                                           MapReport& report) const {
+    const std::size_t stored = source->metadata().tensors.size();
+    source = dequantised(std::move(source));
+    report.dequantised = stored - source->metadata().tensors.size();
     report.keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
     return reader(std::move(source), report);
   }
@@ -195,8 +214,9 @@ class Mapping {
     report.map = map_.family;
     report.tensors = keys.tensors.size();
     report.dropped = keys.dropped;
-    RearrangedContents contents{.tensors = std::exchange(keys.tensors, {}),
-                                .conventions = Conventions{}};
+    RearrangedContents contents{
+        .tensors = std::exchange(keys.tensors, {}),
+        .conventions = Conventions{.model_folder = source->info().conventions.model_folder}};
     const bool stays = keys.from == KeyNames::kMegatron && keys.to == KeyNames::kMegatron;
     std::map<std::string, std::uint64_t> dropped;
     std::unordered_map<std::string, std::size_t> extra_states;
@@ -259,6 +279,11 @@ class Mapping {
         str_format("parameters: {}{} before, {}{} after",
                    grouped(keys.elements_in - keys.padding_in), padding(keys.padding_in),
                    grouped(keys.elements_out - keys.padding_out), padding(keys.padding_out)));
+    if (report.dequantised > 0)
+      remarks.push_back(str_format(
+          "dequantised: {} weights are {} now; they stay so on the way back, and a round trip "
+          "compares these values",
+          grouped(report.dequantised), std::string(name_of(kValueTypeNames, settings_.values))));
     if (keys.state_elements > 0)
       remarks.push_back(str_format("the state of the optimizer goes along: {} elements",
                                    grouped(keys.state_elements)));
@@ -302,7 +327,7 @@ RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& o
   const Mapping mapping(*source, options, model_files);
   MapReport report;
   auto mapped = mapping.apply(std::move(source), report);
-  source = open();
+  source = mapping.dequantised(open());
   RearrangedContents kept;
   for (const auto& [position, rows] : report.keys.kept)
     kept.tensors.push_back(without_padding(source->metadata(), position, rows));

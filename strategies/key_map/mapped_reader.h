@@ -16,6 +16,7 @@ struct MapReport {
   std::string map;  ///< its family
   MappedKeys keys;  ///< without tensors
   std::uint64_t tensors = 0;
+  std::uint64_t dequantised = 0;     ///< weights with scales
   std::vector<DroppedKeys> dropped;  ///< of tensors and objects
   std::vector<std::string> remarks;  ///< all of this in sentences
 };
@@ -29,6 +30,7 @@ struct MapReport {
 ///   layout=homogeneous|non-homogeneous|singleton     of Megatron's keys
 ///   names=te|local              of Megatron's norms
 ///   extra_state=none|leave_out  whether Megatron's _extra_state objects are made, without content
+///   dequantise=bfloat16|float16|float32   what weights with scales become
 ///
 /// `model_files` is the folder with config.json if the checkpoint has none. The name `auto` stands
 /// for the shipped map that config.json asks for. Throws CheckpointError, as apply_key_map() does,

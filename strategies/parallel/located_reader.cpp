@@ -49,7 +49,8 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
       const ChunkPayload payload =
           with_context({.file = file->name(), .offset = place.offset},
                        [&] { return base.locate(chunk.tensor, chunk.chunk, *file); });
-      if (!payload.contiguous || payload.offset < place.offset) return;  // kStrided
+      if (!payload.contiguous || payload.decoded || payload.offset < place.offset)
+        return;  // kStrided
       const RecordedCrc record = payload.record.value_or(RecordedCrc{place.offset});
       found[i] = {payload.offset - place.offset + 1, record.offset - place.offset, record.length,
                   record.crc};

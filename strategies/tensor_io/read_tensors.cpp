@@ -4,7 +4,8 @@
 //   * Small stored chunks that lie close together are read with one request into the thread's
 //     staging buffer and copied from there: for many small tensors the number of requests counts,
 //     not the bytes.
-//   * A chunk that has to be decoded is decoded by its reader, and read like a large one.
+//   * A chunk that has to be decoded is decoded by its reader, and read like a large one; from
+//     the staging buffer if it got there with others.
 //   * Of a large chunk exactly the wanted ranges are read, straight into the destination where a
 //     run is long enough, through the staging buffer where many short runs lie close together, or
 //     where elements are cast.
@@ -318,10 +319,16 @@ class TensorReadEngine {
     with_context({.key = tensor(front).key, .file = file.name()},
                  [&] { file.read(begin, window); });
     const WindowedFile windowed(file, begin, window);
+    Bytes decoded;
     for (std::size_t first = job.first; first < job.last;) {
       std::size_t next = first + 1;
       while (next < job.last && same_chunk(first, next)) ++next;
       const ChunkPayload payload = locate(items_[first], windowed);
+      if (payload.decoded) {
+        read_ranges({first, next, false, job.checked}, windowed, decoded);
+        first = next;
+        continue;
+      }
       if (job.checked && payload.record && !checks_.checked(number_of(items_[first]))) {
         const auto& [offset, length, crc] = *payload.record;
         checks_.add(number_of(items_[first]), *payload.record,

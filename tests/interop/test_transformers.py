@@ -1,21 +1,67 @@
-"""transformers loads what convert writes for it: the folder of a model that was a checkpoint of three ranks in between, in several files, gives the same logits."""
+"""transformers loads what convert writes for it: the folder of a model that was a checkpoint of three ranks in between, in several files, gives the same logits. So does a
+model whose weights were float8 with a scale for each block, which become what transformers makes of them."""
 
 from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import tempfile
 import unittest
 
+import safetensors.torch
 import torch
 import transformers
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 import tool
 
 CONFIG = dict(vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+MLA = dict(vocab_size=96, hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=3, first_k_dense_replace=1, num_attention_heads=4,
+           num_key_value_heads=4, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=4, n_group=4, topk_group=2, q_lora_rank=32, kv_lora_rank=32,
+           qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16)
+BLOCK = 16
+
+
+def quantise(folder: pathlib.Path, worth_folder: pathlib.Path) -> dict[str, torch.Tensor]:
+    """Turns the weights of a model's linear layers into float8 with scales, as DeepSeek publishes them. Returns what they are worth, which goes to another folder."""
+    stored, worth = {}, {}
+    for key, tensor in safetensors.torch.load_file(folder / "model.safetensors").items():
+        stored[key] = worth[key] = tensor
+        if "_proj" not in key or tensor.dim() != 2:
+            continue
+        rows, columns = tensor.shape
+        blocks = tensor.float().reshape(rows // BLOCK, BLOCK, columns // BLOCK, BLOCK)
+        scales = blocks.abs().amax((1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+        codes = (blocks / scales).to(torch.float8_e4m3fn)
+        stored[key], stored[key + "_scale_inv"] = codes.reshape(rows, columns), scales.squeeze((1, 3)).contiguous()
+        worth[key] = Fp8Dequantize(None)._dequantize_one(stored[key], stored[key + "_scale_inv"], torch.bfloat16)
+    shutil.copytree(folder, worth_folder)
+    for place, tensors in (folder, stored), (worth_folder, worth):
+        safetensors.torch.save_file(tensors, place / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[BLOCK, BLOCK])
+    (folder / "config.json").write_text(json.dumps(config))
+    return worth
 
 
 class Transformers(unittest.TestCase):
+    def test_float8_weights_are_worth_what_transformers_makes_of_them(self):
+        torch.manual_seed(2)
+        tokens = torch.arange(1, 25).reshape(1, 24)
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            root = pathlib.Path(folder)
+            transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**MLA)).to(torch.bfloat16).save_pretrained(root / "model")
+            worth = quantise(root / "model", root / "worth")
+            tool.run("convert", root / "model", root / "megatron", "--map", "auto", "--max-memory", "4MiB", "--roundtrip-check")
+            tool.run("convert", root / "megatron", root / "back", "--map", "deepseek_v3", "--set", "vocab_size=96", "--model-files", root / "model")
+            back = safetensors.torch.load_file(root / "back" / "model.safetensors")
+            self.assertEqual(set(back), set(worth))
+            for key, value in worth.items():
+                self.assertTrue(torch.equal(back[key], value), key)
+            before, after = (transformers.AutoModelForCausalLM.from_pretrained(root / side, dtype=torch.bfloat16)(tokens).logits for side in ("worth", "back"))
+            self.assertTrue(torch.equal(before, after))
+
     def test_a_model_comes_back(self):
         torch.manual_seed(1)
         tokens = torch.arange(1, 25).reshape(1, 24)

@@ -35,7 +35,9 @@ foreach(backend IN LISTS backends)
   set(layer_${backend} ${below_contract} strategies/contract strategies/rearranged)
 endforeach()
 set(layer_strategies/rearranged ${below_contract} strategies/contract)
-set(layer_strategies/key_map ${below_contract} strategies/contract strategies/rearranged)
+set(layer_strategies/dequantised ${below_contract} strategies/contract strategies/tensor_io)
+set(layer_strategies/key_map ${below_contract} strategies/contract strategies/dequantised
+    strategies/rearranged)
 set(layer_strategies/parallel ${below_contract} strategies/contract strategies/tensor_io strategies/comm)
 set(layer_strategies ${core} configs strategies)
 

@@ -335,6 +335,39 @@ TEST_F(Convert, TheModelsFilesGoAlongFromFolderToFolder) {
               UnorderedElementsAreArray({"config.json", "model.safetensors", "tokenizer.model"}));
 }
 
+TEST_F(Convert, ConfigJsonDoesNotSpeakOfFloat8ThatIsGone) {
+  fs::create_directories(at("model"));
+  convert(golden("dcp-hf-safetensors"), at("model"), {.overwrite = true});
+  const auto config_after = [&](const std::string& config) {
+    std::ofstream(at("model/config.json")) << config;
+    convert(at("model"), at("copy"), {.overwrite = true});
+    std::ifstream copy(at("copy/config.json"));
+    return std::string(std::istreambuf_iterator<char>(copy), {});
+  };
+  EXPECT_EQ(config_after(R"({"a": 1e-06, "quantization_config": {"quant_method": "fp8"}})"),
+            "{\n  \"a\": 1e-06\n}\n");
+  for (const char* const other :
+       {R"({"a":1})", R"({"quantization_config": {"quant_method": "awq"}})"})
+    EXPECT_EQ(config_after(other), other);
+}
+
+TEST_F(Convert, AModelsFilesAreNamedUnderAMapToo) {
+  const fs::path model = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
+  EXPECT_THAT(convert(model, at("megatron"), {.map = {"auto", {}}}).remarks,
+              Contains("the model's files stay behind: 'config.json'"));
+  EXPECT_THAT(convert(model, at("again"), {.map = {"auto", {"keys=hf"}}}).remarks,
+              Contains("the model's files go along: 'config.json'"));
+}
+
+TEST_F(Convert, WithoutTensorsThereIsNoModel) {
+  const auto [code, message] = error_of([&] {
+    convert(fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/mcore", at("x"),
+            {.to = "hf", .keys = {.include = {"*._extra_state/*"}}});
+  });
+  EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(message, HasSubstr("none is a tensor"));
+}
+
 TEST_F(Convert, OptionsThatSafetensorsHaveNoUseForAreRefused) {
   const fs::path source = golden("dcp-hf-safetensors");
   const auto code = [&](const ConvertOptions& options) {

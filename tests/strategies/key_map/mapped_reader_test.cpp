@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "configs/key_map.h"
+#include "mapping/geometry/cast.h"
 #include "strategies/rearranged/rearranged_reader.h"
 #include "tests/strategies/key_map/hf_pair.h"
 #include "tests/support/expect_error.h"
@@ -207,8 +208,6 @@ TEST(MappedReader, EveryKeyIsUsedOrNamed) {
   llama().with("model.layers.0.self_attn.rotary_emb.inv_freq", {1}).mapped({"llama", {}}, &report);
   ASSERT_EQ(report.dropped.size(), 1);
   EXPECT_EQ(report.dropped[0].keys, "model.layers.0.self_attn.rotary_emb.inv_freq");
-  EXPECT_THAT(llama().with("model.layers.1.mlp.up_proj.weight_scale_inv", {1}).error({"llama", {}}),
-              HasSubstr("block-scaled FP8"));
   Model other;
   other.tensors = {{"encoder.weight", {1}}};
   EXPECT_EQ(
@@ -341,6 +340,78 @@ ignore: {megatron: ["optimizer.*"]}
   EXPECT_EQ(contents.size(), 10);
   EXPECT_TRUE(
       contents.contains("optimizer.state.exp_avg.decoder.layers.1.mlp.linear_fc1.weight_v"));
+}
+
+/// Llama with weights of 1 and −1 and a scale for each block of 4 × 3, and what they mean.
+std::unique_ptr<FakeReader> quantised_llama(bool is_quantised) {
+  auto reader = std::make_unique<FakeReader>();
+  for (const auto& [key, shape] : llama().tensors) {
+    const auto count = static_cast<std::size_t>(numel(shape));
+    if (!key.ends_with("_proj.weight")) {
+      reader->tensor(key, DType::kBFloat16, shape, counting<std::uint16_t>(count));
+      continue;
+    }
+    const Shape blocks{(shape[0] + 3) / 4, (shape[1] + 2) / 3};
+    std::vector<float> scales;
+    for (std::int64_t i = 0; i < numel(blocks); ++i)
+      scales.push_back(static_cast<float>(1 + scales.size() + key.size()));
+    std::vector<std::uint8_t> codes;
+    std::vector<float> values;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto row = static_cast<std::int64_t>(i) / shape[1];
+      const auto column = static_cast<std::int64_t>(i) % shape[1];
+      const float scale = scales[static_cast<std::size_t>(row / 4 * blocks[1] + column / 3)];
+      codes.push_back(i % 5 == 0 ? 0xB8 : 0x38);
+      values.push_back(i % 5 == 0 ? -scale : scale);
+    }
+    if (is_quantised) {
+      reader->tensor(key, DType::kFloat8E4M3FN, shape, codes);
+      reader->tensor(key + "_scale_inv", DType::kFloat32, blocks, scales);
+    } else {
+      std::vector<std::uint16_t> halves(count);  // exact
+      cast_elements(DType::kFloat32, reinterpret_cast<const std::byte*>(values.data()),
+                    DType::kBFloat16, reinterpret_cast<std::byte*>(halves.data()), count);
+      reader->tensor(key, DType::kBFloat16, shape, halves);
+    }
+  }
+  reader->write();
+  std::string config = llama().config;
+  config.insert(1, R"("quantization_config": {"quant_method": "fp8",
+                                              "weight_block_size": [4, 3]}, )");
+  add_file(*reader, "config.json", config);
+  return reader;
+}
+
+TEST(MappedReader, WeightsWithScalesAreDequantised) {
+  MapReport report;
+  EXPECT_EQ(contents_of(*mapped_reader(quantised_llama(true), {"auto", {}}, &report)),
+            contents_of(*mapped_reader(quantised_llama(false), {"auto", {}})));
+  EXPECT_EQ(report.dequantised, 14);
+  EXPECT_THAT(report.remarks, Contains(HasSubstr("dequantised: 14 weights are bfloat16 now")));
+  EXPECT_EQ(contents_of(*mapped_reader(quantised_llama(true), {"auto", {"keys=hf"}})),
+            contents_of(*quantised_llama(false)));
+  const RoundTrip trip = round_trip([&] { return quantised_llama(true); }, {"auto", {}});
+  EXPECT_EQ(contents_of(*trip.before), contents_of(*quantised_llama(false)));
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
+  const auto wide =
+      contents_of(*mapped_reader(quantised_llama(true), {"auto", {"dequantise=float32"}}));
+  EXPECT_THAT(wide.at("decoder.layers.mlp.linear_fc2.weight"), HasSubstr("float32 (2, 8, 6)"));
+}
+
+TEST(MappedReader, ScalesNeedAMapThatKnowsThem) {
+  EXPECT_THAT(error_of([] {
+                mapped_reader(quantised_llama(true), {"auto", {"scale_block_rows=8"}});
+              }).message(),
+              HasSubstr("expected a scale for each block of 8 × 3"));
+  Model gpt2{.tensors = {{"transformer.wpe.weight", {2, 2}}, {"lm_head.weight_scale_inv", {1}}}};
+  EXPECT_THAT(gpt2.error({"gpt2", {"num_attention_heads=1", "vocab_size=2"}}),
+              HasSubstr("give it 'dequantise'"));
+}
+
+TEST(MappedReader, NumbersMayBeThoseOfTheTextInAModelOfImages) {
+  Model model = llama();
+  model.config = R"({"model_type": "llava", "text_config": )" + model.config + "}";
+  EXPECT_EQ(model.mapped({"llama", {}}), llama().mapped({"llama", {}}));
 }
 
 TEST(MappedReader, SettingsAreChecked) {
