@@ -1,7 +1,8 @@
 """A small GPT trained by Megatron-Core, the release on PYTHONPATH, on CPUs: train_gpt.py JOB, a JSON object.
 
 "ranks", "tensor" (parallel size), "load" (folder; optional), "first" (step), "steps", "save" (folder; optional), "save_after" (step), "losses" (file to write);
-"sharding" (of the optimizer's state; default: one that resumes under any layout), "dtype" (default: float32)
+"sharding" (of the optimizer's state; default: one that resumes under any layout), "dtype" (default: float32),
+"experts" (their number; default: a dense model), "expert" (parallel size)
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.overrides
 import megatron.core.optimizer.distrib_optimizer
+import megatron.core.transformer.moe.moe_utils
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt import GPTModel
@@ -69,7 +71,7 @@ def _on_cpu() -> None:
     tensor_parallel.random._set_cuda_rng_state = lambda *_, **__: None
     torch.cuda.current_stream = lambda *_: None
     torch.cuda.is_current_stream_capturing = lambda: False
-
+    megatron.core.transformer.moe.moe_utils.te_general_gemm = None      # 0.16 asks for it where Transformer Engine is missing
 
     megatron.core.optimizer.Adam = megatron.core.optimizer.distrib_optimizer.Adam = FusedAdam
     megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = False
@@ -80,16 +82,19 @@ _on_cpu()
 
 
 def build(job: dict):
-    parallel_state.initialize_model_parallel(job["tensor"])
+    experts = job.get("experts")
+    parallel_state.initialize_model_parallel(job["tensor"], expert_model_parallel_size=job.get("expert", 1))
     tensor_parallel.model_parallel_cuda_manual_seed(1234)
     torch.manual_seed(1234)
     dtype = getattr(torch, job.get("dtype", "float32"))
     half = dtype == torch.bfloat16
-    config = TransformerConfig(params_dtype=dtype, bf16=half, num_layers=2, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48, gated_linear_unit=True,
+    sparse = {"num_moe_experts": experts, "expert_model_parallel_size": job.get("expert", 1), "moe_router_topk": 2, "moe_ffn_hidden_size": 24,
+              "moe_token_dispatcher_type": "allgather"} if experts else {}
+    config = TransformerConfig(**sparse, params_dtype=dtype, bf16=half, num_layers=2, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48, gated_linear_unit=True,
                                activation_func=torch.nn.functional.silu, add_bias_linear=False, use_cpu_initialization=True,
                                tensor_model_parallel_size=job["tensor"], hidden_dropout=0.0, attention_dropout=0.0,
                                bias_activation_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False, bias_dropout_fusion=False)
-    model = GPTModel(config, get_gpt_layer_local_spec(normalization="LayerNorm"), VOCABULARY, LENGTH, share_embeddings_and_output_weights=False).to(dtype)
+    model = GPTModel(config, get_gpt_layer_local_spec(num_experts=experts, normalization="LayerNorm"), VOCABULARY, LENGTH, share_embeddings_and_output_weights=False).to(dtype)
     model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=half, overlap_grad_reduce=False), model)
     model.broadcast_params()
     optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="adam", lr=1e-2, weight_decay=0.01, use_distributed_optimizer=True, bf16=half, params_dtype=dtype), [model])
