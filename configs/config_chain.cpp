@@ -12,11 +12,11 @@
 namespace dckpt {
 namespace {
 
+using ReadOne = std::function<void(const YamlNode&, const std::string&, ConfigProblems&)>;
+
 class ConfigChain {
  public:
-  ConfigChain(const ConfigLibrary& library,
-              const std::function<void(const YamlNode&, ConfigProblems&)>& read_one,
-              ConfigProblems& into)
+  ConfigChain(const ConfigLibrary& library, const ReadOne& read_one, ConfigProblems& into)
       : library_(library), read_one_(read_one), into_(into) {}
 
   /// `file` is empty for the outermost.
@@ -28,7 +28,7 @@ class ConfigChain {
     if (root) {
       const YamlNode* const base = root->find("extends");
       if (base != nullptr && base->kind == YamlNode::Kind::kText) extend(*base, folder, problems);
-      read_one_(*root, problems);
+      read_one_(*root, file, problems);
     }
     for (ConfigProblem& problem : problems) {
       if (problem.file.empty()) problem.file = file;
@@ -65,7 +65,7 @@ class ConfigChain {
   }
 
   const ConfigLibrary& library_;
-  const std::function<void(const YamlNode&, ConfigProblems&)>& read_one_;
+  const ReadOne& read_one_;
   ConfigProblems& into_;
   std::vector<std::string> open_;
 };
@@ -96,11 +96,9 @@ PolicyText find_config(const ConfigLibrary& library, const std::string& name_or_
   return {file.string(), read_policy_file(file), file.parent_path()};
 }
 
-std::optional<YamlNode> read_config(
-    const ConfigLibrary& library, std::string_view yaml,
-    const std::optional<std::filesystem::path>& folder,
-    const std::function<void(const YamlNode& root, ConfigProblems& problems)>& read,
-    ConfigProblems& problems) {
+std::optional<YamlNode> read_config(const ConfigLibrary& library, std::string_view yaml,
+                                    const std::optional<std::filesystem::path>& folder,
+                                    const ReadOne& read, ConfigProblems& problems) {
   return ConfigChain(library, read, problems).read(yaml, folder, "");
 }
 

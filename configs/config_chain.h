@@ -30,12 +30,13 @@ PolicyText find_config(const ConfigLibrary& library, const std::string& name_or_
                        const std::filesystem::path& folder);
 
 /// Reads a configuration after the one that it extends, at most kMaxPolicyDepth in a row: `read` is
-/// called for each, the outermost last. Its root is returned unless it cannot be understood.
-/// Without a folder, no file is read.
+/// called for each, the outermost last, with the name of its file (the outermost: empty). Its root
+/// is returned unless it cannot be understood. Without a folder, no file is read.
 std::optional<YamlNode> read_config(
     const ConfigLibrary& library, std::string_view yaml,
     const std::optional<std::filesystem::path>& folder,
-    const std::function<void(const YamlNode& root, ConfigProblems& problems)>& read,
+    const std::function<void(const YamlNode& root, const std::string& file,
+                             ConfigProblems& problems)>& read,
     ConfigProblems& problems);
 
 }  // namespace dckpt

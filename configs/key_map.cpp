@@ -109,9 +109,17 @@ class WholeMap {
   std::map<std::tuple<std::string, MapLayers, std::string, std::string>, const MapRow*> rows_;
 };
 
+/// Of the rows that have none yet.
+void set_file(KeyMap& map, const std::string& file) {
+  for (MapRow& row : map.tensors) {
+    if (row.written.file.empty()) row.written.file = file;
+  }
+}
+
 KeyMap map_of(const PolicyText& found, const std::optional<std::filesystem::path>& folder) {
   CheckedKeyMap checked = check_key_map(found.yaml, folder);
   raise_if_any(std::move(checked.problems), found.name);
+  set_file(checked.map, found.name);
   return std::move(checked.map);
 }
 
@@ -144,8 +152,9 @@ CheckedKeyMap check_key_map(std::string_view yaml,
   CheckedKeyMap checked;
   const std::optional<YamlNode> root = read_config(
       library(), yaml, folder,
-      [&](const YamlNode& node, ConfigProblems& problems) {
+      [&](const YamlNode& node, const std::string& file, ConfigProblems& problems) {
         key_map_type().read(node, "", checked.map, problems);
+        set_file(checked.map, file);
       },
       checked.problems);
   // A row with a problem is not there: what refers to it would be reported in vain.

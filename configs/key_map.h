@@ -53,6 +53,13 @@ enum class MapLayers : std::uint8_t { kAll, kDense, kMoe };
 inline constexpr EnumNames<MapLayers, 3> kMapLayersNames{
     {{MapLayers::kAll, "all"}, {MapLayers::kDense, "dense"}, {MapLayers::kMoe, "moe"}}};
 
+/// Where a row is written. It is no part of what the row says.
+struct MapPlace {
+  std::string file{};  ///< or the name of a shipped map
+  TextPlace place{};
+  friend bool operator==(const MapPlace&, const MapPlace&) { return true; }
+};
+
 /// A tensor of a layer (or expert), or several tensors of Hugging Face that make it up. Keys are
 /// patterns (key_pattern.h): {l} counts layers and {e} experts, and Megatron's layout decides
 /// whether they are in its key or axes of the tensor.
@@ -69,6 +76,7 @@ struct MapRow {
   bool gated = false;     ///< the singleton layout keeps the halves apart, as …_w and …_v
   /// Whether Megatron asks for an _extra_state of the module: true for weights of layers.
   std::optional<bool> extra_state{};
+  MapPlace written{};
   friend bool operator==(const MapRow&, const MapRow&) = default;
 
   bool has_extra_state() const;

@@ -235,7 +235,7 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
 }
 
 Type<MapRow> row() {
-  return section(Schema<MapRow>{
+  Type<MapRow> type = section(Schema<MapRow>{
       {
           field("megatron", &MapRow::megatron, pattern()),
           optional_field("local", &MapRow::local, pattern()),
@@ -253,6 +253,13 @@ Type<MapRow> row() {
           extra_state(),
       },
       check_row});
+  const auto read = type.read;
+  type.read = [read](const YamlNode& node, const std::string& path, MapRow& into,
+                     ConfigProblems& problems) {
+    read(node, path, into, problems);
+    into.written.place = node.place;
+  };
+  return type;
 }
 
 /// Rows come after those of the map that is extended; a row replaces those of the same Megatron

@@ -40,7 +40,7 @@ CheckedPolicy check_policy(std::string_view yaml,
   CheckedPolicy checked;
   const std::optional<YamlNode> root = read_config(
       library(), yaml, folder,
-      [&](const YamlNode& node, ConfigProblems& problems) {
+      [&](const YamlNode& node, const std::string&, ConfigProblems& problems) {
         policy_type().read(node, "", checked.policy, problems);
       },
       checked.problems);

@@ -122,4 +122,19 @@ Explanation explain(const CheckpointReader& reader, std::string_view key) try {
   throw_checkpoint_error();
 }
 
+Explanation explain(const Location& location, const OpenOptions& options,
+                    std::string_view key) try {
+  OpenOptions stored = options;
+  stored.map = {};
+  auto source = open_checkpoint(location, stored);
+  if (options.map.name.empty()) return explain(*source, key);
+  const bool is_stored = source->metadata().find_tensor(key) != nullptr ||
+                         source->metadata().find_object(key) != nullptr;
+  Explanation explanation = explain(is_stored ? *source : *open_checkpoint(location, options), key);
+  explanation.rule = rule_for(std::move(source), options.map, explanation.key);
+  return explanation;
+} catch (...) {
+  throw_checkpoint_error();
+}
+
 }  // namespace dckpt

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "dist_checkpointing/inspect/inspect.h"
+#include "dist_checkpointing/open.h"
 #include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
+#include "strategies/key_map/mapped_reader.h"
 
 namespace DCKPT_API dckpt {
 
@@ -40,10 +42,15 @@ struct Explanation {
   std::vector<ChunkSummary> chunks;  ///< of an object: one without a box
   std::vector<FileShare> files;      ///< in the order of their names
   std::vector<RelatedEntry> related;
+  std::optional<MapRule> rule{};  ///< of a map, what it does with the tensor
 };
 
 /// Explains a tensor's key, or an object's unique key. Reads metadata only. Throws CheckpointError
 /// (invalid argument) for a key that is not there, naming the nearest ones.
 Explanation explain(const CheckpointReader& reader, std::string_view key);
+
+/// With `options.map`, `key` is one of the checkpoint or one that the map makes, and the
+/// explanation has the rule.
+Explanation explain(const Location& location, const OpenOptions& options, std::string_view key);
 
 }  // namespace dckpt

@@ -281,6 +281,7 @@ class Application {
       for (TensorPart& part : tensor.parts) part.tensor = positions[part.tensor];
       result_.tensors.push_back(std::move(tensor));
     }
+    result_.rows.insert(result_.rows.end(), mapped.rows.begin(), mapped.rows.end());
     for (const auto& [position, rows] : mapped.kept)
       result_.kept.emplace_back(positions[position], rows);
     result_.state_elements += mapped.elements_out;
@@ -706,6 +707,7 @@ class Application {
     for (Made& made : made_) {
       result_.elements_out += static_cast<std::uint64_t>(numel(made.tensor.size));
       result_.tensors.push_back(std::move(made.tensor));
+      result_.rows.push_back(std::get<0>(made.owner));
     }
     for (std::size_t i = 0; i < source_.tensors.size(); ++i) {
       const auto used = used_.find(static_cast<std::uint32_t>(i));

@@ -63,6 +63,7 @@ struct MappedKeys {
   std::string prefix{};  ///< of the source's keys, stripped ("module.")
   std::string lacked{};  ///< what the source's keys lack ("model.")
   std::vector<RearrangedTensor> tensors;
+  std::vector<std::size_t> rows{};               ///< of the map that made them, same order
   std::vector<ExtraState> extra_states;          ///< if `to` is Megatron
   std::vector<DroppedKeys> dropped;              ///< of tensors
   std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which

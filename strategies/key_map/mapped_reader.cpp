@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -206,7 +207,48 @@ class Mapping {
                              {.tensors = std::move(back.tensors), .common = Value()});
   }
 
+  std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
+                                  const std::string& key) const {
+    MapRule rule{.map = map_.family};
+    std::string weight = key;
+    const std::string& scales = map_.dequantise.scales;
+    if (!scales.empty() && key.ends_with(scales)) weight.resize(key.size() - scales.size());
+    const std::set<std::string> stored = keys_of(source->metadata());
+    source = dequantised(std::move(source));
+    const std::vector<TensorStorageMetadata>& tensors = source->metadata().tensors;
+    const MappedKeys keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
+    std::set<std::string> from;
+    for (std::size_t i = 0; i < keys.tensors.size(); ++i) {
+      const RearrangedTensor& made = keys.tensors[i];
+      std::set<std::string> sources;
+      for (const TensorPart& part : made.parts) {
+        if (part.elements != TensorPart::Elements::kZeros) sources.insert(tensors[part.tensor].key);
+      }
+      if (made.key != key && !sources.contains(weight)) continue;
+      rule.row = map_.tensors[keys.rows[i]];
+      rule.to.push_back(made.key);
+      from.merge(sources);
+    }
+    for (const std::string& source_key : from) {
+      rule.from.push_back(source_key);
+      if (!scales.empty() && stored.contains(source_key + scales))
+        rule.from.push_back(source_key + scales);
+    }
+    if (!rule.to.empty()) return rule;
+    for (const DroppedKeys& dropped : keys.dropped) {
+      if (stored.contains(key) && (dropped.keys == key || dropped.keys == skeleton_of(key)))
+        rule.dropped = dropped.why;
+    }
+    return rule.dropped.empty() ? std::nullopt : std::optional(std::move(rule));
+  }
+
  private:
+  static std::set<std::string> keys_of(const Metadata& metadata) {
+    std::set<std::string> keys;
+    for (const TensorStorageMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
+    return keys;
+  }
+
   std::unique_ptr<CheckpointReader> reader(std::unique_ptr<CheckpointReader> source,
                                            MapReport& report) const {
     MappedKeys& keys = report.keys;
@@ -319,6 +361,12 @@ std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader
   const Mapping mapping(*source, options, model_files);
   MapReport own;
   return mapping.apply(std::move(source), report != nullptr ? *report : own);
+}
+
+std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
+                                const KeyMapOptions& options, const std::string& key) {
+  const Mapping mapping(*source, options, nullptr);
+  return mapping.rule_for(std::move(source), key);
 }
 
 RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,18 @@ std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader
                                                 const KeyMapOptions& options,
                                                 MapReport* report = nullptr,
                                                 const Storage* model_files = nullptr);
+
+/// What a map does with one key.
+struct MapRule {
+  std::string map;                  ///< its family
+  MapRow row{};                     ///< the one that touches it
+  std::vector<std::string> from{};  ///< keys of the checkpoint
+  std::vector<std::string> to{};    ///< keys that are made of them
+  std::string dropped{};            ///< why; then there is no row
+};
+/// `key`: of a tensor in the checkpoint, or of one that the map makes. Empty for other keys.
+std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
+                                const KeyMapOptions& options, const std::string& key);
 
 /// A checkpoint, and the same after a map and back. Both have the tensors that the map keeps, no
 /// objects, and zeros in rows that pad a vocabulary.

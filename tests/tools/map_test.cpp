@@ -45,6 +45,17 @@ TEST(ToolMap, KeysChangeThereAndBack) {
             0);
 }
 
+TEST(ToolMap, ExplainNamesTheRow) {
+  const ToolRun run = run_tool(
+      {"explain", pair("qwen2", "hf"), "model.layers.0.mlp.up_proj.weight", "--map", "auto"});
+  EXPECT_THAT(run.out, AllOf(HasSubstr("Map qwen2\n"),
+                             HasSubstr("decoder.layers.{l}.mlp.linear_fc1.weight (llama:"),
+                             HasSubstr("decoder.layers.mlp.linear_fc1.weight\n")));
+  const ToolRun json = run_tool({"explain", pair("qwen2", "mcore"), "model.norm.weight", "--map",
+                                 "qwen2", "--set", "vocab_size=100", "--json"});
+  EXPECT_THAT(json.out, HasSubstr("\"from\": [\n      \"decoder.final_layernorm.weight\"\n    ]"));
+}
+
 TEST(ToolMap, WhatDoesNotFitIsListedAndNothingWritten) {
   const TempDir scratch;
   const std::string to = (scratch / "out").string();

@@ -12,11 +12,30 @@
 namespace dckpt::tool {
 namespace {
 
+constexpr std::size_t kShownKeys = 10;
+
 struct Options {
   CheckpointArgument checkpoint;
   std::string key;
   bool json = false;
 };
+
+Value to_json_value(const MapRule& rule) {
+  Value json = Value::dict({{"name", rule.map}});
+  if (!rule.dropped.empty()) {
+    json["dropped"] = rule.dropped;
+    return json;
+  }
+  const auto list = [](const std::vector<std::string>& keys) {
+    return Value::list(ValueList(keys.begin(), keys.end()));
+  };
+  json["row"] = rule.row.megatron;
+  json["file"] = rule.row.written.file;
+  json["line"] = rule.row.written.place.line;
+  json["from"] = list(rule.from);
+  json["to"] = list(rule.to);
+  return json;
+}
 
 Value to_json_value(const Explanation& explanation) {
   Value json = Value::dict({{"key", explanation.key}, {"bytes", explanation.bytes}});
@@ -49,6 +68,7 @@ Value to_json_value(const Explanation& explanation) {
   for (const RelatedEntry& entry : explanation.related)
     related.push_back(Value::dict({{"relation", entry.relation}, {"key", entry.key}}));
   json["related"] = Value::list(std::move(related));
+  if (explanation.rule) json["map"] = to_json_value(*explanation.rule);
   return json;
 }
 
@@ -63,6 +83,23 @@ std::string cut_text(const Explanation& explanation) {
     text += str_format("{}along axis {} in {} pieces", text.empty() ? "" : ", ", axis, pieces);
   }
   return text;
+}
+
+void print_rule(const MapRule& rule) {
+  print(str_format("\nMap {}\n", shown(rule.map)));
+  if (!rule.dropped.empty()) return print(str_format("  dropped, as {}\n", shown(rule.dropped)));
+  Table table({{""}, {""}});
+  table.add({"row", str_format("{} ({}:{})", shown(rule.row.megatron), shown(rule.row.written.file),
+                               rule.row.written.place.line)});
+  const auto add = [&](const char* name, const std::vector<std::string>& keys) {
+    for (std::size_t i = 0; i < std::min(keys.size(), kShownKeys); ++i)
+      table.add({i == 0 ? name : "", shown(keys[i])});
+    if (keys.size() > kShownKeys)
+      table.add({"", str_format("and {} more", grouped(keys.size() - kShownKeys))});
+  };
+  add("from", rule.from);
+  add("to", rule.to);
+  table.print();
 }
 
 void print_explanation(const Explanation& explanation) {
@@ -103,12 +140,15 @@ void print_explanation(const Explanation& explanation) {
       related.add({entry.relation, shown(entry.key)});
     related.print();
   }
+  if (explanation.rule) print_rule(*explanation.rule);
 }
 
 int run_explain(const Options& options) {
-  const auto reader = options.checkpoint.open();
-  const Explanation explanation = with_context({.file = options.checkpoint.path},
-                                               [&] { return explain(*reader, options.key); });
+  const CheckpointArgument& checkpoint = options.checkpoint;
+  const Explanation explanation = with_context({.file = checkpoint.path}, [&] {
+    return explain(checkpoint.path, {.iteration = checkpoint.iteration, .map = checkpoint.map},
+                   options.key);
+  });
   if (options.json)
     print_json(to_json_value(explanation));
   else
@@ -125,8 +165,10 @@ Command add_explain(CLI::App& program) {
   command.footer(
       "Examples:\n"
       "  dckpt explain iter_0001000 decoder.final_layernorm.weight\n"
-      "  dckpt explain iter_0001000 optimizer.state.exp_avg.output_layer.weight --json");
+      "  dckpt explain iter_0001000 optimizer.state.exp_avg.output_layer.weight --json\n"
+      "  dckpt explain llama model.layers.0.mlp.up_proj.weight --map auto");
   add_checkpoint(command, options->checkpoint);
+  add_map(command, options->checkpoint.map);
   command.add_option("KEY", options->key, "Key of a tensor, or unique key of an object")
       ->required()
       ->type_name("");

@@ -113,6 +113,30 @@ TEST(Explain, TellsHowATensorIsCutWhoWroteItAndWhatBelongsToIt) {
   EXPECT_EQ(object.chunks.size(), 1);
 }
 
+TEST(Explain, AMapsRowIsNamedForKeysOfBothSides) {
+  const std::filesystem::path model = std::filesystem::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
+  const OpenOptions options{.map = {"auto", {}}};
+  const Explanation query = explain(model, options, "model.layers.1.self_attn.k_proj.weight");
+  EXPECT_EQ(query.shape, (Shape{24, 48}));
+  ASSERT_TRUE(query.rule);
+  EXPECT_EQ(query.rule->map, "qwen2");
+  EXPECT_THAT(query.rule->to, ElementsAre("decoder.layers.self_attention.linear_qkv.weight"));
+  EXPECT_EQ(query.rule->from.size(), 6) << "three of each layer";
+  // The row is in the map that qwen2 extends.
+  EXPECT_EQ(query.rule->row.written.file, "llama");
+  std::ifstream map(std::filesystem::path(DCKPT_TEST_DATA) / "../../configs/maps/llama.yaml");
+  std::string line;
+  for (int i = 0; i < query.rule->row.written.place.line; ++i) std::getline(map, line);
+  EXPECT_THAT(line, HasSubstr("megatron: \"" + query.rule->row.megatron + "\""));
+
+  const Explanation made = explain(model, options, "decoder.final_layernorm.weight");
+  EXPECT_THAT(made.rule->from, ElementsAre("model.norm.weight"));
+  EXPECT_EQ(made.rule->row.hf.keys, made.rule->from);
+  const Explanation object =
+      explain(model, options, "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2");
+  EXPECT_FALSE(object.rule);
+}
+
 TEST(Explain, AKeyThatIsNotThereHasNearOnes) {
   const auto reader = open_checkpoint(golden("mcore-0.14-flattened-tp2pp2dp2"));
   const CheckpointError error = testing::error_of([&] { explain(*reader, "output_layer.weigth"); });

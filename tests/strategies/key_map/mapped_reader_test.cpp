@@ -16,6 +16,7 @@ using testing::add_file;
 using ::testing::Contains;
 using testing::contents_of;
 using testing::counting;
+using ::testing::ElementsAre;
 using testing::error_of;
 using testing::FakeReader;
 using ::testing::HasSubstr;
@@ -396,6 +397,22 @@ TEST(MappedReader, WeightsWithScalesAreDequantised) {
   const auto wide =
       contents_of(*mapped_reader(quantised_llama(true), {"auto", {"dequantise=float32"}}));
   EXPECT_THAT(wide.at("decoder.layers.mlp.linear_fc2.weight"), HasSubstr("float32 (2, 8, 6)"));
+}
+
+TEST(MappedReader, TheRuleOfAKeyTellsWhatItBecomesOrWhyNot) {
+  const auto rule = rule_for(quantised_llama(true), {"auto", {"layout=non-homogeneous"}},
+                             "model.layers.0.mlp.up_proj.weight_scale_inv");
+  ASSERT_TRUE(rule);
+  EXPECT_THAT(rule->to, ElementsAre("decoder.layers.0.mlp.linear_fc1.weight"));
+  EXPECT_THAT(rule->from, ElementsAre("model.layers.0.mlp.gate_proj.weight",
+                                      "model.layers.0.mlp.gate_proj.weight_scale_inv",
+                                      "model.layers.0.mlp.up_proj.weight",
+                                      "model.layers.0.mlp.up_proj.weight_scale_inv"));
+  const Model model = llama().with("model.layers.0.self_attn.rotary_emb.inv_freq", {1});
+  EXPECT_EQ(
+      rule_for(model.open(), {"auto", {}}, "model.layers.0.self_attn.rotary_emb.inv_freq")->dropped,
+      "the map ignores them");
+  EXPECT_FALSE(rule_for(model.open(), {"auto", {}}, "model.layers.7.self_attn.q_proj.weight"));
 }
 
 TEST(MappedReader, ScalesNeedAMapThatKnowsThem) {
