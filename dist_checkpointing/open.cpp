@@ -53,6 +53,14 @@ const char* single_file_strategy(const Location& file) {
                                                                             : "torch";
 }
 
+/// A model's weights as torch.save writes them: "pytorch_model-00001-of-00002.bin".
+bool is_torch_model(const FileInfo& entry) {
+  const std::string& name = entry.name;
+  const bool is_named_so = name.starts_with("pytorch_model") || name.starts_with("model") ||
+                           name.starts_with("consolidated.");  // Meta's
+  return is_named_so && (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth"));
+}
+
 [[noreturn]] void throw_unrecognised(std::span<const FileInfo> entries, const Location& location) {
   const bool has_data = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) {
     return entry.name.ends_with(".distcp");
@@ -60,6 +68,10 @@ const char* single_file_strategy(const Location& file) {
   const bool has_iterations =
       std::any_of(entries.begin(), entries.end(),
                   [](const FileInfo& entry) { return entry.name.starts_with("iter_"); });
+  std::vector<std::string> torch_models;
+  for (const FileInfo& entry : entries) {
+    if (is_torch_model(entry)) torch_models.push_back(entry.name);
+  }
   std::string message = "is not a distributed checkpoint: ";
   if (entries.empty()) {
     message += "the directory is empty";
@@ -72,6 +84,11 @@ const char* single_file_strategy(const Location& file) {
         "it holds iterations (iter_*), but no {}; choose one with --iteration, or name its "
         "directory",
         kTrackerFile);
+  } else if (!torch_models.empty()) {
+    message += str_format(
+        "the model's weights are in {}, as torch.save writes them; name such a file itself, or "
+        "have transformers write safetensors (save_pretrained)",
+        quoted_list(torch_models));
   } else {
     message += "there is no metadata.json, .metadata, mp_rank_* or *.safetensors in it";
   }

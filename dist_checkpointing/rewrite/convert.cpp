@@ -204,24 +204,42 @@ std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
   return options.model_files ? with_hub_cache(options.model_files->directory()) : nullptr;
 }
 
+void require_not_stopped(const ConvertOptions& options) {
+  if (!options.stop.stop_requested()) return;
+  throw CheckpointError(
+      ErrorCode::kCancelled,
+      "the conversion was stopped before it was complete; what it had begun is removed");
+}
+
 /// Through the map and back: what does not return as it was. Padding of a vocabulary is not
-/// compared: it has no meaning and is lost.
-void check_round_trip(const Location& source, const ConvertOptions& options) {
+/// compared: it has no meaning and is lost. The progress of what follows goes on from this one's.
+void check_round_trip(const Location& source, ConvertOptions& options) {
   const std::shared_ptr<const Storage> files = model_files_of(options);
   const auto [before, after] = round_trip(
       [&] {
         return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
       },
       options.map, files.get());
+  std::uint64_t bytes = 0;
+  const auto progress = [&](std::uint64_t done, std::uint64_t total) {
+    require_not_stopped(options);
+    bytes = done;
+    if (options.progress) options.progress(done, options.dry_run ? total : 2 * total);
+  };
   const DiffReport found = diff(*before, *after,
                                 {.common = false,
                                  .threads = options.read_threads.value_or(options.io.threads),
-                                 .memory = options.max_memory});
+                                 .memory = options.max_memory,
+                                 .progress = progress});
   ProblemList problems;
   for (const Difference& difference : found.differences)
     problems.add(str_format("{}: {}", quote(difference.key), to_string(difference.kind)));
   problems.raise_if_any(ErrorCode::kMismatch,
                         "through the map and back, these are not what they were:");
+  if (!options.progress) return;
+  options.progress = [bytes, show = options.progress](std::uint64_t done, std::uint64_t total) {
+    show(bytes + done, bytes + total);
+  };
 }
 
 /// Under the keys that the map gives, which decide the format if no option does.
@@ -294,12 +312,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     if (options.verify_integrity) check.check_manifest(readers);
     return report;
   }
-  const auto go_on = [&] {
-    if (!options.stop.stop_requested()) return;
-    throw CheckpointError(
-        ErrorCode::kCancelled,
-        "the conversion was stopped before it was complete; what it had begun is removed");
-  };
+  const auto go_on = [&] { require_not_stopped(options); };
   CopySource from(*reader, copy.contents, check, *copy.target.format, memory, options.progress,
                   bytes_of(copy.items), go_on);
   const auto check_source = [&] {

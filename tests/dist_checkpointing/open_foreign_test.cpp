@@ -42,6 +42,14 @@ TEST(OpenCheckpoint, SafetensorsAreRecognisedByTheirNameAndByTheirStart) {
   expect_refused(directory.path(), ErrorCode::kCorrupt, "metadata.pkl");
 }
 
+TEST(OpenCheckpoint, AFolderOfTorchWeightsIsNamed) {
+  TempDir directory;
+  for (const char* const name : {"config.json", "pytorch_model-00001-of-00002.bin"})
+    std::ofstream(directory.path() / name) << "{}";
+  expect_refused(directory.path(), ErrorCode::kIncomplete,
+                 "the model's weights are in 'pytorch_model-00001-of-00002.bin', as torch.save");
+}
+
 TEST(OpenCheckpoint, WithoutMetadataJsonAMegatronCheckpointIsNoPlainDcpDirectory) {
   TempDir directory;
   fs::copy(testing::golden("mcore-0.14-flattened-single"), directory.path() / "ckpt",

@@ -17,6 +17,7 @@ SafetensorsIndex parse_safetensors_index(ByteView json, const std::string& file)
   const Value* const map = document.find("weight_map");
   if (map == nullptr || !map->is_dict())
     fail("the index has no 'weight_map', which says in which file each tensor is");
+  if (map->size() == 0) fail("the 'weight_map' of the index is empty: it names no tensor");
   SafetensorsIndex index;
   for (const auto& [key, name] : map->as_dict()) {
     if (!name.is_str()) fail("the index names no file for " + quote(key.as_str()));

@@ -359,6 +359,26 @@ TEST_F(Convert, AModelsFilesAreNamedUnderAMapToo) {
               Contains("the model's files go along: 'config.json'"));
 }
 
+TEST_F(Convert, ARoundTripShowsProgressAndStops) {
+  const fs::path model = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
+  std::uint64_t last = 0, end = 0;
+  ConvertOptions options{.map = {"auto", {}}, .check_round_trip = true};
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    EXPECT_GE(done, last) << "of both, one after the other";
+    last = done;
+    end = total;
+  };
+  const ConvertReport report = convert(model, at("megatron"), options);
+  EXPECT_EQ(last, end);
+  EXPECT_GT(end, report.bytes);
+
+  std::stop_source stop;
+  options.stop = stop.get_token();
+  options.dry_run = true;
+  options.progress = [&](std::uint64_t, std::uint64_t) { stop.request_stop(); };
+  EXPECT_EQ(error_of([&] { convert(model, at("x"), options); }).first, ErrorCode::kCancelled);
+}
+
 TEST_F(Convert, WithoutTensorsThereIsNoModel) {
   const auto [code, message] = error_of([&] {
     convert(fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/mcore", at("x"),

@@ -24,6 +24,7 @@ using testing::hugging_face_of;
 using ::testing::IsSupersetOf;
 using testing::json_of;
 using testing::megatron_of;
+using ::testing::Not;
 
 std::vector<std::string> object_keys(const CheckpointReader& reader) {
   std::vector<std::string> keys;
@@ -245,6 +246,21 @@ TEST(MappedReader, ArgsAndConfigJsonMustBeOfOneModel) {
               HasSubstr("num_attention_heads is 8 (num_attention_heads of args), but 4 "
                         "(num_attention_heads of config.json)"));
   EXPECT_FALSE(model.mapped({"llama", {"num_attention_heads=4"}}).empty());
+}
+
+TEST(MappedReader, NumbersAreThoseOfABridgesRunConfigToo) {
+  Model model;
+  model.tensors = {{"decoder.layers.self_attention.linear_qkv.weight", {1, 16, 8}}};
+  const auto message = [&](const std::string& run_config) {
+    auto source = model.open();
+    add_file(*source, "run_config.yaml", run_config);
+    return error_of([&] { mapped_reader(std::move(source), {"llama", {}}); }).message();
+  };
+  const std::string heads = "  num_attention_heads: 4\n  num_query_groups: 2\n";
+  EXPECT_THAT(message("train:\n" + heads), HasSubstr("num_attention_heads is not known"));
+  EXPECT_THAT(message("model:\n" + heads), Not(HasSubstr("num_attention_heads")));
+  EXPECT_THAT(message("model:\n  kv_channels: 3\n" + heads),
+              HasSubstr("kv_channels is 3 (kv_channels of run_config.yaml)"));
 }
 
 /// Megatron up to 0.16 writes num_query_groups = 1 where there are no groups.

@@ -136,7 +136,7 @@ TEST(SafetensorsIndex, NamesAFileForEachKey) {
   EXPECT_THAT(parse_safetensors_index(as_bytes(write_safetensors_index(index, 12)), "f").weight_map,
               ElementsAre(Pair("a", "1.safetensors"), Pair("b", "2.safetensors")));
   for (const char* json :
-       {"[]", R"({"weight_map": []})", R"({"weight_map": {"a": 1}})",
+       {"[]", R"({"weight_map": []})", R"({"weight_map": {}})", R"({"weight_map": {"a": 1}})",
         R"({"weight_map": {"a": "../b.safetensors"}})", R"({"weight_map": {"a": "/b"}})",
         R"({"weight_map": {"a": ""}})", R"({"metadata": {}})"}) {
     EXPECT_EQ(error_of([&] { parse_safetensors_index(as_bytes(json), "f"); }).code(),
