@@ -52,16 +52,17 @@ std::optional<BucketKey> parse_bucket_key(std::string_view key) {
   key.remove_prefix(kDistributed.size());
   const auto group = take_index(key, "dp_group_idx_");
   const auto buffer = take_index(key, "gbuf_idx_");
-  const std::size_t dtype_end = key.find(").bucket_idx_");
+  const std::size_t dtype_end = key.find(").");
   if (!group || !buffer || !key.starts_with("dtype_(") || dtype_end == std::string_view::npos)
     return std::nullopt;
   key.remove_prefix(dtype_end + 2);
   parsed.bucket.buffer = all.substr(0, all.size() - key.size());
   const auto index = take_index(key, "bucket_idx_");
-  if (!index || key.empty()) return std::nullopt;
+  if (key.empty() || key.find('.') != std::string_view::npos) return std::nullopt;
   parsed.bucket.group = *group;
   parsed.bucket.buffer_index = *buffer;
-  parsed.bucket.index = *index;
+  parsed.bucket.index = index.value_or(0);
+  parsed.bucket.joined = !index;
   parsed.name = key;
   return parsed;
 }
@@ -254,14 +255,19 @@ class BucketSearch {
     const std::uint32_t param = buckets_[bucket].state.find(kParam)->second;
     ParameterValues values(reader_, param, options_);
     const std::int64_t end = buckets_[bucket].used;
+    std::int64_t base = 0;      // where the bucket begins
     bool in_parameter = false;  // a chunk can follow that is cut from the same parameter
     for (std::int64_t at = 0; at < end;) {
-      const std::int64_t next = (at + kAlignment - 1) / kAlignment * kAlignment;
+      const std::int64_t next = base + (at - base + kAlignment - 1) / kAlignment * kAlignment;
       std::optional<std::size_t> chunk;
       std::int64_t begin = at;
       if (in_parameter && at != next) chunk = chunk_at(values, at, end, chunks_[previous_].tensor);
+      if (!chunk && next < end) chunk = chunk_at(values, begin = next, end, std::nullopt);
+      if (!chunk && at != next && buckets_[bucket].joined) {
+        chunk = chunk_at(values, begin = at, end, std::nullopt);
+        if (chunk) base = at;
+      }
       if (!chunk && next >= end) break;
-      if (!chunk) chunk = chunk_at(values, begin = next, end, std::nullopt);
       if (!chunk) refuse(reader_.metadata().tensors[param].key, next, end);
       claim(*chunk, static_cast<std::uint32_t>(bucket), begin, values);
       in_parameter = true;
@@ -422,7 +428,7 @@ std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader) {
     }
     const std::int64_t size = numel(main.global_shape());
     const auto index = static_cast<std::size_t>(bucket.index);
-    bucket.used = index < used.size() ? used[index] : size;
+    bucket.used = !bucket.joined && index < used.size() ? used[index] : size;
     if (bucket.used < 0 || bucket.used > size)
       problems.add(str_format("{} has {} elements, of which {} are said to be used",
                               quote(main.key), size, bucket.used));

@@ -11,14 +11,16 @@
 #include "strategies/contract/reader.h"
 #include "strategies/tensor_io/read_tensors.h"
 
-// Megatron's sharding types dp_reshardable and fully_sharded_bucket_space store the state of the
-// distributed optimizer as its gradient buffers lie in memory: the parameters of a rank one after
-// the other, without names.
+// Megatron's sharding types dp_reshardable, fully_sharded_bucket_space and dp_zero_gather_scatter
+// store the state of the distributed optimizer as its gradient buffers lie in memory: the
+// parameters of a rank one after the other, without names.
 
 namespace dckpt {
 
 /// A bucket of one rank's gradient buffer: its 1-D tensors
-/// "[chained_C.]optimizer.distributed.dp_group_idx_I.gbuf_idx_G.dtype_(D).bucket_idx_B.NAME".
+/// "[chained_C.]optimizer.distributed.dp_group_idx_I.gbuf_idx_G.dtype_(D).bucket_idx_B.NAME". Or
+/// all of them without what pads their ends, if the keys have no "bucket_idx_B."
+/// (gathered_state.h).
 struct OptimizerBucket {
   std::string chain;       ///< "chained_0."; empty if the optimizer is not a chain of several
   std::string buffer;      ///< the key up to "bucket_idx_"; buckets of a buffer follow each other
@@ -26,6 +28,7 @@ struct OptimizerBucket {
   std::int64_t buffer_index = 0;  ///< G
   std::int64_t index = 0;         ///< B
   std::int64_t used = 0;          ///< elements up to the end of the last parameter
+  bool joined = false;            ///< all buckets of the buffer
   /// Positions in the metadata by name: "param" and the moments.
   std::map<std::string, std::uint32_t, std::less<>> state{};
 };

@@ -27,6 +27,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
+#include "strategies/gathered_state/gathered_state.h"
 #include "strategies/rearranged/rearranged_reader.h"
 
 namespace dckpt {
@@ -294,6 +295,7 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
   if (const auto stored = value_of(kOptimizerShardingNames, sharding)) {
     contents = rename_state(source->metadata(), *stored, wanted, remarks);
   } else {
+    source = open_gathered_state(std::move(source));
     const std::vector<OptimizerBucket> buckets = optimizer_buckets(*source);
     if (buckets.empty()) refuse(sharding, wanted);
     contents = name_state(*source, buckets, wanted, read, remarks);

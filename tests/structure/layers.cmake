@@ -35,6 +35,7 @@ foreach(backend IN LISTS backends)
   set(layer_${backend} ${below_contract} strategies/contract strategies/rearranged)
 endforeach()
 set(layer_strategies/rearranged ${below_contract} strategies/contract)
+set(layer_strategies/gathered_state ${below_contract} strategies/contract)
 set(layer_strategies/dequantised ${below_contract} strategies/contract strategies/tensor_io)
 set(layer_strategies/key_map ${below_contract} strategies/contract strategies/dequantised
     strategies/rearranged)

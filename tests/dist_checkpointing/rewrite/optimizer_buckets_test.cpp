@@ -48,7 +48,8 @@ std::vector<std::uint16_t> bfloat16(const std::vector<float>& values) {
 TEST(OptimizerBuckets, TheStateOfEveryTensorIsFoundInRealCheckpoints) {
   for (const char* const name :
        {"mcore-0.10-bucket-space-tp2pp1dp2", "mcore-0.14-bucket-space-zarr-tp2pp1dp2",
-        "mcore-0.15-dp-reshardable-tp2pp1dp2", "mcore-head-dp-reshardable-tp2pp1dp2"}) {
+        "mcore-0.14-dp-zero-tp2pp1dp2", "mcore-0.15-dp-reshardable-tp2pp1dp2",
+        "mcore-head-dp-reshardable-tp2pp1dp2"}) {
     SCOPED_TRACE(name);
     std::vector<std::string> remarks;
     const auto made =
@@ -140,6 +141,29 @@ TEST(OptimizerBuckets, ShardsOfRanksAndPartsOfAParameterComeTogether) {
               ElementsAre(0, 1, 0, 1, 2, 3, 2, 3));
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.norm")), ElementsAre(64, 65));
   EXPECT_THAT(remarks, ElementsAre(HasSubstr("2 buckets")));
+}
+
+TEST(OptimizerBuckets, JoinedBucketsBeginAnywhere) {
+  // Two buckets of two parameters each, without what had padded their ends.
+  std::vector<float> buffer(66 + 65, -7);
+  std::ranges::copy(std::vector<float>{1, 2}, buffer.begin());
+  std::ranges::copy(std::vector<float>{3, 4}, buffer.begin() + 64);
+  std::ranges::copy(std::vector<float>{5, 6}, buffer.begin() + 66);
+  buffer[66 + 64] = 7;
+  auto source = std::make_unique<FakeReader>();
+  for (const auto& [key, values] : std::map<std::string, std::vector<float>>{
+           {"a", {1, 2}}, {"b", {3, 4}}, {"c", {5, 6}}, {"d", {7}}})
+    source->tensor(key, DType::kBFloat16, {static_cast<std::int64_t>(values.size())},
+                   bfloat16(values));
+  const std::string key = std::string(kGroup0) + ".gbuf_idx_0.dtype_(torch.bfloat16).";
+  source->tensor(key + "param", DType::kFloat32, {131}, buffer)
+      .tensor(key + "exp_avg", DType::kFloat32, {131}, testing::counting<float>(131))
+      .write();
+  std::vector<std::string> remarks;
+  const auto made = with_optimizer_sharding(std::move(source), kFullyReshardable, remarks);
+  EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.b")), ElementsAre(64, 65));
+  EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.c")), ElementsAre(66, 67));
+  EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.d")), ElementsAre(130));
 }
 
 TEST(OptimizerBuckets, EqualValuesAreToldApartByTheOrderOfModules) {
