@@ -275,8 +275,7 @@ class BucketSearch {
     }
   }
 
-  /// The chunk whose parameters begin at `begin`: of several the one that comes next in the order
-  /// of modules, which buffers hold from the end.
+  /// The chunk whose parameters begin at `begin`.
   std::optional<std::size_t> chunk_at(ParameterValues& values, std::int64_t begin, std::int64_t end,
                                       std::optional<std::uint32_t> only_of) {
     std::vector<std::size_t> candidates;
@@ -290,22 +289,54 @@ class BucketSearch {
                (!only_of || chunks_[chunk].tensor == *only_of);
       });
     }
-    std::ranges::sort(candidates, {}, [&](std::size_t chunk) {
+    std::erase_if(candidates, [&](std::size_t chunk) { return !has_values(chunk, values, begin); });
+    if (candidates.size() > 1) keep_equal(candidates, values, begin);
+    if (candidates.empty()) return std::nullopt;
+    if (candidates.size() > 1) ++ambiguous_;
+    return next_in_order(candidates);
+  }
+
+  /// Leaves those of several whose elements are all equal to the parameters, rounded.
+  void keep_equal(std::vector<std::size_t>& candidates, ParameterValues& values,
+                  std::int64_t begin) {
+    const std::int64_t longest =
+        chunks_[*std::ranges::max_element(candidates, {}, [&](std::size_t chunk) {
+          return chunks_[chunk].elements;
+        })].elements;
+    Bytes rounded;
+    for (std::int64_t from = 0; from < longest && candidates.size() > 1; from += kBlock) {
+      std::erase_if(candidates, [&](std::size_t chunk) {
+        const std::int64_t to = std::min(from + kBlock, chunks_[chunk].elements);
+        if (to <= from) return false;
+        const Tensor model = Tensor::empty(dtype(chunk), {to - from});
+        const WantedShard wanted{chunks_[chunk].tensor, 0, chunks_[chunk].box,
+                                 WantedShard::Range{from, to}};
+        read_tensors(reader_, plan_reads(reader_.metadata(), {&wanted, 1}), {&model, 1}, options_);
+        rounded.resize(model.nbytes());
+        cast_elements(DType::kFloat32, values.read(begin + from, begin + to), dtype(chunk),
+                      rounded.data(), static_cast<std::size_t>(to - from));
+        return !std::ranges::equal(rounded, model.bytes());
+      });
+    }
+  }
+
+  /// Of chunks with the same values the one that comes next: in the layer of the one before, from
+  /// the end of Megatron's order. Parts of one tensor in one layer (experts) come from the last to
+  /// the first, whatever lies between them.
+  std::size_t next_in_order(const std::vector<std::size_t>& candidates) const {
+    const std::size_t nearest = *std::ranges::min_element(candidates, {}, [&](std::size_t chunk) {
       const bool other_layer =
           previous_ < chunks_.size() && chunks_[chunk].layer != chunks_[previous_].layer;
-      return std::tuple(other_layer, chunk > previous_,
-                        chunk > previous_ ? chunk - previous_ : previous_ - chunk);
+      const bool before = chunk > previous_;
+      return std::tuple(other_layer, before, before ? chunk - previous_ : previous_ - chunk);
     });
-    std::optional<std::size_t> first;
+    std::size_t last = nearest;
     for (const std::size_t chunk : candidates) {
-      if (!has_values(chunk, values, begin)) continue;
-      if (first) {
-        ++ambiguous_;
-        break;
-      }
-      first = chunk;
+      if (chunks_[chunk].tensor == chunks_[nearest].tensor &&
+          chunks_[chunk].layer == chunks_[nearest].layer)
+        last = std::max(last, chunk);
     }
-    return first;
+    return last;
   }
 
   /// Whether the parameters from `begin` on, rounded to the chunk's dtype, are the chunk.

@@ -48,10 +48,10 @@ struct BucketPlace {
 /// Finds the model's tensors in the buckets by their values: after every step Megatron copies the
 /// main parameters, rounded to the model's dtype, into the model. So neither the order of modules
 /// nor the parallel sizes have to be known. Values are compared at the beginning, middle and end of
-/// every chunk. What has the same values (norms that training has not moved yet) is told apart by
-/// its place in Megatron's order of modules, and `remarks` says so. Every chunk is listed once,
-/// also if several ranks hold it: that of the first. Throws CheckpointError (mismatch) for a bucket
-/// that holds anything else.
+/// every chunk, and all of them where that leaves several. What has the same values (norms that
+/// training has not moved yet) is told apart by its place in Megatron's order of modules, and
+/// `remarks` says so. Every chunk is listed once, also if several ranks hold it: that of the first.
+/// Throws CheckpointError (mismatch) for a bucket that holds anything else.
 std::vector<BucketPlace> find_in_buckets(const CheckpointReader& reader,
                                          std::span<const OptimizerBucket> buckets,
                                          const ReadOptions& options,

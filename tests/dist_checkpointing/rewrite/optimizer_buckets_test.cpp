@@ -198,6 +198,34 @@ TEST(OptimizerBuckets, EqualValuesAreToldApartByTheOrderOfModules) {
   EXPECT_THAT(remarks, ElementsAre(HasSubstr("order of modules"), HasSubstr("1 buckets")));
 }
 
+TEST(OptimizerBuckets, EqualExpertsAreToldApartToo) {
+  // Copies of one expert, the state of which lies from the last to the first, matrix by matrix.
+  const std::string experts = "decoder.layers.mlp.experts.experts.";
+  const std::vector<Box> each{{{0, 0, 0}, {1, 1, 2}}, {{0, 1, 0}, {1, 1, 2}}};
+  std::vector<std::string> remarks;
+  const auto made = Job()
+                        .model(experts + "linear_fc1.weight", {1, 2, 2}, {1, 2, 1, 2}, each)
+                        .model(experts + "linear_fc2.weight", {1, 2, 2}, {3, 4, 3, 4}, each)
+                        .bucket(kGroup0, {{3, 4}, {1, 2}, {3, 4}, {1, 2}})
+                        .convert(remarks);
+  EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg." + experts + "linear_fc2.weight")),
+              ElementsAre(128, 129, 0, 1));
+  EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg." + experts + "linear_fc1.weight")),
+              ElementsAre(192, 193, 64, 65));
+}
+
+TEST(OptimizerBuckets, ChunksThatDifferOutsideOfTheirSamplesAreToldApart) {
+  std::vector<float> a(1000, 1);
+  std::vector<float> b = a;
+  b[200] = 2;
+  std::vector<std::string> remarks;
+  const auto made =
+      Job().model("a", {1000}, a).model("b", {1000}, b).bucket(kGroup0, {a, b}).convert(remarks);
+  EXPECT_EQ(floats(read(*made, "optimizer.state.param.a")), a);
+  EXPECT_EQ(floats(read(*made, "optimizer.state.param.b")), b);
+  EXPECT_THAT(remarks, ElementsAre(HasSubstr("became fully_reshardable")));
+}
+
 TEST(OptimizerBuckets, EveryOptimizerOfAChainIsNamed) {
   std::vector<std::string> remarks;
   const auto made = Job()
