@@ -21,7 +21,9 @@ using Sax = nlohmann::json_sax<nlohmann::json>;
 /// checks UTF-8 and the grammar.
 class ValueBuilder final : public Sax {
  public:
-  ValueBuilder(const std::string& what, const JsonLimits& limits) : what_(what), limits_(limits) {}
+  /// With `visit`, the document's members go there instead.
+  ValueBuilder(const std::string& what, const JsonLimits& limits, const JsonMember* visit = nullptr)
+      : what_(what), limits_(limits), visit_(visit) {}
 
   Value take() { return std::move(root_); }
 
@@ -71,10 +73,15 @@ class ValueBuilder final : public Sax {
 
   bool add(Value value) {
     if (frames_.empty()) {
+      if (visit_ != nullptr && !value.is_dict()) fail("the document is no object");
       root_ = std::move(value);
       return true;
     }
     Frame& frame = frames_.back();
+    if (visit_ != nullptr && frames_.size() == 1 && frame.container.is_dict()) {
+      (*visit_)(frame.key.as_str(), std::move(value));
+      return true;
+    }
     if (frame.container.is_dict()) {
       frame.container.mutable_dict().set(std::move(frame.key), std::move(value));
     } else {
@@ -98,6 +105,7 @@ class ValueBuilder final : public Sax {
 
   const std::string& what_;
   const JsonLimits& limits_;
+  const JsonMember* visit_;
   std::vector<Frame> frames_;
   Value root_;
 };
@@ -225,7 +233,10 @@ class JsonWriter {
 
 }  // namespace
 
-Value parse_json(ByteView text, const std::string& what, const JsonLimits& limits) {
+namespace {
+
+void parse(ByteView text, const std::string& what, const JsonLimits& limits,
+           ValueBuilder& builder) {
   const auto refuse = [&](const std::string& why, std::optional<std::uint64_t> offset) {
     throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + why,
                           {.file = what, .offset = offset});
@@ -239,10 +250,22 @@ Value parse_json(ByteView text, const std::string& what, const JsonLimits& limit
   // nlohmann's parser takes a NUL for the end of the text.
   if (const std::size_t nul = characters.find('\0'); nul != std::string_view::npos)
     refuse("it has a NUL byte", nul);
-  ValueBuilder builder(what, limits);
   if (!nlohmann::json::sax_parse(characters.begin(), characters.end(), &builder))
     refuse("the parser gave up", {});
+}
+
+}  // namespace
+
+Value parse_json(ByteView text, const std::string& what, const JsonLimits& limits) {
+  ValueBuilder builder(what, limits);
+  parse(text, what, limits, builder);
   return builder.take();
+}
+
+void visit_json_members(ByteView text, const std::string& what, const JsonMember& visit,
+                        const JsonLimits& limits) {
+  ValueBuilder builder(what, limits, &visit);
+  parse(text, what, limits, builder);
 }
 
 std::string to_json(const Value& value, int indent) {

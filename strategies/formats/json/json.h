@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "mapping/base/bytes.h"
@@ -22,6 +23,13 @@ struct JsonLimits {
 /// `what` names the text in messages (a file). Throws CheckpointError (corrupt) with the file and,
 /// where known, the byte offset.
 Value parse_json(ByteView text, const std::string& what, const JsonLimits& limits = {});
+
+/// Reads a document that is a large object and calls `visit` for each of its members, in their
+/// order; only one of them is in memory at a time. That no key of this outermost object occurs
+/// twice is for the caller to see to. Throws as parse_json(), and for a document that is no object.
+using JsonMember = std::function<void(const std::string& key, Value value)>;
+void visit_json_members(ByteView text, const std::string& what, const JsonMember& visit,
+                        const JsonLimits& limits = {});
 
 /// Nesting and size beyond which to_json refuses a value.
 inline constexpr std::uint32_t kMaxJsonOutputDepth = 1000;

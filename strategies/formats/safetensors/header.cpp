@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
@@ -55,25 +57,26 @@ class HeaderParser {
   SafetensorsHeader parse(ByteView json) {
     if (json.empty() || as_text(json).front() != '{')
       fail("the header of a safetensors file starts with '{', but here is something else");
-    const Value document = parse_json(json, file_, {kMaxSafetensorsHeader, kMaxDepth});
-    for (const auto& [name, entry] : document.as_dict()) {
-      if (name.as_str() == kMetadataName)
-        read_metadata(entry);
-      else
-        with_context({.key = name.as_str()},
-                     [&, &name = name, &entry = entry] { read_tensor(name.as_str(), entry); });
-    }
-    std::ranges::stable_sort(placed_, {}, &Placed::range);
+    bool has_metadata = false;
+    visit_json_members(json, file_,
+                       [&](const std::string& name, const Value& entry) {
+                         if (name != kMetadataName)
+                           return with_context({.key = name}, [&] { read_tensor(name, entry); });
+                         if (std::exchange(has_metadata, true)) fail_twice(name);
+                         read_metadata(entry);
+                       },
+                       {kMaxSafetensorsHeader, kMaxDepth});
+    refuse_duplicates();
+    order_by_place();
     std::uint64_t end = 0;
-    for (Placed& tensor : placed_) {
-      if (tensor.range.first != end) {
+    for (std::size_t i = 0; i < begins_.size(); ++i) {
+      if (begins_[i] != end) {
         fail(str_format("the tensor starts at byte {} of the data, but the one before it ends at "
                         "{}: tensors lie one after the other, without gaps",
-                        grouped(tensor.range.first), grouped(end)),
-             tensor.tensor.key);
+                        grouped(begins_[i]), grouped(end)),
+             header_.tensors[i].key);
       }
-      end = tensor.range.second;
-      header_.tensors.push_back(std::move(tensor.tensor));
+      end += header_.tensors[i].nbytes();
     }
     if (end != data_bytes_) {
       fail(str_format("the tensors take {} bytes, but {} bytes follow the header{}", grouped(end),
@@ -84,13 +87,42 @@ class HeaderParser {
 
  private:
   using Range = std::pair<std::uint64_t, std::uint64_t>;
-  struct Placed {
-    Range range;
-    SafetensorsTensor tensor;
-  };
+
+  /// Most files list their tensors so already.
+  void order_by_place() {
+    const auto ends_first = [&](std::size_t a, std::size_t b) {
+      return std::tuple(begins_[a], begins_[a] + header_.tensors[a].nbytes(), a) <
+             std::tuple(begins_[b], begins_[b] + header_.tensors[b].nbytes(), b);
+    };
+    std::vector<std::size_t> order(begins_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    if (std::ranges::is_sorted(order, ends_first)) return;
+    std::ranges::sort(order, ends_first);
+    std::vector<SafetensorsTensor> tensors;
+    std::vector<std::uint64_t> begins;
+    for (const std::size_t i : order) {
+      tensors.push_back(std::move(header_.tensors[i]));
+      begins.push_back(begins_[i]);
+    }
+    header_.tensors = std::move(tensors);
+    begins_ = std::move(begins);
+  }
 
   [[noreturn]] void fail(const std::string& message, std::optional<std::string> key = {}) const {
     throw CheckpointError(ErrorCode::kCorrupt, message, {.key = std::move(key), .file = file_});
+  }
+
+  [[noreturn]] void fail_twice(const std::string& key) const {
+    fail(str_format("the key {} occurs twice in one object", quote(key)));
+  }
+
+  void refuse_duplicates() const {
+    std::vector<std::string_view> keys;
+    keys.reserve(header_.tensors.size());
+    for (const SafetensorsTensor& tensor : header_.tensors) keys.push_back(tensor.key);
+    std::ranges::sort(keys);
+    const auto twice = std::ranges::adjacent_find(keys);
+    if (twice != keys.end()) fail_twice(std::string(*twice));
   }
 
   void read_metadata(const Value& entry) {
@@ -105,19 +137,19 @@ class HeaderParser {
 
   void read_tensor(const std::string& key, const Value& entry) {
     if (!entry.is_dict()) fail("a tensor is described by a JSON object, but here is none");
-    Placed placed{.range = range(field(entry, "data_offsets")),
-                  .tensor = {key, dtype(field(entry, "dtype")), shape(field(entry, "shape"))}};
-    const auto& [begin, end] = placed.range;
-    const auto elements = checked_numel(placed.tensor.shape);
+    const auto [begin, end] = range(field(entry, "data_offsets"));
+    SafetensorsTensor tensor{key, dtype(field(entry, "dtype")), shape(field(entry, "shape"))};
+    const auto elements = checked_numel(tensor.shape);
     const auto bytes = elements ? checked_mul<std::uint64_t>(static_cast<std::uint64_t>(*elements),
-                                                             item_size(placed.tensor.dtype))
+                                                             item_size(tensor.dtype))
                                 : std::nullopt;
     if (end < begin || !bytes || end - begin != *bytes) {
       fail(str_format("'data_offsets' [{}, {}] do not agree with the shape {} of {}",
-                      grouped(begin), grouped(end), to_string(placed.tensor.shape),
-                      to_string(placed.tensor.dtype)));
+                      grouped(begin), grouped(end), to_string(tensor.shape),
+                      to_string(tensor.dtype)));
     }
-    placed_.push_back(std::move(placed));
+    header_.tensors.push_back(std::move(tensor));
+    begins_.push_back(begin);
   }
 
   const Value& field(const Value& entry, const char* name) const {
@@ -166,7 +198,7 @@ class HeaderParser {
   std::uint64_t data_bytes_;
   const std::string& file_;
   SafetensorsHeader header_;
-  std::vector<Placed> placed_;
+  std::vector<std::uint64_t> begins_;  // of the tensors' bytes, beside them
 };
 
 std::uint64_t read_length(const ReadableFile& file) {

@@ -17,7 +17,8 @@ namespace dckpt {
 
 inline constexpr std::string_view kSafetensorsSuffix = ".safetensors";
 inline constexpr std::string_view kSafetensorsIndexSuffix = ".safetensors.index.json";
-inline constexpr std::uint64_t kMaxSafetensorsIndex = std::uint64_t{256} << 20;
+/// As much as the header of one file may have: names of a million tensors.
+inline constexpr std::uint64_t kMaxSafetensorsIndex = 100'000'000;
 
 struct SafetensorsIndex {
   std::vector<std::pair<std::string, std::string>> weight_map;  ///< key → file beside the index
