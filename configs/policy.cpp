@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <memory>
 #include <system_error>
@@ -25,6 +27,13 @@ ConfigLibrary library() {
   return {"policy", "policies", shipped_policies()};
 }
 
+bool says_format(const YamlNode& root) {
+  const YamlNode* const save = root.find("save");
+  return save != nullptr &&
+         std::ranges::any_of(std::array{"strategy", "backend", "compat"},
+                             [&](const char* field) { return save->find(field) != nullptr; });
+}
+
 /// What can be said without knowing the strategies.
 void check_rules(const Policy& policy, const YamlNode& root, ConfigProblems& problems) {
   for (const Call call : {Call::kSave, Call::kLoad}) {
@@ -42,6 +51,7 @@ CheckedPolicy check_policy(std::string_view yaml,
       library(), yaml, folder,
       [&](const YamlNode& node, const std::string&, ConfigProblems& problems) {
         policy_type().read(node, "", checked.policy, problems);
+        checked.names_format |= says_format(node);
       },
       checked.problems);
   if (root) check_rules(checked.policy, *root, checked.problems);

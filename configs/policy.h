@@ -49,6 +49,9 @@ std::string to_yaml(const Policy& policy);
 struct CheckedPolicy {
   Policy policy;
   ConfigProblems problems;
+  /// Whether it, or one that it extends, says save.strategy, save.backend or save.compat, be it
+  /// what they are by default.
+  bool names_format = false;
 };
 /// `extends` names a shipped policy or a file relative to `folder`; without one, as for text of
 /// unknown origin, no file is read.

@@ -6,7 +6,7 @@
 #include "strategies/contract/registry.h"
 
 namespace dckpt {
-PolicyForConversion policy_for_conversion(const Policy& policy) {
+PolicyForConversion policy_for_conversion(const Policy& policy, bool names_format) {
   const SaveOptions& save = policy.save;
   const LoadOptions& load = policy.load;
   make_save_strategy(save);  // that there is such a strategy, and that it takes the options
@@ -17,12 +17,15 @@ PolicyForConversion policy_for_conversion(const Policy& policy) {
   PolicyForConversion result;
   ConvertOptions& options = result.options;
   options.from = load.strategy;
-  options.compat = save.compat;
-  if (save.strategy.name != usual.save.strategy.name) {
+  const bool own_strategy = save.strategy != usual.save.strategy;
+  const bool served_by_another = canonical(save).strategy != save.strategy;  // compat decides
+  if (names_format && own_strategy && !served_by_another) {
     options.to = save.strategy.name;
     options.strategy_version = save.strategy.version;
     options.strategy_options = save.strategy.options;
-    if (save.compat == usual.save.compat) options.compat.reset();
+    if (save.compat != usual.save.compat) options.compat = save.compat;
+  } else if (names_format) {
+    options.compat = save.compat;
   }
   options.flattened = save.flattened;
   options.map = load.map;

@@ -18,6 +18,7 @@ using ::testing::AllOf;
 using testing::golden;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using testing::run_tool;
 using ::testing::StartsWith;
 using testing::ToolRun;
@@ -169,6 +170,38 @@ TEST(ToolConfig, ConvertTakesFromThePolicyWhatNoOptionSays) {
   EXPECT_TRUE(fs::exists(older / "common.pt"));
   EXPECT_TRUE(fs::exists(older / "integrity.json"));
   EXPECT_EQ(run_tool({"diff", older.string(), newer.string()}).exit_code, 0);
+}
+
+TEST(ToolConfig, APolicyThatNamesNoFormatLeavesItToTheSource) {
+  const TempDir directory;
+  const std::string source = golden("dcp-plain-nested").string();
+  const auto format_of = [&](const std::string& yaml) {
+    const PolicyFile policy("version: 1\n" + yaml + "\n");
+    const ToolRun run = run_tool({"convert", source, (directory / "out").string(), "--dry-run",
+                                  "--json", "--policy", policy.text()});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return run.json().at("to").as_str();
+  };
+  EXPECT_EQ(format_of("load: {threads: 3}"), "dcp");
+  EXPECT_EQ(format_of("save: {io: {threads: 3}}"), "dcp");
+  EXPECT_EQ(format_of("save: {strategy: torch_dist}"), "torch_dist");
+  EXPECT_EQ(format_of("extends: production"), "torch_dist");
+}
+
+TEST(ToolConfig, OptionsOfAPolicysStrategyAreTakenOrNamed) {
+  const TempDir directory;
+  const PolicyFile policy(
+      "version: 1\nsave: {backend: {name: dcp, options: {compression: zstd}}}\n");
+  const auto convert = [&](const std::string& to) {
+    const fs::path out = directory / to;
+    const ToolRun run = run_tool({"convert", golden(kModel).string(), out.string(), "--json",
+                                  "--to", to, "--policy", policy.text()});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return run.out;
+  };
+  const std::string unused = "save.backend.options (--to names another)";
+  EXPECT_THAT(convert("dcp"), Not(HasSubstr(unused)));
+  EXPECT_THAT(convert("torch_dist"), HasSubstr(unused));
 }
 
 TEST(ToolConfig, ConvertRefusesAPolicyWithProblemsBeforeItWrites) {

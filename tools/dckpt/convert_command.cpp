@@ -75,13 +75,17 @@ void print_report(const ConvertReport& report, bool dry_run) {
 /// nothing here go to `unused`.
 ConvertOptions merged(const Options& options, std::vector<std::string>& unused) {
   if (options.policy.name.empty()) return options.convert;
-  PolicyForConversion policy = policy_for_conversion(options.policy.parsed());
+  const CheckedPolicy checked = options.policy.checked();
+  PolicyForConversion policy = policy_for_conversion(checked.policy, checked.names_format);
   unused = std::move(policy.unused);
   ConvertOptions merged = std::move(policy.options);
   const ConvertOptions& given = options.convert;
   // A policy that says nothing about its readers leaves the format to --to.
   if (!given.to.empty() && merged.compat == SaveOptions{}.compat) merged.compat.reset();
   if (!given.to.empty() && given.to != merged.to) {
+    if (merged.strategy_version) unused.push_back("save.backend.version (--to names another)");
+    if (!merged.strategy_options.keys.empty())
+      unused.push_back("save.backend.options (--to names another)");
     merged.to = given.to;
     merged.strategy_version = {};
     merged.strategy_options = {};
@@ -152,9 +156,8 @@ int run_convert(const Options& options) {
     });
   }
   if (!unused.empty())
-    report.remarks.push_back(
-        "of the policy, these mean nothing for one process that writes one checkpoint: " +
-        joined(unused));
+    report.remarks.push_back("the conversion has no use for these fields of the policy: " +
+                             joined(unused));
   if (options.json)
     print_json(to_json_value(report, convert_options.dry_run));
   else

@@ -14,8 +14,13 @@ struct PolicyArgument {
   /// Throws CheckpointError: io if the file cannot be read, invalid-argument for a name that is
   /// neither.
   PolicyText text() const { return find_policy(name); }
-  /// Also throws CheckpointError for mistakes in it.
-  Policy parsed() const { return Policy::find(name); }
+  /// Without problems; also throws CheckpointError for mistakes in it.
+  CheckedPolicy checked() const {
+    const PolicyText found = text();
+    CheckedPolicy checked = check_policy(found.yaml, found.folder);
+    raise_if_any(std::move(checked.problems), found.name);
+    return checked;
+  }
 };
 
 }  // namespace dckpt::tool
