@@ -20,11 +20,20 @@ namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 
+/// Whether the files themselves, not directories, are those of several iterations.
+bool holds_iterations(const Location& location) {
+  const std::vector<FileInfo> entries = location.directory()->list("");
+  return std::ranges::any_of(load_strategies(), [&](const LoadStrategyEntry& strategy) {
+    return strategy.holds_iterations && strategy.matches && strategy.matches(entries);
+  });
+}
+
 Location resolve_root(const Location& root, const OpenOptions& options) {
   const std::optional<std::string> name =
       options.iteration ? options.iteration->directory() : read_tracker(*root.directory());
   if (!name) return root;
   if (const Location checkpoint = root / *name; checkpoint.is_directory()) return checkpoint;
+  if (options.iteration && *name != kReleaseDirectory && holds_iterations(root)) return root;
   std::string message =
       options.iteration
           ? str_format("there is no {} in this directory", quote(*name))
@@ -196,7 +205,11 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
   const LoadStrategyEntry* const strategy = storage->stat(kConfigFile)
                                                 ? &named_strategy(resolved, options.strategy)
                                                 : matching_strategy(resolved, options.strategy);
-  if (strategy != nullptr) return strategy->open(storage, hints);
+  if (strategy != nullptr) {
+    if (strategy->holds_iterations && options.iteration)
+      hints.iteration = parse_iteration_directory(options.iteration->directory());
+    return strategy->open(storage, hints);
+  }
   throw_unrecognised(storage->list(""), resolved);
 }
 

@@ -12,7 +12,8 @@
 namespace DCKPT_API dckpt {
 
 struct OpenOptions {
-  /// Under a training root: the iteration to open instead of the tracker's.
+  /// Under a training root: the iteration to open instead of the tracker's. Of a directory with
+  /// files of several iterations (local): the one to open instead of the newest.
   std::optional<IterationName> iteration{};
   /// If the metadata has lost the original shapes of flattened tensors, take them from the model
   /// tensors of the same checkpoint where possible.

@@ -114,8 +114,9 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
   entries.push_back({.name = "local",
                      .about = "Megatron's local non-persistent checkpoints (RANK/iter_*_local.pt)",
                      .matches = is_local_checkpoint,
-                     .open = [](std::shared_ptr<Storage> storage, const OpenHints&) {
-                       return open_local(std::move(storage));
+                     .holds_iterations = true,
+                     .open = [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
+                       return open_local(std::move(storage), hints.iteration);
                      }});
   entries.push_back({.name = "torch_checkpointing",
                      .about =

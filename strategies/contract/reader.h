@@ -34,6 +34,7 @@ struct CheckpointInfo {
   std::string format;            ///< "torch_dist", "dcp", "zarr", "torch", "safetensors", …
   std::optional<int> version{};  ///< of the backend, if the format has one
   std::string producer;  ///< for people: "Megatron-Core 0.11–0.14", "PyTorch DCP"; empty if unknown
+  std::string readers{};  ///< what else loads it, for people, where `conventions` do not tell
   /// Torch file of the common state, if it is a separate file.
   std::optional<std::string> common_file{};
   /// The torch record that holds it, if it is in a data file.
@@ -44,6 +45,8 @@ struct CheckpointInfo {
   /// Keys of a plain DCP state's top level that are stored as one object each, with tensors inside:
   /// what is inside has names of its own in the metadata.
   std::vector<std::string> opened_keys{};
+  /// The checkpoint is this file; others beside it are not part of it.
+  std::optional<std::string> single_file{};
 };
 
 /// An open checkpoint of any format. Everything is const and safe to use from several threads. The

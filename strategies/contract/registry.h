@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,6 +47,8 @@ struct OpenHints {
   bool recover_flattened_shapes = true;
   /// The file that the user named, if it was a file; single-file formats read only this one.
   std::optional<std::string> file{};
+  /// Which of the iterations in one directory; see LoadStrategyEntry::holds_iterations.
+  std::optional<std::uint64_t> iteration{};
 };
 
 /// A backend that can load checkpoints.
@@ -58,6 +61,8 @@ struct LoadStrategyEntry {
   /// Whether a directory without metadata.json looks like this format, judged by its entries.
   /// Empty: it always has one, or is opened by name only (load.strategy).
   std::function<bool(std::span<const FileInfo> entries)> matches{};
+  /// A directory can hold several iterations, of which OpenHints::iteration chooses one.
+  bool holds_iterations = false;
   /// Reads the strategy's own options, with read_options(), and throws for mistakes, so that a
   /// policy is checked before there is a checkpoint. Empty: it has none.
   std::function<void(const StrategySpec&)> check_options{};

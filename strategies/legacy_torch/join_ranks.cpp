@@ -16,6 +16,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
+#include "strategies/contract/run_args.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/legacy_torch/gradient_buffer.h"
@@ -593,6 +594,7 @@ class Join {
 
   void add_objects() {
     std::set<std::string> keys;
+    std::size_t rng_states_left_out = 0;
     const auto add = [&](std::string key, Value value) {
       if (keys.insert(key).second)
         contents_.objects.push_back({.key = std::move(key), .value = std::move(value)});
@@ -613,11 +615,19 @@ class Join {
             add(extra_state_key(std::move(key), model->first, rank), with_tensors(loaded, extra));
         }
       }
-      if (rank.expert == 0 && state(i).find("rng_state") != nullptr)
+      if (state(i).find("rng_state") == nullptr) continue;
+      if (rank.expert > 0)
+        ++rng_states_left_out;
+      else
         add(str_format("rng_state/shard_{}.{}_{}.{}", rank.pipeline, rank.tensor, sizes_.pipeline,
                        sizes_.tensor),
             with_tensors(loaded, loaded.state.at("rng_state")));
     }
+    if (rng_states_left_out > 0)
+      log_warning(
+          str_format("rng_state of {} folders is left out: there is one for each tensor and "
+                     "pipeline rank, that of the first expert-parallel rank",
+                     rng_states_left_out));
   }
 
   std::string extra_state_key(ModelKey key, std::int64_t chunk, const Rank& rank) const {

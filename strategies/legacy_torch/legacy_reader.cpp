@@ -73,6 +73,10 @@ class LegacyReader final : public CheckpointReader {
                                                                 return file.of_rank.has_value();
                                                               })}},
         checked_(files.size()) {
+    if (!info_.conventions.per_rank) info_.single_file = files.front().name;
+    info_.readers = info_.conventions.per_rank
+                        ? "Megatron-LM under the same tensor and pipeline parallel sizes"
+                        : "torch.load";
     std::set<std::string> keys;
     for (const SourceFile& file : files) add(file, keys);
     check_ranks(files);

@@ -15,6 +15,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/text.h"
+#include "strategies/contract/run_args.h"
 
 namespace dckpt {
 namespace {
@@ -318,20 +319,6 @@ class Grid {
 };
 
 }  // namespace
-
-const Value* run_args(const Value& state) {
-  const Value* const args = state.is_dict() ? state.find("args") : nullptr;
-  if (args == nullptr || args->is_dict()) return args;
-  if (!args->is(Value::Kind::kOpaque) || args->as_opaque().states.empty()) return nullptr;
-  const Value& attributes = args->as_opaque().states.front();
-  return attributes.is_dict() ? &attributes : nullptr;
-}
-
-std::optional<std::int64_t> run_arg(const Value* args, const char* name) {
-  const Value* const found = args == nullptr || !args->is_dict() ? nullptr : args->find(name);
-  if (found == nullptr || !found->is_int()) return std::nullopt;
-  return found->as_int();
-}
 
 std::optional<std::vector<int>> rank_folder_numbers(const std::string& name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;

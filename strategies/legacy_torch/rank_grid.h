@@ -27,11 +27,6 @@ struct RankFile {
   bool is_main() const { return stem == "model_optim_rng" || stem == "model_rng"; }
 };
 
-/// args of a run, as a dict, in the state of a main file; null if there are none.
-const Value* run_args(const Value& state);
-/// One of them, if it is an integer. Null `args`: none is.
-std::optional<std::int64_t> run_arg(const Value* args, const char* name);
-
 /// Checks that the folders are those of one save, each under its own name: all ranks of the grid
 /// are there (of `args` in the main files, or of the folders' names where those have none), each
 /// with its main file; iteration and parallel sizes are the same in all; each file is of the rank

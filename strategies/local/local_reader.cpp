@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
@@ -18,6 +19,7 @@
 #include "mapping/state/sharded_object.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/parsed_checkpoint.h"
+#include "strategies/contract/run_args.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
@@ -53,8 +55,8 @@ bool is_rank_directory(const FileInfo& entry) {
   return entry.kind == FileInfo::Kind::kDirectory && parse_u64(entry.name).has_value();
 }
 
-/// The file of each rank, by iteration.
-using LocalFiles = std::map<std::uint64_t, std::map<std::uint64_t, std::string>>;
+using RankFiles = std::map<std::uint64_t, std::string>;  ///< of an iteration, by rank
+using LocalFiles = std::map<std::uint64_t, RankFiles>;   ///< by iteration
 
 LocalFiles find_files(const Storage& storage) {
   LocalFiles files;
@@ -105,11 +107,13 @@ Shape extents(const Opaque& object, const char* name) {
 
 class Join {
  public:
-  explicit Join(std::shared_ptr<const Storage> storage) : result_(std::move(storage)) {
+  Join(std::shared_ptr<const Storage> storage, std::optional<std::uint64_t> iteration)
+      : result_(std::move(storage)) {
     result_.info.format = "local";
     result_.info.producer = "Megatron-Core 0.11 or newer, local checkpoint";
+    result_.info.readers = "Megatron-Core 0.11 and newer with NVRx, on the ranks that saved it";
     result_.info.conventions = {.objects_in_lists = false};
-    for (const auto& [rank, file] : complete_iteration())
+    for (const auto& [rank, file] : choose_iteration(iteration))
       with_context({.file = result_.storage().display_path(file), .rank = static_cast<int>(rank)},
                    [&] { add(file); });
     for (auto& [key, object] : objects_)
@@ -130,34 +134,53 @@ class Join {
     std::set<std::pair<Shape, Shape>> chunks;
   };
 
-  std::map<std::uint64_t, std::string> complete_iteration() const {
+  RankFiles choose_iteration(std::optional<std::uint64_t> asked) {
     const LocalFiles files = find_files(result_.storage());
-    std::set<std::uint64_t> ranks;
-    for (const auto& [iteration, by_rank] : files) {
-      for (const auto& [rank, file] : by_rank) ranks.insert(rank);
+    const std::string directory = result_.storage().display_path("");
+    if (files.empty() || (asked && !files.contains(*asked))) {
+      std::vector<std::string> numbers;
+      for (const auto& [number, by_rank] : files) numbers.push_back(std::to_string(number));
+      throw CheckpointError(ErrorCode::kIncomplete,
+                            files.empty()
+                                ? "no file iter_ITERATION_RANK_local.pt is there"
+                                : str_format("there are no files of iteration {}, but of {}",
+                                             *asked, quoted_list(numbers)),
+                            {.file = directory});
     }
-    const std::uint64_t count = ranks.empty() ? 0 : *ranks.rbegin() + 1;
+    std::uint64_t named = 0;
+    for (const auto& [number, by_rank] : files) named = std::max(named, by_rank.rbegin()->first);
+    std::string missing;  // of the newest, or of the one that is asked for
     for (auto entry = files.rbegin(); entry != files.rend(); ++entry) {
-      if (entry->second.size() != count) continue;
-      if (entry != files.rbegin())
-        log_warning(
-            str_format("files of ranks are missing of the newer iteration {} ({} of {} are "
-                       "there): iteration {} is read",
-                       files.rbegin()->first, files.rbegin()->second.size(), count, entry->first));
-      return entry->second;
+      const auto& [number, by_rank] = *entry;
+      if (asked && number != *asked) continue;
+      const std::uint64_t count = ranks_of(by_rank).value_or(named + 1);
+      if (by_rank.size() >= count) {
+        if (!missing.empty()) log_warning(str_format("{}: iteration {} is read", missing, number));
+        return by_rank;
+      }
+      if (!missing.empty()) continue;
+      std::uint64_t first = 0;
+      while (by_rank.contains(first)) ++first;
+      missing = str_format(
+          "iteration {} has files of {} of {} ranks, the first that is missing is rank {}'s",
+          number, by_rank.size(), count, first);
     }
-    std::string message = "no file iter_ITERATION_RANK_local.pt is there";
-    if (count > 0) {
-      const auto& [iteration, by_rank] = *files.rbegin();
-      std::uint64_t missing = 0;
-      while (by_rank.contains(missing)) ++missing;
-      message = str_format(
-          "iteration {} has files of {} of {} ranks, the first that is missing is rank {}'s, and "
-          "no other iteration is complete; copy all nodes' directories into one",
-          iteration, by_rank.size(), count, missing);
-    }
-    throw CheckpointError(ErrorCode::kIncomplete, message,
-                          {.file = result_.storage().display_path("")});
+    throw CheckpointError(ErrorCode::kIncomplete,
+                          str_format("{}{}; copy all nodes' directories into one", missing,
+                                     asked ? "" : ", and no other iteration is complete"),
+                          {.file = directory});
+  }
+
+  /// As the args in one of the files say.
+  std::optional<std::uint64_t> ranks_of(const RankFiles& files) const try {
+    const auto& [rank, name] = *files.begin();
+    const Value state = load_torch_file(*result_.storage().open(name), {.lazy = true});
+    if (!state.is(Value::Kind::kOpaque)) return std::nullopt;
+    const auto ranks = run_arg(run_args(attribute(state.as_opaque(), "common")), "world_size");
+    if (!ranks || *ranks < 1) return std::nullopt;
+    return static_cast<std::uint64_t>(*ranks);
+  } catch (const CheckpointError&) {
+    return std::nullopt;  // the error comes when the file is read
   }
 
   void add(const std::string& file) {
@@ -318,8 +341,9 @@ bool is_local_checkpoint(std::span<const FileInfo> entries) {
          (!entries.empty() && std::ranges::all_of(entries, is_rank_directory));
 }
 
-std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage) {
-  return Join(std::move(storage)).reader();
+std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage,
+                                             std::optional<std::uint64_t> iteration) {
+  return Join(std::move(storage), iteration).reader();
 }
 
 }  // namespace dckpt

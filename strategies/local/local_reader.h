@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "strategies/contract/reader.h"
@@ -21,12 +23,14 @@ bool is_local_checkpoint(std::span<const FileInfo> entries);
 ///
 /// Each file holds an MCoreTensorAwareStateDict: the common state, and the rank's sharded tensors
 /// and objects, or those of them that it has to write. Together they are a checkpoint under
-/// Megatron's keys. The newest iteration counts of which every rank's file is there, if need be as
-/// a copy.
+/// Megatron's keys. Without `iteration`, the newest one counts of which every rank's file is there,
+/// if need be as a copy. How many ranks an iteration has is in its args (world_size); without args
+/// they are as many as the files of all iterations name.
 ///
 /// Reads the pickles, but not the tensors' bytes. Throws CheckpointError: (incomplete) if no
-/// iteration is complete, (corrupt), (unsupported) as load_torch_file does and for a state dict of
-/// another class or whose tensors were taken out.
-std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage);
+/// iteration is complete or the chosen one is not, (corrupt), (unsupported) as load_torch_file does
+/// and for a state dict of another class or whose tensors were taken out.
+std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage,
+                                             std::optional<std::uint64_t> iteration = std::nullopt);
 
 }  // namespace dckpt

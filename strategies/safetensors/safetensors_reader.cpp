@@ -28,11 +28,13 @@ class SafetensorsScan {
     check_index(model);
     for (std::size_t tensor = 0; tensor < metadata.tensors.size(); ++tensor) {
       if (is_cut_[tensor]) check_parts(metadata.tensors[tensor]);
+      has_parts |= metadata.tensors[tensor].places.size() > 1;
     }
   }
 
   Metadata metadata;
-  bool is_dcp = false;  ///< written by DCP
+  bool is_dcp = false;     ///< written by DCP
+  bool has_parts = false;  ///< of tensors that are cut
 
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message, const std::string& key,
@@ -167,10 +169,14 @@ class SafetensorsReader final : public CheckpointReader {
     metadata_ = std::move(scan.metadata);
     if (model.index_file) info_.index_files.push_back(*model.index_file);
     info_.conventions.model_folder = !file || model.index_file;
+    if (!info_.conventions.model_folder) info_.single_file = file;
     if (scan.is_dcp)
       info_.producer = "PyTorch DCP";
     else if (info_.conventions.model_folder && storage_->stat("config.json"))
       info_.producer = "Hugging Face";
+    info_.readers = scan.has_parts                     ? "PyTorch DCP"
+                    : info_.producer == "Hugging Face" ? "transformers, safetensors"
+                                                       : "safetensors";
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }

@@ -93,6 +93,7 @@ class Scan {
     refuse_temporary();
     result_.info.format = "torch_checkpointing";
     result_.info.producer = "torch_checkpointing";
+    result_.info.readers = "torch_checkpointing";
     result_.info.conventions = {.keys_are_paths = true, .objects_in_lists = false};
     files_ = find_item_files(files());
     if (files().stat(kIndexFile)) read_index();

@@ -77,8 +77,9 @@ void check_layers(const Metadata& metadata, const Value& args) {
       str_format("the model has {} layers, but the checkpoint only {}, and {} pipeline stages have "
                  "saved it: Megatron-FSDP has numbered the layers of each stage from 0, and the "
                  "stages have overwritten each other's. The other layers are lost; to look at what "
-                 "is there, set load.backend to {{name: fsdp_dtensor, options: {{stage_local: "
-                 "keep}}}}",
+                 "is there, use a policy with load: {{backend: {{name: fsdp_dtensor, options: "
+                 "{{stage_local: keep}}}}}} (--policy FILE of dckpt inspect, verify, digest, "
+                 "explain, extract and convert)",
                  *expected, found, stages));
 }
 

@@ -70,6 +70,7 @@ class TorchDistReader : public CheckpointReader {
     is_fsdp_ = info_.conventions.keys_are_paths && is_fsdp_dtensor(metadata_);
     if (info_.conventions.keys_are_paths) open_objects();
     info_.producer = guess_producer();
+    if (is_fsdp_) info_.readers = "Megatron-Core 0.14 and newer with Megatron-FSDP, PyTorch DCP";
     if (is_fsdp_ && !options.keep_stage_local) refuse_stage_local();
   }
 

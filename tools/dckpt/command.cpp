@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "configs/policy.h"
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -12,8 +13,9 @@
 namespace dckpt::tool {
 
 std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
-  return with_context({.file = path},
-                      [&] { return open_checkpoint(path, {.iteration = iteration, .map = map}); });
+  OpenOptions options{.iteration = iteration, .map = map};
+  if (!policy.empty()) options.strategy = Policy::find(policy).load.strategy;
+  return with_context({.file = path}, [&] { return open_checkpoint(path, options); });
 }
 
 std::string CheckpointArgument::resolved() const {
@@ -33,7 +35,7 @@ void add_iteration(CLI::App& command, const std::string& option,
   };
   command
       .add_option_function<std::string>(
-          option, take, "Of a training root: this iteration, 'release', or the 'latest'")
+          option, take, "Of a training root or local files: this iteration, 'release', or 'latest'")
       ->type_name("N");
 }
 
@@ -44,6 +46,13 @@ void add_checkpoint(CLI::App& command, CheckpointArgument& argument) {
       ->required()
       ->type_name("");
   add_iteration(command, "--iteration", argument.iteration);
+}
+
+void add_backend(CLI::App& command, CheckpointArgument& argument) {
+  command
+      .add_option("--policy", argument.policy,
+                  "Open it with load.backend of this policy (see dckpt config)")
+      ->type_name("FILE");
 }
 
 void add_map(CLI::App& command, KeyMapOptions& map) {

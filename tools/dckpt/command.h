@@ -42,7 +42,8 @@ Command add_formats(CLI::App& program);
 struct CheckpointArgument {
   std::string path;
   std::optional<IterationName> iteration{};
-  KeyMapOptions map{};  ///< seen through it
+  KeyMapOptions map{};   ///< seen through it
+  std::string policy{};  ///< whose load.backend opens it; empty: detected
 
   /// Errors name the path unless they name a file already.
   std::unique_ptr<CheckpointReader> open() const;
@@ -55,6 +56,8 @@ void add_iteration(CLI::App& command, const std::string& option,
                    std::optional<IterationName>& iteration);
 /// PATH and --iteration.
 void add_checkpoint(CLI::App& command, CheckpointArgument& argument);
+/// --policy FILE
+void add_backend(CLI::App& command, CheckpointArgument& argument);
 /// --map NAME and --set NAME=VALUE
 void add_map(CLI::App& command, KeyMapOptions& map);
 /// --json

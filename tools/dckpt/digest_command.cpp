@@ -83,6 +83,7 @@ Command add_digest(CLI::App& program) {
       "  dckpt digest iter_0001000\n"
       "  dckpt digest iter_0001000 --keys 'decoder.*' --json");
   add_checkpoint(command, options->checkpoint);
+  add_backend(command, options->checkpoint);
   add_map(command, options->checkpoint.map);
   add_key_filter(command, options->digest.keys);
   add_threads(command, options->digest.threads);

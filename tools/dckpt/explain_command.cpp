@@ -169,6 +169,7 @@ Command add_explain(CLI::App& program) {
       "  dckpt explain llama model.layers.0.mlp.up_proj.weight --map auto");
   add_checkpoint(command, options->checkpoint);
   add_map(command, options->checkpoint.map);
+  add_backend(command, options->checkpoint);
   command.add_option("KEY", options->key, "Key of a tensor, or unique key of an object")
       ->required()
       ->type_name("");

@@ -154,6 +154,7 @@ Command add_extract(CLI::App& program) {
       "state.bin\n"
       "  dckpt extract iter_0001000 --objects -o objects.json");
   add_checkpoint(command, options->checkpoint);
+  add_backend(command, options->checkpoint);
   command.add_option("KEY", options->key, "Key of a tensor or object")->type_name("");
   command.add_flag("--common", options->common, "The common state");
   command.add_flag("--objects", options->objects, "All objects: {key: value}");

@@ -144,12 +144,13 @@ int failed(const Verified& verified) {
 }
 
 /// Every checkpoint of a training root, the oldest first.
-std::vector<CheckpointArgument> checkpoints_of(const std::string& root) {
-  std::vector<CheckpointArgument> checkpoints;
-  if ((Location(root) / kReleaseDirectory).is_directory())
-    checkpoints.push_back({root, IterationName::release()});
-  for (const std::uint64_t iteration : list_iterations(root))
-    checkpoints.push_back({root, iteration});
+std::vector<CheckpointArgument> checkpoints_of(const CheckpointArgument& root) {
+  std::vector<IterationName> names;
+  if ((Location(root.path) / kReleaseDirectory).is_directory())
+    names.push_back(IterationName::release());
+  for (const std::uint64_t iteration : list_iterations(root.path)) names.emplace_back(iteration);
+  std::vector<CheckpointArgument> checkpoints(names.size(), root);
+  for (std::size_t i = 0; i < names.size(); ++i) checkpoints[i].iteration = names[i];
   return checkpoints;
 }
 
@@ -172,7 +173,7 @@ int run_all(const Options& options) {
                           "--all is for a training root, without --iteration", {.file = root});
   }
   std::vector<Verified> checkpoints;
-  for (const CheckpointArgument& checkpoint : checkpoints_of(root)) {
+  for (const CheckpointArgument& checkpoint : checkpoints_of(options.checkpoint)) {
     checkpoints.push_back(verified_or_problem(options, checkpoint));
     if (options.json) continue;
     if (checkpoints.size() > 1) print("\n");
@@ -229,6 +230,7 @@ Command add_verify(CLI::App& program) {
       "  dckpt verify iter_0001000 --deep --threads 8\n"
       "  dckpt verify iter_0001000 --json | jq '.problems'");
   add_checkpoint(command, options->checkpoint);
+  add_backend(command, options->checkpoint);
   command.add_flag("--deep", options->verify.deep,
                    "Read everything; compare CRC-32 checksums and integrity.json");
   command.add_flag("--all", options->all,

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "mapping/base/log.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/legacy_torch/legacy_reader.h"
 #include "strategies/storage/memory.h"
@@ -192,6 +193,20 @@ TEST(JoinRanks, LayersThatDifferKeepTheirNumbers) {
                                          "decoder.layers.1.mlp.experts.experts.linear_fc2.weight"));
   EXPECT_THAT(values(*reader, "decoder.layers.1.mlp.experts.experts.linear_fc2.weight"),
               ElementsAre(10, 11, 20, 21));
+}
+
+TEST(JoinRanks, RngStatesThatHaveNoPlaceAreNamed) {
+  Job run;
+  run.args.set("expert_model_parallel_size", 2);
+  for (const char* const folder : {"mp_rank_00_000", "mp_rank_00_001"})
+    run.models[folder] =
+        Value::dict({{"decoder.layers.0.mlp.experts.linear_fc2.weight0", filled({1, 2}, 0)}});
+  std::string said;
+  set_log_sink([&](LogLevel, std::string_view message) { said += message; });
+  const auto reader = run.join();
+  set_log_sink({});
+  EXPECT_EQ(reader->metadata().objects.size(), 1);
+  EXPECT_THAT(said, HasSubstr("rng_state of 1 folders is left out"));
 }
 
 /// Parameters of 3 and 2 elements: buffers begin with the last, each on a multiple of 64.

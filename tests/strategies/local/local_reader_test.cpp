@@ -50,10 +50,10 @@ struct Shard {
   }
 };
 
-Value state(Value sharded, bool hollow = false) {
+Value state(Value sharded, bool hollow = false, Value common = Value::dict({{"iteration", 10}})) {
   return object("megatron.core.dist_checkpointing.tensor_aware_state_dict",
                 "MCoreTensorAwareStateDict",
-                Value::dict({{"common", Value::dict({{"iteration", 10}})},
+                Value::dict({{"common", std::move(common)},
                              {"sharded_state_dict", Value::dict({{"model", std::move(sharded)}})},
                              {"_is_hollow", hollow}}));
 }
@@ -96,6 +96,33 @@ TEST(LocalCheckpoint, TheNewestCompleteIterationCounts) {
   EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(error.what(), HasSubstr("iteration 20 has files of 1 of 2 ranks, the first that is "
                                       "missing is rank 1's"));
+}
+
+/// A run that went on with fewer ranks: each iteration has as many as its args say.
+TEST(LocalCheckpoint, AnIterationHasTheRanksOfItsArgs) {
+  const auto storage = memory_storage();
+  const auto save = [&](int iteration, int ranks) {
+    for (int rank = 0; rank < ranks; ++rank)
+      add(*storage,
+          "0/iter_" + std::to_string(iteration) + "_" + std::to_string(rank) + "_local.pt",
+          state(Value::list({}), false,
+                Value::dict(
+                    {{"iteration", iteration}, {"args", Value::dict({{"world_size", ranks}})}})));
+  };
+  const auto opened = [&](std::optional<std::uint64_t> asked = std::nullopt) {
+    return open_local(storage, asked)->common_state().at("iteration").as_int();
+  };
+  save(10, 4);
+  save(20, 2);
+  EXPECT_EQ(opened(), 20);
+  EXPECT_EQ(opened(10), 10);
+  EXPECT_THAT(error_of([&] { opened(15); }).what(),
+              HasSubstr("there are no files of iteration 15, but of '10', '20'"));
+  storage->remove_all("0/iter_10_2_local.pt");
+  EXPECT_EQ(opened(), 20);
+  EXPECT_THAT(error_of([&] { opened(10); }).what(),
+              HasSubstr("iteration 10 has files of 3 of 4 ranks, the first that is missing is rank "
+                        "2's; copy"));
 }
 
 TEST(LocalCheckpoint, FlattenedRangesAreReformulated) {
