@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::size_t kMaxDirectoryDepth = 64;
 
-void list_files(const Storage& storage, const std::string& directory, std::size_t depth,
-                std::vector<FileSummary>& files) {
+void add_files(const Storage& storage, const std::string& directory, std::size_t depth,
+               std::vector<FileSummary>& files) {
   if (depth > kMaxDirectoryDepth)
     throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed",
                           {.file = storage.display_path(directory)});
@@ -24,7 +24,7 @@ void list_files(const Storage& storage, const std::string& directory, std::size_
     const std::string name =
         directory.empty() ? entry.name : str_format("{}/{}", directory, entry.name);
     if (entry.kind == FileInfo::Kind::kRegular) files.push_back({name, entry.size});
-    if (entry.kind == FileInfo::Kind::kDirectory) list_files(storage, name, depth + 1, files);
+    if (entry.kind == FileInfo::Kind::kDirectory) add_files(storage, name, depth + 1, files);
   }
 }
 
@@ -47,6 +47,12 @@ TensorSummary summarize(const Metadata& metadata, const TensorStorageMetadata& t
   return summary;
 }
 
+std::vector<FileSummary> files_of(const CheckpointReader& reader) {
+  const std::optional<std::string>& single = reader.info().single_file;
+  if (!single) return list_files(reader.storage());
+  return {{*single, reader.storage().open(*single)->size()}};
+}
+
 void count_unused(const CheckpointReader& reader, std::vector<FileSummary>& files) {
   const CheckpointInfo& info = reader.info();
   if (!info.conventions.records) return;
@@ -67,7 +73,7 @@ void count_unused(const CheckpointReader& reader, std::vector<FileSummary>& file
 }
 
 void count_tensor(GroupTotal& total, const TensorSummary& tensor) {
-  ++total.count;
+  ++total.tensors;
   total.elements += static_cast<std::uint64_t>(numel(tensor.shape));
   total.bytes += tensor.bytes;
 }
@@ -101,6 +107,12 @@ std::vector<std::string_view> components(std::string_view key) {
 
 }  // namespace
 
+std::vector<FileSummary> list_files(const Storage& storage) {
+  std::vector<FileSummary> files;
+  add_files(storage, "", 0, files);
+  return files;
+}
+
 bool is_optimizer_key(std::string_view key) {
   if (key.starts_with("mp_rank_")) key.remove_prefix(std::min(key.find('/'), key.size() - 1) + 1);
   if (key.starts_with("chained_")) {
@@ -112,28 +124,50 @@ bool is_optimizer_key(std::string_view key) {
          key.starts_with("distrib_optim.");
 }
 
+ContentGroup content_group(std::string_view key, bool is_object) {
+  const std::string_view name = key.substr(0, key.find('/'));
+  const std::size_t dot = name.find('.');
+  if (is_optimizer_key(key)) return ContentGroup::kOptimizer;
+  if (name.substr(0, dot) == "rng_state" || name.substr(0, dot) == "rng") return ContentGroup::kRng;
+  if (name.ends_with("._extra_state")) return ContentGroup::kExtraState;
+  return is_object ? ContentGroup::kOther : ContentGroup::kWeights;
+}
+
 CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options) try {
   const Metadata& metadata = reader.metadata();
   options.keys.check({&metadata});
   CheckpointSummary summary{.info = reader.info(), .common = reader.common_state()};
+  const auto total_of = [&](ContentGroup group) -> GroupTotal& {
+    return summary.groups.at(static_cast<std::size_t>(group));
+  };
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     if (!options.keys(tensor.key)) continue;
     const TensorSummary& added =
         summary.tensors.emplace_back(summarize(metadata, tensor, options.chunks));
-    count_tensor(is_optimizer_key(tensor.key) ? summary.optimizer : summary.weights, added);
+    count_tensor(total_of(content_group(tensor.key, false)), added);
   }
   for (const BytesStorageMetadata& object : metadata.objects) {
     if (!options.keys.object(object.key)) continue;
     summary.objects.push_back({object.key, object.place.length});
-    ++summary.object_total.count;
-    summary.object_total.bytes += object.place.length;
+    GroupTotal& total = total_of(content_group(object.key, true));
+    ++total.objects;
+    total.bytes += object.place.length;
   }
   const auto of_optimizer = [](const auto& entry) { return is_optimizer_key(entry.key); };
   summary.has_optimizer = std::ranges::any_of(metadata.tensors, of_optimizer) ||
                           std::ranges::any_of(metadata.objects, of_optimizer);
-  summary.readers = describe_readers(
-      {reader.info().conventions, reader.info().common_file.has_value(), metadata, summary.common});
-  list_files(reader.storage(), "", 0, summary.files);
+  const CheckpointInfo& info = summary.info;
+  const StoredForm form{info.conventions, info.common_file.has_value(), metadata, summary.common,
+                        info.readers};
+  summary.run = run_facts(reader);
+  summary.readers = readers_of(form);
+  summary.optimizer.sharding = optimizer_sharding(summary.common);
+  if (summary.has_optimizer) {
+    summary.optimizer.name = summary.run.optimizer;
+    summary.optimizer.states = optimizer_states(metadata);
+    summary.optimizer.reshardable = describe_resharding(form);
+  }
+  summary.files = files_of(reader);
   count_unused(reader, summary.files);
   return summary;
 } catch (...) {

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/key_filter.h"
 #include "mapping/base/api.h"
+#include "mapping/base/enum_names.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {
@@ -44,26 +47,70 @@ struct FileSummary {
   std::optional<std::uint64_t> unused{};
 };
 
-/// Count and bytes of one kind of content.
+/// Every regular file below a storage's root. Throws CheckpointError: (unsupported) for directories
+/// that are nested too deep, (io).
+std::vector<FileSummary> list_files(const Storage& storage);
+
+/// Tensors and objects of one kind of content.
 struct GroupTotal {
-  std::size_t count = 0;
-  std::uint64_t elements = 0;  ///< of tensors
-  std::uint64_t bytes = 0;
+  std::size_t tensors = 0;
+  std::size_t objects = 0;
+  std::uint64_t elements = 0;  ///< of the tensors
+  std::uint64_t bytes = 0;     ///< of elements, and of objects as stored
+
+  bool empty() const noexcept { return tensors + objects == 0; }
+};
+
+enum class ContentGroup : std::uint8_t {
+  kWeights,     ///< tensors of no other group
+  kOptimizer,   ///< see is_optimizer_key()
+  kRng,         ///< states of random number generators
+  kExtraState,  ///< "*._extra_state", of Transformer Engine
+  kOther,       ///< objects of no other group
+};
+inline constexpr EnumNames<ContentGroup, 5> kContentGroupNames{
+    {{ContentGroup::kWeights, "weights"},
+     {ContentGroup::kOptimizer, "optimizer"},
+     {ContentGroup::kRng, "RNG state"},
+     {ContentGroup::kExtraState, "extra state"},
+     {ContentGroup::kOther, "other objects"}}};
+/// By its key, or an object's unique key.
+ContentGroup content_group(std::string_view key, bool is_object);
+
+/// The optimizer's state, if any is stored.
+struct OptimizerSummary {
+  std::string name{};                 ///< as the run's args call it: "adam"
+  std::vector<std::string> states{};  ///< names of its tensors: "exp_avg", "fp32_param"
+  std::string sharding{};  ///< Megatron's name of it, also if the common state alone has it
+  /// What a run that resumes it may change, for people: "TP, PP, EP, DP", "DP only", "no, because
+  /// …"; empty if nothing is known of its form.
+  std::string reshardable{};
+};
+
+/// Who loads a checkpoint, for people: "Megatron-Core 0.8 to 0.15, under any layout"; empty where
+/// none is known or nothing is stored.
+struct Readers {
+  std::string model{};
+  std::string optimizer{};
 };
 
 struct CheckpointSummary {
   CheckpointInfo info;
   std::vector<TensorSummary> tensors;
   std::vector<ObjectSummary> objects;
-  /// Every regular file below the checkpoint, even if it does not belong to it.
+  /// Every regular file below the checkpoint, even if it does not belong to it; of a single file
+  /// (CheckpointInfo::single_file), this one.
   std::vector<FileSummary> files;
-  Value common;          ///< none if the format has no common state
-  GroupTotal weights;    ///< tensors that are not optimizer state
-  GroupTotal optimizer;  ///< tensors with an optimizer key (is_optimizer_key)
-  GroupTotal object_total;
+  Value common;  ///< none if the format has no common state
+  std::array<GroupTotal, kContentGroupNames.size()> groups{};  ///< by ContentGroup
   bool has_optimizer = false;  ///< any key is an optimizer key, selected or not
-  /// Which releases load the model and resume the optimizer (describe_readers).
-  std::vector<std::string> readers;
+  OptimizerSummary optimizer;
+  RunFacts run;
+  Readers readers;
+
+  const GroupTotal& group(ContentGroup which) const {
+    return groups.at(static_cast<std::size_t>(which));
+  }
 };
 
 struct InspectOptions {

@@ -4,9 +4,10 @@
 #include <array>
 #include <cctype>
 #include <optional>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 
-#include "dist_checkpointing/inspect/inspect.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -20,6 +21,10 @@ constexpr std::string_view kBucketSpace = "fully_sharded_bucket_space";
 /// Of Hugging Face's models, and of Megatron-FSDP.
 constexpr std::array<std::string_view, 4> kForeignKeys = {"model.embed_tokens.", "model.layers.",
                                                           "transformer.h.", "model.module."};
+/// Names of state tensors, of the optimizers of torch, Apex and Megatron.
+constexpr std::array<std::string_view, 9> kStates = {
+    "param",   "fp32_param",      "master_param", "exp_avg", "exp_avg_sq",
+    "exp_inf", "momentum_buffer", "sum",          "step"};
 constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;  // of one tensor
 
 /// Axes in front that Megatron's local tensors lack, each index a cell of its own: of layers that
@@ -100,10 +105,9 @@ Forms optimizer_forms(const Metadata& metadata) {
 }
 
 std::string model_readers(const StoredForm& form) {
+  if (!form.readers.empty()) return std::string(form.readers);
   if (form.conventions.fragments_lost) return "Megatron-Core 0.4 to 0.15";
-  if (form.conventions.per_rank)
-    return "Megatron-LM under the same tensor and pipeline parallel sizes";
-  if (!form.conventions.records) return "";
+  if (!form.conventions.records && !form.conventions.keys_are_paths) return "";
   if (!form.conventions.keys_are_paths)
     return form.common_file ? "Megatron-Core 0.6 and newer, PyTorch DCP"
                             : "Megatron-Core 0.19 and newer, PyTorch DCP";
@@ -111,9 +115,8 @@ std::string model_readers(const StoredForm& form) {
 }
 
 std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
+  if (!form.readers.empty()) return std::string(form.readers);
   const std::string sharding = optimizer_sharding(form.common);
-  if (form.conventions.per_rank)
-    return "Megatron-LM under the same tensor and pipeline parallel sizes";
   if (form.conventions.keys_are_paths)
     return sharding.empty() ? "PyTorch DCP"
                             : "PyTorch DCP reads it; no Megatron-Core resumes from it before it is "
@@ -142,7 +145,7 @@ std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
                       old_common ? "0.6" : "0.19");
   if (!sharding.empty())
     return "the releases of Megatron-Core that know the sharding type " + sharding;
-  return "the releases that load the model";
+  return model_readers(form);
 }
 
 }  // namespace
@@ -207,21 +210,67 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
   return count;
 }
 
-std::vector<std::string> describe_readers(const StoredForm& form) {
-  std::string readers = model_readers(form);
-  if (readers.empty()) return {};
+Readers readers_of(const StoredForm& form) {
+  Readers readers{.model = model_readers(form), .optimizer = ""};
+  if (readers.model.empty()) return readers;
   const auto foreign = std::ranges::find_if(form.metadata.tensors, [](const auto& tensor) {
     return std::ranges::any_of(
         kForeignKeys, [&](std::string_view prefix) { return tensor.key.starts_with(prefix); });
   });
-  if (foreign != form.metadata.tensors.end() && !form.conventions.keys_are_paths)
-    readers = str_format("PyTorch DCP; Megatron-Core finds no keys like {} (dckpt convert --map)",
-                         quote(foreign->key));
-  std::vector<std::string> sentences{"the model loads in: " + readers};
+  if (form.readers.empty() && foreign != form.metadata.tensors.end() &&
+      !form.conventions.keys_are_paths)
+    readers.model =
+        str_format("PyTorch DCP; Megatron-Core finds no keys like {} (dckpt convert --map)",
+                   quote(foreign->key));
   const Forms forms = optimizer_forms(form.metadata);
-  if (forms.any)
-    sentences.push_back("the optimizer continues in: " + optimizer_readers(form, forms));
+  if (forms.any) readers.optimizer = optimizer_readers(form, forms);
+  return readers;
+}
+
+std::vector<std::string> describe_readers(const StoredForm& form) {
+  const Readers readers = readers_of(form);
+  std::vector<std::string> sentences;
+  if (!readers.model.empty()) sentences.push_back("the model loads in: " + readers.model);
+  if (!readers.optimizer.empty())
+    sentences.push_back("the optimizer continues in: " + readers.optimizer);
   return sentences;
+}
+
+std::string describe_resharding(const StoredForm& form) {
+  const Forms forms = optimizer_forms(form.metadata);
+  if (!forms.any) return "";
+  const std::string sharding = optimizer_sharding(form.common);
+  if (form.conventions.per_rank) return "no, because each rank's part is stored as it was";
+  if (form.conventions.keys_are_paths) return "any layout";
+  if (sharding == kBucketSpace || sharding == "dp_reshardable" ||
+      sharding == "dp_zero_gather_scatter")
+    return form.readers.empty() ? "DP only"
+                                : "DP only, once converted (dckpt convert --to torch_dist)";
+  const bool model_space = sharding == kModelSpace || (sharding.empty() && forms.fragments);
+  if (model_space && forms.boxes && !form.conventions.fragments_lost)
+    return "TP, PP, EP, DP, once converted (dckpt convert --optimizer fully_reshardable)";
+  if (model_space || sharding == "fully_reshardable" || (sharding.empty() && forms.boxes))
+    return "TP, PP, EP, DP";
+  if (sharding.empty()) return "";
+  return "no, because nothing is known of the sharding type " + sharding;
+}
+
+std::vector<std::string> optimizer_states(const Metadata& metadata) {
+  std::unordered_set<std::string_view> models;
+  for (const TensorStorageMetadata& tensor : metadata.tensors)
+    if (!is_optimizer_key(tensor.key)) models.insert(tensor.key);
+  std::set<std::string_view> names;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    if (!is_optimizer_key(tensor.key)) continue;
+    const OptimizerStateKey parts = parse_optimizer_state_key(tensor.key);
+    const std::string_view key = tensor.key;
+    const std::string_view last = key.substr(key.rfind('.') + 1);
+    if (models.contains(parts.model_key) || std::ranges::find(kStates, parts.name) != kStates.end())
+      names.insert(parts.name);
+    else if (std::ranges::find(kStates, last) != kStates.end())
+      names.insert(last);
+  }
+  return {names.begin(), names.end()};
 }
 
 }  // namespace dckpt

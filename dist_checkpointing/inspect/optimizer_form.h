@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "configs/conventions.h"
+#include "dist_checkpointing/inspect/inspect.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
 
@@ -40,11 +41,18 @@ struct StoredForm {
   bool common_file = false;  ///< the common state is a separate file
   const Metadata& metadata;
   const Value& common;
+  std::string_view readers{};  ///< see CheckpointInfo
 };
 
-/// Which releases load the model and which resume the optimizer: one sentence each. No form of an
-/// optimizer works for all releases of Megatron-Core. Empty for formats that only this library
-/// reads.
+/// Who loads it. No form of an optimizer works for all releases of Megatron-Core.
+Readers readers_of(const StoredForm& form);
+/// The same as sentences.
 std::vector<std::string> describe_readers(const StoredForm& form);
+
+/// What a run that resumes the optimizer may change, for people: "TP, PP, EP, DP", "DP only" or
+/// "no, because …"; empty if no optimizer state is stored, or nothing is known of its form.
+std::string describe_resharding(const StoredForm& form);
+/// The names of its state tensors, in alphabetical order: "exp_avg", "exp_avg_sq", "fp32_param".
+std::vector<std::string> optimizer_states(const Metadata& metadata);
 
 }  // namespace dckpt

@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/inspect.h"
@@ -45,6 +46,36 @@ Value to_json_value(const FileSummary& file) {
   return entry;
 }
 
+Value run_to_json(const RunFacts& run) {
+  Value model = Value::dict();
+  for (const auto& [name, number] : run.model) model[name] = number;
+  Value parallel = Value::dict();
+  for (const auto& [name, number] : run.parallel) parallel[name] = number;
+  return Value::dict({{"model", std::move(model)}, {"parallel", std::move(parallel)}});
+}
+
+/// None if no optimizer state is stored.
+Value optimizer_to_json(const CheckpointSummary& summary) {
+  if (!summary.has_optimizer) return {};
+  const OptimizerSummary& optimizer = summary.optimizer;
+  return Value::dict({{"name", optimizer.name},
+                      {"states", Value::list({optimizer.states.begin(), optimizer.states.end()})},
+                      {"sharding", optimizer.sharding},
+                      {"reshardable", optimizer.reshardable}});
+}
+
+Value groups_to_json(const CheckpointSummary& summary) {
+  Value groups = Value::dict();
+  for (const auto& [group, name] : kContentGroupNames) {
+    const GroupTotal& total = summary.group(group);
+    groups[Value(name)] = Value::dict({{"tensors", total.tensors},
+                                       {"objects", total.objects},
+                                       {"elements", total.elements},
+                                       {"bytes", total.bytes}});
+  }
+  return groups;
+}
+
 Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool with_chunks) {
   ValueList tensors;
   for (const TensorSummary& tensor : summary.tensors) {
@@ -71,7 +102,11 @@ Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool
       {{"format", summary.info.format},
        {"version", or_none(summary.info.version)},
        {"producer", summary.info.producer},
-       {"readers", Value::list(ValueList(summary.readers.begin(), summary.readers.end()))},
+       {"run", run_to_json(summary.run)},
+       {"optimizer", optimizer_to_json(summary)},
+       {"readers",
+        Value::dict({{"model", summary.readers.model}, {"optimizer", summary.readers.optimizer}})},
+       {"groups", groups_to_json(summary)},
        {"tensors", Value::list(std::move(tensors))},
        {"objects", Value::list(std::move(objects))},
        {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
@@ -98,66 +133,116 @@ std::string short_value(const Value& value) {
   return text.substr(0, kLongest) + "…";
 }
 
-const Value* at_path(const Value& common, const char* first, const char* second) {
-  const Value* const outer = common.find(first);
-  return outer == nullptr ? nullptr : outer->find(second);
+/// "adam (exp_avg, exp_avg_sq, fp32_param), fully_sharded_model_space"
+std::string optimizer_text(const CheckpointSummary& summary) {
+  const OptimizerSummary& optimizer = summary.optimizer;
+  if (!summary.has_optimizer)
+    return optimizer.sharding.empty()
+               ? ""
+               : str_format("not stored (the common state names {})", shown(optimizer.sharding));
+  std::string text = shown(optimizer.name);
+  std::string states;
+  for (const std::string& state : optimizer.states)
+    states += (states.empty() ? "" : ", ") + shown(state);
+  if (!states.empty()) text += text.empty() ? states : str_format(" ({})", states);
+  if (!optimizer.sharding.empty()) text += (text.empty() ? "" : "; ") + shown(optimizer.sharding);
+  return text;
 }
 
-/// What the common state says of the optimizer, as far as it is there.
-std::string optimizer_text(const CheckpointSummary& summary) {
-  const Value* sharding =
-      at_path(summary.common, "content_metadata", "distrib_optim_sharding_type");
-  if (sharding == nullptr || !sharding->is_str())
-    sharding = at_path(summary.common, "optimizer", "param_state_sharding_type");
-  if (sharding == nullptr || !sharding->is_str()) return "";
-  const std::string kind = shown(sharding->as_str());
-  return summary.has_optimizer ? kind : str_format("not stored (the common state names {})", kind);
+/// "4 layers, hidden 32, 4 heads": few enough for a line.
+std::string model_text(const RunFacts& run) {
+  std::string text;
+  for (const auto& [name, number] : run.model) {
+    const bool counted = name != "hidden" && name != "ffn" && name != "vocabulary";
+    if (!text.empty()) text += ", ";
+    text += counted ? str_format("{} {}", number, name) : str_format("{} {}", name, number);
+  }
+  return text;
+}
+
+/// "TP 2, PP 2, DP 2 (8 ranks)"; of context, expert and virtual parallelism only what is used.
+std::string parallel_text(const RunFacts& run) {
+  std::string text;
+  for (const auto& [name, size] : run.parallel) {
+    if (name == "ranks")
+      text += str_format(" ({} {})", size, size == 1 ? "rank" : "ranks");
+    else if (size > 1 || (name != "CP" && name != "EP" && name != "VPP"))
+      text += str_format("{}{} {}", text.empty() ? "" : ", ", name, size);
+  }
+  return text;
+}
+
+/// Rows of a name and a text, which goes on in the next line where a terminal of kColumns ends.
+class Head {
+ public:
+  void add(const std::string& name, std::string text) {
+    if (text.empty()) return;
+    constexpr std::size_t kColumns = 100;
+    constexpr std::size_t kText = kColumns - 2 - 11 - 2;  // beside indent and the longest name
+    std::string first = name;
+    while (text.size() > kText) {
+      const std::size_t space = text.rfind(' ', kText);
+      if (space == std::string::npos || space == 0) break;
+      table_.add({std::exchange(first, ""), text.substr(0, space)});
+      text.erase(0, space + 1);
+    }
+    table_.add({first, text});
+  }
+  void print() const { table_.print(); }
+
+ private:
+  Table table_{{{""}, {""}}};
+};
+
+void print_groups(const CheckpointSummary& summary) {
+  using Align = Table::Align;
+  Table table({{"GROUP"},
+               {"TENSORS", Align::kRight},
+               {"OBJECTS", Align::kRight},
+               {"ELEMENTS", Align::kRight},
+               {"SIZE", Align::kRight}});
+  const auto number = [](std::uint64_t count) { return count == 0 ? "" : grouped(count); };
+  for (const auto& [group, name] : kContentGroupNames) {
+    const GroupTotal& total = summary.group(group);
+    if (!total.empty())
+      table.add({std::string(name), number(total.tensors), number(total.objects),
+                 number(total.elements), human_bytes(total.bytes)});
+  }
+  if (table.empty()) return;
+  print("\n");
+  table.print();
 }
 
 void print_head(const Options& options, const CheckpointSummary& summary, const Resume& resume) {
   print(styled(Style::kBold, shown(options.checkpoint.resolved())) + "\n");
   std::uint64_t bytes = 0;
   for (const FileSummary& file : summary.files) bytes += file.bytes;
-  Table head({{""}, {""}});
+  Head head;
   std::string format = summary.info.format;
   if (summary.info.version) format += " version " + std::to_string(*summary.info.version);
   if (!summary.info.producer.empty()) format += str_format(" ({})", summary.info.producer);
-  head.add({"format", shown(format)});
-  head.add({"on disk", str_format("{} in {}{}", human_bytes(bytes), grouped(summary.files.size()),
-                                  summary.files.size() == 1 ? " file" : " files")});
-  if (const Value* iteration = summary.common.find("iteration");
-      iteration != nullptr && iteration->is_int())
-    head.add({"iteration", std::to_string(iteration->as_int())});
-  if (const std::string optimizer = optimizer_text(summary); !optimizer.empty())
-    head.add({"optimizer", optimizer});
+  head.add("format", shown(format));
+  head.add("on disk", str_format("{} in {}{}", human_bytes(bytes), grouped(summary.files.size()),
+                                 summary.files.size() == 1 ? " file" : " files"));
   std::uint64_t unused = 0;
   for (const FileSummary& file : summary.files) unused += file.unused.value_or(0);
   if (unused > 0)
-    head.add({"unused", human_bytes(unused) + " of the data files, which no record takes"});
+    head.add("unused", human_bytes(unused) + " of the data files, which no record takes");
+  if (const Value* iteration = summary.common.find("iteration");
+      iteration != nullptr && iteration->is_int())
+    head.add("iteration", std::to_string(iteration->as_int()));
+  head.add("model", model_text(summary.run));
+  head.add("saved with", parallel_text(summary.run));
+  head.add("optimizer", optimizer_text(summary));
+  head.add("reshardable", shown(summary.optimizer.reshardable));
+  head.add("readable by", shown(summary.readers.model));
+  head.add("resumed by", shown(summary.readers.optimizer));
   if (resume) {
-    head.add({"resume", resume_text(*resume)});
-    for (const std::string& why : resume->passed_over) head.add({"skipped", safe_message(why)});
+    head.add("resume", resume_text(*resume));
+    for (const std::string& why : resume->passed_over) head.add("skipped", safe_message(why));
   }
   head.print();
-  for (const std::string& sentence : summary.readers) print(shown(sentence) + "\n");
-
-  print("\n");
-  using Align = Table::Align;
-  Table totals({{"COUNT", Align::kRight},
-                {"ELEMENTS", Align::kRight},
-                {"SIZE", Align::kRight},
-                {"CONTENT"}});
-  const auto add = [&](const GroupTotal& total, const char* name, bool tensors) {
-    if (total.count > 0)
-      totals.add({grouped(total.count), tensors ? grouped(total.elements) : "",
-                  human_bytes(total.bytes), name});
-  };
-  add(summary.weights, "model tensors", true);
-  add(summary.optimizer, "optimizer tensors", true);
-  add(summary.object_total, "objects", false);
-  if (summary.common.is_dict())
-    totals.add({grouped(summary.common.size()), "", "", "entries of the common state"});
-  totals.print();
+  print_groups(summary);
 }
 
 /// How deep a tree of the keys may be to stay short.
@@ -180,7 +265,8 @@ void print_tree(const CheckpointSummary& summary, std::size_t depth) {
   Table table({{"SIZE", Align::kRight}, {"HOLDS"}, {"KEY"}});
   for (const KeyTreeRow& row : key_tree(summary.tensors)) {
     if (row.depth >= depth) continue;
-    std::string holds = grouped(row.total.count) + (row.total.count == 1 ? " tensor" : " tensors");
+    std::string holds =
+        grouped(row.total.tensors) + (row.total.tensors == 1 ? " tensor" : " tensors");
     if (row.leaf != KeyTreeRow::kNoLeaf)
       holds = str_format("{} {}", to_string(summary.tensors[row.leaf].dtype),
                          to_string(summary.tensors[row.leaf].shape));
@@ -369,6 +455,7 @@ Command add_inspect(CLI::App& program) {
       "  dckpt inspect iter_0001000 --keys 'decoder.*' --chunks\n"
       "  dckpt inspect iter_0001000 --json | jq '.tensors[].key'");
   add_checkpoint(command, options->checkpoint);
+  add_backend(command, options->checkpoint);
   add_map(command, options->checkpoint.map);
   add_key_filter(command, options->inspect.keys);
   command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");

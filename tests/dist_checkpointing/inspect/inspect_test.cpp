@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "dist_checkpointing/inspect/explain.h"
 #include "dist_checkpointing/open.h"
 #include "tests/dist_checkpointing/fake_reader.h"
@@ -12,6 +14,7 @@
 namespace dckpt {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::counting;
 using ::testing::ElementsAre;
 using testing::FakeReader;
@@ -28,11 +31,12 @@ TEST(Inspect, SumsUpByKindOfContent) {
       .common(Value::dict({{"iteration", 5}}))
       .write();
   const CheckpointSummary summary = inspect(reader);
-  EXPECT_EQ(summary.weights.count, 1u);
-  EXPECT_EQ(summary.weights.bytes, 12u);
-  EXPECT_EQ(summary.optimizer.count, 2u);
-  EXPECT_EQ(summary.optimizer.elements, 12u);
-  EXPECT_EQ(summary.object_total.count, 1u);
+  EXPECT_EQ(summary.group(ContentGroup::kWeights).tensors, 1u);
+  EXPECT_EQ(summary.group(ContentGroup::kWeights).bytes, 12u);
+  EXPECT_EQ(summary.group(ContentGroup::kOptimizer).tensors, 2u);
+  EXPECT_EQ(summary.group(ContentGroup::kOptimizer).elements, 12u);
+  EXPECT_EQ(summary.group(ContentGroup::kRng).objects, 1u);
+  EXPECT_TRUE(summary.group(ContentGroup::kOther).empty());
   EXPECT_EQ(summary.common.at("iteration").as_int(), 5);
   ASSERT_EQ(summary.files.size(), 1u);
   EXPECT_EQ(summary.files[0].name, "data");
@@ -49,6 +53,73 @@ TEST(Inspect, ListsChunksOnlyWhenAsked) {
   EXPECT_EQ(tensor.chunks[1].box, (Box{{1}, {3}}));
   EXPECT_EQ(tensor.chunks[1].file, "data");
   EXPECT_EQ(tensor.chunks[1].offset, 4u);
+}
+
+TEST(Inspect, EachKeyHasItsGroup) {
+  const auto group = [](std::string_view key, bool is_object) {
+    return name_of(kContentGroupNames, content_group(key, is_object));
+  };
+  EXPECT_EQ(group("decoder.final_layernorm.weight", false), "weights");
+  EXPECT_EQ(group("chained_0.optimizer.state.exp_avg.w", false), "optimizer");
+  EXPECT_EQ(group("optimizer.distributed.dp_group_idx_0.param_state/shard_0_1", true), "optimizer");
+  EXPECT_EQ(group("rng_state/shard_0.1_1.2", true), "RNG state");
+  EXPECT_EQ(group("rng_state.(0, 1).0.cuda_rng_state", false), "RNG state");
+  EXPECT_EQ(group("decoder.layers.mlp.linear_fc1._extra_state/shard_0_2", true), "extra state");
+  EXPECT_EQ(group("args", true), "other objects");
+}
+
+struct Known {
+  const char* golden;
+  const char* states;  ///< of the optimizer
+  const char* sharding;
+  const char* reshardable;
+  const char* layout;
+};
+
+/// As Megatron's own tests say which form can be resumed under which other sizes.
+TEST(Inspect, SaysWhatARunMayChange) {
+  const auto joined = [](const std::vector<std::string>& texts) {
+    std::string line;
+    for (const std::string& text : texts) line += (line.empty() ? "" : " ") + text;
+    return line;
+  };
+  for (const Known& known :
+       {Known{"mcore-0.14-flattened-tp2pp2dp2", "exp_avg exp_avg_sq fp32_param",
+              "fully_sharded_model_space", "TP, PP, EP, DP", "TP2 PP2 EP1 DP2 ranks8"},
+        Known{"mcore-0.14-zarr-tp2pp1dp2", "exp_avg exp_avg_sq fp32_param",
+              "fully_sharded_model_space", "TP, PP, EP, DP", "TP2 PP1 EP1 DP2 ranks4"},
+        Known{"mcore-0.14-bucket-space-dp2", "exp_avg exp_avg_sq param",
+              "fully_sharded_bucket_space", "DP only", "TP1 PP1 EP1 DP2 ranks2"},
+        Known{"mcore-0.14-dp-zero-tp2pp1dp2", "", "dp_zero_gather_scatter", "DP only",
+              "TP2 PP1 EP1 DP2 ranks4"},
+        Known{"mcore-0.16-dp-reshardable-tp2pp1dp2", "exp_avg exp_avg_sq param", "dp_reshardable",
+              "DP only", "TP2 PP1 EP1 DP2 ranks4"},
+        Known{"mcore-head-fully-reshardable-tp2pp2dp2", "exp_avg exp_avg_sq param",
+              "fully_reshardable", "TP, PP, EP, DP", "TP2 PP2 EP1 DP2 ranks8"},
+        Known{"legacy-torch-tp2pp2", "exp_avg exp_avg_sq fp32_param", "fully_sharded_model_space",
+              "TP, PP, EP, DP, once converted (dckpt convert --optimizer fully_reshardable)",
+              "TP2 PP2 EP1 DP2 ranks8"},
+        Known{"dcp-fsdp2-dtensor", "exp_avg exp_avg_sq step", "",
+              "any layout", ""},
+        Known{"dcp-hf-safetensors", "", "", "", ""}}) {
+    SCOPED_TRACE(known.golden);
+    const CheckpointSummary summary = inspect(*open_checkpoint(golden(known.golden)));
+    EXPECT_EQ(joined(summary.optimizer.states), known.states);
+    EXPECT_EQ(summary.optimizer.sharding, known.sharding);
+    EXPECT_EQ(summary.optimizer.reshardable, known.reshardable);
+    std::vector<std::string> sizes;
+    for (const auto& [name, size] : summary.run.parallel)
+      sizes.push_back(name + std::to_string(size));
+    EXPECT_EQ(joined(sizes), known.layout);
+  }
+}
+
+TEST(Inspect, ASingleFileIsItsOnlyFile) {
+  const fs::path file = golden("dcp-hf-safetensors") / "model-00001-of-00002.safetensors";
+  const CheckpointSummary summary = inspect(*open_checkpoint(file));
+  ASSERT_EQ(summary.files.size(), 1u);
+  EXPECT_EQ(summary.files[0].name, file.filename());
+  EXPECT_EQ(summary.files[0].bytes, fs::file_size(file));
 }
 
 TEST(Inspect, KnowsOptimizerKeys) {
@@ -68,7 +139,8 @@ std::vector<std::string> tree_lines(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) tensors.push_back({.key = key, .shape = {1}, .bytes = 4});
   std::vector<std::string> lines;
   for (const KeyTreeRow& row : key_tree(tensors)) {
-    lines.push_back(std::string(row.depth, '-') + row.name + " " + std::to_string(row.total.count) +
+    lines.push_back(std::string(row.depth, '-') + row.name + " " +
+                    std::to_string(row.total.tensors) +
                     (row.leaf == KeyTreeRow::kNoLeaf ? "" : " " + keys[row.leaf]));
   }
   return lines;
