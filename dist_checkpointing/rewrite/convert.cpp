@@ -7,12 +7,14 @@
 
 #include "configs/option_rules.h"
 #include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/common_form.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
+#include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
 #include "dist_checkpointing/rewrite/source_check.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
@@ -282,6 +284,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
 
   CopyContents contents = select_contents(*reader, options.keys);
   report.chunks_before = contents.chunks_before;
+  contents = without_lost_data(std::move(contents), *reader, options.allow_partial, report.lost,
+                               report.remarks);
   require_coverage(contents, report.source);
   contents = rename_contents(std::move(contents), options.rename, report.remarks);
   const Capabilities& can = target.format->capabilities;
@@ -320,6 +324,9 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     check.check_manifest(readers);
   };
   report.files = write(copy, destination, from, memory.io.threads, check_source, go_on);
+  report.disk_bytes = 0;
+  for (const FileSummary& file : list_files(*destination.directory()))
+    report.disk_bytes += file.bytes;
   return report;
 }
 

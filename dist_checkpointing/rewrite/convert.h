@@ -56,6 +56,9 @@ struct ConvertOptions {
   bool check_source = true;
   /// The source must have an integrity.json, and all its files must match it.
   bool verify_integrity = false;
+  /// If data files are missing or too short, convert the keys that are whole; else an error names
+  /// the others.
+  bool allow_partial = false;
   bool dry_run = false;  ///< plan and report, write nothing
   bool overwrite = false;
   std::uint64_t max_memory =
@@ -87,10 +90,11 @@ struct ConvertReport {
   std::uint64_t chunks_after = 0;
   std::uint64_t bytes = 0;  ///< tensor payload
   std::uint64_t files = 0;  ///< data files of the result, also of a dry run
-  /// Of these files and common.pt; estimated for a dry run.
+  /// Of all files of the result; estimated for a dry run.
   std::uint64_t disk_bytes = 0;
   /// Tensors and objects that the globs left out, or the format, as a remark says then.
   std::uint64_t left_out = 0;
+  std::vector<std::string> lost;  ///< keys that allow_partial has left out
   int ranks = 0;
   /// For people: what changed its form and why, and which releases load the result.
   std::vector<std::string> remarks;

@@ -40,6 +40,7 @@ Value to_json_value(const ConvertReport& report, bool dry_run) {
                       {"tensors", report.tensors},
                       {"objects", report.objects},
                       {"left_out", report.left_out},
+                      {"lost", Value::list({report.lost.begin(), report.lost.end()})},
                       {"chunks_before", report.chunks_before},
                       {"chunks_after", report.chunks_after},
                       {"bytes", report.bytes},
@@ -96,6 +97,7 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   merged.ranks = given.ranks;
   merged.keys = given.keys;
   merged.iteration = given.iteration;
+  merged.allow_partial = given.allow_partial;
   merged.dry_run = given.dry_run;
   merged.overwrite = given.overwrite;
   merged.integrity |= given.integrity;
@@ -251,6 +253,8 @@ Command add_convert(CLI::App& program) {
                    "Write integrity.json with a SHA-256 per file");
   command.add_flag("--trust-source", options->trust_source,
                    "Do not compare the source with its checksums");
+  command.add_flag("--allow-partial", convert.allow_partial,
+                   "If data files are missing, convert the keys that are whole");
   command.add_flag("--dry-run", convert.dry_run,
                    "Say what would be written and how large it is, write nothing");
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
