@@ -18,6 +18,7 @@
 
 #include "benchmarks/measurement.h"
 #include "benchmarks/planning.h"
+#include "benchmarks/sparse.h"
 #include "mapping/base/text.h"
 
 namespace {
@@ -121,6 +122,15 @@ void run_planning(const Options& options, Results& results) {
   run_registered();
 }
 
+void run_sparse(const Options& options, Results& results) {
+  if (kSparse.find(options.filter) == std::string_view::npos) return;
+  const std::filesystem::path directory = options.directory / kSparse;
+  add(std::string(kSparse), options.repeats,
+      [directory, &results] { return measure_sparse(directory, results); });
+  run_registered();
+  std::filesystem::remove_all(directory);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -150,6 +160,7 @@ int main(int argc, char** argv) {
         run(workload, *options, results);
     }
     run_planning(*options, results);
+    run_sparse(*options, results);
     if (made) std::filesystem::remove_all(options->directory);
     if (options->json != "-") results.write_table(std::cout);
     if (options->json == "-") {
