@@ -124,6 +124,12 @@ bool is_optimizer_key(std::string_view key) {
          key.starts_with("distrib_optim.");
 }
 
+bool holds_optimizer(const Metadata& metadata) {
+  const auto is_optimizers = [](const auto& entry) { return is_optimizer_key(entry.key); };
+  return std::ranges::any_of(metadata.tensors, is_optimizers) ||
+         std::ranges::any_of(metadata.objects, is_optimizers);
+}
+
 ContentGroup content_group(std::string_view key, bool is_object) {
   const std::string_view name = key.substr(0, key.find('/'));
   const std::size_t dot = name.find('.');
@@ -153,9 +159,7 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
     ++total.objects;
     total.bytes += object.place.length;
   }
-  const auto of_optimizer = [](const auto& entry) { return is_optimizer_key(entry.key); };
-  summary.has_optimizer = std::ranges::any_of(metadata.tensors, of_optimizer) ||
-                          std::ranges::any_of(metadata.objects, of_optimizer);
+  summary.has_optimizer = holds_optimizer(metadata);
   const CheckpointInfo& info = summary.info;
   const StoredForm form{info.conventions, info.common_file.has_value(), metadata, summary.common,
                         info.readers};

@@ -125,6 +125,7 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
 /// Whether a tensor belongs to the optimizer, according to Megatron's and FSDP's names:
 /// "optimizer.…", "chained_0.optimizer.…", "optim.…", "mp_rank_00/distrib_optim.…".
 bool is_optimizer_key(std::string_view key);
+bool holds_optimizer(const Metadata& metadata);
 
 /// One line of a key tree: a key component at some depth, with the totals of the tensors below it.
 struct KeyTreeRow {

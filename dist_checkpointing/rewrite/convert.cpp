@@ -1,6 +1,7 @@
 #include "dist_checkpointing/rewrite/convert.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -275,14 +276,17 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   report.from = reader->info().format;
   ConvertTarget target = choose_target(*reader, report.source, options, report.remarks);
   report.to = target.format->name;
+  std::vector<std::string> of_optimizer;
   if (options.optimizer)
-    reader = with_optimizer_sharding(std::move(reader), *options.optimizer, report.remarks,
+    reader = with_optimizer_sharding(std::move(reader), *options.optimizer, of_optimizer,
                                      {.threads = options.io.threads});
   const CopyMemory memory = share_memory(options.io, options.max_memory, options.staging);
   target.save.io = memory.io;
   if (options.dry_run) require_free_name(destination, options.overwrite);
 
   CopyContents contents = select_contents(*reader, options.keys);
+  if (holds_optimizer(contents.metadata))
+    std::ranges::move(of_optimizer, std::back_inserter(report.remarks));
   report.chunks_before = contents.chunks_before;
   contents = without_lost_data(std::move(contents), *reader, options.allow_partial, report.lost,
                                report.remarks);

@@ -136,7 +136,6 @@ RearrangedContents rename_state(const Metadata& metadata, OptimizerSharding stor
   std::unordered_map<std::string, std::string> names;  // source's by the result's
   ProblemList shapes;
   ProblemList twice;
-  std::size_t renamed = 0;
   for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
     const TensorStorageMetadata& tensor = metadata.tensors[i];
     const Shape& shape = tensor.global_shape();
@@ -149,7 +148,6 @@ RearrangedContents rename_state(const Metadata& metadata, OptimizerSharding stor
     if (!added)
       twice.add(str_format("{} and {} both become {}", quote(first->second), quote(tensor.key),
                            quote(key)));
-    renamed += key != tensor.key ? 1 : 0;
     contents.tensors.push_back(same_tensor(metadata, i, std::move(key)));
   }
   shapes.raise_if_any(ErrorCode::kMismatch,
@@ -163,8 +161,8 @@ RearrangedContents rename_state(const Metadata& metadata, OptimizerSharding stor
     contents.paths.emplace_back(std::move(name), std::move(to));
   }
   if (stored != wanted)
-    remarks.push_back(str_format("the optimizer's state became {}; {} keys were renamed",
-                                 name_of(kOptimizerShardingNames, wanted), grouped(renamed)));
+    remarks.push_back(
+        str_format("the optimizer's state became {}", name_of(kOptimizerShardingNames, wanted)));
   return contents;
 }
 

@@ -29,6 +29,7 @@ using ::testing::Contains;
 using testing::golden;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAreArray;
 
 class Convert : public ::testing::Test {
@@ -214,6 +215,18 @@ TEST_F(Convert, RankFoldersAreJoined) {
   EXPECT_NE(reader->metadata().find_tensor("optimizer.state.param.output_layer.weight"), nullptr);
   EXPECT_NE(reader->metadata().find_object("rng_state/shard_1.1_2.2"), nullptr);
   EXPECT_EQ(reader->common_state().at("iteration"), Value(10));
+}
+
+TEST_F(Convert, NothingIsSaidOfAnOptimizerThatIsLeftOut) {
+  const auto remarks = [&](const KeyFilter& keys) {
+    return convert(
+               golden("mcore-0.14-flattened-tp2pp2dp2"), at("out"),
+               {.optimizer = OptimizerSharding::kFullyReshardable, .keys = keys, .dry_run = true})
+        .remarks;
+  };
+  const auto became = Contains(HasSubstr("optimizer's state became"));
+  EXPECT_THAT(remarks({}), became);
+  EXPECT_THAT(remarks({.exclude = {"optimizer.*"}}), Not(became));
 }
 
 TEST_F(Convert, ADryRunTellsFilesAndSpace) {
