@@ -244,8 +244,7 @@ std::string describe_resharding(const StoredForm& form) {
   if (form.conventions.keys_are_paths) return "any layout";
   if (sharding == kBucketSpace || sharding == "dp_reshardable" ||
       sharding == "dp_zero_gather_scatter")
-    return form.readers.empty() ? "DP only"
-                                : "DP only, once converted (dckpt convert --to torch_dist)";
+    return "DP only; TP, PP, EP after dckpt convert --optimizer fully_reshardable";
   const bool model_space = sharding == kModelSpace || (sharding.empty() && forms.fragments);
   if (model_space && forms.boxes && !form.conventions.fragments_lost)
     return "TP, PP, EP, DP, once converted (dckpt convert --optimizer fully_reshardable)";

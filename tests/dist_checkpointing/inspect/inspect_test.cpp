@@ -83,24 +83,25 @@ TEST(Inspect, SaysWhatARunMayChange) {
     for (const std::string& text : texts) line += (line.empty() ? "" : " ") + text;
     return line;
   };
+  const char* const kBuckets =
+      "DP only; TP, PP, EP after dckpt convert --optimizer fully_reshardable";
   for (const Known& known :
        {Known{"mcore-0.14-flattened-tp2pp2dp2", "exp_avg exp_avg_sq fp32_param",
               "fully_sharded_model_space", "TP, PP, EP, DP", "TP2 PP2 EP1 DP2 ranks8"},
         Known{"mcore-0.14-zarr-tp2pp1dp2", "exp_avg exp_avg_sq fp32_param",
               "fully_sharded_model_space", "TP, PP, EP, DP", "TP2 PP1 EP1 DP2 ranks4"},
         Known{"mcore-0.14-bucket-space-dp2", "exp_avg exp_avg_sq param",
-              "fully_sharded_bucket_space", "DP only", "TP1 PP1 EP1 DP2 ranks2"},
-        Known{"mcore-0.14-dp-zero-tp2pp1dp2", "", "dp_zero_gather_scatter", "DP only",
+              "fully_sharded_bucket_space", kBuckets, "TP1 PP1 EP1 DP2 ranks2"},
+        Known{"mcore-0.14-dp-zero-tp2pp1dp2", "", "dp_zero_gather_scatter", kBuckets,
               "TP2 PP1 EP1 DP2 ranks4"},
         Known{"mcore-0.16-dp-reshardable-tp2pp1dp2", "exp_avg exp_avg_sq param", "dp_reshardable",
-              "DP only", "TP2 PP1 EP1 DP2 ranks4"},
+              kBuckets, "TP2 PP1 EP1 DP2 ranks4"},
         Known{"mcore-head-fully-reshardable-tp2pp2dp2", "exp_avg exp_avg_sq param",
               "fully_reshardable", "TP, PP, EP, DP", "TP2 PP2 EP1 DP2 ranks8"},
         Known{"legacy-torch-tp2pp2", "exp_avg exp_avg_sq fp32_param", "fully_sharded_model_space",
               "TP, PP, EP, DP, once converted (dckpt convert --optimizer fully_reshardable)",
               "TP2 PP2 EP1 DP2 ranks8"},
-        Known{"dcp-fsdp2-dtensor", "exp_avg exp_avg_sq step", "",
-              "any layout", ""},
+        Known{"dcp-fsdp2-dtensor", "exp_avg exp_avg_sq step", "", "any layout", ""},
         Known{"dcp-hf-safetensors", "", "", "", ""}}) {
     SCOPED_TRACE(known.golden);
     const CheckpointSummary summary = inspect(*open_checkpoint(golden(known.golden)));
