@@ -171,7 +171,7 @@ class LargeModel {
   }
 };
 
-SavePlan local_plan(const PlanWorkload& workload, const std::vector<LocalShard>& shards) {
+SavePlan local_plan(const std::vector<LocalShard>& shards) {
   return plan_local_save(shards, FlattenedForm::kBoxes);
 }
 
@@ -226,7 +226,7 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   std::vector<Bytes> encoded(workload.ranks);
   for (std::uint32_t rank = 0; rank < workload.ranks; ++rank) {
     const std::vector<LocalShard> shards = workload.shards(rank);
-    first([&] { describe([&] { encoded[rank] = encode_plan(local_plan(workload, shards)); }); });
+    first([&] { describe([&] { encoded[rank] = encode_plan(local_plan(shards)); }); });
     encoded[rank].shrink_to_fit();
     plan_bytes += encoded[rank].size();
   }
@@ -296,7 +296,7 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   const std::vector<LocalShard> shards = workload.shards(workload.ranks / 2);
   const auto save = [&] {
     SavePlanner rank(cache, {.kind = workload.kind, .validate = false});
-    LocalPlan local = rank.create_local_plan(local_plan(workload, shards));
+    LocalPlan local = rank.create_local_plan(local_plan(shards));
     DecidedPlan decision = rank.create_global_plan({&local.proposal, 1});
     cache.commit(rank.to_remember(
         rank.finish_plan(std::move(local), decision.answers.front()).local, decision.global));
