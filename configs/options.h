@@ -221,8 +221,8 @@ struct LoadOptions {
   /// format is an error.
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
   StrictHandling strict = StrictHandling::kAssumeOkUnexpected;
-  bool allow_partial_load = false;  ///< for plain DCP directories: leaves that are not stored keep
-                                    ///< their values, regardless of `strict`
+  bool allow_partial_load = false;  ///< in plain DCP, leaves that are not stored, or whose file is
+                                    ///< missing, keep their values, regardless of `strict`
   ParallelOptions parallel{};
   /// Globs of keys whose global shape may differ from the stored one: the common part, starting at
   /// the origin, is read and the rest is padded.

@@ -20,6 +20,7 @@
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/select_keys.h"
 #include "dist_checkpointing/load/stored_keys.h"
+#include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -75,6 +76,17 @@ bool is_plain_dcp(const CheckpointReader& reader, const Value& common) {
 }
 
 /// All of a stored tensor, without data.
+/// What a partial load goes on without because data files are missing.
+LostData excused_loss(const CheckpointReader& reader, const LoadOptions& options,
+                      const Communicator& comm) {
+  if (!options.allow_partial_load) return {};
+  LostData lost = find_lost_data(reader, reader.metadata());
+  if (!lost.empty() && comm.rank() == 0)
+    log_warning(str_format("{}; {} keys are not loaded", lost.where(),
+                           grouped(lost.tensors.size() + lost.objects.size())));
+  return lost;
+}
+
 ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
   return ShardedTensor::whole(tensor.key,
                               Tensor::meta(tensor.properties.dtype, tensor.global_shape()));
@@ -100,7 +112,7 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
     reader = open_for_load(location, options);
     if (options.verify == Verify::kSha256)
       verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
-    keys.emplace(reader->metadata(), options.rename);
+    keys.emplace(reader->metadata(), options.rename, excused_loss(*reader, options, comm));
     common = reader->common_state();
     const Backend found{.name = reader->info().format,
                         .conventions = {.keys_are_paths = is_plain_dcp(*reader, common)}};
@@ -157,7 +169,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
     reader = open_for_load(location, options);
     if (options.verify == Verify::kSha256)
       verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
-    stored.emplace(reader->metadata(), options.rename);
+    stored.emplace(reader->metadata(), options.rename, excused_loss(*reader, options, comm));
     std::set<std::string> unused;
     chosen = select_keys(reader->metadata(), keys, unused);
     if (!unused.empty() && !options.allow_partial_load) {
@@ -166,6 +178,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
                             "without such keys):" +
                                 table_of_unknown(unused, stored->names()));
     }
+    std::erase_if(chosen, [&](const SelectedKey& entry) { return !stored->contains(entry.key); });
     TensorRequestBuilder builder(*reader, *stored, options);
     for (const SelectedKey& entry : chosen) {
       const auto tensor = stored->tensor(entry.key);

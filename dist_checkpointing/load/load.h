@@ -92,9 +92,9 @@ LoadReport load_plain(StateDict& state, const Location& location, const LoadOpti
 /// directory does (unused list positions become none), and otherwise stand under their keys. The
 /// common state is not included. With `keys`, only what these name: a key, or a path that leads to
 /// it, components joined by dots ("model", "optimizer.state.0"). A name that selects nothing is an
-/// error unless options.allow_partial_load is set. Collective like `load`; every rank gets
-/// everything. Throws CheckpointError (invalid argument) for options about filling a state dict
-/// (strict, shapes, renaming, …).
+/// error unless options.allow_partial_load is set, which also leaves out keys whose data files are
+/// missing. Collective like `load`; every rank gets everything. Throws CheckpointError (invalid
+/// argument) for options about filling a state dict (strict, shapes, renaming, …).
 StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys,
                           const LoadOptions& options, Communicator& comm);
 StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys = {},

@@ -21,7 +21,8 @@ std::string renamed_object(const KeyRenamer& renamed, const std::string& unique_
   return renamed(std::string_view(unique_key).substr(0, grid)) + unique_key.substr(grid);
 }
 
-StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules) {
+StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules,
+                       const LostData& lost) {
   const KeyRenamer renamed(rules);
   ProblemList ambiguous;
   const auto add = [&](Index& index, std::string name, std::uint32_t i, const auto& entries) {
@@ -31,9 +32,15 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
     ambiguous.add(str_format("{} and {} both become {}", quote(first), quote(entries[i].key),
                              quote(found->first)));
   };
-  for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i)
-    add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);
+  std::set<std::uint32_t> lost_tensors;
+  for (const LostData::Tensor& tensor : lost.tensors) lost_tensors.insert(tensor.number);
+  const std::set<std::uint32_t> lost_objects(lost.objects.begin(), lost.objects.end());
+  for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) {
+    if (!lost_tensors.contains(i))
+      add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);
+  }
   for (std::uint32_t i = 0; i < metadata.objects.size(); ++i) {
+    if (lost_objects.contains(i)) continue;
     const std::string& stored = metadata.objects[i].key;
     const std::string name = renamed_object(renamed, stored);
     auto& grids = grids_[name.substr(0, name.rfind(kGrid))];

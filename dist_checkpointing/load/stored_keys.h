@@ -10,6 +10,7 @@
 
 #include "configs/options.h"
 #include "configs/rename.h"
+#include "dist_checkpointing/lost_data.h"
 #include "mapping/geometry/shape.h"
 #include "mapping/planning/metadata.h"
 
@@ -21,8 +22,10 @@ std::string renamed_object(const KeyRenamer& renamed, const std::string& unique_
 /// Names of what a checkpoint holds, as rules rename them, with their positions in the metadata.
 class StoredKeys {
  public:
-  /// Throws CheckpointError (mismatch) if the rules give several stored keys the same name.
-  StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules);
+  /// What is lost counts as not stored. Throws CheckpointError (mismatch) if the rules give several
+  /// stored keys the same name.
+  StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules,
+             const LostData& lost = {});
 
   /// Positions in Metadata::tensors and Metadata::objects. Objects of Megatron have unique keys,
   /// with their place in the grid.

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
+#include <utility>
 
 #include "dist_checkpointing/load/misfit.h"
+#include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -42,6 +45,13 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
                               grouped(info->size), grouped(end)));
     }
   }
+  if (problems.empty()) return;
+  std::set<std::uint32_t> wanted;
+  for (const ReadItem& item : items) wanted.insert(item.tensor);
+  LostData lost = find_lost_data(reader, metadata);
+  lost.objects.clear();
+  std::erase_if(lost.tensors, [&](const auto& tensor) { return !wanted.contains(tensor.number); });
+  for (std::string& line : describe_lost_keys(lost, metadata)) problems.add(std::move(line));
   problems.raise_if_any(
       ErrorCode::kIncomplete,
       "data files of the checkpoint are incomplete (copy it again, or choose another iteration):");

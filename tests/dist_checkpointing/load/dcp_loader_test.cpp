@@ -72,6 +72,27 @@ TEST_F(DcpLoader, APartialLoadKeepsTheValuesOfNamesThatAreNotStored) {
   EXPECT_THAT(report.unexpected, ElementsAre("new", "lr", "elsewhere"));
 }
 
+TEST_F(DcpLoader, APartialLoadGoesOnWithoutAMissingFile) {
+  save(Value::dict({{"a", filled(2, 1)}, {"b", filled(2, 1)}}), path_,
+       {.compat = Compat::kDcp, .io = {.files_per_rank = 2}});
+  const auto file_of = [&](const char* key) {
+    const auto reader = open_checkpoint(path_);
+    const Metadata& metadata = reader->metadata();
+    return metadata.files[metadata.find_tensor(key)->places.front().file];
+  };
+  const std::string lost = file_of("b");
+  ASSERT_NE(file_of("a"), lost);
+  std::filesystem::remove(path_ / lost);
+  StateDict state = Value::dict({{"a", filled(2, 0)}, {"b", filled(2, 0)}});
+  EXPECT_THAT(message_of_load(state),
+              AllOf(HasSubstr(lost + "' is missing"), HasSubstr("'b': 100.0 % of 8 B")));
+  const LoadReport report = load(state, path_, {.allow_partial_load = true});
+  EXPECT_TRUE(equal(state["a"].as_tensor(), filled(2, 1)));
+  EXPECT_TRUE(equal(state["b"].as_tensor(), filled(2, 0)));
+  EXPECT_THAT(report.unexpected, ElementsAre("b"));
+  EXPECT_FALSE(load_state_dict(path_, {}, {.allow_partial_load = true}).contains("b"));
+}
+
 TEST_F(DcpLoader, AnotherSizeIsAnErrorUnlessItIsAllowed) {
   save_dcp(Value::dict({{"w", filled(2, 1)}, {"v", filled(3, 1)}}));
   const StateDict state = Value::dict({{"w", filled(4, 9)}, {"v", filled(2, 9)}});
