@@ -411,6 +411,34 @@ struct Root {
   TempDir directory;
 };
 
+TEST(Tool, InspectHasARowForEachStateOfTheOptimizer) {
+  const ToolRun run = run_tool({"inspect", path_of(kModel)});
+  EXPECT_THAT(run.out, HasSubstr("float32   as weights        67  optimizer.state.exp_avg.* ×13  "
+                                 "(flattened)\n"));
+  EXPECT_THAT(run.out, Not(HasSubstr("optimizer.state.exp_avg.output_layer.weight")));
+  EXPECT_THAT(run_tool({"inspect", path_of(kModel), "--unfold"}).out,
+              HasSubstr("optimizer.state.exp_avg.output_layer.weight"));
+}
+
+TEST(Tool, APolicySaysHowToOpenWhatIsLookedAt) {
+  TempDir directory;
+  const std::string policy = (directory / "zarr.yaml").string();
+  std::ofstream(policy) << "version: 1\nload: {strategy: zarr}\n";
+  for (const char* const command : {"inspect", "verify", "digest"}) {
+    const ToolRun run = run_tool({command, path_of(kModel), "--policy", policy});
+    EXPECT_EQ(run.exit_code, 1) << command;
+    EXPECT_THAT(run.err, HasSubstr("load.strategy asks for 'zarr'"));
+  }
+}
+
+TEST(Tool, AnIterationOfALocalCheckpointCanBeChosen) {
+  const std::string local = path_of("mcore-0.16-nvrx-local");
+  EXPECT_EQ(run_tool({"verify", local, "--iteration", "10"}).exit_code, 0);
+  const ToolRun other = run_tool({"verify", local, "--iteration", "11"});
+  EXPECT_EQ(other.exit_code, 5);
+  EXPECT_THAT(other.err, HasSubstr("there are no files of iteration 11, but of '10'"));
+}
+
 TEST(Tool, InspectOfARootSaysWhatARunTakes) {
   Root root;
   const ToolRun damaged = run_tool({"inspect", root.text()});

@@ -4,10 +4,12 @@
 #include <functional>
 #include <numeric>
 #include <span>
+#include <unordered_map>
 #include <utility>
 
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/inspect.h"
+#include "dist_checkpointing/inspect/optimizer_form.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
@@ -300,17 +302,33 @@ struct TensorRow {
   std::vector<std::size_t> tensors;
   std::uint64_t bytes = 0;
   std::uint64_t chunks = 0;
+  bool as_weights = false;  ///< optimizer state of many weights, each of its weight's shape
 };
+
+/// "optimizer.state.exp_avg.*" for a state tensor of one of `weights`, of the same shape; else
+/// empty.
+std::string state_of_weights(const TensorSummary& tensor,
+                             const std::unordered_map<std::string_view, const Shape*>& weights) {
+  const std::string_view weight = parse_optimizer_state_key(tensor.key).model_key;
+  const auto found = weights.find(weight);
+  if (weight.empty() || found == weights.end() || *found->second != tensor.shape) return "";
+  return tensor.key.substr(0, tensor.key.size() - weight.size()) + "*";
+}
 
 std::vector<TensorRow> tensor_rows(const Options& options, const CheckpointSummary& summary) {
   const std::vector<std::size_t> order = sorted(summary, options.sort);
+  const bool alone = options.unfold || options.inspect.chunks;
+  std::unordered_map<std::string_view, const Shape*> weights;
+  for (const TensorSummary& tensor : summary.tensors)
+    if (!alone && !is_optimizer_key(tensor.key)) weights.emplace(tensor.key, &tensor.shape);
   std::vector<std::string> keys;
   std::vector<std::string> kinds;  // what a row shows of all its tensors
   for (const std::size_t i : order) {
     const TensorSummary& tensor = summary.tensors[i];
-    const bool alone = options.unfold || options.inspect.chunks;
-    keys.push_back(tensor.key);
-    kinds.push_back(std::string(to_string(tensor.dtype)) + to_string(tensor.shape) +
+    const std::string state = state_of_weights(tensor, weights);
+    keys.push_back(state.empty() ? tensor.key : state);
+    kinds.push_back(std::string(to_string(tensor.dtype)) +
+                    (state.empty() ? to_string(tensor.shape) : state) +
                     (tensor.flattened ? "flattened" : "") + (alone ? tensor.key : ""));
   }
   std::vector<TensorRow> rows;
@@ -322,6 +340,8 @@ std::vector<TensorRow> tensor_rows(const Options& options, const CheckpointSumma
       row.bytes += tensor.bytes;
       row.chunks += tensor.chunk_count;
     }
+    row.as_weights = row.tensors.size() > 1 &&
+                     !state_of_weights(summary.tensors[row.tensors.front()], weights).empty();
     rows.push_back(std::move(row));
   }
   if (options.sort == "size") std::ranges::stable_sort(rows, std::greater{}, &TensorRow::bytes);
@@ -349,7 +369,7 @@ void print_tensors(const Options& options, const CheckpointSummary& summary) {
   for (const TensorRow& row : std::span(rows).first(shown_rows)) {
     const TensorSummary& tensor = summary.tensors[row.tensors.front()];
     table.add({human_bytes(row.bytes), std::string(to_string(tensor.dtype)),
-               to_string(tensor.shape), grouped(row.chunks),
+               row.as_weights ? "as weights" : to_string(tensor.shape), grouped(row.chunks),
                shown(row.key) + (tensor.flattened ? "  (flattened)" : "")});
     for (const ChunkSummary& chunk : tensor.chunks) {
       table.add({human_bytes(chunk.length), "", to_string(chunk.box), "",
@@ -465,7 +485,7 @@ Command add_inspect(CLI::App& program) {
       ->type_name("BY")
       ->check(CLI::IsMember({"key", "size", "chunks", "stored"}).description(""));
   command.add_flag("--unfold", options->unfold,
-                   "A row for each key, also where keys differ in numbers only");
+                   "A row for each key, also of optimizer state and of numbered layers");
   add_json(command, options->json);
   return {&command, [options] { return run_inspect(*options); }};
 }

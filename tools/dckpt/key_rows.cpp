@@ -68,14 +68,17 @@ std::string range_text(const std::set<std::uint64_t>& numbers) {
 
 std::string row_text(const std::vector<std::string>& keys,
                      const std::vector<std::size_t>& members) {
-  if (members.size() == 1) return keys[members.front()];
+  const std::string& first = keys[members.front()];
+  if (members.size() == 1) return first;
+  if (std::ranges::all_of(members, [&](std::size_t member) { return keys[member] == first; }))
+    return str_format("{} ×{}", first, grouped(members.size()));
   std::vector<std::set<std::uint64_t>> numbers;
   for (const std::size_t member : members) {
     const Numbered parts = numbered(keys[member]);
     numbers.resize(parts.numbers.size());
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i].insert(parts.numbers[i]);
   }
-  const Numbered parts = numbered(keys[members.front()]);
+  const Numbered parts = numbered(first);
   std::string text = parts.text.front();
   std::uint64_t combinations = 1;
   for (std::size_t i = 0; i < numbers.size(); ++i) {

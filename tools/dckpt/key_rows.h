@@ -17,8 +17,8 @@ struct KeyRow {
 };
 
 /// Folds keys that are equal but for their numbers (digits between '.', '/', '_' and '-') and of
-/// one kind: whatever else a row of the table shows of them. Rows stand where their first member
-/// does.
+/// one kind: whatever else a row of the table shows of them. Equal keys are one row, too. Rows
+/// stand where their first member does.
 std::vector<KeyRow> fold_keys(const std::vector<std::string>& keys,
                               const std::vector<std::string>& kinds);
 

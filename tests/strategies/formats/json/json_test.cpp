@@ -66,6 +66,21 @@ TEST(ParseJson, RefusesDuplicateKeysAtAnyDepth) {
   EXPECT_EQ(parse(R"([{"a": 1}, {"a": 2}])").size(), 2u);
 }
 
+TEST(ParseJson, MembersOfALargeObjectComeOneByOne) {
+  const auto visited = [](std::string_view text) {
+    std::string seen;
+    visit_json_members(as_bytes(text), "test", [&](const std::string& key, const Value& value) {
+      seen += key + "=" + to_json(value) + ";";
+    });
+    return seen;
+  };
+  EXPECT_EQ(visited(R"({"a": [1, {"b": 2}], "c": {}, "a": null})"),
+            R"(a=[1, {"b": 2}];c={};a=null;)");
+  EXPECT_EQ(visited("{}"), "");
+  for (const char* const text : {"[]", "3", "{\"a\": 1", "{} {}"})
+    EXPECT_THROW(visited(text), CheckpointError) << text;
+}
+
 TEST(ParseJson, RefusesWhatOtherParsersLetPass) {
   for (const char* text : {"",
                            " ",
