@@ -40,6 +40,7 @@ void open_and_read(const char* name, ByteView content, Open open) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView content(reinterpret_cast<const std::byte*>(data), size);
   open_and_read("m_0.pt", content, open_torch_checkpointing);
-  open_and_read("iter_0000001_0_local.pt", content, open_local);
+  open_and_read("iter_0000001_0_local.pt", content,
+                [](const auto& storage) { return open_local(storage); });
   return 0;
 }
