@@ -10,6 +10,7 @@ struct Capabilities {
   bool objects = true;          ///< ShardedObjects
   bool common_state = true;     ///< values that are not sharded
   bool cut_tensors = true;      ///< tensors in several chunks; otherwise each is stored whole
+  bool equal_chunks = false;    ///< all chunks of a tensor have one size, which divides it
   bool flattened_form = false;  ///< FlattenedForm::kMegatron: metadata with flattened_shape
   bool compat = false;          ///< forms for other readers: SaveOptions::compat
   /// All files are directly in the checkpoint, so that a manifest can list them:

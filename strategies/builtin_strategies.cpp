@@ -14,6 +14,7 @@
 #include "strategies/torch_checkpointing/reader.h"
 #include "strategies/torch_dist/reader.h"
 #include "strategies/torch_dist/save_strategy.h"
+#include "strategies/zarr/writer.h"
 #include "strategies/zarr/zarr_reader.h"
 
 namespace dckpt {
@@ -79,6 +80,13 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                        .make = make_safetensors_save_strategy,
                        .measure = measure_safetensors});
   }
+  entries.push_back({.name = "zarr",
+                     .version = 1,
+                     .about = "Megatron-Core's zarr backend (up to 0.15)",
+                     .capabilities = {.equal_chunks = true},
+                     .conventions = kZarrConventions,
+                     .make = make_zarr_save_strategy,
+                     .measure = measure_zarr});
   return entries;
 }
 

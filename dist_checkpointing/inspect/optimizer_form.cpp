@@ -11,6 +11,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/reformulation.h"
 
 namespace dckpt {
@@ -36,22 +37,6 @@ std::size_t prepended_axes(std::string_view key) {
   const bool stacked = layers != std::string_view::npos && next < key.size() &&
                        std::isdigit(static_cast<unsigned char>(key[next])) == 0;
   return (stacked ? 1U : 0U) + (key.find(".experts.") != std::string_view::npos ? 1U : 0U);
-}
-
-/// The shape of the cells if the chunks are those of a regular grid.
-std::optional<Shape> regular_cell(const TensorStorageMetadata& tensor) {
-  if (tensor.flattened_shape || tensor.chunks.size() == 0 || numel(tensor.size) == 0)
-    return std::nullopt;
-  const Shape cell = to_shape(tensor.chunks.sizes(0));
-  for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
-    if (!equal(tensor.chunks.sizes(chunk), cell)) return std::nullopt;
-    for (std::size_t axis = 0; axis < cell.size(); ++axis) {
-      if (tensor.chunks.offsets(chunk)[axis] % cell[axis] != 0 ||
-          tensor.size[axis] % cell[axis] != 0)
-        return std::nullopt;
-    }
-  }
-  return cell;
 }
 
 /// The tensor cut into `cell`s, each one fragment; bytes come from wherever the source has them.
@@ -200,8 +185,8 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
     const auto model = models.find(key);
     std::optional<Shape> cell;
     if (model != models.end() && equal(model->second->size, tensor.size))
-      cell = regular_cell(*model->second);
-    if (!cell) cell = regular_cell(tensor).value_or(tensor.size);
+      cell = regular_chunk(*model->second);
+    if (!cell) cell = regular_chunk(tensor).value_or(tensor.size);
     std::fill_n(cell->begin(), std::min(prepended_axes(key), cell->size()), 1);
     tensor = reformulated(tensor, *cell);
     ++count;

@@ -25,6 +25,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/problem_list.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
 #include "mapping/planning/save/global_plan.h"
@@ -63,6 +64,7 @@ void require_capabilities(const SaveStrategyEntry& format, const CopyContents& c
 PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder folder,
                       const ConvertOptions& options) {
   const std::optional<int> ranks = target.format->capabilities.cut_tensors ? options.ranks : 1;
+  if (target.format->capabilities.equal_chunks) make_chunks_equal(contents.metadata);
   std::vector<SavePlan> local = plan_reshard(contents.metadata, {ranks, options.flattened});
   if (contents.common_object) {
     WriteItem item;
@@ -155,7 +157,11 @@ void measure(const PlannedCopy& copy, ConvertReport& report) {
     const Metadata metadata = metadata_of(plan, std::move(written));
     const auto counters = std::make_shared<StorageCounters>();
     const auto files = counting_storage(memory_storage(), counters);
-    for (const std::string& name : metadata.files) files->create(name)->close();
+    for (const std::string& name : metadata.files) {
+      if (const std::string parent = parent_name(name); !parent.empty())
+        files->make_directory(parent);
+      files->create(name)->close();
+    }
     strategy->write_metadata(*files, "", metadata, nullptr);
     report.disk_bytes += counters->bytes_written;
   } else {
@@ -347,7 +353,10 @@ ConvertReport convert(const Location& source, const Location& destination,
   if (!options.optimizer) return convert_checkpoint(source, destination, options);
   ConvertOptions resolved = options;
   if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
-    resolved.flattened = FlattenedForm::kMegatron;
+    // Other formats have the model's shapes, and Megatron flattens what it reads from them.
+    if (options.to.empty() ||
+        find_save_strategy(options.to, options.strategy_version).capabilities.flattened_form)
+      resolved.flattened = FlattenedForm::kMegatron;
   } else if (options.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "fully_reshardable optimizer state is not flattened; leave flattened at "

@@ -71,6 +71,12 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
                                      "ranks; leave out the number of ranks",
                                      quote(format)));
   }
+  if (options.ranks && target.format->capabilities.equal_chunks) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the format {} stores chunks of one size, so tensors are not "
+                                     "cut anew for ranks; leave out the number of ranks",
+                                     quote(format)));
+  }
   save.flattened = options.flattened;
   save.separation_hint = options.separation_hint;
   save.integrity = options.integrity;

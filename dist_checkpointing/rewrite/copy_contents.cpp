@@ -1,6 +1,7 @@
 #include "dist_checkpointing/rewrite/copy_contents.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -11,6 +12,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/validate.h"
 #include "strategies/contract/common_state.h"
 
@@ -153,6 +155,31 @@ KeyPath renamed_path(const KeyPath& path, const std::string& name) {
       renamed[renamed.size() - i] = before;
   }
   return renamed;
+}
+
+void make_chunks_equal(Metadata& metadata) {
+  for (TensorStorageMetadata& tensor : metadata.tensors) {
+    const Shape size = tensor.global_shape();
+    if (numel(size) == 0 || (!tensor.flattened_shape && regular_chunk(tensor))) continue;
+    std::int64_t step = size.empty() ? 1 : size[0];
+    if (size.size() > 2 && !tensor.flattened_shape) {
+      for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk)
+        step = std::gcd(step,
+                        std::gcd(tensor.chunks.offsets(chunk)[0], tensor.chunks.sizes(chunk)[0]));
+    }
+    const StorageInfo place = tensor.places.front();
+    tensor.flattened_shape.reset();
+    tensor.size = size;
+    tensor.chunks = BoxList(size.size());
+    tensor.places.clear();
+    Box box = whole(size);
+    if (!size.empty()) box.sizes[0] = step;
+    for (std::int64_t begin = 0; begin < (size.empty() ? 1 : size[0]); begin += step) {
+      if (!size.empty()) box.offsets[0] = begin;
+      tensor.chunks.push_back(box);
+      tensor.places.push_back(place);
+    }
+  }
 }
 
 }  // namespace dckpt

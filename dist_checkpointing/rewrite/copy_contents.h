@@ -59,4 +59,8 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
 /// positions where it had some, counted from the end.
 KeyPath renamed_path(const KeyPath& path, const std::string& name);
 
+/// Gives chunks of one size to tensors that have others, for formats that need them: cut along the
+/// first axis alone (layers), or whole. The chunks are then a plan of what to store.
+void make_chunks_equal(Metadata& metadata);
+
 }  // namespace dckpt

@@ -11,6 +11,7 @@
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/sharded_tree.h"
 #include "strategies/contract/common_state.h"
+#include "strategies/contract/registry.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
@@ -151,7 +152,11 @@ PlannerKind planner_kind(const SaveOptions& options) noexcept {
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {
   check_separation_hint(options.separation_hint);
   if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state);
-  return describe_megatron(state, options.compat, {.replicas = options.parallel.enabled}, rank);
+  const SaveStrategyEntry& strategy =
+      find_save_strategy(options.strategy.name, options.strategy.version);
+  return describe_megatron(
+      state, options.compat,
+      {.replicas = options.parallel.enabled, .conventions = strategy.conventions}, rank);
 }
 
 }  // namespace dckpt

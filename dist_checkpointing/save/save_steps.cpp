@@ -30,6 +30,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/save/save_planner.h"
 #include "strategies/comm/agree.h"
 #include "strategies/contract/common_state.h"
@@ -94,8 +95,20 @@ void check_contents(const DescribedState& described, const SaveStrategyEntry& st
   }
 }
 
-/// What the strategy would have to put together.
-void require_whole_tensors(const Metadata& metadata, const SaveStrategyEntry& strategy) {
+/// What the strategy would have to put together, or cut anew.
+void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy) {
+  if (strategy.capabilities.equal_chunks) {
+    for (const TensorStorageMetadata& tensor : metadata.tensors) {
+      if (tensor.chunks.empty() || numel(tensor.size) == 0 || regular_chunk(tensor)) continue;
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format("the tensor is cut into parts of different sizes, but strategy {} stores "
+                     "those of one size; save with torch_dist, then convert the checkpoint (dckpt "
+                     "convert --to {})",
+                     quote(strategy.name), strategy.name),
+          {.key = tensor.key});
+    }
+  }
   if (strategy.capabilities.cut_tensors) return;
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     if (tensor.chunks.size() == 1) continue;
@@ -214,8 +227,8 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
   std::vector<Bytes> assignments;
   decide(comm, [&] {
     decided = planner.create_global_plan(proposals);
-    require_whole_tensors(decided.plan().metadata,
-                          find_save_strategy(options.strategy.name, options.strategy.version));
+    require_chunks(decided.plan().metadata,
+                   find_save_strategy(options.strategy.name, options.strategy.version));
     agreed.checkpoint.emplace(
         PlannedCheckpoint{.publication = begin_publication(call.target, options),
                           .global = decided.global,

@@ -29,4 +29,8 @@ class ChunkGeometry {
   Shape cell_;     ///< the shape of a piece of a reformulated tensor
 };
 
+/// The size that all chunks of an ordinary tensor have, if they are those of a grid without smaller
+/// ones at its ends. Empty otherwise, also for tensors without elements or chunks.
+std::optional<Shape> regular_chunk(const TensorStorageMetadata& tensor);
+
 }  // namespace dckpt

@@ -161,6 +161,26 @@ ZarrArray read_zarray(ByteView json, const std::string& file_name) {
       .parse();
 }
 
+std::optional<std::string_view> zarr_dtype_name(DType dtype) noexcept {
+  for (const auto& [name, known] : kNumpyNames) {
+    if (known == dtype) return name;
+  }
+  return std::nullopt;
+}
+
+std::string write_zarray(const ZarrArray& array) {
+  const auto list = [](ShapeView extents) {
+    std::string text;
+    for (const std::int64_t extent : extents)
+      text += (text.empty() ? "" : ", ") + std::to_string(extent);
+    return text;
+  };
+  return str_format(
+      "{{\"chunks\": [{}], \"compressor\": null, \"dtype\": \"{}\", \"fill_value\": null, "
+      "\"filters\": null, \"order\": \"C\", \"shape\": [{}], \"zarr_format\": 2}}",
+      list(array.chunk), zarr_dtype_name(array.dtype).value_or(""), list(array.shape));
+}
+
 std::string zarr_chunk_name(ShapeView position) {
   if (position.empty()) return "0";
   std::string name;

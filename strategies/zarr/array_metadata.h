@@ -43,6 +43,12 @@ inline constexpr std::uint64_t kMaxZarrayBytes = 64 << 10;
 /// than 2.
 ZarrArray read_zarray(ByteView json, const std::string& file_name);
 
+/// The inverse, as one line.
+std::string write_zarray(const ZarrArray& array);
+
+/// Empty if zarr has no such elements.
+std::optional<std::string_view> zarr_dtype_name(DType dtype) noexcept;
+
 /// "1.0.2"; "0" for no axes.
 std::string zarr_chunk_name(ShapeView position);
 /// The inverse for `dims` axes; empty for anything that zarr_chunk_name does not write.

@@ -276,7 +276,7 @@ class ZarrReader final : public CheckpointReader {
                        .version = 1,
                        .producer = "Megatron-Core up to 0.15",
                        .common_file = kCommonFile,
-                       .conventions = {.objects_in_lists = false, .fragments_lost = true}};
+                       .conventions = kZarrConventions};
   Metadata metadata_;
   std::vector<ZarrArray> arrays_;
 };

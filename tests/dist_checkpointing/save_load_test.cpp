@@ -141,6 +141,30 @@ TEST_F(SaveLoad, PrependedAxesBecomeLayersOfOneTensor) {
                     part_of_arange({2, 3, 4}, {{1, 0, 0}, {1, 3, 4}})));
 }
 
+TEST_F(SaveLoad, ZarrTakesShardsOfOneSize) {
+  const auto save_zarr = [&](std::int64_t cut) {
+    run_ranks(2, [&](Communicator& comm) {
+      const int rank = comm.rank();
+      const Box rows = rank == 0 ? Box{{0, 0}, {cut, 6}} : Box{{cut, 0}, {4 - cut, 6}};
+      StateDict state;
+      state["w"] = ShardedTensor::from_box("w", part_of_arange({4, 6}, rows), {4, 6}, rows.offsets);
+      state["rng"] = ShardedObject{
+          .key = "rng", .data = 10 + rank, .global_shape = {2}, .global_offset = {rank}};
+      state["step"] = 7;
+      save(state, checkpoint(), {.strategy = {.name = "zarr"}}, comm);
+    });
+  };
+  EXPECT_THAT(error_of([&] { save_zarr(3); }), HasSubstr("parts of different sizes"));
+  save_zarr(2);
+  StateDict wanted;
+  wanted["w"] = ShardedTensor::whole("w", untouched({4, 6}));
+  wanted["rng"] = ShardedObject{.key = "rng", .global_shape = {2}, .global_offset = {1}};
+  load(wanted, checkpoint(), {.validate_access_integrity = false});
+  EXPECT_TRUE(equal(wanted["w"].as_tensor(), arange({4, 6})));
+  EXPECT_EQ(wanted["rng"].as_sharded_object().data, Value(11));
+  EXPECT_EQ(wanted["step"], Value(7));
+}
+
 /// Three data-parallel ranks share a (4, 6) tensor as flattened ranges; then two ranks with another
 /// grid load it.
 void save_flattened(const std::filesystem::path& path, FlattenedForm form) {

@@ -319,6 +319,33 @@ TEST_F(Convert, ToSafetensorsAndBackKeepsTheTensorsAndNamesTheRest) {
   EXPECT_EQ(open_checkpoint(at("back"))->metadata().tensors.size(), report.tensors);
 }
 
+TEST_F(Convert, ToZarrAndBackKeepsEverything) {
+  for (const char* const name : {"mcore-0.14-flattened-tp2pp2dp2", "mcore-head-moe-ep2",
+                                 "mcore-0.14-zarr-tp2pp1dp2", "legacy-torch-tp2pp2"}) {
+    SCOPED_TRACE(name);
+    const ConvertReport report = convert(golden(name), at("zarr"),
+                                         {.to = "zarr", .overwrite = true, .io = {.fsync = false}});
+    EXPECT_EQ(differences(golden(name), at("zarr")), 0U);
+    ConvertOptions plan{.to = "zarr", .dry_run = true, .overwrite = true};
+    EXPECT_EQ(convert(golden(name), at("zarr"), plan).files, report.files);
+    convert(at("zarr"), at("back"), {.to = "torch_dist", .ranks = 3, .overwrite = true});
+    EXPECT_EQ(differences(golden(name), at("back")), 0U);
+  }
+}
+
+TEST_F(Convert, WhatZarrCannotHoldIsRefused) {
+  const auto message = [&](const std::string& name, ConvertOptions options) {
+    options.to = "zarr";
+    return error_of([&] { convert(golden(name), at("zarr"), options); }).second;
+  };
+  EXPECT_THAT(message("mcore-0.16-synthetic", {}), HasSubstr("folder of its name"));
+  EXPECT_THAT(message("dcp-plain-nested", {}), HasSubstr("no elements of float8_e4m3fn"));
+  EXPECT_THAT(message("mcore-0.14-flattened-single", {.ranks = 2}), HasSubstr("not cut anew"));
+  EXPECT_FALSE(fs::exists(at("zarr")));
+  convert(golden("dcp-plain-nested"), at("zarr"), {.to = "zarr", .keys = {.exclude = {"fp8*"}}});
+  EXPECT_EQ(numel(open_checkpoint(at("zarr"))->metadata().find_tensor("empty")->size), 0);
+}
+
 TEST_F(Convert, TheModelsFilesGoAlongFromFolderToFolder) {
   const auto write = [&](const std::string& name, const std::string& text) {
     fs::create_directories((at(name)).parent_path());

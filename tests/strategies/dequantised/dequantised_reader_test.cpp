@@ -131,17 +131,18 @@ TEST(DequantisedReader, WeightsAndScalesThatDoNotFitAreListed) {
   const CheckpointError error =
       error_of([&] { dequantised_reader(std::move(source), {.suffix = "_scale"}); });
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
-  EXPECT_EQ(error.message(),
-            "the weights cannot be dequantised; take the missing tensors from where the model came "
-            "from:\n"
-            "  'alone' is float8_e4m3fn, but its scales 'alone_scale' are missing\n"
-            "  'cut_scale' has the shape (1, 1), but 'cut' has (128, 130); expected a scale for "
-            "each block of 128 × 128: (1, 2)\n"
-            "  'left_scale': there is no 'left' that it scales\n"
-            "  'plain' has scales, but is bfloat16, not float8\n"
-            "  'flat_scale' has the shape (1,), but 'flat' has (1,); expected a scale for each block "
-            "of 128 × 128\n"
-            "  'whole_scale' is int32, expected float32 or another float");
+  EXPECT_EQ(
+      error.message(),
+      "the weights cannot be dequantised; take the missing tensors from where the model came "
+      "from:\n"
+      "  'alone' is float8_e4m3fn, but its scales 'alone_scale' are missing\n"
+      "  'cut_scale' has the shape (1, 1), but 'cut' has (128, 130); expected a scale for "
+      "each block of 128 × 128: (1, 2)\n"
+      "  'left_scale': there is no 'left' that it scales\n"
+      "  'plain' has scales, but is bfloat16, not float8\n"
+      "  'flat_scale' has the shape (1,), but 'flat' has (1,); expected a scale for each block "
+      "of 128 × 128\n"
+      "  'whole_scale' is int32, expected float32 or another float");
   EXPECT_THAT(error_of([&] {
                 dequantised_reader(small_model(), {.suffix = "_scale_inv", .rows = 0});
               }).message(),

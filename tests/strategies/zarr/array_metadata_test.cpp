@@ -74,6 +74,19 @@ TEST(Zarray, RefusesExtentsThatContradictEachOther) {
   }
 }
 
+TEST(Zarray, IsReadAsItWasWritten) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kBool, DType::kInt64}) {
+    for (const auto& [shape, chunk] : {std::pair<Shape, Shape>{{2, 6}, {1, 3}}, {{}, {}}}) {
+      const std::string text = write_zarray({shape, chunk, dtype});
+      const ZarrArray read = read_zarray(as_bytes(text), ".zarray");
+      EXPECT_EQ(read.shape, shape);
+      EXPECT_EQ(read.chunk, chunk);
+      EXPECT_EQ(read.dtype, dtype);
+    }
+  }
+  EXPECT_FALSE(zarr_dtype_name(DType::kFloat8E4M3FN));
+}
+
 TEST(Zarray, RefusesBrokenJson) {
   for (const std::string& text :
        {std::string(), std::string("[1]"), std::string(kGood.substr(0, 60)),

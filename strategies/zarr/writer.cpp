@@ -1,0 +1,183 @@
+#include "strategies/zarr/writer.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "configs/strategy_options.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/chunk_geometry.h"
+#include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/storage/buffered_file.h"
+#include "strategies/zarr/array_metadata.h"
+#include "strategies/zarr/object_name.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::size_t kMaxName = 255;          // of a folder, in bytes
+constexpr const char* kNoElements = ".empty";  // an array without elements has no chunks
+
+[[noreturn]] void refuse(const std::string& key, const std::string& what) {
+  throw CheckpointError(ErrorCode::kUnsupported, what, {.key = key});
+}
+
+/// A key becomes the name of a folder beside common.pt and metadata.json.
+void require_folder_name(const std::string& key, std::string_view name) {
+  if (name.empty() || name.size() > kMaxName || name.starts_with('.') || name.ends_with(".sync") ||
+      name.find('/') != std::string_view::npos || name == kCommonFile || name == kConfigFile)
+    refuse(key, str_format("zarr stores every key in a folder of its name, which {} cannot be; "
+                           "rename it, or write torch_dist",
+                           quote(name)));
+}
+
+/// "KEY/0.1.0" or "KEY/shard_0.1_1.8.pt"
+std::string file_of(const WriteItem& item) {
+  if (item.kind == WriteItem::Kind::kObject) {
+    const std::size_t slash = item.key.rfind('/');
+    const std::string name = item.key.substr(slash + 1) + ".pt";
+    if (slash == std::string::npos || !parse_zarr_object_name(name))
+      refuse(item.key,
+             "zarr stores objects of Megatron only, whose keys end in "
+             "\"/shard_OFFSET_SHAPE\"");
+    require_folder_name(item.key, std::string_view(item.key).substr(0, slash));
+    return item.key + ".pt";
+  }
+  require_folder_name(item.key, item.key);
+  if (!zarr_dtype_name(item.properties.dtype))
+    refuse(item.key, str_format("zarr has no elements of {}; leave the tensor out (--exclude), or "
+                                "write torch_dist",
+                                to_string(item.properties.dtype)));
+  if (item.nbytes == 0) return join_name(item.key, kNoElements);
+  Shape position;
+  for (std::size_t axis = 0; axis < item.size.size(); ++axis) {
+    const std::int64_t extent = item.chunk.sizes[axis];
+    if (item.size[axis] % extent != 0 || item.chunk.offsets[axis] % extent != 0)
+      refuse(item.key, str_format("zarr cuts a tensor into chunks of one size, and {} does not "
+                                  "divide {} so; save with torch_dist, then convert it",
+                                  to_string(item.chunk), to_string(item.size)));
+    position.push_back(item.chunk.offsets[axis] / extent);
+  }
+  return join_name(item.key, zarr_chunk_name(position));
+}
+
+WrittenItems places_of(const SavePlan& plan) {
+  WrittenItems written;
+  for (const WriteItem& item : plan) {
+    written.places.push_back({static_cast<std::uint32_t>(written.files.size()), 0, item.nbytes});
+    written.files.push_back(file_of(item));
+  }
+  return written;
+}
+
+std::uint64_t write_item(BufferedFile& file, const WriteItem& item, ItemSource& source) {
+  if (item.kind == WriteItem::Kind::kObject) {
+    file.append(source.object(item));
+    return file.position();
+  }
+  source.tensor(item, [&](ByteView part) { file.append(part); });
+  if (file.position() != item.nbytes)
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the source delivered {} bytes instead of {}", file.position(), item.nbytes));
+  return item.nbytes;
+}
+
+ZarrArray array_of(const TensorStorageMetadata& tensor) {
+  ZarrArray array{.shape = tensor.size, .chunk = tensor.size, .dtype = tensor.properties.dtype};
+  if (numel(tensor.size) == 0) {
+    for (std::int64_t& extent : array.chunk) extent = std::max<std::int64_t>(extent, 1);
+  } else if (const auto chunk = regular_chunk(tensor)) {
+    array.chunk = *chunk;
+  } else {
+    refuse(tensor.key, "zarr cuts a tensor into chunks of one size, but these have several");
+  }
+  return array;
+}
+
+class ZarrSaveStrategy final : public SaveStrategy {
+ public:
+  explicit ZarrSaveStrategy(const SaveOptions& options) : io_(options.io) {
+    refuse_options(options.strategy);
+    const WriteOptions usual;
+    if (io_.page_aligned || io_.files_per_rank != usual.files_per_rank)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "save.io.page_aligned and save.io.files_per_rank: zarr has a file for "
+                            "every chunk; leave them out");
+  }
+
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
+                          const SavePlan& plan, ItemSource& source) const override {
+    return write_zarr_items(storage, directory, rank, plan, source, io_);
+  }
+  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const CommonState* common) const override {
+    finish_zarr(storage, directory, metadata, common, io_.fsync);
+  }
+
+ private:
+  WriteOptions io_;
+};
+
+}  // namespace
+
+WrittenItems write_zarr_items(Storage& storage, const std::string& directory, int rank,
+                              const SavePlan& plan, ItemSource& source, const WriteOptions& io) {
+  WrittenItems written = places_of(plan);
+  std::set<std::string> folders;
+  for (const std::string& name : written.files)
+    folders.insert(join_name(directory, name.substr(0, name.rfind('/'))));
+  for (const std::string& folder : folders) storage.make_directory(folder);
+  parallel_for(plan.size(), io.threads, [&](std::size_t i) {
+    with_context({.key = plan[i].key, .rank = rank}, [&] {
+      BufferedFile file(
+          storage.create(join_name(directory, written.files[i]),
+                         {.size_hint = plan[i].nbytes, .durable = io.fsync, .engine = io.engine}));
+      written.places[i].length = write_item(file, plan[i], source);
+      file.finish(io.fsync);
+    });
+  });
+  return written;
+}
+
+void finish_zarr(Storage& storage, const std::string& directory, const Metadata& metadata,
+                 const CommonState* common, bool fsync) {
+  std::set<std::string> folders;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    require_folder_name(tensor.key, tensor.key);
+    const std::string folder = join_name(directory, tensor.key);
+    const std::string description = write_zarray(array_of(tensor));
+    storage.make_directory(folder);
+    write_small_file(storage, join_name(folder, kZarrayFile), as_bytes(description), fsync);
+    folders.insert(folder);
+  }
+  for (const BytesStorageMetadata& object : metadata.objects)
+    folders.insert(join_name(directory, object.key.substr(0, object.key.rfind('/'))));
+  if (fsync) {
+    for (const std::string& folder : folders) storage.sync_directory(folder);
+  }
+  const CommonState empty(Value::dict());
+  write_small_file(storage, join_name(directory, kCommonFile),
+                   (common != nullptr ? *common : empty).archive(), fsync);
+  const CheckpointingConfig config{.sharded_backend = "zarr",
+                                   .sharded_backend_version = 1,
+                                   .common_backend = "torch",
+                                   .common_backend_version = 1};
+  write_small_file(storage, join_name(directory, kConfigFile),
+                   as_bytes(write_checkpointing_config(config)), fsync);
+}
+
+std::unique_ptr<SaveStrategy> make_zarr_save_strategy(const SaveOptions& options) {
+  return std::make_unique<ZarrSaveStrategy>(options);
+}
+
+WrittenItems measure_zarr(const SaveOptions&, int, const SavePlan& plan) {
+  return places_of(plan);
+}
+
+}  // namespace dckpt
