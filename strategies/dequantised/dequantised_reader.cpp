@@ -44,6 +44,7 @@ class ScaleGrid {
 
   /// The scales of a row of the tensor: its index on all axes but the last.
   const float* row(ShapeView index) const {
+    if (values_.size() == 1) return values_.data();  // whatever its shape
     std::int64_t position = 0;
     for (std::size_t axis = 0; axis < index.size(); ++axis) {
       const bool in_blocks = axis + 1 == index.size();
@@ -217,9 +218,11 @@ class DequantisedReader final : public CheckpointReader {
                                 quote(key + scales_.suffix)));
       if (scaled) metadata_.tensors.back().properties.dtype = scales_.dtype;
     }
-    problems.raise_if_any(ErrorCode::kMismatch,
-                          "the weights cannot be dequantised; take the missing tensors from where "
-                          "the model came from:");
+    problems.raise_if_any(
+        ErrorCode::kMismatch,
+        str_format("the weights cannot be dequantised; by the map, the scales of X are X{}, one "
+                   "for each block of {} × {}:",
+                   scales_.suffix, scales_.rows, scales_.columns));
   }
 
   void check(const TensorStorageMetadata& weight, const TensorStorageMetadata& scales,
@@ -238,7 +241,9 @@ class DequantisedReader final : public CheckpointReader {
       std::int64_t& rows = *(expected.end() - 2);
       rows = blocks_of(rows, scales_.rows);
       expected.back() = blocks_of(expected.back(), scales_.columns);
-      if (scales.global_shape() == expected) return check_size(scales);
+      const Shape& found = scales.global_shape();
+      if (found == expected || (numel(found) == 1 && numel(expected) == 1))
+        return check_size(scales);
     }
     problems.add(str_format(
         "{} has the shape {}, but {} has {}; expected a scale for each block of {} × {}{}",

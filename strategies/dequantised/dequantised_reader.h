@@ -12,7 +12,8 @@ namespace dckpt {
 ///
 ///   value[…, i, j] = weight[…, i, j] × scales[…, i / rows, j / columns]
 ///
-/// in float32, rounded to `dtype` to nearest, ties to even. The last blocks may be smaller.
+/// in float32, rounded to `dtype` to nearest, ties to even. The last blocks may be smaller. Where
+/// a single block covers all, its scale may have any shape of one element.
 struct BlockScales {
   std::string suffix;  ///< what the key of a weight's scales has behind the weight's: "_scale_inv"
   std::int64_t rows = 128;

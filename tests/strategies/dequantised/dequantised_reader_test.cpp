@@ -114,6 +114,18 @@ TEST(DequantisedReader, ExpertsInOneTensorHaveScalesOfTheirOwn) {
   EXPECT_THAT(read<float>(*reader, 0, whole(Shape{2, 2, 2})), ElementsAre(1, 2, 1, 2, 3, 4, 3, 4));
 }
 
+TEST(DequantisedReader, OneScaleMayBeForAll) {
+  auto source = std::make_unique<FakeReader>();
+  source->tensor<std::uint8_t>("w", DType::kFloat8E4M3FN, {2, 2}, {kOne, kTwo, kOne, kTwo})
+      .tensor<float>("w_scale", DType::kFloat32, {}, {3})
+      .write();
+  const auto reader = dequantised_reader(std::move(source), {.suffix = "_scale",
+                                                             .rows = 1'000'000'000,
+                                                             .columns = 1'000'000'000,
+                                                             .dtype = DType::kFloat32});
+  EXPECT_THAT(read<float>(*reader, 0, whole(Shape{2, 2})), ElementsAre(3, 6, 3, 6));
+}
+
 TEST(DequantisedReader, WeightsAndScalesThatDoNotFitAreListed) {
   auto source = std::make_unique<FakeReader>();
   const std::vector<std::uint8_t> codes(128 * 130, kOne);
@@ -133,8 +145,8 @@ TEST(DequantisedReader, WeightsAndScalesThatDoNotFitAreListed) {
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
   EXPECT_EQ(
       error.message(),
-      "the weights cannot be dequantised; take the missing tensors from where the model came "
-      "from:\n"
+      "the weights cannot be dequantised; by the map, the scales of X are X_scale, one for each "
+      "block of 128 × 128:\n"
       "  'alone' is float8_e4m3fn, but its scales 'alone_scale' are missing\n"
       "  'cut_scale' has the shape (1, 1), but 'cut' has (128, 130); expected a scale for "
       "each block of 128 × 128: (1, 2)\n"

@@ -13,6 +13,7 @@ namespace dckpt {
 namespace {
 
 using testing::add_file;
+using testing::bytes_of;
 using ::testing::Contains;
 using testing::contents_of;
 using testing::counting;
@@ -179,6 +180,43 @@ TEST(MappedReader, KeysMayLackTheModelsPrefixOrHaveAnother) {
     nemo.tensors.emplace_back("module." + key, shape);
   EXPECT_THAT(nemo.error({"llama", {}}),
               HasSubstr("missing: 'decoder.layers.{l}.self_attention.linear_qkv.weight'"));
+}
+
+/// As DeepSeek V3 is published: a layer more, which predicts another token.
+TEST(MappedReader, LayersForMultiTokenPredictionAreDropped) {
+  const auto open = [](const std::string& name, const std::string& layers) {
+    auto reader = std::make_unique<FakeReader>();
+    const auto pair = name == "hf" ? hugging_face_of("deepseek_v3") : megatron_of("deepseek_v3");
+    for (std::size_t i = 0; i < pair->metadata().tensors.size(); ++i) {
+      const TensorStorageMetadata& tensor = pair->metadata().tensors[i];
+      const Tensor content = read_box(*pair, i, whole(tensor.size));
+      const std::size_t item = item_size(content.dtype());
+      const auto add = [&]<typename T>(T) {
+        reader->tensor(
+            tensor.key, content.dtype(), tensor.size,
+            std::vector<T>(content.data<const T>(), content.data<const T>() + content.numel()));
+      };
+      item == 2 ? add(std::uint16_t{}) : add(0.0F);
+    }
+    for (const std::string& key : {layers + "eh_proj.weight", layers + "self_attn.o_proj.weight"})
+      reader->tensor<float>(key, DType::kFloat32, {1}, {0});
+    reader->common(pair->common_state()).write();
+    std::string config = bytes_of(testing::hf_pair("deepseek_v3") / "hf/config.json");
+    const std::string none = R"("num_nextn_predict_layers": 0)";
+    config.replace(config.find(none), none.size(), R"("num_nextn_predict_layers": 1)");
+    if (name == "hf") add_file(*reader, "config.json", config);
+    return reader;
+  };
+  MapReport report;
+  const auto there = mapped_reader(open("hf", "model.layers.3."), {"auto", {}}, &report);
+  EXPECT_EQ(contents_of(*there), contents_of(*megatron_of("deepseek_v3")));
+  EXPECT_THAT(report.remarks, Contains("dropped: 'model.layers.3.eh_proj.weight', as layers behind "
+                                       "num_hidden_layers, for multi-token prediction"));
+  const auto back =
+      mapped_reader(open("mcore", "mtp.layers.0."), {"deepseek_v3", {"vocab_size=100"}}, &report);
+  EXPECT_EQ(contents_of(*back), contents_of(*hugging_face_of("deepseek_v3")));
+  EXPECT_THAT(report.remarks,
+              Contains("dropped: 'mtp.layers.0.eh_proj.weight', as the map ignores them"));
 }
 
 TEST(MappedReader, TiedEmbeddingsHaveNoOutputLayer) {
