@@ -13,6 +13,7 @@
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/safetensors/hub_cache.h"
+#include "strategies/safetensors/save_strategy.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/memory.h"
 
@@ -113,11 +114,34 @@ void name_other_files(const CheckpointReader& source, std::vector<std::string>& 
     remarks.push_back("what else is in the folder stays behind: " + quoted_list(left, 10));
 }
 
+/// What the files say about the model.
+void carry_annotations(const CheckpointReader& source, ConvertTarget& target,
+                       std::vector<std::string>& remarks) {
+  if (source.info().annotations.empty()) return;
+  YamlNode all;
+  all.kind = YamlNode::Kind::kMap;
+  std::vector<std::string> names;
+  for (const auto& [name, text] : source.info().annotations) {
+    names.push_back(name);
+    all.keys.push_back(YamlNode::string(name));
+    all.values.push_back(YamlNode::string(text));
+  }
+  YamlNode& own = target.save.strategy.options;
+  const bool has_own = own.find(kSafetensorsMetadataOption) != nullptr;
+  if (has_own || !target.format->conventions.model_folder)
+    return remarks.push_back("what the files say in their __metadata__ stays behind: " +
+                             quoted_list(names, 10));
+  own.kind = YamlNode::Kind::kMap;
+  own.keys.push_back(YamlNode::plain(kSafetensorsMetadataOption));
+  own.values.push_back(std::move(all));
+}
+
 }  // namespace
 
-ModelFolder model_folder(const CheckpointReader& source, const ConvertTarget& target,
+ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
                          const ConvertOptions& options, std::vector<std::string>& remarks) {
   ModelFolder folder;
+  carry_annotations(source, target, remarks);
   if (!target.format->conventions.model_folder) {
     if (options.model_files)
       throw CheckpointError(ErrorCode::kInvalidArgument,

@@ -24,9 +24,10 @@ struct ModelFolder {
 inline constexpr std::uint64_t kMaxModelFile = std::uint64_t{128} << 20;
 
 /// That of ConvertOptions::model_files, or else of the source; none if the target is no model's
-/// folder. Says in `remarks` what goes along and what does not. Throws CheckpointError (invalid
-/// argument) for an option that would have no effect, (io).
-ModelFolder model_folder(const CheckpointReader& source, const ConvertTarget& target,
+/// folder. What the source's files say about the model becomes an option of the target's strategy,
+/// unless it has that option. Says in `remarks` what goes along and what does not. Throws
+/// CheckpointError (invalid argument) for an option that would have no effect, (io).
+ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
                          const ConvertOptions& options, std::vector<std::string>& remarks);
 
 }  // namespace dckpt

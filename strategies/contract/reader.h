@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "configs/conventions.h"
@@ -42,6 +43,9 @@ struct CheckpointInfo {
   Conventions conventions{};
   std::vector<std::string> index_files{};  ///< files read to find out what is stored, besides data
                                            ///< files and `common_file`
+  /// What the files say about the model as a whole, name and text: `__metadata__` of safetensors,
+  /// without what belongs to the format. Where files contradict each other, the first counts.
+  std::vector<std::pair<std::string, std::string>> annotations{};
   /// Keys of a plain DCP state's top level that are stored as one object each, with tensors inside:
   /// what is inside has names of its own in the metadata.
   std::vector<std::string> opened_keys{};

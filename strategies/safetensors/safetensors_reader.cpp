@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,7 @@ class SafetensorsScan {
   }
 
   Metadata metadata;
+  std::vector<std::pair<std::string, std::string>> annotations;
   bool is_dcp = false;     ///< written by DCP
   bool has_parts = false;  ///< of tensors that are cut
 
@@ -50,6 +52,10 @@ class SafetensorsScan {
                                                      ? std::map<std::string, Shape>()
                                                      : parse_dcp_sharding(*sharding, file->name());
     is_dcp |= layout.header.find_metadata(kDcpVersion) != nullptr;
+    for (const auto& entry : layout.header.metadata) {
+      if (!is_reserved(entry.first) && annotation_names_.insert(entry.first).second)
+        annotations.push_back(entry);
+    }
     const auto number = static_cast<std::uint32_t>(metadata.files.size());
     metadata.files.push_back(name);
     StorageInfo place{.file = number, .offset = layout.data_begin};
@@ -158,6 +164,7 @@ class SafetensorsScan {
   std::unordered_map<std::string_view, const std::string*> file_of_;  // what the index says
   std::unordered_map<std::string, std::size_t> position_;             // of a key's tensor
   std::vector<bool> is_cut_;                                          // beside the tensors
+  std::unordered_set<std::string> annotation_names_;
 };
 
 class SafetensorsReader final : public CheckpointReader {
@@ -170,6 +177,7 @@ class SafetensorsReader final : public CheckpointReader {
     if (model.index_file) info_.index_files.push_back(*model.index_file);
     info_.conventions.model_folder = !file || model.index_file;
     if (!info_.conventions.model_folder) info_.single_file = file;
+    info_.annotations = std::move(scan.annotations);
     if (scan.is_dcp)
       info_.producer = "PyTorch DCP";
     else if (info_.conventions.model_folder && storage_->stat("config.json"))

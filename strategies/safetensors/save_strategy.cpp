@@ -1,7 +1,10 @@
 #include "strategies/safetensors/save_strategy.h"
 
+#include "configs/schema.h"
 #include "configs/strategy_options.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "strategies/formats/safetensors/header.h"
 #include "strategies/safetensors/writer.h"
 
 namespace dckpt {
@@ -10,10 +13,41 @@ namespace {
 constexpr std::uint64_t kLeastFileSize = std::uint64_t{1} << 10;
 constexpr std::uint64_t kMostFileSize = std::uint64_t{1} << 50;
 
+/// A mapping of names to texts.
+config::Type<std::vector<std::pair<std::string, std::string>>> annotations() {
+  using Annotations = std::vector<std::pair<std::string, std::string>>;
+  return {[](const YamlNode& node, const std::string& path, Annotations& into,
+             ConfigProblems& problems) {
+            if (node.kind != YamlNode::Kind::kMap)
+              return config::report_unfit(node, path, "names, each with a text", problems);
+            for (std::size_t i = 0; i < node.keys.size(); ++i) {
+              const std::string& name = node.keys[i].text;
+              if (is_reserved(name))
+                config::report_unfit(node.keys[i], path, "a name that the format does not use",
+                                     problems);
+              else if (node.values[i].kind != YamlNode::Kind::kText)
+                config::report_unfit(node.values[i], str_format("{}.{}", path, name), "a text",
+                                     problems);
+              else
+                into.emplace_back(name, node.values[i].text);
+            }
+          },
+          [](const Annotations& texts) {
+            YamlNode map;
+            map.kind = YamlNode::Kind::kMap;
+            for (const auto& [name, text] : texts) {
+              map.keys.push_back(YamlNode::string(name));
+              map.values.push_back(YamlNode::string(text));
+            }
+            return map;
+          }};
+}
+
 SafetensorsOptions own_options(const StrategySpec& strategy) {
   static const config::Schema<SafetensorsOptions> schema{
       {config::field("max_file_size", &SafetensorsOptions::max_file_size,
-                     config::size(kLeastFileSize, kMostFileSize))}};
+                     config::size(kLeastFileSize, kMostFileSize)),
+       config::field(kSafetensorsMetadataOption, &SafetensorsOptions::metadata, annotations())}};
   return read_options(schema, strategy);
 }
 

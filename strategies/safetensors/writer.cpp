@@ -19,8 +19,8 @@ SafetensorsTensor tensor_of(const WriteItem& item) {
   return {item.key, item.properties.dtype, item.size};
 }
 
-/// transformers 4 loads no file without this.
-const std::vector<std::pair<std::string, std::string>> kFileMetadata = {{"format", "pt"}};
+const std::vector<std::pair<std::string, std::string>> kFileMetadata = {
+    {kSafetensorsFramework, "pt"}};
 
 struct DataFile {
   std::string name;
@@ -69,6 +69,7 @@ std::vector<DataFile> plan_files(int rank, const SavePlan& plan,
       return precedes_in_safetensors(tensor_of(plan[a]), tensor_of(plan[b]));
     });
     SafetensorsHeader header{.tensors = {}, .metadata = kFileMetadata};
+    header.metadata.insert(header.metadata.end(), options.metadata.begin(), options.metadata.end());
     for (const std::size_t i : file.items) header.tensors.push_back(tensor_of(plan[i]));
     file.header = write_safetensors_header(header);
     file.size = file.header.size();

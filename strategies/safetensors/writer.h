@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "configs/options.h"
 #include "strategies/contract/save_strategy.h"
@@ -12,6 +14,8 @@ namespace dckpt {
 struct SafetensorsOptions {
   /// No file gets larger than this, unless a single tensor is; what transformers uses.
   std::uint64_t max_file_size = 5'000'000'000;
+  /// What each file's `__metadata__` says besides "format".
+  std::vector<std::pair<std::string, std::string>> metadata{};
 };
 
 /// Writes a rank's plan, whose tensors must be whole, as safetensors files of `directory`: tensors

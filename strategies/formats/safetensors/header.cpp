@@ -315,4 +315,8 @@ bool looks_like_safetensors(const ReadableFile& file) {
          as_text(start).back() == '{';
 }
 
+bool is_reserved(std::string_view name) noexcept {
+  return name == kSafetensorsFramework || name.starts_with("DCP_");
+}
+
 }  // namespace dckpt

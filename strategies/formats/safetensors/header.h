@@ -26,6 +26,11 @@ namespace dckpt {
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;  ///< of the reference, too
 inline constexpr std::uint64_t kSafetensorsLengthBytes = 8;
 
+/// In `__metadata__`: "pt". transformers 4 loads no file without it.
+inline constexpr const char* kSafetensorsFramework = "format";
+/// Whether an entry of `__metadata__` belongs to the format or to DCP, and not to the model.
+bool is_reserved(std::string_view name) noexcept;
+
 struct SafetensorsTensor {
   std::string key;
   DType dtype = DType::kFloat32;

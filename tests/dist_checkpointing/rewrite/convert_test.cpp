@@ -26,8 +26,10 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using testing::golden;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::UnorderedElementsAreArray;
@@ -375,6 +377,24 @@ TEST_F(Convert, TheModelsFilesGoAlongFromFolderToFolder) {
   convert(at("megatron"), at("given"), {.to = "hf", .model_files = Location(at("model"))});
   EXPECT_THAT(files("given"),
               UnorderedElementsAreArray({"config.json", "model.safetensors", "tokenizer.model"}));
+}
+
+TEST_F(Convert, WhatFilesSayAboutTheModelGoesAlong) {
+  const auto header = [](const std::string& json) {
+    const std::uint64_t length = json.size();
+    return std::string(reinterpret_cast<const char*>(&length), sizeof length) + json;
+  };
+  std::ofstream(at("model.safetensors"), std::ios::binary)
+      << header(R"({"__metadata__": {"format": "mlx", "license": "", "who \"?\n": "née: {x}"},)"
+                R"("w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}     )")
+      << 'w';
+  const auto annotations = [&](const std::string& name) {
+    return open_checkpoint(at(name))->info().annotations;
+  };
+  convert(at("model.safetensors"), at("copy"), {.to = "hf"});
+  EXPECT_THAT(annotations("copy"), ElementsAre(Pair("license", ""), Pair("who \"?\n", "née: {x}")));
+  EXPECT_THAT(convert(at("copy"), at("megatron"), {.to = "torch_dist"}).remarks,
+              Contains(HasSubstr("__metadata__ stays behind: 'license'")));
 }
 
 TEST_F(Convert, ConfigJsonDoesNotSpeakOfFloat8ThatIsGone) {

@@ -136,6 +136,10 @@ TEST(SafetensorsWriter, OptionsWithoutEffectAreRefused) {
               HasSubstr("page_aligned"));
   EXPECT_THAT(problem("{backend: {name: hf}, io: {files_per_rank: 2}}"),
               HasSubstr("max_file_size"));
+  EXPECT_THAT(problem("{backend: {name: hf, options: {metadata: {format: tf}}}}"),
+              HasSubstr("a name that the format does not use"));
+  EXPECT_THAT(problem("{backend: {name: hf, options: {metadata: {a: [b]}}}}"),
+              HasSubstr("metadata.a"));
   EXPECT_THAT(problem("{backend: {name: hf, options: {max_file_size: 1}}}"),
               HasSubstr("max_file_size"));
   EXPECT_THAT(problem("{backend: {name: hf, options: {max_file: 1GiB}}}"), HasSubstr("max_file"));
