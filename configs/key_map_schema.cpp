@@ -322,7 +322,7 @@ Type<std::vector<MapNumber>> numbers() {
                 continue;
               }
               MapNumber number{.name = name};
-              type.read(node.values[i], path + "." + name, number, problems);
+              type.read(node.values[i], str_format("{}.{}", path, name), number, problems);
               std::erase_if(into, [&](const MapNumber& known) { return known.name == name; });
               into.push_back(std::move(number));
             }

@@ -32,8 +32,7 @@ struct Half {
 struct BFloat16 {
   using Word = std::uint16_t;
   static constexpr int kExponent = 8, kMantissa = 7, kBias = kFloatBias;
-  static constexpr std::uint32_t kLargest = 0x7F7F, kInfinity = 0x7F80, kNan = 0x7FC0;
-  static constexpr bool kSignedZero = true;
+  static constexpr std::uint32_t kNan = 0x7FC0;  // the others are those of float32
 };
 struct E4M3FN {  // no infinity
   using Word = std::uint8_t;

@@ -132,7 +132,8 @@ class Evaluation {
     for (const std::string& name : number.hf) {
       for (const Value* const config : {&config_.hf, config_.hf.find(kTextConfig)}) {
         if (config == nullptr) continue;
-        if (auto found = number_of(find_path(*config, name), name + " of " + kHfConfig))
+        if (auto found =
+                number_of(find_path(*config, name), str_format("{} of {}", name, kHfConfig)))
           return found;
       }
     }
@@ -146,7 +147,8 @@ class Evaluation {
       if (flag && flag->value == 0) return std::nullopt;
     }
     for (const std::string& name : number.args) {
-      if (auto found = number_of(values.find(name), name + " of " + where)) return found;
+      if (auto found = number_of(values.find(name), str_format("{} of {}", name, where)))
+        return found;
     }
     if (number.args_not.empty()) return std::nullopt;
     auto opposite = number_of(values.find(number.args_not), number.args_not + " of " + where);
