@@ -7,6 +7,7 @@ import pathlib
 import pickle
 import shutil
 import subprocess
+import sys
 import tempfile
 import types
 import unittest
@@ -73,6 +74,17 @@ class MegatronReads(unittest.TestCase):
                 for ranks in ([], ["--ranks", "3"]):
                     with self.subTest(name, ranks=ranks):
                         self.check_golden(name, "--flattened", "megatron", *ranks)
+
+    @unittest.skipUnless(megatron.HAS_FLATTENED and "DCKPT_TENSORSTORE" in os.environ, "this release reads no zarr, or DCKPT_TENSORSTORE names no folder of packages")
+    def test_goldens_written_as_zarr(self):
+        sys.path.append(os.environ["DCKPT_TENSORSTORE"])
+        self.addCleanup(sys.path.remove, os.environ["DCKPT_TENSORSTORE"])
+        for name in ("mcore-0.16-fully-reshardable-tp2pp2dp2", "mcore-0.14-flattened-tp2pp2dp2", "legacy-torch-tp2pp2"):
+            with self.subTest(name):
+                path = self.folder / name
+                tool.run("convert", tool.GOLDENS / name / "ckpt", path, "--to", "zarr")
+                self.assertEqual(torch_peer.digests(megatron.load_plain_tensors(path)), tool.wanted_digests(tool.expected(name)))
+                self.assertIn("args", megatron.load_common(path))
 
     def test_plain_dcp_as_megatron_checkpoint(self):
         for name in tool.goldens("dcp"):
