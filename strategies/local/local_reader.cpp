@@ -115,7 +115,7 @@ class Join {
     result_.info.conventions = {.objects_in_lists = false};
     for (const auto& [rank, file] : choose_iteration(iteration))
       with_context({.file = result_.storage().display_path(file), .rank = static_cast<int>(rank)},
-                   [&] { add(file); });
+                   [&, &file = file] { add(file); });
     for (auto& [key, object] : objects_)
       result_.add_object(key, object.file, std::move(object.value));
   }

@@ -253,7 +253,7 @@ class IndexReader {
   void read_items(const Dict& entries) {
     for (const auto& [name, entry] : entries) {
       Item& item = add_item(text_of(name, "the name of an item"));
-      with_context({.key = item.name}, [&] {
+      with_context({.key = item.name}, [&, &entry = entry] {
         const Dict& files = dict_of(member(entry, "rank_to_layout_info"), "the layouts");
         if (files.size() != static_cast<std::size_t>(index_.world_size))
           throw_corrupt(str_format("the item has files of {} ranks (expected: {})", files.size(),
@@ -277,7 +277,8 @@ class IndexReader {
       path.erase(path.begin());
       const auto found = std::ranges::find(index_.items, name, &Item::name);
       Item& item = found != index_.items.end() ? *found : add_item(name);
-      with_context({.key = name}, [&] { add_tensor(item, std::move(path), groups); });
+      with_context({.key = name},
+                   [&, &groups = groups] { add_tensor(item, std::move(path), groups); });
     }
     for (Item& item : index_.items) {
       with_context({.key = item.name}, [&] {

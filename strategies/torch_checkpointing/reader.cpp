@@ -248,7 +248,8 @@ class Scan {
     std::optional<std::string> mesh;  // the first one has all of it
     for (const auto& [rank, file] : by_rank) {
       if (file.form != ItemForm::kTorch) continue;
-      with_context({.key = key, .file = files().display_path(file.name)}, [&] {
+      with_context({.key = key, .file = files().display_path(file.name)}, [&, rank = rank,
+                                                                           &file = file] {
         const Value* const value = find_path(result_.torch_file(file.name), path);
         const auto found = value == nullptr ? std::nullopt : dtensor_of(*value);
         if (!found) return;
