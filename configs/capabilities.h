@@ -16,6 +16,8 @@ struct Capabilities {
   /// All files are directly in the checkpoint, so that a manifest can list them:
   /// SaveOptions::integrity. It is written after the strategy is done.
   bool integrity = false;
+  /// Leaves files as they are that an interrupted attempt has finished (ItemSource::written).
+  bool resume = false;
   bool separation_hint = false;  ///< separate files for some keys: SaveOptions::separation_hint
 
   friend bool operator==(const Capabilities&, const Capabilities&) = default;

@@ -55,19 +55,22 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                      .capabilities = {.flattened_form = true,
                                       .compat = true,
                                       .integrity = true,
+                                      .resume = true,
                                       .separation_hint = true},
                      .conventions = kTorchDistConventions,
                      .plain_dcp = "dcp",
                      .make = make_torch_dist_save_strategy,
                      .measure = measure_torch_dist});
-  entries.push_back(
-      {.name = "dcp",
-       .version = 1,
-       .about = "plain PyTorch DCP directories",
-       .capabilities = {.common_state = false, .integrity = true, .separation_hint = true},
-       .conventions = kDcpConventions,
-       .make = make_dcp_save_strategy,
-       .measure = measure_torch_dist});
+  entries.push_back({.name = "dcp",
+                     .version = 1,
+                     .about = "plain PyTorch DCP directories",
+                     .capabilities = {.common_state = false,
+                                      .integrity = true,
+                                      .resume = true,
+                                      .separation_hint = true},
+                     .conventions = kDcpConventions,
+                     .make = make_dcp_save_strategy,
+                     .measure = measure_torch_dist});
   for (const char* const name : {"hf", "safetensors"}) {
     entries.push_back({.name = name,
                        .version = 1,
@@ -75,7 +78,8 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                        .capabilities = {.objects = false,
                                         .common_state = false,
                                         .cut_tensors = false,
-                                        .integrity = true},
+                                        .integrity = true,
+                                        .resume = true},
                        .conventions = {.model_folder = true},
                        .make = make_safetensors_save_strategy,
                        .measure = measure_safetensors});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
+#include "dist_checkpointing/rewrite/interrupted.h"
 #include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
 #include "dist_checkpointing/rewrite/source_check.h"
@@ -173,23 +175,48 @@ void measure(const PlannedCopy& copy, ConvertReport& report) {
   report.disk_bytes += folder.bytes;
 }
 
-/// Writes the copy from `source`, up to `writers` ranks at a time, and publishes it unless `check`
-/// throws, which is called when all has been read, or `go_on`. Returns the number of data files.
-std::size_t write(const PlannedCopy& copy, const Location& destination, ItemSource& source,
-                  int writers, const std::function<void()>& check,
-                  const std::function<void()>& go_on) {
+/// How a copy is written.
+struct WriteSteps {
+  int writers = 1;  ///< ranks at a time
+  bool resume = false;
+  std::optional<Interrupted> left{};  ///< what to go on with
+  ConversionFacts facts{};
+  std::function<void()> check_source{};  ///< called when all has been read; throws
+  std::function<void()> go_on{};         ///< throws to stop
+};
+
+/// Writes the copy from `source` and publishes it. Tells the numbers of files.
+void write(const PlannedCopy& copy, const Location& destination, CopySource& source,
+           WriteSteps steps, ConvertReport& report) {
   const auto& [contents, target, folder, strategy, items, plan] = copy;
-  Publication publication = begin_publication(destination, target.save);
-  const WriteTarget to{destination.storage(), publication.staging(), target.save.integrity};
+  const bool manifest = target.save.integrity;
+  Publication publication =
+      steps.resume ? begin_resumable(destination, target.save,
+                                     steps.left ? steps.left->directory : std::string())
+                   : begin_publication(destination, target.save);
+  std::map<std::string, FinishedFile> kept;
+  if (steps.left)
+    kept = keep_finished(*destination.storage(), publication.staging(), steps.left->journal,
+                         manifest, steps.writers);
+  report.kept_files = kept.size();
+  ConversionJournal journal(destination.storage(), publication.staging(), steps.facts,
+                            std::move(kept), manifest, target.save.io.fsync);
+  source.goes_on_with(journal);
+  // The journal digests the data files.
+  const WriteTarget data_target{journal.storage(), publication.staging(), false};
+  const WriteTarget to{journal.storage(), publication.staging(), manifest};
   std::vector<WrittenItems> written(items.size());
-  std::vector<ManifestDigests> digests(items.size());
-  parallel_for(items.size(), writers, [&](std::size_t rank) {
-    WrittenData data =
-        write_items(to, *copy.strategy, static_cast<int>(rank), copy.items[rank], source);
-    written[rank] = std::move(data.items);
-    digests[rank] = std::move(data.files.digests);
+  parallel_for(items.size(), steps.writers, [&](std::size_t rank) {
+    written[rank] =
+        write_items(data_target, *copy.strategy, static_cast<int>(rank), copy.items[rank], source)
+            .items;
   });
-  check();
+  try {
+    steps.check_source();
+  } catch (const CheckpointError& error) {
+    if (error.code() != ErrorCode::kCancelled) publication.discard_unfinished();
+    throw;
+  }
 
   Metadata metadata = metadata_of(plan, std::move(written));
   restore_order(metadata.tensors, contents.metadata.tensors);
@@ -198,14 +225,40 @@ std::size_t write(const PlannedCopy& copy, const Location& destination, ItemSour
   metadata.common_paths = contents.metadata.common_paths;
   metadata.storage_meta = contents.metadata.storage_meta;
   metadata.version = contents.metadata.version;
-  ManifestDigests all;
-  for (ManifestDigests& by_rank : digests) all.merge(by_rank);
+  ManifestDigests all = journal.digests();
   if (folder.storage != nullptr)
     all.merge(copy_files(to, *folder.storage, folder.files, target.save.io.fsync).digests);
   publish_checkpoint(std::move(publication), to, *strategy, metadata,
                      contents.common_file ? &*contents.common_file : nullptr, all,
-                     target.save.io.fsync, go_on);
-  return metadata.files.size();
+                     target.save.io.fsync, [&] {
+                       steps.go_on();
+                       journal.remove();
+                     });
+  report.files = metadata.files.size();
+}
+
+/// Says in a remark if there is nothing. Throws also (unsupported) for a format that starts anew.
+std::optional<Interrupted> find_left(const Location& destination, const ConversionFacts& facts,
+                                     const PlannedCopy& copy, ConvertReport& report) {
+  if (!copy.target.format->capabilities.resume)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("the format {} cannot go on with an interrupted conversion; "
+                                     "leave out resume",
+                                     quote(report.to)));
+  std::optional<Interrupted> left = find_interrupted(destination, facts);
+  if (left)
+    report.kept_files = left->journal.files.size();
+  else
+    report.remarks.push_back("nothing to resume: no interrupted conversion has left anything");
+  return left;
+}
+
+std::uint64_t bytes_of(const std::optional<Interrupted>& left) {
+  std::uint64_t bytes = 0;
+  if (left) {
+    for (const auto& [name, file] : left->journal.files) bytes += file.size;
+  }
+  return bytes;
 }
 
 /// The folder whose config.json says which model it is.
@@ -217,7 +270,10 @@ void require_not_stopped(const ConvertOptions& options) {
   if (!options.stop.stop_requested()) return;
   throw CheckpointError(
       ErrorCode::kCancelled,
-      "the conversion was stopped before it was complete; what it had begun is removed");
+      options.resume ? "the conversion was stopped before it was complete; what it had finished "
+                       "is kept, and resume goes on with it"
+                     : "the conversion was stopped before it was complete; what it had begun is "
+                       "removed");
 }
 
 /// Through the map and back: what does not return as it was. Padding of a vocabulary is not
@@ -318,7 +374,11 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
       plan_copy(std::move(contents), std::move(target), std::move(folder), options);
   describe(copy, reader->metadata(), report);
   measure(copy, report);
-  require_space(destination, report.disk_bytes);
+  const ConversionFacts facts =
+      conversion_facts(found, options, copy.target, copy.folder, copy.items);
+  std::optional<Interrupted> left;
+  if (options.resume) left = find_left(destination, facts, copy, report);
+  require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
 
   const int readers = options.read_threads.value_or(options.io.threads);
   SourceCheck check(*reader, copy.contents, options.check_source, options.verify_integrity);
@@ -333,7 +393,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     check.check_rest(readers, go_on);
     check.check_manifest(readers);
   };
-  report.files = write(copy, destination, from, memory.io.threads, check_source, go_on);
+  write(copy, destination, from,
+        {memory.io.threads, options.resume, std::move(left), facts, check_source, go_on}, report);
   report.disk_bytes = 0;
   for (const FileSummary& file : list_files(*destination.directory()))
     report.disk_bytes += file.bytes;

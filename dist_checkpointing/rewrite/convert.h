@@ -61,6 +61,10 @@ struct ConvertOptions {
   bool allow_partial = false;
   bool dry_run = false;  ///< plan and report, write nothing
   bool overwrite = false;
+  /// Goes on with a conversion to this destination that was interrupted: files that it had finished
+  /// stay, the others are written. Source and options must be the same. If this one fails, too,
+  /// what it has finished is kept for the next; otherwise it is removed.
+  bool resume = false;
   std::uint64_t max_memory =
       std::uint64_t{256}
       << 20;  ///< for tensor bytes in flight; if it is small, fewer threads write
@@ -75,7 +79,7 @@ struct ConvertOptions {
       std::uint64_t{64}
       << 20;            ///< temporary memory of all reads together, in bytes; within max_memory
   Progress progress{};  ///< of tensor and object bytes written
-  /// Requests a stop: convert() throws (cancelled) and removes what it has written.
+  /// Requests a stop: convert() throws (cancelled) and removes what it has written (see `resume`).
   std::stop_token stop{};
 };
 
@@ -90,6 +94,8 @@ struct ConvertReport {
   std::uint64_t chunks_after = 0;
   std::uint64_t bytes = 0;  ///< tensor payload
   std::uint64_t files = 0;  ///< data files of the result, also of a dry run
+  /// Of `files`, those that an interrupted conversion had finished.
+  std::uint64_t kept_files = 0;
   /// Of all files of the result; estimated for a dry run.
   std::uint64_t disk_bytes = 0;
   /// Tensors and objects that the globs left out, or the format, as a remark says then.
@@ -108,9 +114,10 @@ inline constexpr int kMaxRanks = 1'000'000;
 /// under their paths, and objects again when converted back. Formats of tensors alone (hf,
 /// safetensors) leave out objects and common state; a remark names them. Throws CheckpointError;
 /// then nothing is visible at the destination and what was there is unchanged. Among others
-/// (already exists) for a destination that is not to be replaced, (unsupported) for rank folders of
-/// Megatron's oldest format, whose tensors no Megatron finds before they are joined, and (io) if
-/// there is not enough free space, even in a dry run.
+/// (already exists) for a destination that is not to be replaced, (mismatch) if what it is to
+/// resume was another conversion, (unsupported) for rank folders of Megatron's oldest format, whose
+/// tensors no Megatron finds before they are joined, and (io) if there is not enough free space,
+/// even in a dry run.
 ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options = {});
 

@@ -87,4 +87,34 @@ void CopySource::tensor(const WriteItem& item, const std::function<void(ByteView
   }
 }
 
+std::vector<ReadItem> CopySource::reads_of(const WriteItem& item) const {
+  WantedShard wanted = wanted_for(contents_.metadata, item, 0, numel(item.chunk.sizes));
+  wanted.tensor = static_cast<std::uint32_t>(contents_.tensor_of[item.source]);
+  return plan_reads(reader_.metadata(), {&wanted, 1});
+}
+
+std::optional<std::vector<StorageInfo>> CopySource::written(const PlannedFile& file) {
+  const auto finished = journal_ != nullptr ? journal_->find(file.name) : std::nullopt;
+  if (!finished) return std::nullopt;
+  for (const std::size_t i : file.items) {
+    const WriteItem& item = file.plan[i];
+    progress_.add(item.nbytes);
+    if (finished->source_checked || item.kind != WriteItem::Kind::kTensor) continue;
+    for (const ReadItem& read : reads_of(item))  // left to check_rest()
+      check_.records().want({read.tensor, read.chunk}, 1);
+  }
+  return finished->places;
+}
+
+void CopySource::wrote(const PlannedFile& file, std::span<const StorageInfo> places) {
+  if (journal_ == nullptr) return;
+  const bool checked = std::ranges::all_of(file.items, [&](std::size_t i) {
+    return file.plan[i].kind != WriteItem::Kind::kTensor ||
+           std::ranges::all_of(reads_of(file.plan[i]), [&](const ReadItem& read) {
+             return check_.records().checked({read.tensor, read.chunk});
+           });
+  });
+  journal_->wrote(file.name, places, checked);
+}
+
 }  // namespace dckpt

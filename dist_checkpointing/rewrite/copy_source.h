@@ -2,9 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "configs/options.h"
 #include "dist_checkpointing/progress.h"
+#include "dist_checkpointing/rewrite/conversion_journal.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/source_check.h"
 #include "strategies/contract/reader.h"
@@ -37,8 +41,15 @@ class CopySource final : public ItemSource {
 
   Bytes object(const WriteItem& item) override;
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
+  std::optional<std::vector<StorageInfo>> written(const PlannedFile& file) override;
+  void wrote(const PlannedFile& file, std::span<const StorageInfo> places) override;
+
+  /// What knows the files that are there already; before anything is written.
+  void goes_on_with(ConversionJournal& journal) { journal_ = &journal; }
 
  private:
+  std::vector<ReadItem> reads_of(const WriteItem& item) const;
+
   const CheckpointReader& reader_;
   const CopyContents& contents_;
   SourceCheck& check_;
@@ -46,6 +57,7 @@ class CopySource final : public ItemSource {
   const CopyMemory memory_;
   ProgressCounter progress_;
   std::function<void()> go_on_;
+  ConversionJournal* journal_ = nullptr;
 };
 
 }  // namespace dckpt

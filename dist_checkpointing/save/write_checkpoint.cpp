@@ -52,6 +52,19 @@ Publication begin_publication(const Location& target, const SaveOptions& options
                             {.overwrite = options.overwrite, .sync = options.io.fsync});
 }
 
+Publication begin_resumable(const Location& target, const SaveOptions& options,
+                            const std::string& left) {
+  if (options.overwrite) check_replaceable(target);
+  const Publication::Options kept{
+      .overwrite = options.overwrite, .sync = options.io.fsync, .keep_unfinished = true};
+  Publication publication =
+      left.empty()
+          ? Publication::begin(target.storage(), target.name(), staging_token(), kept)
+          : Publication::adopt(target.storage(), target.name(), left, staging_token(), kept);
+  remove_dead_attempts(target);
+  return publication;
+}
+
 WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,
                         const SavePlan& items, ItemSource& source) {
   Meter meter(target);

@@ -46,6 +46,11 @@ struct WrittenData {
 /// dead processes have left of writing to this name. Throws CheckpointError.
 Publication begin_publication(const Location& target, const SaveOptions& options);
 
+/// The same of an attempt that may be interrupted and gone on with: what it has written is kept if
+/// it fails. `left`: of unfinished_attempts(), to go on with; empty to start anew.
+Publication begin_resumable(const Location& target, const SaveOptions& options,
+                            const std::string& left);
+
 /// Writes the items of a rank and makes them durable.
 WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,
                         const SavePlan& items, ItemSource& source);

@@ -3,6 +3,8 @@
 //
 //   .N.saving-TOKEN     an unfinished save, or what a finished     remove
 //                       one was about to remove
+//   .N.interrupted-TOKEN  what a conversion that failed  remove
+//                       had finished
 //   .N.replaced-TOKEN   what was at N before:
 //                         N is there: the save had finished        remove
 //                         N is missing: the save died between      rename back to N if it is
@@ -35,13 +37,22 @@ namespace dckpt {
 namespace {
 
 constexpr const char* kDeleting = "deleting";
+constexpr const char* kInterrupted = "interrupted";
 
 bool is_leftover(const HiddenSibling& sibling) {
+  if (sibling.purpose == kInterrupted) return parse_iteration_directory(sibling.name).has_value();
   if (made_by_running_process(sibling.token)) return false;
   if (sibling.name == kTrackerFile) return sibling.purpose == "tmp";
   return parse_iteration_directory(sibling.name) &&
          (sibling.purpose == "saving" || sibling.purpose == "replaced" ||
           sibling.purpose == kDeleting);
+}
+
+/// Of a process of this host that has ended, or waiting for one that goes on with it.
+bool is_dead_attempt(const HiddenSibling& sibling) {
+  if (sibling.purpose == kInterrupted) return true;
+  return (sibling.purpose == "saving" || sibling.purpose == "replaced") &&
+         made_by_ended_process(sibling.token);
 }
 
 void remove_leftover(Storage& directory, const HiddenSibling& sibling,
@@ -80,9 +91,7 @@ void remove_dead_attempts(const Location& target) {
     if (!directory.stat_target("")) return;
     for (const FileInfo& entry : directory.list("")) {
       const auto sibling = parse_hidden_sibling(entry.name);
-      if (!sibling || sibling->name != target.name() || !made_by_ended_process(sibling->token))
-        continue;
-      if (sibling->purpose != "saving" && sibling->purpose != "replaced") continue;
+      if (!sibling || sibling->name != target.name() || !is_dead_attempt(*sibling)) continue;
       remove_leftover(directory, *sibling, OpenOptions().strategy);
       log_warning(quote(directory.display_path(entry.name)) +
                   " was left by a save that died: it is removed, or back under its name");
@@ -91,6 +100,18 @@ void remove_dead_attempts(const Location& target) {
     log_warning(str_format("leftovers of dead saves beside {} could not be removed: {}",
                            quote(target.display()), error.what()));
   }
+}
+
+std::vector<std::string> unfinished_attempts(const Location& target) {
+  std::vector<std::string> names;
+  if (!target.storage()->stat_target("")) return names;
+  for (const FileInfo& entry : target.storage()->list("")) {
+    const auto sibling = parse_hidden_sibling(entry.name);
+    if (entry.kind == FileInfo::Kind::kDirectory && sibling && sibling->name == target.name() &&
+        sibling->purpose != "replaced" && is_dead_attempt(*sibling))
+      names.push_back(entry.name);
+  }
+  return names;
 }
 
 void remove_leftovers(const Location& root, const StrategySpec& strategy) {

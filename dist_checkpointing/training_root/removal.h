@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "dist_checkpointing/open.h"
 #include "strategies/storage/location.h"
@@ -23,5 +24,10 @@ void remove_leftovers(const Location& root, const StrategySpec& strategy = OpenO
 /// processes on this host died. Leftovers of other hosts are kept. A replaced checkpoint whose
 /// successor was never published is restored.
 void remove_dead_attempts(const Location& target);
+
+/// Names of the hidden directories beside `target` in which saves and conversions were about to
+/// write it when they were interrupted: those of processes of this host that died, and those that
+/// were kept.
+std::vector<std::string> unfinished_attempts(const Location& target);
 
 }  // namespace dckpt

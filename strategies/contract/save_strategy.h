@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,13 @@
 
 namespace DCKPT_API dckpt {
 
+/// A data file, and which items of a plan go into it, in an order that depends on the plan alone.
+struct PlannedFile {
+  const std::string& name;  ///< inside the checkpoint
+  const SavePlan& plan;
+  std::span<const std::size_t> items;  ///< positions in the plan
+};
+
 /// Source of the bytes of planned items. Called from several threads at once, for different items.
 class ItemSource {
  public:
@@ -22,6 +32,18 @@ class ItemSource {
   /// Delivers the row-major elements of a tensor item in order, in pieces of any size,
   /// `item.nbytes` in all.
   virtual void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) = 0;
+
+  // For strategies that go on with what was interrupted (Capabilities::resume).
+
+  /// Asked before a data file is created: the places that were told for it to wrote() if it is
+  /// there already, as an attempt that was interrupted left it. Then it stays as it is, and its
+  /// items are not requested.
+  virtual std::optional<std::vector<StorageInfo>> written(const PlannedFile& /*file*/) {
+    return std::nullopt;
+  }
+  /// Told when a data file is complete and durable: the places of its items, in their order; or
+  /// none if the plan alone decides them.
+  virtual void wrote(const PlannedFile& /*file*/, std::span<const StorageInfo> /*places*/) {}
 };
 
 struct WrittenItems {

@@ -110,6 +110,8 @@ WrittenItems write_safetensors(Storage& storage, const std::string& directory, i
   const std::vector<DataFile> files = plan_files(rank, plan, options);
   parallel_for(files.size(), io.threads, [&](std::size_t index) {
     const DataFile& planned = files[index];
+    const PlannedFile file_of_plan{planned.name, plan, planned.items};
+    if (source.written(file_of_plan)) return;
     BufferedFile file(
         storage.create(join_name(directory, planned.name),
                        {.size_hint = planned.size, .durable = io.fsync, .engine = io.engine}));
@@ -118,6 +120,7 @@ WrittenItems write_safetensors(Storage& storage, const std::string& directory, i
       with_context({.key = plan[i].key, .rank = rank},
                    [&] { write_tensor(file, plan[i], source); });
     file.finish(io.fsync);
+    source.wrote(file_of_plan, {});
   });
   return places_of(files, plan);
 }

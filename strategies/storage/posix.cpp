@@ -41,7 +41,8 @@ FileInfo file_info(std::string name, const struct stat& status) {
                     : S_ISDIR(status.st_mode) ? FileInfo::Kind::kDirectory
                                               : FileInfo::Kind::kOther;
   return {std::move(name), kind,
-          kind == FileInfo::Kind::kRegular ? static_cast<std::uint64_t>(status.st_size) : 0};
+          kind == FileInfo::Kind::kRegular ? static_cast<std::uint64_t>(status.st_size) : 0,
+          std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
 /// Names in an open directory, in the order of the file system.

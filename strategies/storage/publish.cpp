@@ -35,6 +35,10 @@
 // out not to be empty after it was moved out of the way, step 5 is undone. Nothing but S is ever
 // removed before step 6 has succeeded.
 //
+// Whoever can go on with S after a crash adopts it: renames it to the S of its own token, instead
+// of step 2. What is kept of an attempt that failed waits as `.N.interrupted-TOKEN`, which nobody
+// writes to.
+//
 // If a step fails, step 5 is undone and P synced before S is removed: a crash must not find N
 // durable and its files gone. If undoing fails too, or an exchange fails so that nobody can tell
 // whether it happened, both directories stay where they are and a warning names them.
@@ -164,33 +168,44 @@ std::optional<HiddenSibling> parse_hidden_sibling(std::string_view component) {
 
 Publication Publication::begin(std::shared_ptr<Storage> storage, std::string name,
                                const std::string& token, Options options) {
+  Publication publication(std::move(storage), std::move(name), token, options);
+  Storage& files = *publication.storage_;
+  must_replace(files, publication.name_, options.overwrite);                     // 1
+  if (files.stat(publication.staging_)) files.remove_all(publication.staging_);  // 2
+  files.make_directory(publication.staging_);
+  publication.open_ = true;
+  return publication;
+}
+
+Publication Publication::adopt(std::shared_ptr<Storage> storage, std::string name,
+                               const std::string& left, const std::string& token, Options options) {
+  Publication publication(std::move(storage), std::move(name), token, options);
+  Storage& files = *publication.storage_;
+  must_replace(files, publication.name_, options.overwrite);
+  files.rename(join_name(parent_name(publication.name_), left), publication.staging_);
+  publication.open_ = true;
+  return publication;
+}
+
+Publication::Publication(std::shared_ptr<Storage> storage, std::string name,
+                         const std::string& token, Options options)
+    : storage_(std::move(storage)), name_(std::move(name)), options_(options) {
   if (token.empty() || token.find('/') != std::string::npos) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("cannot begin a save: the token {} is empty or holds a slash", quote(token)));
   }
-  must_replace(*storage, name, options.overwrite);  // 1
-  std::string staging = hidden_sibling(name, "saving", token);
-  std::string aside = hidden_sibling(name, "replaced", token);
-  if (storage->stat(staging)) storage->remove_all(staging);  // 2
-  storage->make_directory(staging);
-  return Publication(std::move(storage), std::move(name), std::move(staging), std::move(aside),
-                     options);
+  staging_ = hidden_sibling(name_, "saving", token);
+  aside_ = hidden_sibling(name_, "replaced", token);
+  interrupted_ = hidden_sibling(name_, "interrupted", token);
 }
-
-Publication::Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging,
-                         std::string aside, Options options)
-    : storage_(std::move(storage)),
-      name_(std::move(name)),
-      staging_(std::move(staging)),
-      aside_(std::move(aside)),
-      options_(options) {}
 
 Publication::Publication(Publication&& other) noexcept
     : storage_(std::move(other.storage_)),
       name_(std::move(other.name_)),
       staging_(std::move(other.staging_)),
       aside_(std::move(other.aside_)),
+      interrupted_(std::move(other.interrupted_)),
       options_(other.options_),
       open_(std::exchange(other.open_, false)) {}
 
@@ -248,10 +263,14 @@ void Publication::commit() {
 void Publication::abandon() noexcept {
   if (!std::exchange(open_, false)) return;
   try {
-    storage_->remove_all(staging_);
+    if (options_.keep_unfinished)
+      storage_->rename(staging_, interrupted_);
+    else
+      storage_->remove_all(staging_);
   } catch (const std::exception& error) {
     try {
-      log_warning("the unfinished save could not be removed: " + std::string(error.what()));
+      log_warning("the unfinished save could not be removed or set aside: " +
+                  std::string(error.what()));
     } catch (...) {  // no memory for a message: nothing is left to be done
     }
   }

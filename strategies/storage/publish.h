@@ -14,7 +14,7 @@ namespace dckpt {
 /// makes another kind of them (a purpose is lower-case letters) uses these functions too.
 struct HiddenSibling {
   std::string name;     ///< one component
-  std::string purpose;  ///< "saving", "replaced", "tmp", …
+  std::string purpose;  ///< "saving", "interrupted", "replaced", "tmp", …
   std::string token;    ///< identifies the writer
 
   friend bool operator==(const HiddenSibling&, const HiddenSibling&) = default;
@@ -32,6 +32,8 @@ class Publication {
     bool overwrite = false;  ///< replace an existing directory that holds anything; otherwise that
                              ///< throws (already exists). An empty one may always be replaced
     bool sync = true;        ///< fsync directories (files are synced by who writes them)
+    /// abandon() keeps what was written as `.{name}.interrupted-{token}`, for adopt().
+    bool keep_unfinished = false;
   };
 
   /// Creates the hidden sibling `.{name}.saving-{token}` of `name` in `storage`. `token`
@@ -40,6 +42,11 @@ class Publication {
   static Publication begin(std::shared_ptr<Storage> storage, std::string name,
                            const std::string& token, Options options);
 
+  /// The same with what an unfinished publication of this name has left: `left`, a hidden sibling
+  /// of `name` whose writer has ended, becomes the staging directory. Throws (io) if it is gone.
+  static Publication adopt(std::shared_ptr<Storage> storage, std::string name,
+                           const std::string& left, const std::string& token, Options options);
+
   /// Directory to write into, relative to the storage.
   const std::string& staging() const noexcept { return staging_; }
 
@@ -47,23 +54,26 @@ class Publication {
   /// any step fails. If that is not possible either, nothing is removed and a warning names the
   /// directories. What was replaced is removed before this returns.
   void commit();
-  /// Removes the staging directory. Errors are logged only. Also done by the destructor if nothing
-  /// was committed.
+  /// Removes the staging directory, or keeps it (Options::keep_unfinished). Errors are logged only.
+  /// Also done by the destructor if nothing was committed.
   void abandon() noexcept;
+  /// What is there is worth nothing: it will be removed.
+  void discard_unfinished() noexcept { options_.keep_unfinished = false; }
 
   Publication(Publication&&) noexcept;
   Publication& operator=(Publication&&) = delete;
   ~Publication();
 
  private:
-  Publication(std::shared_ptr<Storage> storage, std::string name, std::string staging,
-              std::string aside, Options options);
+  Publication(std::shared_ptr<Storage> storage, std::string name, const std::string& token,
+              Options options);
   std::shared_ptr<Storage> storage_;
   std::string name_;
   std::string staging_;
-  std::string aside_;  ///< for what is replaced, where the storage cannot exchange
+  std::string aside_;        ///< for what is replaced, where the storage cannot exchange
+  std::string interrupted_;  ///< for what is kept
   Options options_;
-  bool open_ = true;
+  bool open_ = false;
 };
 
 /// A small file that is replaced in one step: it is written under a hidden name and synced first,

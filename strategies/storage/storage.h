@@ -47,6 +47,8 @@ struct FileInfo {
   std::string name;  ///< one path component
   Kind kind = Kind::kRegular;
   std::uint64_t size = 0;
+  /// When its content changed last, in nanoseconds since 1970; 0 if the storage does not know.
+  std::int64_t modified = 0;
 };
 
 /// A lock that is held for the lifetime of the object.

@@ -130,6 +130,16 @@ std::vector<DataFile> plan_data_files(const SavePlan& plan, int rank, int files_
   return files;
 }
 
+/// As told to wrote() by this function; only a damaged journal says something else.
+void require_places(std::span<const StorageInfo> places, std::size_t items,
+                    const std::string& file) {
+  if (places.size() == items) return;
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        str_format("the interrupted attempt put {} items into the file, not {}",
+                                   places.size(), items),
+                        {.file = file});
+}
+
 }  // namespace
 
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank,
@@ -143,12 +153,22 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
   for (const DataFile& file : files) written.files.push_back(file.name);
 
   parallel_for(files.size(), io.threads, [&](std::size_t index) {
-    const std::vector<std::size_t>& items = files[index].items;
+    const auto& [name, items] = files[index];
+    const PlannedFile planned{name, plan, items};
+    if (const auto places = source.written(planned)) {
+      require_places(*places, items.size(), name);
+      for (std::size_t k = 0; k < items.size(); ++k) {
+        written.places[items[k]] = (*places)[k];
+        written.places[items[k]].file = static_cast<std::uint32_t>(index);
+      }
+      return;
+    }
     std::uint64_t expected = 0;
     for (const std::size_t i : items) expected += plan[i].nbytes + kBlobOverhead;
     BufferedFile file(
-        storage.create(in_directory(directory, files[index].name),
+        storage.create(in_directory(directory, name),
                        {.size_hint = expected, .durable = io.fsync, .engine = io.engine}));
+    std::vector<StorageInfo> places;
     for (const std::size_t i : items) {
       const WriteItem& item = plan[i];
       const std::uint64_t start = file.position();
@@ -158,10 +178,11 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
         write_item(frame, 0, item, source, io);
         frame.finish();
       });
-      written.places[i] = {static_cast<std::uint32_t>(index), start, file.position() - start,
-                           codec};
+      places.push_back({static_cast<std::uint32_t>(index), start, file.position() - start, codec});
+      written.places[i] = places.back();
     }
     file.finish(io.fsync);
+    source.wrote(planned, places);
   });
   return written;
 }

@@ -320,6 +320,21 @@ TEST(Tool, ConvertedCheckpointIsEqual) {
             6);
 }
 
+TEST(Tool, AConversionTakesAsManyJobsAsAreAskedForAndGoesOnWhereItWasInterrupted) {
+  const TempDir scratch;
+  const auto converted = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"convert", path_of(kModel), (scratch / "x").string()});
+    return run_tool(options);
+  };
+  for (const char* const jobs : {"0", "-1", "1.5", "many", "4096", ""})
+    EXPECT_EQ(converted({"--jobs", jobs}).exit_code, 2) << jobs;
+  const ToolRun one = converted({"--jobs", "1", "--resume", "--json"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(one.json().at("kept_files").as_int(), 0);
+  EXPECT_THAT(one.out, HasSubstr("nothing to resume"));
+  EXPECT_EQ(converted({"--resume"}).exit_code, 7) << "it is complete";
+}
+
 TEST(Tool, NumbersAreDecimal) {
   const TempDir scratch;
   const auto ranks = [&](const char* number) {

@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <thread>
 
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
@@ -16,6 +18,8 @@
 namespace dckpt::tool {
 namespace {
 
+constexpr int kMaxJobs = 1024;
+
 struct Options {
   std::string source;
   std::string destination;
@@ -25,6 +29,7 @@ struct Options {
   std::string optimizer;
   std::string max_memory;
   std::string model_files;
+  std::optional<int> jobs;
   PolicyArgument policy;
   bool trust_source = false;
   bool json = false;
@@ -45,6 +50,7 @@ Value to_json_value(const ConvertReport& report, bool dry_run) {
                       {"chunks_after", report.chunks_after},
                       {"bytes", report.bytes},
                       {"files", report.files},
+                      {"kept_files", report.kept_files},
                       {"disk_bytes", report.disk_bytes},
                       {"ranks", report.ranks},
                       {"remarks", Value::list(std::move(remarks))}});
@@ -64,6 +70,9 @@ void print_report(const ConvertReport& report, bool dry_run) {
                                   grouped(report.files), report.files == 1 ? " file" : " files",
                                   grouped(static_cast<std::uint64_t>(report.ranks)),
                                   report.ranks == 1 ? " rank" : " ranks")});
+  if (report.kept_files > 0)
+    table.add({"resumed", str_format("{} of {} files had been finished before",
+                                     grouped(report.kept_files), grouped(report.files))});
   table.add({"on disk", std::string(dry_run ? "about " : "") + human_bytes(report.disk_bytes)});
   table.print();
   for (const std::string& remark : report.remarks)
@@ -75,7 +84,11 @@ void print_report(const ConvertReport& report, bool dry_run) {
 /// What the command line says where it says something, else the policy, whose fields that mean
 /// nothing here go to `unused`.
 ConvertOptions merged(const Options& options, std::vector<std::string>& unused) {
-  if (options.policy.name.empty()) return options.convert;
+  if (options.policy.name.empty()) {
+    ConvertOptions given = options.convert;
+    given.io.threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
+    return given;
+  }
   const CheckedPolicy checked = options.policy.checked();
   PolicyForConversion policy = policy_for_conversion(checked.policy, checked.names_format);
   unused = std::move(policy.unused);
@@ -100,6 +113,7 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   merged.allow_partial = given.allow_partial;
   merged.dry_run = given.dry_run;
   merged.overwrite = given.overwrite;
+  merged.resume = given.resume;
   merged.integrity |= given.integrity;
   return merged;
 }
@@ -132,6 +146,10 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     if (!size || *size == 0)
       throw refuse("--max-memory", options.max_memory, "a size, for example 512MiB or 4GiB");
     parsed.max_memory = *size;
+  }
+  if (options.jobs) {
+    parsed.io.threads = *options.jobs;
+    parsed.read_threads.reset();
   }
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.trust_source) parsed.check_source = false;
@@ -194,6 +212,7 @@ Command add_convert(CLI::App& program) {
       "Examples:\n"
       "  dckpt convert iter_0001000 plain --to dcp\n"
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
+      "  dckpt convert iter_0001000 for64 --ranks 64 --resume\n"
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
       "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
       "  dckpt convert dp_reshardable any_layout --optimizer fully_reshardable\n"
@@ -249,6 +268,11 @@ Command add_convert(CLI::App& program) {
       ->allow_extra_args(false);
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")
       ->type_name("SIZE");
+  add_number(command, "--jobs",
+             "Threads that read, compute and write [all cores]; fewer if memory is small", kMaxJobs,
+             [options](int jobs) { options->jobs = jobs; });
+  command.add_flag("--resume", convert.resume,
+                   "Go on with a conversion that was interrupted, without its finished files");
   command.add_flag("--integrity", convert.integrity,
                    "Write integrity.json with a SHA-256 per file");
   command.add_flag("--trust-source", options->trust_source,

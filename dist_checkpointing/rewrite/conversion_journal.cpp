@@ -1,0 +1,370 @@
+#include "dist_checkpointing/rewrite/conversion_journal.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
+#include "mapping/base/format.h"
+#include "mapping/base/hash.h"
+#include "mapping/base/log.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "mapping/state/value.h"
+#include "strategies/formats/json/json.h"
+#include "strategies/storage/forwarding.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kPrefix = ".conversion-";
+constexpr std::string_view kSuffix = ".journal";
+constexpr std::uint64_t kMaxJournalBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kReadStep = std::uint64_t{1} << 20;
+constexpr int kMaxCodec = static_cast<int>(StorageCodec::kZstd);
+
+std::string journal_name(std::size_t attempt) {
+  return str_format("{}{}{}", kPrefix, attempt, kSuffix);
+}
+
+/// Names of the journals in a directory by attempt.
+std::map<std::uint64_t, std::string> journals_in(const Storage& storage,
+                                                 const std::string& directory) {
+  std::map<std::uint64_t, std::string> found;
+  for (const FileInfo& entry : storage.list(directory)) {
+    const std::string_view name = entry.name;
+    if (entry.kind != FileInfo::Kind::kRegular || !name.starts_with(kPrefix) ||
+        !name.ends_with(kSuffix) || name.size() < kPrefix.size() + kSuffix.size())
+      continue;
+    const auto attempt =
+        parse_u64(name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size()));
+    if (attempt) found.emplace(*attempt, entry.name);
+  }
+  return found;
+}
+
+std::string hex(const Fingerprint& fingerprint) {
+  Bytes bytes;
+  for (const std::uint64_t half : {fingerprint.high, fingerprint.low}) {
+    for (int shift = 56; shift >= 0; shift -= 8) bytes.push_back(std::byte(half >> shift));
+  }
+  return to_hex(bytes);
+}
+
+/// One of the two digests of bytes that arrive in pieces.
+class Digest {
+ public:
+  explicit Digest(bool sha256) : sha256_(sha256) {}
+  void update(ByteView bytes) {
+    if (sha256_)
+      sha_.update(bytes);
+    else
+      print_.update(bytes);
+  }
+  std::string finish() { return sha256_ ? sha_.finish_hex() : hex(print_.value()); }
+
+ private:
+  bool sha256_;
+  Sha256 sha_;
+  Fingerprinter print_;
+};
+
+std::string digest_of(const ReadableFile& file, bool sha256) {
+  Digest digest(sha256);
+  Bytes piece(std::min(file.size(), kReadStep));
+  for (std::uint64_t at = 0; at < file.size(); at += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(piece.size(), file.size() - at));
+    file.read(at, piece);
+    digest.update(piece);
+  }
+  return digest.finish();
+}
+
+std::string record_of(const std::string& name, const FinishedFile& file) {
+  ValueList places;
+  for (const StorageInfo& place : file.places)
+    places.push_back(Value::list({place.offset, place.length, static_cast<int>(place.codec)}));
+  return to_json(Value::dict({{"file", name},
+                              {"size", file.size},
+                              {"digest", file.digest},
+                              {"source_checked", file.source_checked},
+                              {"places", Value::list(std::move(places))}}));
+}
+
+std::string record_of(const ConversionFacts& facts) {
+  ValueList pairs;
+  for (const auto& [name, value] : facts) pairs.push_back(Value::list({name, value}));
+  return to_json(Value::dict({{"facts", Value::list(std::move(pairs))}}));
+}
+
+/// Reads the records of a journal.
+class JournalReader {
+ public:
+  explicit JournalReader(std::string name) : name_(std::move(name)) {}
+
+  void read(ByteView line) {
+    const Value record = parse_json(line, name_);
+    if (const Value* facts = record.is_dict() ? record.find("facts") : nullptr) {
+      for (const Value& pair : list(*facts)) {
+        require(list(pair).size() == 2);
+        content_.facts.emplace_back(text(list(pair)[0]), text(list(pair)[1]));
+      }
+    } else if (const Value* file = record.is_dict() ? record.find("file") : nullptr) {
+      FinishedFile& finished = content_.files[name(*file)];
+      finished = {number(member(record, "size")), text(member(record, "digest")), {}, false};
+      const Value& checked = member(record, "source_checked");
+      require(checked.kind() == Value::Kind::kBool);
+      finished.source_checked = checked.as_bool();
+      for (const Value& place : list(member(record, "places"))) {
+        require(list(place).size() == 3);
+        const std::uint64_t codec = number(list(place)[2]);
+        require(codec <= kMaxCodec);
+        finished.places.push_back(
+            {0, number(list(place)[0]), number(list(place)[1]), static_cast<StorageCodec>(codec)});
+      }
+    } else {
+      content_.renamed.emplace_back(name(member(record, "from")), name(member(record, "to")));
+    }
+  }
+
+  JournalContent take() { return std::move(content_); }
+
+ private:
+  void require(bool holds) const {
+    if (!holds)
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "this is no journal of a conversion; remove it, or convert without "
+                            "resume",
+                            {.file = name_});
+  }
+  const ValueList& list(const Value& value) const {
+    require(value.is_list());
+    return value.items();
+  }
+  const std::string& text(const Value& value) const {
+    require(value.is_str());
+    return value.as_str();
+  }
+  std::uint64_t number(const Value& value) const {
+    require(value.is_int() && value.as_int() >= 0);
+    return static_cast<std::uint64_t>(value.as_int());
+  }
+  const Value& member(const Value& record, const char* key) const {
+    const Value* found = record.is_dict() ? record.find(key) : nullptr;
+    require(found != nullptr);
+    return *found;
+  }
+  std::string name(const Value& value) const {
+    name_components(text(value));
+    return value.as_str();
+  }
+
+  std::string name_;
+  JournalContent content_;
+};
+
+/// Removes what is below `directory` except the journals and `kept`.
+void remove_others(Storage& storage, const std::string& directory, const std::string& below,
+                   const std::map<std::string, FinishedFile>& kept) {
+  for (const FileInfo& entry :
+       storage.list(below.empty() ? directory : join_name(directory, below))) {
+    const std::string name = join_name(below, entry.name);
+    const bool holds_kept = std::ranges::any_of(
+        kept, [&](const auto& file) { return file.first.starts_with(name + "/"); });
+    const bool is_journal = below.empty() && name.starts_with(kPrefix) && name.ends_with(kSuffix);
+    if (entry.kind == FileInfo::Kind::kDirectory && holds_kept)
+      remove_others(storage, directory, name, kept);
+    else if (!kept.contains(name) && !is_journal)
+      storage.remove_all(join_name(directory, name));
+  }
+}
+
+}  // namespace
+
+std::string journal_line(std::string_view record) {
+  return str_format("{} {}\n", hex(fingerprint_of(as_bytes(record))), record);
+}
+
+JournalContent parse_journal(ByteView bytes, const std::string& name) {
+  JournalReader reader(name);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  constexpr std::size_t kDigits = 32;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    if (end == std::string_view::npos || end - begin < kDigits + 1) break;
+    const std::string_view record = text.substr(begin + kDigits + 1, end - begin - kDigits - 1);
+    if (text.substr(begin, kDigits) != hex(fingerprint_of(as_bytes(record)))) break;
+    reader.read(as_bytes(record));
+    begin = end + 1;
+  }
+  return reader.take();
+}
+
+std::optional<JournalContent> read_journals(const Storage& storage, const std::string& directory) {
+  std::optional<JournalContent> all;
+  for (const auto& [attempt, name] : journals_in(storage, directory)) {
+    const std::string file = join_name(directory, name);
+    JournalContent content =
+        parse_journal(read_file(*storage.open(file), kMaxJournalBytes), storage.display_path(file));
+    if (content.facts.empty()) continue;  // it had no time for more
+    if (!all) all.emplace();
+    all->facts = std::move(content.facts);
+    for (auto& [finished, what] : content.files) all->files[finished] = std::move(what);
+    all->renamed.insert(all->renamed.end(), content.renamed.begin(), content.renamed.end());
+  }
+  return all;
+}
+
+/// Digests what passes.
+class ConversionJournal::NotedFile final : public WritableFile {
+ public:
+  NotedFile(std::unique_ptr<WritableFile> file, std::string name, ConversionJournal& journal)
+      : file_(std::move(file)),
+        name_(std::move(name)),
+        journal_(journal),
+        digest_(journal.manifest_) {}
+
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t position() const noexcept override { return file_->position(); }
+  IoEngine engine() const noexcept override { return file_->engine(); }
+  void sync() override { file_->sync(); }
+
+  void append(std::span<const ByteView> parts) override {
+    file_->append(parts);
+    for (const ByteView part : parts) digest_.update(part);
+  }
+
+  void close() override {
+    file_->close();
+    const std::lock_guard lock(journal_.mutex_);
+    journal_.closed_[name_] = {file_->position(), digest_.finish(), {}, false};
+  }
+
+ private:
+  std::unique_ptr<WritableFile> file_;
+  std::string name_;
+  ConversionJournal& journal_;
+  Digest digest_;
+};
+
+class ConversionJournal::NotingStorage final : public ForwardingStorage {
+ public:
+  NotingStorage(std::shared_ptr<Storage> storage, ConversionJournal& journal)
+      : ForwardingStorage(std::move(storage)), journal_(journal) {}
+
+  std::unique_ptr<WritableFile> create(const std::string& name,
+                                       const CreateOptions& options) override {
+    return std::make_unique<NotedFile>(storage_->create(name, options), name, journal_);
+  }
+
+  void rename(const std::string& from, const std::string& to) override {
+    const std::size_t skipped = journal_.directory_.size() + 1;
+    journal_.note(
+        to_json(Value::dict({{"from", from.substr(skipped)}, {"to", to.substr(skipped)}})));
+    storage_->rename(from, to);
+  }
+
+ private:
+  ConversionJournal& journal_;
+};
+
+ConversionJournal::ConversionJournal(std::shared_ptr<Storage> storage, std::string directory,
+                                     const ConversionFacts& facts,
+                                     std::map<std::string, FinishedFile> kept, bool manifest,
+                                     bool sync)
+    : storage_(std::move(storage)),
+      directory_(std::move(directory)),
+      manifest_(manifest),
+      sync_(sync),
+      files_(std::move(kept)),
+      noting_(std::make_shared<NotingStorage>(storage_, *this)) {
+  const auto before = journals_in(*storage_, directory_);
+  const std::uint64_t attempt = before.empty() ? 1 : before.rbegin()->first + 1;
+  file_ = storage_->create(join_name(directory_, journal_name(attempt)),
+                           {.engine = IoEngine::kBuffered});
+  note(record_of(facts));
+  for (const auto& [name, file] : files_) note(record_of(name, file));
+}
+
+ConversionJournal::~ConversionJournal() = default;
+
+void ConversionJournal::note(const std::string& json) {
+  const std::string line = journal_line(json);
+  const std::lock_guard lock(mutex_);
+  file_->append(as_bytes(line));
+  if (sync_) file_->sync();
+}
+
+std::optional<FinishedFile> ConversionJournal::find(const std::string& file) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = files_.find(file);
+  if (found == files_.end()) return std::nullopt;
+  return found->second;
+}
+
+void ConversionJournal::wrote(const std::string& file, std::span<const StorageInfo> places,
+                              bool source_checked) {
+  FinishedFile finished;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto closed = closed_.find(join_name(directory_, file));
+    if (closed == closed_.end())
+      throw CheckpointError(ErrorCode::kInternal,
+                            "the strategy says that it has written a file that it has not closed",
+                            {.file = file});
+    finished = std::move(closed->second);
+    closed_.erase(closed);
+  }
+  finished.places.assign(places.begin(), places.end());
+  finished.source_checked = source_checked;
+  note(record_of(file, finished));
+  const std::lock_guard lock(mutex_);
+  files_[file] = std::move(finished);
+}
+
+ManifestDigests ConversionJournal::digests() const {
+  ManifestDigests digests;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, file] : files_) {
+    if (manifest_) digests[name] = file.digest;
+  }
+  return digests;
+}
+
+void ConversionJournal::remove() {
+  file_->close();
+  for (const auto& [attempt, name] : journals_in(*storage_, directory_))
+    storage_->remove_all(join_name(directory_, name));
+}
+
+std::map<std::string, FinishedFile> keep_finished(Storage& storage, const std::string& directory,
+                                                  const JournalContent& journal, bool manifest,
+                                                  int threads) {
+  for (auto renamed = journal.renamed.rbegin(); renamed != journal.renamed.rend(); ++renamed) {
+    const std::string from = join_name(directory, renamed->first);
+    const std::string to = join_name(directory, renamed->second);
+    if (!storage.stat(from) && storage.stat(to)) storage.rename(to, from);
+  }
+  std::vector<std::pair<std::string, FinishedFile>> noted(journal.files.begin(),
+                                                          journal.files.end());
+  std::vector<char> as_noted(noted.size(), 0);
+  parallel_for(noted.size(), threads, [&](std::size_t i) {
+    const auto& [name, file] = noted[i];
+    const std::string path = join_name(directory, name);
+    const auto found = storage.stat(path);
+    as_noted[i] = found && found->kind == FileInfo::Kind::kRegular && found->size == file.size &&
+                  digest_of(*storage.open(path), manifest) == file.digest;
+    if (found && !as_noted[i])
+      log_warning(str_format("{} is not as the interrupted conversion left it: it is written anew",
+                             quote(storage.display_path(path))));
+  });
+  std::map<std::string, FinishedFile> kept;
+  for (std::size_t i = 0; i < noted.size(); ++i) {
+    if (as_noted[i]) kept.insert(std::move(noted[i]));
+  }
+  remove_others(storage, directory, "", kept);
+  return kept;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,153 @@
+#include "dist_checkpointing/rewrite/interrupted.h"
+
+#include <algorithm>
+#include <map>
+
+#include "configs/key_map.h"
+#include "dist_checkpointing/training_root/removal.h"
+#include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
+#include "mapping/base/format.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/save/messages.h"
+#include "strategies/storage/publish.h"
+
+namespace dckpt {
+namespace {
+
+std::string print_of(ByteView bytes) {
+  const Fingerprint print = fingerprint_of(bytes);
+  return str_format("{}-{}", print.high, print.low);
+}
+
+class FactList {
+ public:
+  void add(std::string name, std::string value) {
+    facts_.emplace_back(std::move(name), std::move(value));
+  }
+  void add(std::string name, const std::vector<std::string>& values) {
+    add(std::move(name), quoted_list(values, values.size()));
+  }
+  void add_file(const Storage& storage, const std::string& name) {
+    const auto info = storage.stat_target(name);  // a file in Hugging Face's cache is a link
+    if (info) add("file " + quote(name), str_format("{} bytes, of {}", info->size, info->modified));
+  }
+  /// The hidden siblings of a target in the source are none of it.
+  void add_files(const Storage& storage, const std::string& directory) {
+    for (const FileInfo& entry : storage.list(directory)) {
+      const std::string name = join_name(directory, entry.name);
+      if (parse_hidden_sibling(entry.name)) continue;
+      if (entry.kind == FileInfo::Kind::kDirectory)
+        add_files(storage, name);
+      else
+        add_file(storage, name);
+    }
+  }
+  ConversionFacts take() { return std::move(facts_); }
+
+ private:
+  ConversionFacts facts_;
+};
+
+std::string text_of(const StrategySpec& strategy) {
+  return str_format("{} {} {}", strategy.name, strategy.version.value_or(0),
+                    to_yaml_text(strategy.options));
+}
+
+std::string yes_or_no(bool value) {
+  return value ? "yes" : "no";
+}
+
+std::string differences(const ConversionFacts& before, const ConversionFacts& now) {
+  const std::map<std::string, std::string> then(before.begin(), before.end());
+  std::map<std::string, std::string> added(now.begin(), now.end());
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : then) {
+    const auto found = added.find(name);
+    if (found == added.end())
+      lines.push_back(str_format("{} is gone", name));
+    else if (found->second != value)
+      lines.push_back(name == "plan"
+                          ? "what goes where: another plan"
+                          : str_format("{}: {} then, {} now", name, value, found->second));
+    if (found != added.end()) added.erase(found);
+  }
+  for (const auto& [name, value] : added) lines.push_back(str_format("{} is new", name));
+  constexpr std::size_t kShown = 10;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(lines.size(), kShown); ++i) text += "\n  " + lines[i];
+  if (lines.size() > kShown) text += str_format("\n  and {} more", lines.size() - kShown);
+  return text;
+}
+
+}  // namespace
+
+ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
+                                 const ConvertTarget& target, const ModelFolder& folder,
+                                 std::span<const SavePlan> ranks) {
+  FactList facts;
+  facts.add("release of dckpt", DCKPT_VERSION);
+  facts.add("source", quote(source.absolute()));
+  facts.add("reader", text_of(options.from));
+  facts.add("format", text_of(target.save.strategy));
+  facts.add("readers", std::string(to_string(target.save.compat)));
+  facts.add("flattened", std::string(name_of(kFlattenedFormNames, options.flattened)));
+  facts.add("optimizer", options.optimizer
+                             ? std::string(name_of(kOptimizerShardingNames, *options.optimizer))
+                             : std::string("as it is"));
+  facts.add("ranks", options.ranks ? std::to_string(*options.ranks) : std::string("as stored"));
+  facts.add("map", quote(options.map.name));
+  if (!options.map.name.empty() && options.map.name != kAutoStrategy)
+    facts.add("content of the map", print_of(as_bytes(find_key_map(options.map.name).yaml)));
+  facts.add("settings of the map", options.map.set);
+  facts.add("keys to include", options.keys.include);
+  facts.add("keys to exclude", options.keys.exclude);
+  for (const RenameRule& rule : options.rename)
+    facts.add("rule to rename " + quote(rule.from), quote(rule.to));
+  facts.add("separation hint", quote(options.separation_hint));
+  facts.add("manifest", yes_or_no(target.save.integrity));
+  facts.add("files per rank", std::to_string(options.io.files_per_rank));
+  facts.add("checksums", yes_or_no(options.io.checksums));
+  facts.add("page alignment", yes_or_no(options.io.page_aligned));
+  Bytes plans;
+  for (const SavePlan& plan : ranks) {
+    const Bytes encoded = encode_plan(plan);
+    plans.insert(plans.end(), encoded.begin(), encoded.end());
+  }
+  facts.add("plan", print_of(plans));
+  if (source.is_directory())
+    facts.add_files(*source.directory(), "");
+  else
+    facts.add_file(*source.storage(), source.name());
+  if (options.model_files) {
+    facts.add("model files", quote(options.model_files->absolute()));
+    for (const std::string& name : folder.files) facts.add_file(*folder.storage, name);
+  }
+  return facts.take();
+}
+
+std::optional<Interrupted> find_interrupted(const Location& target, const ConversionFacts& facts) {
+  std::optional<Interrupted> best;
+  std::string others;
+  for (const std::string& directory : unfinished_attempts(target)) {
+    auto journal = read_journals(*target.storage(), directory);
+    if (!journal) continue;
+    if (journal->facts != facts) {
+      others += differences(journal->facts, facts);
+    } else if (!best || journal->files.size() > best->journal.files.size()) {
+      best = Interrupted{directory, std::move(*journal)};
+    }
+  }
+  if (!best && !others.empty())
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("the interrupted conversion was another one; repeat it as it was, or convert "
+                   "without resume, which removes what it had finished. What differs:{}",
+                   others),
+        {.file = target.display()});
+  return best;
+}
+
+}  // namespace dckpt
