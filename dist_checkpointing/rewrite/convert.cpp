@@ -342,7 +342,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   if (options.optimizer)
     reader = with_optimizer_sharding(std::move(reader), *options.optimizer, of_optimizer,
                                      {.threads = options.io.threads});
-  const CopyMemory memory = share_memory(options.io, options.max_memory, options.staging);
+  const CopyMemory memory =
+      share_memory(options.io, options.max_memory, options.staging, reader->metadata());
   target.save.io = memory.io;
   if (options.dry_run) require_free_name(destination, options.overwrite);
 

@@ -17,18 +17,30 @@ constexpr std::uint64_t kLargestPiece = std::uint64_t{16} << 20;
 constexpr std::uint64_t kSmallestPiece = std::uint64_t{64} << 10;
 constexpr std::uint64_t kWriteBuffer = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDirectBlocks = std::uint64_t{8} << 20;
+constexpr std::uint64_t kDecoder = std::uint64_t{4}
+                                   << 20;  // with its window, as zstd has by default
+
+bool has_compressed_tensors(const Metadata& metadata) {
+  return std::ranges::any_of(metadata.tensors, [](const TensorStorageMetadata& tensor) {
+    return std::ranges::any_of(tensor.places, [](const StorageInfo& place) {
+      return place.codec != StorageCodec::kPlain;
+    });
+  });
+}
 
 }  // namespace
 
-CopyMemory share_memory(const WriteOptions& io, std::uint64_t limit, std::uint64_t staging) {
+CopyMemory share_memory(const WriteOptions& io, std::uint64_t limit, std::uint64_t staging,
+                        const Metadata& source) {
   CopyMemory memory{.io = io};
   int& threads = memory.io.threads;
   threads = std::max(threads, 1);
   if (memory.io.engine == IoEngine::kAuto &&
       limit / static_cast<std::uint64_t>(threads) < 2 * kDirectBlocks)
     memory.io.engine = IoEngine::kBuffered;
-  const std::uint64_t buffers =
-      kWriteBuffer + (memory.io.engine == IoEngine::kBuffered ? 0 : kDirectBlocks);
+  const std::uint64_t buffers = kWriteBuffer +
+                                (memory.io.engine == IoEngine::kBuffered ? 0 : kDirectBlocks) +
+                                (has_compressed_tensors(source) ? kDecoder : 0);
   const std::uint64_t least = buffers + 2 * kSmallestPiece;
   if (limit < least) {
     throw CheckpointError(ErrorCode::kInvalidArgument,

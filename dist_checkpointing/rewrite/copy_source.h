@@ -25,9 +25,11 @@ struct CopyMemory {
 };
 
 /// As many writers as the limit is enough for, and the largest pieces that it allows them: a writer
-/// has a piece, as much for reading it, and its buffers. `staging`: for all reads together. Throws
-/// CheckpointError (invalid argument) if it is too small for one.
-CopyMemory share_memory(const WriteOptions& io, std::uint64_t limit, std::uint64_t staging);
+/// has a piece, as much for reading it, its buffers, and what decodes compressed items of `source`.
+/// `staging`: for all reads together. Throws CheckpointError (invalid argument) if it is too small
+/// for one.
+CopyMemory share_memory(const WriteOptions& io, std::uint64_t limit, std::uint64_t staging,
+                        const Metadata& source);
 
 /// Feeds a writer from another checkpoint, a piece at a time. An item's source is a position in the
 /// contents' tensors, or in their `object_of`. What it refers to must outlive it.

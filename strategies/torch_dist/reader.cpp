@@ -276,19 +276,23 @@ class TorchDistReader : public CheckpointReader {
     if (!elements || static_cast<std::uint64_t>(*elements) > kMaxDecodedTensor) {
       throw CheckpointError(
           ErrorCode::kUnsupported,
-          str_format(
-              "a compressed item is decoded in memory as a whole, and this one has more than "
-              "{}; save the checkpoint without compression",
-              human_bytes(kMaxDecodedTensor)),
+          str_format("a compressed tensor of more than {} is not decoded; save the checkpoint "
+                     "without compression",
+                     human_bytes(kMaxDecodedTensor)),
           {.key = entry.key});
     }
     const auto bytes = static_cast<std::uint64_t>(*elements);
-    return decoded_.get(file, place, bytes + kLikelyArchiveOverhead, bytes + kMaxArchiveOverhead);
+    return decoded_.get(file, opening(place), place, bytes + kLikelyArchiveOverhead,
+                        bytes + kMaxArchiveOverhead);
   }
   std::shared_ptr<const ReadableFile> decoded_object(const BytesStorageMetadata& entry,
                                                      const ReadableFile& file) const {
     if (entry.place.codec == StorageCodec::kPlain) return nullptr;
-    return decoded_.get(file, entry.place, entry.place.length, kMaxDecodedObject);
+    return decoded_.get(file, opening(entry.place), entry.place, entry.place.length,
+                        kMaxDecodedObject);
+  }
+  DecodedItems::Open opening(const StorageInfo& place) const {
+    return [storage = storage_, name = metadata_.files[place.file]] { return storage->open(name); };
   }
 
   Bytes stored_bytes(const BytesStorageMetadata& entry) const {

@@ -31,48 +31,71 @@ using EncodeContext = std::unique_ptr<ZSTD_CCtx, Deleter<ZSTD_CCtx, ZSTD_freeCCt
 
 }  // namespace
 
-Bytes zstd_decode(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
-                  std::uint64_t likely, std::uint64_t limit) {
+struct ZstdDecoder::State {
+  DecodeContext zstd{ZSTD_createDCtx()};
+  Bytes piece{};
+  ZSTD_inBuffer in{nullptr, 0, 0};
+  std::uint64_t taken = 0;  ///< compressed bytes
+  std::size_t hint = 1;     ///< 0: a frame has ended
+  bool full = false;        ///< the decoder may hold back what did not fit
+};
+
+ZstdDecoder::ZstdDecoder(const ReadableFile& file, std::uint64_t offset, std::uint64_t length)
+    : file_(file), offset_(offset), length_(length), state_(std::make_unique<State>()) {
   if (!range_fits(offset, length, file.size())) {
     throw_corrupt(str_format("{} compressed bytes should be here, but the file ends at {}",
                              grouped(length), grouped(file.size())));
   }
-  const DecodeContext context(ZSTD_createDCtx());
-  if (!context) throw std::bad_alloc();
-  Bytes piece(std::min(length, kReadBytes));
+  if (!state_->zstd) throw std::bad_alloc();
+  state_->piece.resize(std::min(length, kReadBytes));
+}
+
+ZstdDecoder::~ZstdDecoder() = default;
+
+std::size_t ZstdDecoder::read(MutableByteView into) {
+  State& state = *state_;
+  ZSTD_outBuffer out{into.data(), into.size(), 0};
+  while (out.pos < out.size) {
+    if (state.in.pos == state.in.size && !state.full) {
+      if (state.taken == length_) {
+        if (state.hint == 0) break;
+        throw_corrupt(str_format("the zstd frame ends too early, in {} bytes", length_));
+      }
+      const auto count = std::min<std::uint64_t>(state.piece.size(), length_ - state.taken);
+      file_.read(offset_ + state.taken, MutableByteView(state.piece).first(count));
+      state.taken += count;
+      state.in = {state.piece.data(), count, 0};
+    }
+    state.hint = ZSTD_decompressStream(state.zstd.get(), &out, &state.in);
+    if (ZSTD_isError(state.hint) != 0)
+      throw_corrupt(
+          str_format("the zstd frame cannot be decoded: {}", ZSTD_getErrorName(state.hint)));
+    state.full = out.pos == out.size && state.hint != 0;
+  }
+  return out.pos;
+}
+
+Bytes zstd_decode(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
+                  std::uint64_t likely, std::uint64_t limit) {
+  ZstdDecoder decoder(file, offset, length);
   Bytes decoded(std::min(
       std::max(std::min(likely, checked_mul(length, kTrustedRatio).value_or(likely)), kLeastGrowth),
       limit));
-  std::uint64_t size = 0;
-  std::size_t hint = 1;  // 0: a frame has ended
-  for (std::uint64_t position = 0; position < length;) {
-    const std::uint64_t count = std::min<std::uint64_t>(piece.size(), length - position);
-    file.read(offset + position, MutableByteView(piece).first(count));
-    position += count;
-    ZSTD_inBuffer in{piece.data(), count, 0};
-    bool full = false;  // the decoder may hold back what did not fit
-    while (in.pos < in.size || full) {
-      if (size == decoded.size()) {
-        // One byte more than the limit tells whether there is more.
-        decoded.resize(std::min(std::max(size * 2, kLeastGrowth), limit + 1));
-      }
-      ZSTD_outBuffer out{decoded.data(), decoded.size(), size};
-      hint = ZSTD_decompressStream(context.get(), &out, &in);
-      if (ZSTD_isError(hint) != 0)
-        throw_corrupt(str_format("the zstd frame cannot be decoded: {}", ZSTD_getErrorName(hint)));
-      size = out.pos;
-      if (size > limit) {
-        throw_corrupt(
-            str_format("the zstd frame of {} bytes decodes to more than {}, the most "
-                       "that can be stored here",
-                       grouped(length), grouped(limit)));
-      }
-      full = out.pos == out.size && hint != 0;
+  for (std::uint64_t size = 0;;) {
+    size += decoder.read(MutableByteView(decoded).subspan(size));
+    if (size > limit) {
+      throw_corrupt(
+          str_format("the zstd frame of {} bytes decodes to more than {}, the most "
+                     "that can be stored here",
+                     grouped(length), grouped(limit)));
     }
+    if (size < decoded.size()) {
+      decoded.resize(size);
+      return decoded;
+    }
+    // One byte more than the limit tells whether there is more.
+    decoded.resize(std::min(std::max(size * 2, kLeastGrowth), limit + 1));
   }
-  if (hint != 0) throw_corrupt(str_format("the zstd frame ends too early, in {} bytes", length));
-  decoded.resize(size);
-  return decoded;
 }
 
 struct ZstdEncoder::Context {

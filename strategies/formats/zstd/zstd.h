@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,9 +10,29 @@
 
 namespace dckpt {
 
+/// Decodes the zstd frames that fill `length` bytes of `file` from `offset` on, from front to back.
+/// Throws CheckpointError (corrupt) for damaged or incomplete frames, and for one that needs a
+/// window above 128 MiB. The file must outlive it.
+class ZstdDecoder {
+ public:
+  ZstdDecoder(const ReadableFile& file, std::uint64_t offset, std::uint64_t length);
+  ~ZstdDecoder();
+
+  /// Fills `into` with what follows; fewer bytes only at the end. Returns how many.
+  std::size_t read(MutableByteView into);
+
+ private:
+  struct State;
+
+  const ReadableFile& file_;
+  std::uint64_t offset_;
+  std::uint64_t length_;
+  std::unique_ptr<State> state_;
+};
+
 /// The content of the zstd frames that fill `length` bytes of `file` from `offset` on. `likely` is
-/// about what it will have. Throws CheckpointError (corrupt) for damaged or incomplete frames, for
-/// one that needs a window above 128 MiB, and before more than `limit` bytes have been decoded.
+/// about what it will have. Throws as ZstdDecoder, and before more than `limit` bytes have been
+/// decoded.
 Bytes zstd_decode(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
                   std::uint64_t likely, std::uint64_t limit);
 

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "mapping/base/parallel_for.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/storage/memory.h"
@@ -104,6 +105,25 @@ TEST(CompressedItems, AreDecodedOnceForAllPiecesOfAChunk) {
   EXPECT_EQ(stats.bytes_unchecked, 0U) << "the CRC of the archive was compared";
   EXPECT_EQ(reader->locate(0, 0, *checkpoint.storage->open("__0_0.distcp")).decoded,
             reader->locate(0, 0, *checkpoint.storage->open("__0_0.distcp")).decoded);
+}
+
+TEST(CompressedItems, PartsOfALargeOneAreReadInAnyOrder) {
+  const Compressed checkpoint(3'000'000);
+  const auto reader = checkpoint.open();
+  const ChunkPayload payload = reader->locate(0, 0, *checkpoint.storage->open("__0_0.distcp"));
+  ASSERT_NE(payload.decoded, nullptr);
+  parallel_for(30, 3, [&](std::size_t i) {
+    const std::uint64_t first = (29 - i) * 100'000;
+    std::vector<std::int32_t> part(100'000);
+    payload.decoded->read(payload.offset + first * 4, std::as_writable_bytes(std::span(part)));
+    for (std::size_t k = 0; k < part.size(); ++k)
+      ASSERT_EQ(part[k], static_cast<std::int32_t>(first + k));
+  });
+  EXPECT_THAT(error_of([&] {
+                Bytes two(2);
+                payload.decoded->read(payload.decoded->size() - 1, two);
+              }).what(),
+              HasSubstr("cannot read 2 bytes"));
 }
 
 TEST(CompressedItems, MoreThanTheTensorHasIsRefused) {
