@@ -72,8 +72,8 @@ LocalFiles find_files(const Storage& storage) {
   return files;
 }
 
-[[noreturn]] void throw_corrupt(std::string message) {
-  throw CheckpointError(ErrorCode::kCorrupt, std::move(message));
+[[noreturn]] void throw_corrupt(const std::string& message) {
+  throw CheckpointError(ErrorCode::kCorrupt, message);
 }
 
 const Value& attribute(const Opaque& object, const char* name) {
