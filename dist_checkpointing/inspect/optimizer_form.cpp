@@ -108,10 +108,20 @@ std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
                               "torch_dist again";
   const bool old_common = form.common_file;
   const std::string none = "no Megatron-Core release";
+  if (form.conventions.fragments_lost) {  // zarr, which 0.16 and newer do not read
+    if (sharding == kModelSpace) return "Megatron-Core 0.8 to 0.15, under any layout";
+    if (sharding == "fully_reshardable") return "Megatron-Core 0.15, under any layout";
+    if (sharding == "dp_reshardable")
+      return "Megatron-Core 0.15, under the same model parallel sizes";
+    if (sharding == kBucketSpace)
+      return "Megatron-Core 0.6 to 0.14, under the same model parallel sizes";
+    if (sharding == "dp_zero_gather_scatter")
+      return "Megatron-Core 0.6 to 0.15, under the same model parallel sizes";
+    return none;
+  }
   if (sharding == kBucketSpace)
     return old_common ? "Megatron-Core 0.6 to 0.14, under the same model parallel sizes" : none;
   if (sharding == kModelSpace || forms.fragments) {
-    if (form.conventions.fragments_lost) return "Megatron-Core 0.8 to 0.15, under any layout";
     if (old_common && forms.fragments && !forms.boxes)
       return "Megatron-Core 0.8 to 0.15, under any layout (0.16 and newer: `dckpt convert "
              "--optimizer fully_reshardable`)";
@@ -205,8 +215,8 @@ Readers readers_of(const StoredForm& form) {
   if (form.readers.empty() && foreign != form.metadata.tensors.end() &&
       !form.conventions.keys_are_paths)
     readers.model =
-        str_format("PyTorch DCP; Megatron-Core finds no keys like {} (dckpt convert --map)",
-                   quote(foreign->key));
+        str_format("{}Megatron-Core finds no keys like {} (dckpt convert --map)",
+                   form.conventions.fragments_lost ? "" : "PyTorch DCP; ", quote(foreign->key));
   const Forms forms = optimizer_forms(form.metadata);
   if (forms.any) readers.optimizer = optimizer_readers(form, forms);
   return readers;

@@ -339,9 +339,12 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   ConvertTarget target = choose_target(*reader, report.source, options, report.remarks);
   report.to = target.format->name;
   std::vector<std::string> of_optimizer;
+  const auto go_on = [&] { require_not_stopped(options); };
   if (options.optimizer)
     reader = with_optimizer_sharding(std::move(reader), *options.optimizer, of_optimizer,
-                                     {.threads = options.io.threads});
+                                     {.threads = options.read_threads.value_or(options.io.threads),
+                                      .staging = std::min(options.staging, options.max_memory)},
+                                     go_on);
   const CopyMemory memory =
       share_memory(options.io, options.max_memory, options.staging, reader->metadata());
   target.save.io = memory.io;
@@ -387,7 +390,6 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     if (options.verify_integrity) check.check_manifest(readers);
     return report;
   }
-  const auto go_on = [&] { require_not_stopped(options); };
   CopySource from(*reader, copy.contents, check, *copy.target.format, memory, options.progress,
                   bytes_of(copy.items), go_on);
   const auto check_source = [&] {

@@ -167,6 +167,9 @@ void make_chunks_equal(Metadata& metadata) {
         step = std::gcd(step,
                         std::gcd(tensor.chunks.offsets(chunk)[0], tensor.chunks.sizes(chunk)[0]));
     }
+    // Never more chunks than there were: axes without layers may have no other step than 1.
+    if (!size.empty() && static_cast<std::uint64_t>(size[0] / step) > tensor.chunks.size())
+      step = size[0];
     const StorageInfo place = tensor.places.front();
     tensor.flattened_shape.reset();
     tensor.size = size;

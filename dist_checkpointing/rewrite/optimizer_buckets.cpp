@@ -26,6 +26,11 @@ constexpr std::int64_t kWindow = 128;           // elements that are compared at
 constexpr std::int64_t kBlock = 1 << 16;        // elements of a bucket that are read at a time
 constexpr std::size_t kChunksAtOnce = 1 << 12;  // whose windows are read with one request
 constexpr std::string_view kParam = "param";
+constexpr std::string_view kDistributed = "optimizer.distributed.";
+constexpr const char* kRemedy =
+    "the release of Megatron-Core that saved it, under the same parallel sizes, and save it in a "
+    "form that any layout loads (0.15 and newer: --dist-ckpt-optim-fully-reshardable; before: "
+    "--ckpt-fully-parallel-save)";
 
 /// Takes `word`, then digits up to the next dot and the dot (or the end) off the front.
 std::optional<std::int64_t> take_index(std::string_view& key, std::string_view word) {
@@ -47,7 +52,6 @@ std::optional<BucketKey> parse_bucket_key(std::string_view key) {
   const std::string_view all = key;
   BucketKey parsed;
   if (take_index(key, "chained_")) parsed.bucket.chain = all.substr(0, all.size() - key.size());
-  constexpr std::string_view kDistributed = "optimizer.distributed.";
   if (!key.starts_with(kDistributed)) return std::nullopt;
   key.remove_prefix(kDistributed.size());
   const auto group = take_index(key, "dp_group_idx_");
@@ -73,6 +77,7 @@ struct ModelChunk {
   Box box;
   std::int64_t elements = 0;
   std::int64_t layer = 0;
+  bool known_place = true;
   Bytes sample{};  // the elements of its windows, one after the other
 };
 
@@ -83,31 +88,66 @@ std::vector<WantedShard::Range> windows(std::int64_t elements) {
   return {{0, kWindow}, {middle, middle + kWindow}, {elements - kWindow, elements}};
 }
 
-/// Megatron's order of modules: embeddings, layers from the first to the last, what follows them.
-std::int64_t layer_of(std::string_view key, const Box& box) {
-  constexpr std::string_view kLayers = ".layers.";
-  const std::size_t at = key.find(kLayers);
-  if (at == std::string_view::npos) return key.starts_with("embedding.") ? -1 : INT64_MAX;
-  std::string_view rest = key.substr(at + 1);
-  if (const auto number = take_index(rest, kLayers.substr(1))) return *number;
-  return box.offsets.empty() ? 0 : box.offsets[0];
-}
+/// What a layer declares, in this order.
+constexpr std::array<std::string_view, 20> kModules{"input_layernorm.",
+                                                    "self_attention.linear_proj.",
+                                                    "self_attention.linear_qkv.",
+                                                    "self_attention.linear_q_proj.",
+                                                    "self_attention.linear_q_down_proj.",
+                                                    "self_attention.linear_q_up_proj.",
+                                                    "self_attention.linear_kv_down_proj.",
+                                                    "self_attention.linear_kv_up_proj.",
+                                                    "self_attention.q_layernorm.",
+                                                    "self_attention.kv_layernorm.",
+                                                    "self_attention.k_layernorm.",
+                                                    "pre_cross_attn_layernorm.",
+                                                    "cross_attention.linear_proj.",
+                                                    "cross_attention.linear_q.",
+                                                    "cross_attention.linear_kv.",
+                                                    "pre_mlp_layernorm.",
+                                                    "mlp.router.",
+                                                    "mlp.experts.",
+                                                    "mlp.shared_experts.",
+                                                    "mlp.linear_fc"};
+constexpr std::array<std::string_view, 4> kParameters{"layer_norm_weight", "layer_norm_bias",
+                                                      "weight", "bias"};
 
-/// …and inside a layer, and inside a module.
-std::tuple<std::size_t, std::string_view, std::size_t> order_in_layer(std::string_view key) {
-  constexpr std::array<std::string_view, 6> kModules{
-      ".input_layernorm.", ".self_attention.",    ".pre_cross_attn_layernorm.",
-      ".cross_attention.", ".pre_mlp_layernorm.", ".mlp."};
-  constexpr std::array<std::string_view, 4> kParameters{"layer_norm_weight", "layer_norm_bias",
-                                                        "weight", "bias"};
-  const auto module = std::ranges::find_if(
-      kModules, [&](std::string_view name) { return key.find(name) != std::string_view::npos; });
+/// Where a chunk stands in Megatron's order of modules: embeddings, layers from the first to the
+/// last, what follows them.
+struct ModulePlace {
+  std::int64_t layer = 0;
+  std::size_t module = 0;     ///< in kModules
+  std::string_view name;      ///< the key up to the parameter
+  std::size_t parameter = 0;  ///< in kParameters
+  bool known = true;          ///< the order is Megatron's; otherwise that of the alphabet
+};
+
+ModulePlace place_of(std::string_view key, const Box& box) {
+  constexpr std::string_view kLayers = "decoder.layers.";
+  ModulePlace place;
   const std::size_t dot = key.rfind('.');
   const std::string_view last = key.substr(dot == std::string_view::npos ? 0 : dot + 1);
   const auto parameter = std::ranges::find(kParameters, last);
-  return {static_cast<std::size_t>(module - kModules.begin()),
-          key.substr(0, key.size() - last.size()),
-          static_cast<std::size_t>(parameter - kParameters.begin())};
+  place.name = key.substr(0, key.size() - last.size());
+  place.parameter = static_cast<std::size_t>(parameter - kParameters.begin());
+  if (!key.starts_with(kLayers)) {
+    place.layer = key.starts_with("embedding.") ? -1 : INT64_MAX;
+    place.known = key.starts_with("embedding.") || key.starts_with("decoder.final_layernorm.") ||
+                  key.starts_with("output_layer.");
+    return place;
+  }
+  std::string_view rest = key.substr(std::string_view("decoder.").size());
+  if (const auto number = take_index(rest, kLayers.substr(std::string_view("decoder.").size()))) {
+    place.layer = *number;
+  } else {
+    place.layer = box.offsets.empty() ? 0 : box.offsets[0];
+    rest = key.substr(kLayers.size());
+  }
+  const auto module =
+      std::ranges::find_if(kModules, [&](std::string_view name) { return rest.starts_with(name); });
+  place.module = static_cast<std::size_t>(module - kModules.begin());
+  place.known = module != kModules.end();
+  return place;
 }
 
 /// The chunks of the model's floating tensors in Megatron's order, each once, with their samples.
@@ -123,20 +163,19 @@ std::vector<ModelChunk> model_chunks(const CheckpointReader& reader, const ReadO
       Box box = tensor.chunks[chunk];
       const std::int64_t elements = numel(box.sizes);
       if (elements == 0 || !seen.insert(box.offsets).second) continue;
-      const std::int64_t layer = layer_of(tensor.key, box);
-      chunks.push_back({static_cast<std::uint32_t>(i), std::move(box), elements, layer});
+      const ModulePlace place = place_of(tensor.key, box);
+      chunks.push_back(
+          {static_cast<std::uint32_t>(i), std::move(box), elements, place.layer, place.known});
     }
   }
-  const auto order = [&](const ModelChunk& chunk) {
-    return std::tuple(chunk.layer, order_in_layer(metadata.tensors[chunk.tensor].key),
-                      ShapeView(chunk.box.offsets));
-  };
   std::ranges::stable_sort(chunks, [&](const ModelChunk& a, const ModelChunk& b) {
-    const auto [layer_a, place_a, offsets_a] = order(a);
-    const auto [layer_b, place_b, offsets_b] = order(b);
-    if (layer_a != layer_b) return layer_a < layer_b;
-    if (place_a != place_b) return place_a < place_b;
-    return std::ranges::lexicographical_compare(offsets_a, offsets_b);
+    const ModulePlace at = place_of(metadata.tensors[a.tensor].key, a.box);
+    const ModulePlace other = place_of(metadata.tensors[b.tensor].key, b.box);
+    const auto order = [](const ModulePlace& place) {
+      return std::tie(place.layer, place.module, place.name, place.parameter);
+    };
+    if (order(at) != order(other)) return order(at) < order(other);
+    return std::ranges::lexicographical_compare(a.box.offsets, b.box.offsets);
   });
 
   for (std::size_t first = 0; first < chunks.size(); first += kChunksAtOnce) {
@@ -197,10 +236,11 @@ class ParameterValues {
 class BucketSearch {
  public:
   BucketSearch(const CheckpointReader& reader, std::span<const OptimizerBucket> buckets,
-               const ReadOptions& options)
+               const ReadOptions& options, const std::function<void()>& go_on)
       : reader_(reader),
         buckets_(buckets),
         options_(options),
+        go_on_(go_on),
         chunks_(model_chunks(reader, options)),
         found_(chunks_.size()) {
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
@@ -217,11 +257,15 @@ class BucketSearch {
       }
       search(bucket);
     }
-    if (ambiguous_ > 0)
+    if (!alike_.empty()) {
+      std::vector<std::string> keys;
+      for (const std::uint32_t tensor : alike_)
+        keys.push_back(reader_.metadata().tensors[tensor].key);
       remarks.push_back(str_format(
-          "{} chunks of the model have the values of others, as norms have before training moves "
-          "them; their optimizer state was told apart by Megatron's order of modules",
-          grouped(ambiguous_)));
+          "chunks of {} have the same values as others, as norms have before training moves them; "
+          "Megatron's order of modules says whose optimizer state is whose",
+          quoted_list(keys)));
+    }
     if (drifted_ > 0)
       remarks.push_back(
           str_format("{} chunks have main parameters that differ between ranks which "
@@ -258,6 +302,7 @@ class BucketSearch {
     std::int64_t base = 0;      // where the bucket begins
     bool in_parameter = false;  // a chunk can follow that is cut from the same parameter
     for (std::int64_t at = 0; at < end;) {
+      if (go_on_) go_on_();
       const std::int64_t next = base + (at - base + kAlignment - 1) / kAlignment * kAlignment;
       std::optional<std::size_t> chunk;
       std::int64_t begin = at;
@@ -292,32 +337,69 @@ class BucketSearch {
     std::erase_if(candidates, [&](std::size_t chunk) { return !has_values(chunk, values, begin); });
     if (candidates.size() > 1) keep_equal(candidates, values, begin);
     if (candidates.empty()) return std::nullopt;
-    if (candidates.size() > 1) ++ambiguous_;
-    return next_in_order(candidates);
+    if (candidates.size() == 1) return candidates[0];
+    const bool known = std::ranges::all_of(
+        candidates, [&](std::size_t chunk) { return chunks_[chunk].known_place; });
+    if (!known) refuse_guess(candidates);
+    const std::size_t next = next_in_order(candidates);
+    alike_.insert(chunks_[next].tensor);
+    return next;
+  }
+
+  [[noreturn]] void refuse_guess(const std::vector<std::size_t>& candidates) const {
+    std::set<std::string> keys;
+    for (const std::size_t chunk : candidates)
+      keys.insert(reader_.metadata().tensors[chunks_[chunk].tensor].key);
+    const std::vector<std::string> list(keys.begin(), keys.end());
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("{} have the same values, and in which order their state lies in the buckets is "
+                   "not known; train until they differ, or resume once in {}",
+                   quoted_list(list), kRemedy));
   }
 
   /// Leaves those of several whose elements are all equal to the parameters, rounded.
   void keep_equal(std::vector<std::size_t>& candidates, ParameterValues& values,
                   std::int64_t begin) {
-    const std::int64_t longest =
-        chunks_[*std::ranges::max_element(candidates, {}, [&](std::size_t chunk) {
-          return chunks_[chunk].elements;
-        })].elements;
+    std::map<std::pair<std::int64_t, DType>, Fingerprint> rounded;  // by length
+    std::erase_if(candidates, [&](std::size_t chunk) {
+      const std::int64_t elements = chunks_[chunk].elements;
+      if (elements <= 3 * kWindow) return false;  // has_values() has compared them all
+      const auto [found, added] = rounded.try_emplace({elements, dtype(chunk)});
+      if (added) found->second = fingerprint_of_rounded(values, begin, elements, dtype(chunk));
+      return fingerprint_of_chunk(chunk) != found->second;
+    });
+  }
+
+  static Fingerprint fingerprint_of_rounded(ParameterValues& values, std::int64_t begin,
+                                            std::int64_t elements, DType dtype) {
+    Fingerprinter fingerprint;
     Bytes rounded;
-    for (std::int64_t from = 0; from < longest && candidates.size() > 1; from += kBlock) {
-      std::erase_if(candidates, [&](std::size_t chunk) {
-        const std::int64_t to = std::min(from + kBlock, chunks_[chunk].elements);
-        if (to <= from) return false;
-        const Tensor model = Tensor::empty(dtype(chunk), {to - from});
-        const WantedShard wanted{chunks_[chunk].tensor, 0, chunks_[chunk].box,
-                                 WantedShard::Range{from, to}};
-        read_tensors(reader_, plan_reads(reader_.metadata(), {&wanted, 1}), {&model, 1}, options_);
-        rounded.resize(model.nbytes());
-        cast_elements(DType::kFloat32, values.read(begin + from, begin + to), dtype(chunk),
-                      rounded.data(), static_cast<std::size_t>(to - from));
-        return !std::ranges::equal(rounded, model.bytes());
-      });
+    for (std::int64_t from = 0; from < elements; from += kBlock) {
+      const auto count = static_cast<std::size_t>(std::min(kBlock, elements - from));
+      rounded.resize(count * item_size(dtype));
+      cast_elements(DType::kFloat32,
+                    values.read(begin + from, begin + from + static_cast<std::int64_t>(count)),
+                    dtype, rounded.data(), count);
+      fingerprint.update(rounded);
     }
+    return fingerprint.value();
+  }
+
+  const Fingerprint& fingerprint_of_chunk(std::size_t chunk) {
+    const auto [found, added] = whole_.try_emplace(chunk);
+    if (!added) return found->second;
+    Fingerprinter fingerprint;
+    for (std::int64_t from = 0; from < chunks_[chunk].elements; from += kBlock) {
+      const std::int64_t to = std::min(from + kBlock, chunks_[chunk].elements);
+      const Tensor model = Tensor::empty(dtype(chunk), {to - from});
+      const WantedShard wanted{chunks_[chunk].tensor, 0, chunks_[chunk].box,
+                               WantedShard::Range{from, to}};
+      read_tensors(reader_, plan_reads(reader_.metadata(), {&wanted, 1}), {&model, 1}, options_);
+      fingerprint.update(model.bytes());
+    }
+    found->second = fingerprint.value();
+    return found->second;
   }
 
   /// Of chunks with the same values the one that comes next: in the layer of the one before, from
@@ -373,26 +455,29 @@ class BucketSearch {
   [[noreturn]] void refuse(const std::string& key, std::int64_t from, std::int64_t end) const {
     throw CheckpointError(
         ErrorCode::kMismatch,
-        str_format("the main parameters from element {} to {} are, rounded, not the values of any "
-                   "chunk of the model, so what the optimizer's state belongs to cannot be found "
-                   "out (FP8 parameters, or a model of another iteration); resume it once in "
-                   "Megatron-Core 0.15 or newer under the same parallel sizes and save it with "
-                   "--dist-ckpt-optim-fully-reshardable",
-                   grouped(static_cast<std::uint64_t>(from)),
-                   grouped(static_cast<std::uint64_t>(end))),
+        str_format(
+            "the main parameters from element {} to {} are, rounded, not the values of any "
+            "chunk of the model, so what the optimizer's state belongs to cannot be found "
+            "out: FP8 parameters, a model of another iteration, or chunks that are not those "
+            "of the save (convert --ranks); convert the checkpoint as it was saved, or "
+            "resume it once in {}",
+            grouped(static_cast<std::uint64_t>(from)), grouped(static_cast<std::uint64_t>(end)),
+            kRemedy),
         {.key = key});
   }
 
   const CheckpointReader& reader_;
   std::span<const OptimizerBucket> buckets_;
   const ReadOptions& options_;
+  const std::function<void()>& go_on_;
   std::vector<ModelChunk> chunks_;  // in Megatron's order
   std::map<FirstElement, std::vector<std::size_t>> by_first_element_;
   std::set<DType> dtypes_;
-  std::vector<std::optional<Found>> found_;  // beside the chunks
-  std::vector<bool> used_;                   // in this buffer
-  std::size_t previous_ = 0;                 // the chunk before
-  std::uint64_t ambiguous_ = 0;
+  std::map<std::size_t, Fingerprint> whole_;  // of chunks that look like others
+  std::vector<std::optional<Found>> found_;   // beside the chunks
+  std::vector<bool> used_;                    // in this buffer
+  std::size_t previous_ = 0;                  // the chunk before
+  std::set<std::uint32_t> alike_;  // tensors of chunks that are told apart by their order
   std::uint64_t drifted_ = 0;
 };
 
@@ -425,9 +510,17 @@ std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader) {
   std::map<std::tuple<std::string, std::int64_t, std::int64_t, std::string, std::int64_t>,
            OptimizerBucket>
       ordered;
+  ProblemList problems;
   for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
     auto parsed = parse_bucket_key(metadata.tensors[i].key);
-    if (!parsed) continue;
+    if (!parsed) {
+      if (is_optimizer_key(metadata.tensors[i].key) &&
+          metadata.tensors[i].key.find(kDistributed) != std::string::npos)
+        problems.add(
+            quote(metadata.tensors[i].key) +
+            " is no key of a bucket, …dp_group_idx_I.gbuf_idx_G.dtype_(D).bucket_idx_B.NAME");
+      continue;
+    }
     OptimizerBucket& key = parsed->bucket;
     OptimizerBucket& bucket =
         ordered[{key.chain, key.group, key.buffer_index, key.buffer, key.index}];
@@ -438,7 +531,6 @@ std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader) {
   }
   std::vector<OptimizerBucket> buckets;
   std::vector<std::int64_t> used;
-  ProblemList problems;
   for (auto& [order, bucket] : ordered) {
     if (buckets.empty() || buckets.back().buffer != bucket.buffer)
       used = used_elements(reader, bucket);
@@ -473,8 +565,9 @@ std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader) {
 std::vector<BucketPlace> find_in_buckets(const CheckpointReader& reader,
                                          std::span<const OptimizerBucket> buckets,
                                          const ReadOptions& options,
+                                         const std::function<void()>& go_on,
                                          std::vector<std::string>& remarks) {
-  return BucketSearch(reader, buckets, options).run(remarks);
+  return BucketSearch(reader, buckets, options, go_on).run(remarks);
 }
 
 }  // namespace dckpt

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -50,11 +51,14 @@ struct BucketPlace {
 /// nor the parallel sizes have to be known. Values are compared at the beginning, middle and end of
 /// every chunk, and all of them where that leaves several. What has the same values (norms that
 /// training has not moved yet) is told apart by its place in Megatron's order of modules, and
-/// `remarks` says so. Every chunk is listed once, also if several ranks hold it: that of the first.
-/// Throws CheckpointError (mismatch) for a bucket that holds anything else.
+/// `remarks` names it. Every chunk is listed once, also if several ranks hold it: that of the
+/// first. `go_on`, if not empty, is called now and then, and throws to stop. Throws
+/// CheckpointError: (mismatch) for a bucket that holds anything else, (unsupported) for equal
+/// values of modules whose order is not known.
 std::vector<BucketPlace> find_in_buckets(const CheckpointReader& reader,
                                          std::span<const OptimizerBucket> buckets,
                                          const ReadOptions& options,
+                                         const std::function<void()>& go_on,
                                          std::vector<std::string>& remarks);
 
 }  // namespace dckpt

@@ -210,9 +210,13 @@ bool is_in_groups(std::string_view key) {
 /// State in buckets, under keys that are made of the model's.
 RearrangedContents name_state(const CheckpointReader& source,
                               std::span<const OptimizerBucket> buckets, OptimizerSharding wanted,
-                              const ReadOptions& read, std::vector<std::string>& remarks) {
+                              const ReadOptions& read, const std::function<void()>& go_on,
+                              std::vector<std::string>& remarks) {
   const Metadata& metadata = source.metadata();
-  std::vector<BucketPlace> places = find_in_buckets(source, buckets, read, remarks);
+  std::vector<BucketPlace> places = find_in_buckets(source, buckets, read, go_on, remarks);
+  if (places.empty())
+    throw CheckpointError(ErrorCode::kMismatch,
+                          "the buckets of the optimizer hold no parameters of the model");
   std::ranges::stable_sort(places, {}, &BucketPlace::tensor);
   RearrangedContents contents;
   ProblemList problems;
@@ -240,8 +244,9 @@ RearrangedContents name_state(const CheckpointReader& source,
     if (!is_in_groups(key)) contents.paths.emplace_back(key, path);
   }
   remarks.push_back(str_format(
-      "the optimizer's state became {}; the model's values say what lies in its {} buckets",
-      name_of(kOptimizerShardingNames, wanted), grouped(buckets.size())));
+      "the optimizer's state became {}; the model's values say what lies in its {}",
+      name_of(kOptimizerShardingNames, wanted),
+      str_format("{} bucket{}", grouped(buckets.size()), buckets.size() == 1 ? "" : "s")));
   if (!stateless.empty())
     remarks.push_back(
         str_format("no optimizer state for {} (buffers, or parameters that were not "
@@ -286,7 +291,8 @@ Value with_objects_of_groups(const CheckpointReader& source, Value common) {
 std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<CheckpointReader> source,
                                                           OptimizerSharding wanted,
                                                           std::vector<std::string>& remarks,
-                                                          const ReadOptions& read) {
+                                                          const ReadOptions& read,
+                                                          const std::function<void()>& go_on) {
   Value common = source->common_state();
   const std::string sharding = optimizer_sharding(common);
   RearrangedContents contents;
@@ -296,7 +302,7 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
     source = open_gathered_state(std::move(source));
     const std::vector<OptimizerBucket> buckets = optimizer_buckets(*source);
     if (buckets.empty()) refuse(sharding, wanted);
-    contents = name_state(*source, buckets, wanted, read, remarks);
+    contents = name_state(*source, buckets, wanted, read, go_on, remarks);
     common = with_objects_of_groups(*source, std::move(common));
   }
   contents.common = common_for(wanted, std::move(common));

@@ -1,6 +1,7 @@
 #include "strategies/zarr/writer.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 #include <vector>
@@ -27,12 +28,17 @@ constexpr const char* kNoElements = ".empty";  // an array without elements has 
   throw CheckpointError(ErrorCode::kUnsupported, what, {.key = key});
 }
 
-/// A key becomes the name of a folder beside common.pt and metadata.json.
+/// A key becomes the name of a folder, which must not look like a file of this or another format.
 void require_folder_name(const std::string& key, std::string_view name) {
-  if (name.empty() || name.size() > kMaxName || name.starts_with('.') || name.ends_with(".sync") ||
-      name.find('/') != std::string_view::npos || name == kCommonFile || name == kConfigFile)
+  constexpr std::array<std::string_view, 6> kEndings{".sync",   ".json",        ".pt",
+                                                     ".distcp", ".safetensors", ".txt"};
+  const bool taken =
+      name.starts_with('.') || name.starts_with("mp_rank_") ||
+      std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
+  if (name.empty() || name.size() > kMaxComponentBytes || taken ||
+      name.find('/') != std::string_view::npos)
     refuse(key, str_format("zarr stores every key in a folder of its name, which {} cannot be; "
-                           "rename it, or write torch_dist",
+                           "leave it out (--exclude), or write torch_dist",
                            quote(name)));
 }
 
@@ -41,7 +47,8 @@ std::string file_of(const WriteItem& item) {
   if (item.kind == WriteItem::Kind::kObject) {
     const std::size_t slash = item.key.rfind('/');
     const std::string name = item.key.substr(slash + 1) + ".pt";
-    if (slash == std::string::npos || !parse_zarr_object_name(name))
+    const auto parsed = parse_zarr_object_name(name);
+    if (slash == std::string::npos || !parsed || parsed->is_truncated())
       refuse(item.key,
              "zarr stores objects of Megatron only, whose keys end in "
              "\"/shard_OFFSET_SHAPE\"");
@@ -105,10 +112,14 @@ class ZarrSaveStrategy final : public SaveStrategy {
   explicit ZarrSaveStrategy(const SaveOptions& options) : io_(options.io) {
     refuse_options(options.strategy);
     const WriteOptions usual;
-    if (io_.page_aligned || io_.files_per_rank != usual.files_per_rank)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "save.io.page_aligned and save.io.files_per_rank: zarr has a file for "
-                            "every chunk; leave them out");
+    for (const auto& [field, set] :
+         {std::pair{"page_aligned", io_.page_aligned},
+          {"files_per_rank", io_.files_per_rank != usual.files_per_rank}}) {
+      if (set)
+        throw CheckpointError(
+            ErrorCode::kUnsupported,
+            str_format("save.io.{}: zarr has a file for every chunk; leave it out", field));
+    }
   }
 
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
@@ -148,16 +159,23 @@ WrittenItems write_zarr_items(Storage& storage, const std::string& directory, in
 void finish_zarr(Storage& storage, const std::string& directory, const Metadata& metadata,
                  const CommonState* common, bool fsync) {
   std::set<std::string> folders;
+  std::set<std::string> of_objects;
+  for (const BytesStorageMetadata& object : metadata.objects)
+    of_objects.insert(object.key.substr(0, object.key.rfind('/')));
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     require_folder_name(tensor.key, tensor.key);
+    if (of_objects.contains(tensor.key))
+      refuse(tensor.key,
+             "zarr would store a tensor and objects of this key in one folder, where "
+             "readers find the tensor only; leave one out (--exclude), or write "
+             "torch_dist");
     const std::string folder = join_name(directory, tensor.key);
     const std::string description = write_zarray(array_of(tensor));
     storage.make_directory(folder);
     write_small_file(storage, join_name(folder, kZarrayFile), as_bytes(description), fsync);
     folders.insert(folder);
   }
-  for (const BytesStorageMetadata& object : metadata.objects)
-    folders.insert(join_name(directory, object.key.substr(0, object.key.rfind('/'))));
+  for (const std::string& key : of_objects) folders.insert(join_name(directory, key));
   if (fsync) {
     for (const std::string& folder : folders) storage.sync_directory(folder);
   }

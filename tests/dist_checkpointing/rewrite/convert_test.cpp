@@ -29,9 +29,9 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using testing::golden;
 using ::testing::HasSubstr;
-using ::testing::Pair;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::UnorderedElementsAreArray;
 
 class Convert : public ::testing::Test {
@@ -343,6 +343,11 @@ TEST_F(Convert, WhatZarrCannotHoldIsRefused) {
   EXPECT_THAT(message("mcore-0.16-synthetic", {}), HasSubstr("folder of its name"));
   EXPECT_THAT(message("dcp-plain-nested", {}), HasSubstr("no elements of float8_e4m3fn"));
   EXPECT_THAT(message("mcore-0.14-flattened-single", {.ranks = 2}), HasSubstr("not cut anew"));
+  StateDict reserved;
+  reserved["file"] = ShardedTensor::whole("__0_0.distcp", Tensor::zeros(DType::kFloat32, {2}));
+  save(reserved, at("reserved"));
+  EXPECT_THAT(error_of([&] { convert(at("reserved"), at("zarr"), {.to = "zarr"}); }).second,
+              HasSubstr("folder of its name"));
   EXPECT_FALSE(fs::exists(at("zarr")));
   convert(golden("dcp-plain-nested"), at("zarr"), {.to = "zarr", .keys = {.exclude = {"fp8*"}}});
   EXPECT_EQ(numel(open_checkpoint(at("zarr"))->metadata().find_tensor("empty")->size), 0);

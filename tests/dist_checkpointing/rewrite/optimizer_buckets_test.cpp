@@ -195,7 +195,26 @@ TEST(OptimizerBuckets, EqualValuesAreToldApartByTheOrderOfModules) {
                           "optimizer.state.exp_avg.decoder.layers.self_attention.linear_qkv."
                           "layer_norm_weight")),
               ElementsAre(7 * 64, 7 * 64 + 1, 3 * 64, 3 * 64 + 1));
-  EXPECT_THAT(remarks, ElementsAre(HasSubstr("order of modules"), HasSubstr("1 buckets")));
+  EXPECT_THAT(remarks, ElementsAre(HasSubstr("order of modules"), HasSubstr("in its 1 bucket")));
+}
+
+TEST(OptimizerBuckets, NormsOfQueriesAndKeysComeAsMegatronDeclaresThem) {
+  // linear_proj, linear_qkv, q_layernorm, k_layernorm: not the order of the alphabet.
+  const std::string attention = "decoder.layers.0.self_attention.";
+  const std::vector<float> ones{1, 1};
+  std::vector<std::string> remarks;
+  const auto made = Job()
+                        .model(attention + "k_layernorm.weight", {2}, ones)
+                        .model(attention + "linear_proj.weight", {2}, {2, 3})
+                        .model(attention + "linear_qkv.weight", {2}, {4, 5})
+                        .model(attention + "q_layernorm.weight", {2}, ones)
+                        .bucket(kGroup0, {ones, ones, {4, 5}, {2, 3}})
+                        .convert(remarks);
+  EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg." + attention + "k_layernorm.weight")),
+              ElementsAre(0, 1));
+  EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg." + attention + "q_layernorm.weight")),
+              ElementsAre(64, 65));
+  EXPECT_THAT(remarks, ::testing::Contains(HasSubstr("k_layernorm")));
 }
 
 TEST(OptimizerBuckets, EqualExpertsAreToldApartToo) {
@@ -255,6 +274,16 @@ TEST(OptimizerBuckets, WhatIsNotTheModelsIsRefused) {
   };
   EXPECT_THAT(message(std::move(Job().model("w", {2}, {1, 2}).bucket(kGroup0, {{1, 2}, {3, 4}}))),
               HasSubstr("from element 64 to 66 are, rounded, not the values of any"));
+  const std::vector<float> ones{1, 1};
+  EXPECT_THAT(message(std::move(Job()
+                                    .model("mtp.layers.0.enorm.weight", {2}, ones)
+                                    .model("mtp.layers.0.hnorm.weight", {2}, ones)
+                                    .bucket(kGroup0, {ones, ones}))),
+              HasSubstr("'mtp.layers.0.enorm.weight', 'mtp.layers.0.hnorm.weight' have the same"));
+  EXPECT_THAT(
+      message(std::move(
+          Job().model("w", {2}, {1, 2}).bucket("optimizer.distributed.dp_group_idx_x", {{1, 2}}))),
+      HasSubstr("is no key of a bucket"));
   EXPECT_THAT(
       message(std::move(
           Job().model("w", {4}, {1, 2, 3, 4}, {{{0}, {2}}, {{2}, {2}}}).bucket(kGroup0, {{1, 2}}))),
