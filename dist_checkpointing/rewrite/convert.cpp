@@ -90,6 +90,12 @@ PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder f
   return copy;
 }
 
+bool holds_buckets(const Metadata& metadata) {
+  return std::ranges::any_of(metadata.tensors, [](const TensorStorageMetadata& tensor) {
+    return is_optimizer_key(tensor.key) && tensor.key.find(".bucket_idx_") != std::string::npos;
+  });
+}
+
 std::uint64_t bytes_of(const std::vector<SavePlan>& ranks) {
   std::uint64_t bytes = 0;
   for (const SavePlan& items : ranks) {
@@ -353,6 +359,10 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   CopyContents contents = select_contents(*reader, options.keys);
   if (holds_optimizer(contents.metadata))
     std::ranges::move(of_optimizer, std::back_inserter(report.remarks));
+  if (options.ranks && holds_buckets(contents.metadata))
+    report.remarks.emplace_back(
+        "optimizer state in buckets is found by the chunks of the model that Megatron saved, which "
+        "are cut anew here; --optimizer works with this source, not with the result");
   report.chunks_before = contents.chunks_before;
   contents = without_lost_data(std::move(contents), *reader, options.allow_partial, report.lost,
                                report.remarks);

@@ -231,6 +231,18 @@ TEST_F(Convert, NothingIsSaidOfAnOptimizerThatIsLeftOut) {
   EXPECT_THAT(remarks({.exclude = {"optimizer.*"}}), Not(became));
 }
 
+TEST_F(Convert, BucketsThatCannotBeNamedAfterwardsAreSaid) {
+  const auto source = golden("mcore-0.16-dp-reshardable-tp2pp1dp2");
+  const auto said = Contains(HasSubstr("cut anew here"));
+  EXPECT_THAT(convert(source, at("cut"), {.ranks = 3}).remarks, said);
+  EXPECT_THAT(error_of([&] {
+                convert(at("cut"), at("x"), {.optimizer = OptimizerSharding::kFullyReshardable});
+              }).second,
+              HasSubstr("convert --ranks"));
+  const ConvertOptions both{.ranks = 3, .optimizer = OptimizerSharding::kFullyReshardable};
+  EXPECT_THAT(convert(source, at("named"), both).remarks, Not(said));
+}
+
 TEST_F(Convert, ADryRunTellsFilesAndSpace) {
   for (const ConvertOptions& options :
        {ConvertOptions{}, ConvertOptions{.to = "dcp", .ranks = 3}}) {
