@@ -11,6 +11,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
+#include "strategies/key_map/mapped_reader.h"
 
 namespace dckpt {
 namespace {

@@ -10,7 +10,7 @@
 #include "dist_checkpointing/open.h"
 #include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
-#include "strategies/key_map/mapped_reader.h"
+#include "strategies/key_map/map_rule.h"
 
 namespace DCKPT_API dckpt {
 

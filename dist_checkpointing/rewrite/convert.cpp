@@ -19,6 +19,7 @@
 #include "dist_checkpointing/rewrite/interrupted.h"
 #include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
+#include "dist_checkpointing/rewrite/optimizer_conversion.h"
 #include "dist_checkpointing/rewrite/source_check.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "dist_checkpointing/training_root/target.h"

@@ -9,7 +9,7 @@
 #include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/progress.h"
-#include "dist_checkpointing/rewrite/optimizer_conversion.h"
+#include "dist_checkpointing/rewrite/optimizer_sharding.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/api.h"
 #include "strategies/storage/location.h"

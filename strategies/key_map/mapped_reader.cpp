@@ -225,7 +225,10 @@ class Mapping {
         if (part.elements != TensorPart::Elements::kZeros) sources.insert(tensors[part.tensor].key);
       }
       if (made.key != key && !sources.contains(weight)) continue;
-      rule.row = map_.tensors[keys.rows[i]];
+      const MapRow& row = map_.tensors[keys.rows[i]];
+      rule.row = row.megatron;
+      rule.file = row.written.file;
+      rule.line = row.written.place.line;
       rule.to.push_back(made.key);
       from.merge(sources);
     }

@@ -9,6 +9,7 @@
 #include "configs/options.h"
 #include "strategies/contract/reader.h"
 #include "strategies/key_map/apply_key_map.h"
+#include "strategies/key_map/map_rule.h"
 
 namespace dckpt {
 
@@ -41,14 +42,6 @@ std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader
                                                 MapReport* report = nullptr,
                                                 const Storage* model_files = nullptr);
 
-/// What a map does with one key.
-struct MapRule {
-  std::string map;                  ///< its family
-  MapRow row{};                     ///< the one that touches it
-  std::vector<std::string> from{};  ///< keys of the checkpoint
-  std::vector<std::string> to{};    ///< keys that are made of them
-  std::string dropped{};            ///< why; then there is no row
-};
 /// `key`: of a tensor in the checkpoint, or of one that the map makes. Empty for other keys.
 std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
                                 const KeyMapOptions& options, const std::string& key);

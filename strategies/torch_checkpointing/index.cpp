@@ -20,11 +20,11 @@ namespace {
 
 using Kind = Value::Kind;
 
-[[noreturn]] void throw_corrupt(std::string message) {
-  throw CheckpointError(ErrorCode::kCorrupt, std::move(message));
+[[noreturn]] void throw_corrupt(const std::string& message) {
+  throw CheckpointError(ErrorCode::kCorrupt, message);
 }
-[[noreturn]] void throw_unsupported(std::string message) {
-  throw CheckpointError(ErrorCode::kUnsupported, std::move(message));
+[[noreturn]] void throw_unsupported(const std::string& message) {
+  throw CheckpointError(ErrorCode::kUnsupported, message);
 }
 
 const Value& member(const Value& dict, const char* name) {

@@ -29,9 +29,9 @@ Value to_json_value(const MapRule& rule) {
   const auto list = [](const std::vector<std::string>& keys) {
     return Value::list(ValueList(keys.begin(), keys.end()));
   };
-  json["row"] = rule.row.megatron;
-  json["file"] = rule.row.written.file;
-  json["line"] = rule.row.written.place.line;
+  json["row"] = rule.row;
+  json["file"] = rule.file;
+  json["line"] = rule.line;
   json["from"] = list(rule.from);
   json["to"] = list(rule.to);
   return json;
@@ -89,8 +89,7 @@ void print_rule(const MapRule& rule) {
   print(str_format("\nMap {}\n", shown(rule.map)));
   if (!rule.dropped.empty()) return print(str_format("  dropped, as {}\n", shown(rule.dropped)));
   Table table({{""}, {""}});
-  table.add({"row", str_format("{} ({}:{})", shown(rule.row.megatron), shown(rule.row.written.file),
-                               rule.row.written.place.line)});
+  table.add({"row", str_format("{} ({}:{})", shown(rule.row), shown(rule.file), rule.line)});
   const auto add = [&](const char* name, const std::vector<std::string>& keys) {
     for (std::size_t i = 0; i < std::min(keys.size(), kShownKeys); ++i)
       table.add({i == 0 ? name : "", shown(keys[i])});

@@ -19,10 +19,12 @@ SafetensorsIndex parse_safetensors_index(ByteView json, const std::string& file)
     fail("the index has no 'weight_map', which says in which file each tensor is");
   if (map->size() == 0) fail("the 'weight_map' of the index is empty: it names no tensor");
   SafetensorsIndex index;
-  for (const auto& [key, name] : map->as_dict()) {
-    if (!name.is_str()) fail("the index names no file for " + quote(key.as_str()));
-    with_context({.key = key.as_str(), .file = file}, [&] { name_components(name.as_str()); });
-    index.weight_map.emplace_back(key.as_str(), name.as_str());
+  for (const auto& entry : map->as_dict()) {
+    const std::string& key = entry.first.as_str();
+    if (!entry.second.is_str()) fail("the index names no file for " + quote(key));
+    const std::string& name = entry.second.as_str();
+    with_context({.key = key, .file = file}, [&] { name_components(name); });
+    index.weight_map.emplace_back(key, name);
   }
   return index;
 }

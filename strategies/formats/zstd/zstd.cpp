@@ -18,8 +18,8 @@ constexpr std::uint64_t kLeastGrowth = std::uint64_t{64} << 10;
 /// Memory for the content before there is any, per compressed byte.
 constexpr std::uint64_t kTrustedRatio = 64;
 
-[[noreturn]] void throw_corrupt(std::string message) {
-  throw CheckpointError(ErrorCode::kCorrupt, std::move(message));
+[[noreturn]] void throw_corrupt(const std::string& message) {
+  throw CheckpointError(ErrorCode::kCorrupt, message);
 }
 
 template <typename T, std::size_t (*Free)(T*)>

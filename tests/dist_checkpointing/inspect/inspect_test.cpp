@@ -196,15 +196,14 @@ TEST(Explain, AMapsRowIsNamedForKeysOfBothSides) {
   EXPECT_THAT(query.rule->to, ElementsAre("decoder.layers.self_attention.linear_qkv.weight"));
   EXPECT_EQ(query.rule->from.size(), 6) << "three of each layer";
   // The row is in the map that qwen2 extends.
-  EXPECT_EQ(query.rule->row.written.file, "llama");
+  EXPECT_EQ(query.rule->file, "llama");
   std::ifstream map(std::filesystem::path(DCKPT_TEST_DATA) / "../../configs/maps/llama.yaml");
   std::string line;
-  for (int i = 0; i < query.rule->row.written.place.line; ++i) std::getline(map, line);
-  EXPECT_THAT(line, HasSubstr("megatron: \"" + query.rule->row.megatron + "\""));
+  for (int i = 0; i < query.rule->line; ++i) std::getline(map, line);
+  EXPECT_THAT(line, HasSubstr("megatron: \"" + query.rule->row + "\""));
 
   const Explanation made = explain(model, options, "decoder.final_layernorm.weight");
   EXPECT_THAT(made.rule->from, ElementsAre("model.norm.weight"));
-  EXPECT_EQ(made.rule->row.hf.keys, made.rule->from);
   const Explanation object =
       explain(model, options, "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2");
   EXPECT_FALSE(object.rule);

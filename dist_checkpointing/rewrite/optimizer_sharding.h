@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mapping/base/api.h"
+#include "mapping/base/enum_names.h"
+
+namespace DCKPT_API dckpt {
+
+/// How Megatron's distributed optimizer finds its state in a checkpoint (its
+/// param_state_sharding_type). Both hold, for each tensor of the model, main parameters and moments
+/// under keys that are made of the model's.
+enum class OptimizerSharding : std::uint8_t {
+  kFullyReshardable,       ///< tensors of the model's shapes: Megatron-Core 0.15 and newer
+  kFullyShardedModelSpace  ///< flattened ranges of them: Megatron-Core 0.8 to 0.15
+};
+inline constexpr EnumNames<OptimizerSharding, 2> kOptimizerShardingNames{{
+    {OptimizerSharding::kFullyReshardable, "fully_reshardable"},
+    {OptimizerSharding::kFullyShardedModelSpace, "fully_sharded_model_space"},
+}};
+
+}  // namespace dckpt
