@@ -1,8 +1,6 @@
 #include "dist_checkpointing/conformance/storage_conformance.h"
 
 #include <exception>
-#include <optional>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -17,7 +15,7 @@ namespace dckpt {
 namespace {
 
 using Names = std::vector<std::string>;
-using Where = std::source_location;
+constexpr int kNoLine = 0;
 
 std::string shown(std::string_view text) {
   return quote(text);
@@ -344,23 +342,22 @@ class StorageChecks {
     }
   }
 
-  void that(bool held, Where where = Where::current()) {
-    if (!held) problem("not so", where);
+  // Lines are those of the calls. clang 14 has no std::source_location.
+  void that(bool held, int line = __builtin_LINE()) {
+    if (!held) problem("not so", line);
   }
   template <typename T>
-  void equal(const T& found, const std::type_identity_t<T>& expected,
-             Where where = Where::current()) {
-    if (found != expected)
-      problem("expected " + shown(expected) + ", found " + shown(found), where);
+  void equal(const T& found, const std::type_identity_t<T>& expected, int line = __builtin_LINE()) {
+    if (found != expected) problem("expected " + shown(expected) + ", found " + shown(found), line);
   }
   template <typename Work>
-  void fails(const std::string& code, const Work& work, Where where = Where::current()) {
+  void fails(const std::string& code, const Work& work, int line = __builtin_LINE()) {
     const std::string found = code_of(work);
-    if (found != code) problem("expected the error " + code + ", found " + found, where);
+    if (found != code) problem("expected the error " + code + ", found " + found, line);
   }
-  void problem(const std::string& text, std::optional<Where> where = std::nullopt) {
-    const std::string line = where ? " (line " + std::to_string(where->line()) + ")" : "";
-    report_.problems.push_back(about_ + line + ": " + text);
+  void problem(const std::string& text, int line = kNoLine) {
+    const std::string at = line == kNoLine ? "" : " (line " + std::to_string(line) + ")";
+    report_.problems.push_back(about_ + at + ": " + text);
   }
 
   void write(const std::string& name, const std::string& content) {

@@ -353,15 +353,17 @@ std::map<std::string, FinishedFile> keep_finished(Storage& storage, const std::s
     const auto& [name, file] = noted[i];
     const std::string path = join_name(directory, name);
     const auto found = storage.stat(path);
-    as_noted[i] = found && found->kind == FileInfo::Kind::kRegular && found->size == file.size &&
-                  digest_of(*storage.open(path), manifest) == file.digest;
-    if (found && !as_noted[i])
+    const bool same = found && found->kind == FileInfo::Kind::kRegular &&
+                      found->size == file.size &&
+                      digest_of(*storage.open(path), manifest) == file.digest;
+    as_noted[i] = same ? 1 : 0;
+    if (found && !same)
       log_warning(str_format("{} is not as the interrupted conversion left it: it is written anew",
                              quote(storage.display_path(path))));
   });
   std::map<std::string, FinishedFile> kept;
   for (std::size_t i = 0; i < noted.size(); ++i) {
-    if (as_noted[i]) kept.insert(std::move(noted[i]));
+    if (as_noted[i] != 0) kept.insert(std::move(noted[i]));
   }
   remove_others(storage, directory, "", kept);
   return kept;

@@ -21,7 +21,6 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kMaxName = 255;          // of a folder, in bytes
 constexpr const char* kNoElements = ".empty";  // an array without elements has no chunks
 
 [[noreturn]] void refuse(const std::string& key, const std::string& what) {

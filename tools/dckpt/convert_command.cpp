@@ -230,7 +230,7 @@ Command add_convert(CLI::App& program) {
   add_iteration(command, "--iteration", convert.iteration);
   command
       .add_option("--to", convert.to,
-                  "Format to write: torch_dist, dcp, zarr, hf, safetensors; by default that of SRC")
+                  "Format to write: torch_dist, dcp, zarr, hf, safetensors; default: SRC's")
       ->type_name("FORMAT");
   command
       .add_option("--policy", options->policy.name,
