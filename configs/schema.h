@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -26,14 +27,36 @@
 namespace DCKPT_API dckpt {
 namespace config {
 
+/// A function whose copies share what it has captured: types are made of types, and each use of one
+/// is a copy.
+template <typename Signature>
+class SharedFunction;
+
+template <typename Result, typename... Arguments>
+class SharedFunction<Result(Arguments...)> {
+ public:
+  template <typename Callable>
+  requires(!std::same_as<Callable, SharedFunction>)
+      SharedFunction(Callable callable)  // NOLINT(google-explicit-constructor): as std::function
+      : function_(
+            std::make_shared<const std::function<Result(Arguments...)>>(std::move(callable))) {}
+
+  Result operator()(Arguments... arguments) const {
+    return (*function_)(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  std::shared_ptr<const std::function<Result(Arguments...)>> function_;
+};
+
 /// How a value is read from a node and shown as one. `read` leaves the value alone and reports a
 /// problem, under the field's path, if the node does not fit.
 template <typename T>
 struct Type {
-  std::function<void(const YamlNode& node, const std::string& path, T& into,
-                     ConfigProblems& problems)>
+  SharedFunction<void(const YamlNode& node, const std::string& path, T& into,
+                      ConfigProblems& problems)>
       read;
-  std::function<YamlNode(const T& value)> show;
+  SharedFunction<YamlNode(const T& value)> show;
 };
 
 /// "save.io.threads: found 'many', expected an integer from 1 to 1024"
@@ -108,8 +131,8 @@ Type<std::vector<T>> list_of(Type<T> item, std::string expected) {
 template <typename S>
 struct Field {
   std::string name;
-  std::function<void(const YamlNode&, const std::string& path, S&, ConfigProblems&)> read;
-  std::function<std::optional<YamlNode>(const S&)> show;  ///< empty: not shown
+  SharedFunction<void(const YamlNode&, const std::string& path, S&, ConfigProblems&)> read;
+  SharedFunction<std::optional<YamlNode>(const S&)> show;  ///< empty: not shown
 };
 
 template <typename S, typename T>
