@@ -270,7 +270,11 @@ std::uint64_t bytes_of(const std::optional<Interrupted>& left) {
 
 /// The folder whose config.json says which model it is.
 std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
-  return options.model_files ? with_hub_cache(options.model_files->directory()) : nullptr;
+  if (!options.model_files) return nullptr;
+  if (!options.model_files->is_directory())
+    throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
+                          {.file = options.model_files->display()});
+  return with_hub_cache(options.model_files->directory());
 }
 
 void require_not_stopped(const ConvertOptions& options) {

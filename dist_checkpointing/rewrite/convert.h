@@ -45,7 +45,8 @@ struct ConvertOptions {
   /// and `rename` then name what it has become.
   std::optional<OptimizerSharding> optimizer{};
   /// For hf and safetensors: copies the files of this folder that belong to a model (config.json,
-  /// the tokenizer; no weights); empty: those of the source, if it is such a folder.
+  /// the tokenizer; no weights); empty: those of the source, if it is such a folder. For all
+  /// formats: a map takes numbers from its config.json.
   std::optional<Location> model_files{};
   KeyFilter keys{};  ///< selects tensors and objects (these by key or unique key) by their names in
                      ///< the source; the common state is always kept

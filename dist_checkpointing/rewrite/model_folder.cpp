@@ -136,6 +136,20 @@ void carry_annotations(const CheckpointReader& source, ConvertTarget& target,
   own.values.push_back(std::move(all));
 }
 
+/// A format without such files: the numbers of a map may still come from config.json.
+void require_use(const ConvertOptions& options, const ConvertTarget& target) {
+  if (options.map.name.empty())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the format {} takes no files of a model; leave out "
+                                     "--model-files, name a --map that takes numbers from their "
+                                     "config.json, or write 'hf'",
+                                     quote(target.format->name)));
+  if (!options.model_files->directory()->stat(kModelConfig))
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "there is no config.json that the map could take numbers from",
+                          {.file = options.model_files->display()});
+}
+
 }  // namespace
 
 ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
@@ -143,11 +157,7 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
   ModelFolder folder;
   carry_annotations(source, target, remarks);
   if (!target.format->conventions.model_folder) {
-    if (options.model_files)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("the format {} takes no files of a model; leave out "
-                                       "--model-files, or write 'hf'",
-                                       quote(target.format->name)));
+    if (options.model_files) require_use(options, target);
     if (source.info().conventions.records) name_other_files(source, remarks);
     if (source.info().conventions.model_folder) {
       std::vector<std::string> left;

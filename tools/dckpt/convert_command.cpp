@@ -255,7 +255,7 @@ Command add_convert(CLI::App& program) {
              [&convert](int ranks) { convert.ranks = ranks; });
   command
       .add_option("--model-files", options->model_files,
-                  "Folder of config.json and tokenizer, to copy; by default SRC")
+                  "Folder of config.json, for the map, and tokenizer, to copy; by default SRC")
       ->type_name("FOLDER");
   command
       .add_option("--include", convert.keys.include,

@@ -467,6 +467,24 @@ TEST_F(Convert, WithoutTensorsThereIsNoModel) {
   EXPECT_THAT(message, HasSubstr("none is a tensor"));
 }
 
+TEST_F(Convert, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
+  const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2";
+  fs::create_directory(at("bare"));
+  fs::copy_file(pair / "hf/model.safetensors", at("bare/model.safetensors"));
+  ConvertOptions options{.to = "torch_dist", .map = {.name = "auto"}};
+  options.model_files = Location(at("bare"));
+  EXPECT_THAT(error_of([&] { convert(at("bare"), at("x"), options); }).second,
+              HasSubstr("there is no config.json"));
+  options.model_files = Location(at("none"));
+  EXPECT_EQ(error_of([&] { convert(at("bare"), at("x"), options); }).first, ErrorCode::kIo);
+  options.model_files = Location(pair / "hf");
+  convert(at("bare"), at("megatron"), options);
+  const KeyFilter weights{.include = {}, .exclude = {"*._extra_state/*"}};
+  EXPECT_TRUE(diff(*open_checkpoint(at("megatron")), *open_checkpoint(pair / "mcore"),
+                   {.keys = weights, .common = false})
+                  .equal());
+}
+
 TEST_F(Convert, OptionsThatSafetensorsHaveNoUseForAreRefused) {
   const fs::path source = golden("dcp-hf-safetensors");
   const auto code = [&](const ConvertOptions& options) {
