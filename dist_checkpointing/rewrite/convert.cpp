@@ -97,6 +97,18 @@ bool holds_buckets(const Metadata& metadata) {
   });
 }
 
+/// Whether `keys` takes any state of the optimizer once that has keys made of the model's.
+bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
+  std::vector<std::string> names = optimizer_states(metadata);
+  names.insert(names.end(), {"param", "fp32_param", "exp_avg"});
+  return std::ranges::any_of(metadata.tensors, [&](const TensorStorageMetadata& tensor) {
+    return !is_optimizer_key(tensor.key) &&
+           std::ranges::any_of(names, [&](const std::string& name) {
+             return keys(str_format("optimizer.state.{}.{}", name, tensor.key));
+           });
+  });
+}
+
 std::uint64_t bytes_of(const std::vector<SavePlan>& ranks) {
   std::uint64_t bytes = 0;
   for (const SavePlan& items : ranks) {
@@ -351,6 +363,11 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   report.to = target.format->name;
   std::vector<std::string> of_optimizer;
   const auto go_on = [&] { require_not_stopped(options); };
+  if (options.optimizer && !takes_state(options.keys, reader->metadata()))
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the patterns (include, exclude) leave out the optimizer's "
+                                     "state, which is to become {}; leave out one of them",
+                                     name_of(kOptimizerShardingNames, *options.optimizer)));
   if (options.optimizer)
     reader = with_optimizer_sharding(std::move(reader), *options.optimizer, of_optimizer,
                                      {.threads = options.read_threads.value_or(options.io.threads),

@@ -21,6 +21,7 @@
 
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/optimizer_buckets.h"
 #include "mapping/base/error.h"
@@ -207,6 +208,22 @@ bool is_in_groups(std::string_view key) {
   return is_optimizer_key(key) && key.find(kInGroups) != std::string_view::npos;
 }
 
+/// Throws if anything is lost by which the search could go wrong: not all of it is read.
+void require_all_values(const CheckpointReader& source) {
+  Metadata needed = source.metadata();
+  std::erase_if(needed.objects,
+                [](const BytesStorageMetadata& object) { return !is_in_groups(object.key); });
+  const LostData lost = find_lost_data(source, needed);
+  ProblemList keys;
+  for (std::string& line : describe_lost_keys(lost, needed)) keys.add(std::move(line));
+  keys.raise_if_any(
+      ErrorCode::kIncomplete,
+      lost.where() +
+          "; the optimizer's state is in buckets, which are recognised by the model's values, so "
+          "it cannot change its form when some of either are lost; convert what is whole as it is "
+          "(allow_partial without optimizer). Of these keys data are lost:");
+}
+
 /// State in buckets, under keys that are made of the model's.
 RearrangedContents name_state(const CheckpointReader& source,
                               std::span<const OptimizerBucket> buckets, OptimizerSharding wanted,
@@ -299,6 +316,7 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
   if (const auto stored = value_of(kOptimizerShardingNames, sharding)) {
     contents = rename_state(source->metadata(), *stored, wanted, remarks);
   } else {
+    require_all_values(*source);
     source = open_gathered_state(std::move(source));
     const std::vector<OptimizerBucket> buckets = optimizer_buckets(*source);
     if (buckets.empty()) refuse(sharding, wanted);

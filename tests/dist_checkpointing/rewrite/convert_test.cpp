@@ -219,16 +219,19 @@ TEST_F(Convert, RankFoldersAreJoined) {
   EXPECT_EQ(reader->common_state().at("iteration"), Value(10));
 }
 
-TEST_F(Convert, NothingIsSaidOfAnOptimizerThatIsLeftOut) {
-  const auto remarks = [&](const KeyFilter& keys) {
-    return convert(
-               golden("mcore-0.14-flattened-tp2pp2dp2"), at("out"),
-               {.optimizer = OptimizerSharding::kFullyReshardable, .keys = keys, .dry_run = true})
-        .remarks;
-  };
-  const auto became = Contains(HasSubstr("optimizer's state became"));
-  EXPECT_THAT(remarks({}), became);
-  EXPECT_THAT(remarks({.exclude = {"optimizer.*"}}), Not(became));
+TEST_F(Convert, AnOptimizerThatIsLeftOutGetsNoForm) {
+  for (const char* const name :
+       {"mcore-0.14-flattened-tp2pp2dp2", "mcore-0.16-dp-reshardable-tp2pp1dp2"}) {
+    ConvertOptions options{.optimizer = OptimizerSharding::kFullyReshardable,
+                           .keys = {.exclude = {"optimizer*"}},
+                           .dry_run = true};
+    const ErrorOf error = error_of([&] { convert(golden(name), at("out"), options); });
+    EXPECT_EQ(error.first, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.second, HasSubstr("(include, exclude) leave out the optimizer's state"));
+    options.keys = {.include = {"optimizer.state.exp_avg.*"}};
+    EXPECT_THAT(convert(golden(name), at("out"), options).remarks,
+                Contains(HasSubstr("optimizer's state became")));
+  }
 }
 
 TEST_F(Convert, BucketsThatCannotBeNamedAfterwardsAreSaid) {

@@ -140,5 +140,20 @@ TEST_F(MissingData, AnIndexOfAnotherModelIsNotTaken) {
   EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
 }
 
+TEST_F(MissingData, BucketsAreNotRecognisedWithoutAllOfTheModel) {
+  for (const char* const name :
+       {"mcore-0.16-dp-reshardable-tp2pp1dp2", "mcore-0.14-dp-zero-tp2pp1dp2"}) {
+    fs::remove_all(source_);
+    take(name);
+    fs::remove(source_ / "__1_0.distcp");
+    const CheckpointError error =
+        refused({.optimizer = OptimizerSharding::kFullyReshardable, .allow_partial = true});
+    EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("'__1_0.distcp'"), HasSubstr("allow_partial without optimizer"),
+                      HasSubstr("self_attention.linear_proj.weight': 25.0 % of")));
+  }
+}
+
 }  // namespace
 }  // namespace dckpt
