@@ -1,5 +1,6 @@
 #include "strategies/key_map/map_sides.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dckpt {
@@ -32,6 +33,22 @@ SideForm hf_form(const HfTensors& hf) {
 }
 
 }  // namespace
+
+std::vector<std::string> stacked_numbers(const KeyPattern& row, const KeyPattern& pattern) {
+  std::vector<std::string> names = row.numbers();
+  std::erase_if(names, [&](const std::string& name) { return pattern.has(name); });
+  return names;
+}
+
+RowNumbers pick(const KeyPattern& row, std::span<const std::int64_t> instance,
+                const std::vector<std::string>& names) {
+  RowNumbers result;
+  for (const std::string& name : names) {
+    const auto at = std::ranges::find(row.numbers(), name) - row.numbers().begin();
+    result.push_back(instance[static_cast<std::size_t>(at)]);
+  }
+  return result;
+}
 
 KeyPattern in_layout(const KeyPattern& pattern, MegatronLayout layout) {
   switch (layout) {

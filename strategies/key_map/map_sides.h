@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -9,6 +10,16 @@
 #include "strategies/key_map/apply_key_map.h"
 
 namespace dckpt {
+
+/// Values of the numbers in a row's key: which layer and expert.
+using RowNumbers = std::vector<std::int64_t>;
+
+/// The numbers of a row that a pattern lacks: leading axes of its tensors.
+std::vector<std::string> stacked_numbers(const KeyPattern& row, const KeyPattern& pattern);
+
+/// Those of `names`, from the numbers of an instance of `row`.
+RowNumbers pick(const KeyPattern& row, std::span<const std::int64_t> instance,
+                const std::vector<std::string>& names);
 
 /// A tensor that a row has on one side: under one of these names.
 struct SideTensor {
@@ -39,7 +50,7 @@ struct KeyUse {
   std::size_t form = 0;
   std::size_t tensor = 0;
   std::size_t name = 0;
-  std::vector<std::int64_t> numbers{};
+  RowNumbers numbers{};
 };
 
 /// Finds the rows that keys belong to, in time linear in the key.

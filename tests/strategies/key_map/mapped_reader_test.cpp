@@ -397,6 +397,22 @@ ignore: {megatron: ["optimizer.*"]}
       contents.contains("optimizer.state.exp_avg.decoder.layers.1.mlp.linear_fc1.weight_v"));
 }
 
+TEST(MappedReader, ModulesWithoutTensorsMayBeThoseOfExperts) {
+  Model model{.tensors = {{"0.0.up", {2, 2}}, {"0.1.up", {2, 2}}}};
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: experts
+numbers: {}
+tensors: [{megatron: "layers.{l}.experts.{e}.fc1.weight", extra_state: false, hf: "{l}.{e}.up"}]
+extra_states: ["layers.{l}.experts.{e}.act"]
+)");
+  const auto source = model.open();
+  const MapTarget target{.layout = MegatronLayout::kSingleton};
+  const auto states =
+      apply_key_map(map, MapNumbers(map, {}, {}), source->metadata(), target).extra_states;
+  ASSERT_EQ(states.size(), 2);
+  EXPECT_EQ(states[1].key, "layers.0.experts.1.act._extra_state/shard_0_1");
+}
+
 /// Llama with weights of 1 and −1 and a scale for each block of 4 × 3, and what they mean.
 std::unique_ptr<FakeReader> quantised_llama(bool is_quantised) {
   auto reader = std::make_unique<FakeReader>();

@@ -1,0 +1,371 @@
+#include "strategies/key_map/arrange_rows.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "strategies/key_map/relation.h"
+
+namespace dckpt {
+namespace {
+
+bool has_step(std::span<const MapTransform> steps, MapStep step) {
+  return std::ranges::find(steps, step, &MapTransform::step) != steps.end();
+}
+
+/// Where an instance of a row finds its elements.
+struct SourceTensor {
+  std::uint32_t position = 0;
+  RowNumbers prefix{};  ///< offsets on its leading axes
+};
+
+class Arrangement {
+ public:
+  Arrangement(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
+              const SourceRows& rows, const MapTarget& target, bool partial, MappedKeys& result,
+              Completeness& completeness)
+      : map_(map),
+        numbers_(numbers),
+        source_(source),
+        rows_(rows),
+        target_(target),
+        partial_(partial),
+        result_(result),
+        completeness_(completeness) {
+    for (const MapRow& row : map.tensors) patterns_.emplace_back(row.megatron);
+  }
+
+  void run() {
+    choose_target();
+    for (std::size_t row = 0; row < map_.tensors.size(); ++row) arrange(row);
+    finish();
+  }
+
+ private:
+  /// The numbers of a pattern's instances, the last running fastest.
+  std::vector<RowNumbers> instances(const KeyPattern& pattern, MapLayers layers) const {
+    std::vector<RowNumbers> result{{}};
+    for (const std::string& name : pattern.numbers()) {
+      const auto found = rows_.counts.find(name);
+      const std::int64_t count = found == rows_.counts.end() ? 0 : found->second;
+      std::vector<RowNumbers> next;
+      if (result.size() * static_cast<std::uint64_t>(count) > kMaxMappedTensors)
+        throw CheckpointError(ErrorCode::kUnsupported,
+                              str_format("the checkpoint has more than {} tensors of the row {}",
+                                         grouped(kMaxMappedTensors), quote(pattern.text())));
+      for (const RowNumbers& numbers : result) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          if (name == kLayer && layers != MapLayers::kAll && layers != rows_.kind_of(i)) continue;
+          next.push_back(numbers);
+          next.back().push_back(i);
+        }
+      }
+      result = std::move(next);
+    }
+    return result;
+  }
+
+  void choose_target() {
+    result_.to = target_.names.value_or(rows_.side.names == KeyNames::kHf ? KeyNames::kMegatron
+                                                                          : KeyNames::kHf);
+    const MegatronLayout usual =
+        rows_.is_mixed() ? MegatronLayout::kNonHomogeneous : MegatronLayout::kHomogeneous;
+    result_.to_layout = target_.layout.value_or(
+        rows_.side.names == KeyNames::kMegatron ? rows_.side.layout : usual);
+    if (rows_.is_mixed() && result_.to == KeyNames::kMegatron &&
+        result_.to_layout == MegatronLayout::kHomogeneous)
+      completeness_.problems.push_back(
+          "some layers have experts and some have none, which Megatron's homogeneous layout cannot "
+          "hold; choose layout=non-homogeneous or layout=singleton");
+    to_ = side_of(map_, result_.to, result_.to_layout);
+  }
+
+  const SideForm& target_form(std::size_t row) const {
+    const auto form = target_.forms.find(map_.tensors[row].megatron);
+    return to_
+        .rows[row]
+             [form == target_.forms.end() || to_.names == KeyNames::kMegatron ? 0 : form->second];
+  }
+
+  const KeyPattern& target_pattern(std::size_t row, std::size_t tensor) const {
+    const MapRow& entry = map_.tensors[row];
+    const std::vector<KeyPattern>& names = target_form(row).tensors[tensor].names;
+    if (to_.names == KeyNames::kHf) return names.front();
+    const auto spelled = target_.spelled.find(entry.megatron);
+    for (std::size_t name = 1; name < names.size() && spelled != target_.spelled.end(); ++name) {
+      if (spelling(entry, name) == spelled->second) return names[name];
+    }
+    return target_.local_names && !entry.local.empty() ? names[1] : names.front();
+  }
+
+  /// A row's name by its position among all.
+  static const std::string& spelling(const MapRow& row, std::size_t name) {
+    if (name == 0) return row.megatron;
+    if (!row.local.empty()) {
+      if (name == 1) return row.local;
+      --name;
+    }
+    return row.aliases[name - 1];
+  }
+
+  void arrange(std::size_t row) {
+    const MapRow& entry = map_.tensors[row];
+    const RowTensors& table = rows_.rows[row];
+    if (!is_active(entry, numbers_) || ((entry.optional || partial_) && !table.form)) return;
+    if (rows_.side.names == KeyNames::kMegatron && table.name > 0)
+      result_.spelled.emplace(entry.megatron, spelling(entry, table.name));
+    if (rows_.side.names == KeyNames::kHf && table.form.value_or(0) > 0)
+      result_.forms.emplace(entry.megatron, *table.form);
+    const std::vector<RowNumbers> all = instances(patterns_[row], entry.layers);
+    if (all.empty() && patterns_[row].numbers() == std::vector<std::string>{kLayer} &&
+        entry.layers == MapLayers::kAll)
+      return completeness_.missing.add(entry.megatron);
+    try {
+      for (const RowNumbers& instance : all) arrange(row, instance);
+      if (all.empty()) return;
+      if (entry.has_extra_state())
+        add_extra_states(entry.megatron.substr(0, entry.megatron.rfind('.')), all);
+    } catch (const CheckpointError& error) {
+      if (error.code() != ErrorCode::kMismatch) throw;
+      completeness_.problems.push_back(str_format("{}: {}", entry.megatron, error.message()));
+    }
+  }
+
+  void arrange(std::size_t row, const RowNumbers& instance) {
+    const SideForm& from = rows_.side.rows[row][rows_.rows[row].form.value_or(0)];
+    std::vector<SourceTensor> sources;
+    std::vector<Shape> shapes;
+    for (std::size_t tensor = 0; tensor < from.tensors.size(); ++tensor) {
+      const KeyPattern& pattern = rows_.pattern(row, tensor);
+      const RowNumbers in_key = pick(patterns_[row], instance, pattern.numbers());
+      const std::uint32_t* const position = rows_.rows[row].find(tensor, in_key);
+      if (position == nullptr) return miss(pattern.key(in_key));
+      const auto stacked = stacked_numbers(patterns_[row], pattern);
+      const Shape& size = source_.tensors[*position].global_shape();
+      require_stacked(size, stacked, source_.tensors[*position].key);
+      sources.push_back({*position, pick(patterns_[row], instance, stacked)});
+      shapes.emplace_back(size.begin() + std::ssize(stacked), size.end());
+    }
+    Relations& known = relations_;
+    if (known.row != row || known.from.tensors != shapes) {
+      known.row = row;
+      known.from = relate(from.steps, shapes, padded_rows(from, shapes), numbers_);
+      const SideForm& to = target_form(row);
+      known.to =
+          relate(to.steps, tensors_of(to.steps, to.tensors.size(), known.from.whole, numbers_),
+                 known.from.whole.empty() ? 0 : known.from.whole.front(), numbers_);
+      if (known.to.whole != known.from.whole)
+        throw CheckpointError(ErrorCode::kMismatch,
+                              str_format("the shape {} became {}", to_string(known.from.whole),
+                                         to_string(known.to.whole)));
+    }
+    std::optional<std::int64_t> rows;
+    if (has_step(map_.tensors[row].hf.transform, MapStep::kPadRows) && !known.from.whole.empty()) {
+      result_.padded_rows = known.from.whole.front();
+      for (const RelationPiece& piece : known.to.pieces) {
+        if (piece.tensor == RelationPiece::kPadding) rows = piece.box.offsets.front();
+      }
+    }
+    compose(row, instance, sources);
+    for (const SourceTensor& source : sources) used_.emplace(source.position, rows);
+  }
+
+  /// Once, also if all layers would be in the tensor.
+  void miss(std::string key) {
+    if (const auto [name, inserted] = missed_.insert(std::move(key)); inserted)
+      completeness_.missing.add(*name);
+  }
+
+  /// Of a vocabulary that is padded on the way to Megatron.
+  std::int64_t padded_rows(const SideForm& form, const std::vector<Shape>& shapes) const {
+    if (rows_.side.names != KeyNames::kHf || shapes.front().empty() ||
+        !has_step(form.steps, MapStep::kPadRows))
+      return 0;
+    return to_.names == KeyNames::kHf ? shapes.front().front()
+                                      : numbers_.require("padded_vocab_size");
+  }
+
+  void require_stacked(const Shape& size, const std::vector<std::string>& stacked,
+                       const std::string& key) const {
+    bool fits = size.size() >= stacked.size();
+    for (std::size_t i = 0; fits && i < stacked.size(); ++i)
+      fits = size[i] == rows_.counts.at(stacked[i]);
+    if (fits) return;
+    std::string expected;
+    for (const std::string& name : stacked)
+      expected += str_format("{}{} {}", expected.empty() ? "" : " and ", rows_.counts.at(name),
+                             name == kLayer ? "layers" : "experts");
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("{} has the shape {}, expected leading axes for {}",
+                                     quote(key), to_string(size), expected));
+  }
+
+  /// The elements that the two relations have in common are the parts.
+  void compose(std::size_t row, const RowNumbers& instance,
+               const std::vector<SourceTensor>& sources) {
+    for (const RelationPiece& to : relations_.to.pieces) {
+      if (to.tensor == RelationPiece::kPadding) {
+        result_.padding_in += static_cast<std::uint64_t>(numel(to.box.sizes));
+        continue;
+      }
+      const std::size_t made = target_tensor(row, to.tensor, instance, sources.front());
+      for (const RelationPiece& from : relations_.from.pieces) {
+        const auto common = intersect(to.box, from.box);
+        if (!common) continue;
+        if (++parts_ > kMaxParts)
+          throw CheckpointError(
+              ErrorCode::kUnsupported,
+              str_format("the map cuts the tensors into more than {} parts", grouped(kMaxParts)));
+        made_[made].tensor.parts.push_back(part(row, to, from, *common, instance, sources));
+      }
+    }
+  }
+
+  TensorPart part(std::size_t row, const RelationPiece& to, const RelationPiece& from,
+                  const Box& common, const RowNumbers& instance,
+                  const std::vector<SourceTensor>& sources) {
+    const RowNumbers to_prefix = pick(
+        patterns_[row], instance, stacked_numbers(patterns_[row], target_pattern(row, to.tensor)));
+    TensorPart part{.target = behind(to_prefix, place_in_tensor(to, common))};
+    if (from.tensor == RelationPiece::kPadding) {
+      part.elements = TensorPart::Elements::kZeros;
+      result_.padding_out += static_cast<std::uint64_t>(numel(common.sizes));
+      return part;
+    }
+    const SourceTensor& source = sources[from.tensor];
+    part.tensor = source.position;
+    part.source = behind(source.prefix, place_in_tensor(from, common));
+    part.axes.assign(to_prefix.size(), kNoAxis);
+    for (std::size_t axis = 0; axis < common.dims(); ++axis) {
+      const bool swapped = axis < 2 && to.transposed != from.transposed;
+      part.axes.push_back(
+          static_cast<std::int32_t>(source.prefix.size() + (swapped ? 1 - axis : axis)));
+    }
+    return part;
+  }
+
+  static Box behind(const RowNumbers& prefix, Box box) {
+    box.offsets.insert(box.offsets.begin(), prefix.begin(), prefix.end());
+    box.sizes.insert(box.sizes.begin(), prefix.size(), 1);
+    return box;
+  }
+
+  std::size_t target_tensor(std::size_t row, std::size_t tensor, const RowNumbers& instance,
+                            const SourceTensor& like) {
+    const KeyPattern& pattern = target_pattern(row, tensor);
+    const RowNumbers in_key = pick(patterns_[row], instance, pattern.numbers());
+    std::string key = pattern.key(in_key);
+    const auto [found, inserted] = by_key_.try_emplace(key, made_.size());
+    const auto owner = std::tuple(row, tensor, in_key);
+    if (!inserted) {
+      if (made_[found->second].owner != owner)
+        throw CheckpointError(ErrorCode::kMismatch, quote(key) + " is made twice");
+      return found->second;
+    }
+    Made made{.owner = owner, .place = place_of(row, instance)};
+    RearrangedTensor& result = made.tensor;
+    result.key = std::move(key);
+    result.properties = source_.tensors[like.position].properties;
+    for (const std::string& name : stacked_numbers(patterns_[row], pattern))
+      result.size.push_back(rows_.counts.at(name));
+    const Shape& shape = relations_.to.tensors[tensor];
+    result.size.insert(result.size.end(), shape.begin(), shape.end());
+    made_.push_back(std::move(made));
+    return found->second;
+  }
+
+  /// Layers follow each other, between what comes before and behind them.
+  std::tuple<int, std::int64_t, std::size_t> place_of(std::size_t row,
+                                                      const RowNumbers& instance) const {
+    const auto is_layered = [](const KeyPattern& pattern) { return pattern.has(kLayer); };
+    if (is_layered(patterns_[row])) return {1, pick(patterns_[row], instance, {kLayer})[0], row};
+    const auto first = std::ranges::find_if(patterns_, is_layered) - patterns_.begin();
+    return {static_cast<std::ptrdiff_t>(row) < first ? 0 : 2, 0, row};
+  }
+
+  /// `module`: of these instances of a row.
+  void add_extra_states(const std::string& module, const std::vector<RowNumbers>& all) {
+    if (result_.to != KeyNames::kMegatron || !modules_.insert(module).second) return;
+    const KeyPattern row(module);
+    for (const RowNumbers& instance : all)
+      result_.extra_states.push_back({extra_state(row, instance, result_.to_layout),
+                                      extra_state(row, instance, result_.from_layout)});
+  }
+
+  std::string extra_state(const KeyPattern& module, const RowNumbers& instance,
+                          MegatronLayout layout) const {
+    const KeyPattern pattern = in_layout(module, layout);
+    std::string position, grid;
+    for (const std::string& name : stacked_numbers(module, pattern)) {
+      position += (position.empty() ? "" : ".") + std::to_string(pick(module, instance, {name})[0]);
+      grid += (grid.empty() ? "" : ".") + std::to_string(rows_.counts.at(name));
+    }
+    if (grid.empty()) position = "0", grid = "1";
+    return str_format("{}._extra_state/shard_{}_{}",
+                      pattern.key(pick(module, instance, pattern.numbers())), position, grid);
+  }
+
+  void finish() {
+    for (const std::string& module : map_.extra_states)
+      add_extra_states(module, instances(KeyPattern(module), MapLayers::kAll));
+    std::ranges::stable_sort(made_, {}, &Made::place);
+    for (Made& made : made_) {
+      result_.elements_out += static_cast<std::uint64_t>(numel(made.tensor.size));
+      result_.tensors.push_back(std::move(made.tensor));
+      result_.rows.push_back(std::get<0>(made.owner));
+    }
+    for (std::size_t i = 0; i < source_.tensors.size(); ++i) {
+      const auto used = used_.find(static_cast<std::uint32_t>(i));
+      if (used == used_.end()) continue;
+      result_.elements_in += static_cast<std::uint64_t>(numel(source_.tensors[i].global_shape()));
+      result_.kept.emplace_back(*used);
+    }
+  }
+
+  /// Those of the last shapes: all layers have the same.
+  struct Relations {
+    std::size_t row = SIZE_MAX;
+    Relation from{};
+    Relation to{};
+  };
+
+  struct Made {
+    std::tuple<std::size_t, std::size_t, RowNumbers> owner;
+    std::tuple<int, std::int64_t, std::size_t> place;
+    RearrangedTensor tensor{};
+  };
+
+  static constexpr std::uint64_t kMaxParts = 50'000'000;
+
+  const KeyMap& map_;
+  const MapNumbers& numbers_;
+  const Metadata& source_;
+  const SourceRows& rows_;
+  const MapTarget& target_;
+  bool partial_;
+  MappedKeys& result_;
+  Completeness& completeness_;
+  std::vector<KeyPattern> patterns_;  // of rows, by Megatron's names
+  MapSide to_;
+  Relations relations_;
+  std::vector<Made> made_;
+  std::unordered_map<std::string, std::size_t> by_key_;
+  std::map<std::uint32_t, std::optional<std::int64_t>> used_;  // rows that are not padding
+  std::set<std::string> modules_;
+  std::set<std::string> missed_;
+  std::uint64_t parts_ = 0;
+};
+
+}  // namespace
+
+void arrange_rows(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
+                  const SourceRows& rows, const MapTarget& target, bool partial, MappedKeys& result,
+                  Completeness& completeness) {
+  Arrangement(map, numbers, source, rows, target, partial, result, completeness).run();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "strategies/key_map/completeness.h"
+#include "strategies/key_map/map_sides.h"
+
+namespace dckpt {
+
+/// What some writers put in front of all keys, and what files of a bare model lack.
+struct KeyPrefix {
+  std::string stripped{};
+  std::string added{};
+
+  std::optional<std::string> key(const std::string& stored) const;
+};
+
+/// The tensors of a checkpoint that a row has.
+struct RowTensors {
+  std::optional<std::size_t> form{};
+  std::size_t name = 0;  ///< the last that was seen
+  std::vector<std::map<RowNumbers, std::uint32_t>> positions{};
+
+  const std::uint32_t* find(std::size_t tensor, const RowNumbers& numbers) const;
+};
+
+/// Which tensors of a checkpoint belong to which row, and what they show of the model.
+struct SourceRows {
+  MapSide side{};
+  KeyPrefix prefix{};
+  std::vector<RowTensors> rows{};       ///< beside the map's
+  std::set<std::int64_t> moe_layers{};  ///< −1: all, as the keys have no layers
+  std::map<std::string, std::int64_t, std::less<>> counts{};   ///< layers and experts, by number
+  std::map<std::string, std::vector<std::uint32_t>> states{};  ///< of optimizers, by prefix
+  std::vector<DroppedKeys> dropped{};
+
+  const KeyPattern& pattern(std::size_t row, std::size_t tensor) const;
+  MapLayers kind_of(std::int64_t layer) const;
+  /// Some layers have experts and some have none.
+  bool is_mixed() const;
+};
+
+/// The number of layers and of experts in the patterns of keys.
+inline constexpr const char* kLayer = "l";
+inline constexpr const char* kExpert = "e";
+
+/// By the side, layout and prefix under which most keys are known. State of an optimizer is told
+/// apart if the result has `target` names, Megatron's. `state_layout`: the source is such state,
+/// for some of a model's tensors, under their names in this layout. Flags that no configuration
+/// says become known in `numbers`; what does not fit goes to `completeness`. Throws CheckpointError
+/// (mismatch) if no key is known, (unsupported) beyond the limits.
+SourceRows assign_rows(const KeyMap& map, MapNumbers& numbers, const Metadata& source,
+                       std::optional<KeyNames> target, std::optional<MegatronLayout> state_layout,
+                       Completeness& completeness);
+
+/// Whether the model has a row.
+bool is_active(const MapRow& row, const MapNumbers& numbers);
+
+}  // namespace dckpt
