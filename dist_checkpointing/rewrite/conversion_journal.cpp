@@ -1,6 +1,8 @@
 #include "dist_checkpointing/rewrite/conversion_journal.h"
 
 #include <algorithm>
+#include <concepts>
+#include <limits>
 #include <string_view>
 
 #include "mapping/base/error.h"
@@ -44,12 +46,16 @@ std::map<std::uint64_t, std::string> journals_in(const Storage& storage,
   return found;
 }
 
-std::string hex(const Fingerprint& fingerprint) {
+template <std::unsigned_integral Number>
+std::string hex(Number number) {
   Bytes bytes;
-  for (const std::uint64_t half : {fingerprint.high, fingerprint.low}) {
-    for (int shift = 56; shift >= 0; shift -= 8) bytes.push_back(std::byte(half >> shift));
-  }
+  for (int shift = std::numeric_limits<Number>::digits - 8; shift >= 0; shift -= 8)
+    bytes.push_back(std::byte(number >> shift));
   return to_hex(bytes);
+}
+
+std::string hex(const Fingerprint& fingerprint) {
+  return hex(fingerprint.high) + hex(fingerprint.low);
 }
 
 /// One of the two digests of bytes that arrive in pieces.
@@ -60,14 +66,14 @@ class Digest {
     if (sha256_)
       sha_.update(bytes);
     else
-      print_.update(bytes);
+      crc_ = crc32(bytes, crc_);
   }
-  std::string finish() { return sha256_ ? sha_.finish_hex() : hex(print_.value()); }
+  std::string finish() { return sha256_ ? sha_.finish_hex() : hex(crc_); }
 
  private:
   bool sha256_;
   Sha256 sha_;
-  Fingerprinter print_;
+  std::uint32_t crc_ = 0;
 };
 
 std::string digest_of(const ReadableFile& file, bool sha256) {
@@ -217,18 +223,13 @@ std::optional<JournalContent> read_journals(const Storage& storage, const std::s
 }
 
 /// Digests what passes.
-class ConversionJournal::NotedFile final : public WritableFile {
+class ConversionJournal::NotedFile final : public ForwardingFile {
  public:
   NotedFile(std::unique_ptr<WritableFile> file, std::string name, ConversionJournal& journal)
-      : file_(std::move(file)),
+      : ForwardingFile(std::move(file)),
         name_(std::move(name)),
         journal_(journal),
         digest_(journal.manifest_) {}
-
-  const std::string& name() const noexcept override { return file_->name(); }
-  std::uint64_t position() const noexcept override { return file_->position(); }
-  IoEngine engine() const noexcept override { return file_->engine(); }
-  void sync() override { file_->sync(); }
 
   void append(std::span<const ByteView> parts) override {
     file_->append(parts);
@@ -242,7 +243,6 @@ class ConversionJournal::NotedFile final : public WritableFile {
   }
 
  private:
-  std::unique_ptr<WritableFile> file_;
   std::string name_;
   ConversionJournal& journal_;
   Digest digest_;

@@ -25,7 +25,7 @@ using ConversionFacts = std::vector<std::pair<std::string, std::string>>;
 /// A data file that is complete and durable.
 struct FinishedFile {
   std::uint64_t size = 0;
-  std::string digest;               ///< SHA-256 if there will be a manifest, else XXH3-128
+  std::string digest;               ///< SHA-256 if there will be a manifest, else CRC-32
   std::vector<StorageInfo> places;  ///< as ItemSource::wrote() was told
   bool source_checked = false;      ///< all that was copied agreed with its checksums
 };

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kLargestPiece = std::uint64_t{16} << 20;
 constexpr std::uint64_t kSmallestPiece = std::uint64_t{64} << 10;
 constexpr std::uint64_t kWriteBuffer = std::uint64_t{1} << 20;
-constexpr std::uint64_t kDirectBlocks = std::uint64_t{8} << 20;
+constexpr std::uint64_t kDirectBlocks = std::uint64_t{12} << 20;
 constexpr std::uint64_t kDecoder = std::uint64_t{4}
                                    << 20;  // with its window, as zstd has by default
 

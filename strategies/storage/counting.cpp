@@ -32,14 +32,11 @@ class CountingReadableFile final : public ReadableFile {
   std::shared_ptr<StorageCounters> counters_;
 };
 
-class CountingWritableFile final : public WritableFile {
+class CountingWritableFile final : public ForwardingFile {
  public:
   CountingWritableFile(std::unique_ptr<WritableFile> file,
                        std::shared_ptr<StorageCounters> counters)
-      : file_(std::move(file)), counters_(std::move(counters)) {}
-
-  const std::string& name() const noexcept override { return file_->name(); }
-  std::uint64_t position() const noexcept override { return file_->position(); }
+      : ForwardingFile(std::move(file)), counters_(std::move(counters)) {}
 
   void append(std::span<const ByteView> parts) override {
     const std::uint64_t before = file_->position();
@@ -53,11 +50,7 @@ class CountingWritableFile final : public WritableFile {
     ++counters_->syncs;
   }
 
-  void close() override { file_->close(); }
-  IoEngine engine() const noexcept override { return file_->engine(); }
-
  private:
-  std::unique_ptr<WritableFile> file_;
   std::shared_ptr<StorageCounters> counters_;
 };
 

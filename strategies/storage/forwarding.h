@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,23 @@
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
+
+/// Passes everything through to another file: the base of decorators of what is written.
+class ForwardingFile : public WritableFile {
+ public:
+  explicit ForwardingFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
+
+  const std::string& name() const noexcept override { return file_->name(); }
+  using WritableFile::append;
+  void append(std::span<const ByteView> parts) override { file_->append(parts); }
+  std::uint64_t position() const noexcept override { return file_->position(); }
+  void sync() override { file_->sync(); }
+  void close() override { file_->close(); }
+  IoEngine engine() const noexcept override { return file_->engine(); }
+
+ protected:
+  const std::unique_ptr<WritableFile> file_;
+};
 
 /// Passes everything through to another storage: the base of decorators that change a part. Its
 /// subtrees are views of the decorator.

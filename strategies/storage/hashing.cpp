@@ -8,16 +8,11 @@
 namespace dckpt {
 namespace {
 
-class HashingFile final : public WritableFile {
+class HashingFile final : public ForwardingFile {
  public:
   HashingFile(std::unique_ptr<WritableFile> file, std::string name,
               std::shared_ptr<FileDigests> digests)
-      : file_(std::move(file)), name_(std::move(name)), digests_(std::move(digests)) {}
-
-  const std::string& name() const noexcept override { return file_->name(); }
-  std::uint64_t position() const noexcept override { return file_->position(); }
-  IoEngine engine() const noexcept override { return file_->engine(); }
-  void sync() override { file_->sync(); }
+      : ForwardingFile(std::move(file)), name_(std::move(name)), digests_(std::move(digests)) {}
 
   void append(std::span<const ByteView> parts) override {
     file_->append(parts);
@@ -30,7 +25,6 @@ class HashingFile final : public WritableFile {
   }
 
  private:
-  std::unique_ptr<WritableFile> file_;
   std::string name_;
   std::shared_ptr<FileDigests> digests_;
   Sha256 hash_;

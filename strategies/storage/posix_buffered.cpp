@@ -21,7 +21,7 @@ class BufferedFile final : public WritableFile {
       : fd_(std::move(fd)),
         path_(std::move(path)),
         durable_(options.durable),
-        reserved_(reserve(fd_, path_, options.size_hint)) {}
+        reserved_(reserve(fd_, path_, options.size_hint, Reserved::kBlocks)) {}
 
   const std::string& name() const noexcept override { return path_; }
   std::uint64_t position() const noexcept override { return position_; }
@@ -44,7 +44,11 @@ class BufferedFile final : public WritableFile {
   }
 
   void sync() override { sync_file(fd_, path_); }
-  void close() override { close_file(fd_, path_, position_, reserved_); }
+  void close() override {
+    if (!fd_) return;
+    give_back(fd_, path_, position_, reserved_);
+    close_file(fd_, path_);
+  }
   IoEngine engine() const noexcept override { return IoEngine::kBuffered; }
 
  private:

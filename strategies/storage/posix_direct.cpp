@@ -1,23 +1,30 @@
 // Writing without the page cache (O_DIRECT).
 //
-// Appended data is copied into one of two blocks. The file's thread writes a full block while the
-// other one fills, so the disk is always busy, no copy stays in the page cache, and fsync only has
-// to wait for the file's own entry. Only multiples of kAlignment are written directly. The
-// remainder goes through the page cache when the file is synced or closed, and also stays in its
-// block, so that appending can continue.
+// Appended data is copied into a block. Two threads of the file write full blocks while the next
+// one fills, so the disk is always busy, no copy stays in the page cache, and fsync only has to
+// wait for the file's own entry. Only multiples of kAlignment are written directly. The remainder
+// goes through the page cache when the file is synced or closed, and also stays in its block, so
+// that appending can continue.
+//
+// File systems let only one thread at a time write beyond the end of a file. It therefore has its
+// expected size from the beginning, and its real one before it is synced or closed.
 
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "strategies/storage/posix_write.h"
 
@@ -25,6 +32,8 @@ namespace dckpt::posix {
 namespace {
 
 constexpr std::size_t kBlock = std::size_t{4} << 20;
+constexpr std::size_t kBlocks = 3;
+constexpr std::size_t kWriters = 2;
 // Of offsets, lengths and memory: what disks and file systems ask for at most.
 constexpr std::size_t kAlignment = 4096;
 
@@ -44,8 +53,12 @@ class DirectFile final : public WritableFile {
   DirectFile(Fd fd, std::string path, const CreateOptions& options)
       : fd_(std::move(fd)),
         path_(std::move(path)),
-        reserved_(reserve(fd_, path_, options.size_hint)) {
-    if (!filling_.memory || !writing_.memory) throw std::bad_alloc();
+        reserved_(reserve(fd_, path_, options.size_hint, Reserved::kSize)) {
+    filling_ = &blocks_.front();
+    for (Block& block : blocks_) {
+      if (!block.memory) throw std::bad_alloc();
+      if (&block != filling_) free_.push_back(&block);
+    }
   }
 
   ~DirectFile() override {
@@ -54,26 +67,26 @@ class DirectFile final : public WritableFile {
       stopping_ = true;
     }
     changed_.notify_all();
-    if (writer_.joinable()) writer_.join();
   }
 
   const std::string& name() const noexcept override { return path_; }
-  std::uint64_t position() const noexcept override { return filling_.offset + filling_.size; }
+  std::uint64_t position() const noexcept override { return filling_->offset + filling_->size; }
 
   void append(std::span<const ByteView> parts) override {
     for (ByteView part : parts) {
       while (!part.empty()) {
-        const std::size_t count = std::min(part.size(), kBlock - filling_.size);
-        std::memcpy(filling_.memory.get() + filling_.size, part.data(), count);
-        filling_.size += count;
+        const std::size_t count = std::min(part.size(), kBlock - filling_->size);
+        std::memcpy(filling_->memory.get() + filling_->size, part.data(), count);
+        filling_->size += count;
         part = part.subspan(count);
-        if (filling_.size == kBlock) hand_over();
+        if (filling_->size == kBlock) hand_over();
       }
     }
   }
 
   void sync() override {
     write_rest();
+    trim();
     sync_file(fd_, path_);
   }
 
@@ -82,104 +95,126 @@ class DirectFile final : public WritableFile {
   void close() override {
     if (!fd_) return;
     write_rest();
-    close_file(fd_, path_, position(), reserved_);
+    trim();
+    close_file(fd_, path_);
   }
 
  private:
-  /// The lock under which the writer has nothing to do; throws what it met.
-  std::unique_lock<std::mutex> wait_for_writer() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !busy_; });
-    if (failure_) std::rethrow_exception(failure_);
-    return lock;
-  }
-
+  /// The filled block to the writers, and a free one to be filled.
   void hand_over() {
-    const auto lock = wait_for_writer();
-    std::swap(filling_, writing_);
-    filling_.offset = writing_.offset + writing_.size;
-    filling_.size = 0;
-    busy_ = true;
-    changed_.notify_all();
-    if (writer_.joinable()) return;
-    try {
-      writer_ = std::thread([this] { run(); });
-    } catch (const std::system_error&) {  // no thread to be had: written here and now
-      busy_ = false;
+    std::unique_lock lock(mutex_);
+    full_.push_back(filling_);
+    if (writers_.size() < kWriters) {
       try {
-        write(writing_.memory.get(), writing_.size, writing_.offset);
-      } catch (...) {
-        failure_ = std::current_exception();  // for whatever follows, as if a thread had met it
+        writers_.emplace_back([this] { run(); });
+      } catch (const std::system_error&) {  // no thread to be had
+        if (writers_.empty()) write_full(lock);
       }
     }
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !free_.empty(); });
+    const std::uint64_t end = position();
+    filling_ = free_.back();
+    free_.pop_back();
+    filling_->offset = end;
+    filling_->size = 0;
+    if (failure_) wait_for_writers(lock);
+  }
+
+  /// Until nothing is being written; throws what the writers met.
+  void wait_for_writers(std::unique_lock<std::mutex>& lock) {
+    changed_.wait(lock, [&] { return free_.size() + 1 == kBlocks; });
+    if (failure_) std::rethrow_exception(failure_);
   }
 
   void run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return busy_ || stopping_; });
-      if (!busy_) return;
-      lock.unlock();
-      std::exception_ptr failure;
-      try {
-        write(writing_.memory.get(), writing_.size, writing_.offset);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      lock.lock();
-      failure_ = failure;
-      busy_ = false;
-      changed_.notify_all();
+      changed_.wait(lock, [&] { return !full_.empty() || stopping_; });
+      if (full_.empty()) return;
+      write_full(lock);
     }
   }
 
+  /// Writes a full block, with `lock` released meanwhile.
+  void write_full(std::unique_lock<std::mutex>& lock) {
+    Block* block = full_.front();
+    full_.pop_front();
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      write(block->memory.get(), block->size, block->offset);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (failure && (!failure_ || block->offset < failed_at_)) {
+      failure_ = failure;
+      failed_at_ = block->offset;
+    }
+    free_.push_back(block);
+    changed_.notify_all();
+  }
+
   void write_rest() {
-    const auto lock = wait_for_writer();
-    const std::size_t whole = filling_.size / kAlignment * kAlignment;
-    const std::size_t rest = filling_.size - whole;
+    {
+      std::unique_lock lock(mutex_);
+      wait_for_writers(lock);
+    }
+    const std::size_t whole = filling_->size / kAlignment * kAlignment;
+    const std::size_t rest = filling_->size - whole;
     if (whole > 0) {
-      write(filling_.memory.get(), whole, filling_.offset);
-      std::memmove(filling_.memory.get(), filling_.memory.get() + whole, rest);
-      filling_.offset += whole;
-      filling_.size = rest;
+      write(filling_->memory.get(), whole, filling_->offset);
+      std::memmove(filling_->memory.get(), filling_->memory.get() + whole, rest);
+      filling_->offset += whole;
+      filling_->size = rest;
     }
     if (rest == 0) return;
-    const bool was_direct = set_direct(false);
-    write(filling_.memory.get(), rest, filling_.offset);
-    if (was_direct) set_direct(true);
+    const bool was_direct = direct_;
+    set_direct(false);
+    write(filling_->memory.get(), rest, filling_->offset);
+    set_direct(was_direct);
+  }
+
+  void trim() {
+    give_back(fd_, path_, position(), reserved_);
+    reserved_ = 0;
   }
 
   void write(std::byte* data, std::size_t size, std::uint64_t offset) {
     for (std::uint64_t at = offset;;) {
+      const bool direct = direct_;
       iovec part{data + (at - offset), size - static_cast<std::size_t>(at - offset)};
       const int error = write_parts(fd_, {&part, 1}, at);
       if (error == 0) return;
       // The file system requires a different alignment, or a short write left us unaligned.
-      if (error != EINVAL || !set_direct(false))
-        throw write_error(fd_, path_, offset + size - at, error, at);
+      if (error != EINVAL || !direct) throw write_error(fd_, path_, offset + size - at, error, at);
+      set_direct(false);
     }
   }
 
-  /// Whether that is a change.
-  bool set_direct(bool direct) {
+  void set_direct(bool direct) {
     const int flags = ::fcntl(fd_.get(), F_GETFL);
-    if (flags >= 0 && ((flags & O_DIRECT) != 0) == direct) return false;
-    if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags ^ O_DIRECT) != 0)
+    if (flags < 0 ||
+        ::fcntl(fd_.get(), F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) != 0)
       throw system_error("cannot turn direct writing on or off", errno, path_);
-    return true;
+    direct_ = direct;
   }
 
   Fd fd_;
   std::string path_;
   std::uint64_t reserved_;
-  Block filling_;
+  std::atomic<bool> direct_{true};
+  std::array<Block, kBlocks> blocks_;
+  Block* filling_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Block writing_;
-  bool busy_ = false;  ///< `writing_` is the writer's
+  std::vector<Block*> free_;
+  std::deque<Block*> full_;  ///< in the order of the file
   bool stopping_ = false;
-  std::exception_ptr failure_;
-  std::thread writer_;
+  std::exception_ptr failure_;  ///< of the first block of the file that failed
+  std::uint64_t failed_at_ = 0;
+  std::vector<std::jthread> writers_;
 };
 
 }  // namespace

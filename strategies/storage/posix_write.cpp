@@ -31,11 +31,12 @@ CheckpointError space_error(const Fd& fd, const std::string& path, std::string a
 
 }  // namespace
 
-std::uint64_t reserve(const Fd& fd, const std::string& path, std::uint64_t bytes) {
+std::uint64_t reserve(const Fd& fd, const std::string& path, std::uint64_t bytes, Reserved what) {
   if (bytes < kReserveFrom || bytes > static_cast<std::uint64_t>(INT64_MAX)) return 0;
   int result = 0;
   do {
-    result = ::fallocate(fd.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+    result = ::fallocate(fd.get(), what == Reserved::kBlocks ? FALLOC_FL_KEEP_SIZE : 0, 0,
+                         static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
   if (result == 0) return bytes;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
@@ -72,10 +73,12 @@ void sync_file(const Fd& fd, const std::string& path) {
     throw system_error("cannot make the content durable (fsync)", errno, path);
 }
 
-void close_file(Fd& fd, const std::string& path, std::uint64_t size, std::uint64_t reserved) {
-  if (!fd) return;
+void give_back(const Fd& fd, const std::string& path, std::uint64_t size, std::uint64_t reserved) {
   if (reserved > size && ::ftruncate(fd.get(), static_cast<off_t>(size)) != 0)
     throw system_error("cannot set the size of the file", errno, path);
+}
+
+void close_file(Fd& fd, const std::string& path) {
   // Linux closes the descriptor even if a signal interrupts the call.
   if (::close(fd.release()) != 0 && errno != EINTR)
     throw system_error("cannot close the file after writing", errno, path);

@@ -253,6 +253,23 @@ TEST_F(PosixStorageTest, DirectFilesGrowBetweenSyncsByAnyNumberOfBytes) {
   }
 }
 
+TEST_F(PosixStorageTest, AFileForWhichTooMuchWasReservedHasItsSizeBeforeItIsDurable) {
+  constexpr std::size_t kPart = 1'000'003;  // blocks begin anywhere in it
+  Bytes content(40 * kPart);
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<std::byte>(i / 4099);
+  for (const IoEngine engine : {IoEngine::kBuffered, IoEngine::kDirect}) {
+    const std::string name = "a" + std::to_string(static_cast<int>(engine));
+    const auto file = storage_->create(
+        name, {.size_hint = 2 * content.size(), .durable = true, .engine = engine});
+    for (std::size_t at = 0; at < content.size(); at += kPart)
+      file->append(ByteView(content).subspan(at, kPart));
+    file->sync();
+    EXPECT_EQ(storage_->stat(name)->size, content.size()) << "what a power failure would leave";
+    file->close();
+    EXPECT_TRUE(read_file(*storage_->open(name), content.size()) == content) << name;
+  }
+}
+
 TEST_F(PosixStorageTest, DirectFilesAreWrittenWithoutAThreadWhereNoneCanBeStarted) {
   const NoThreads no_threads;
   const Bytes content(std::size_t{9} << 20, std::byte{7});
