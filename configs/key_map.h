@@ -21,22 +21,28 @@ namespace dckpt {
 /// How Hugging Face tensors become Megatron's. Each step works on what the one before it has made,
 /// along axis 0, and is undone on the way back.
 enum class MapStep : std::uint8_t {
-  kTranspose,      ///< each tensor of two axes
-  kSplitRows,      ///< one tensor into several
-  kConcatRows,     ///< several tensors into one
-  kQkvInterleave,  ///< query, key and value heads into one tensor, by query groups
-  kPadRows,        ///< vocab_size rows to padded_vocab_size
+  kTranspose,         ///< each tensor of two axes
+  kSplitRows,         ///< one tensor into several
+  kConcatRows,        ///< several tensors into one
+  kQkvInterleave,     ///< query, key and value heads into one tensor, by query groups
+  kRopeInterleave,    ///< halves of each head that turn together, row by row
+  kRopeDeinterleave,  ///< the way back of this one
+  kPadRows,           ///< vocab_size rows to padded_vocab_size
 };
-inline constexpr EnumNames<MapStep, 5> kMapStepNames{{{MapStep::kTranspose, "transpose"},
-                                                      {MapStep::kSplitRows, "split_rows"},
-                                                      {MapStep::kConcatRows, "concat_rows"},
-                                                      {MapStep::kQkvInterleave, "qkv_interleave"},
-                                                      {MapStep::kPadRows, "pad_rows"}}};
+inline constexpr EnumNames<MapStep, 7> kMapStepNames{
+    {{MapStep::kTranspose, "transpose"},
+     {MapStep::kSplitRows, "split_rows"},
+     {MapStep::kConcatRows, "concat_rows"},
+     {MapStep::kQkvInterleave, "qkv_interleave"},
+     {MapStep::kRopeInterleave, "rope_interleave"},
+     {MapStep::kRopeDeinterleave, "rope_deinterleave"},
+     {MapStep::kPadRows, "pad_rows"}}};
 
 struct MapTransform {
   MapStep step = MapStep::kTranspose;
   /// Of split_rows and concat_rows: how the rows are divided, as numbers or their names. A single
-  /// one is a count of equal parts; empty for concat_rows: as many as there are tensors.
+  /// one is a count of equal parts; empty for concat_rows: as many as there are tensors. Of
+  /// rope_interleave and rope_deinterleave: the heads of each tensor, 0 if it stays as it is.
   std::vector<std::string> parts{};
   friend bool operator==(const MapTransform&, const MapTransform&) = default;
 };

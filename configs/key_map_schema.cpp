@@ -96,7 +96,9 @@ Type<MapTransform> transform() {
                         ConfigProblems& problems) {
             if (node.kind != YamlNode::Kind::kMap || node.keys.size() != 1)
               return step.read(node, path, into.step, problems);
+            const std::size_t before = problems.size();
             step.read(node.keys.front(), path, into.step, problems);
+            if (problems.size() > before) return;
             parts.read(node.values.front(), path, into.parts, problems);
           },
           [step, parts](const MapTransform& transform) {
@@ -107,6 +109,20 @@ Type<MapTransform> transform() {
             map.values.push_back(parts.show(transform.parts));
             return map;
           }};
+}
+
+const char* what_it_takes(MapStep step) {
+  switch (step) {
+    case MapStep::kQkvInterleave: return "three tensors";
+    case MapStep::kConcatRows: return "two tensors or more (with parts: as many)";
+    case MapStep::kSplitRows: return "one tensor, and parts, as in 'split_rows: 3'";
+    case MapStep::kRopeInterleave:
+    case MapStep::kRopeDeinterleave:
+      return "the heads of each tensor, as in 'rope_interleave: [num_attention_heads]'";
+    case MapStep::kTranspose: return "no parts";
+    case MapStep::kPadRows: break;
+  }
+  return "one tensor, and no parts";
 }
 
 /// That the steps make one tensor of all.
@@ -120,12 +136,7 @@ void check_transform(const HfTensors& hf, const YamlNode& node, const std::strin
           {node.place, str_format("{}: {} cannot follow {}; it takes {}", path,
                                   quote(name_of(kMapStepNames, transform.step)),
                                   tensors == 1 ? "one tensor" : str_format("{} tensors", tensors),
-                                  transform.step == MapStep::kQkvInterleave ? "three tensors"
-                                  : transform.step == MapStep::kConcatRows
-                                      ? "two tensors or more (with parts: as many)"
-                                  : transform.step == MapStep::kSplitRows
-                                      ? "one tensor, and parts, as in 'split_rows: 3'"
-                                      : "one tensor, and no parts")});
+                                  what_it_takes(transform.step))});
       return;
     }
     tensors = *after;
@@ -470,6 +481,9 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
     case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);
     case MapStep::kQkvInterleave:
       return has_parts || before != 3 ? std::nullopt : std::optional<std::size_t>(1);
+    case MapStep::kRopeInterleave:
+    case MapStep::kRopeDeinterleave:
+      return parts.size() == before ? std::optional(before) : std::nullopt;
     case MapStep::kConcatRows:
       if (before < 2 || (has_parts && parts.size() != before)) return std::nullopt;
       return 1;

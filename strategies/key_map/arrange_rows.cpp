@@ -23,6 +23,13 @@ struct SourceTensor {
   RowNumbers prefix{};  ///< offsets on its leading axes
 };
 
+/// Elements that pieces of two relations have: a part.
+struct Common {
+  std::size_t to;
+  std::size_t from;
+  Box box;
+};
+
 class Arrangement {
  public:
   Arrangement(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
@@ -162,6 +169,7 @@ class Arrangement {
         throw CheckpointError(ErrorCode::kMismatch,
                               str_format("the shape {} became {}", to_string(known.from.whole),
                                          to_string(known.to.whole)));
+      known.common = common_pieces();
     }
     std::optional<std::int64_t> rows;
     if (has_step(map_.tensors[row].hf.transform, MapStep::kPadRows) && !known.from.whole.empty()) {
@@ -205,23 +213,35 @@ class Arrangement {
   }
 
   /// The elements that the two relations have in common are the parts.
+  std::vector<Common> common_pieces() const {
+    std::vector<Common> result;
+    for (std::size_t to = 0; to < relations_.to.pieces.size(); ++to) {
+      for (std::size_t from = 0; from < relations_.from.pieces.size(); ++from) {
+        auto box = intersect(relations_.to.pieces[to].box, relations_.from.pieces[from].box);
+        if (box) result.push_back({to, from, *std::move(box)});
+      }
+    }
+    return result;
+  }
+
   void compose(std::size_t row, const RowNumbers& instance,
                const std::vector<SourceTensor>& sources) {
+    std::vector<std::optional<std::size_t>> made(relations_.to.tensors.size());
+    if ((parts_ += relations_.common.size()) > kMaxParts)
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format("the map cuts the tensors into more than {} parts", grouped(kMaxParts)));
     for (const RelationPiece& to : relations_.to.pieces) {
-      if (to.tensor == RelationPiece::kPadding) {
+      if (to.tensor == RelationPiece::kPadding)
         result_.padding_in += static_cast<std::uint64_t>(numel(to.box.sizes));
-        continue;
-      }
-      const std::size_t made = target_tensor(row, to.tensor, instance, sources.front());
-      for (const RelationPiece& from : relations_.from.pieces) {
-        const auto common = intersect(to.box, from.box);
-        if (!common) continue;
-        if (++parts_ > kMaxParts)
-          throw CheckpointError(
-              ErrorCode::kUnsupported,
-              str_format("the map cuts the tensors into more than {} parts", grouped(kMaxParts)));
-        made_[made].tensor.parts.push_back(part(row, to, from, *common, instance, sources));
-      }
+      else if (!made[to.tensor])
+        made[to.tensor] = target_tensor(row, to.tensor, instance, sources.front());
+    }
+    for (const Common& common : relations_.common) {
+      const RelationPiece& to = relations_.to.pieces[common.to];
+      if (to.tensor == RelationPiece::kPadding) continue;
+      made_[*made[to.tensor]].tensor.parts.push_back(
+          part(row, to, relations_.from.pieces[common.from], common.box, instance, sources));
     }
   }
 
@@ -331,6 +351,7 @@ class Arrangement {
     std::size_t row = SIZE_MAX;
     Relation from{};
     Relation to{};
+    std::vector<Common> common{};
   };
 
   struct Made {

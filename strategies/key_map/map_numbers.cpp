@@ -160,9 +160,11 @@ class Evaluation {
     const auto formula = parse_formula(text);
     if (!formula) return std::nullopt;
     std::optional<KnownNumber> left = evaluate(formula->left);
-    if (!left || formula->op == MapFormula::Op::kNone) return left;
+    if (formula->op == MapFormula::Op::kNone) return left;
     const std::optional<KnownNumber> right = evaluate(formula->right);
-    if (!right) return std::nullopt;
+    if (formula->op == MapFormula::Op::kTimes && right && right->value == 0)
+      return KnownNumber{0, false, text};  // what is multiplied with false need not be known
+    if (!left || !right) return std::nullopt;
     const std::int64_t a = left->value;
     const std::int64_t b = right->value;
     std::int64_t result = 0;

@@ -18,6 +18,9 @@ struct Canvas {
   std::vector<RelationPiece> pieces;
 };
 
+constexpr std::int64_t kMaxRopeRows = std::int64_t{1} << 20;
+constexpr std::size_t kMaxRopePieces = 64;  // each row looks for its own
+
 [[noreturn]] void fail(const std::string& message) {
   throw CheckpointError(ErrorCode::kMismatch, message);
 }
@@ -135,6 +138,32 @@ Canvas interleave(const std::vector<Canvas>& qkv, const MapNumbers& numbers) {
   return result;
 }
 
+/// Row i of the first half of what turns, and row i of the second, become rows 2i and 2i + 1.
+Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const MapNumbers& numbers) {
+  if (heads == 0) return canvas;
+  const std::int64_t rows = rows_of(canvas.shape);
+  if (heads < 0 || rows % heads != 0)
+    fail(str_format("{} rows cannot be divided into {} heads", rows, heads));
+  if (rows > kMaxRopeRows || canvas.pieces.size() > kMaxRopePieces)
+    fail(str_format("more than {} rows, or rows in too many pieces, are not put into another order",
+                    kMaxRopeRows));
+  const std::int64_t of_head = rows / heads;
+  const std::int64_t turning = numbers.find("rotary_dim").value_or(of_head);
+  if (turning > of_head || turning % 2 != 0)
+    fail(str_format("{} of the {} rows of a head turn; {}", turning, of_head,
+                    numbers.describe("rotary_dim")));
+  Canvas result = without_rows(canvas.shape);
+  for (std::int64_t head = 0; head < rows; head += of_head) {
+    for (std::int64_t i = 0; i < turning; ++i) {
+      const std::int64_t half = turning / 2;
+      const std::int64_t from = interleave ? i / 2 + i % 2 * half : i % half * 2 + i / half;
+      append_rows(result, canvas, head + from, 1);
+    }
+    append_rows(result, canvas, head + turning, of_head - turning);
+  }
+  return result;
+}
+
 std::vector<Canvas> split(const MapTransform& step, const Canvas& canvas,
                           const MapNumbers& numbers) {
   std::vector<Canvas> parts;
@@ -211,6 +240,12 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
       case MapStep::kSplitRows: canvases = split(step, canvases.front(), numbers); break;
       case MapStep::kConcatRows: canvases = {concat(step, canvases, numbers)}; break;
       case MapStep::kQkvInterleave: canvases = {interleave(canvases, numbers)}; break;
+      case MapStep::kRopeInterleave:
+      case MapStep::kRopeDeinterleave:
+        for (std::size_t i = 0; i < canvases.size(); ++i)
+          canvases[i] = rope(canvases[i], numbers.require(step.parts[i]),
+                             step.step == MapStep::kRopeInterleave, numbers);
+        break;
       case MapStep::kPadRows:
         canvases = {pad(std::move(canvases.front()), padded_rows, numbers)};
         break;
@@ -232,6 +267,8 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
           if (shape.size() > 1) std::swap(shape[0], shape[1]);
         }
         break;
+      case MapStep::kRopeInterleave:
+      case MapStep::kRopeDeinterleave: break;
       case MapStep::kSplitRows: {
         std::int64_t rows = 0;
         for (const Shape& shape : shapes) {

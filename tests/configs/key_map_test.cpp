@@ -130,6 +130,37 @@ tensors:
               ElementsAre(HasSubstr("dequantise: there is no number 'columns'")));
 }
 
+TEST(KeyMap, RotarySteps) {
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {heads: {args: heads}}
+tensors:
+  - {megatron: a, hf: b, transform: [rope_interleave: heads]}
+  - {megatron: c, hf: [d, e], transform: [rope_deinterleave: [heads, 0], concat_rows]}
+)"),
+              IsEmpty());
+  EXPECT_THAT(
+      problems_of(R"(version: 1
+family: mine
+numbers: {}
+tensors:
+  - {megatron: a, hf: b, transform: rope_interleave}
+  - {megatron: c, hf: [d, e], transform: [rope_interleave: [1], concat_rows]}
+  - {megatron: f, hf: g, transform: [rope_interleav: 1]}
+)"),
+      ElementsAre("m.yaml:5:5: tensors[0]: 'rope_interleave' cannot follow one tensor; it takes "
+                  "the heads of each tensor, as in 'rope_interleave: [num_attention_heads]'",
+                  HasSubstr("m.yaml:6:5: tensors[1]: 'rope_interleave' cannot follow 2 tensors"),
+                  HasSubstr("did you mean 'rope_interleave'?")));
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {}
+tensors:
+  - {megatron: a, hf: b, transform: [rope_interleave: heads]}
+)"),
+              ElementsAre(HasSubstr("m.yaml:5:5: a: there is no number 'heads'")));
+}
+
 TEST(KeyMap, WhatRowsReferToMustBeThere) {
   EXPECT_THAT(problems_of(R"(version: 1
 family: mine

@@ -495,6 +495,39 @@ TEST(MappedReader, ScalesNeedAMapThatKnowsThem) {
               HasSubstr("give it 'dequantise'"));
 }
 
+/// As transformers' convert_llama_weights_to_hf.py has it, the other way round.
+TEST(MappedReader, RotaryHalvesBecomeNeighboursForMegatronsThatInterleave) {
+  Model model = llama();
+  model.config.insert(1, R"("head_dim": 4, )");
+  for (const std::string& layer : {std::string("0"), std::string("1")}) {
+    const std::string prefix = "model.layers." + layer + ".self_attn.";
+    model = model.with(prefix + "q_proj.weight", {16, 8}).with(prefix + "k_proj.weight", {8, 8});
+    model = model.with(prefix + "v_proj.weight", {8, 8}).with(prefix + "o_proj.weight", {8, 16});
+  }
+  const KeyMapOptions interleaved{"llama", {"rotary_interleaved=true", "layout=non-homogeneous"}};
+  const auto values = [&](const KeyMapOptions& options) {
+    const auto reader = mapped_reader(model.open(), options);
+    for (std::size_t i = 0; i < reader->metadata().tensors.size(); ++i) {
+      const TensorStorageMetadata& tensor = reader->metadata().tensors[i];
+      if (tensor.key != "decoder.layers.1.self_attention.linear_qkv.weight") continue;
+      return read_box(*reader, i, whole(tensor.size));
+    }
+    return Tensor();
+  };
+  const Tensor plain = values({"llama", {"layout=non-homogeneous"}});
+  const Tensor made = values(interleaved);
+  for (std::int64_t row = 0; row < 32; ++row) {  // of each group: two heads of query, key, value
+    const std::int64_t head = row / 4;
+    const std::int64_t from = head % 4 == 3 ? row : head * 4 + row % 2 * 2 + row % 4 / 2;
+    EXPECT_EQ(made.data<std::int32_t>()[row * 8], plain.data<std::int32_t>()[from * 8]) << row;
+  }
+  const RoundTrip trip = round_trip([&] { return model.open(); }, interleaved);
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*model.open()));
+  // What it takes back: the args say it.
+  const auto back = mapped_reader(mapped_reader(model.open(), interleaved), {"llama", {}});
+  EXPECT_EQ(contents_of(*back), contents_of(*model.open()));
+}
+
 TEST(MappedReader, NumbersMayBeThoseOfTheTextInAModelOfImages) {
   Model model = llama();
   model.config = R"({"model_type": "llava", "text_config": )" + model.config + "}";
