@@ -68,6 +68,9 @@ class WholeMap {
   }
 
   void require_for(const HfTensors& hf, const std::string& user, TextPlace place) {
+    for (const std::string& key : hf.keys) {
+      if (KeyPattern(key).counts_on()) require("num_layers", user, place);
+    }
     for (const MapTransform& transform : hf.transform) {
       for (const std::string& part : transform.parts) require(part, user, place);
       if (transform.step == MapStep::kQkvInterleave) {
@@ -92,8 +95,10 @@ class WholeMap {
 
   /// Two rows must not make the same key.
   void once(const MapRow& row, const std::string& key, TextPlace place) {
+    const KeyPattern pattern(key);
     const auto [first, inserted] = rows_.emplace(
-        std::tuple(KeyPattern(key).skeleton(), row.layers, row.only_if, row.unless), &row);
+        std::tuple(pattern.skeleton(), pattern.counts_on(), row.layers, row.only_if, row.unless),
+        &row);
     if (inserted) return;
     problems_.push_back(
         {place, first->second == &row
@@ -106,7 +111,7 @@ class WholeMap {
   const YamlNode& root_;
   ConfigProblems& problems_;
   std::vector<std::string> names_;
-  std::map<std::tuple<std::string, MapLayers, std::string, std::string>, const MapRow*> rows_;
+  std::map<std::tuple<std::string, bool, MapLayers, std::string, std::string>, const MapRow*> rows_;
 };
 
 /// Of the rows that have none yet.
@@ -126,7 +131,9 @@ KeyMap map_of(const PolicyText& found, const std::optional<std::filesystem::path
 }  // namespace
 
 bool MapRow::has_extra_state() const {
-  return extra_state.value_or(KeyPattern(megatron).has("l") && megatron.ends_with(".weight"));
+  const KeyPattern pattern(megatron);
+  return extra_state.value_or((pattern.has("l") || pattern.has("m")) &&
+                              megatron.ends_with(".weight"));
 }
 
 const MapNumber* KeyMap::find_number(std::string_view name) const {

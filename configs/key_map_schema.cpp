@@ -232,6 +232,10 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
   std::vector<std::string> names = row.aliases;
   if (!row.local.empty()) names.push_back(row.local);
   for (const std::string& name : names) check_numbers(megatron, name, false, node, path, problems);
+  names.push_back(row.megatron);
+  if (std::ranges::any_of(names,
+                          [](const std::string& name) { return KeyPattern(name).counts_on(); }))
+    problems.push_back({node.place, path + ": '{l+m}' is for keys in Hugging Face files"});
   for (const std::string& key : row.hf.keys) {
     if (!key.empty()) check_numbers(megatron, key, true, node, path, problems);
   }

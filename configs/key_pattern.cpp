@@ -17,8 +17,22 @@ bool is_number(std::string_view part) {
   return part.size() > 2 && part.front() == '{' && part.back() == '}';
 }
 
-std::string_view name_of(std::string_view part) {
+/// "l+m" of "{l+m}"
+std::string_view inside(std::string_view part) {
   return part.substr(1, part.size() - 2);
+}
+
+/// "m" of "{l+m}" and of "{m}"
+std::string_view name_of(std::string_view part) {
+  const std::string_view text = inside(part);
+  return text.substr(text.find('+') + 1);
+}
+
+/// "l" of "{l+m}", nothing of "{m}"
+std::string_view base_of(std::string_view part) {
+  const std::string_view text = inside(part);
+  const std::size_t plus = text.find('+');
+  return plus == text.npos ? std::string_view() : text.substr(0, plus);
 }
 
 /// A decimal as keys have it; empty for others, such as "007".
@@ -49,14 +63,17 @@ std::string joined(const std::vector<std::string>& parts) {
 
 KeyPattern::KeyPattern(std::string_view text) : parts_(split(text, '.')) {
   for (const std::string& part : parts_) {
-    if (is_number(part)) numbers_.emplace_back(name_of(part));
+    if (!is_number(part)) continue;
+    numbers_.emplace_back(name_of(part));
+    first_.push_back(base_of(part).empty() ? std::optional<std::int64_t>(0) : std::nullopt);
   }
 }
 
 std::optional<std::string> KeyPattern::problem_of(std::string_view text) {
   if (text.size() > kMaxPattern) return str_format("a key has at most {} bytes", kMaxPattern);
-  std::vector<std::string> seen;
-  for (const std::string& part : split(text, '.')) {
+  std::vector<std::string_view> seen;
+  const std::vector<std::string> parts = split(text, '.');
+  for (const std::string& part : parts) {
     if (part.empty()) return "parts of a key between dots are not empty";
     if (!is_number(part)) {
       if (part.find_first_of("{}*") == part.npos) continue;
@@ -65,11 +82,17 @@ std::optional<std::string> KeyPattern::problem_of(std::string_view text) {
           "and there are no other patterns",
           quote(part));
     }
-    if (name_of(part).find_first_of("{}") != part.npos)
-      return str_format("{} is not the name of a number", quote(name_of(part)));
-    if (std::ranges::find(seen, part) != seen.end())
-      return str_format("the number {} occurs twice", quote(part));
-    seen.push_back(part);
+    const std::string_view name = name_of(part);
+    const bool counts_on = inside(part).find('+') != part.npos;
+    if (name.empty() || name.find('+') != name.npos ||
+        inside(part).find_first_of("{}") != part.npos ||
+        (counts_on && (base_of(part) != "l" || name == "l")))
+      return str_format(
+          "{} is not the name of a number; {{l+m}} is that of numbers m that follow those of {{l}}",
+          quote(inside(part)));
+    if (std::ranges::find(seen, name) != seen.end())
+      return str_format("the number {} occurs twice", quote("{" + std::string(name) + "}"));
+    seen.push_back(name);
   }
   if (seen.size() > kMaxNumbers) return str_format("a key has at most {} numbers", kMaxNumbers);
   return std::nullopt;
@@ -77,6 +100,22 @@ std::optional<std::string> KeyPattern::problem_of(std::string_view text) {
 
 bool KeyPattern::has(std::string_view number) const noexcept {
   return std::ranges::find(numbers_, number) != numbers_.end();
+}
+
+bool KeyPattern::counts_on() const noexcept {
+  return std::ranges::any_of(
+      parts_, [](const std::string& part) { return is_number(part) && !base_of(part).empty(); });
+}
+
+KeyPattern KeyPattern::behind(std::string_view number, std::int64_t count) const {
+  KeyPattern result = *this;
+  std::size_t next = 0;
+  for (const std::string& part : parts_) {
+    if (!is_number(part)) continue;
+    if (base_of(part) == number) result.first_[next] = count;
+    ++next;
+  }
+  return result;
 }
 
 std::optional<std::vector<std::int64_t>> KeyPattern::match(std::string_view key) const {
@@ -88,8 +127,10 @@ std::optional<std::vector<std::int64_t>> KeyPattern::match(std::string_view key)
     const std::string& wanted = parts_[at++];
     if (!is_number(wanted)) return fits = wanted == part;
     const auto number = decimal(part);
-    if (number) numbers.push_back(*number);
-    return fits = number.has_value();
+    const auto first = first_[numbers.size()];
+    fits = number && first && *number >= *first;
+    if (fits) numbers.push_back(*number - *first);
+    return fits;
   });
   if (!fits || at != parts_.size()) return std::nullopt;
   return numbers;
@@ -100,7 +141,12 @@ std::string KeyPattern::key(std::span<const std::int64_t> numbers) const {
   std::size_t next = 0;
   for (const std::string& part : parts_) {
     if (!text.empty()) text += '.';
-    text += is_number(part) ? std::to_string(numbers[next++]) : part;
+    if (!is_number(part)) {
+      text += part;
+      continue;
+    }
+    text += std::to_string(numbers[next] + first_[next].value_or(0));
+    ++next;
   }
   return text;
 }
@@ -110,7 +156,10 @@ KeyPattern KeyPattern::without(std::string_view number) const {
   std::erase_if(result.parts_, [&](const std::string& part) {
     return is_number(part) && name_of(part) == number;
   });
-  std::erase(result.numbers_, number);
+  const auto found = std::ranges::find(result.numbers_, number);
+  if (found == result.numbers_.end()) return result;
+  result.first_.erase(result.first_.begin() + (found - result.numbers_.begin()));
+  result.numbers_.erase(found);
   return result;
 }
 

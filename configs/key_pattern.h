@@ -10,7 +10,8 @@
 namespace dckpt {
 
 /// Keys that differ in numbers: "model.layers.{l}.mlp.experts.{e}.w1.weight". A number is a whole
-/// part between dots; everything else stands for itself. Matching takes time linear in the key.
+/// part between dots; everything else stands for itself. {l+m} is the number m, counted on behind
+/// those of l, so that keys have l + m. Matching takes time linear in the key.
 class KeyPattern {
  public:
   /// `text` must have no problem.
@@ -22,6 +23,12 @@ class KeyPattern {
   /// Names of the numbers, in the order of the key.
   const std::vector<std::string>& numbers() const noexcept { return numbers_; }
   bool has(std::string_view number) const noexcept;
+
+  /// Whether a number is counted on behind others, as in {l+m}.
+  bool counts_on() const noexcept;
+  /// The pattern once `number` is known to have `count` values. Until then, keys with a number that
+  /// counts on are none of it.
+  KeyPattern behind(std::string_view number, std::int64_t count) const;
 
   /// The numbers in a key of this pattern; empty for other keys. Numbers are written as decimals
   /// without leading zeros.
@@ -45,6 +52,7 @@ class KeyPattern {
 
   std::vector<std::string> parts_;  ///< as in the text
   std::vector<std::string> numbers_;
+  std::vector<std::optional<std::int64_t>> first_;  ///< what each is in a key when it is 0
 };
 
 /// The skeleton of a key: each part that is a decimal number as {}.

@@ -75,6 +75,7 @@ struct MappedKeys {
   std::uint64_t padding_in = 0;  ///< of these, in rows that pad the vocabulary
   std::uint64_t padding_out = 0;
   std::uint64_t state_elements = 0;  ///< of optimizers' state that goes along; not in these counts
+  std::optional<std::int64_t> mtp_layers{};   ///< for multi-token prediction, if the map has rows
   std::optional<std::int64_t> padded_rows{};  ///< of a vocabulary, as Megatron has it
 };
 

@@ -88,7 +88,13 @@ class Arrangement {
       completeness_.problems.push_back(
           "some layers have experts and some have none, which Megatron's homogeneous layout cannot "
           "hold; choose layout=non-homogeneous or layout=singleton");
-    to_ = side_of(map_, result_.to, result_.to_layout);
+    const auto layers = rows_.counts.find(kLayer);
+    to_ = side_of(map_, result_.to, result_.to_layout,
+                  layers == rows_.counts.end() ? 0 : layers->second);
+    if (has_layers_behind(map_)) {
+      const auto behind = rows_.counts.find(kMtpLayer);
+      result_.mtp_layers = behind == rows_.counts.end() ? 0 : behind->second;
+    }
   }
 
   const SideForm& target_form(std::size_t row) const {

@@ -26,9 +26,12 @@ SideForm megatron_form(const MapRow& row, MegatronLayout layout) {
   return form;
 }
 
-SideForm hf_form(const HfTensors& hf) {
+SideForm hf_form(const HfTensors& hf, std::optional<std::int64_t> layers) {
   SideForm form{.tensors = {}, .steps = hf.transform};
-  for (const std::string& key : hf.keys) form.tensors.push_back({{KeyPattern(key)}});
+  for (const std::string& key : hf.keys) {
+    const KeyPattern pattern(key);
+    form.tensors.push_back({{layers ? pattern.behind("l", *layers) : pattern}});
+  }
   return form;
 }
 
@@ -59,7 +62,8 @@ KeyPattern in_layout(const KeyPattern& pattern, MegatronLayout layout) {
   return pattern;
 }
 
-MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout) {
+MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout,
+                std::optional<std::int64_t> layers) {
   MapSide side{.names = names, .layout = layout, .rows = {}};
   for (const MapRow& row : map.tensors) {
     std::vector<SideForm>& forms = side.rows.emplace_back();
@@ -67,10 +71,17 @@ MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout) {
       forms.push_back(megatron_form(row, layout));
       continue;
     }
-    forms.push_back(hf_form(row.hf));
-    for (const HfTensors& other : row.or_hf) forms.push_back(hf_form(other));
+    forms.push_back(hf_form(row.hf, layers));
+    for (const HfTensors& other : row.or_hf) forms.push_back(hf_form(other, layers));
   }
   return side;
+}
+
+bool has_layers_behind(const KeyMap& map) {
+  return std::ranges::any_of(map.tensors, [](const MapRow& row) {
+    return std::ranges::any_of(row.hf.keys,
+                               [](const std::string& key) { return KeyPattern(key).counts_on(); });
+  });
 }
 
 SideIndex::SideIndex(const MapSide& side) {
@@ -92,9 +103,11 @@ std::vector<KeyUse> SideIndex::find(const std::string& key) const {
   std::vector<KeyUse> uses;
   const auto found = by_skeleton_.find(skeleton_of(key));
   if (found == by_skeleton_.end()) return uses;
+  bool counts_on = false;
   for (const Entry& entry : found->second) {
     auto numbers = entry.pattern->match(key);
-    if (!numbers) continue;
+    if (!numbers || (counts_on && !entry.pattern->counts_on())) continue;
+    if (entry.pattern->counts_on() && !std::exchange(counts_on, true)) uses.clear();
     uses.push_back(entry.use);
     uses.back().numbers = *std::move(numbers);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -39,7 +40,12 @@ struct MapSide {
   std::vector<std::vector<SideForm>> rows;  ///< forms of each row; the first is written
 };
 
-MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout);
+/// `layers`: how many, so that Hugging Face's keys can count on behind them.
+MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout,
+                std::optional<std::int64_t> layers);
+
+/// Whether rows have layers that Hugging Face's keys count on behind the model's.
+bool has_layers_behind(const KeyMap& map);
 
 /// A pattern of Megatron's keys as a layout has it.
 KeyPattern in_layout(const KeyPattern& pattern, MegatronLayout layout);
@@ -57,7 +63,8 @@ struct KeyUse {
 class SideIndex {
  public:
   explicit SideIndex(const MapSide& side);
-  /// Several, where rows for dense and for other layers have the same key.
+  /// Several, where rows for dense and for other layers have the same key. A key that counts on
+  /// behind the layers is none of a layer.
   std::vector<KeyUse> find(const std::string& key) const;
 
  private:

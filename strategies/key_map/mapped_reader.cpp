@@ -19,6 +19,7 @@ namespace dckpt {
 namespace {
 
 constexpr const char* kAutoMap = "auto";
+constexpr const char* kMtpLayers = "mtp_num_layers";
 constexpr std::size_t kShownDropped = 20;
 
 enum class ExtraStates : std::uint8_t { kNone, kLeaveOut };
@@ -119,6 +120,7 @@ Value megatron_common(const MapNumbers& numbers, const MappedKeys& keys) {
   args["tensor_model_parallel_size"] = 1;
   args["pipeline_model_parallel_size"] = 1;
   if (keys.padded_rows) args["padded_vocab_size"] = *keys.padded_rows;
+  if (keys.mtp_layers) args[kMtpLayers] = *keys.mtp_layers;
   Value content_metadata = Value::dict();
   set_layout(content_metadata, keys.to_layout);
   return Value::dict({{"args", namespace_of(std::move(args))},
@@ -329,6 +331,9 @@ class Mapping {
           "dequantised: {} weights are {} now; they stay so on the way back, and a round trip "
           "compares these values",
           grouped(report.dequantised), std::string(name_of(kValueTypeNames, settings_.values))));
+    if (keys.mtp_layers == 0 && numbers_->is_true(kMtpLayers))
+      remarks.push_back("there are no layers for multi-token prediction, although " +
+                        numbers_->describe(kMtpLayers));
     if (keys.state_elements > 0)
       remarks.push_back(str_format("the state of the optimizer goes along: {} elements",
                                    grouped(keys.state_elements)));

@@ -43,7 +43,7 @@ class Assignment {
     std::size_t best = 0;
     const auto consider = [&](KeyNames names, MegatronLayout layout,
                               const std::vector<KeyPrefix>& prefixes) {
-      MapSide side = side_of(map_, names, layout);
+      MapSide side = side_of(map_, names, layout, numbers_.find("num_layers"));
       const SideIndex index(side);
       for (const KeyPrefix& prefix : prefixes) {
         std::size_t known = 0;
@@ -111,10 +111,10 @@ class Assignment {
     return result_.side.rows[use.row][use.form].tensors[use.tensor].names[use.name];
   }
 
-  /// Layers behind the model's own, for multi-token prediction.
+  /// Layers behind the model's own, for multi-token prediction, of which the map knows nothing.
   bool is_behind(const std::string& key) const {
     const auto layers = numbers_.find("num_layers");
-    if (result_.side.names != KeyNames::kHf || !layers ||
+    if (result_.side.names != KeyNames::kHf || !layers || has_layers_behind_ ||
         numbers_.find("mtp_num_layers").value_or(0) == 0)
       return false;
     for (const MapRow& row : map_.tensors) {
@@ -243,6 +243,8 @@ class Assignment {
     limit(kExpert, kMaxMapExperts, "experts");
     compare(kLayer, "num_layers", "layers");
     compare(kExpert, "num_experts", "experts");
+    limit(kMtpLayer, kMaxMapLayers, "layers for multi-token prediction");
+    compare(kMtpLayer, "mtp_num_layers", "layers for multi-token prediction");
   }
 
   void count(const std::string& number, std::int64_t least) {
@@ -273,6 +275,7 @@ class Assignment {
   std::optional<KeyNames> target_;
   std::optional<MegatronLayout> state_layout_;
   Completeness& completeness_;
+  bool has_layers_behind_ = has_layers_behind(map_);
   std::vector<KeyPattern> patterns_;  // of rows, by Megatron's names
   SourceRows result_;
 };

@@ -36,7 +36,7 @@ struct SourceRows {
   KeyPrefix prefix{};
   std::vector<RowTensors> rows{};       ///< beside the map's
   std::set<std::int64_t> moe_layers{};  ///< −1: all, as the keys have no layers
-  std::map<std::string, std::int64_t, std::less<>> counts{};   ///< layers and experts, by number
+  std::map<std::string, std::int64_t, std::less<>> counts{};   ///< by the names below
   std::map<std::string, std::vector<std::uint32_t>> states{};  ///< of optimizers, by prefix
   std::vector<DroppedKeys> dropped{};
 
@@ -46,9 +46,11 @@ struct SourceRows {
   bool is_mixed() const;
 };
 
-/// The number of layers and of experts in the patterns of keys.
+/// The numbers of layers, of experts, and of layers for multi-token prediction in the patterns of
+/// keys.
 inline constexpr const char* kLayer = "l";
 inline constexpr const char* kExpert = "e";
+inline constexpr const char* kMtpLayer = "m";
 
 /// By the side, layout and prefix under which most keys are known. State of an optimizer is told
 /// apart if the result has `target` names, Megatron's. `state_layout`: the source is such state,

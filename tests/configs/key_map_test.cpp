@@ -40,6 +40,35 @@ TEST(KeyPattern, TakesWholePartsThatAreDecimals) {
   EXPECT_EQ(pattern.skeleton(), skeleton_of("model.layers.0.mlp.experts.12.w1.weight"));
 }
 
+TEST(KeyPattern, NumbersMayCountOnBehindOthers) {
+  const KeyPattern pattern("model.layers.{l+m}.enorm.weight");
+  EXPECT_THAT(pattern.numbers(), ElementsAre("m"));
+  EXPECT_EQ(pattern.text(), "model.layers.{l+m}.enorm.weight");
+  EXPECT_FALSE(pattern.match("model.layers.61.enorm.weight")) << "nobody says how many layers";
+  const KeyPattern behind = pattern.behind("l", 61);
+  EXPECT_THAT(behind.match("model.layers.62.enorm.weight"), Optional(ElementsAre(1)));
+  EXPECT_FALSE(behind.match("model.layers.60.enorm.weight"));
+  EXPECT_EQ(behind.key(std::vector<std::int64_t>{1}), "model.layers.62.enorm.weight");
+  for (const char* const other :
+       {"a.{l+}", "a.{+m}", "a.{e+m}", "a.{l+l}", "a.{l+m+n}", "a.{m}.{l+m}"})
+    EXPECT_TRUE(KeyPattern::problem_of(other)) << other;
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {}
+tensors:
+  - {megatron: "mtp.{m}.a", hf: "a.{l+m}"}
+  - {megatron: "mtp.{l+m}.b", hf: "b.{m}"}
+)"),
+              ElementsAre("m.yaml:6:5: tensors[1]: '{l+m}' is for keys in Hugging Face files"));
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {}
+tensors:
+  - {megatron: "mtp.{m}.a", hf: "a.{l+m}"}
+)"),
+              ElementsAre(HasSubstr("m.yaml:5:5: mtp.{m}.a: there is no number 'num_layers'")));
+}
+
 TEST(KeyMap, EveryShippedMapIsSoundAndPrintsAsItself) {
   EXPECT_EQ(shipped_maps().size(), 9);
   for (const ShippedPolicy& shipped : shipped_maps()) {

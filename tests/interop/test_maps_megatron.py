@@ -1,4 +1,5 @@
-"""Maps make of models of Hugging Face what Megatron-Core asks for: the order of rows that its interleaved rotary embeddings turn together."""
+"""Maps make of models of Hugging Face what Megatron-Core asks for: the order of rows that its interleaved rotary embeddings turn together, and layers for multi-token
+prediction."""
 
 from __future__ import annotations
 
@@ -11,10 +12,18 @@ import unittest.mock
 import numpy
 import safetensors.torch
 import torch
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.validation import StrictHandling
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer import multi_latent_attention
+from megatron.core.transformer.dot_product_attention import DotProductAttention
+from megatron.core.transformer.transformer_config import MLATransformerConfig
 from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_emb_bshd as rotate
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 
 import tool
+from ranks import run_ranks
 
 HEADS, GROUPS, DIM, HIDDEN, LENGTH = 4, 2, 8, 16, 12
 
@@ -56,3 +65,75 @@ class Maps(unittest.TestCase):
         wanted = scores(*stored, interleaved=False)
         torch.testing.assert_close(scores(*made, interleaved=True), wanted, rtol=1e-4, atol=1e-4)
         self.assertFalse(torch.allclose(scores(*stored, interleaved=True), wanted, rtol=1e-2, atol=1e-2))
+
+    def test_layers_for_multi_token_prediction_load(self):
+        layers, mtp, experts, hidden, heads = 2, 2, 4, 32, 4
+        attention = {"q_a_proj": (24, hidden), "q_a_layernorm": (24,), "q_b_proj": (heads * 24, 24), "kv_a_proj_with_mqa": (24, hidden), "kv_a_layernorm": (16,),
+                     "kv_b_proj": (heads * 28, 16), "o_proj": (hidden, heads * 12)}
+        moe = {"gate": (experts, hidden), **{f"experts.{e}.{name}": shape for e in range(experts) for name, shape in
+               dict(gate_proj=(16, hidden), up_proj=(16, hidden), down_proj=(hidden, 16)).items()}}
+        moe |= {f"shared_experts.{name}": shape for name, shape in dict(gate_proj=(16, hidden), up_proj=(16, hidden), down_proj=(hidden, 16)).items()}
+        tensors = {"model.embed_tokens.weight": (128, hidden), "model.norm.weight": (hidden,), "lm_head.weight": (128, hidden)}
+        for layer in range(layers + mtp):
+            at = f"model.layers.{layer}."
+            tensors |= {f"{at}self_attn.{name}.weight": shape for name, shape in attention.items()} | {f"{at}mlp.{name}.weight": shape for name, shape in moe.items()}
+            tensors |= {f"{at}input_layernorm.weight": (hidden,), f"{at}post_attention_layernorm.weight": (hidden,), f"{at}mlp.gate.e_score_correction_bias": (experts,)}
+            if layer >= layers:
+                tensors |= {f"{at}{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head.norm")} | {f"{at}eh_proj.weight": (hidden, 2 * hidden)}
+                tensors |= {f"{at}{name}.weight": (128, hidden) for name in ("embed_tokens", "shared_head.head")}
+        tensors = {key: torch.randn(shape) for key, shape in tensors.items()}
+        config = dict(model_type="deepseek_v3", num_hidden_layers=layers, num_nextn_predict_layers=mtp, n_routed_experts=experts, vocab_size=128)
+
+        def loads(rank: int) -> None:
+            parallel_state.initialize_model_parallel()
+            found = megatron_with_mtp(layers, mtp, experts, hidden, heads)
+            state = found.sharded_state_dict()
+            dist_checkpointing.load(state, str(root / "megatron"), strict=StrictHandling.RAISE_UNEXPECTED)
+            names = {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "final_layernorm": "shared_head.norm", "transformer_layer.input_layernorm": "input_layernorm",
+                     "transformer_layer.pre_mlp_layernorm": "post_attention_layernorm", "transformer_layer.mlp.router": "mlp.gate",
+                     "transformer_layer.mlp.shared_experts.linear_fc2": "mlp.shared_experts.down_proj", "transformer_layer.self_attention.linear_proj": "self_attn.o_proj"}
+            names |= {f"transformer_layer.self_attention.{name}": f"self_attn.{other}" for name, other in
+                      dict(linear_q_down_proj="q_a_proj", q_layernorm="q_a_layernorm", linear_q_up_proj="q_b_proj", linear_kv_down_proj="kv_a_proj_with_mqa",
+                           kv_layernorm="kv_a_layernorm", linear_kv_up_proj="kv_b_proj").items()}
+            names |= {f"transformer_layer.mlp.experts.local_experts.{e}.linear_fc2": f"mlp.experts.{e}.down_proj" for e in range(experts)}
+            wanted = {f"{name}.weight": [f"{other}.weight"] for name, other in names.items()}
+            wanted |= {f"transformer_layer.mlp.{name}.linear_fc1.weight": [f"mlp.{other}.{half}_proj.weight" for half in ("gate", "up")] for name, other in
+                       [("shared_experts", "shared_experts")] + [(f"experts.local_experts.{e}", f"experts.{e}") for e in range(experts)]}
+            wanted["transformer_layer.mlp.router.expert_bias"] = ["mlp.gate.e_score_correction_bias"]
+            for layer in range(mtp):
+                parameters = {name: value for name, value in found.mtp.layers[layer].state_dict().items() if value is not None and "_extra_state" not in name}
+                parameters.pop("transformer_layer.mlp.router.local_tokens_per_expert", None)
+                assert set(parameters) == set(wanted), set(parameters) ^ set(wanted)
+                for name, keys in wanted.items():
+                    expected = torch.cat([tensors[f"model.layers.{layers + layer}.{key}"] for key in keys])
+                    assert torch.equal(parameters[name], expected), name
+
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "model").mkdir()
+            safetensors.torch.save_file(tensors, root / "model" / "model.safetensors", {"format": "pt"})
+            (root / "model" / "config.json").write_text(json.dumps(config))
+            tool.run("convert", root / "model", root / "megatron", "--map", "auto", "--set", "names=local", "--roundtrip-check")
+            run_ranks(1, loads)
+            tool.run("convert", root / "megatron", root / "back", "--map", "deepseek_v3")
+            back = safetensors.torch.load_file(root / "back" / "model.safetensors")
+            copies = {f"model.layers.{layer}.{name}.weight" for layer in range(layers, layers + mtp) for name in ("embed_tokens", "shared_head.head")}
+            self.assertEqual(set(back), set(tensors) - copies)
+            for key, value in back.items():
+                self.assertTrue(torch.equal(value, tensors[key]), key)
+
+
+def megatron_with_mtp(layers: int, mtp: int, experts: int, hidden: int, heads: int) -> GPTModel:
+    """DeepSeek V3 of local layers. Their core attention cannot do latent attention, but it has no parameters."""
+    build = DotProductAttention.__init__
+    DotProductAttention.__init__ = lambda self, *words, k_channels=None, v_channels=None, **named: build(self, *words, **named)
+    for name in "TELinear", "TEColumnParallelLinear":   # stand-ins of types, where there is no Transformer Engine
+        setattr(multi_latent_attention, name, type(name, (), {}))
+    config = MLATransformerConfig(num_layers=layers, mtp_num_layers=mtp, hidden_size=hidden, num_attention_heads=heads, multi_latent_attention=True, q_lora_rank=24,
+                                  kv_lora_rank=16, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=12, qk_layernorm=True, rope_type="rope", apply_rope_fusion=False,
+                                  num_moe_experts=experts, moe_ffn_hidden_size=16, moe_shared_expert_intermediate_size=16, moe_router_enable_expert_bias=True,
+                                  moe_router_score_function="sigmoid", moe_layer_freq=1, normalization="RMSNorm", add_bias_linear=False,
+                                  gated_linear_unit=True, activation_func=torch.nn.functional.silu, use_cpu_initialization=True, perform_initialization=False)
+    spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
+    predict = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+    return GPTModel(config, spec, vocab_size=128, max_sequence_length=32, share_embeddings_and_output_weights=False, position_embedding_type="rope", mtp_block_spec=predict)

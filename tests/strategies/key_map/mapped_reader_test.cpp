@@ -182,41 +182,147 @@ TEST(MappedReader, KeysMayLackTheModelsPrefixOrHaveAnother) {
               HasSubstr("missing: 'decoder.layers.{l}.self_attention.linear_qkv.weight'"));
 }
 
-/// As DeepSeek V3 is published: a layer more, which predicts another token.
-TEST(MappedReader, LayersForMultiTokenPredictionAreDropped) {
-  const auto open = [](const std::string& name, const std::string& layers) {
+/// A pair of DeepSeek V3 with one or two layers more, for multi-token prediction, as it is
+/// published: its last layer again, with a projection and norms.
+class MultiTokenPrediction : public ::testing::Test {
+ protected:
+  static void copy(const CheckpointReader& from, std::size_t tensor, const std::string& key,
+                   FakeReader& to) {
+    const TensorStorageMetadata& stored = from.metadata().tensors[tensor];
+    const Tensor content = read_box(from, tensor, whole(stored.size));
+    const auto add = [&]<typename T>(T) {
+      const auto* const values = content.data<const T>();
+      to.tensor(key, content.dtype(), stored.size,
+                std::vector<T>(values, values + content.numel()));
+    };
+    item_size(content.dtype()) == 2 ? add(std::uint16_t{}) : add(0.0F);
+  }
+
+  /// `last`: what keys of the last layer start with; each is there again with `more` and a number.
+  static std::unique_ptr<FakeReader> with_layers(const CheckpointReader& pair,
+                                                 const std::string& last,
+                                                 const std::vector<std::string>& more,
+                                                 const std::vector<std::string>& others) {
     auto reader = std::make_unique<FakeReader>();
-    const auto pair = name == "hf" ? hugging_face_of("deepseek_v3") : megatron_of("deepseek_v3");
-    for (std::size_t i = 0; i < pair->metadata().tensors.size(); ++i) {
-      const TensorStorageMetadata& tensor = pair->metadata().tensors[i];
-      const Tensor content = read_box(*pair, i, whole(tensor.size));
-      const std::size_t item = item_size(content.dtype());
-      const auto add = [&]<typename T>(T) {
-        reader->tensor(
-            tensor.key, content.dtype(), tensor.size,
-            std::vector<T>(content.data<const T>(), content.data<const T>() + content.numel()));
-      };
-      item == 2 ? add(std::uint16_t{}) : add(0.0F);
+    for (std::size_t i = 0; i < pair.metadata().tensors.size(); ++i) {
+      const std::string& key = pair.metadata().tensors[i].key;
+      copy(pair, i, key, *reader);
+      if (!key.starts_with(last)) continue;
+      for (const std::string& layer : more) copy(pair, i, layer + key.substr(last.size()), *reader);
     }
-    for (const std::string& key : {layers + "eh_proj.weight", layers + "self_attn.o_proj.weight"})
-      reader->tensor<float>(key, DType::kFloat32, {1}, {0});
-    reader->common(pair->common_state()).write();
+    for (const std::string& key : others)
+      reader->tensor<float>(key, DType::kFloat32, {2}, {float(key.size()), 1});
+    reader->common(pair.common_state()).write();
+    return reader;
+  }
+
+  static std::unique_ptr<FakeReader> megatron() {
+    return with_layers(*megatron_of("deepseek_v3"), "decoder.layers.2.",
+                       {"mtp.layers.0.transformer_layer.", "mtp.layers.1.transformer_layer."},
+                       {"mtp.layers.0.eh_proj.weight", "mtp.layers.0.enorm.weight",
+                        "mtp.layers.0.hnorm.weight", "mtp.layers.0.final_layernorm.weight",
+                        "mtp.layers.1.eh_proj.weight", "mtp.layers.1.enorm.weight",
+                        "mtp.layers.1.hnorm.weight", "mtp.layers.1.final_layernorm.weight"});
+  }
+
+  static std::unique_ptr<FakeReader> hugging_face(int said) {
+    auto reader = std::make_unique<FakeReader>();
+    const auto pair = hugging_face_of("deepseek_v3");
+    for (std::size_t i = 0; i < pair->metadata().tensors.size(); ++i) {
+      const std::string& key = pair->metadata().tensors[i].key;
+      copy(*pair, i, key, *reader);
+      for (const std::string& layer : {std::string("3."), std::string("4.")}) {
+        if (key.starts_with("model.layers.2."))
+          copy(*pair, i, "model.layers." + layer + key.substr(15), *reader);
+      }
+    }
+    // The values are those of Megatron's keys.
+    for (const std::string& layer : {std::string("3."), std::string("4.")}) {
+      const auto add = [&](const std::string& key, float value) {
+        reader->tensor<float>("model.layers." + layer + key, DType::kFloat32, {2}, {value, 1});
+      };
+      add("eh_proj.weight", 27), add("enorm.weight", 25), add("hnorm.weight", 25);
+      add("shared_head.norm.weight", 35);
+      add("embed_tokens.weight", 0), add("shared_head.head.weight", 0);
+    }
+    reader->write();
     std::string config = bytes_of(testing::hf_pair("deepseek_v3") / "hf/config.json");
     const std::string none = R"("num_nextn_predict_layers": 0)";
-    config.replace(config.find(none), none.size(), R"("num_nextn_predict_layers": 1)");
-    if (name == "hf") add_file(*reader, "config.json", config);
+    config.replace(config.find(none), none.size(),
+                   R"("num_nextn_predict_layers": )" + std::to_string(said));
+    add_file(*reader, "config.json", config);
     return reader;
-  };
+  }
+
+  static std::map<std::string, std::string> published() {
+    auto contents = contents_of(*hugging_face(2));
+    for (const std::string& layer :
+         {std::string("model.layers.3."), std::string("model.layers.4.")})
+      contents.erase(layer + "embed_tokens.weight"),
+          contents.erase(layer + "shared_head.head.weight");
+    return contents;
+  }
+};
+
+TEST_F(MultiTokenPrediction, LayersBehindTheModelsAreMegatronsOwn) {
   MapReport report;
-  const auto there = mapped_reader(open("hf", "model.layers.3."), {"auto", {}}, &report);
-  EXPECT_EQ(contents_of(*there), contents_of(*megatron_of("deepseek_v3")));
-  EXPECT_THAT(report.remarks, Contains("dropped: 'model.layers.3.eh_proj.weight', as layers behind "
-                                       "num_hidden_layers, for multi-token prediction"));
-  const auto back =
-      mapped_reader(open("mcore", "mtp.layers.0."), {"deepseek_v3", {"vocab_size=100"}}, &report);
-  EXPECT_EQ(contents_of(*back), contents_of(*hugging_face_of("deepseek_v3")));
-  EXPECT_THAT(report.remarks,
-              Contains("dropped: 'mtp.layers.0.eh_proj.weight', as the map ignores them"));
+  const auto there = mapped_reader(hugging_face(2), {"auto", {}}, &report);
+  EXPECT_EQ(contents_of(*there), contents_of(*megatron()));
+  EXPECT_EQ(report.keys.mtp_layers, 2);
+  EXPECT_THAT(report.remarks, Contains("dropped: 'model.layers.{}.embed_tokens.weight' (2 keys), "
+                                       "as the map ignores them"));
+  EXPECT_THAT(object_keys(*there),
+              IsSupersetOf({"mtp.layers.1.eh_proj._extra_state/shard_0_1",
+                            "mtp.layers.0.transformer_layer.mlp.experts.experts.linear_fc1."
+                            "_extra_state/shard_7_8"}));
+  EXPECT_EQ(contents_of(*mapped_reader(megatron(), {"deepseek_v3", {"vocab_size=100"}})),
+            published());
+  // What it takes back: the args say how many there are.
+  EXPECT_EQ(contents_of(
+                *mapped_reader(mapped_reader(hugging_face(2), {"auto", {}}), {"deepseek_v3", {}})),
+            published());
+  const RoundTrip trip = round_trip([] { return hugging_face(2); }, {"auto", {}});
+  EXPECT_EQ(contents_of(*trip.after), published());
+  EXPECT_EQ(contents_of(*trip.before), published());
+}
+
+TEST_F(MultiTokenPrediction, LayoutsHoldTheSameLayers) {
+  const auto apart =
+      mapped_reader(megatron(), {"deepseek_v3", {"keys=megatron", "layout=singleton"}});
+  EXPECT_TRUE(contents_of(*apart).contains(
+      "mtp.layers.1.transformer_layer.mlp.experts.experts.7.linear_fc1.weight_v"));
+  EXPECT_EQ(contents_of(*mapped_reader(
+                mapped_reader(megatron(), {"deepseek_v3", {"keys=megatron", "layout=singleton"}}),
+                {"deepseek_v3", {"keys=megatron", "layout=non-homogeneous"}})),
+            contents_of(*megatron()));
+}
+
+TEST_F(MultiTokenPrediction, ConfigurationsThatSayOtherwiseAreNamed) {
+  EXPECT_THAT(error_of([] {
+                mapped_reader(hugging_face(1), {"auto", {}});
+              }).message(),
+              HasSubstr("the tensors have 2 layers for multi-token prediction, but mtp_num_layers "
+                        "is 1 (num_nextn_predict_layers of config.json)"));
+  // transformers writes none of them.
+  MapReport report;
+  mapped_reader(hugging_face_of("deepseek_v3"), {"auto", {"mtp_num_layers=1"}}, &report);
+  EXPECT_THAT(report.remarks, Contains("there are no layers for multi-token prediction, although "
+                                       "mtp_num_layers is 1 (as set)"));
+}
+
+/// A map of one's own may know nothing of them.
+TEST(MappedReader, LayersForMultiTokenPredictionThatNoRowHasAreDropped) {
+  Model model{.tensors = {{"layers.0.up", {2}}, {"layers.1.up", {2}}, {"layers.1.eh", {2}}}};
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: small
+numbers: {num_layers: {else: 1}, mtp_num_layers: {else: 1}}
+tensors: [{megatron: "decoder.layers.{l}.up", hf: "layers.{l}.up"}]
+)");
+  const auto source = model.open();
+  const MappedKeys mapped = apply_key_map(map, MapNumbers(map, {}, {}), source->metadata());
+  EXPECT_EQ(mapped.tensors.size(), 1);
+  EXPECT_EQ(mapped.dropped.size(), 2);
+  EXPECT_EQ(mapped.dropped[0].why, "layers behind num_hidden_layers, for multi-token prediction");
 }
 
 TEST(MappedReader, TiedEmbeddingsHaveNoOutputLayer) {
