@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -72,13 +74,49 @@ std::string file_of(const WriteItem& item) {
   return join_name(item.key, zarr_chunk_name(position));
 }
 
+/// Readers look for a tensor or for objects in a folder.
+void require_one_kind(const std::set<std::string_view>& tensors,
+                      const std::set<std::string_view>& of_objects) {
+  for (const std::string_view key : of_objects) {
+    if (tensors.contains(key))
+      refuse(std::string(key),
+             "zarr would store a tensor and objects of this key in one folder, where "
+             "readers find the tensor only; leave one out (--exclude), or write "
+             "torch_dist");
+  }
+}
+
+std::string_view folder_of_object(std::string_view key) {
+  return key.substr(0, key.rfind('/'));
+}
+
 WrittenItems places_of(const SavePlan& plan) {
+  std::set<std::string_view> tensors;
+  std::set<std::string_view> of_objects;
+  for (const WriteItem& item : plan) {
+    if (item.kind == WriteItem::Kind::kTensor)
+      tensors.insert(item.key);
+    else
+      of_objects.insert(folder_of_object(item.key));
+  }
+  require_one_kind(tensors, of_objects);
   WrittenItems written;
   for (const WriteItem& item : plan) {
     written.places.push_back({static_cast<std::uint32_t>(written.files.size()), 0, item.nbytes});
     written.files.push_back(file_of(item));
   }
   return written;
+}
+
+/// As told to wrote() by this writer; only a damaged journal says something else.
+void require_place(std::span<const StorageInfo> places, const std::string& file) {
+  if (places.size() == 1) return;
+  throw CheckpointError(
+      ErrorCode::kCorrupt,
+      str_format(
+          "the interrupted attempt put {} items into the file, not 1; convert without resume",
+          places.size()),
+      {.file = file});
 }
 
 std::uint64_t write_item(BufferedFile& file, const WriteItem& item, ItemSource& source) {
@@ -145,11 +183,18 @@ WrittenItems write_zarr_items(Storage& storage, const std::string& directory, in
   for (const std::string& folder : folders) storage.make_directory(folder);
   parallel_for(plan.size(), io.threads, [&](std::size_t i) {
     with_context({.key = plan[i].key, .rank = rank}, [&] {
+      const PlannedFile planned{written.files[i], plan, {&i, 1}};
+      if (const auto places = source.written(planned)) {
+        require_place(*places, written.files[i]);
+        written.places[i].length = places->front().length;
+        return;
+      }
       BufferedFile file(
           storage.create(join_name(directory, written.files[i]),
                          {.size_hint = plan[i].nbytes, .durable = io.fsync, .engine = io.engine}));
       written.places[i].length = write_item(file, plan[i], source);
       file.finish(io.fsync);
+      source.wrote(planned, {&written.places[i], 1});
     });
   });
   return written;
@@ -157,24 +202,23 @@ WrittenItems write_zarr_items(Storage& storage, const std::string& directory, in
 
 void finish_zarr(Storage& storage, const std::string& directory, const Metadata& metadata,
                  const CommonState* common, bool fsync) {
-  std::set<std::string> folders;
-  std::set<std::string> of_objects;
+  std::set<std::string_view> tensors;
+  std::set<std::string_view> of_objects;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) tensors.insert(tensor.key);
   for (const BytesStorageMetadata& object : metadata.objects)
-    of_objects.insert(object.key.substr(0, object.key.rfind('/')));
+    of_objects.insert(folder_of_object(object.key));
+  require_one_kind(tensors, of_objects);  // of all ranks
+  std::set<std::string> folders;
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     require_folder_name(tensor.key, tensor.key);
-    if (of_objects.contains(tensor.key))
-      refuse(tensor.key,
-             "zarr would store a tensor and objects of this key in one folder, where "
-             "readers find the tensor only; leave one out (--exclude), or write "
-             "torch_dist");
     const std::string folder = join_name(directory, tensor.key);
     const std::string description = write_zarray(array_of(tensor));
     storage.make_directory(folder);
     write_small_file(storage, join_name(folder, kZarrayFile), as_bytes(description), fsync);
     folders.insert(folder);
   }
-  for (const std::string& key : of_objects) folders.insert(join_name(directory, key));
+  for (const std::string_view key : of_objects)
+    folders.insert(join_name(directory, std::string(key)));
   if (fsync) {
     for (const std::string& folder : folders) storage.sync_directory(folder);
   }

@@ -363,6 +363,11 @@ TEST_F(Convert, WhatZarrCannotHoldIsRefused) {
   save(reserved, at("reserved"));
   EXPECT_THAT(error_of([&] { convert(at("reserved"), at("zarr"), {.to = "zarr"}); }).second,
               HasSubstr("folder of its name"));
+  EXPECT_THAT(
+      message("mcore-0.14-flattened-single",
+              {.rename = {{"(.*linear_qkv)[.]_extra_state", "\\1.weight"}}, .dry_run = true}),
+      HasSubstr("a tensor and objects of this key in one folder"))
+      << "before anything is written";
   EXPECT_FALSE(fs::exists(at("zarr")));
   convert(golden("dcp-plain-nested"), at("zarr"), {.to = "zarr", .keys = {.exclude = {"fp8*"}}});
   EXPECT_EQ(numel(open_checkpoint(at("zarr"))->metadata().find_tensor("empty")->size), 0);
