@@ -23,6 +23,8 @@ struct Conventions {
   /// The folder is a model's: config.json, the tokenizer and others lie beside the tensors and
   /// belong to them (safetensors).
   bool model_folder = false;
+  /// Keys and the optimizer's state are as Megatron-FSDP has them (fsdp_dtensor).
+  bool megatron_fsdp = false;
 
   friend bool operator==(const Conventions&, const Conventions&) = default;
 };

@@ -71,6 +71,12 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                      .conventions = kDcpConventions,
                      .make = make_dcp_save_strategy,
                      .measure = measure_torch_dist});
+  SaveStrategyEntry fsdp = entries.back();
+  fsdp.name = "fsdp_dtensor";
+  fsdp.about = "the same of Megatron-FSDP; convert makes its keys";
+  fsdp.conventions.megatron_fsdp = true;
+  fsdp.make = make_fsdp_save_strategy;
+  entries.push_back(std::move(fsdp));
   for (const char* const name : {"hf", "safetensors"}) {
     entries.push_back({.name = name,
                        .version = 1,
@@ -141,13 +147,13 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
                      }});
   entries.push_back(
       {.name = "dcp",
-       .about = "plain PyTorch DCP directories, torch_dcp, fsdp_dtensor",
+       .about = "plain PyTorch DCP directories, torch_dcp",
        .capabilities = {.common_state = false},
        .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
        .open = open_dcp});
   entries.push_back(
       {.name = "fsdp_dtensor",
-       .about = "the same of Megatron-FSDP, with an option for its keys",
+       .about = "the same of Megatron-FSDP, whose keys convert makes and reads",
        .capabilities = {.common_state = false},
        .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
        .check_options = [](const StrategySpec& strategy) { read_fsdp_options(strategy); },

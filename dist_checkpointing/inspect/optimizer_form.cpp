@@ -91,6 +91,8 @@ Forms optimizer_forms(const Metadata& metadata) {
 
 std::string model_readers(const StoredForm& form) {
   if (!form.readers.empty()) return std::string(form.readers);
+  if (form.conventions.megatron_fsdp)
+    return "Megatron-Core 0.14 and newer with Megatron-FSDP, PyTorch DCP";
   if (form.conventions.fragments_lost) return "Megatron-Core 0.4 to 0.15";
   if (!form.conventions.records && !form.conventions.keys_are_paths) return "";
   if (!form.conventions.keys_are_paths)
@@ -100,7 +102,7 @@ std::string model_readers(const StoredForm& form) {
 }
 
 std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
-  if (!form.readers.empty()) return std::string(form.readers);
+  if (!form.readers.empty() || form.conventions.megatron_fsdp) return model_readers(form);
   const std::string sharding = optimizer_sharding(form.common);
   if (form.conventions.keys_are_paths)
     return sharding.empty() ? "PyTorch DCP"

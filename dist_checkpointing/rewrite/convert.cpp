@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/interrupted.h"
+#include "dist_checkpointing/rewrite/megatron_fsdp.h"
 #include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
 #include "dist_checkpointing/rewrite/optimizer_conversion.h"
@@ -37,6 +39,7 @@
 #include "strategies/safetensors/hub_cache.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/memory.h"
+#include "strategies/torch_dist/save_strategy.h"
 
 namespace dckpt {
 namespace {
@@ -299,15 +302,22 @@ void require_not_stopped(const ConvertOptions& options) {
                        "removed");
 }
 
+/// What a map is applied to: Megatron-FSDP's keys as Megatron-Core's, which maps know.
+std::unique_ptr<CheckpointReader> open_for_map(const Location& source,
+                                               const ConvertOptions& options,
+                                               std::vector<std::string>& remarks) {
+  auto reader = open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+  if (!reader->info().conventions.megatron_fsdp) return reader;
+  return from_megatron_fsdp(std::move(reader), remarks).first;
+}
+
 /// Through the map and back: what does not return as it was. Padding of a vocabulary is not
 /// compared: it has no meaning and is lost. The progress of what follows goes on from this one's.
 void check_round_trip(const Location& source, ConvertOptions& options) {
   const std::shared_ptr<const Storage> files = model_files_of(options);
-  const auto [before, after] = round_trip(
-      [&] {
-        return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
-      },
-      options.map, files.get());
+  std::vector<std::string> said_later;
+  const auto [before, after] = round_trip([&] { return open_for_map(source, options, said_later); },
+                                          options.map, files.get());
   std::uint64_t bytes = 0;
   const auto progress = [&](std::uint64_t done, std::uint64_t total) {
     require_not_stopped(options);
@@ -333,22 +343,27 @@ void check_round_trip(const Location& source, ConvertOptions& options) {
 /// Under the keys that the map gives, which decide the format if no option does.
 std::unique_ptr<CheckpointReader> open_source(const Location& source, ConvertOptions& options,
                                               std::vector<std::string>& remarks) {
-  auto reader = open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
   require_rules(Call::kConvert, {.load = {.strategy = options.from, .map = options.map}}, nullptr);
   if (options.map.name.empty()) {
     if (options.check_round_trip)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "a round trip is checked through a map; name one");
-    return reader;
+    return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
   }
   if (options.check_round_trip) check_round_trip(source, options);
   MapReport report;
   const std::shared_ptr<const Storage> files = model_files_of(options);
-  reader = mapped_reader(std::move(reader), options.map, &report, files.get());
+  auto reader =
+      mapped_reader(open_for_map(source, options, remarks), options.map, &report, files.get());
   if (options.to.empty() && !options.compat)
     options.to = report.keys.to == KeyNames::kHf ? "hf" : "torch_dist";
   for (std::string& remark : report.remarks) remarks.push_back(std::move(remark));
   return reader;
+}
+
+/// Formats of Megatron-Core: what is not a DCP directory and has objects.
+bool makes_megatron_keys(const SaveStrategyEntry& format) {
+  return !format.conventions.keys_are_paths && format.capabilities.objects;
 }
 
 ConvertReport convert_checkpoint(const Location& source, const Location& destination,
@@ -363,6 +378,10 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   report.to = target.format->name;
   std::vector<std::string> of_optimizer;
   const auto go_on = [&] { require_not_stopped(options); };
+  const bool of_fsdp = reader->info().conventions.megatron_fsdp;
+  std::unordered_map<std::string, DType> casts;
+  if (of_fsdp && makes_megatron_keys(*target.format))
+    std::tie(reader, casts) = from_megatron_fsdp(std::move(reader), report.remarks);
   if (options.optimizer && !takes_state(options.keys, reader->metadata()))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the patterns (include, exclude) leave out the optimizer's "
@@ -373,6 +392,9 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                                      {.threads = options.read_threads.value_or(options.io.threads),
                                       .staging = std::min(options.staging, options.max_memory)},
                                      go_on);
+  if (target.format->conventions.megatron_fsdp && !of_fsdp)
+    reader = to_megatron_fsdp(
+        std::move(reader), read_fsdp_save_options(target.save.strategy).wrappers, report.remarks);
   const CopyMemory memory =
       share_memory(options.io, options.max_memory, options.staging, reader->metadata());
   target.save.io = memory.io;
@@ -389,6 +411,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   contents = without_lost_data(std::move(contents), *reader, options.allow_partial, report.lost,
                                report.remarks);
   require_coverage(contents, report.source);
+  contents = cast_contents(std::move(contents), casts);
   contents = rename_contents(std::move(contents), options.rename, report.remarks);
   const Capabilities& can = target.format->capabilities;
   contents = can.objects || can.common_state

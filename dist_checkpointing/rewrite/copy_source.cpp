@@ -92,6 +92,7 @@ void CopySource::tensor(const WriteItem& item, const std::function<void(ByteView
                  {.threads = 1,
                   .staging = memory_.staging,
                   .verify = check_.checksums(),
+                  .cast = true,
                   .checks = &check_.records(),
                   .open = [&](const std::string& name) { return check_.open(name); }});
     sink(part.bytes());

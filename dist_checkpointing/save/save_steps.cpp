@@ -74,6 +74,12 @@ StateDict prepared(StateDict state, const SaveHooks& hooks) {
 
 /// What the strategy would have to leave out.
 void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
+  if (strategy.conventions.megatron_fsdp)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("strategy {} is for conversions, which make the keys of "
+                                     "Megatron-FSDP; save as 'torch_dist' and convert, or as 'dcp' "
+                                     "if the state has these keys",
+                                     quote(strategy.name)));
   const auto refuse = [&](const std::string& what, const std::string& key) {
     throw CheckpointError(
         ErrorCode::kUnsupported,

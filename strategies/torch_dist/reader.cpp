@@ -67,11 +67,11 @@ class TorchDistReader : public CheckpointReader {
         !info_.conventions.keys_are_paths)
       recover_flattened_shapes(metadata_);
     find_common();
-    is_fsdp_ = info_.conventions.keys_are_paths && is_fsdp_dtensor(metadata_);
+    info_.conventions.megatron_fsdp =
+        info_.conventions.keys_are_paths && is_fsdp_dtensor(metadata_);
     if (info_.conventions.keys_are_paths) open_objects();
     info_.producer = guess_producer();
-    if (is_fsdp_) info_.readers = "Megatron-Core 0.14 and newer with Megatron-FSDP, PyTorch DCP";
-    if (is_fsdp_ && !options.keep_stage_local) refuse_stage_local();
+    if (info_.conventions.megatron_fsdp && !options.keep_stage_local) refuse_stage_local();
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }
@@ -235,7 +235,7 @@ class TorchDistReader : public CheckpointReader {
   }
 
   std::string guess_producer() const {
-    if (is_fsdp_) return "Megatron-FSDP, fsdp_dtensor";
+    if (info_.conventions.megatron_fsdp) return "Megatron-FSDP, fsdp_dtensor";
     if (info_.conventions.keys_are_paths) return "PyTorch DCP";
     if (!info_.common_file) return "Megatron-Core 0.19 or newer";
     if (metadata_.has_mcore_data) return "Megatron-Core 0.8 to 0.15";
@@ -330,7 +330,6 @@ class TorchDistReader : public CheckpointReader {
   CheckpointInfo info_;
   Metadata metadata_;
   bool expects_common_file_ = false;
-  bool is_fsdp_ = false;
   std::optional<BytesStorageMetadata> common_object_;
   std::optional<OpenedObjects> opened_;
   DecodedItems decoded_;

@@ -32,6 +32,8 @@ class TorchDistSaveStrategy final : public SaveStrategy {
 constexpr EnumNames<StorageCodec, 2> kCodecNames{
     {{StorageCodec::kPlain, "none"}, {StorageCodec::kZstd, "zstd"}}};
 
+constexpr int kMaxWrappers = 16;
+
 }  // namespace
 
 std::unique_ptr<SaveStrategy> make_torch_dist_save_strategy(const SaveOptions& options) {
@@ -44,6 +46,18 @@ std::unique_ptr<SaveStrategy> make_dcp_save_strategy(const SaveOptions& options)
       {config::field("compression", &DcpSaveOptions::compression, config::choice(kCodecNames))}};
   return std::make_unique<TorchDistSaveStrategy>(
       options, read_options(schema, options.strategy).compression);
+}
+
+FsdpSaveOptions read_fsdp_save_options(const StrategySpec& strategy) {
+  const config::Schema<FsdpSaveOptions> schema{
+      {config::field("compression", &FsdpSaveOptions::compression, config::choice(kCodecNames)),
+       config::field("wrappers", &FsdpSaveOptions::wrappers, config::integer(0, kMaxWrappers))}};
+  return read_options(schema, strategy);
+}
+
+std::unique_ptr<SaveStrategy> make_fsdp_save_strategy(const SaveOptions& options) {
+  return std::make_unique<TorchDistSaveStrategy>(
+      options, read_fsdp_save_options(options.strategy).compression);
 }
 
 WrittenItems measure_torch_dist(const SaveOptions& options, int rank, const SavePlan& plan) {

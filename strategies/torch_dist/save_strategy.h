@@ -20,7 +20,17 @@ struct DcpSaveOptions {
 /// The same for the strategy dcp, which has DcpSaveOptions.
 std::unique_ptr<SaveStrategy> make_dcp_save_strategy(const SaveOptions& options);
 
-/// What write_data() of both would return, without compression.
+/// Options of fsdp_dtensor, which only conversions write.
+struct FsdpSaveOptions {
+  StorageCodec compression = StorageCodec::kPlain;
+  /// Modules around the model, each a "module." in front of the keys of the optimizer's state; 0:
+  /// what Megatron puts around a model of its dtype.
+  int wrappers = 0;
+};
+FsdpSaveOptions read_fsdp_save_options(const StrategySpec& strategy);
+std::unique_ptr<SaveStrategy> make_fsdp_save_strategy(const SaveOptions& options);
+
+/// What write_data() of all of them would return, without compression.
 WrittenItems measure_torch_dist(const SaveOptions& options, int rank, const SavePlan& plan);
 
 }  // namespace dckpt

@@ -135,3 +135,36 @@ class TorchReads(unittest.TestCase):
                 elif compat == "megatron-0.19":
                     self.assertIsNone(difference(render(objects["common_state/shard_0_1"][0]), render(common)))
                 tool.run("verify", "--deep", path)
+
+    def test_megatron_fsdp_finds_its_state(self):
+        """In fsdp_dtensor the parts of each tensor have keys of their own, and Megatron-Core's optimizer takes the groups' options."""
+        from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+        name = "mcore-0.16-fully-reshardable-tp2pp2dp2"
+        state = load_nested(self.convert(name, "--to", "fsdp_dtensor", "--ranks", "3"))
+        self.assertEqual((state["iteration"], state["checkpoint_version"], state["args"].num_layers), (10, 3.0, 2))
+        model, optimizer, wrappers = state["model"], state["optimizer"], "module.module.module."
+
+        def whole(key: str, part) -> torch.Tensor:
+            """A tensor of torch_dist from its layers and halves; `part` gives one of them."""
+            halves = ("_w", "_v") if key.endswith("linear_fc1.weight") else ("",)
+            if ".layers." not in key:
+                return part(key)
+            return torch.stack([torch.cat([part(key.replace(".layers.", f".layers.{layer}.") + half) for half in halves]) for layer in range(2)])
+
+        expected = tool.wanted_digests(tool.expected(name))
+        keys = [key for key in expected if not key.startswith("optimizer.")]
+        for key in keys:
+            made = {"param": whole(key, lambda k: model["module." + k])}
+            for moment in "exp_avg", "exp_avg_sq":
+                made[moment] = whole(key, lambda k: optimizer["state"][wrappers + k][moment])
+            for which, tensor in made.items():
+                self.assertEqual(torch_peer.digests({key: tensor})[key], expected[f"optimizer.state.{which}.{key}"])
+
+        meta = optimizer["param_to_group_meta"]
+        vectors = [key for key in meta if key.endswith("bias") or "layernorm" in key or "layer_norm" in key]
+        groups = [{"params": [key for key in meta if key not in vectors]}, {"params": vectors}]
+        self.assertEqual(len(meta), len(keys) + sum(".layers." in key for key in keys))
+        run = type("Run", (), {"_param_name": staticmethod(lambda key: key)})()
+        made = DistributedOptimizer._param2group_meta_to_param_groups(run, meta, groups)    # raises if options differ in a group
+        self.assertEqual([(group["wd_mult"], group["step"]) for group in made], [(1.0, 2), (0.0, 2)])

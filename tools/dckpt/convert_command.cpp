@@ -220,6 +220,7 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 model --to hf --model-files llama\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
       "  dckpt convert iter_0001000 model --to hf --map llama --set vocab_size=32000\n"
+      "  dckpt convert iter_0001000 for_fsdp --to fsdp_dtensor --optimizer fully_reshardable\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
   command
       .add_option("SRC", options->source,
@@ -230,7 +231,7 @@ Command add_convert(CLI::App& program) {
   add_iteration(command, "--iteration", convert.iteration);
   command
       .add_option("--to", convert.to,
-                  "Format to write: torch_dist, dcp, zarr, hf, safetensors; default: SRC's")
+                  "Format to write, one of those of dckpt formats; default: SRC's")
       ->type_name("FORMAT");
   command
       .add_option("--policy", options->policy.name,

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "mapping/geometry/dtype.h"
+#include "strategies/contract/reader.h"
+
+// Megatron-FSDP's checkpoints (fsdp_dtensor) hold a model's parts under other keys than torch_dist:
+//
+//                          torch_dist                          fsdp_dtensor
+//   weight                 K, with axes for layers, experts    model.module.K, a tensor for each
+//   gated linear_fc1       K                                   its halves K_w and K_v
+//   expert e               …experts.experts.linear_fc1.weight  …experts.linear_fc1.weight{e}, or
+//                                                              …experts.local_experts.{e}.…
+//   main parameters        optimizer.state.param.K             they are the weights
+//   other state X          optimizer.state.X.K                 optimizer.state.WRAPPERS.K.X
+//   an option O of a       optimizer.optimizer.param_groups    optimizer.param_to_group_meta.
+//   parameter group        in the common state                 WRAPPERS.K.O
+//   other common state     the common state                    objects under their paths
+//   RNG states             rng_state/shard_p.t_P.T             rng_state.(p, t).0.…
+//
+// WRAPPERS are the modules around the model: "module.module", and one more around a model in half
+// precision. Other objects keep their keys, under which Megatron-FSDP does not look for them.
+
+namespace dckpt {
+
+/// A checkpoint with Megatron-Core's keys as Megatron-FSDP has it. `wrappers`: how many; 0: by the
+/// dtype of the model, as its args or else its weights say. Says in `remarks` what is not
+/// found again. Throws CheckpointError: (unsupported) for state of an optimizer that is not of the
+/// shapes of the model and for layouts with experts or halves as tensors of their own, (mismatch)
+/// for parameters that fit no group, or several.
+std::unique_ptr<CheckpointReader> to_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
+                                                   int wrappers, std::vector<std::string>& remarks);
+
+/// The way back: weights and fully reshardable state of the optimizer under Megatron-Core's keys.
+/// Also gives weights that are the optimizer's main parameters, with the dtype that the model has
+/// them in. Throws CheckpointError (mismatch) if layers, experts or halves of a tensor are missing.
+std::pair<std::unique_ptr<CheckpointReader>, std::unordered_map<std::string, DType>>
+from_megatron_fsdp(std::unique_ptr<CheckpointReader> source, std::vector<std::string>& remarks);
+
+}  // namespace dckpt

@@ -1,0 +1,241 @@
+#include "dist_checkpointing/rewrite/megatron_fsdp.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/megatron_fsdp_keys.h"
+#include "dist_checkpointing/save/save.h"
+#include "mapping/geometry/cast.h"
+#include "strategies/tensor_io/read_tensors.h"
+#include "tests/dist_checkpointing/fake_reader.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::Contains;
+using testing::counting;
+using testing::error_of;
+using testing::FakeReader;
+using testing::golden;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr const char* kReshardable = "mcore-0.16-fully-reshardable-tp2pp2dp2";
+/// A real one: Megatron-Core 0.16.1, three ranks, uneven shards.
+const std::filesystem::path kReal = DCKPT_FSDP_GOLDEN "/ckpt";
+
+std::size_t position(const Metadata& metadata, const std::string& key) {
+  return static_cast<std::size_t>(metadata.find_tensor(key) - metadata.tensors.data());
+}
+
+Bytes content(const CheckpointReader& reader, const std::string& key) {
+  const std::size_t tensor = position(reader.metadata(), key);
+  const Tensor read = read_box(reader, tensor, whole(reader.metadata().tensors.at(tensor).size));
+  return {read.bytes().begin(), read.bytes().end()};
+}
+
+Bytes joined(const CheckpointReader& reader, std::initializer_list<std::string> keys) {
+  Bytes bytes;
+  for (const std::string& key : keys) {
+    const Bytes part = content(reader, key);
+    bytes.insert(bytes.end(), part.begin(), part.end());
+  }
+  return bytes;
+}
+
+/// The real one's model computes in float32, whatever its args say.
+YamlNode two_wrappers() {
+  return {.kind = YamlNode::Kind::kMap,
+          .keys = {YamlNode::plain("wrappers")},
+          .values = {YamlNode::plain("2")}};
+}
+
+TEST(MegatronFsdp, KeysAreThoseOfPartsAndBack) {
+  const FsdpPart expert{.key = "decoder.layers.mlp.experts.experts.linear_fc1.weight",
+                        .layer = 3,
+                        .expert = 12,
+                        .half = 'v'};
+  EXPECT_EQ(fsdp_key(expert, true), "decoder.layers.3.mlp.experts.linear_fc1.weight12_v");
+  EXPECT_EQ(fsdp_key(expert, false),
+            "decoder.layers.3.mlp.experts.local_experts.12.linear_fc1.weight_v");
+  for (const bool grouped : {true, false}) {
+    const FsdpPart back = parse_fsdp_key(fsdp_key(expert, grouped));
+    EXPECT_EQ(back.key, expert.key);
+    EXPECT_EQ(back.layer, 3);
+    EXPECT_EQ(back.expert, 12);
+    EXPECT_EQ(back.half, 'v');
+  }
+  for (const char* const key :
+       {"output_layer.weight", "decoder.layers.x.weight", "mtp.layers.0.eh_proj.weight_v",
+        "decoder.layers.99999999999.mlp.linear_fc2.weight_w",
+        "decoder.layers.mlp.experts.linear_fc1.x1", ""}) {
+    const FsdpPart part = parse_fsdp_key(key);
+    EXPECT_EQ(part.key, key);
+    EXPECT_FALSE(part.layer || part.expert) << key;
+  }
+}
+
+TEST(MegatronFsdp, ARealCheckpointBecomesMegatronCores) {
+  TempDir directory;
+  convert(kReal, directory / "made", {.to = "torch_dist"});
+  const auto real = open_checkpoint(kReal);
+  const auto made = open_checkpoint(directory / "made");
+  const std::string layer = "model.module.decoder.layers.";
+  EXPECT_EQ(
+      content(*made, "optimizer.state.param.decoder.layers.mlp.linear_fc1.weight"),
+      joined(*real, {layer + "0.mlp.linear_fc1.weight_w", layer + "0.mlp.linear_fc1.weight_v",
+                     layer + "1.mlp.linear_fc1.weight_w", layer + "1.mlp.linear_fc1.weight_v"}));
+  const std::string state = "optimizer.state.module.module.decoder.layers.";
+  EXPECT_EQ(
+      content(*made, "optimizer.state.exp_avg.decoder.layers.self_attention.linear_qkv.weight"),
+      joined(*real, {state + "0.self_attention.linear_qkv.weight.exp_avg",
+                     state + "1.self_attention.linear_qkv.weight.exp_avg"}));
+  const Bytes main = content(*real, "model.module.output_layer.weight");
+  Bytes rounded(main.size() / 2);
+  cast_elements(DType::kFloat32, main.data(), DType::kBFloat16, rounded.data(), main.size() / 4);
+  EXPECT_EQ(content(*made, "output_layer.weight"), rounded);
+
+  const Value common = made->common_state();
+  EXPECT_EQ(optimizer_sharding(common), "fully_reshardable");
+  EXPECT_EQ(common.at("iteration"), Value(10));
+  const ValueList& groups = common.at("optimizer").at("optimizer").at("param_groups").items();
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[0].at("wd_mult"), Value(1.0));
+  EXPECT_EQ(groups[1].at("wd_mult"), Value(0.0));
+  EXPECT_NE(made->metadata().find_object("rng_state/shard_0.0_1.1"), nullptr);
+  EXPECT_NE(made->metadata().find_object("decoder.layers.mlp.linear_fc2._extra_state/shard_1_2"),
+            nullptr);
+}
+
+/// The real one is as good as an oracle of keys, paths, shapes and of each parameter's options.
+TEST(MegatronFsdp, WhatIsMadeHasAllThatTheRealOneHas) {
+  TempDir directory;
+  convert(kReal, directory / "made", {.to = "torch_dist"});
+  convert(directory / "made", directory / "back",
+          {.to = "fsdp_dtensor", .strategy_options = two_wrappers()});
+  const auto real = open_checkpoint(kReal);
+  const auto back = open_checkpoint(directory / "back");
+  EXPECT_TRUE(back->info().conventions.megatron_fsdp);
+  for (const Difference& difference : diff(*real, *back).differences) {
+    EXPECT_TRUE(difference.kind == Difference::Kind::kOnlyInB ||
+                difference.key.starts_with("rng_state.(0, 0).0."))  // tensors, objects now
+        << difference.key;
+  }
+  const std::map<std::string, KeyPath> paths(back->metadata().paths.begin(),
+                                             back->metadata().paths.end());
+  for (const auto& [key, path] : real->metadata().paths) EXPECT_EQ(paths.at(key), path) << key;
+}
+
+TEST(MegatronFsdp, ThereAndBackNothingIsLost) {
+  for (const char* const name : {kReshardable, "mcore-head-moe-ep2", "legacy-torch-moe-pp2ep2"}) {
+    for (const char* const format : {"torch_dist", "zarr"}) {
+      TempDir directory;
+      convert(golden(name), directory / "fsdp", {.to = "fsdp_dtensor", .ranks = 3});
+      convert(directory / "fsdp", directory / "back", {.to = format});
+      EXPECT_THAT(
+          diff(*open_checkpoint(golden(name)), *open_checkpoint(directory / "back")).differences,
+          IsEmpty())
+          << name << " " << format;
+    }
+  }
+}
+
+TEST(MegatronFsdp, StateThatIsNotOfTheModelsShapesIsConvertedFirst) {
+  TempDir directory;
+  const auto path = golden("mcore-0.16-dp-reshardable-tp2pp1dp2");
+  const CheckpointError error =
+      error_of([&] { convert(path, directory / "no", {.to = "fsdp_dtensor"}); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(),
+              HasSubstr("here it is dp_reshardable; add --optimizer fully_reshardable"));
+  constexpr auto kForm = OptimizerSharding::kFullyReshardable;
+  convert(path, directory / "new", {.optimizer = kForm});
+  convert(path, directory / "fsdp", {.to = "fsdp_dtensor", .optimizer = kForm});
+  convert(directory / "fsdp", directory / "back", {.to = "torch_dist"});
+  EXPECT_THAT(
+      diff(*open_checkpoint(directory / "new"), *open_checkpoint(directory / "back")).differences,
+      IsEmpty());
+  // And on to what Megatron-Core 0.14 resumes from.
+  convert(directory / "fsdp", directory / "old",
+          {.to = "torch_dist", .optimizer = OptimizerSharding::kFullyShardedModelSpace});
+  EXPECT_NE(open_checkpoint(directory / "old")
+                ->metadata()
+                .find_tensor("optimizer.state.fp32_param.output_layer.weight"),
+            nullptr);
+}
+
+std::unique_ptr<FakeReader> model_with_groups(std::initializer_list<Value> groups) {
+  auto source = std::make_unique<FakeReader>();
+  source->tensor("w", DType::kFloat32, {2, 2}, counting<float>(4))
+      .tensor("optimizer.state.exp_avg.w", DType::kFloat32, {2, 2}, counting<float>(4))
+      .common(Value::dict(
+          {{"optimizer",
+            Value::dict({{"optimizer", Value::dict({{"param_groups", Value::list(groups)}})}})}}))
+      .write();
+  return source;
+}
+
+TEST(MegatronFsdp, AParameterHasTheOptionsOfItsGroup) {
+  const auto group = [](double decay, double rate) {
+    return Value::dict({{"wd_mult", decay}, {"lr_mult", rate}});
+  };
+  std::vector<std::string> remarks;
+  const auto made = to_megatron_fsdp(model_with_groups({group(0, 1), group(1, 1)}), 1, remarks);
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < made->metadata().objects.size(); ++i) {
+    keys.push_back(made->metadata().objects[i].key);
+    if (keys.back() == "optimizer.param_to_group_meta.module.w.wd_mult") {
+      EXPECT_EQ(made->object(i), Value(1.0));
+    }
+  }
+  EXPECT_THAT(keys, Contains("optimizer.param_to_group_meta.module.w.wd_mult"));
+  const CheckpointError error = error_of([&] {
+    to_megatron_fsdp(model_with_groups({group(1, 1), group(1, 2)}), 1, remarks);
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_THAT(error.what(), HasSubstr("'w': 2 groups"));
+}
+
+TEST(MegatronFsdp, HalvesAndLayersThatAreMissingAreNamed) {
+  const auto with = [](std::initializer_list<std::string> keys) {
+    auto source = std::make_unique<FakeReader>();
+    for (const std::string& key : keys)
+      source->tensor("model.module." + key, DType::kFloat32, {2}, counting<float>(2));
+    source->write();
+    return source;
+  };
+  std::vector<std::string> remarks;
+  const auto fails = [&](std::initializer_list<std::string> keys) {
+    const CheckpointError error = error_of([&] { from_megatron_fsdp(with(keys), remarks); });
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_THAT(error.what(), HasSubstr("layers, experts or halves are missing"));
+  };
+  fails({"decoder.layers.0.mlp.linear_fc1.weight_w"});
+  fails({"decoder.layers.1.mlp.linear_fc2.weight"});
+  fails({"decoder.layers.0.mlp.experts.linear_fc2.weight1"});
+  fails({"decoder.layers.0.mlp.linear_fc1.bias_w", "decoder.layers.0.mlp.linear_fc1.bias_v",
+         "decoder.layers.0.mlp.linear_fc1.bias"});
+  const auto made =
+      from_megatron_fsdp(with({"decoder.layers.0.a", "decoder.layers.1.b", "steps"}), remarks)
+          .first;
+  EXPECT_NE(made->metadata().find_tensor("decoder.layers.1.b"), nullptr);  // layers differ
+}
+
+TEST(MegatronFsdp, SavesDoNotMakeItsKeys) {
+  TempDir directory;
+  const CheckpointError error = error_of([&] {
+    save(Value::dict({{"iteration", 1}}), directory / "no", {.strategy = {.name = "fsdp_dtensor"}});
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("is for conversions"));
+}
+
+}  // namespace
+}  // namespace dckpt
