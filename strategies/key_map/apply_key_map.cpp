@@ -46,11 +46,9 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
                  const MapTarget& target, std::optional<MegatronLayout> state_layout = {}) {
   refuse_models(map, numbers);
   Completeness completeness;
-  SourceRows rows = assign_rows(map, numbers, source, target.names, state_layout, completeness);
-  MappedKeys result{.from = rows.side.names,
-                    .from_layout = rows.side.layout,
-                    .prefix = rows.prefix.stripped,
-                    .lacked = rows.prefix.added};
+  SourceRows rows = assign_rows(map, numbers, source, target, state_layout, completeness);
+  MappedKeys result{
+      .from = rows.side.names, .from_layout = rows.side.layout, .prefix = rows.prefix};
   result.dropped = std::move(rows.dropped);
   arrange_rows(map, numbers, source, rows, target, state_layout.has_value(), result, completeness);
   completeness.raise_if_any(map, source, describe(rows.side));

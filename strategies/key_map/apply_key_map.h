@@ -11,6 +11,7 @@
 #include "mapping/base/enum_names.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/rearrange.h"
+#include "strategies/key_map/key_prefix.h"
 #include "strategies/key_map/map_numbers.h"
 
 namespace dckpt {
@@ -37,6 +38,9 @@ struct MapTarget {
   /// Homogeneous, unless the source has another or some layers are dense and some are not.
   std::optional<MegatronLayout> layout{};
   bool local_names = false;  ///< of Megatron's local layers, instead of Transformer Engine's
+  bool text_only = false;    ///< drop what a model of text and images has beside its language model
+  /// What keys start with: "language_model.", or Hugging Face's "model.language_model.".
+  std::string prefix{};
   /// How the source of a round trip calls rows, for the way back: MappedKeys::spelled.
   std::map<std::string, std::string> spelled{};
   std::map<std::string, std::size_t> forms{};  ///< the same for MappedKeys::forms
@@ -60,8 +64,7 @@ struct MappedKeys {
   KeyNames to = KeyNames::kHf;
   MegatronLayout from_layout = MegatronLayout::kHomogeneous;  ///< if `from` is Megatron
   MegatronLayout to_layout = MegatronLayout::kHomogeneous;    ///< if `to` is Megatron
-  std::string prefix{};  ///< of the source's keys, stripped ("module.")
-  std::string lacked{};  ///< what the source's keys lack ("model.")
+  KeyPrefix prefix{};                                         ///< of the source's keys
   std::vector<RearrangedTensor> tensors;
   std::vector<std::size_t> rows{};               ///< of the map that made them, same order
   std::vector<ExtraState> extra_states;          ///< if `to` is Megatron

@@ -335,9 +335,24 @@ class Arrangement {
                       pattern.key(pick(module, instance, pattern.numbers())), position, grid);
   }
 
+  KeyPrefix wanted_prefix() const {
+    const std::string& text = target_.prefix;
+    if (text.empty() || text == kTextPrefix) return {.stored = text};
+    if (to_.names == KeyNames::kHf && text == map_.hf_prefix + kTextPrefix)
+      return {.stored = text, .of_map = map_.hf_prefix};
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("keys cannot start with {} here, but with {}{}", quote(text), quote(kTextPrefix),
+                   to_.names == KeyNames::kHf ? " or " + quote(map_.hf_prefix + kTextPrefix)
+                                              : std::string()));
+  }
+
   void finish() {
     for (const std::string& module : map_.extra_states)
       add_extra_states(module, instances(KeyPattern(module), MapLayers::kAll));
+    const KeyPrefix prefix = wanted_prefix();
+    for (Made& made : made_) made.tensor.key = prefix.stored_key(made.tensor.key);
+    for (ExtraState& state : result_.extra_states) state.key = prefix.stored_key(state.key);
     std::ranges::stable_sort(made_, {}, &Made::place);
     for (Made& made : made_) {
       result_.elements_out += static_cast<std::uint64_t>(numel(made.tensor.size));

@@ -40,6 +40,9 @@ void Completeness::raise_if_any(const KeyMap& map, const Metadata& source,
                                 const std::string& keys) const {
   ProblemList all;
   unknown.report("not in the map", all);
+  others.report("not of the language model", all);
+  if (!others.empty())
+    all.add("the map is for the language model; --set parts=text drops what is beside it");
   missing.report("missing", all);
   if (std::ranges::any_of(source.tensors, [](const TensorStorageMetadata& tensor) {
         return tensor.key.ends_with(kScaleSuffix);

@@ -27,6 +27,7 @@ class KeyGroups {
 /// result.
 struct Completeness {
   KeyGroups unknown{};                  ///< keys that no row has
+  KeyGroups others{};                   ///< keys beside those of a language model
   KeyGroups missing{};                  ///< keys that rows need
   std::vector<std::string> problems{};  ///< sentences
 

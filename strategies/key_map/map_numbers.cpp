@@ -14,8 +14,6 @@ namespace dckpt {
 namespace {
 
 constexpr const char* kHfConfig = "config.json";
-/// Where config.json of a model of text and images has what the other ones have at the top.
-constexpr const char* kTextConfig = "text_config";
 constexpr const char* kRunConfig = "run_config.yaml";
 constexpr const char* kOfMap = "by the map";
 constexpr std::uint64_t kMaxHfConfig = std::uint64_t{4} << 20;
@@ -130,7 +128,7 @@ class Evaluation {
 
   std::optional<KnownNumber> in_hf(const MapNumber& number) const {
     for (const std::string& name : number.hf) {
-      for (const Value* const config : {&config_.hf, config_.hf.find(kTextConfig)}) {
+      for (const Value* const config : {&config_.hf, config_.hf.find(kHfTextConfig)}) {
         if (config == nullptr) continue;
         if (auto found =
                 number_of(find_path(*config, name), str_format("{} of {}", name, kHfConfig)))

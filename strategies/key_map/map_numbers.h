@@ -19,6 +19,9 @@ struct ModelConfig {
   Value hf;          ///< config.json, as a dict
 };
 
+/// Where config.json of a model of text and images has what the other ones have at the top.
+inline constexpr const char* kHfTextConfig = "text_config";
+
 /// Reads them from the common state and from files beside the checkpoint, config.json from the
 /// folder `model_files` if it is given. Throws CheckpointError (corrupt) for a config.json that is
 /// none.

@@ -27,6 +27,7 @@ constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
     {{ExtraStates::kNone, "none"}, {ExtraStates::kLeaveOut, "leave_out"}}};
 constexpr EnumNames<DType, 3> kValueTypeNames{
     {{DType::kBFloat16, "bfloat16"}, {DType::kFloat16, "float16"}, {DType::kFloat32, "float32"}}};
+constexpr EnumNames<bool, 2> kPartsNames{{{false, "all"}, {true, "text"}}};
 constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
 
 /// `options.set`, parsed.
@@ -65,6 +66,10 @@ Settings parse_settings(const std::vector<std::string>& set) {
       settings.target.local_names = parse_choice(name, value, kLocalNames);
     else if (name == "extra_state")
       settings.extra_states = parse_choice(name, value, kExtraStatesNames);
+    else if (name == "parts")
+      settings.target.text_only = parse_choice(name, value, kPartsNames);
+    else if (name == "prefix")
+      settings.target.prefix = value;
     else if (name == "dequantise")
       settings.values = parse_choice(name, value, kValueTypeNames);
     else if (!settings.numbers.emplace(name, std::move(value)).second)
@@ -74,8 +79,8 @@ Settings parse_settings(const std::vector<std::string>& set) {
   return settings;
 }
 
-/// The shipped map for a model by its config.json.
-KeyMap map_for(const Value& config) {
+/// The shipped map for a model by its config.json, if there is one.
+std::optional<KeyMap> shipped_map(const Value& config) {
   const auto is_named = [&](const std::vector<std::string>& names, const Value* value) {
     return value != nullptr && value->is_str() &&
            std::ranges::find(names, value->as_str()) != names.end();
@@ -88,6 +93,16 @@ KeyMap map_for(const Value& config) {
     for (const Value& name : architectures->items()) {
       if (is_named(map.architectures, &name)) return map;
     }
+  }
+  return std::nullopt;
+}
+
+/// For a model of text and images, that of its language model.
+KeyMap map_for(const Value& config) {
+  if (auto map = shipped_map(config)) return *std::move(map);
+  const Value* const text = config.find(kHfTextConfig);
+  if (text != nullptr) {
+    if (auto map = shipped_map(*text)) return *std::move(map);
   }
   const Value* const type = config.find("model_type");
   std::vector<std::string> names;
@@ -200,11 +215,8 @@ class Mapping {
                                      .layout = report.keys.from_layout,
                                      .spelled = report.keys.spelled,
                                      .forms = report.keys.forms});
-    for (RearrangedTensor& tensor : back.tensors) {
-      if (tensor.key.starts_with(report.keys.lacked))
-        tensor.key.erase(0, report.keys.lacked.size());
-      tensor.key.insert(0, report.keys.prefix);
-    }
+    for (RearrangedTensor& tensor : back.tensors)
+      tensor.key = report.keys.prefix.stored_key(tensor.key);
     return rearranged_reader(std::move(mapped),
                              {.tensors = std::move(back.tensors), .common = Value()});
   }
@@ -269,9 +281,10 @@ class Mapping {
     std::unordered_map<std::string, std::size_t> extra_states;
     for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
       const std::string& key = metadata.objects[i].key;
-      if (stays && is_extra_state(key))
-        extra_states.emplace(key.substr(keys.prefix.size()), i);
-      else if (stays)
+      const auto of_map = keys.prefix.key(key);
+      if (stays && of_map && is_extra_state(key))
+        extra_states.emplace(*of_map, i);
+      else if (stays && !is_extra_state(key))
         contents.objects.push_back({key, i});
       else
         ++dropped[kind_of_object(key)];
@@ -331,6 +344,9 @@ class Mapping {
           "dequantised: {} weights are {} now; they stay so on the way back, and a round trip "
           "compares these values",
           grouped(report.dequantised), std::string(name_of(kValueTypeNames, settings_.values))));
+    if (keys.prefix.is_of_text)
+      remarks.push_back(str_format("only the language model is mapped, whose keys have {}",
+                                   quote(keys.prefix.stored)));
     if (keys.mtp_layers == 0 && numbers_->is_true(kMtpLayers))
       remarks.push_back("there are no layers for multi-token prediction, although " +
                         numbers_->describe(kMtpLayers));

@@ -32,6 +32,8 @@ struct MapReport {
 ///   layout=homogeneous|non-homogeneous|singleton     of Megatron's keys
 ///   names=te|local              of Megatron's norms
 ///   extra_state=none|leave_out  whether Megatron's _extra_state objects are made, without content
+///   parts=all|text              drop what a model of text and images has beside its language model
+///   prefix=language_model.|model.language_model.     of the result's keys
 ///   dequantise=bfloat16|float16|float32   what weights with scales become
 ///
 /// `model_files` is the folder with config.json if the checkpoint has none. The name `auto` stands

@@ -18,7 +18,7 @@ void append(std::vector<DroppedKeys>& to, std::vector<DroppedKeys> more) {
 class Assignment {
  public:
   Assignment(const KeyMap& map, MapNumbers& numbers, const Metadata& source,
-             std::optional<KeyNames> target, std::optional<MegatronLayout> state_layout,
+             const MapTarget& target, std::optional<MegatronLayout> state_layout,
              Completeness& completeness)
       : map_(map),
         numbers_(numbers),
@@ -41,6 +41,7 @@ class Assignment {
   /// The side, layout and prefix under which most keys are known.
   void choose_side() {
     std::size_t best = 0;
+    const KeyPrefix text{.stored = kTextPrefix, .is_of_text = true};
     const auto consider = [&](KeyNames names, MegatronLayout layout,
                               const std::vector<KeyPrefix>& prefixes) {
       MapSide side = side_of(map_, names, layout, numbers_.find("num_layers"));
@@ -60,9 +61,16 @@ class Assignment {
     for (const auto& [layout, name] : kMegatronLayoutNames) {
       if (state_layout_.value_or(layout) == layout)
         consider(KeyNames::kMegatron, layout,
-                 {{}, {.stripped = "module."}, {.stripped = "model."}});
+                 {{}, {.stored = "module."}, {.stored = "model."}, text});
     }
-    if (!state_layout_) consider(KeyNames::kHf, {}, {{}, {.added = map_.hf_prefix}});
+    if (!state_layout_)
+      consider(
+          KeyNames::kHf, {},
+          {{},
+           {.of_map = map_.hf_prefix},
+           text,
+           {.stored = kTextPrefix, .of_map = map_.hf_prefix, .is_of_text = true},
+           {.stored = map_.hf_prefix + kTextPrefix, .of_map = map_.hf_prefix, .is_of_text = true}});
     if (best == 0) {
       std::vector<std::string> keys;
       for (const TensorStorageMetadata& tensor : source_.tensors) keys.push_back(tensor.key);
@@ -131,7 +139,7 @@ class Assignment {
   void assign_keys() {
     const SideIndex index(result_.side);
     std::vector<std::vector<KeyUse>> uses(source_.tensors.size());
-    KeyGroups ignored, behind;
+    KeyGroups ignored, behind, others;
     for (std::size_t i = 0; i < uses.size(); ++i) {
       const std::string& stored = source_.tensors[i].key;
       const auto key = result_.prefix.key(stored);
@@ -142,9 +150,14 @@ class Assignment {
       if (key) uses[i] = index.find(*key);
       if (!uses[i].empty() || (key && is_state(index, *key, static_cast<std::uint32_t>(i))))
         continue;
-      is_ignored(stored) || (key && is_ignored(*key)) ? ignored.add(stored)
-                                                      : completeness_.unknown.add(stored);
+      if (is_ignored(stored) || (key && is_ignored(*key)))
+        ignored.add(stored);
+      else if (result_.prefix.is_of_text && !stored.starts_with(result_.prefix.stored))
+        others.add(stored);
+      else
+        completeness_.unknown.add(stored);
     }
+    add_others(others);
     append(result_.dropped, ignored.dropped("the map ignores them"));
     append(result_.dropped,
            behind.dropped("layers behind num_hidden_layers, for multi-token prediction"));
@@ -153,10 +166,23 @@ class Assignment {
     for (std::size_t i = 0; i < uses.size(); ++i) assign(static_cast<std::uint32_t>(i), uses[i]);
   }
 
+  /// Keys beside those of the language model.
+  void add_others(const KeyGroups& others) {
+    if (target_.text_only && !result_.prefix.is_of_text)
+      completeness_.problems.emplace_back(
+          "parts=text is for models of text and images, but no keys start with 'language_model.' "
+          "or 'model.language_model.'");
+    if (target_.text_only)
+      append(result_.dropped, others.dropped("only the language model is wanted (parts=text)"));
+    else if (!others.empty())
+      completeness_.others = others;
+  }
+
   /// Whether a key is that of an optimizer's state for a tensor that the map knows, which goes with
   /// it between Megatron's layouts: "optimizer.state.exp_avg.decoder.layers.…".
   bool is_state(const SideIndex& index, const std::string& key, std::uint32_t position) {
-    if (result_.side.names != KeyNames::kMegatron || target_ != KeyNames::kMegatron) return false;
+    if (result_.side.names != KeyNames::kMegatron || target_.names != KeyNames::kMegatron)
+      return false;
     for (std::size_t dot = key.find('.'); dot != key.npos; dot = key.find('.', dot + 1)) {
       if (index.find(key.substr(dot + 1)).empty()) continue;
       result_.states[key.substr(0, dot + 1)].push_back(position);
@@ -272,7 +298,7 @@ class Assignment {
   const KeyMap& map_;
   MapNumbers& numbers_;
   const Metadata& source_;
-  std::optional<KeyNames> target_;
+  const MapTarget& target_;
   std::optional<MegatronLayout> state_layout_;
   Completeness& completeness_;
   bool has_layers_behind_ = has_layers_behind(map_);
@@ -281,11 +307,6 @@ class Assignment {
 };
 
 }  // namespace
-
-std::optional<std::string> KeyPrefix::key(const std::string& stored) const {
-  if (!stored.starts_with(stripped)) return std::nullopt;
-  return added + stored.substr(stripped.size());
-}
 
 const std::uint32_t* RowTensors::find(std::size_t tensor, const RowNumbers& numbers) const {
   if (tensor >= positions.size()) return nullptr;
@@ -309,7 +330,7 @@ bool SourceRows::is_mixed() const {
 }
 
 SourceRows assign_rows(const KeyMap& map, MapNumbers& numbers, const Metadata& source,
-                       std::optional<KeyNames> target, std::optional<MegatronLayout> state_layout,
+                       const MapTarget& target, std::optional<MegatronLayout> state_layout,
                        Completeness& completeness) {
   return Assignment(map, numbers, source, target, state_layout, completeness).run();
 }

@@ -13,14 +13,6 @@
 
 namespace dckpt {
 
-/// What some writers put in front of all keys, and what files of a bare model lack.
-struct KeyPrefix {
-  std::string stripped{};
-  std::string added{};
-
-  std::optional<std::string> key(const std::string& stored) const;
-};
-
 /// The tensors of a checkpoint that a row has.
 struct RowTensors {
   std::optional<std::size_t> form{};
@@ -53,12 +45,12 @@ inline constexpr const char* kExpert = "e";
 inline constexpr const char* kMtpLayer = "m";
 
 /// By the side, layout and prefix under which most keys are known. State of an optimizer is told
-/// apart if the result has `target` names, Megatron's. `state_layout`: the source is such state,
+/// apart if the result has `target.names`, Megatron's. `state_layout`: the source is such state,
 /// for some of a model's tensors, under their names in this layout. Flags that no configuration
 /// says become known in `numbers`; what does not fit goes to `completeness`. Throws CheckpointError
 /// (mismatch) if no key is known, (unsupported) beyond the limits.
 SourceRows assign_rows(const KeyMap& map, MapNumbers& numbers, const Metadata& source,
-                       std::optional<KeyNames> target, std::optional<MegatronLayout> state_layout,
+                       const MapTarget& target, std::optional<MegatronLayout> state_layout,
                        Completeness& completeness);
 
 /// Whether the model has a row.

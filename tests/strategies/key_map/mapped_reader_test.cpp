@@ -640,6 +640,66 @@ TEST(MappedReader, NumbersMayBeThoseOfTheTextInAModelOfImages) {
   EXPECT_EQ(model.mapped({"llama", {}}), llama().mapped({"llama", {}}));
 }
 
+/// As files of transformers 4 (LLaVA) and 5 have it.
+TEST(MappedReader, OfModelsOfTextAndImagesTheTextIsMapped) {
+  const auto multimodal = [](const std::string& of_all, const std::string& of_layers) {
+    Model model{.tensors = {}, .config = llama().config};
+    for (const auto& [key, shape] : llama().tensors)
+      model.tensors.emplace_back(
+          key.starts_with("model.") ? of_layers + key.substr(6) : of_all + key, shape);
+    model.config = R"({"model_type": "llava", "text_config": )" + model.config + "}";
+    model.tensors.emplace_back("vision_tower.layers.0.weight", Shape{2});
+    model.tensors.emplace_back("vision_tower.layers.1.weight", Shape{2});
+    return model;
+  };
+  const auto expected = llama().mapped({"llama", {}});
+  for (const auto& [of_all, of_layers] : std::vector<std::pair<std::string, std::string>>{
+           {"language_model.", "language_model.model."}, {"", "model.language_model."}}) {
+    const Model model = multimodal(of_all, of_layers);
+    MapReport report;
+    EXPECT_EQ(model.mapped({"auto", {"parts=text"}}, &report), expected) << of_layers;
+    EXPECT_THAT(report.remarks, Contains("dropped: 'vision_tower.layers.{}.weight' (2 keys), as "
+                                         "only the language model is wanted (parts=text)"));
+    EXPECT_THAT(model.error({"auto", {}}),
+                HasSubstr("not of the language model: 'vision_tower.layers.{}.weight' (2 keys)\n"
+                          "  the map is for the language model; --set parts=text drops"));
+    EXPECT_THAT(model.with(of_layers + "extra", {1}).error({"auto", {"parts=text"}}),
+                HasSubstr("not in the map: '" + of_layers + "extra'"));
+    const RoundTrip trip = round_trip([&] { return model.open(); },
+                                      {"auto", {"parts=text", "prefix=language_model."}});
+    EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
+    EXPECT_EQ(contents_of(*trip.after).size(), llama().tensors.size());
+  }
+}
+
+TEST(MappedReader, WithoutALanguageModelThereAreNoParts) {
+  EXPECT_THAT(llama().error({"llama", {"parts=text"}}),
+              HasSubstr("parts=text is for models of text and images"));
+}
+
+TEST(MappedReader, KeysMayGetThePrefixOfALanguageModel) {
+  const auto megatron = [](const std::vector<std::string>& set) {
+    return mapped_reader(llama().open(), {"llama", set});
+  };
+  const auto there = contents_of(*megatron({"prefix=language_model."}));
+  EXPECT_TRUE(there.contains("language_model.decoder.final_layernorm.weight"));
+  EXPECT_THAT(object_keys(*megatron({"prefix=language_model."})),
+              Contains("language_model.decoder.final_layernorm._extra_state/shard_0_1"));
+  EXPECT_EQ(contents_of(*mapped_reader(megatron({"prefix=language_model."}), {"llama", {}})),
+            contents_of(*llama().open()));
+  const auto back =
+      contents_of(*mapped_reader(megatron({}), {"llama", {"prefix=model.language_model."}}));
+  EXPECT_TRUE(back.contains("model.language_model.layers.1.mlp.up_proj.weight"));
+  EXPECT_TRUE(back.contains("lm_head.weight"));
+  EXPECT_THAT(error_of([&] { megatron({"prefix=model.language_model."}); }).message(),
+              HasSubstr("keys cannot start with 'model.language_model.' here, but with "
+                        "'language_model.'"));
+  // Between Megatron's layouts objects go along, and those of other parts stay as they are.
+  auto source = mapped_reader(megatron({"prefix=language_model."}),
+                              {"llama", {"keys=megatron", "layout=singleton"}});
+  EXPECT_THAT(object_keys(*source), Contains("decoder.final_layernorm._extra_state/shard_0_1"));
+}
+
 TEST(MappedReader, SettingsAreChecked) {
   EXPECT_THAT(llama().error({"llama", {"layout=flat"}}),
               HasSubstr("the setting layout is 'flat', expected one of 'homogeneous'"));
