@@ -26,9 +26,6 @@ bool holds(std::span<const FileInfo> entries, std::string_view name) {
 }
 
 /// Options of the strategy fsdp_dtensor.
-enum class StageLocal : std::uint8_t { kRefuse, kKeep };
-constexpr EnumNames<StageLocal, 2> kStageLocalNames{
-    {{StageLocal::kRefuse, "refuse"}, {StageLocal::kKeep, "keep"}}};
 struct FsdpOptions {
   StageLocal stage_local = StageLocal::kRefuse;
 };
@@ -159,10 +156,9 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
        .check_options = [](const StrategySpec& strategy) { read_fsdp_options(strategy); },
        .open =
            [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
-             const StageLocal stage_local = read_fsdp_options(hints.strategy).stage_local;
              return open_torch_dist(std::move(storage),
                                     {.recover_flattened_shapes = hints.recover_flattened_shapes,
-                                     .keep_stage_local = stage_local == StageLocal::kKeep});
+                                     .stage_local = read_fsdp_options(hints.strategy).stage_local});
            }});
   entries.push_back(
       {.name = "safetensors",

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -14,6 +16,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::string_view kModel = "model.module.";
+constexpr std::string_view kState = "optimizer.state.";
 constexpr std::string_view kGroups = "optimizer.param_to_group_meta.";
 constexpr std::string_view kRng = "rng_state.(";
 constexpr std::string_view kLayers = ".decoder.layers.";
@@ -23,24 +26,71 @@ std::optional<std::uint64_t> leading_number(std::string_view text) {
   return parse_u64(text.substr(0, std::min(text.find_first_not_of("0123456789"), text.size())));
 }
 
-/// The layers that weights belong to: one more than the last, so that gaps do not matter.
-std::uint64_t count_layers(const Metadata& metadata) {
+/// The layer in a key that begins with `prefix`.
+std::optional<std::uint64_t> layer_of(std::string_view key, std::string_view prefix) {
+  const std::size_t found = key.find(kLayers);
+  if (!key.starts_with(prefix) || found == std::string_view::npos) return std::nullopt;
+  return leading_number(key.substr(found + kLayers.size()));
+}
+
+/// The layers that keys with this prefix belong to: one more than the last, so that gaps do not
+/// matter.
+std::uint64_t count_layers(const Metadata& metadata, std::string_view prefix = kModel) {
   std::uint64_t count = 0;
-  for (const TensorStorageMetadata& tensor : metadata.tensors) {
-    const std::string_view key = tensor.key;
-    const std::size_t found = key.find(kLayers);
-    if (!key.starts_with(kModel) || found == std::string_view::npos) continue;
-    if (const auto layer = leading_number(key.substr(found + kLayers.size())))
-      count = std::max(count, *layer + 1);
-  }
+  const auto see = [&](std::string_view key) {
+    if (const auto layer = layer_of(key, prefix)) count = std::max(count, *layer + 1);
+  };
+  for (const TensorStorageMetadata& tensor : metadata.tensors) see(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) see(object.key);
   return count;
 }
 
-/// A member of argparse's Namespace; empty if it is no integer.
+/// A member of argparse's Namespace; null if there is none.
+const Value* member(const Value& args, const char* name) {
+  if (!args.is(Value::Kind::kOpaque) || args.as_opaque().states.size() != 1) return nullptr;
+  return args.as_opaque().states.front().find(name);
+}
 std::optional<std::int64_t> argument(const Value& args, const char* name) {
-  if (!args.is(Value::Kind::kOpaque) || args.as_opaque().states.size() != 1) return std::nullopt;
-  const Value* const found = args.as_opaque().states.front().find(name);
+  const Value* const found = member(args, name);
   return found != nullptr && found->is_int() ? std::optional(found->as_int()) : std::nullopt;
+}
+
+/// The rank in "__5_0.distcp".
+std::optional<std::uint64_t> rank_of(std::string_view file) {
+  const std::size_t at = file.rfind("__");
+  return at == file.npos ? std::nullopt : leading_number(file.substr(at + 2));
+}
+
+/// How layers and ranks are spread over pipeline stages.
+struct Stages {
+  std::uint64_t count = 0;
+  std::uint64_t layers = 0;  ///< of each
+  std::uint64_t ranks = 0;   ///< of each
+};
+
+Stages stages_of(const Value& args) {
+  const auto refuse = [](const std::string& why) {
+    return CheckpointError(ErrorCode::kUnsupported,
+                           str_format("layers of pipeline stages cannot be renumbered: {}", why));
+  };
+  const auto number = [&](const char* name) {
+    const auto found = argument(args, name);
+    if (!found || *found < 1) throw refuse(str_format("args do not say {}", quote(name)));
+    return static_cast<std::uint64_t>(*found);
+  };
+  for (const char* const uneven :
+       {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+        "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size",
+        "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"}) {
+    const Value* const found = member(args, uneven);
+    if (found != nullptr && !found->is_none() && *found != Value(false))
+      throw refuse(str_format("by args, stages differ ({})", uneven));
+  }
+  const std::uint64_t layers = number("num_layers"), ranks = number("world_size");
+  const std::uint64_t count = number("pipeline_model_parallel_size");
+  if (layers % count != 0 || ranks % count != 0)
+    throw refuse(str_format("{} stages have {} layers and {} ranks", count, layers, ranks));
+  return {count, layers / count, ranks / count};
 }
 
 }  // namespace
@@ -66,6 +116,62 @@ std::size_t count_pipeline_stages(const Metadata& metadata) {
   return stages.size();
 }
 
+void renumber_layers(Metadata& metadata, const Value& args) {
+  const Stages stages = stages_of(args);
+  std::unordered_map<std::string, std::string> names;
+  const auto rename = [&](std::string& key, std::string_view prefix, std::uint64_t layer,
+                          std::optional<std::uint64_t> rank) {
+    if (!rank || *rank / stages.ranks >= stages.count || layer >= stages.layers)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "the layer cannot be renumbered: its file does not say which pipeline "
+                            "stage has written it, or no stage has so many layers",
+                            {.key = key});
+    const std::size_t at = key.find(kLayers, prefix.size() - 1) + kLayers.size();
+    std::string name = key;
+    name.replace(at, key.find_first_not_of("0123456789", at) - at,
+                 std::to_string(*rank / stages.ranks * stages.layers + layer));
+    names.emplace(key, name);
+    key = std::move(name);
+  };
+  const auto file = [&](const StorageInfo& place) -> std::string_view {
+    return metadata.files.at(place.file);
+  };
+  for (const std::string_view prefix : {kModel, kState, kGroups}) {
+    if (count_layers(metadata, prefix) > stages.layers) continue;  // they have their numbers
+    for (TensorStorageMetadata& tensor : metadata.tensors) {
+      const auto layer = layer_of(tensor.key, prefix);
+      if (!layer || tensor.places.empty()) continue;
+      const auto rank = rank_of(file(tensor.places.front()));
+      for (const StorageInfo& place : tensor.places) {
+        const auto other = rank_of(file(place));
+        if (rank && other && *other / stages.ranks != *rank / stages.ranks)
+          throw CheckpointError(ErrorCode::kUnsupported,
+                                "the layer cannot be renumbered: parts of it are of different "
+                                "pipeline stages, which have overwritten each other's",
+                                {.key = tensor.key});
+      }
+      rename(tensor.key, prefix, *layer, rank);
+    }
+    for (BytesStorageMetadata& object : metadata.objects) {
+      if (const auto layer = layer_of(object.key, prefix))
+        rename(object.key, prefix, *layer, rank_of(file(object.place)));
+    }
+  }
+  for (auto& [key, path] : metadata.paths) {
+    const auto found = names.find(key);
+    if (found == names.end()) continue;
+    for (PathElement& step : path) {
+      auto* const text = std::get_if<std::string>(&step);
+      if (text == nullptr || key.find(*text) == key.npos || text->find(kLayers) == text->npos)
+        continue;
+      // What the key gained or lost, it did inside this step.
+      *text =
+          found->second.substr(key.find(*text), text->size() + found->second.size() - key.size());
+    }
+    key = found->second;
+  }
+}
+
 void check_layers(const Metadata& metadata, const Value& args) {
   const std::uint64_t found = count_layers(metadata);
   const auto expected = argument(args, "num_layers");
@@ -78,8 +184,9 @@ void check_layers(const Metadata& metadata, const Value& args) {
                  "saved it: Megatron-FSDP has numbered the layers of each stage from 0, and the "
                  "stages have overwritten each other's. The other layers are lost; to look at what "
                  "is there, use a policy with load: {{backend: {{name: fsdp_dtensor, options: "
-                 "{{stage_local: keep}}}}}} (--policy FILE of dckpt inspect, verify, digest, "
-                 "explain, extract and convert)",
+                 "{{stage_local: keep}}}}}}, or renumber, which gives layers their numbers in the "
+                 "model (--policy FILE of dckpt inspect, verify, digest, explain, extract and "
+                 "convert)",
                  *expected, found, stages));
 }
 

@@ -16,6 +16,12 @@ bool is_fsdp_dtensor(const Metadata& metadata);
 /// (unsupported) if several stages have saved, and there are fewer layers than `args`, Megatron's
 /// arguments, say.
 void check_layers(const Metadata& metadata, const Value& args);
+/// What is there gets its number in the model: the stage that has written a tensor is that of the
+/// rank in its file's name ("__5_0.distcp"), as Megatron orders ranks, and all stages have the same
+/// number of layers. Others stay missing. Throws CheckpointError (unsupported) if `args` do not say
+/// how many layers, stages and ranks there are, or say that stages differ, and if parts of a tensor
+/// come from several stages.
+void renumber_layers(Metadata& metadata, const Value& args);
 /// How many stages have saved their RNG states, whose keys begin with "rng_state.(STAGE, ".
 std::size_t count_pipeline_stages(const Metadata& metadata);
 

@@ -71,7 +71,8 @@ class TorchDistReader : public CheckpointReader {
         info_.conventions.keys_are_paths && is_fsdp_dtensor(metadata_);
     if (info_.conventions.keys_are_paths) open_objects();
     info_.producer = guess_producer();
-    if (info_.conventions.megatron_fsdp && !options.keep_stage_local) refuse_stage_local();
+    if (info_.conventions.megatron_fsdp && options.stage_local != StageLocal::kKeep)
+      check_stages(options.stage_local);
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }
@@ -219,11 +220,15 @@ class TorchDistReader : public CheckpointReader {
     }
   }
 
-  void refuse_stage_local() const {
+  void check_stages(StageLocal stage_local) {
     const auto args = std::ranges::find(metadata_.objects, "args", &BytesStorageMetadata::key);
     if (args == metadata_.objects.end() || count_pipeline_stages(metadata_) < 2) return;
     with_context({.file = storage_->display_path(kMetadataFile)}, [&] {
-      check_layers(metadata_, object(static_cast<std::size_t>(args - metadata_.objects.begin())));
+      const Value said = object(static_cast<std::size_t>(args - metadata_.objects.begin()));
+      if (stage_local == StageLocal::kRenumber)
+        renumber_layers(metadata_, said);
+      else
+        check_layers(metadata_, said);
     });
   }
 

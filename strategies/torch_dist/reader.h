@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "configs/conventions.h"
+#include "mapping/base/enum_names.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {
@@ -14,15 +16,24 @@ inline constexpr Conventions kTorchDistConventions{.records = true};
 inline constexpr Conventions kDcpConventions{
     .keys_are_paths = true, .objects_in_lists = false, .records = true};
 
+/// What to do about an fsdp_dtensor checkpoint that lacks the layers of all pipeline stages but one
+/// (see fsdp_dtensor.h).
+enum class StageLocal : std::uint8_t {
+  kRefuse,
+  kKeep,      ///< as they are stored
+  kRenumber,  ///< under their numbers in the model
+};
+inline constexpr EnumNames<StageLocal, 3> kStageLocalNames{{{StageLocal::kRefuse, "refuse"},
+                                                            {StageLocal::kKeep, "keep"},
+                                                            {StageLocal::kRenumber, "renumber"}}};
+
 struct TorchDistReadOptions {
   /// A reformulated flattened tensor whose metadata have lost the original shape gets it from the
   /// model tensor that its key ends with
   /// ("optimizer.state.exp_avg.X" from "X"), if the stored size allows it. Only of Megatron's
   /// checkpoints, and of keys with "optimizer" before X.
   bool recover_flattened_shapes = true;
-  /// Open an fsdp_dtensor checkpoint that lacks the layers of all pipeline stages but one (see
-  /// check_layers).
-  bool keep_stage_local = false;
+  StageLocal stage_local = StageLocal::kRefuse;
 };
 
 /// Opens the root of `storage` as a torch_dist checkpoint (with Megatron's metadata.json) or as a

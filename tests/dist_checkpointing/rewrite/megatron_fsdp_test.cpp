@@ -9,7 +9,9 @@
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/megatron_fsdp_keys.h"
 #include "dist_checkpointing/save/save.h"
+#include "mapping/base/format.h"
 #include "mapping/geometry/cast.h"
+#include "strategies/comm/threads.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
@@ -226,6 +228,37 @@ TEST(MegatronFsdp, HalvesAndLayersThatAreMissingAreNamed) {
       from_megatron_fsdp(with({"decoder.layers.0.a", "decoder.layers.1.b", "steps"}), remarks)
           .first;
   EXPECT_NE(made->metadata().find_tensor("decoder.layers.1.b"), nullptr);  // layers differ
+}
+
+/// As releases without the fix save: both stages call their only layer the first one.
+TEST(MegatronFsdp, AnOptionRenumbersLayersOfPipelineStages) {
+  TempDir directory;
+  const auto path = directory / "stages";
+  run_ranks(2, [&](Communicator& comm) {
+    auto value = Tensor::zeros(DType::kInt64, {1});
+    value.data<std::int64_t>()[0] = comm.rank();
+    Opaque args{.form = Opaque::Form::kNew, .callable = Global{"argparse", "Namespace"}};
+    args.states.push_back(
+        Value::dict({{"num_layers", 2}, {"world_size", 2}, {"pipeline_model_parallel_size", 2}}));
+    save(Value::dict(
+             {{"model", Value::dict({{"module.decoder.layers.0.x", value}})},
+              {"rng_state", Value::dict({{str_format("({}, 0)", comm.rank()), Value::list({1})}})},
+              {"args", args},
+              {"checkpoint_version", 3.0}}),
+         path, {.compat = Compat::kDcp, .planner = {.kind = PlannerKind::kDcp}}, comm);
+  });
+  const CheckpointError error = error_of([&] { open_checkpoint(path); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("or renumber, which gives layers their numbers"));
+  const StrategySpec renumber{.name = "fsdp_dtensor",
+                              .options = {.kind = YamlNode::Kind::kMap,
+                                          .keys = {YamlNode::plain("stage_local")},
+                                          .values = {YamlNode::plain("renumber")}}};
+  const auto reader = open_checkpoint(path, {.strategy = renumber});
+  ASSERT_EQ(reader->metadata().tensors.size(), 1U);
+  const Tensor content = read_box(*reader, 0, whole(Shape{1}));
+  EXPECT_EQ(reader->metadata().tensors[0].key,
+            str_format("model.module.decoder.layers.{}.x", content.data<const std::int64_t>()[0]));
 }
 
 TEST(MegatronFsdp, SavesDoNotMakeItsKeys) {

@@ -56,5 +56,58 @@ TEST(FsdpDTensor, LayersThatStagesHaveOverwrittenAreMissed) {
   check_layers(metadata(2, 2), Value::dict({}));
 }
 
+/// What two stages of two ranks and two layers each have left: layer 0 of rank 2, layer 1 of
+/// rank 1.
+Metadata leftovers() {
+  Metadata made = metadata(2, 2);
+  made.files = {"__1_0.distcp", "__2_0.distcp"};
+  made.tensors[0].places = {{.file = 1}};
+  made.tensors[1].places = {{.file = 0}, {.file = 0}};
+  for (const TensorStorageMetadata& tensor : made.tensors)
+    made.paths.emplace_back(tensor.key, KeyPath{"model", tensor.key.substr(6)});
+  return made;
+}
+
+Value args_of_stages() {
+  Opaque made = args(4).as_opaque();
+  made.states[0]["world_size"] = 4;
+  made.states[0]["pipeline_model_parallel_size"] = 2;
+  made.states[0]["virtual_pipeline_model_parallel_size"] = Value();
+  return made;
+}
+
+TEST(FsdpDTensor, LayersGetTheNumbersOfTheStageThatWroteThem) {
+  Metadata made = leftovers();
+  renumber_layers(made, args_of_stages());
+  EXPECT_EQ(made.tensors[0].key, "model.module.decoder.layers.2.mlp.weight");
+  EXPECT_EQ(made.tensors[1].key, "model.module.decoder.layers.1.mlp.weight");
+  EXPECT_EQ(made.paths[0].first, made.tensors[0].key);
+  EXPECT_EQ(made.paths[0].second, (KeyPath{"model", "module.decoder.layers.2.mlp.weight"}));
+  Metadata whole = metadata(4, 2);  // nothing was overwritten
+  renumber_layers(whole, args_of_stages());
+  EXPECT_EQ(whole.tensors[3].key, "model.module.decoder.layers.3.mlp.weight");
+}
+
+TEST(FsdpDTensor, LayersOfUnknownStagesAreNotRenumbered) {
+  const auto fails = [](Metadata made, const Value& args) {
+    const CheckpointError error = error_of([&] { renumber_layers(made, args); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(fails(leftovers(), args(4)), HasSubstr("args do not say 'world_size'"));
+  Opaque uneven = args_of_stages().as_opaque();
+  uneven.states[0]["decoder_first_pipeline_num_layers"] = 1;
+  EXPECT_THAT(fails(leftovers(), uneven), HasSubstr("decoder_first_pipeline_num_layers"));
+  uneven.states[0]["decoder_first_pipeline_num_layers"] = Value();
+  uneven.states[0]["account_for_loss_in_pipeline_split"] = true;
+  EXPECT_THAT(fails(leftovers(), uneven), HasSubstr("account_for_loss_in_pipeline_split"));
+  Metadata mixed = leftovers();
+  mixed.tensors[1].places[1].file = 1;
+  EXPECT_THAT(fails(mixed, args_of_stages()), HasSubstr("parts of it are of different"));
+  Metadata elsewhere = leftovers();
+  elsewhere.files[0] = "data";
+  EXPECT_THAT(fails(elsewhere, args_of_stages()), HasSubstr("does not say which pipeline stage"));
+}
+
 }  // namespace
 }  // namespace dckpt
