@@ -6,14 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "mapping/base/text.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
 
 constexpr std::int64_t kLargestNumber = 1'000'000;  // of layers and experts
 
-constexpr std::string_view kLayers = "decoder.layers.";
+constexpr std::string_view kLocalExperts = ".experts.local_experts.";
+constexpr std::string_view kJoinedExperts = ".experts.experts.";
 
 using Pair = std::pair<std::string_view, std::string_view>;
 
@@ -58,47 +59,33 @@ std::optional<std::int64_t> take_number(std::string& text, std::string_view mark
   return number;
 }
 
-constexpr std::array<std::string_view, 10> kRows{
-    ".linear_qkv.weight",        ".linear_qkv.bias",       ".linear_fc1.weight",
-    ".linear_fc1.bias",          "word_embeddings.weight", "output_layer.weight",
-    "output_layer.bias",         ".linear_q_proj.weight",  ".linear_q_up_proj.weight",
-    ".linear_kv_up_proj.weight",
-};
-constexpr std::array<std::string_view, 2> kColumns{".linear_proj.weight", ".linear_fc2.weight"};
-constexpr std::array<std::string_view, 9> kReplicated{
-    ".linear_proj.bias",
-    ".linear_fc2.bias",
-    "position_embeddings.weight",
-    ".router.weight",
-    ".router.bias",
-    ".router.expert_bias",
-    ".gate_weight",
-    ".linear_q_down_proj.weight",
-    ".linear_kv_down_proj.weight",
-};
-
-bool is_norm(std::string_view name) {
-  return name.find("layernorm.") != std::string_view::npos ||
-         name.find("layer_norm_") != std::string_view::npos ||
-         name.find("_norm.") != std::string_view::npos;
-}
-
 }  // namespace
+
+std::optional<std::pair<std::int64_t, std::string_view>> split_model_path(std::string_view path) {
+  constexpr std::string_view kModel = "model";
+  const std::size_t dot = path.find('.');
+  if (!path.starts_with(kModel) || dot == std::string_view::npos) return std::nullopt;
+  const std::string_view number = path.substr(kModel.size(), dot - kModel.size());
+  if (number.size() > 4 || number.find_first_not_of("0123456789") != std::string_view::npos)
+    return std::nullopt;
+  return std::pair{number.empty() ? 0 : std::stoll(std::string(number)), path.substr(dot + 1)};
+}
 
 ModelKey parse_model_key(std::string_view path, bool local_norms) {
   ModelKey key{.name = std::string(path)};
   if (path.starts_with("language_model.")) {
     for (const Pair& names : kOldModules) replace(key.name, names);
   }
-  if (key.name.starts_with(kLayers)) key.layer = take_number(key.name, kLayers);
-  constexpr std::string_view kLocalExperts = ".experts.local_experts.";
+  if (key.name.starts_with(kLayersPrefix)) key.layer = take_number(key.name, kLayersPrefix);
   key.expert = take_number(key.name, kLocalExperts);
   if (key.expert) {
-    replace(key.name, {kLocalExperts, ".experts.experts."});
+    replace(key.name, {kLocalExperts, kJoinedExperts});
   } else if (key.name.find(".mlp.experts.linear_fc") != std::string::npos) {
-    for (const std::string_view tensor : {".weight", ".bias"}) {  // "….linear_fc1.weight3"
+    for (const std::string_view tensor : {std::string_view(".weight"), std::string_view(".bias"),
+                                          kExtraStateSuffix}) {  // "….linear_fc1.weight3"
       if (!key.expert) key.expert = take_number(key.name, tensor);
     }
+    if (!key.expert && key.name.ends_with(kExtraStateSuffix)) key.expert = 0;
     if (key.expert) replace(key.name, {".mlp.experts.", ".mlp.experts.experts."});
   }
   if (local_norms) {
@@ -107,12 +94,19 @@ ModelKey parse_model_key(std::string_view path, bool local_norms) {
   return key;
 }
 
-std::optional<TensorParallel> tensor_parallel(std::string_view name) {
-  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
-  if (std::ranges::any_of(kRows, ends)) return TensorParallel::kRows;
-  if (std::ranges::any_of(kColumns, ends)) return TensorParallel::kColumns;
-  if (is_norm(name) || std::ranges::any_of(kReplicated, ends)) return TensorParallel::kReplicated;
-  return std::nullopt;
+std::string rank_path(const ModelKey& key, const ModuleNames& names) {
+  std::string path = key.name;
+  if (names.local_norms) {
+    for (const auto& [separate, fused] : kLocalNorms) replace(path, {fused, separate});
+  }
+  if (key.expert && names.grouped_experts) {
+    replace(path, {kJoinedExperts, ".experts."});
+    if (*key.expert > 0 || !path.ends_with(kExtraStateSuffix)) path += std::to_string(*key.expert);
+  } else if (key.expert) {
+    replace(path, {kJoinedExperts, str_format("{}{}.", kLocalExperts, *key.expert)});
+  }
+  if (key.layer) path.insert(kLayersPrefix.size(), std::to_string(*key.layer) + ".");
+  return path;
 }
 
 }  // namespace dckpt

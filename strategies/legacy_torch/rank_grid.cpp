@@ -55,16 +55,6 @@ std::string describe(const Layout& layout) {
                     layout.world ? std::to_string(*layout.world) : "unknown");
 }
 
-std::string folder_name(const std::vector<int>& numbers) {
-  std::string name(kFolderPrefix);
-  for (std::size_t axis = 0; axis < numbers.size(); ++axis) {
-    std::array<char, 16> text{};
-    std::snprintf(text.data(), text.size(), axis == 0 ? "%02d" : "_%03d", numbers[axis]);
-    name += text.data();
-  }
-  return name;
-}
-
 class Grid {
  public:
   Grid(const Storage& storage, std::span<const RankFile> files)
@@ -195,7 +185,7 @@ class Grid {
     std::vector<std::string> missing;
     std::vector<int> coordinate(sizes_.size(), 0);
     for (std::int64_t i = 0; i < expected && missing.size() < 16; ++i) {
-      if (!folders_.contains(coordinate)) missing.push_back(folder_name(coordinate));
+      if (!folders_.contains(coordinate)) missing.push_back(rank_folder_name(coordinate));
       for (std::size_t axis = coordinate.size(); axis-- > 0;) {
         if (++coordinate[axis] < sizes_[axis]) break;
         coordinate[axis] = 0;
@@ -234,7 +224,7 @@ class Grid {
       fail(ErrorCode::kCorrupt,
            str_format("the file was written by rank {}, which belongs in {}: folders were swapped "
                       "or renamed (parallel sizes {}){}",
-                      rank, quote(folder_name(home)), describe(layout_), kAdvice),
+                      rank, quote(rank_folder_name(home)), describe(layout_), kAdvice),
            file->name());
     }
   }
@@ -319,6 +309,16 @@ class Grid {
 };
 
 }  // namespace
+
+std::string rank_folder_name(const std::vector<int>& numbers) {
+  std::string name(kFolderPrefix);
+  for (std::size_t axis = 0; axis < numbers.size(); ++axis) {
+    std::array<char, 16> text{};
+    std::snprintf(text.data(), text.size(), axis == 0 ? "%02d" : "_%03d", numbers[axis]);
+    name += text.data();
+  }
+  return name;
+}
 
 std::optional<std::vector<int>> rank_folder_numbers(const std::string& name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;

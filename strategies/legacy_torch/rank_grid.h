@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,9 +12,22 @@
 
 namespace dckpt {
 
+/// Coordinates of a rank's folder; or how many there are along each axis.
+struct ModelParallelRank {
+  std::int64_t tensor = 0;
+  std::int64_t pipeline = 0;
+  std::int64_t expert = 0;
+  friend auto operator<=>(const ModelParallelRank&, const ModelParallelRank&) = default;
+};
+
 /// "mp_rank_00_001" → {0, 1}: tensor-parallel rank, then those of pipeline and expert parallelism
 /// where the run had them.
 std::optional<std::vector<int>> rank_folder_numbers(const std::string& name);
+
+/// The inverse.
+std::string rank_folder_name(const std::vector<int>& numbers);
+
+inline constexpr const char* kRankFile = "model_optim_rng.pt";  ///< the main file of a folder
 
 /// What is known of a .pt file in a rank's folder without reading its tensors.
 struct RankFile {
