@@ -7,6 +7,8 @@
 #include "configs/strategy_options.h"
 #include "strategies/legacy_torch/join_ranks.h"
 #include "strategies/legacy_torch/legacy_reader.h"
+#include "strategies/legacy_torch/split_ranks.h"
+#include "strategies/legacy_torch/writer.h"
 #include "strategies/local/local_reader.h"
 #include "strategies/safetensors/model_files.h"
 #include "strategies/safetensors/safetensors_reader.h"
@@ -94,6 +96,15 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                      .conventions = kZarrConventions,
                      .make = make_zarr_save_strategy,
                      .measure = measure_zarr});
+  entries.push_back({.name = "torch",
+                     .version = 1,
+                     .about = "Megatron's oldest format, a folder per model-parallel rank "
+                              "(conversions only, without optimizer state)",
+                     .capabilities = {.common_state = false, .cut_tensors = false, .resume = true},
+                     .conventions = kRankFolderConventions,
+                     .make = make_rank_folder_strategy,
+                     .arrange = arrange_ranks,
+                     .measure = measure_rank_folders});
   return entries;
 }
 

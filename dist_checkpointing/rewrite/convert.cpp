@@ -419,6 +419,17 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                                      report.remarks)
                  : tensors_only(std::move(contents), *reader, report.remarks);
   report.left_out = contents.left_out;
+  if (target.format->arrange) {
+    if (!casts.empty())
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            str_format("weights of Megatron-FSDP do not become those of {} at "
+                                       "once; convert to 'torch_dist' first",
+                                       quote(report.to)));
+    reader =
+        target.format->arrange(reader_of(contents, std::move(reader)), target.save, report.remarks);
+    contents = select_contents(*reader, {});
+    contents.chunks_before = report.chunks_before;
+  }
   ModelFolder folder = model_folder(*reader, target, options, report.remarks);
   if (options.flattened == FlattenedForm::kMegatron) {
     const std::size_t changed = reformulate_optimizer_state(

@@ -40,9 +40,10 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   SaveOptions& save = target.save;
   save.compat = options.compat.value_or(save.compat);
   if (!options.to.empty())
-    save.strategy = {options.to, options.strategy_version, options.strategy_options};
+    save.strategy = {options.to, options.strategy_version, {}};
   else if (!options.compat)
     save.strategy.name = reader.info().format;
+  save.strategy.options = options.strategy_options;
   const std::string asked = save.strategy.name;
   require_writable(asked, options.to.empty());
   save = canonical(save);

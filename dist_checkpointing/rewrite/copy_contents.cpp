@@ -15,6 +15,7 @@
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/validate.h"
 #include "strategies/contract/common_state.h"
+#include "strategies/rearranged/rearranged_reader.h"
 
 namespace dckpt {
 
@@ -147,6 +148,26 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
   metadata.common_paths.clear();
   contents.object_of.clear();
   return contents;
+}
+
+std::unique_ptr<CheckpointReader> reader_of(const CopyContents& contents,
+                                            std::unique_ptr<CheckpointReader> source) {
+  const Metadata& stored = source->metadata();
+  RearrangedContents made{.tensors = {}, .common = contents.common};
+  for (std::size_t i = 0; i < contents.tensor_of.size(); ++i) {
+    const auto position = static_cast<std::uint32_t>(contents.tensor_of[i]);
+    const TensorStorageMetadata& tensor = stored.tensors[position];
+    made.tensors.push_back({.key = contents.metadata.tensors[i].key,
+                            .properties = tensor.properties,
+                            .size = tensor.global_shape(),
+                            .parts = {{.target = whole(tensor.global_shape()),
+                                       .tensor = position,
+                                       .source = whole(tensor.global_shape())}}});
+  }
+  for (std::size_t i = 0; i < contents.object_of.size(); ++i)
+    made.objects.push_back(
+        {.key = contents.metadata.objects[i].key, .position = contents.object_of[i].position});
+  return rearranged_reader(std::move(source), std::move(made));
 }
 
 KeyPath renamed_path(const KeyPath& path, const std::string& name) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,6 +60,11 @@ CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> 
 /// place for, the common state too.
 CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
                           std::vector<std::string>& remarks);
+
+/// What the contents are, as a checkpoint: what is left of `source` under its new names, with the
+/// common state that they have.
+std::unique_ptr<CheckpointReader> reader_of(const CopyContents& contents,
+                                            std::unique_ptr<CheckpointReader> source);
 
 /// A path that has a step for each part of its key gets one for each part of the new key, with list
 /// positions where it had some, counted from the end.

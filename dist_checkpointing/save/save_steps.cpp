@@ -88,6 +88,12 @@ void check_contents(const DescribedState& described, const SaveStrategyEntry& st
             quote(strategy.name), what),
         {.key = key});
   };
+  if (strategy.arrange)
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("strategy {} is for conversions only; save with torch_dist, then convert the "
+                   "checkpoint (dckpt convert --to {})",
+                   quote(strategy.name), strategy.name));
   if (!strategy.capabilities.objects) {
     for (const LocalShard& shard : described.shards) {
       if (const auto* const object = std::get_if<ObjectShard>(&shard))

@@ -35,6 +35,13 @@ struct SaveStrategyEntry {
   /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options;
   /// read_options() turns them into a struct and reports mistakes.
   std::function<std::unique_ptr<SaveStrategy>(const SaveOptions& options)> make{};
+  /// What of a checkpoint a conversion stores, as a reader that shows it so; adds remarks for
+  /// people. For strategies that hold a model in a form of their own, which no save makes. Empty:
+  /// the checkpoint as it is.
+  std::function<std::unique_ptr<CheckpointReader>(std::unique_ptr<CheckpointReader> model,
+                                                  const SaveOptions& options,
+                                                  std::vector<std::string>& remarks)>
+      arrange{};
   /// What write_data() would return for a rank's plan; `nbytes` of an object is about what it will
   /// have. Empty: nobody can tell before it is written.
   std::function<WrittenItems(const SaveOptions& options, int rank, const SavePlan& plan)> measure{};

@@ -320,6 +320,36 @@ TEST(Tool, ConvertedCheckpointIsEqual) {
             6);
 }
 
+TEST(Tool, RankFoldersAreMadeForTheLayoutThatOptionsGive) {
+  const TempDir scratch;
+  const auto converted = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"convert", path_of(kModel), (scratch / "x").string(),
+                                     "--exclude", "optimizer*"});
+    return run_tool(options);
+  };
+  const std::vector<std::string> good{"--to", "torch", "--transformer-impl", "local"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), good.begin(), good.end());
+    return converted(more);
+  };
+  for (const char* const wrong : {"0", "-2", "two"})
+    EXPECT_EQ(with({"--tensor-parallel", wrong}).exit_code, 2) << wrong;
+  const ToolRun odd = with({"--tensor-parallel", "3"});
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("--tensor-parallel"));
+  EXPECT_EQ(converted({"--to", "torch", "--transformer-impl", "te"}).exit_code, 2);
+  const ToolRun other = converted({"--to", "dcp", "--pipeline-parallel", "2"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("pipeline_model_parallel_size"));
+  EXPECT_FALSE(fs::exists(scratch / "x"));
+
+  const ToolRun run = with({"--tensor-parallel", "2", "--pipeline-parallel", "2"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_TRUE(fs::exists(scratch / "x" / "mp_rank_01_001" / "model_optim_rng.pt"));
+  EXPECT_EQ(run_tool({"verify", (scratch / "x").string(), "--deep"}).exit_code, 0);
+  EXPECT_EQ(with({"--tensor-parallel", "2"}).exit_code, 7) << "it is there";
+}
+
 TEST(Tool, AConversionTakesAsManyJobsAsAreAskedForAndGoesOnWhereItWasInterrupted) {
   const TempDir scratch;
   const auto converted = [&](std::vector<std::string> options) {

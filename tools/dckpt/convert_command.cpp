@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <thread>
 
 #include "dist_checkpointing/rewrite/convert.h"
@@ -19,6 +20,7 @@ namespace dckpt::tool {
 namespace {
 
 constexpr int kMaxJobs = 1024;
+constexpr int kMaxParallel = 1 << 20;
 
 struct Options {
   std::string source;
@@ -30,6 +32,8 @@ struct Options {
   std::string max_memory;
   std::string model_files;
   std::optional<int> jobs;
+  /// Options of the format to write, by their names in a policy.
+  std::vector<std::pair<std::string, std::string>> of_format;
   PolicyArgument policy;
   bool trust_source = false;
   bool json = false;
@@ -118,6 +122,16 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   return merged;
 }
 
+/// Sets an option in place of what a policy says.
+void set_option(YamlNode& options, const std::string& name, const std::string& value) {
+  options.kind = YamlNode::Kind::kMap;
+  for (std::size_t i = 0; i < options.keys.size(); ++i) {
+    if (options.keys[i].text == name) return void(options.values[i] = YamlNode::plain(value));
+  }
+  options.keys.push_back(YamlNode::plain(name));
+  options.values.push_back(YamlNode::plain(value));
+}
+
 /// With the options that CLI11 has left as text.
 ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) {
   ConvertOptions parsed = merged(options, unused);
@@ -151,6 +165,8 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     parsed.io.threads = *options.jobs;
     parsed.read_threads.reset();
   }
+  for (const auto& [name, value] : options.of_format)
+    set_option(parsed.strategy_options, name, value);
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.trust_source) parsed.check_source = false;
   return parsed;
@@ -219,6 +235,7 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert llama iter_0000000 --to torch_dist\n"
       "  dckpt convert iter_0001000 model --to hf --model-files llama\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
+      "  dckpt convert iter_0001000 ranks --to torch --tensor-parallel 2 --exclude 'optimizer*'\n"
       "  dckpt convert iter_0001000 model --to hf --map llama --set vocab_size=32000\n"
       "  dckpt convert iter_0001000 for_fsdp --to fsdp_dtensor --optimizer fully_reshardable\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
@@ -254,6 +271,26 @@ Command add_convert(CLI::App& program) {
                    "Go through the map and back in memory first, and compare bit by bit");
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
              [&convert](int ranks) { convert.ranks = ranks; });
+  for (const auto& [flag, name, what] :
+       {std::array{"--tensor-parallel", "tensor_model_parallel_size",
+                   "For --to torch: tensor-parallel ranks [those of the run]"},
+        {"--pipeline-parallel", "pipeline_model_parallel_size",
+         "For --to torch: pipeline stages [those of the run]"},
+        {"--virtual-pipeline", "virtual_pipeline_model_parallel_size",
+         "For --to torch: chunks of each pipeline stage [1]"},
+        {"--expert-parallel", "expert_model_parallel_size",
+         "For --to torch: expert-parallel ranks [those of the run]"}})
+    add_number(command, flag, what, kMaxParallel, [options, name = std::string(name)](int value) {
+      options->of_format.emplace_back(name, std::to_string(value));
+    });
+  command
+      .add_option_function<std::string>(
+          "--transformer-impl",
+          [options](const std::string& value) {
+            options->of_format.emplace_back("transformer_impl", value);
+          },
+          "For --to torch: local or transformer_engine, if SRC's args do not say it")
+      ->type_name("NAME");
   command
       .add_option("--model-files", options->model_files,
                   "Folder of config.json, for the map, and tokenizer, to copy; by default SRC")

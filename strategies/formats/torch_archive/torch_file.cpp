@@ -134,14 +134,16 @@ bool check_torch_bytes(ByteView bytes, const std::string& what) {
   return check_torch_file(file, 0, bytes.size());
 }
 
-void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink,
-                     const TorchSaveOptions& options) {
-  const PickledTensors pickled = pickle_tensors(value, [](const Tensor& elements) {
-    if (elements.has_data() && elements.device().kind == Device::Kind::kCpu) return;
+void save_torch_file(const Value& value, const TensorElements& elements,
+                     const std::function<void(ByteView)>& sink, const TorchSaveOptions& options) {
+  const PickledTensors pickled = pickle_tensors(value, [&](const Tensor& tensor) {
+    if (tensor.device().kind == Device::Kind::kCpu &&
+        (tensor.has_data() || (elements && tensor.file_range() == nullptr)))
+      return;
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("cannot save a tensor of shape {} that has no data in CPU memory",
-                   to_string(elements.shape())));
+                   to_string(tensor.shape())));
   });
   Bytes records;
   const auto send = [&records, &sink] {
@@ -150,16 +152,35 @@ void save_torch_file(const Value& value, const std::function<void(ByteView)>& si
   };
   TorchArchiveWriter archive(options.prefix, pickled.pickle, kAlignment, {.crc = options.crc},
                              records);
+  std::size_t without_data = 0;
   for (const TorchStorage& storage : pickled.storages) {
-    const Tensor elements = storage.elements.contiguous();
-    const ByteView bytes = elements.numel() == 0 ? ByteView() : ByteView(elements.bytes());
-    archive.begin_storage(bytes.size(), records);
+    const std::uint64_t size = storage.elements.nbytes();
+    archive.begin_storage(size, records);
     send();
-    if (!bytes.empty()) sink(bytes);
-    archive.end_storage(options.crc ? crc32(bytes) : 0, records);
+    std::uint32_t crc = 0;
+    std::uint64_t delivered = 0;
+    const auto deliver = [&](ByteView part) {
+      if (options.crc) crc = crc32(part, crc);
+      delivered += part.size();
+      sink(part);
+    };
+    if (!storage.elements.has_data())
+      elements(without_data++, deliver);
+    else if (size > 0)
+      deliver(storage.elements.contiguous().bytes());
+    if (delivered != size)
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          str_format("the source delivered {} bytes instead of {}", delivered, size));
+    archive.end_storage(crc, records);
   }
   archive.finish(records);
   send();
+}
+
+void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink,
+                     const TorchSaveOptions& options) {
+  save_torch_file(value, nullptr, sink, options);
 }
 
 std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& options) {

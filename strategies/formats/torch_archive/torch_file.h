@@ -71,6 +71,14 @@ Bytes save_torch_file(const Value& value, const TorchSaveOptions& options = {});
 /// The same, delivered in pieces; tensor memory is passed on without a copy where it is contiguous.
 void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink,
                      const TorchSaveOptions& options = {});
+/// The same for tensors that are not in memory: `elements` delivers those of the n-th tensor that
+/// has elements, but no data (Tensor::meta), in the order of `value`, row-major, in pieces of any
+/// size. Throws also CheckpointError (invalid argument) if it delivers too few or too many.
+using TensorElements =
+    std::function<void(std::size_t tensor, const std::function<void(ByteView)>& sink)>;
+void save_torch_file(const Value& value, const TensorElements& elements,
+                     const std::function<void(ByteView)>& sink,
+                     const TorchSaveOptions& options = {});
 /// How many bytes that are. The tensors need no data (Tensor::meta), but one that is still in a
 /// file throws CheckpointError (unsupported).
 std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& options = {});

@@ -105,6 +105,8 @@ TEST_F(ConvertMemory, StaysWithinTheLimitWhateverIsConvertedIntoWhat) {
   make_model();
   ConfigProblems problems;
   const YamlNode zstd = parse_yaml("{compression: zstd}", problems).value();
+  const YamlNode ranks =
+      parse_yaml("{pipeline_model_parallel_size: 2, transformer_impl: local}", problems).value();
   const KeyMapOptions map{.name = "gpt2", .set = {"num_attention_heads=16", "vocab_size=1024"}};
   const auto expect_within = [&](const std::string& from, const std::string& to,
                                  const ConvertOptions& options) {
@@ -119,6 +121,8 @@ TEST_F(ConvertMemory, StaysWithinTheLimitWhateverIsConvertedIntoWhat) {
   expect_within("zstd", "from_zstd", {.to = "torch_dist", .ranks = 2});
   expect_within("hf", "megatron", {.to = "torch_dist", .map = map});
   expect_within("megatron", "mapped_back", {.to = "hf", .map = map});
+  expect_within("megatron", "ranks", {.to = "torch", .strategy_options = ranks});
+  expect_within("ranks", "joined", {.to = "torch_dist"});
 }
 
 }  // namespace

@@ -115,6 +115,11 @@ class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {};
 const ConvertOptions kForThree{.ranks = 3, .integrity = true};
 const ConvertOptions kAsStored{.ranks = {}};
 const ConvertOptions kHf{.to = "hf", .strategy_options = yaml("{max_file_size: 200KiB}")};
+const ConvertOptions kRanks{.to = "torch",
+                            .strategy_options = yaml("{tensor_model_parallel_size: 2, "
+                                                     "pipeline_model_parallel_size: 2, "
+                                                     "transformer_impl: local}"),
+                            .keys = {.exclude = {"optimizer*"}}};
 const ConvertOptions kZarr{.to = "zarr",
                            .keys = {.include = {"decoder.layers.mlp.linear_fc1.weight"}}};
 const ConvertOptions kZstd{.to = "dcp", .strategy_options = yaml("{compression: zstd}")};
@@ -193,7 +198,8 @@ TEST_P(ResumeTo, AfterAnOperationFailedAnywhereTheRestIsWritten) {
 INSTANTIATE_TEST_SUITE_P(Formats, ResumeTo,
                          ::testing::Values(Format{"ForThree", kForThree},
                                            Format{"AsStored", kAsStored}, Format{"Hf", kHf},
-                                           Format{"Zarr", kZarr}, Format{"Zstd", kZstd}),
+                                           Format{"Ranks", kRanks}, Format{"Zarr", kZarr},
+                                           Format{"Zstd", kZstd}),
                          [](const auto& format) { return format.param.name; });
 
 /// What is interrupted when some of its files are finished.

@@ -228,6 +228,29 @@ TEST(TorchFile, StreamsTheSameBytesAndPassesTensorMemoryOn) {
   EXPECT_TRUE(passed_on);
 }
 
+TEST(TorchFile, AsksForElementsThatAreNotInMemoryInTheOrderOfTheValue) {
+  const Tensor a = Tensor::zeros(DType::kInt32, {3});
+  const Tensor b = Tensor::from_bytes(DType::kUInt8, {2}, Bytes(2, std::byte{7}));
+  const auto state = [](const Tensor& first, const Tensor& second) {
+    return Value::dict({{"a", first}, {"in memory", kTied}, {"none", Tensor()}, {"b", second}});
+  };
+  const Value described =
+      state(Tensor::meta(a.dtype(), a.shape()), Tensor::meta(b.dtype(), b.shape()));
+  std::vector<std::size_t> asked;
+  const auto elements = [&](std::size_t tensor, const std::function<void(ByteView)>& sink) {
+    asked.push_back(tensor);
+    for (const std::byte& element : (tensor == 0 ? a : b).bytes()) sink({&element, 1});
+  };
+  Bytes saved;
+  const auto append = [&](ByteView part) { saved.insert(saved.end(), part.begin(), part.end()); };
+  save_torch_file(described, elements, append);
+  EXPECT_EQ(saved, save_torch_file(state(a, b)));
+  EXPECT_EQ(asked, (std::vector<std::size_t>{0, 1}));
+  EXPECT_THROW(save_torch_file(
+                   described, [](std::size_t, const auto&) {}, append),
+               CheckpointError);
+}
+
 TEST(TorchFile, SavesWithoutCrcs) {
   const Value state = Value::dict({{"a", kTied}});
   const auto check = [](const Bytes& bytes) {

@@ -1,0 +1,235 @@
+#include "strategies/legacy_torch/writer.h"
+
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "configs/schema.h"
+#include "configs/strategy_options.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/legacy_torch/split_ranks.h"
+#include "strategies/storage/buffered_file.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kTensorOverhead = 450;  // of a tensor in a file: pickle and archive
+
+/// A field that is empty unless it is given.
+template <typename T>
+config::Type<std::optional<T>> optional_value(config::Type<T> type) {
+  return {[type](const YamlNode& node, const std::string& path, std::optional<T>& into,
+                 ConfigProblems& problems) {
+            T value{};
+            const std::size_t before = problems.size();
+            type.read(node, path, value, problems);
+            if (problems.size() == before) into = value;
+          },
+          [type](const std::optional<T>& value) { return value ? type.show(*value) : YamlNode(); }};
+}
+
+RankFolderOptions own_options(const StrategySpec& strategy) {
+  const auto size = optional_value(config::integer64(1, kMostRankFolders));
+  static const config::Schema<RankFolderOptions> schema{
+      {config::field("tensor_model_parallel_size", &RankFolderOptions::tensor_model_parallel_size,
+                     size),
+       config::field("pipeline_model_parallel_size",
+                     &RankFolderOptions::pipeline_model_parallel_size, size),
+       config::field("expert_model_parallel_size", &RankFolderOptions::expert_model_parallel_size,
+                     size),
+       config::field("virtual_pipeline_model_parallel_size",
+                     &RankFolderOptions::virtual_pipeline_model_parallel_size, size),
+       config::field("transformer_impl", &RankFolderOptions::transformer_impl,
+                     optional_value(config::choice(kTransformerImplNames)))}};
+  return read_options(schema, strategy);
+}
+
+/// A file, and which items of the plan go into it: first the state of the rank, then its tensors.
+struct DataFile {
+  std::string name;
+  std::vector<std::size_t> items;
+};
+
+std::vector<DataFile> plan_files(const SavePlan& plan) {
+  std::vector<DataFile> files;
+  std::map<std::string, std::size_t, std::less<>> by_folder;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    if (plan[i].kind != WriteItem::Kind::kObject) continue;
+    by_folder.emplace(parent_name(plan[i].key), files.size());
+    files.push_back({plan[i].key, {i}});
+  }
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const WriteItem& item = plan[i];
+    if (item.kind != WriteItem::Kind::kTensor) continue;
+    const auto folder = by_folder.find(item.key.substr(0, item.key.find('/')));
+    if (folder == by_folder.end() || !equal(item.chunk.sizes, item.size))
+      throw CheckpointError(ErrorCode::kInvalidArgument, "this is no tensor of a rank's file",
+                            {.key = item.key});
+    files[folder->second].items.push_back(i);
+  }
+  return files;
+}
+
+/// "mp_rank_00/model.decoder.…" → "model" and "decoder.…"
+std::pair<std::string, std::string> path_of(const std::string& key) {
+  const std::size_t slash = key.find('/');
+  const std::size_t dot = key.find('.', slash);
+  return {key.substr(slash + 1, dot - slash - 1), key.substr(dot + 1)};
+}
+
+std::uint64_t size_of(const DataFile& file, const SavePlan& plan) {
+  std::uint64_t size = 0;
+  for (const std::size_t item : file.items) size += plan[item].nbytes + kTensorOverhead;
+  return size;
+}
+
+/// As told to wrote() by this writer; only a damaged journal says something else.
+void require_places(const std::vector<StorageInfo>& places, const DataFile& file) {
+  if (places.size() == file.items.size()) return;
+  throw CheckpointError(
+      ErrorCode::kCorrupt,
+      str_format("the interrupted attempt put {} items into the file, not {}; convert without "
+                 "resume",
+                 places.size(), file.items.size()),
+      {.file = file.name});
+}
+
+/// Puts a tensor without elements into the place of each. Returns which items these are, in the
+/// order of the state.
+std::vector<std::size_t> insert_tensors(Value& state, const SavePlan& plan, const DataFile& file) {
+  std::map<std::string, std::map<std::string, std::size_t>> models;
+  for (std::size_t k = 1; k < file.items.size(); ++k) {
+    auto [model, path] = path_of(plan[file.items[k]].key);
+    models[std::move(model)].emplace(std::move(path), file.items[k]);
+  }
+  std::vector<std::size_t> order;
+  Dict& entries = state.mutable_dict();
+  for (std::size_t entry = 0; entry < entries.size(); ++entry) {
+    const Value& name = entries.items()[entry].first;
+    const auto found = models.find(name.is_str() ? name.as_str() : "");
+    if (found == models.end()) continue;
+    Dict& model = entries.value_at(entry).mutable_dict();
+    for (std::size_t i = 0; i < model.size(); ++i) {
+      const auto node = found->second.extract(model.items()[i].first.as_str());
+      if (node.empty()) continue;
+      const WriteItem& item = plan[node.mapped()];
+      model.value_at(i) = Tensor::meta(item.properties.dtype, item.size);
+      if (item.nbytes > 0) order.push_back(node.mapped());
+    }
+  }
+  for (const auto& [name, left] : models) {
+    if (!left.empty())
+      throw CheckpointError(ErrorCode::kInternal, "the rank's state has no place for this tensor",
+                            {.key = plan[left.begin()->second].key});
+  }
+  return order;
+}
+
+class RankFolderStrategy final : public SaveStrategy {
+ public:
+  explicit RankFolderStrategy(const SaveOptions& options) : io_(options.io) {
+    own_options(options.strategy);
+    const WriteOptions usual;
+    for (const auto& [field, set] :
+         {std::pair{"page_aligned", io_.page_aligned},
+          {"files_per_rank", io_.files_per_rank != usual.files_per_rank}}) {
+      if (set)
+        throw CheckpointError(
+            ErrorCode::kUnsupported,
+            str_format("save.io.{}: a rank's folder has one file, as torch.save writes it; leave "
+                       "it out",
+                       field));
+    }
+  }
+
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
+                          const SavePlan& plan, ItemSource& source) const override {
+    const std::vector<DataFile> files = plan_files(plan);
+    WrittenItems written;
+    written.places.resize(plan.size());
+    for (const DataFile& file : files) {
+      written.files.push_back(file.name);
+      storage.make_directory(join_name(directory, parent_name(file.name)));
+    }
+    parallel_for(files.size(), io_.threads, [&](std::size_t index) {
+      const DataFile& file = files[index];
+      const PlannedFile planned{file.name, plan, file.items};
+      const auto kept = source.written(planned);
+      const std::vector<StorageInfo> places =
+          kept ? *kept : with_context({.key = file.name, .rank = rank}, [&] {
+            return write_file(storage, directory, file, plan, source);
+          });
+      require_places(places, file);
+      for (std::size_t k = 0; k < places.size(); ++k) {
+        written.places[file.items[k]] = places[k];
+        written.places[file.items[k]].file = static_cast<std::uint32_t>(index);
+      }
+      if (!kept) source.wrote(planned, places);
+    });
+    return written;
+  }
+
+  void write_metadata(Storage&, const std::string&, const Metadata&,
+                      const CommonState*) const override {}
+
+ private:
+  /// Returns the places of the file's items.
+  std::vector<StorageInfo> write_file(Storage& storage, const std::string& directory,
+                                      const DataFile& planned, const SavePlan& plan,
+                                      ItemSource& source) const {
+    const WriteItem& rest = plan[planned.items.front()];
+    Value state = load_torch_bytes(source.object(rest), planned.name);
+    const std::vector<std::size_t> tensors = insert_tensors(state, plan, planned);
+    BufferedFile file(storage.create(
+        join_name(directory, planned.name),
+        {.size_hint = size_of(planned, plan), .durable = io_.fsync, .engine = io_.engine}));
+    std::map<std::size_t, StorageInfo> places;
+    const auto append = [&](ByteView part) { file.append(part); };
+    const auto elements = [&](std::size_t number, const std::function<void(ByteView)>& sink) {
+      const WriteItem& item = plan[tensors[number]];
+      places[tensors[number]] = {0, file.position(), item.nbytes};
+      with_context({.key = item.key}, [&] { source.tensor(item, sink); });
+    };
+    const std::string name = base_name(planned.name);
+    save_torch_file(state, elements, append,
+                    {.prefix = name.substr(0, name.rfind('.')), .crc = io_.checksums});
+    places[planned.items.front()] = {0, 0, file.position()};
+    file.finish(io_.fsync);
+    std::vector<StorageInfo> in_order;
+    for (const std::size_t item : planned.items) in_order.push_back(places[item]);
+    return in_order;
+  }
+
+  WriteOptions io_;
+};
+
+}  // namespace
+
+std::unique_ptr<SaveStrategy> make_rank_folder_strategy(const SaveOptions& options) {
+  return std::make_unique<RankFolderStrategy>(options);
+}
+
+WrittenItems measure_rank_folders(const SaveOptions&, int, const SavePlan& plan) {
+  WrittenItems written;
+  written.places.resize(plan.size());
+  for (const DataFile& file : plan_files(plan)) {
+    for (const std::size_t item : file.items)
+      written.places[item] = {static_cast<std::uint32_t>(written.files.size()), 0,
+                              plan[item].nbytes + kTensorOverhead};
+    written.files.push_back(file.name);
+  }
+  return written;
+}
+
+std::unique_ptr<CheckpointReader> arrange_ranks(std::unique_ptr<CheckpointReader> model,
+                                                const SaveOptions& options,
+                                                std::vector<std::string>& remarks) {
+  return split_ranks(std::move(model), own_options(options.strategy), remarks);
+}
+
+}  // namespace dckpt
