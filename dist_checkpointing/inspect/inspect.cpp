@@ -164,6 +164,7 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   const StoredForm form{info.conventions, info.common_file.has_value(), metadata, summary.common,
                         info.readers};
   summary.run = run_facts(reader);
+  summary.modelopt = modelopt_state(reader);
   summary.readers = readers_of(form);
   summary.optimizer.sharding = optimizer_sharding(summary.common);
   if (summary.has_optimizer) {

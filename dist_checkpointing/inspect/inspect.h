@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dist_checkpointing/inspect/modelopt.h"
 #include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/key_filter.h"
 #include "mapping/base/api.h"
@@ -106,6 +107,7 @@ struct CheckpointSummary {
   bool has_optimizer = false;  ///< any key is an optimizer key, selected or not
   OptimizerSummary optimizer;
   RunFacts run;
+  std::optional<ModelOptState> modelopt;
   Readers readers;
 
   const GroupTotal& group(ContentGroup which) const {

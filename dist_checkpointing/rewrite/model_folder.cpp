@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "dist_checkpointing/inspect/modelopt.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -99,11 +101,14 @@ void list_files(ModelFolder& folder, std::vector<std::string>& remarks) {
 
 /// What lies beside a checkpoint of records and does not belong to its format: a framework's own
 /// configuration, tokenizers.
-void name_other_files(const CheckpointReader& source, std::vector<std::string>& remarks) {
+/// `taken` goes along.
+void name_other_files(const CheckpointReader& source, std::span<const std::string> taken,
+                      std::vector<std::string>& remarks) {
   const CheckpointInfo& info = source.info();
   std::set<std::string> known(info.index_files.begin(), info.index_files.end());
   known.insert(source.metadata().files.begin(), source.metadata().files.end());
   for (const char* const name : {kIntegrityFile, kConfigFile, kCommonFile}) known.insert(name);
+  for (const std::string& name : taken) known.insert(name.substr(0, name.find('/')));
   std::vector<std::string> left;
   for (const FileInfo& entry : source.storage().list("")) {
     if (!known.contains(entry.name) && !entry.name.starts_with('.') &&
@@ -112,6 +117,33 @@ void name_other_files(const CheckpointReader& source, std::vector<std::string>& 
   }
   if (!left.empty())
     remarks.push_back("what else is in the folder stays behind: " + quoted_list(left, 10));
+}
+
+/// ModelOpt's state, byte for byte.
+void take_modelopt(const CheckpointReader& source, ModelFolder& folder,
+                   std::vector<std::string>& remarks) {
+  if (source.info().single_file) return;
+  folder.files = modelopt_files(source.storage());
+  if (folder.files.empty()) {
+    if (const auto state = modelopt_state(source))
+      remarks.push_back(
+          str_format("ModelOpt's state stays in the common state ({}), where Megatron "
+                     "looks for it only with rank folders",
+                     quote(state->place)));
+    return;
+  }
+  folder.storage = source.storage().shared_from_this();
+  for (const std::string& name : folder.files) folder.bytes += folder.storage->open(name)->size();
+  remarks.push_back(str_format("ModelOpt's state goes along: {}", quoted_list(folder.files, 4)));
+}
+
+/// Formats of tensors alone.
+void leave_modelopt(const CheckpointReader& source, std::vector<std::string>& remarks) {
+  if (const auto state = modelopt_state(source))
+    remarks.push_back(
+        str_format("ModelOpt's state stays behind: {}; the weights are as ModelOpt "
+                   "has left them",
+                   quote(state->place)));
 }
 
 /// What the files say about the model.
@@ -158,7 +190,8 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
   carry_annotations(source, target, remarks);
   if (!target.format->conventions.model_folder) {
     if (options.model_files) require_use(options, target);
-    if (source.info().conventions.records) name_other_files(source, remarks);
+    take_modelopt(source, folder, remarks);
+    if (source.info().conventions.records) name_other_files(source, folder.files, remarks);
     if (source.info().conventions.model_folder) {
       std::vector<std::string> left;
       for (const FileInfo& entry : source.storage().list("")) {
@@ -169,6 +202,7 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
     }
     return folder;
   }
+  leave_modelopt(source, remarks);
   if (options.model_files) {
     if (!options.model_files->is_directory())
       throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",

@@ -77,6 +77,8 @@ WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
                         std::span<const std::string> names, bool sync) {
   Meter meter(target);
   for (const std::string& name : names) {
+    if (const std::string folder = parent_name(name); !folder.empty())
+      meter.storage().make_directory(join_name(target.directory, folder));
     const auto source = from.open(name);
     BufferedFile copy(meter.storage().create(join_name(target.directory, name),
                                              {.size_hint = source->size(), .durable = sync}));

@@ -56,6 +56,14 @@ Value run_to_json(const RunFacts& run) {
   return Value::dict({{"model", std::move(model)}, {"parallel", std::move(parallel)}});
 }
 
+/// None if ModelOpt has not changed the model.
+Value modelopt_to_json(const std::optional<ModelOptState>& state) {
+  if (!state) return {};
+  return Value::dict({{"place", state->place},
+                      {"version", state->version},
+                      {"modes", Value::list({state->modes.begin(), state->modes.end()})}});
+}
+
 /// None if no optimizer state is stored.
 Value optimizer_to_json(const CheckpointSummary& summary) {
   if (!summary.has_optimizer) return {};
@@ -106,6 +114,7 @@ Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool
        {"producer", summary.info.producer},
        {"run", run_to_json(summary.run)},
        {"optimizer", optimizer_to_json(summary)},
+       {"modelopt", modelopt_to_json(summary.modelopt)},
        {"readers",
         Value::dict({{"model", summary.readers.model}, {"optimizer", summary.readers.optimizer}})},
        {"groups", groups_to_json(summary)},
@@ -174,6 +183,15 @@ std::string parallel_text(const RunFacts& run) {
   return text;
 }
 
+/// "quantize, by ModelOpt 0.47.0 (modelopt_state)"
+std::string modelopt_text(const ModelOptState& state) {
+  std::string modes;
+  for (const std::string& mode : state.modes) modes += (modes.empty() ? "" : ", ") + mode;
+  if (modes.empty()) modes = state.version.empty() ? "cannot be read" : "no mode";
+  return str_format("{}{} ({})", modes,
+                    state.version.empty() ? "" : ", by ModelOpt " + state.version, state.place);
+}
+
 /// Rows of a name and a text, which goes on in the next line where a terminal of kColumns ends.
 class Head {
  public:
@@ -237,6 +255,7 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
   head.add("saved with", parallel_text(summary.run));
   head.add("optimizer", optimizer_text(summary));
   head.add("reshardable", shown(summary.optimizer.reshardable));
+  if (summary.modelopt) head.add("modelopt", shown(modelopt_text(*summary.modelopt)));
   head.add("readable by", shown(summary.readers.model));
   head.add("resumed by", shown(summary.readers.optimizer));
   if (resume) {
