@@ -163,8 +163,8 @@ TEST(Tool, InspectJsonHasTheDocumentedShape) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Value json = run.json();
   EXPECT_THAT(members(json),
-              ElementsAre("format", "version", "producer", "run", "optimizer", "readers", "groups",
-                          "tensors", "objects", "common", "files"));
+              ElementsAre("format", "version", "producer", "run", "optimizer", "modelopt",
+                          "readers", "groups", "tensors", "objects", "common", "files"));
   EXPECT_THAT(members(json.at("groups")),
               ElementsAre("weights", "optimizer", "RNG state", "extra state", "other objects"));
   EXPECT_EQ(json.at("format").as_str(), "torch_dist");
