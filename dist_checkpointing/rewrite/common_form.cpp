@@ -167,7 +167,7 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& re
     return contents;
   }
   contents.common_file.emplace(common);
-  if (info.common_place)
+  if (info.common_place && target.format->capabilities.common_state)
     remarks.push_back(str_format(
         "the common state moved from an object into {}, which every Megatron reads", kCommonFile));
   return contents;

@@ -87,7 +87,7 @@ std::vector<CutPart> cut_parts(const ParameterCut& cut, ShapeView local, std::in
   const std::int64_t extent = local[axis] / parts;
   std::vector<CutPart> made;
   for (std::int64_t part = 0; part < parts; ++part) {
-    CutPart& piece = made.emplace_back(all, all);
+    CutPart& piece = made.emplace_back(CutPart{all, all});
     piece.local.sizes[axis] = piece.whole.sizes[axis] = extent;
     piece.local.offsets[axis] = part * extent;
     piece.whole.offsets[axis] = (part * ranks + rank) * extent;

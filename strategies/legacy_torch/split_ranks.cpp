@@ -403,8 +403,8 @@ class Split {
     if (args_ != nullptr) state["args"] = args_of(rank);
     for (std::int64_t chunk = 0; chunk < chunks_; ++chunk) {
       const std::string name = chunks_ > 1 ? "model" + std::to_string(chunk) : "model";
-      state[Value(name)] =
-          add_model(rank, chunk * sizes_.pipeline + rank.pipeline, folder + "/" + name + ".");
+      state[Value(name)] = add_model(rank, chunk * sizes_.pipeline + rank.pipeline,
+                                     str_format("{}/{}.", folder, name));
     }
     const auto rng = rng_states_.find({rank.pipeline, rank.tensor});
     if (rng != rng_states_.end()) state["rng_state"] = rng->second;

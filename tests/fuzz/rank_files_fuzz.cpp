@@ -1,10 +1,17 @@
-// A torch file as the only one of a checkpoint of torch_checkpointing, and of a local one of
-// Megatron. The chunks of what opens can be read, or are refused.
+// A torch file as the only one of a checkpoint of torch_checkpointing, of a local one of Megatron,
+// and of Megatron's rank folders, joined and taken apart again. The chunks of what opens can be
+// read, or are refused.
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/storage_name.h"
+#include "strategies/legacy_torch/join_ranks.h"
+#include "strategies/legacy_torch/legacy_reader.h"
+#include "strategies/legacy_torch/split_ranks.h"
 #include "strategies/local/local_reader.h"
 #include "strategies/storage/memory.h"
 #include "strategies/tensor_io/read_tensors.h"
@@ -19,6 +26,8 @@ constexpr std::uint64_t kMaxRead = std::uint64_t{1} << 24;
 template <typename Open>
 void open_and_read(const char* name, ByteView content, Open open) {
   const auto storage = memory_storage();
+  if (const std::string folder = parent_name(name); !folder.empty())
+    storage->make_directory(folder);
   const auto file = storage->create(name);
   file->append(content);
   file->close();
@@ -42,5 +51,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   open_and_read("m_0.pt", content, open_torch_checkpointing);
   open_and_read("iter_0000001_0_local.pt", content,
                 [](const auto& storage) { return open_local(storage); });
+  open_and_read("mp_rank_00/model_optim_rng.pt", content, [](const auto& storage) {
+    std::vector<std::string> remarks;
+    return split_ranks(
+        join_ranks(open_legacy_torch(storage)),
+        {.pipeline_model_parallel_size = 2, .transformer_impl = TransformerImpl::kLocal}, remarks);
+  });
   return 0;
 }

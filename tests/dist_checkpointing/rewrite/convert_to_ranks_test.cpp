@@ -239,11 +239,69 @@ TEST_F(ConvertToRanks, WhatRankFoldersCannotHoldIsRefusedWithWhatToDo) {
   EXPECT_THAT(refusal(source, sizes(2, 2), {.ranks = 3}), HasSubstr("leave out the number"));
 }
 
+TEST_F(ConvertToRanks, NumbersOfACheckpointAreNotTrusted) {
+  const auto with = [&](Dict args, Shape norm) {
+    fs::remove_all(at("model"));
+    save_model([&](StateDict& state) {
+      state["args"] = args;
+      const std::string key = "decoder.layers.mlp.linear_fc1.layer_norm_weight";
+      state["norm"] = ShardedTensor::whole(key, Tensor::zeros(DType::kFloat32, norm));
+    });
+    return refusal(at("model"), "", {.keys = {.include = {"*layer_norm_weight"}}});
+  };
+  const std::int64_t many = std::int64_t{1} << 40;
+  EXPECT_THAT(with({{"tensor_model_parallel_size", many}}, {2, 4}), HasSubstr("from 1 to"));
+  EXPECT_THAT(with({{"pipeline_model_parallel_size", 0}}, {2, 4}), HasSubstr("from 1 to"));
+  EXPECT_THAT(
+      with({{"tensor_model_parallel_size", 4096}, {"pipeline_model_parallel_size", 4096}}, {2, 4}),
+      HasSubstr("rank folders"));
+  EXPECT_THAT(with({}, {many, 0}), HasSubstr("at most"));
+  EXPECT_THAT(with({{"tensor_model_parallel_size", 1 << 20}}, {1'000, 0}), HasSubstr("more than"));
+}
+
 TEST_F(ConvertToRanks, WithoutArgsTheLayoutIsGiven) {
   save_model([](StateDict& state) { state.mutable_dict().erase("args"); });
   EXPECT_THAT(to_ranks(at("model"), sizes(2, 2)).remarks, Contains(HasSubstr("no args")));
   EXPECT_EQ(folders().size(), 4U);
   EXPECT_EQ(open_checkpoint(at("ranks"))->common_state().at("checkpoint_version"), Value(3.0));
+}
+
+TEST_F(ConvertToRanks, ArgsSayWhatModulesAreCalled) {
+  save_model([](StateDict& state) {
+    state["args"] = Value::dict({{"num_attention_heads", 4},
+                                 {"num_layers", 2},
+                                 {"transformer_impl", "transformer_engine"},
+                                 {"moe_grouped_gemm", true}});
+    const std::string experts = "decoder.layers.mlp.experts.experts.linear_fc";
+    const std::string norm = "decoder.layers.self_attention.linear_qkv.layer_norm_weight";
+    state["fc1"] = ShardedTensor::whole(experts + "1.weight", arange({2, 4, 16, 4}));
+    state["fc2"] = ShardedTensor::whole(experts + "2.weight", arange({2, 4, 4, 8}));
+    state["norm"] = ShardedTensor::whole(norm, arange({2, 4}));
+    for (std::int64_t cell = 0; cell < 8; ++cell)
+      state[Value(cell)] = ShardedObject{.key = experts + "1._extra_state",
+                                         .data = cell,
+                                         .global_shape = {2, 4},
+                                         .global_offset = {cell / 4, cell % 4}};
+  });
+  ConvertOptions to{.to = "torch", .keys = {.exclude = {"*.mlp.linear_fc*"}}};
+  to.strategy_options = options(sizes(2, 1, 2));
+  std::erase_if(to.strategy_options.keys,
+                [](const auto& key) { return key.text.ends_with("impl"); });
+  to.strategy_options.values.pop_back();
+  convert(at("model"), at("ranks"), to);
+  const auto ranks = open_legacy_torch(posix_storage(at("ranks")));
+  const std::string layer = "mp_rank_01_001/model.decoder.layers.1.";
+  EXPECT_NE(ranks->metadata().find_tensor(layer + "mlp.experts.linear_fc1.weight1"), nullptr);
+  EXPECT_NE(ranks->metadata().find_tensor(layer + "self_attention.linear_qkv.layer_norm_weight"),
+            nullptr);
+  const Value states = ranks->common_state();
+  const Value& model = states.at("mp_rank_01_001/model_optim_rng.pt").at("model");
+  EXPECT_EQ(model.at("decoder.layers.1.mlp.experts.linear_fc1._extra_state"), Value(6));
+  EXPECT_EQ(model.at("decoder.layers.1.mlp.experts.linear_fc1._extra_state1"), Value(7));
+
+  const auto whole = open_checkpoint(at("model"));
+  const auto back = open_checkpoint(at("ranks"));
+  EXPECT_THAT(diff(*whole, *back, {.keys = to.keys, .common = false}).differences, IsEmpty());
 }
 
 TEST_F(ConvertToRanks, ASaveDoesNotMakeThem) {
