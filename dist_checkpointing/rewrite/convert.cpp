@@ -397,8 +397,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                                       .staging = std::min(options.staging, options.max_memory)},
                                      go_on);
   if (target.format->conventions.megatron_fsdp && !of_fsdp)
-    reader = to_megatron_fsdp(
-        std::move(reader), read_fsdp_save_options(target.save.strategy).wrappers, report.remarks);
+    reader = to_megatron_fsdp(std::move(reader), read_fsdp_save_options(target.save.strategy),
+                              report.remarks);
   const CopyMemory memory =
       share_memory(options.io, options.max_memory, options.staging, reader->metadata());
   target.save.io = memory.io;

@@ -103,12 +103,13 @@ std::pair<std::string, KeyPath> named(KeyPath path) {
 
 class ToMegatronFsdp {
  public:
-  ToMegatronFsdp(const CheckpointReader& source, int wrappers, std::vector<std::string>& remarks)
+  ToMegatronFsdp(const CheckpointReader& source, const FsdpSaveOptions& options,
+                 std::vector<std::string>& remarks)
       : source_(source),
         metadata_(source.metadata()),
         common_(source.common_state()),
         remarks_(remarks),
-        wrapper_count_(wrappers) {}
+        options_(options) {}
 
   RearrangedContents run() {
     if (!common_.is_dict()) common_ = Value::dict();
@@ -198,7 +199,7 @@ class ToMegatronFsdp {
   }
 
   int wrapper_count() const {
-    if (wrapper_count_ > 0) return wrapper_count_;
+    if (options_.wrappers > 0) return options_.wrappers;
     const bool said = flag(args_, "bf16") || flag(args_, "fp16");
     return (said ? compute_dtype(args_) != DType::kFloat32 : has_half_precision()) ? 3 : 2;
   }
@@ -225,7 +226,7 @@ class ToMegatronFsdp {
            *(one->size.end() - 2) == 2 * two->size.back();
   }
 
-  static std::vector<Piece> pieces_of(const TensorStorageMetadata& tensor) {
+  std::vector<Piece> pieces_of(const TensorStorageMetadata& tensor) const {
     const bool layers = has_layer_axis(tensor.key);
     const bool experts = has_expert_axis(tensor.key);
     const std::size_t stacked = (layers ? 1U : 0U) + (experts ? 1U : 0U);
@@ -239,7 +240,11 @@ class ToMegatronFsdp {
     std::vector<Piece> pieces;
     for (std::int64_t layer = 0; layer < (layers ? tensor.size[0] : 1); ++layer) {
       for (std::int64_t expert = 0; expert < (experts ? tensor.size[stacked - 1] : 1); ++expert) {
-        Piece piece{.part = {.key = tensor.key}, .box = whole(tensor.size), .stacked = stacked};
+        Piece piece{
+            .part = {.key = options_.names == NormNames::kLocal ? norm_of_local_layer(tensor.key)
+                                                                : tensor.key},
+            .box = whole(tensor.size),
+            .stacked = stacked};
         if (layers) piece.part.layer = layer;
         if (experts) piece.part.expert = expert;
         for (std::size_t axis = 0; axis < stacked; ++axis) {
@@ -419,7 +424,7 @@ class ToMegatronFsdp {
   Value common_;
   const Value* args_ = nullptr;
   std::vector<std::string>& remarks_;
-  int wrapper_count_;
+  FsdpSaveOptions options_;
   std::map<std::size_t, std::vector<State>> states_;  // by the model's tensor
   std::vector<Value> groups_;
   std::vector<std::pair<std::string, Value>> meta_;  // of parameters
@@ -441,6 +446,7 @@ class OfMegatronFsdp {
   RearrangedContents run() {
     read_objects();
     for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) sort_in(i);
+    rename_norms();
     const bool stacks = is_homogeneous();
     for (auto& [name, parts] : weights_) {
       make(name, std::string(), parts, stacks);
@@ -548,6 +554,30 @@ class OfMegatronFsdp {
       }
     }
     keep(tensor);
+  }
+
+  /// Of local layers, which alone have a norm in front of linear_qkv as a module of its own;
+  /// torch_dist calls theirs as Transformer Engine's.
+  void rename_norms() {
+    std::set<std::string> local;
+    for (const auto& [name, parts] : weights_) {
+      const std::string stack = stack_of(name);
+      if (name == stack + ".layers.input_layernorm.weight" &&
+          weight_index_.contains(stack + ".layers.self_attention.linear_qkv.weight"))
+        local.insert(stack);
+    }
+    if (local.empty()) return;
+    std::map<std::string, std::map<std::string, Parts>> states;
+    for (auto& [name, parts] : weights_) {
+      if (local.contains(stack_of(name))) name = norm_in_torch_dist(name);
+    }
+    for (auto& [name, of_name] : states_)
+      states.emplace(local.contains(stack_of(name)) ? norm_in_torch_dist(name) : name,
+                     std::move(of_name));
+    states_ = std::move(states);
+    remarks_.push_back(
+        "norms of Megatron's local layers are called as torch_dist has them; on the way back, the "
+        "option names: local of fsdp_dtensor gives them the names of their modules again");
   }
 
   void keep(std::size_t tensor) {
@@ -827,9 +857,9 @@ class OfMegatronFsdp {
 }  // namespace
 
 std::unique_ptr<CheckpointReader> to_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
-                                                   int wrappers,
+                                                   const FsdpSaveOptions& options,
                                                    std::vector<std::string>& remarks) {
-  RearrangedContents contents = ToMegatronFsdp(*source, wrappers, remarks).run();
+  RearrangedContents contents = ToMegatronFsdp(*source, options, remarks).run();
   return rearranged_reader(std::move(source), std::move(contents));
 }
 

@@ -8,6 +8,7 @@
 
 #include "mapping/geometry/dtype.h"
 #include "strategies/contract/reader.h"
+#include "strategies/torch_dist/save_strategy.h"
 
 // Megatron-FSDP's checkpoints (fsdp_dtensor) hold a model's parts under other keys than torch_dist:
 //
@@ -23,18 +24,22 @@
 //   other common state     the common state                    objects under their paths
 //   RNG states             rng_state/shard_p.t_P.T             rng_state.(p, t).0.…
 //
+//   norm of a local layer  …self_attention.linear_qkv.         …input_layernorm.weight, and
+//                          layer_norm_weight                   …pre_mlp_layernorm.weight
+//
 // WRAPPERS are the modules around the model: "module.module", and one more around a model in half
 // precision. Other objects keep their keys, under which Megatron-FSDP does not look for them.
 
 namespace dckpt {
 
-/// A checkpoint with Megatron-Core's keys as Megatron-FSDP has it. `wrappers`: how many; 0: by the
-/// dtype of the model, as its args or else its weights say. Says in `remarks` what is not
-/// found again. Throws CheckpointError: (unsupported) for state of an optimizer that is not of the
-/// shapes of the model and for layouts with experts or halves as tensors of their own, (mismatch)
-/// for parameters that fit no group, or several.
+/// A checkpoint with Megatron-Core's keys as Megatron-FSDP has it. Without a number of
+/// wrappers, the dtype of the model decides, as its args or else its weights say. Says in `remarks`
+/// what is not found again. Throws CheckpointError: (unsupported) for state of an optimizer that is
+/// not of the shapes of the model and for layouts with experts or halves as tensors of their own,
+/// (mismatch) for parameters that fit no group, or several.
 std::unique_ptr<CheckpointReader> to_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
-                                                   int wrappers, std::vector<std::string>& remarks);
+                                                   const FsdpSaveOptions& options,
+                                                   std::vector<std::string>& remarks);
 
 /// The way back: weights and fully reshardable state of the optimizer under Megatron-Core's keys.
 /// Also gives weights that are the optimizer's main parameters, with the dtype that the model has

@@ -1,7 +1,9 @@
 #include "dist_checkpointing/rewrite/megatron_fsdp_keys.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <utility>
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -112,6 +114,33 @@ bool has_layer_axis(std::string_view key) {
 
 bool has_expert_axis(std::string_view key) {
   return key.find(kExperts) != key.npos;
+}
+
+namespace {
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kNorms{
+    {{".input_layernorm.", ".self_attention.linear_qkv.layer_norm_"},
+     {".pre_mlp_layernorm.", ".mlp.linear_fc1.layer_norm_"}}};
+
+std::string replaced(const std::string& key, std::string_view from, std::string_view to) {
+  const std::size_t at = key.rfind(from);
+  std::string name = key;
+  if (at != key.npos && behind_layers(key) != key.npos) name.replace(at, from.size(), to);
+  return name;
+}
+
+}  // namespace
+
+std::string norm_in_torch_dist(const std::string& key) {
+  std::string name = key;
+  for (const auto& [local, fused] : kNorms) name = replaced(name, local, fused);
+  return name;
+}
+
+std::string norm_of_local_layer(const std::string& key) {
+  std::string name = key;
+  for (const auto& [local, fused] : kNorms) name = replaced(name, fused, local);
+  return name;
 }
 
 std::string_view without_wrappers(std::string_view key) {

@@ -30,6 +30,11 @@ bool has_layer_axis(std::string_view key);
 /// "….experts.experts.linear_fc1…": the next one is the expert.
 bool has_expert_axis(std::string_view key);
 
+/// The norms in front of attention and MLP, as torch_dist calls them, from the names of the modules
+/// of Megatron's local layers, and back. Other keys stay.
+std::string norm_in_torch_dist(const std::string& key);
+std::string norm_of_local_layer(const std::string& key);
+
 /// Without all of the "module." in front.
 std::string_view without_wrappers(std::string_view key);
 

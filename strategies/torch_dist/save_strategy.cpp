@@ -51,7 +51,8 @@ std::unique_ptr<SaveStrategy> make_dcp_save_strategy(const SaveOptions& options)
 FsdpSaveOptions read_fsdp_save_options(const StrategySpec& strategy) {
   const config::Schema<FsdpSaveOptions> schema{
       {config::field("compression", &FsdpSaveOptions::compression, config::choice(kCodecNames)),
-       config::field("wrappers", &FsdpSaveOptions::wrappers, config::integer(0, kMaxWrappers))}};
+       config::field("wrappers", &FsdpSaveOptions::wrappers, config::integer(0, kMaxWrappers)),
+       config::field("names", &FsdpSaveOptions::names, config::choice(kNormNamesNames))}};
   return read_options(schema, strategy);
 }
 

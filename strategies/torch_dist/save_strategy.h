@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "configs/options.h"
+#include "mapping/base/enum_names.h"
 #include "strategies/contract/save_strategy.h"
 
 namespace dckpt {
@@ -20,12 +22,19 @@ struct DcpSaveOptions {
 /// The same for the strategy dcp, which has DcpSaveOptions.
 std::unique_ptr<SaveStrategy> make_dcp_save_strategy(const SaveOptions& options);
 
+/// What the norms in front of attention and MLP are called: by Transformer Engine, as in
+/// torch_dist, where they are a part of the next module, or by Megatron's local layers.
+enum class NormNames : std::uint8_t { kTe, kLocal };
+inline constexpr EnumNames<NormNames, 2> kNormNamesNames{
+    {{NormNames::kTe, "te"}, {NormNames::kLocal, "local"}}};
+
 /// Options of fsdp_dtensor, which only conversions write.
 struct FsdpSaveOptions {
   StorageCodec compression = StorageCodec::kPlain;
   /// Modules around the model, each a "module." in front of the keys of the optimizer's state; 0:
   /// what Megatron puts around a model of its dtype.
   int wrappers = 0;
+  NormNames names = NormNames::kTe;
 };
 FsdpSaveOptions read_fsdp_save_options(const StrategySpec& strategy);
 std::unique_ptr<SaveStrategy> make_fsdp_save_strategy(const SaveOptions& options);

@@ -52,11 +52,11 @@ Bytes joined(const CheckpointReader& reader, std::initializer_list<std::string> 
   return bytes;
 }
 
-/// The real one's model computes in float32, whatever its args say.
-YamlNode two_wrappers() {
+/// The real one's model has local layers, and computes in float32, whatever its args say.
+YamlNode as_the_real_one() {
   return {.kind = YamlNode::Kind::kMap,
-          .keys = {YamlNode::plain("wrappers")},
-          .values = {YamlNode::plain("2")}};
+          .keys = {YamlNode::plain("wrappers"), YamlNode::plain("names")},
+          .values = {YamlNode::plain("2"), YamlNode::plain("local")}};
 }
 
 TEST(MegatronFsdp, KeysAreThoseOfPartsAndBack) {
@@ -104,6 +104,10 @@ TEST(MegatronFsdp, ARealCheckpointBecomesMegatronCores) {
   cast_elements(DType::kFloat32, main.data(), DType::kBFloat16, rounded.data(), main.size() / 4);
   EXPECT_EQ(content(*made, "output_layer.weight"), rounded);
 
+  EXPECT_EQ(
+      content(*made, "optimizer.state.param.decoder.layers.mlp.linear_fc1.layer_norm_bias"),
+      joined(*real, {layer + "0.pre_mlp_layernorm.bias", layer + "1.pre_mlp_layernorm.bias"}));
+
   const Value common = made->common_state();
   EXPECT_EQ(optimizer_sharding(common), "fully_reshardable");
   EXPECT_EQ(common.at("iteration"), Value(10));
@@ -121,7 +125,7 @@ TEST(MegatronFsdp, WhatIsMadeHasAllThatTheRealOneHas) {
   TempDir directory;
   convert(kReal, directory / "made", {.to = "torch_dist"});
   convert(directory / "made", directory / "back",
-          {.to = "fsdp_dtensor", .strategy_options = two_wrappers()});
+          {.to = "fsdp_dtensor", .strategy_options = as_the_real_one()});
   const auto real = open_checkpoint(kReal);
   const auto back = open_checkpoint(directory / "back");
   EXPECT_TRUE(back->info().conventions.megatron_fsdp);
@@ -189,7 +193,8 @@ TEST(MegatronFsdp, AParameterHasTheOptionsOfItsGroup) {
     return Value::dict({{"wd_mult", decay}, {"lr_mult", rate}});
   };
   std::vector<std::string> remarks;
-  const auto made = to_megatron_fsdp(model_with_groups({group(0, 1), group(1, 1)}), 1, remarks);
+  const auto made =
+      to_megatron_fsdp(model_with_groups({group(0, 1), group(1, 1)}), {.wrappers = 1}, remarks);
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < made->metadata().objects.size(); ++i) {
     keys.push_back(made->metadata().objects[i].key);
@@ -199,7 +204,7 @@ TEST(MegatronFsdp, AParameterHasTheOptionsOfItsGroup) {
   }
   EXPECT_THAT(keys, Contains("optimizer.param_to_group_meta.module.w.wd_mult"));
   const CheckpointError error = error_of([&] {
-    to_megatron_fsdp(model_with_groups({group(1, 1), group(1, 2)}), 1, remarks);
+    to_megatron_fsdp(model_with_groups({group(1, 1), group(1, 2)}), {.wrappers = 1}, remarks);
   });
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
   EXPECT_THAT(error.what(), HasSubstr("'w': 2 groups"));
