@@ -423,6 +423,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                                      report.remarks)
                  : tensors_only(std::move(contents), *reader, report.remarks);
   report.left_out = contents.left_out;
+  ModelFolder folder = model_folder(*reader, target, options, report.remarks);
   if (target.format->arrange) {
     if (!casts.empty())
       throw CheckpointError(ErrorCode::kUnsupported,
@@ -434,7 +435,6 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     contents = select_contents(*reader, {});
     contents.chunks_before = report.chunks_before;
   }
-  ModelFolder folder = model_folder(*reader, target, options, report.remarks);
   if (options.flattened == FlattenedForm::kMegatron) {
     const std::size_t changed = reformulate_optimizer_state(
         contents.metadata, contents.common, reader->info().conventions.fragments_lost);

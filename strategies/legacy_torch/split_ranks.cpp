@@ -24,6 +24,12 @@ namespace {
 constexpr std::int64_t kMostModules = 1'000'000;            // layers, experts
 constexpr std::int64_t kMostParts = std::int64_t{1} << 24;  // tensors in all files
 
+/// Args of a run whose pipeline stages have different numbers of layers.
+constexpr std::array kUnevenStages{
+    "num_virtual_stages_per_pipeline_rank",    "decoder_first_pipeline_num_layers",
+    "decoder_last_pipeline_num_layers",        "pipeline_model_parallel_layout",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"};
+
 constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
 constexpr std::string_view kOutputLayer = "output_layer.weight";
 
@@ -323,6 +329,9 @@ class Split {
                     key.as_str());
     }
     common_["checkpoint_version"] = 3.0;
+    if (const std::vector<std::string> uneven = uneven_stages(); !uneven.empty())
+      remarks_.push_back(str_format("all pipeline stages have {} layers; start Megatron without {}",
+                                    layers_of_chunk() * chunks_, quoted_list(uneven)));
     remark_padding();
   }
 
@@ -345,6 +354,16 @@ class Split {
                      *multiple, sizes_.tensor, rows, rows / sizes_.tensor));
   }
 
+  /// Those of kUnevenStages that the run had.
+  std::vector<std::string> uneven_stages() const {
+    std::vector<std::string> names;
+    for (const char* const name : kUnevenStages) {
+      const Value* const value = args_ == nullptr ? nullptr : args_->find(name);
+      if (value != nullptr && !value->is_none() && *value != Value(false)) names.emplace_back(name);
+    }
+    return names;
+  }
+
   /// The args of a rank. Sizes that follow from others stay where they fit.
   Value args_of(const ModelParallelRank& rank) const {
     Value args = common_.at("args");
@@ -362,13 +381,8 @@ class Split {
     set("virtual_pipeline_model_parallel_size", chunks_ > 1 ? Value(chunks_) : Value());
     set("num_layers_per_virtual_pipeline_stage",
         chunks_ > 1 ? Value(layers_ / sizes_.pipeline / chunks_) : Value());
-    for (const char* const uneven :
-         {"num_virtual_stages_per_pipeline_rank", "decoder_first_pipeline_num_layers",
-          "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout"})
-      set(uneven, Value());
-    for (const char* const uneven :
-         {"account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"})
-      set(uneven, false);
+    for (const std::string& name : uneven_stages())
+      all.set(name, all.find(Value(name))->is(Value::Kind::kBool) ? Value(false) : Value());
     set("ckpt_format", "torch");
     set("use_dist_ckpt", false);
     if (options_.transformer_impl)

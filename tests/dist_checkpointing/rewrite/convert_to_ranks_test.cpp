@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "dist_checkpointing/inspect/diff.h"
@@ -175,6 +176,12 @@ TEST_F(ConvertToRanks, TheWayThereAndBackIsEmptyInEveryLayout) {
   }
 }
 
+TEST_F(ConvertToRanks, WhatLiesBesideTheSourceIsNamed) {
+  save_model([](StateDict&) {});
+  std::ofstream(at("model") / "run_config.yaml") << "a: 1";
+  EXPECT_THAT(to_ranks(at("model"), "").remarks, Contains(HasSubstr("'run_config.yaml'")));
+}
+
 TEST_F(ConvertToRanks, StatesOfGeneratorsStayWithTheirRanks) {
   const fs::path source = golden("mcore-0.16-fully-reshardable-tp2pp2dp2");
   EXPECT_THAT(to_ranks(source, "").remarks, Not(Contains(HasSubstr("--no-load-rng"))));
@@ -257,6 +264,18 @@ TEST_F(ConvertToRanks, NumbersOfACheckpointAreNotTrusted) {
       HasSubstr("rank folders"));
   EXPECT_THAT(with({}, {many, 0}), HasSubstr("at most"));
   EXPECT_THAT(with({{"tensor_model_parallel_size", 1 << 20}}, {1'000, 0}), HasSubstr("more than"));
+}
+
+TEST_F(ConvertToRanks, StagesAreEvenWhateverTheRunHad) {
+  save_model([](StateDict& state) {
+    state["args"].mutable_dict().set("decoder_first_pipeline_num_layers", 3);
+    state["args"].mutable_dict().set("account_for_loss_in_pipeline_split", false);
+  });
+  EXPECT_THAT(to_ranks(at("model"), sizes(1, 2)).remarks,
+              Contains(HasSubstr("without 'decoder_first_pipeline_num_layers'")));
+  const Value common = open_checkpoint(at("ranks"))->common_state();
+  EXPECT_TRUE(common.at("args").at("decoder_first_pipeline_num_layers").is_none());
+  EXPECT_EQ(common.at("args").at("account_for_loss_in_pipeline_split"), Value(false));
 }
 
 TEST_F(ConvertToRanks, WithoutArgsTheLayoutIsGiven) {
