@@ -87,6 +87,7 @@ class WholeMap {
     const TextPlace place = place_of_row(root_, row);
     require(row.only_if, row.megatron, place);
     require(row.unless, row.megatron, place);
+    require(row.add.only_if, row.megatron, place);
     require_for(row.hf, row.megatron, place);
     for (const HfTensors& other : row.or_hf) require_for(other, row.megatron, place);
     once(row, row.megatron, place);

@@ -11,6 +11,7 @@
 #include "configs/policy.h"
 #include "configs/problems.h"
 #include "mapping/base/enum_names.h"
+#include "mapping/geometry/dtype.h"
 
 namespace dckpt {
 
@@ -54,6 +55,25 @@ struct HfTensors {
   friend bool operator==(const HfTensors&, const HfTensors&) = default;
 };
 
+/// What the elements of a row are on either side; by default what they are on the other one.
+struct MapCast {
+  std::optional<DType> megatron{};
+  std::optional<DType> hf{};
+  friend bool operator==(const MapCast&, const MapCast&) = default;
+};
+
+/// What Megatron's elements are more than those of Hugging Face.
+struct MapAdd {
+  float value = 0;
+  std::string only_if{};  ///< a number that must be true; else nothing is added
+  bool rounded = false;   ///< elements may come back as others, as they were rounded
+  friend bool operator==(const MapAdd&, const MapAdd&) = default;
+};
+
+/// Types that elements are cast to.
+inline constexpr EnumNames<DType, 3> kMapCastNames{
+    {{DType::kBFloat16, "bfloat16"}, {DType::kFloat16, "float16"}, {DType::kFloat32, "float32"}}};
+
 /// Layers that a row is for.
 enum class MapLayers : std::uint8_t { kAll, kDense, kMoe };
 inline constexpr EnumNames<MapLayers, 3> kMapLayersNames{
@@ -75,8 +95,10 @@ struct MapRow {
   std::vector<std::string> aliases{};  ///< what else it is called in files
   HfTensors hf{};
   std::vector<HfTensors> or_hf{};  ///< other forms that are read
-  std::string only_if{};           ///< a number that must be true
-  std::string unless{};            ///< one that must not
+  MapCast cast{};
+  MapAdd add{};
+  std::string only_if{};  ///< a number that must be true
+  std::string unless{};   ///< one that must not
   MapLayers layers = MapLayers::kAll;
   bool optional = false;  ///< a model may lack it, in all layers
   bool gated = false;     ///< the singleton layout keeps the halves apart, as …_w and …_v
@@ -165,5 +187,6 @@ PolicyText find_key_map(const std::string& name_or_file, const std::filesystem::
 inline constexpr std::size_t kMaxMapRows = 1000;
 inline constexpr std::size_t kMaxMapNumbers = 200;
 inline constexpr std::size_t kMaxMapParts = 64;
+inline constexpr std::int32_t kMaxMapConstant = 1 << 20;
 
 }  // namespace dckpt

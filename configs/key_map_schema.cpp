@@ -1,6 +1,9 @@
 #include "configs/key_map_schema.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -200,6 +203,74 @@ Field<MapRow> extra_state() {
           }};
 }
 
+Field<MapCast> cast_of(std::string name, std::optional<DType> MapCast::*member) {
+  const Type<DType> type = choice(kMapCastNames);
+  return {std::move(name),
+          [type, member](const YamlNode& node, const std::string& path, MapCast& into,
+                         ConfigProblems& problems) {
+            type.read(node, path, (into.*member).emplace(DType::kFloat32), problems);
+          },
+          [type, member](const MapCast& cast) {
+            return cast.*member ? std::optional(type.show(*(cast.*member))) : std::nullopt;
+          }};
+}
+
+Type<MapCast> cast() {
+  return section(Schema<MapCast>{
+      {cast_of("megatron", &MapCast::megatron), cast_of("hf", &MapCast::hf)},
+      [](const YamlNode& node, const std::string& path, const MapCast&, ConfigProblems& problems) {
+        if (node.keys.empty())
+          problems.push_back({node.place, path + ": expected {megatron: TYPE, hf: TYPE}, or one of "
+                                                 "them"});
+      }});
+}
+
+/// Short decimals.
+Type<float> constant() {
+  return {[](const YamlNode& node, const std::string& path, float& into, ConfigProblems& problems) {
+            float value = 0;
+            const char* const end = node.text.data() + node.text.size();
+            const auto [rest, error] = std::from_chars(node.text.data(), end, value);
+            if (node.kind == YamlNode::Kind::kText && !node.quoted && error == std::errc{} &&
+                rest == end && value != 0 && std::abs(value) <= kMaxMapConstant)
+              into = value;
+            else
+              report_unfit(
+                  node, path,
+                  str_format("a number from -{} to {}, not 0", kMaxMapConstant, kMaxMapConstant),
+                  problems);
+          },
+          [](const float& value) {
+            std::array<char, 64> text{};
+            const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+            return YamlNode::plain(std::string(text.data(), end));
+          }};
+}
+
+/// `add: 1` is the short form of `add: {value: 1}`.
+Type<MapAdd> add() {
+  const Type<float> value = constant();
+  const Type<MapAdd> all =
+      section(Schema<MapAdd>{{field("value", &MapAdd::value, value),
+                              optional_field("if", &MapAdd::only_if, word("the name of a number")),
+                              optional_field("rounded", &MapAdd::rounded, flag())},
+                             [](const YamlNode& node, const std::string& path, const MapAdd& add,
+                                ConfigProblems& problems) {
+                               if (add.value == 0 && node.find("value") == nullptr)
+                                 problems.push_back({node.place, path + ": 'value' is missing"});
+                             }});
+  return {[value, all](const YamlNode& node, const std::string& path, MapAdd& into,
+                       ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kMap)
+              all.read(node, path, into, problems);
+            else
+              value.read(node, path, into.value, problems);
+          },
+          [value, all](const MapAdd& add) {
+            return add == MapAdd{.value = add.value} ? value.show(add.value) : all.show(add);
+          }};
+}
+
 /// Numbers of the other keys: the same, or axes of the tensor instead of {l} and {e}.
 void check_numbers(const KeyPattern& of_row, const std::string& key, bool may_lack,
                    const YamlNode& node, const std::string& path, ConfigProblems& problems) {
@@ -245,6 +316,10 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
     }
   }
   check_transform(row.hf, node, path, problems);
+  if (row.add.value != 0 && std::ranges::any_of(row.hf.transform, [](const MapTransform& step) {
+        return step.step == MapStep::kPadRows;
+      }))
+    problems.push_back({node.place, path + ": 'add' is not for rows that pad_rows fills up"});
   if (row.layers != MapLayers::kAll && !megatron.has("l"))
     problems.push_back({node.place, path + ": 'layers' is for keys with {l}"});
 }
@@ -260,6 +335,8 @@ Type<MapRow> row() {
           transform_of_row(),
           optional_field("or", &MapRow::or_hf,
                          list_of(hf_form(), "a list of forms {hf: KEYS, transform: STEPS}")),
+          optional_field("cast", &MapRow::cast, cast()),
+          optional_field("add", &MapRow::add, add()),
           optional_field("if", &MapRow::only_if, word("the name of a number")),
           optional_field("unless", &MapRow::unless, word("the name of a number")),
           optional_field("layers", &MapRow::layers, choice(kMapLayersNames)),

@@ -11,6 +11,7 @@
 #include "mapping/base/enum_names.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/rearrange.h"
+#include "strategies/dequantised/converted_reader.h"
 #include "strategies/key_map/key_prefix.h"
 #include "strategies/key_map/map_numbers.h"
 
@@ -44,6 +45,8 @@ struct MapTarget {
   /// How the source of a round trip calls rows, for the way back: MappedKeys::spelled.
   std::map<std::string, std::string> spelled{};
   std::map<std::string, std::size_t> forms{};  ///< the same for MappedKeys::forms
+  /// What the tensors of the source of a round trip were, for the way back: MappedKeys::dtypes.
+  std::map<std::string, DType> dtypes{};
 };
 
 /// An object that Megatron asks for beside a module's weights.
@@ -71,6 +74,9 @@ struct MappedKeys {
   std::vector<DroppedKeys> dropped;              ///< of tensors
   std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
   std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which
+  std::map<std::string, DType> dtypes{};  ///< of the source, by the map's keys, where a row casts
+  /// Of the source's elements, by position, before `tensors` are made of them.
+  std::map<std::uint32_t, ElementConversion> conversions{};
   /// Positions of the source's tensors that the result has, and the rows that are not padding.
   std::vector<std::pair<std::uint32_t, std::optional<std::int64_t>>> kept;
   std::uint64_t elements_in = 0;  ///< of `kept`

@@ -244,11 +244,44 @@ class Arrangement {
         made[to.tensor] = target_tensor(row, to.tensor, instance, sources.front());
     }
     for (const Common& common : relations_.common) {
+      const RelationPiece& from = relations_.from.pieces[common.from];
       const RelationPiece& to = relations_.to.pieces[common.to];
       if (to.tensor == RelationPiece::kPadding) continue;
-      made_[*made[to.tensor]].tensor.parts.push_back(
-          part(row, to, relations_.from.pieces[common.from], common.box, instance, sources));
+      RearrangedTensor& tensor = made_[*made[to.tensor]].tensor;
+      if (from.tensor != RelationPiece::kPadding)
+        convert(map_.tensors[row], sources[from.tensor].position, tensor.properties.dtype);
+      tensor.parts.push_back(part(row, to, from, common.box, instance, sources));
     }
+  }
+
+  /// What elements become that are `stored` as this.
+  DType dtype_of(const MapRow& row, const std::string& key, DType stored) const {
+    if (partial_) return stored;  // state has a type of its own
+    if (const auto was = target_.dtypes.find(key); was != target_.dtypes.end()) return was->second;
+    return (to_.names == KeyNames::kMegatron ? row.cast.megatron : row.cast.hf).value_or(stored);
+  }
+
+  /// What is added on the way to the result.
+  float added(const MapRow& row) const {
+    if (partial_ || rows_.side.names == to_.names ||
+        (!row.add.only_if.empty() && !numbers_.is_true(row.add.only_if)))
+      return 0;
+    return to_.names == KeyNames::kMegatron ? row.add.value : -row.add.value;
+  }
+
+  /// The elements of a source that go into a tensor of this type.
+  void convert(const MapRow& row, std::uint32_t position, DType to) {
+    const TensorStorageMetadata& source = source_.tensors[position];
+    const DType from = source.properties.dtype;
+    const ElementConversion conversion{to, added(row), row.add.rounded};
+    if (row.cast != MapCast{} || row.add != MapAdd{})
+      result_.dtypes.emplace(*rows_.prefix.key(source.key), from);
+    if (from == to && conversion.add == 0) return;
+    const auto [known, inserted] = result_.conversions.emplace(position, conversion);
+    if (known->second != conversion)
+      throw CheckpointError(ErrorCode::kMismatch,
+                            str_format("{} would become {} and {}", quote(source.key),
+                                       to_string(known->second.dtype), to_string(to)));
   }
 
   TensorPart part(std::size_t row, const RelationPiece& to, const RelationPiece& from,
@@ -294,8 +327,9 @@ class Arrangement {
     }
     Made made{.owner = owner, .place = place_of(row, instance)};
     RearrangedTensor& result = made.tensor;
-    result.key = std::move(key);
     result.properties = source_.tensors[like.position].properties;
+    result.properties.dtype = dtype_of(map_.tensors[row], key, result.properties.dtype);
+    result.key = std::move(key);
     for (const std::string& name : stacked_numbers(patterns_[row], pattern))
       result.size.push_back(rows_.counts.at(name));
     const Shape& shape = relations_.to.tensors[tensor];

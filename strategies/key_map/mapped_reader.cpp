@@ -12,6 +12,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/common_state.h"
+#include "strategies/dequantised/converted_reader.h"
 #include "strategies/dequantised/dequantised_reader.h"
 #include "strategies/rearranged/rearranged_reader.h"
 
@@ -25,8 +26,6 @@ constexpr std::size_t kShownDropped = 20;
 enum class ExtraStates : std::uint8_t { kNone, kLeaveOut };
 constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
     {{ExtraStates::kNone, "none"}, {ExtraStates::kLeaveOut, "leave_out"}}};
-constexpr EnumNames<DType, 3> kValueTypeNames{
-    {{DType::kBFloat16, "bfloat16"}, {DType::kFloat16, "float16"}, {DType::kFloat32, "float32"}}};
 constexpr EnumNames<bool, 2> kPartsNames{{{false, "all"}, {true, "text"}}};
 constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
 
@@ -71,7 +70,7 @@ Settings parse_settings(const std::vector<std::string>& set) {
     else if (name == "prefix")
       settings.target.prefix = value;
     else if (name == "dequantise")
-      settings.values = parse_choice(name, value, kValueTypeNames);
+      settings.values = parse_choice(name, value, kMapCastNames);
     else if (!settings.numbers.emplace(name, std::move(value)).second)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             str_format("{} is set twice", quote(name)));
@@ -177,6 +176,13 @@ RearrangedTensor without_padding(const Metadata& metadata, std::uint32_t positio
   return result;
 }
 
+std::unique_ptr<CheckpointReader> converted(
+    std::unique_ptr<CheckpointReader> source,
+    std::map<std::uint32_t, ElementConversion> conversions) {
+  if (conversions.empty()) return source;
+  return converted_reader(std::move(source), std::move(conversions));
+}
+
 /// A map, and a checkpoint that it is applied to.
 class Mapping {
  public:
@@ -214,10 +220,11 @@ class Mapping {
                                     {.names = report.keys.from,
                                      .layout = report.keys.from_layout,
                                      .spelled = report.keys.spelled,
-                                     .forms = report.keys.forms});
+                                     .forms = report.keys.forms,
+                                     .dtypes = report.keys.dtypes});
     for (RearrangedTensor& tensor : back.tensors)
       tensor.key = report.keys.prefix.stored_key(tensor.key);
-    return rearranged_reader(std::move(mapped),
+    return rearranged_reader(converted(std::move(mapped), std::move(back.conversions)),
                              {.tensors = std::move(back.tensors), .common = Value()});
   }
 
@@ -304,7 +311,8 @@ class Mapping {
            stays ? "the map has no such module" : "Hugging Face files have no objects"});
     set_common(*source, keys, contents);
     describe(keys, report);
-    return rearranged_reader(std::move(source), std::move(contents));
+    describe_conversions(keys, metadata, report.remarks);
+    return rearranged_reader(converted(std::move(source), keys.conversions), std::move(contents));
   }
 
   void set_common(const CheckpointReader& source, const MappedKeys& keys,
@@ -343,7 +351,7 @@ class Mapping {
       remarks.push_back(str_format(
           "dequantised: {} weights are {} now; they stay so on the way back, and a round trip "
           "compares these values",
-          grouped(report.dequantised), std::string(name_of(kValueTypeNames, settings_.values))));
+          grouped(report.dequantised), std::string(name_of(kMapCastNames, settings_.values))));
     if (keys.prefix.is_of_text)
       remarks.push_back(str_format("only the language model is mapped, whose keys have {}",
                                    quote(keys.prefix.stored)));
@@ -371,6 +379,27 @@ class Mapping {
       remarks.push_back("dropped: the common state, which Hugging Face files do not have");
   }
 
+  /// Tensors of the same kind in one sentence.
+  static void describe_conversions(const MappedKeys& keys, const Metadata& metadata,
+                                   std::vector<std::string>& remarks) {
+    std::map<std::string, std::uint64_t> counts;
+    for (const auto& [position, conversion] : keys.conversions) {
+      const DType from = metadata.tensors[position].properties.dtype;
+      std::string what =
+          from == conversion.dtype
+              ? str_format("{} tensors", to_string(from))
+              : str_format("{} tensors became {}", to_string(from), to_string(conversion.dtype));
+      if (conversion.add != 0) what += str_format(", plus {}", conversion.add);
+      if (conversion.add != 0 && conversion.rounded)
+        what += ", rounded; they do not come back as they were";
+      else if (!comes_back(from, conversion.dtype) && conversion.add == 0)
+        what += ", rounded; they stay so on the way back, and a round trip compares these values";
+      ++counts[what];
+    }
+    for (const auto& [what, count] : counts)
+      remarks.push_back(str_format("converted: {} {}", grouped(count), what));
+  }
+
   Settings settings_;
   ModelConfig config_;
   KeyMap map_;
@@ -378,6 +407,28 @@ class Mapping {
 };
 
 }  // namespace
+
+/// The values that a map's casts leave, in the types that they came from. Throws CheckpointError
+/// (unsupported) for sums that do not come back.
+static std::unique_ptr<CheckpointReader> rounded(
+    std::unique_ptr<CheckpointReader> source,
+    const std::map<std::uint32_t, ElementConversion>& conversions) {
+  std::map<std::uint32_t, ElementConversion> there, back;
+  for (const auto& [position, conversion] : conversions) {
+    const TensorStorageMetadata& tensor = source->metadata().tensors[position];
+    const DType from = tensor.properties.dtype;
+    if (conversion.add != 0 && conversion.rounded)
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "the map adds a constant to this tensor with 'rounded: true', so that it does not come "
+          "back as it was, and a round trip shows nothing",
+          {.key = tensor.key});
+    if (conversion.add != 0 || comes_back(from, conversion.dtype)) continue;
+    there.emplace(position, ElementConversion{.dtype = conversion.dtype});
+    back.emplace(position, ElementConversion{.dtype = from});
+  }
+  return converted(converted(std::move(source), std::move(there)), std::move(back));
+}
 
 std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
                                                 const KeyMapOptions& options, MapReport* report,
@@ -399,7 +450,7 @@ RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& o
   const Mapping mapping(*source, options, model_files);
   MapReport report;
   auto mapped = mapping.apply(std::move(source), report);
-  source = mapping.dequantised(open());
+  source = rounded(mapping.dequantised(open()), report.keys.conversions);
   RearrangedContents kept;
   for (const auto& [position, rows] : report.keys.kept)
     kept.tensors.push_back(without_padding(source->metadata(), position, rows));

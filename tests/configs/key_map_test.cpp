@@ -190,6 +190,46 @@ tensors:
               ElementsAre(HasSubstr("m.yaml:5:5: a: there is no number 'heads'")));
 }
 
+TEST(KeyMap, RowsMayCastAndAdd) {
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: mine
+numbers: {plus_one: {else: true}}
+tensors:
+  - {megatron: a, hf: b, add: -0.5, cast: {megatron: float32}}
+  - {megatron: c, hf: d, add: {value: 1, if: plus_one, rounded: true}}
+)");
+  EXPECT_EQ(map.tensors[0].add.value, -0.5F);
+  EXPECT_EQ(map.tensors[0].cast, (MapCast{.megatron = DType::kFloat32}));
+  EXPECT_TRUE(map.tensors[1].add.rounded);
+  EXPECT_EQ(KeyMap::from_text(to_yaml(map)), map);
+  EXPECT_THAT(
+      problems_of(R"(version: 1
+family: mine
+numbers: {vocab_size: {else: 1}, padded_vocab_size: {else: 1}}
+tensors:
+  - {megatron: a, hf: b, add: one, cast: {megatron: float23}}
+  - {megatron: c, hf: d, add: {rounded: true}, cast: {}}
+  - {megatron: e, hf: f, add: 1, transform: pad_rows}
+  - {megatron: g, hf: h, add: 1e9, cast: {hf: int8, hg: float32}}
+)"),
+      ElementsAre(HasSubstr("m.yaml:5:31: tensors[0].add: found 'one', expected a number from "
+                            "-1048576 to 1048576, not 0"),
+                  HasSubstr("m.yaml:5:53: tensors[0].cast.megatron: found 'float23'"),
+                  HasSubstr("m.yaml:6:31: tensors[1].add: 'value' is missing"),
+                  HasSubstr("m.yaml:6:54: tensors[1].cast: expected {megatron: TYPE, hf: TYPE}"),
+                  HasSubstr("m.yaml:7:5: tensors[2]: 'add' is not for rows that pad_rows fills"),
+                  HasSubstr("m.yaml:8:31: tensors[3].add: found '1e9'"),
+                  HasSubstr("m.yaml:8:47: tensors[3].cast.hf: found 'int8', expected bfloat16"),
+                  HasSubstr("m.yaml:8:53: tensors[3].cast has no field 'hg'")));
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {}
+tensors:
+  - {megatron: a, hf: b, add: {value: 1, if: plus_one}}
+)"),
+              ElementsAre(HasSubstr("m.yaml:5:5: a: there is no number 'plus_one'")));
+}
+
 TEST(KeyMap, WhatRowsReferToMustBeThere) {
   EXPECT_THAT(problems_of(R"(version: 1
 family: mine

@@ -8,6 +8,7 @@
 #include "strategies/rearranged/rearranged_reader.h"
 #include "tests/strategies/key_map/hf_pair.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -632,6 +633,90 @@ TEST(MappedReader, RotaryHalvesBecomeNeighboursForMegatronsThatInterleave) {
   // What it takes back: the args say it.
   const auto back = mapped_reader(mapped_reader(model.open(), interleaved), {"llama", {}});
   EXPECT_EQ(contents_of(*back), contents_of(*model.open()));
+}
+
+/// Norms as Gemma's, which lack their 1 in Hugging Face files, in a Megatron whose norms have it.
+class Norms : public ::testing::Test {
+ protected:
+  static constexpr std::uint16_t kHalf = 0x3F00, kTiny = 0x3B00;  // bfloat16: 0.5, 2⁻⁹
+
+  /// `how`: fields of the row.
+  KeyMapOptions map(const std::string& how, std::vector<std::string> set = {}) const {
+    std::ofstream(folder_.path() / "norms.yaml")
+        << "version: 1\nfamily: norms\nnumbers: {plus_one: {args: plus_one, else: true}}\n"
+           "tensors:\n  - {megatron: \"layers.{l}.norm\", hf: \"{l}.norm\", "
+        << how << "}\n";
+    return {(folder_.path() / "norms.yaml").string(), std::move(set)};
+  }
+  static std::unique_ptr<FakeReader> model(const std::vector<std::uint16_t>& values) {
+    auto reader = std::make_unique<FakeReader>();
+    for (const char* const key : {"0.norm", "1.norm"})
+      reader->tensor(key, DType::kBFloat16, {2}, values);
+    reader->write();
+    return reader;
+  }
+  static std::vector<float> floats(const CheckpointReader& reader) {
+    const Tensor all = read_box(reader, 0, whole(reader.metadata().tensors[0].size));
+    return {all.data<const float>(), all.data<const float>() + all.numel()};
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(Norms, AreCastAndHaveTheirOneAddedAndBack) {
+  const KeyMapOptions plus = map("add: 1, cast: {megatron: float32, hf: bfloat16}");
+  MapReport report;
+  const auto there = mapped_reader(model({kHalf, kTiny}), plus, &report);
+  EXPECT_THAT(floats(*there), ElementsAre(1.5F, 1.001953125F, 1.5F, 1.001953125F));
+  EXPECT_THAT(report.remarks, Contains("converted: 2 bfloat16 tensors became float32, plus 1"));
+  EXPECT_EQ(contents_of(*mapped_reader(mapped_reader(model({kHalf, kTiny}), plus), plus)),
+            contents_of(*model({kHalf, kTiny})));
+  const RoundTrip trip = round_trip([] { return model({kHalf, kTiny}); }, plus);
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*model({kHalf, kTiny})));
+}
+
+TEST_F(Norms, ThatWouldNotComeBackAreRefusedUnlessTheMapRounds) {
+  const auto read = [](const CheckpointReader& reader) { contents_of(reader); };
+  const KeyMapOptions plus = map("add: 1");
+  read(*mapped_reader(model({kHalf, kHalf}), plus));
+  EXPECT_THAT(error_of([&] {
+                read(*mapped_reader(model({kHalf, kTiny}), plus));
+              }).message(),
+              HasSubstr("0.001953125 would come back as 0 from bfloat16"));
+  const KeyMapOptions rounded = map("add: {value: 1, rounded: true}");
+  MapReport report;
+  read(*mapped_reader(model({kHalf, kTiny}), rounded, &report));
+  EXPECT_THAT(report.remarks, Contains("converted: 2 bfloat16 tensors, plus 1, rounded; they do "
+                                       "not come back as they were"));
+  EXPECT_THAT(error_of([&] {
+                round_trip([] { return model({kHalf, kTiny}); }, rounded);
+              }).message(),
+              HasSubstr("'rounded: true', so that it does not come back"));
+}
+
+TEST_F(Norms, OfACastThatRoundsARoundTripComparesWhatIsLeft) {
+  const auto wide = [](float value) {
+    auto reader = std::make_unique<FakeReader>();
+    reader->tensor<float>("0.norm", DType::kFloat32, {2}, {0.5F, value}).write();
+    return reader;
+  };
+  const KeyMapOptions narrow = map("cast: {megatron: bfloat16}");
+  MapReport report;
+  mapped_reader(wide(0.1F), narrow, &report);
+  EXPECT_THAT(report.remarks,
+              Contains("converted: 1 float32 tensors became bfloat16, rounded; they stay so on the "
+                       "way back, and a round trip compares these values"));
+  const RoundTrip trip = round_trip([&] { return wide(0.1F); }, narrow);
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
+  EXPECT_THAT(floats(*trip.after), ElementsAre(0.5F, 0.10009765625F));
+}
+
+TEST_F(Norms, GetNothingAddedWhereANumberSaysSo) {
+  const KeyMapOptions never = map("add: {value: 1, if: plus_one}", {"plus_one=false"});
+  MapReport report;
+  EXPECT_THAT(contents_of(*mapped_reader(model({kHalf, kTiny}), never, &report)),
+              ElementsAre(::testing::Pair("layers.norm", HasSubstr("bfloat16 (2, 2)"))));
+  EXPECT_THAT(report.remarks, Not(Contains(HasSubstr("converted"))));
 }
 
 TEST(MappedReader, NumbersMayBeThoseOfTheTextInAModelOfImages) {
