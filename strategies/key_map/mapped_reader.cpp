@@ -134,7 +134,8 @@ Value megatron_common(const MapNumbers& numbers, const MappedKeys& keys) {
   args["tensor_model_parallel_size"] = 1;
   args["pipeline_model_parallel_size"] = 1;
   if (keys.padded_rows) args["padded_vocab_size"] = *keys.padded_rows;
-  if (keys.mtp_layers) args[kMtpLayers] = *keys.mtp_layers;
+  if (keys.mtp_layers)  // Megatron says none for none, whatever config.json says
+    args[kMtpLayers] = *keys.mtp_layers > 0 ? Value(*keys.mtp_layers) : Value();
   Value content_metadata = Value::dict();
   set_layout(content_metadata, keys.to_layout);
   return Value::dict({{"args", namespace_of(std::move(args))},

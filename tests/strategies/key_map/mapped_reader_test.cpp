@@ -306,7 +306,9 @@ TEST_F(MultiTokenPrediction, ConfigurationsThatSayOtherwiseAreNamed) {
                         "is 1 (num_nextn_predict_layers of config.json)"));
   // transformers writes none of them.
   MapReport report;
-  mapped_reader(hugging_face_of("deepseek_v3"), {"auto", {"mtp_num_layers=1"}}, &report);
+  const auto none =
+      mapped_reader(hugging_face_of("deepseek_v3"), {"auto", {"mtp_num_layers=1"}}, &report);
+  EXPECT_TRUE(none->common_state().at("args").as_opaque().states[0].at("mtp_num_layers").is_none());
   EXPECT_THAT(report.remarks, Contains("there are no layers for multi-token prediction, although "
                                        "mtp_num_layers is 1 (as set)"));
 }
