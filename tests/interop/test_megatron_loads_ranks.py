@@ -21,7 +21,6 @@ EXPERTS = {**GATED, "ffn_hidden_size": 32, "num_moe_experts": 4, "moe_ffn_hidden
 
 CASES = (
     ("mcore-0.16-fully-reshardable-tp2pp2dp2", GATED, False, (2, 2, 1)),
-    ("mcore-0.16-fully-reshardable-tp2pp2dp2", GATED, False, (4, 1, 1)),
     ("mcore-0.14-flattened-tied-tp2pp1dp2", TIED, True, (2, 2, 1)),
     ("mcore-0.14-moe-ep2", EXPERTS, False, (1, 2, 2)),
 )
