@@ -1,36 +1,16 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "configs/conventions.h"
-#include "mapping/base/enum_names.h"
 #include "strategies/contract/reader.h"
+#include "strategies/legacy_torch/rank_layout.h"
 
 namespace dckpt {
 
-/// Which modules a model is built of; they decide what its parameters are called.
-enum class TransformerImpl : std::uint8_t { kLocal, kTransformerEngine };
-inline constexpr EnumNames<TransformerImpl, 2> kTransformerImplNames{{
-    {TransformerImpl::kLocal, "local"},
-    {TransformerImpl::kTransformerEngine, "transformer_engine"},
-}};
-
-/// The layout of rank folders, in the words of Megatron's arguments. What is empty is as in the
-/// checkpoint's args, or 1.
-struct RankFolderOptions {
-  std::optional<std::int64_t> tensor_model_parallel_size{};
-  std::optional<std::int64_t> pipeline_model_parallel_size{};
-  std::optional<std::int64_t> expert_model_parallel_size{};
-  /// Chunks of each stage. Empty: as in the args, if the pipeline's size is empty, too; else 1.
-  std::optional<std::int64_t> virtual_pipeline_model_parallel_size{};
-  std::optional<TransformerImpl> transformer_impl{};
-};
 inline constexpr Conventions kRankFolderConventions{.objects_in_lists = false, .per_rank = true};
-inline constexpr std::int64_t kMostRankFolders = std::int64_t{1} << 20;
 
 /// The inverse of join_ranks(): a checkpoint with whole tensors under the keys of Megatron's
 /// distributed checkpoints, as the files of rank folders. Each file is an object,
