@@ -59,8 +59,8 @@ class Split {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& message, const std::string& key = "") const {
-    throw CheckpointError(ErrorCode::kInvalidArgument, message, {.key = key});
+  [[noreturn]] static void refuse(const std::string& message) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, message);
   }
   [[noreturn]] static void unsupported(const std::string& message, const std::string& key) {
     throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "mapping/base/error.h"
@@ -15,8 +16,8 @@ namespace {
 constexpr std::int64_t kMostModules = 1'000'000;            // layers, experts
 constexpr std::int64_t kMostParts = std::int64_t{1} << 24;  // tensors in all files
 
-[[noreturn]] void refuse(const std::string& message, const std::string& key = "") {
-  throw CheckpointError(ErrorCode::kInvalidArgument, message, {.key = key});
+[[noreturn]] void refuse(const std::string& message, std::optional<std::string> key = {}) {
+  throw CheckpointError(ErrorCode::kInvalidArgument, message, {.key = std::move(key)});
 }
 [[noreturn]] void unsupported(const std::string& message, const std::string& key) {
   throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});
@@ -71,7 +72,12 @@ class Cutting {
     }
     layout_.layers = std::max(layout_.layers, numbered);
     const std::int64_t stages = layout_.stages();
-    if (layout_.layers % stages != 0 || layout_.layers < std::min<std::int64_t>(stages, 2))
+    if (layout_.layers == 0)
+      unsupported(
+          "rank folders are written of models whose layers Megatron-Core calls decoder.layers, and "
+          "there are none; a map gives Hugging Face's keys these names (--map)",
+          metadata_.tensors[model_.parameters.front().tensor].key);
+    if (layout_.layers % stages != 0)
       refuse(
           str_format("{} layers cannot be shared out evenly to {} pipeline stages{}; give a "
                      "pipeline_model_parallel_size (--pipeline-parallel) that divides them",
