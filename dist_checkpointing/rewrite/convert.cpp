@@ -395,7 +395,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     reader = with_optimizer_sharding(std::move(reader), *options.optimizer, of_optimizer,
                                      {.threads = options.read_threads.value_or(options.io.threads),
                                       .staging = std::min(options.staging, options.max_memory)},
-                                     go_on);
+                                     go_on, options.run);
   if (target.format->conventions.megatron_fsdp && !of_fsdp)
     reader = to_megatron_fsdp(std::move(reader), read_fsdp_save_options(target.save.strategy),
                               report.remarks);
@@ -484,6 +484,10 @@ ConvertReport convert(const Location& source, const Location& destination,
                                      grouped(kMaxRanks), *options.ranks));
   }
   require_target_name(destination);
+  if (!options.run.empty() && options.optimizer != OptimizerSharding::kDpReshardable)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "arguments of a run decide how optimizer state in buckets lies; give "
+                          "them with the optimizer's form dp_reshardable, or none");
   if (!options.optimizer) return convert_checkpoint(source, destination, options);
   ConvertOptions resolved = options;
   if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
@@ -493,8 +497,9 @@ ConvertReport convert(const Location& source, const Location& destination,
       resolved.flattened = FlattenedForm::kMegatron;
   } else if (options.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "fully_reshardable optimizer state is not flattened; leave flattened at "
-                          "'boxes'");
+                          str_format("{} optimizer state is not flattened; leave flattened at "
+                                     "'boxes'",
+                                     name_of(kOptimizerShardingNames, *options.optimizer)));
   }
   return convert_checkpoint(source, destination, resolved);
 } catch (...) {

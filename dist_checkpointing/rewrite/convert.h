@@ -41,9 +41,12 @@ struct ConvertOptions {
   /// the source (zarr) has them, or refused.
   FlattenedForm flattened = FlattenedForm::kBoxes;
   /// The form from which Megatron's distributed optimizer is to resume; empty leaves it as it is.
-  /// kFullyShardedModelSpace sets `flattened` to kMegatron; kFullyReshardable needs kBoxes. `keys`
-  /// and `rename` then name what it has become.
+  /// kFullyShardedModelSpace sets `flattened` to kMegatron; the others need kBoxes. `keys` and
+  /// `rename` then name what it has become.
   std::optional<OptimizerSharding> optimizer{};
+  /// For kDpReshardable: what of the run that is to resume the checkpoint's args do not say, or say
+  /// otherwise: parallel sizes, and what else decides how its buckets lie.
+  RunArguments run{};
   /// For hf and safetensors: copies the files of this folder that belong to a model (config.json,
   /// the tokenizer; no weights); empty: those of the source, if it is such a folder. For all
   /// formats: a map takes numbers from its config.json.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dist_checkpointing/inspect/inspect.h"
+#include "dist_checkpointing/rewrite/module_order.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
@@ -26,22 +27,12 @@ constexpr std::int64_t kWindow = 128;           // elements that are compared at
 constexpr std::int64_t kBlock = 1 << 16;        // elements of a bucket that are read at a time
 constexpr std::size_t kChunksAtOnce = 1 << 12;  // whose windows are read with one request
 constexpr std::string_view kParam = "param";
+constexpr std::string_view kFloat8Parameters = "dtype_(torch.uint8,";  // as Megatron calls them
 constexpr std::string_view kDistributed = "optimizer.distributed.";
 constexpr const char* kRemedy =
     "the release of Megatron-Core that saved it, under the same parallel sizes, and save it in a "
     "form that any layout loads (0.15 and newer: --dist-ckpt-optim-fully-reshardable; before: "
     "--ckpt-fully-parallel-save)";
-
-/// Takes `word`, then digits up to the next dot and the dot (or the end) off the front.
-std::optional<std::int64_t> take_index(std::string_view& key, std::string_view word) {
-  if (!key.starts_with(word)) return std::nullopt;
-  std::string_view digits = key.substr(word.size());
-  const std::size_t end = std::min(digits.find('.'), digits.size());
-  const auto number = parse_u64(digits.substr(0, end));
-  if (!number || *number > INT32_MAX) return std::nullopt;
-  key = digits.substr(std::min(end + 1, digits.size()));
-  return static_cast<std::int64_t>(*number);
-}
 
 struct BucketKey {
   OptimizerBucket bucket;
@@ -88,66 +79,9 @@ std::vector<WantedShard::Range> windows(std::int64_t elements) {
   return {{0, kWindow}, {middle, middle + kWindow}, {elements - kWindow, elements}};
 }
 
-/// What a layer declares, in this order.
-constexpr std::array<std::string_view, 20> kModules{"input_layernorm.",
-                                                    "self_attention.linear_proj.",
-                                                    "self_attention.linear_qkv.",
-                                                    "self_attention.linear_q_proj.",
-                                                    "self_attention.linear_q_down_proj.",
-                                                    "self_attention.linear_q_up_proj.",
-                                                    "self_attention.linear_kv_down_proj.",
-                                                    "self_attention.linear_kv_up_proj.",
-                                                    "self_attention.q_layernorm.",
-                                                    "self_attention.kv_layernorm.",
-                                                    "self_attention.k_layernorm.",
-                                                    "pre_cross_attn_layernorm.",
-                                                    "cross_attention.linear_proj.",
-                                                    "cross_attention.linear_q.",
-                                                    "cross_attention.linear_kv.",
-                                                    "pre_mlp_layernorm.",
-                                                    "mlp.router.",
-                                                    "mlp.experts.",
-                                                    "mlp.shared_experts.",
-                                                    "mlp.linear_fc"};
-constexpr std::array<std::string_view, 4> kParameters{"layer_norm_weight", "layer_norm_bias",
-                                                      "weight", "bias"};
-
-/// Where a chunk stands in Megatron's order of modules: embeddings, layers from the first to the
-/// last, what follows them.
-struct ModulePlace {
-  std::int64_t layer = 0;
-  std::size_t module = 0;     ///< in kModules
-  std::string_view name;      ///< the key up to the parameter
-  std::size_t parameter = 0;  ///< in kParameters
-  bool known = true;          ///< the order is Megatron's; otherwise that of the alphabet
-};
-
-ModulePlace place_of(std::string_view key, const Box& box) {
-  constexpr std::string_view kLayers = "decoder.layers.";
-  ModulePlace place;
-  const std::size_t dot = key.rfind('.');
-  const std::string_view last = key.substr(dot == std::string_view::npos ? 0 : dot + 1);
-  const auto parameter = std::ranges::find(kParameters, last);
-  place.name = key.substr(0, key.size() - last.size());
-  place.parameter = static_cast<std::size_t>(parameter - kParameters.begin());
-  if (!key.starts_with(kLayers)) {
-    place.layer = key.starts_with("embedding.") ? -1 : INT64_MAX;
-    place.known = key.starts_with("embedding.") || key.starts_with("decoder.final_layernorm.") ||
-                  key.starts_with("output_layer.");
-    return place;
-  }
-  std::string_view rest = key.substr(std::string_view("decoder.").size());
-  if (const auto number = take_index(rest, kLayers.substr(std::string_view("decoder.").size()))) {
-    place.layer = *number;
-  } else {
-    place.layer = box.offsets.empty() ? 0 : box.offsets[0];
-    rest = key.substr(kLayers.size());
-  }
-  const auto module =
-      std::ranges::find_if(kModules, [&](std::string_view name) { return rest.starts_with(name); });
-  place.module = static_cast<std::size_t>(module - kModules.begin());
-  place.known = module != kModules.end();
-  return place;
+/// Where stacked layers have their number.
+std::int64_t layer_of(const Box& box) {
+  return box.offsets.empty() ? 0 : box.offsets[0];
 }
 
 /// The chunks of the model's floating tensors in Megatron's order, each once, with their samples.
@@ -163,18 +97,15 @@ std::vector<ModelChunk> model_chunks(const CheckpointReader& reader, const ReadO
       Box box = tensor.chunks[chunk];
       const std::int64_t elements = numel(box.sizes);
       if (elements == 0 || !seen.insert(box.offsets).second) continue;
-      const ModulePlace place = place_of(tensor.key, box);
+      const ModulePlace place = module_place(tensor.key, layer_of(box));
       chunks.push_back(
           {static_cast<std::uint32_t>(i), std::move(box), elements, place.layer, place.known});
     }
   }
   std::ranges::stable_sort(chunks, [&](const ModelChunk& a, const ModelChunk& b) {
-    const ModulePlace at = place_of(metadata.tensors[a.tensor].key, a.box);
-    const ModulePlace other = place_of(metadata.tensors[b.tensor].key, b.box);
-    const auto order = [](const ModulePlace& place) {
-      return std::tie(place.layer, place.module, place.name, place.parameter);
-    };
-    if (order(at) != order(other)) return order(at) < order(other);
+    const ModulePlace at = module_place(metadata.tensors[a.tensor].key, layer_of(a.box));
+    const ModulePlace other = module_place(metadata.tensors[b.tensor].key, layer_of(b.box));
+    if (at.order() != other.order()) return at.order() < other.order();
     return std::ranges::lexicographical_compare(a.box.offsets, b.box.offsets);
   });
 
@@ -313,7 +244,11 @@ class BucketSearch {
         if (chunk) base = at;
       }
       if (!chunk && next >= end) break;
-      if (!chunk) refuse(reader_.metadata().tensors[param].key, next, end);
+      if (!chunk) {
+        if (buckets_[bucket].buffer.find(kFloat8Parameters) != std::string::npos)
+          refuse_float8(reader_.metadata().tensors[param].key);
+        refuse(reader_.metadata().tensors[param].key, next, end);
+      }
       claim(*chunk, static_cast<std::uint32_t>(bucket), begin, values);
       in_parameter = true;
       at = begin + chunks_[*chunk].elements;
@@ -452,17 +387,27 @@ class BucketSearch {
     previous_ = chunk;
   }
 
+  [[noreturn]] static void refuse_float8(const std::string& key) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("these are main parameters of float8 weights (--fp8-param-gather), which the "
+                   "model has rounded with scales that are not known here, so what the "
+                   "optimizer's state belongs to cannot be found out by values; resume once in {}, "
+                   "or convert the model alone (exclude 'optimizer*')",
+                   kRemedy),
+        {.key = key});
+  }
+
   [[noreturn]] void refuse(const std::string& key, std::int64_t from, std::int64_t end) const {
     throw CheckpointError(
         ErrorCode::kMismatch,
-        str_format(
-            "the main parameters from element {} to {} are, rounded, not the values of any "
-            "chunk of the model, so what the optimizer's state belongs to cannot be found "
-            "out: FP8 parameters, a model of another iteration, or chunks that are not those "
-            "of the save (convert --ranks); convert the checkpoint as it was saved, or "
-            "resume it once in {}",
-            grouped(static_cast<std::uint64_t>(from)), grouped(static_cast<std::uint64_t>(end)),
-            kRemedy),
+        str_format("the main parameters from element {} to {} are, rounded, not the values of any "
+                   "chunk of the model, so what the optimizer's state belongs to cannot be found "
+                   "out: a model of another iteration, or chunks that are not those "
+                   "of the save (convert --ranks); convert the checkpoint as it was saved, or "
+                   "resume it once in {}",
+                   grouped(static_cast<std::uint64_t>(from)),
+                   grouped(static_cast<std::uint64_t>(end)), kRemedy),
         {.key = key});
   }
 

@@ -23,6 +23,7 @@
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
+#include "dist_checkpointing/rewrite/into_buckets.h"
 #include "dist_checkpointing/rewrite/optimizer_buckets.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -309,11 +310,18 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
                                                           OptimizerSharding wanted,
                                                           std::vector<std::string>& remarks,
                                                           const ReadOptions& read,
-                                                          const std::function<void()>& go_on) {
+                                                          const std::function<void()>& go_on,
+                                                          const RunArguments& run) {
+  if (wanted == OptimizerSharding::kDpReshardable)
+    return into_buckets(
+        with_optimizer_sharding(std::move(source), OptimizerSharding::kFullyReshardable, remarks,
+                                read, go_on),
+        run, remarks);
   Value common = source->common_state();
   const std::string sharding = optimizer_sharding(common);
   RearrangedContents contents;
-  if (const auto stored = value_of(kOptimizerShardingNames, sharding)) {
+  const auto stored = value_of(kOptimizerShardingNames, sharding);
+  if (stored && *stored != OptimizerSharding::kDpReshardable) {
     contents = rename_state(source->metadata(), *stored, wanted, remarks);
   } else {
     require_all_values(*source);

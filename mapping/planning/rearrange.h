@@ -61,8 +61,9 @@ struct RearrangedMetadata {
 inline constexpr const char* kZerosFile = "(zeros)";
 inline constexpr std::uint64_t kZerosBytes = std::uint64_t{64} << 10;
 inline constexpr const char* kMadeFile = "(made)";  ///< objects
+inline constexpr const char* kJoinedFile = "(joined)";  ///< begins the names of several
 inline bool is_stored_file(std::string_view name) noexcept {
-  return name != kZerosFile && name != kMadeFile;
+  return name != kZerosFile && name != kMadeFile && !name.starts_with(kJoinedFile);
 }
 
 /// Tensors only: objects and paths of the result are empty. Throws CheckpointError (mismatch) for

@@ -38,15 +38,16 @@ class WithMadeFiles final : public ForwardingStorage {
       : ForwardingStorage(std::move(storage)), made_(made) {}
 
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
-    if (is_stored_file(name)) return ForwardingStorage::open(name);
+    if (!is_made(name)) return ForwardingStorage::open(name);
     return std::make_unique<Zeros>(display_path(name), size(name));
   }
   std::optional<FileInfo> stat(const std::string& name) const override {
-    if (is_stored_file(name)) return ForwardingStorage::stat(name);
+    if (!is_made(name)) return ForwardingStorage::stat(name);
     return FileInfo{name, FileInfo::Kind::kRegular, size(name)};
   }
 
  private:
+  static bool is_made(std::string_view name) { return name == kZerosFile || name == kMadeFile; }
   std::uint64_t size(std::string_view name) const {
     return name == kZerosFile ? kZerosBytes : made_;
   }

@@ -1,7 +1,7 @@
 """A small GPT trained by Megatron-Core, the release on PYTHONPATH, on CPUs: train_gpt.py JOB, a JSON object.
 
 "ranks", "tensor" (parallel size), "load" (folder; optional), "first" (step), "steps", "save" (folder; optional), "save_after" (step), "losses" (file to write);
-"sharding" (of the optimizer's state; default: one that resumes under any layout), "dtype" (default: float32),
+"sharding", "load_sharding" (of the optimizer's state that is saved and loaded; default: one that resumes under any layout), "dtype" (default: float32),
 "experts" (their number; default: a dense model), "expert" (parallel size)
 """
 
@@ -133,7 +133,7 @@ def train(job: dict, rank: int) -> None:
 def run(job: dict, rank: int) -> None:
     model, optimizer = build(job)
     if job.get("load"):
-        wanted = state(model, optimizer, True, None)
+        wanted = state(model, optimizer, True, job.get("load_sharding"))
         del wanted["content_metadata"]
         loaded = peer.checkpointing.load(wanted, job["load"])
         model.module.load_state_dict(loaded["model"])

@@ -37,6 +37,7 @@ endforeach()
 set(layer_strategies/rearranged ${below_contract} strategies/contract)
 set(layer_strategies/gathered_state ${below_contract} strategies/contract)
 set(layer_strategies/dequantised ${below_contract} strategies/contract strategies/tensor_io)
+set(layer_strategies/concatenated ${below_contract} strategies/contract strategies/tensor_io)
 set(layer_strategies/key_map ${below_contract} strategies/contract strategies/dequantised
     strategies/rearranged)
 set(layer_strategies/parallel ${below_contract} strategies/contract strategies/tensor_io strategies/comm)

@@ -29,11 +29,12 @@ struct Options {
   std::string compat;
   std::string flattened;
   std::string optimizer;
+  std::vector<std::string> run;  // NAME=N
   std::string max_memory;
   std::string model_files;
   std::optional<int> jobs;
   /// Options of the format to write, by their names in a policy.
-  std::vector<std::pair<std::string, std::string>> of_format;
+  std::vector<std::pair<std::string, std::string>> of_layout;
   PolicyArgument policy;
   bool trust_source = false;
   bool json = false;
@@ -132,6 +133,12 @@ void set_option(YamlNode& options, const std::string& name, const std::string& v
   options.values.push_back(YamlNode::plain(value));
 }
 
+void set_argument(RunArguments& run, const std::string& name, const std::string& value) {
+  const std::optional<std::uint64_t> number = parse_u64(value);
+  if (!run.emplace(name, number ? Value(*number) : Value(value)).second)
+    throw CheckpointError(ErrorCode::kInvalidArgument, str_format("{} is said twice", name));
+}
+
 /// With the options that CLI11 has left as text.
 ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) {
   ConvertOptions parsed = merged(options, unused);
@@ -153,7 +160,13 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     parsed.optimizer = value_of(kOptimizerShardingNames, options.optimizer);
     if (!parsed.optimizer)
       throw refuse("--optimizer", options.optimizer,
-                   "fully_reshardable or fully_sharded_model_space");
+                   "fully_reshardable, fully_sharded_model_space or dp_reshardable");
+  }
+  for (const std::string& text : options.run) {
+    const std::size_t equals = text.find('=');
+    if (equals == 0 || equals >= text.size() - 1)
+      throw refuse("--arg", text, "NAME=VALUE, for example data_parallel_size=8");
+    set_argument(parsed.run, text.substr(0, equals), text.substr(equals + 1));
   }
   if (!options.max_memory.empty()) {
     const std::optional<std::uint64_t> size = parse_size(options.max_memory);
@@ -165,8 +178,12 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     parsed.io.threads = *options.jobs;
     parsed.read_threads.reset();
   }
-  for (const auto& [name, value] : options.of_format)
-    set_option(parsed.strategy_options, name, value);
+  for (const auto& [name, value] : options.of_layout) {
+    if (parsed.optimizer == OptimizerSharding::kDpReshardable)
+      set_argument(parsed.run, name, value);
+    else
+      set_option(parsed.strategy_options, name, value);
+  }
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.trust_source) parsed.check_source = false;
   return parsed;
@@ -219,7 +236,11 @@ Command add_convert(CLI::App& program) {
       "  optimizer  no form serves every release. --optimizer fully_reshardable: Megatron-Core "
       "0.15 "
       "and\n"
-      "             newer; --optimizer fully_sharded_model_space: 0.8 to 0.15. Without it the "
+      "             newer; --optimizer fully_sharded_model_space: 0.8 to 0.15; --optimizer\n"
+      "             dp_reshardable: 0.15 and newer under one layout, which options or the "
+      "source's\n"
+      "             args say (tensor_model_parallel_size, … as Megatron calls them). Without it "
+      "the "
       "form\n"
       "             stays, but flattened state becomes boxes, from which no release resumes, "
       "unless\n"
@@ -232,6 +253,7 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
       "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
       "  dckpt convert dp_reshardable any_layout --optimizer fully_reshardable\n"
+      "  dckpt convert any_layout for_dp4 --optimizer dp_reshardable --data-parallel 4\n"
       "  dckpt convert llama iter_0000000 --to torch_dist\n"
       "  dckpt convert iter_0001000 model --to hf --model-files llama\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
@@ -260,8 +282,13 @@ Command add_convert(CLI::App& program) {
       ->type_name("NAME");
   command
       .add_option("--optimizer", options->optimizer,
-                  "fully_reshardable or fully_sharded_model_space: see below")
+                  "fully_reshardable, fully_sharded_model_space or dp_reshardable: see below")
       ->type_name("FORM");
+  command
+      .add_option("--arg", options->run,
+                  "For dp_reshardable: another argument of the run that resumes; repeatable")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
   command
       .add_option("--flattened", options->flattened,
                   "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")
@@ -273,23 +300,25 @@ Command add_convert(CLI::App& program) {
              [&convert](int ranks) { convert.ranks = ranks; });
   for (const auto& [flag, name, what] :
        {std::array{"--tensor-parallel", "tensor_model_parallel_size",
-                   "For --to torch: tensor-parallel ranks [those of the run]"},
+                   "For --to torch, dp_reshardable: tensor-parallel ranks [those of the run]"},
         {"--pipeline-parallel", "pipeline_model_parallel_size",
-         "For --to torch: pipeline stages [those of the run]"},
+         "For the same: pipeline stages [those of the run]"},
         {"--virtual-pipeline", "virtual_pipeline_model_parallel_size",
-         "For --to torch: chunks of each pipeline stage [1]"},
+         "For the same: chunks of each pipeline stage [1]"},
         {"--expert-parallel", "expert_model_parallel_size",
-         "For --to torch: expert-parallel ranks [those of the run]"}})
+         "For the same: expert-parallel ranks [those of the run]"},
+        {"--data-parallel", "data_parallel_size",
+         "For dp_reshardable: data-parallel ranks [those of the run]"}})
     add_number(command, flag, what, kMaxParallel, [options, name = std::string(name)](int value) {
-      options->of_format.emplace_back(name, std::to_string(value));
+      options->of_layout.emplace_back(name, std::to_string(value));
     });
   command
       .add_option_function<std::string>(
           "--transformer-impl",
           [options](const std::string& value) {
-            options->of_format.emplace_back("transformer_impl", value);
+            options->of_layout.emplace_back("transformer_impl", value);
           },
-          "For --to torch: local or transformer_engine, if SRC's args do not say it")
+          "For the same: local or transformer_engine, if SRC's args do not say it")
       ->type_name("NAME");
   command
       .add_option("--model-files", options->model_files,

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/optimizer_conversion.h"
 #include "mapping/geometry/cast.h"
+#include "strategies/contract/run_args.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
@@ -31,6 +34,13 @@ Tensor read(const CheckpointReader& reader, std::string_view key) {
   if (found == tensors.end()) throw std::out_of_range(std::string(key));
   return read_box(reader, static_cast<std::size_t>(found - tensors.begin()),
                   whole(found->global_shape()));
+}
+
+Value object(const CheckpointReader& reader, std::string_view key) {
+  const std::vector<BytesStorageMetadata>& objects = reader.metadata().objects;
+  const auto found = std::ranges::find(objects, key, &BytesStorageMetadata::key);
+  if (found == objects.end()) throw std::out_of_range(std::string(key));
+  return reader.object(static_cast<std::size_t>(found - objects.begin()));
 }
 
 std::vector<float> floats(const Tensor& tensor) {
@@ -74,6 +84,62 @@ TEST(OptimizerBuckets, TheStateOfEveryTensorIsFoundInRealCheckpoints) {
     const Value& group = optimizer.find("optimizer")->find("param_groups")->items().at(0);
     EXPECT_EQ(*group.find("step"), Value(2));
   }
+}
+
+TEST(OptimizerBuckets, LaidOutAnewTheyAreThoseOfRealCheckpoints) {
+  const RunArguments one{{"transformer_impl", "local"}};
+  const RunArguments several{
+      {"transformer_impl", "local"}, {"overlap_grad_reduce", 1}, {"ddp_bucket_size", 6200}};
+  for (const auto& [name, run] : {std::pair{"mcore-0.15-dp-reshardable-tp2pp1dp2", several},
+                                  std::pair{"mcore-0.16-dp-reshardable-tp2pp1dp2", one},
+                                  std::pair{"mcore-head-dp-reshardable-tp2pp1dp2", one}}) {
+    SCOPED_TRACE(name);
+    const auto stored = open_checkpoint(golden(name));
+    std::vector<std::string> remarks;
+    const auto made = with_optimizer_sharding(open_checkpoint(golden(name)), kDpReshardable,
+                                              remarks, {}, {}, run);
+    EXPECT_EQ(made->metadata().tensors.size(), stored->metadata().tensors.size());
+    EXPECT_EQ(made->metadata().objects.size(), stored->metadata().objects.size());
+    for (std::size_t i = 0; i < stored->metadata().objects.size(); ++i) {
+      const std::string& key = stored->metadata().objects[i].key;
+      if (key.find("per_bucket_numel") == std::string::npos) continue;
+      EXPECT_EQ(object(*made, key), stored->object(i)) << key;
+    }
+    std::size_t differences = 0;
+    for (const TensorStorageMetadata& tensor : stored->metadata().tensors) {
+      if (tensor.key.find(".bucket_idx_") == std::string::npos) continue;
+      const std::vector<float> laid_out = floats(read(*made, tensor.key));
+      const std::vector<float> original = floats(read(*stored, tensor.key));
+      ASSERT_EQ(laid_out.size(), original.size()) << tensor.key;
+      for (std::size_t at = 0; at < original.size(); ++at) {
+        if (std::bit_cast<std::uint32_t>(laid_out[at]) ==
+            std::bit_cast<std::uint32_t>(original[at]))
+          continue;
+        ASSERT_EQ(laid_out[at], 0) << tensor.key << " " << at;  // what is between parameters
+        ++differences;
+      }
+    }
+    EXPECT_LT(differences, 6 * 1600);
+    EXPECT_THAT(remarks, ::testing::Contains(HasSubstr("for TP 2, PP 1, DP 2")));
+    EXPECT_EQ(*made->common_state().find("content_metadata"),
+              *stored->common_state().find("content_metadata"));
+  }
+}
+
+TEST(OptimizerBuckets, AnotherLayoutIsSaidInTheArgs) {
+  std::vector<std::string> remarks;
+  const auto made = with_optimizer_sharding(
+      open_checkpoint(golden("mcore-0.14-flattened-tp2pp2dp2")), kDpReshardable, remarks, {}, {},
+      {{"tensor_model_parallel_size", 1},
+       {"data_parallel_size", 3},
+       {"transformer_impl", "transformer_engine"}});
+  const Value common = made->common_state();
+  const Value* const args = run_args(common);
+  EXPECT_EQ(*args->find("tensor_model_parallel_size"), Value(1));
+  EXPECT_EQ(*args->find("world_size"), Value(6));
+  EXPECT_EQ(*args->find("no_save_rng"), Value(true));
+  EXPECT_THAT(remarks, ::testing::Contains(HasSubstr("no_save_rng")));
+  EXPECT_EQ(optimizer_sharding(common), "dp_reshardable");
 }
 
 /// A checkpoint whose optimizer has one buffer per group with one bucket each; the second moment is
@@ -265,6 +331,22 @@ TEST(OptimizerBuckets, EveryOptimizerOfAChainIsNamed) {
               Value(3));
   }
   EXPECT_THAT(remarks, ::testing::Contains(HasSubstr("no optimizer state for 'frozen'")));
+}
+
+TEST(OptimizerBuckets, MainParametersOfFloat8WeightsAreRefused) {
+  // Megatron saves such weights in bfloat16, but rounded to float8 before.
+  auto source = std::make_unique<FakeReader>();
+  source->tensor("w", DType::kBFloat16, {2}, bfloat16({1, 2}))
+      .tensor<float>(std::string(kGroup0) +
+                         ".gbuf_idx_0.dtype_(torch.uint8, torch.float32).bucket_idx_0.param",
+                     DType::kFloat32, {2}, {1.03F, 1.98F})
+      .write();
+  std::vector<std::string> remarks;
+  const CheckpointError error =
+      error_of([&] { with_optimizer_sharding(std::move(source), kFullyReshardable, remarks); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr("float8 weights (--fp8-param-gather)"),
+                                             HasSubstr("--dist-ckpt-optim-fully-reshardable")));
 }
 
 TEST(OptimizerBuckets, WhatIsNotTheModelsIsRefused) {
