@@ -256,6 +256,9 @@ class IntoBuckets {
     remarks.emplace_back(
         "the state of random number generators (rng_state) belongs to the ranks of another layout; "
         "the args say no_save_rng, so that Megatron starts new ones");
+    remarks.emplace_back(
+        "the model's chunks are those of that layout, too, so what lies in these buckets cannot be "
+        "found by values: for --optimizer keep the source");
   }
 
   std::string sizes() const {

@@ -260,15 +260,15 @@ class ConcatenatedReader final : public CheckpointReader {
   /// Each chunk is checked once, whatever has parts of it.
   bool check_stored(std::uint32_t tensor, std::uint32_t chunk) const {
     const std::lock_guard lock(mutex_);
-    const auto [found, added] = checked_.try_emplace({tensor, chunk}, false);
-    if (added) {
+    const std::pair<std::uint32_t, std::uint32_t> number{tensor, chunk};
+    if (!checked_.contains(number)) {
       const TensorStorageMetadata& stored = source_->metadata().tensors[tensor];
       const auto file =
           source_->storage().open(source_->metadata().files[stored.places[chunk].file]);
       with_context({.key = stored.key},
-                   [&] { found->second = source_->check_chunk(tensor, chunk, *file); });
+                   [&] { checked_.emplace(number, source_->check_chunk(tensor, chunk, *file)); });
     }
-    return found->second;
+    return checked_.at(number);
   }
 
   std::unique_ptr<CheckpointReader> source_;
