@@ -60,7 +60,7 @@ struct RearrangedMetadata {
 /// What a rearranged checkpoint holds that is in no file has a place in one of these.
 inline constexpr const char* kZerosFile = "(zeros)";
 inline constexpr std::uint64_t kZerosBytes = std::uint64_t{64} << 10;
-inline constexpr const char* kMadeFile = "(made)";  ///< objects
+inline constexpr const char* kMadeFile = "(made)";      ///< objects
 inline constexpr const char* kJoinedFile = "(joined)";  ///< begins the names of several
 inline bool is_stored_file(std::string_view name) noexcept {
   return name != kZerosFile && name != kMadeFile && !name.starts_with(kJoinedFile);
