@@ -124,7 +124,11 @@ Value namespace_of(Value attributes) {
 
 void set_layout(Value& content_metadata, MegatronLayout layout) {
   content_metadata["singleton_local_shards"] = layout == MegatronLayout::kSingleton;
-  if (layout == MegatronLayout::kNonHomogeneous) content_metadata["non_homogeneous_layers"] = true;
+  constexpr const char* kApart = "non_homogeneous_layers";
+  if (layout == MegatronLayout::kNonHomogeneous)
+    content_metadata[kApart] = true;
+  else
+    content_metadata.mutable_dict().erase(kApart);
 }
 
 /// What Megatron needs to start from weights (--finetune), and what the way back takes numbers
