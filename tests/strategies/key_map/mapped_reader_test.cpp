@@ -164,6 +164,31 @@ TEST(MappedReader, ParametersInAndOutAreCounted) {
   EXPECT_THAT(report.remarks, Contains(HasSubstr("16 that pad the vocabulary after")));
 }
 
+TEST(MappedReader, BiasesOfAttentionAndMlpGoAlongInAllLayersOrNone) {
+  Model model = llama();
+  for (const std::string& layer :
+       {std::string("model.layers.0."), std::string("model.layers.1.")}) {
+    for (const auto& [name, rows] : std::map<std::string, std::int64_t>{{"self_attn.q_proj", 8},
+                                                                        {"self_attn.k_proj", 4},
+                                                                        {"self_attn.v_proj", 4},
+                                                                        {"self_attn.o_proj", 8},
+                                                                        {"mlp.gate_proj", 6},
+                                                                        {"mlp.up_proj", 6},
+                                                                        {"mlp.down_proj", 8}})
+      model = model.with(layer + name + ".bias", {rows});
+  }
+  const auto megatron = model.mapped({"auto", {}});
+  const std::string layers = "decoder.layers.";
+  EXPECT_THAT(megatron.at(layers + "self_attention.linear_qkv.bias"), HasSubstr("int32 (2, 16)"));
+  EXPECT_THAT(megatron.at(layers + "self_attention.linear_proj.bias"), HasSubstr("int32 (2, 8)"));
+  EXPECT_THAT(megatron.at(layers + "mlp.linear_fc1.bias"), HasSubstr("int32 (2, 12)"));
+  EXPECT_THAT(megatron.at(layers + "mlp.linear_fc2.bias"), HasSubstr("int32 (2, 8)"));
+  const RoundTrip trip = round_trip([&] { return model.open(); }, {"auto", {}});
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
+  EXPECT_THAT(model.without("model.layers.1.mlp.up_proj.bias").error({"auto", {}}),
+              HasSubstr("model.layers.1.mlp.up_proj.bias"));
+}
+
 TEST(MappedReader, KeysMayLackTheModelsPrefixOrHaveAnother) {
   const auto whole = llama().mapped({"llama", {}});
   Model bare = llama().without("lm_head.weight");
