@@ -384,8 +384,11 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   const auto go_on = [&] { require_not_stopped(options); };
   const bool of_fsdp = reader->info().conventions.megatron_fsdp;
   std::unordered_map<std::string, DType> casts;
-  if (of_fsdp && makes_megatron_keys(*target.format))
-    std::tie(reader, casts) = from_megatron_fsdp(std::move(reader), report.remarks);
+  if (of_fsdp && makes_megatron_keys(*target.format)) {
+    auto [plain, stored] = from_megatron_fsdp(std::move(reader), report.remarks);
+    reader = std::move(plain);
+    casts = std::move(stored);
+  }
   if (options.optimizer && !takes_state(options.keys, reader->metadata()))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the patterns (include, exclude) leave out the optimizer's "

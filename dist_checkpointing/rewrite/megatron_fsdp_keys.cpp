@@ -148,4 +148,8 @@ std::string_view without_wrappers(std::string_view key) {
   return key;
 }
 
+bool is_extra_state(std::string_view key) {
+  return key.find("._extra_state") != key.npos;
+}
+
 }  // namespace dckpt

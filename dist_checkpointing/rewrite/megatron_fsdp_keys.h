@@ -7,6 +7,9 @@
 
 namespace dckpt {
 
+inline constexpr std::string_view kRng = "rng_state";                        ///< of both formats
+inline constexpr const char* kShardingType = "distrib_optim_sharding_type";  ///< of both
+
 /// A tensor of Megatron-FSDP as a part of one of Megatron-Core. Keys are without "model.module."
 /// and "optimizer.state.…".
 struct FsdpPart {
@@ -34,6 +37,8 @@ bool has_expert_axis(std::string_view key);
 /// of Megatron's local layers, and back. Other keys stay.
 std::string norm_in_torch_dist(const std::string& key);
 std::string norm_of_local_layer(const std::string& key);
+
+bool is_extra_state(std::string_view key);
 
 /// Without all of the "module." in front.
 std::string_view without_wrappers(std::string_view key);
