@@ -88,6 +88,8 @@ class MegatronReads(unittest.TestCase):
 
     def test_plain_dcp_as_megatron_checkpoint(self):
         for name in tool.goldens("dcp"):
+            if "fsdp-dtensor" in name:  # which gets Megatron-Core's keys
+                continue
             with self.subTest(name):
                 path = self.folder / name
                 tool.run("convert", tool.GOLDENS / name / "ckpt", path, "--to", "torch_dist")

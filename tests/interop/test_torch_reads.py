@@ -69,6 +69,8 @@ class TorchReads(unittest.TestCase):
         for name in tool.goldens("dcp"):
             if "torch2.15" in name:  # whose metadata this torch cannot read
                 continue
+            if "fsdp-dtensor" in name:  # which gets Megatron-Core's keys
+                continue
             with self.subTest(name):
                 megatron = self.folder / "megatron" / name
                 back = self.folder / "back" / name
