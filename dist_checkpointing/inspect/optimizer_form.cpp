@@ -207,18 +207,22 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
   return count;
 }
 
-Readers readers_of(const StoredForm& form) {
-  Readers readers{.model = model_readers(form), .optimizer = ""};
-  if (readers.model.empty()) return readers;
-  const auto foreign = std::ranges::find_if(form.metadata.tensors, [](const auto& tensor) {
+const std::string* find_foreign_key(const Metadata& metadata) {
+  const auto foreign = std::ranges::find_if(metadata.tensors, [](const auto& tensor) {
     return std::ranges::any_of(
         kForeignKeys, [&](std::string_view prefix) { return tensor.key.starts_with(prefix); });
   });
-  if (form.readers.empty() && foreign != form.metadata.tensors.end() &&
-      !form.conventions.keys_are_paths)
+  return foreign == metadata.tensors.end() ? nullptr : &foreign->key;
+}
+
+Readers readers_of(const StoredForm& form) {
+  Readers readers{.model = model_readers(form), .optimizer = ""};
+  if (readers.model.empty()) return readers;
+  const std::string* const foreign = find_foreign_key(form.metadata);
+  if (form.readers.empty() && foreign != nullptr && !form.conventions.keys_are_paths)
     readers.model =
         str_format("{}Megatron-Core finds no keys like {} (dckpt convert --map)",
-                   form.conventions.fragments_lost ? "" : "PyTorch DCP; ", quote(foreign->key));
+                   form.conventions.fragments_lost ? "" : "PyTorch DCP; ", quote(*foreign));
   const Forms forms = optimizer_forms(form.metadata);
   if (forms.any) readers.optimizer = optimizer_readers(form, forms);
   return readers;

@@ -44,6 +44,9 @@ struct StoredForm {
   std::string_view readers{};  ///< see CheckpointInfo
 };
 
+/// A key as Hugging Face or Megatron-FSDP calls it, not Megatron-Core; null if there is none.
+const std::string* find_foreign_key(const Metadata& metadata);
+
 /// Who loads it. No form of an optimizer works for all releases of Megatron-Core.
 Readers readers_of(const StoredForm& form);
 /// The same as sentences.

@@ -50,6 +50,11 @@ class ToMegatronFsdp {
   RearrangedContents run() {
     if (!common_.is_dict()) common_ = Value::dict();
     args_ = run_args(common_);
+    if (const std::string* const foreign = find_foreign_key(metadata_))
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "fsdp_dtensor is made of Megatron-Core's keys, and this is none; a map "
+                            "gives Hugging Face's keys these names (--map)",
+                            {.key = *foreign});
     require_form();
     find_state();
     groups_ = parameter_groups(common_);

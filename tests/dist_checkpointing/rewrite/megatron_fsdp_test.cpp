@@ -266,6 +266,20 @@ TEST(MegatronFsdp, AnOptionRenumbersLayersOfPipelineStages) {
             str_format("model.module.decoder.layers.{}.x", content.data<const std::int64_t>()[0]));
 }
 
+TEST(MegatronFsdp, OfHuggingFacesKeysItIsMadeByAMapOnly) {
+  TempDir directory;
+  const auto model = std::filesystem::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
+  const CheckpointError error =
+      error_of([&] { convert(model, directory / "no", {.to = "fsdp_dtensor"}); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("a map gives Hugging Face's keys these names (--map)"));
+  convert(model, directory / "yes", {.to = "fsdp_dtensor", .map = {.name = "qwen2"}});
+  EXPECT_NE(open_checkpoint(directory / "yes")
+                ->metadata()
+                .find_tensor("model.module.decoder.final_layernorm.weight"),
+            nullptr);
+}
+
 TEST(MegatronFsdp, SavesDoNotMakeItsKeys) {
   TempDir directory;
   const CheckpointError error = error_of([&] {
