@@ -4,7 +4,9 @@
 #include <optional>
 #include <span>
 
+#include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "strategies/contract/run_args.h"
 #include "strategies/key_map/map_numbers.h"
 
@@ -73,6 +75,18 @@ RunFacts run_facts(const CheckpointReader& reader) {
   const Value* const optimizer = config.args.find("optimizer");
   if (optimizer != nullptr && optimizer->is_str()) facts.optimizer = optimizer->as_str();
   return facts;
+}
+
+std::string iteration_conflict(const CheckpointReader& reader) {
+  const std::string path = reader.storage().display_path("");
+  const auto named = parse_iteration_directory(path.substr(path.rfind('/') + 1));
+  const Value common = reader.common_state();
+  const auto said = run_arg(&common, "iteration");
+  if (!named || !said || (*said >= 0 && *named == static_cast<std::uint64_t>(*said))) return "";
+  return str_format(
+      "the common state is that of iteration {}, in a folder with the name of iteration {}: it was "
+      "renamed, or files of both are mixed",
+      *said, *named);
 }
 
 }  // namespace dckpt

@@ -23,4 +23,8 @@ struct RunFacts {
 /// From Megatron's args, Megatron-Bridge's run_config.yaml, or a model's config.json.
 RunFacts run_facts(const CheckpointReader& reader);
 
+/// A sentence if the folder has the name of another iteration than the common state says: it was
+/// renamed, or holds files of several iterations. Otherwise empty.
+std::string iteration_conflict(const CheckpointReader& reader);
+
 }  // namespace dckpt

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/integrity.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error_boundary.h"
@@ -239,6 +240,8 @@ class Verifier {
                  .offset = info.common_place->offset};
     attempt(report_.problems, context, [&] {
       reader_.common_state();
+      if (std::string conflict = iteration_conflict(reader_); !conflict.empty())
+        report_.remarks.push_back(std::move(conflict));
       if (!options_.deep || !context.file) return;
       const std::unique_ptr<ReadableFile> file = reader_.storage().open(*context.file);
       const bool compared = info.common_place ? check_torch_file(*file, info.common_place->offset,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "dist_checkpointing/progress.h"
@@ -23,6 +24,7 @@ struct VerifyReport {
   /// In the order of the checks: files, coverage, chunks, objects, common state, manifest. Each
   /// names its key, file and offset where it has one.
   std::vector<CheckpointError> problems;
+  std::vector<std::string> remarks{};  ///< sentences on what is odd, but may be meant
   bool deep = false;
   std::size_t files = 0;
   std::size_t tensors = 0;

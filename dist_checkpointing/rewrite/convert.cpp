@@ -12,6 +12,7 @@
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/common_form.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
@@ -425,6 +426,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                  ? with_common_state(std::move(contents), *reader, target, options.check_source,
                                      report.remarks)
                  : tensors_only(std::move(contents), *reader, report.remarks);
+  if (std::string conflict = iteration_conflict(*reader); !conflict.empty())
+    report.remarks.push_back(std::move(conflict));
   report.left_out = contents.left_out;
   ModelFolder folder = model_folder(*reader, target, options, report.remarks);
   if (target.format->arrange) {

@@ -43,6 +43,7 @@ Value to_json_value(const Verified& verified) {
                                     {"file", or_none(problem.context().file)},
                                     {"offset", or_none(problem.context().offset)}}));
   }
+  ValueList remarks(report.remarks.begin(), report.remarks.end());
   return Value::dict(
       {{"ok", report.ok()},
        {"deep", report.deep},
@@ -55,7 +56,8 @@ Value to_json_value(const Verified& verified) {
        {"chunks_without_checksum", report.deep ? Value(report.chunks_without_checksum) : Value()},
        {"objects_without_checksum", report.deep ? Value(report.objects_without_checksum) : Value()},
        {"manifest_files", report.manifest_files},
-       {"problems", Value::list(std::move(problems))}});
+       {"problems", Value::list(std::move(problems))},
+       {"remarks", Value::list(std::move(remarks))}});
 }
 
 std::string count(std::size_t number, const std::string& noun) {
@@ -120,6 +122,7 @@ void print_report(const Verified& verified) {
     print(str_format("manifest  integrity.json lists {}{}", count(report.manifest_files, "file"),
                      report.deep ? ", SHA-256 compared\n" : "\n"));
   }
+  for (const std::string& remark : report.remarks) print(str_format("note: {}\n", remark));
   if (report.ok() && report.tensors + report.objects == 0)
     print("note: the checkpoint holds no tensors and no objects\n");
   if (report.ok()) print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(verified.path)));

@@ -79,6 +79,23 @@ TEST(Verify, SoundCheckpointsHaveNoProblems) {
   }
 }
 
+TEST(Verify, AFolderWithTheNameOfAnotherIterationIsRemarked) {
+  TempDir directory;
+  const auto remarks = [&](const std::string& name) {
+    const fs::path path = directory / name;
+    fs::copy(testing::golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), path,
+             fs::copy_options::recursive);
+    const VerifyReport report = verify(*open_checkpoint(path));
+    EXPECT_TRUE(report.ok()) << "a folder may be renamed";
+    return report.remarks;
+  };
+  EXPECT_THAT(remarks("iter_0000020"),
+              ::testing::ElementsAre(HasSubstr("is that of iteration 10, in a folder with the name "
+                                               "of iteration 20")));
+  EXPECT_THAT(remarks("iter_0000010"), ::testing::IsEmpty());
+  EXPECT_THAT(remarks("release"), ::testing::IsEmpty());
+}
+
 TEST(Verify, MissingFileIsIncomplete) {
   const VerifyReport report = Damaged(kSynthetic).remove("__1_0.distcp").verify();
   ASSERT_FALSE(report.ok());
