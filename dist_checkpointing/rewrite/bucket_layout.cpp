@@ -93,6 +93,8 @@ class Arguments {
     if (found == nullptr || found->is_none()) return std::nullopt;
     if (found->is(Value::Kind::kBool)) return found->as_bool() ? 1 : 0;
     if (found->is_int()) return found->as_int();
+    if (*found == Value("true") || *found == Value("True")) return 1;  // as people type them
+    if (*found == Value("false") || *found == Value("False")) return 0;
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("{}: found {}, expected a number", name,
                                      found->is_str() ? quote(found->as_str()) : "something else"));
@@ -352,10 +354,10 @@ class Layout {
 
   bool is_gated(const Parameter& parameter) const {
     const std::optional<std::string> partner = gated_partner(key(parameter.tensor));
-    const auto second = partner ? by_key_.find(*partner) : by_key_.end();
-    if (second == by_key_.end() || shape(second->second).size() < 2) return false;
+    const TensorStorageMetadata* const second = partner ? metadata_.find_tensor(*partner) : nullptr;
+    if (second == nullptr || second->global_shape().size() < 2) return false;
     return dckpt::is_gated(ShapeView(shape(parameter.tensor)).subspan(prepended(parameter)),
-                           ShapeView(shape(second->second)).last(2));
+                           ShapeView(second->global_shape()).last(2));
   }
 
   LocalParameter local(const Parameter& parameter) const {
@@ -461,6 +463,27 @@ class Layout {
   Rank rank_;
 };
 
+/// Each rank of the optimizer has an equal part of its buffers.
+void require_whole_shares(const BucketSettings& settings) {
+  const std::int64_t dense = settings.data * settings.context;
+  const std::int64_t of_experts = settings.expert_tensor * settings.expert;
+  const bool chain = settings.expert > 1;
+  if (chain && dense * settings.tensor % of_experts != 0)
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("{} {}, {} {} and {} {} make {} ranks in each pipeline stage, which {} {} times "
+                   "{} {} do not divide",
+                   kTensor, settings.tensor, kContext, settings.context, kData, settings.data,
+                   dense * settings.tensor, kExpert, settings.expert, kExpertTensor,
+                   settings.expert_tensor));
+  for (const std::int64_t ranks : {dense, chain ? dense * settings.tensor / of_experts : dense}) {
+    if (ranks % settings.instances != 0)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("{} {} do not divide the {} ranks that share a buffer",
+                                       kInstances, settings.instances, ranks));
+  }
+}
+
 }  // namespace
 
 BucketSettings bucket_settings(const Value& common, const RunArguments& given, bool experts,
@@ -480,17 +503,28 @@ BucketSettings bucket_settings(const Value& common, const RunArguments& given, b
   BucketSettings settings;
   settings.tensor = args.size(kTensor, std::nullopt);
   settings.pipeline = args.size(kPipeline, std::nullopt);
-  settings.virtual_pipeline = args.size(kVirtual, 1);
+  // The chunks of another number of stages mean nothing.
+  const bool other_stages = args.is_given(kPipeline) && !args.is_given(kVirtual);
+  settings.virtual_pipeline = other_stages ? 1 : args.size(kVirtual, 1);
+  if (settings.virtual_pipeline > 1 && settings.pipeline == 1)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("{} is {}, but a single pipeline stage has no chunks",
+                                     kVirtual, settings.virtual_pipeline));
   settings.data = args.size(kData, std::nullopt);
   settings.context = args.size(kContext, 1);
   settings.instances = args.size(kInstances, 1);
   if (experts) {
     settings.expert = args.size(kExpert, std::nullopt);
-    settings.expert_tensor = args.size(kExpertTensor, settings.tensor);
+    // Megatron writes into the args that it is the same, as it is where nobody says it.
+    const std::optional<std::int64_t> of_experts = args.number(kExpertTensor);
+    const bool follows = !args.is_given(kExpertTensor) && args.is_given(kTensor) &&
+                         of_experts == run_arg(run_args(common), kTensor);
+    settings.expert_tensor = follows ? settings.tensor : args.size(kExpertTensor, settings.tensor);
     const std::optional<std::int64_t> grouped = args.number(kGrouped);
     if (!grouped) Arguments::ask(kGrouped, "0, or 1");
     settings.grouped_experts = grouped != 0;
   }
+  require_whole_shares(settings);
   const Value* const implementation = args.find(kImplementation);
   if (implementation == nullptr || implementation->is_none()) {
     // Where Megatron's own layers have their norms, the checkpoint does not tell.

@@ -400,9 +400,13 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                                      {.threads = options.read_threads.value_or(options.io.threads),
                                       .staging = std::min(options.staging, options.max_memory)},
                                      go_on, options.run);
-  if (target.format->conventions.megatron_fsdp && !of_fsdp)
+  if (target.format->conventions.megatron_fsdp && !of_fsdp) {
+    require_no_lost_data(*reader, reader->metadata(),
+                         "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
+                         "to torch_dist (allow_partial)");
     reader = to_megatron_fsdp(std::move(reader), read_fsdp_save_options(target.save.strategy),
                               report.remarks);
+  }
   const CopyMemory memory =
       share_memory(options.io, options.max_memory, options.staging, reader->metadata());
   target.save.io = memory.io;

@@ -307,6 +307,9 @@ class FromMegatronFsdp {
       return;
     }
     make(name, is_plain() ? "fp32_param" : "param", parts, stacks);
+    if (!has_main_parameters_ && !run_flag(args_, "bf16") && !run_flag(args_, "fp16"))
+      remarks_.push_back(
+          "weights stay float32, as Megatron-FSDP trains them: no args say another dtype");
     has_main_parameters_ = true;
     const DType dtype = compute_dtype(args_);
     for (const Part& part : parts) {

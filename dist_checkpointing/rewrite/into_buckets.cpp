@@ -246,6 +246,11 @@ class IntoBuckets {
     const auto has = [&](const char* name, std::int64_t size) {
       return run_arg(stored, name).value_or(size) == size;
     };
+    if (!has("virtual_pipeline_model_parallel_size", settings_.virtual_pipeline))
+      entries.set("virtual_pipeline_model_parallel_size",
+                  settings_.virtual_pipeline > 1 ? Value(settings_.virtual_pipeline) : Value());
+    if (!has("expert_tensor_parallel_size", settings_.expert_tensor))
+      entries.set("expert_tensor_parallel_size", settings_.expert_tensor);
     const std::int64_t ranks =
         settings_.tensor * settings_.pipeline * settings_.data * settings_.context;
     if (!has("world_size", ranks)) entries.set("world_size", ranks);
@@ -264,7 +269,9 @@ class IntoBuckets {
   std::string sizes() const {
     std::string text =
         str_format("TP {}, PP {}, DP {}", settings_.tensor, settings_.pipeline, settings_.data);
-    if (settings_.expert > 1) text += str_format(", EP {}", settings_.expert);
+    if (settings_.virtual_pipeline > 1) text += str_format(", VP {}", settings_.virtual_pipeline);
+    if (settings_.expert > 1)
+      text += str_format(", EP {}, ETP {}", settings_.expert, settings_.expert_tensor);
     return text;
   }
 

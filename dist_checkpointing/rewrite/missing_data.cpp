@@ -74,4 +74,13 @@ CopyContents without_lost_data(CopyContents contents, const CheckpointReader& so
   return contents;
 }
 
+void require_no_lost_data(const CheckpointReader& source, const Metadata& needed,
+                          const std::string& why) {
+  const LostData lost = find_lost_data(source, needed);
+  ProblemList keys;
+  for (std::string& line : describe_lost_keys(lost, needed)) keys.add(std::move(line));
+  keys.raise_if_any(ErrorCode::kIncomplete,
+                    str_format("{}; {}. Of these keys data are lost:", lost.where(), why));
+}
+
 }  // namespace dckpt

@@ -21,9 +21,9 @@
 
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
-#include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/into_buckets.h"
+#include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/optimizer_buckets.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -214,15 +214,11 @@ void require_all_values(const CheckpointReader& source) {
   Metadata needed = source.metadata();
   std::erase_if(needed.objects,
                 [](const BytesStorageMetadata& object) { return !is_in_groups(object.key); });
-  const LostData lost = find_lost_data(source, needed);
-  ProblemList keys;
-  for (std::string& line : describe_lost_keys(lost, needed)) keys.add(std::move(line));
-  keys.raise_if_any(
-      ErrorCode::kIncomplete,
-      lost.where() +
-          "; the optimizer's state is in buckets, which are recognised by the model's values, so "
-          "it cannot change its form when some of either are lost; convert what is whole as it is "
-          "(allow_partial without optimizer). Of these keys data are lost:");
+  require_no_lost_data(
+      source, needed,
+      "the optimizer's state is in buckets, which are recognised by the model's values, so it "
+      "cannot change its form when some of either are lost; convert what is whole as it is "
+      "(allow_partial without optimizer)");
 }
 
 /// State in buckets, under keys that are made of the model's.
@@ -312,11 +308,15 @@ std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<Checkp
                                                           const ReadOptions& read,
                                                           const std::function<void()>& go_on,
                                                           const RunArguments& run) {
-  if (wanted == OptimizerSharding::kDpReshardable)
+  if (wanted == OptimizerSharding::kDpReshardable) {
+    require_no_lost_data(*source, source->metadata(),
+                         "a bucket has the state of all of its parameters, so none may be lost on "
+                         "the way to dp_reshardable; convert to fully_reshardable");
     return into_buckets(
         with_optimizer_sharding(std::move(source), OptimizerSharding::kFullyReshardable, remarks,
                                 read, go_on),
         run, remarks);
+  }
   Value common = source->common_state();
   const std::string sharding = optimizer_sharding(common);
   RearrangedContents contents;

@@ -125,6 +125,12 @@ class Cutting {
       parameter.cut.axis = axis.value_or(TensorParallel::kReplicated);
       if (const auto partner = gated_partner(parameter.key.name)) {
         const auto fc2 = shapes.find(place(parameter, *partner));
+        if (fc2 == shapes.end() && layout_.sizes.tensor > 1)
+          unsupported(str_format("whether there is a gate in it, by which tensor-parallel ranks "
+                                 "share it, only {} tells, which is not there; leave this out, too "
+                                 "(--exclude), or write one rank (--tensor-parallel 1)",
+                                 quote(*partner)),
+                      key);
         parameter.cut.gated = fc2 != shapes.end() && is_gated(parameter.shape, *fc2->second);
       }
       if (!local_shape(parameter.cut, parameter.shape, layout_.sizes.tensor))

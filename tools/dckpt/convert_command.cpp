@@ -304,7 +304,7 @@ Command add_convert(CLI::App& program) {
         {"--pipeline-parallel", "pipeline_model_parallel_size",
          "For the same: pipeline stages [those of the run]"},
         {"--virtual-pipeline", "virtual_pipeline_model_parallel_size",
-         "For the same: chunks of each pipeline stage [1]"},
+         "For the same: chunks of each stage [those of the run, or 1]"},
         {"--expert-parallel", "expert_model_parallel_size",
          "For the same: expert-parallel ranks [those of the run]"},
         {"--data-parallel", "data_parallel_size",

@@ -189,6 +189,37 @@ TEST(BucketSettings, ComeFromOptionsThenFromArgs) {
   EXPECT_TRUE(bucket_settings(common, {{"transformer_impl", "local"}}, false, false).local);
 }
 
+TEST(BucketSettings, WhatFollowsFromASizeFollowsItsNewValue) {
+  const Value common = args({{"tensor_model_parallel_size", 1},
+                             {"pipeline_model_parallel_size", 2},
+                             {"virtual_pipeline_model_parallel_size", 3},
+                             {"expert_model_parallel_size", 2},
+                             {"expert_tensor_parallel_size", 1},
+                             {"data_parallel_size", 4},
+                             {"moe_grouped_gemm", true},
+                             {"transformer_impl", "local"}});
+  const auto settings = [&](const RunArguments& given) {
+    return bucket_settings(common, given, true, true);
+  };
+  EXPECT_EQ(settings({}).virtual_pipeline, 3);
+  EXPECT_EQ(settings({{"pipeline_model_parallel_size", 1}}).virtual_pipeline, 1);
+  EXPECT_EQ(settings({{"tensor_model_parallel_size", 2}}).expert_tensor, 2);
+  EXPECT_EQ(settings({{"tensor_model_parallel_size", 2}, {"expert_tensor_parallel_size", 1}})
+                .expert_tensor,
+            1);
+  EXPECT_GT(settings({{"overlap_grad_reduce", "True"}}).bucket_size, 0);
+  const auto message = [&](const RunArguments& given) {
+    return std::string(error_of([&] { settings(given); }).what());
+  };
+  EXPECT_THAT(
+      message({{"pipeline_model_parallel_size", 1}, {"virtual_pipeline_model_parallel_size", 2}}),
+      HasSubstr("a single pipeline stage has no chunks"));
+  EXPECT_THAT(message({{"data_parallel_size", 3}}),
+              HasSubstr("make 3 ranks in each pipeline stage, which expert_model_parallel_size 2"));
+  EXPECT_THAT(message({{"num_distributed_optimizer_instances", 3}}),
+              HasSubstr("3 do not divide the 4 ranks that share a buffer"));
+}
+
 TEST(BucketSettings, WhatNobodySaysIsAskedFor) {
   const auto message = [](const RunArguments& given, const Value& common = {}) {
     return std::string(error_of([&] { bucket_settings(common, given, true, true); }).what());

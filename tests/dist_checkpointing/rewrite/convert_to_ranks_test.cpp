@@ -262,6 +262,8 @@ TEST_F(ConvertToRanks, WhatRankFoldersCannotHoldIsRefusedWithWhatToDo) {
   EXPECT_THAT(refusal(at("model"), sizes(1, 2)), HasSubstr("which of 2 pipeline stages"));
   EXPECT_EQ(to_ranks(at("model"), sizes(1, 1)).tensors, 9U) << "one stage has everything";
   EXPECT_THAT(refusal(source, sizes(2, 2), {.ranks = 3}), HasSubstr("leave out the number"));
+  const ConvertOptions half{.keys = {.exclude = {"optimizer*", "*linear_fc2.weight"}}};
+  EXPECT_THAT(refusal(source, sizes(2, 1), half), HasSubstr("whether there is a gate in it"));
   EXPECT_THAT(refusal(golden("dcp-plain-nested"), ""), HasSubstr("--map"));
 }
 
