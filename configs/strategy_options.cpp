@@ -1,5 +1,7 @@
 #include "configs/strategy_options.h"
 
+#include <utility>
+
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -14,6 +16,16 @@ void refuse_options(const StrategySpec& strategy, const char* field) {
                  "in {} itself",
                  quote(strategy.name), field, quote(strategy.options.keys.front().text),
                  std::string(field, std::string_view(field).find('.'))));
+}
+
+void refuse_file_options(const WriteOptions& io, std::string_view why) {
+  const WriteOptions usual;
+  for (const auto& [field, set] : {std::pair{"page_aligned", io.page_aligned},
+                                   {"files_per_rank", io.files_per_rank != usual.files_per_rank}}) {
+    if (set)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            str_format("save.io.{}: {}; leave it out", field, why));
+  }
 }
 
 }  // namespace dckpt

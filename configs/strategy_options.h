@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "configs/options.h"
 #include "configs/schema.h"
 #include "mapping/base/api.h"
@@ -27,5 +29,9 @@ Options read_options(const config::Schema<Options>& schema, const StrategySpec& 
 
 /// For a strategy without options. Throws CheckpointError (invalid argument) if there are any.
 void refuse_options(const StrategySpec& strategy, const char* field = kSaveBackendOptions);
+
+/// For strategies that decide themselves which files there are: throws (unsupported) if
+/// page_aligned or files_per_rank is set. `why`: "zarr has a file for every chunk".
+void refuse_file_options(const WriteOptions& io, std::string_view why);
 
 }  // namespace dckpt

@@ -134,17 +134,7 @@ class RankFolderStrategy final : public SaveStrategy {
  public:
   explicit RankFolderStrategy(const SaveOptions& options) : io_(options.io) {
     own_options(options.strategy);
-    const WriteOptions usual;
-    for (const auto& [field, set] :
-         {std::pair{"page_aligned", io_.page_aligned},
-          {"files_per_rank", io_.files_per_rank != usual.files_per_rank}}) {
-      if (set)
-        throw CheckpointError(
-            ErrorCode::kUnsupported,
-            str_format("save.io.{}: a rank's folder has one file, as torch.save writes it; leave "
-                       "it out",
-                       field));
-    }
+    refuse_file_options(io_, "a rank's folder has one file, as torch.save writes it");
   }
 
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,

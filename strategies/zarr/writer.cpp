@@ -148,15 +148,7 @@ class ZarrSaveStrategy final : public SaveStrategy {
  public:
   explicit ZarrSaveStrategy(const SaveOptions& options) : io_(options.io) {
     refuse_options(options.strategy);
-    const WriteOptions usual;
-    for (const auto& [field, set] :
-         {std::pair{"page_aligned", io_.page_aligned},
-          {"files_per_rank", io_.files_per_rank != usual.files_per_rank}}) {
-      if (set)
-        throw CheckpointError(
-            ErrorCode::kUnsupported,
-            str_format("save.io.{}: zarr has a file for every chunk; leave it out", field));
-    }
+    refuse_file_options(io_, "zarr has a file for every chunk");
   }
 
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
