@@ -71,8 +71,18 @@ struct ParallelOptions {
 /// When the state is copied for a background save.
 enum class Snapshot : std::uint8_t {
   kEager,  ///< all of it before save returns
+  kLazy,   ///< tensors after save has returned: they may change once wait_staged() has returned
 };
-inline constexpr EnumNames<Snapshot, 1> kSnapshotNames{{{Snapshot::kEager, "eager"}}};
+inline constexpr EnumNames<Snapshot, 2> kSnapshotNames{
+    {{Snapshot::kEager, "eager"}, {Snapshot::kLazy, "lazy"}}};
+
+/// What a background save does while the one before still runs.
+enum class WhenBusy : std::uint8_t {
+  kWait,  ///< waits for it
+  kSkip,  ///< saves nothing
+};
+inline constexpr EnumNames<WhenBusy, 2> kWhenBusyNames{
+    {{WhenBusy::kWait, "wait"}, {WhenBusy::kSkip, "skip"}}};
 
 /// Background saves: always for AsyncSaver, if enabled for Checkpointer.
 struct AsyncOptions {
@@ -80,6 +90,7 @@ struct AsyncOptions {
   Snapshot snapshot = Snapshot::kEager;
   std::uint64_t staging_memory = std::uint64_t{8}
                                  << 30;  ///< size of the staging pool, in bytes per process
+  WhenBusy when_busy = WhenBusy::kWait;
 
   friend bool operator==(const AsyncOptions&, const AsyncOptions&) = default;
 };

@@ -66,6 +66,7 @@ Type<AsyncOptions> async() {
       field("enabled", &AsyncOptions::enabled, flag()),
       field("snapshot", &AsyncOptions::snapshot, choice(kSnapshotNames)),
       field("staging_memory", &AsyncOptions::staging_memory, size(kMiB, 1024 * kTiB)),
+      field("when_busy", &AsyncOptions::when_busy, choice(kWhenBusyNames)),
   }});
 }
 

@@ -135,6 +135,8 @@ PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) 
 }
 
 PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) try {
+  if (policy_.save.async.when_busy == WhenBusy::kSkip && saver_ && saver_->busy())
+    return PendingSave::skip(root_ / iteration_directory(iteration), comm_);
   require_same_on_all_ranks("save", iteration);
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
@@ -149,6 +151,10 @@ void Checkpointer::wait() try {
   if (saver_) saver_->wait();
 } catch (...) {
   throw_checkpoint_error();
+}
+
+void Checkpointer::wait_staged() const {
+  if (saver_) saver_->wait_staged();
 }
 
 std::optional<std::uint64_t> Checkpointer::latest() try {

@@ -55,14 +55,21 @@ class Checkpointer {
   /// returns, and wait() only returns the report.
   PendingSave save(const StateDict& state, std::uint64_t iteration);
 
-  /// The same in the background: returns as soon as the state may change. Tracker and retention
-  /// follow in the background too. The next call of any function waits for it. If it failed and a
-  /// rank has not asked for its outcome, that call throws its error and does nothing else.
+  /// The same in the background: returns as soon as the state may change; with
+  /// `save.async.snapshot: lazy` before that, and wait_staged() is to be called before tensors
+  /// change. Tracker and retention follow in the background too. The next call of any other
+  /// function waits for it, except that with `save.async.when_busy: skip` a save that comes too
+  /// early is skipped. If it failed and a rank has not asked for its outcome, the next call throws
+  /// its error and does nothing else.
   PendingSave save_async(const StateDict& state, std::uint64_t iteration);
 
   /// Waits for the background save, if there is one, and throws its error unless every rank has
   /// already asked for it.
   void wait();
+
+  /// PendingSave::wait_staged() of the last background save, if there is one; call it before every
+  /// optimizer step. Not collective.
+  void wait_staged() const;
 
   /// The iteration that load_latest() would resume from (0 for `release`); empty if the root holds
   /// nothing. Throws (incomplete) if it holds only unfinished checkpoints.

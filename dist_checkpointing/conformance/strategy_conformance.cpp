@@ -402,20 +402,24 @@ class Conformance {
   }
 
   void in_background() {
-    run_ranks(2, [&](Communicator& comm) {
-      SaveOptions options = overwriting();
-      options.async.staging_memory =
-          2 << 20;  // less than the state: a part is written before save() returns
-      AsyncSaver saver(options, comm);
-      StateDict state = saved_by(comm.rank(), 2);
-      saver.save(state, path("background"));
-      for (const auto& [key, shard] : state.as_dict()) {
-        const Tensor data = *shard.as_sharded_tensor().data;
-        std::ranges::fill(data.bytes(), std::byte{0});
-      }
-      saver.wait();
-    });
-    expect_all(path("background"));
+    for (const Snapshot snapshot : {Snapshot::kEager, Snapshot::kLazy}) {
+      run_ranks(2, [&](Communicator& comm) {
+        SaveOptions options = overwriting();
+        options.async.snapshot = snapshot;
+        options.async.staging_memory =
+            2 << 20;  // less than the state: a part is written from the state itself
+        AsyncSaver saver(options, comm);
+        StateDict state = saved_by(comm.rank(), 2);
+        saver.save(state, path("background"));
+        saver.wait_staged();
+        for (const auto& [key, shard] : state.as_dict()) {
+          const Tensor data = *shard.as_sharded_tensor().data;
+          std::ranges::fill(data.bytes(), std::byte{0});
+        }
+        saver.wait();
+      });
+      expect_all(path("background"));
+    }
   }
 
   void at_the_same_time() {

@@ -1,7 +1,9 @@
 // How a background save runs.
 //
 //   trainer's thread            every rank agrees on the plan as in save_steps.cpp (steps 1 and 2),
-//                               then that the background can start; the items are copied
+//                               then that the background can start
+//   trainer's thread (eager)    the items are copied, as far as there is room; the rest is written
+//   or a copying one (lazy)     from the state
 //   background thread           steps 3 and 4: writes the items from the copies, publishes; then
 //                               `published`
 //
@@ -10,6 +12,7 @@
 
 #include "dist_checkpointing/save/save_async.h"
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <optional>
@@ -38,16 +41,46 @@ Value snapshot(const Value& common) {
 struct PendingSave::Outcome {
   std::promise<SaveReport> promise;
   std::shared_future<SaveReport> ended = promise.get_future().share();
+  std::promise<void> release;
+  std::shared_future<void> staged = release.get_future().share();
+  const std::shared_ptr<StagedBytes> bytes = std::make_shared<StagedBytes>();
+  bool skipped = false;
   std::atomic<bool> asked{false};  ///< someone has had the error, if there is one
   std::stop_source cancel{};
 };
 
 PendingSave::PendingSave(SaveReport report) : outcome_(std::make_shared<Outcome>()) {
   outcome_->promise.set_value(std::move(report));
+  outcome_->release.set_value();
+}
+
+PendingSave PendingSave::skip(const Location& location, const Communicator& comm) {
+  const CheckpointError why(ErrorCode::kCancelled,
+                            "the save was skipped, because the one before is still running",
+                            {.file = location.display()});
+  if (comm.rank() == 0) log_notice(why.what());
+  PendingSave pending(std::make_shared<Outcome>());
+  pending.outcome_->promise.set_exception(std::make_exception_ptr(why));
+  pending.outcome_->release.set_value();
+  pending.outcome_->skipped = true;
+  return pending;
 }
 
 bool PendingSave::done() const {
   return outcome_->ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+bool PendingSave::skipped() const {
+  return outcome_->skipped;
+}
+
+void PendingSave::wait_staged() const {
+  outcome_->staged.wait();
+}
+
+SaveProgress PendingSave::progress() const {
+  const StagedBytes& bytes = *outcome_->bytes;
+  return {bytes.released, bytes.written, bytes.total};
 }
 
 SaveReport PendingSave::wait() const try {
@@ -80,6 +113,12 @@ struct AsyncSaver::Job {
     SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
     cache.commit(std::move(plans));
     return report;
+  }
+
+  /// Copies the items, or waits until they are written.
+  void stage(int threads) noexcept {
+    source->stage(threads);
+    outcome->release.set_value();
   }
 
   void run(std::optional<PlannedCheckpoint> checkpoint, SavePlanCache& cache,
@@ -117,13 +156,16 @@ struct AsyncSaver::Job {
   PlannedSave planned;
   SavePlanCache::Content plans;
   std::optional<StagedSource> source;  // refers to the items of `planned`
-  std::jthread thread;                 // last: joined before what it uses goes away
+  std::optional<std::stop_callback<std::function<void()>>> let_go;  // of the tensors, if cancelled
+  std::jthread thread;  // last: joined before what they use goes away
+  std::jthread copying;
 };
 
 AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
                        SavePlanCache* cache) try
     : options_(std::move(options)),
       hooks_(std::move(hooks)),
+      callers_(comm),
       comm_(comm.split(0)),
       plan_cache_(cache != nullptr ? *cache : own_cache_),
       pool_(options_.async.staging_memory) {
@@ -135,6 +177,18 @@ AsyncSaver::~AsyncSaver() = default;
 
 void AsyncSaver::wait() try {
   if (job_) agree(*comm_, "finishing the save before", [&] { settle(); });
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+void AsyncSaver::wait_staged() const {
+  if (job_) job_->outcome->staged.wait();
+}
+
+bool AsyncSaver::busy() try {
+  if (!job_) return false;
+  const std::array<std::int64_t, 1> mine{PendingSave(job_->outcome).done() ? 0 : 1};
+  return callers_.all_reduce(mine, ReduceOp::kMax).front() != 0;
 } catch (...) {
   throw_checkpoint_error();
 }
@@ -152,6 +206,8 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location,
 
 PendingSave AsyncSaver::save(const StateDict& state, const Location& location, bool overwrite,
                              std::function<void(Communicator&)> published) try {
+  if (options_.async.when_busy == WhenBusy::kSkip && busy())
+    return PendingSave::skip(location, callers_);
   wait();
   SaveOptions options = options_;
   options.overwrite = overwrite;
@@ -160,17 +216,24 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   job->planned = std::move(agreed.mine);
   job->plans = std::move(agreed.plans);
   std::optional<PlannedCheckpoint>& checkpoint = agreed.checkpoint;
+  const bool lazy = options_.async.snapshot == Snapshot::kLazy;
   std::promise<bool> start;
+  const std::shared_future<bool> started = start.get_future().share();
   try {
     agree(*comm_, "preparing the save in the background", [&] {
       if (checkpoint && checkpoint->common) checkpoint->common = snapshot(*checkpoint->common);
       job->source.emplace(job->planned.items, std::move(agreed.tensors),
-                          std::move(agreed.object_bytes), pool_);
-      job->thread =
-          std::jthread([this, running = job.get(), checkpoint = std::move(checkpoint),
-                        published = std::move(published), started = start.get_future()]() mutable {
-            if (started.get()) running->run(std::move(checkpoint), plan_cache_, published);
-          });
+                          std::move(agreed.object_bytes), pool_, job->outcome->bytes);
+      job->let_go.emplace(job->outcome->cancel.get_token(),
+                          [source = &*job->source] { source->cancel(); });
+      job->thread = std::jthread([this, running = job.get(), checkpoint = std::move(checkpoint),
+                                  published = std::move(published), started]() mutable {
+        if (started.get()) running->run(std::move(checkpoint), plan_cache_, published);
+      });
+      if (lazy)
+        job->copying = std::jthread([running = job.get(), started] {
+          if (started.get()) running->stage(1);  // leaves the other cores to the trainer
+        });
     });
   } catch (...) {
     start.set_value(false);
@@ -178,7 +241,7 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   }
   job_ = std::move(job);
   start.set_value(true);
-  job_->source->stage(options_.io.threads);
+  if (!lazy) job_->stage(options_.io.threads);
   return PendingSave(job_->outcome);
 } catch (...) {
   throw_checkpoint_error();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -15,16 +16,35 @@
 
 namespace DCKPT_API dckpt {
 
+/// How far a background save is on this rank, in bytes of its tensors.
+struct SaveProgress {
+  std::uint64_t released = 0;  ///< not needed from the state any more: copied or written
+  std::uint64_t written = 0;
+  std::uint64_t total = 0;
+
+  friend bool operator==(const SaveProgress&, const SaveProgress&) = default;
+};
+
 /// A background save. Cheap to copy; may outlive the saver; safe to use from several threads.
 class PendingSave {
  public:
   /// Whether it has finished, successfully or not.
   bool done() const;
+  /// Whether it never began, because another one was running (WhenBusy::kSkip). The same on every
+  /// rank.
+  bool skipped() const;
+  /// Returns as soon as this rank's tensors may change; with Snapshot::kEager they may as soon as
+  /// save has returned. Not collective. Returns too if the save has failed or was cancelled, which
+  /// is for wait() to throw.
+  void wait_staged() const;
+  /// All zero for a save in the foreground and for one that was skipped.
+  SaveProgress progress() const;
   /// Returns the report once the checkpoint is complete and visible. Throws what the save threw,
-  /// the same CheckpointError on every rank.
+  /// the same CheckpointError on every rank; for one that was skipped, that is (cancelled).
   SaveReport wait() const;
   /// Asks all ranks to stop and returns at once; calling it on one rank is enough. If it came in
-  /// time, wait() throws CheckpointError (cancelled) and nothing is left of the save.
+  /// time, wait() throws CheckpointError (cancelled) and nothing is left of the save. This rank's
+  /// tensors are let go at once.
   void cancel() const noexcept;
 
  private:
@@ -32,6 +52,7 @@ class PendingSave {
   friend class Checkpointer;
   /// For a foreground save that has succeeded.
   explicit PendingSave(SaveReport report);
+  static PendingSave skip(const Location& location, const Communicator& comm);
   struct Outcome;
   explicit PendingSave(std::shared_ptr<Outcome> outcome) : outcome_(std::move(outcome)) {}
   std::shared_ptr<Outcome> outcome_;
@@ -44,13 +65,26 @@ class PendingSave {
 ///   …                                                               // train: tensors may change
 ///   pending.wait();                                                 // or go on
 ///
+/// With Snapshot::kLazy, save() returns before that copy, which a background thread makes:
+///
+///   saver.save(state, "run/iter_0001000");
+///   …                                        // forward and backward: tensors must not change
+///   saver.wait_staged();                     // every step: returns at once if nothing is pending
+///   optimizer.step();
+///
+/// Tensors that change too early are stored as a mixture of old and new elements, which nothing can
+/// detect. Objects and the common state are copied before save() returns in any case. save(),
+/// wait() and the destructor wait for the previous save, and so for its copy.
+///
 /// The staging pool holds at most `options.async.staging_memory` bytes and is reused across saves.
-/// If a rank has more, writing starts before save() returns. The ranks communicate over their own
-/// communicator, split off from `comm`.
+/// What does not fit at once is written from the tensors themselves, or copied when there is room,
+/// before they may change. The ranks communicate over their own communicator, split off from
+/// `comm`.
 class AsyncSaver {
  public:
-  /// Collective. `comm` is only used for splitting, but must outlive the saver, and so must
-  /// `cache`, which nothing else uses while a save runs; if it is null, the saver has its own.
+  /// Collective. `comm` is used for splitting and, with WhenBusy::kSkip, by busy() and save(). It
+  /// must outlive the saver, and so must `cache`, which nothing else uses while a save runs; if it
+  /// is null, the saver has its own.
   AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks = {},
              SavePlanCache* cache = nullptr);
   /// Waits for the running save, however it ends.
@@ -58,9 +92,11 @@ class AsyncSaver {
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  /// Like dckpt::save(), but returns as soon as the state may change. Waits for the previous save
-  /// first; if that one failed and a rank has not asked for its outcome, throws its error and saves
-  /// nothing. Collective. Once the checkpoint is visible, `published` runs in the background on
+  /// Like dckpt::save(), but returns as soon as the state may change, or before that with
+  /// Snapshot::kLazy. If the previous save still runs on any rank, waits for it first, or with
+  /// WhenBusy::kSkip saves nothing and returns a PendingSave that says so. If the previous one
+  /// failed and a rank has not asked for its outcome, throws its error and saves nothing.
+  /// Collective. Once the checkpoint is visible, `published` runs in the background on
   /// every rank. It may use the communicator that it is given; if it throws, the save fails with
   /// that error.
   PendingSave save(const StateDict& state, const Location& location,
@@ -72,6 +108,10 @@ class AsyncSaver {
   /// Waits for the running save, which is collective; returns at once if there is none. Throws its
   /// error on all ranks, unless every rank has already asked for it.
   void wait();
+  /// PendingSave::wait_staged() of the last save, if there is one. Not collective.
+  void wait_staged() const;
+  /// Whether the last save still runs on any rank. Collective.
+  bool busy();
 
  private:
   struct Job;
@@ -79,7 +119,8 @@ class AsyncSaver {
 
   SaveOptions options_;
   SaveHooks hooks_;
-  std::unique_ptr<Communicator> comm_;
+  Communicator& callers_;               ///< of the thread that saves
+  std::unique_ptr<Communicator> comm_;  ///< of the background, while a save runs
   SavePlanCache own_cache_;
   SavePlanCache& plan_cache_;
   StagingPool pool_;

@@ -91,6 +91,7 @@ int main(int argc, char** argv) try {
     const double loss = gpt::forward_backward(
         model, parallel, corpus.batch(iteration * kBatch + parallel.dp_rank * part, part),
         kMicroBatch);
+    if (checkpointer) checkpointer->wait_staged();  // a save may still read what a step changes
     adam.step();
     ++iteration;
     const double mean = mean_loss(loss, parallel);

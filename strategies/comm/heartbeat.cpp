@@ -103,9 +103,10 @@ void Heartbeat::agree(const std::string& what, const std::function<void()>& work
 Heartbeat::Sign Heartbeat::sign(bool ended, const std::optional<CheckpointError>& failure) const {
   const auto now = Clock::now();
   Sign mine{.ended = ended, .done = done_.load(std::memory_order_relaxed), .total = total_};
-  mine.halted = failure && stopped_ && failure->code() == ErrorCode::kCancelled;
-  mine.failed = failure && !mine.halted;
+  // The work may have seen the request to cancel itself.
   mine.cancelled = options_.cancel.stop_requested();
+  mine.halted = failure && (stopped_ || mine.cancelled) && failure->code() == ErrorCode::kCancelled;
+  mine.failed = failure && !mine.halted;
   mine.expired = options_.timeout > milliseconds(0) && now - begin_ >= options_.timeout;
   mine.leaves = stopped_ && now - stopped_at_ >= comm_.timeout();
   return mine;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/parallel_for.h"
@@ -18,16 +19,29 @@ std::size_t blocks_for(std::uint64_t bytes) {
                                   StagingPool::kBlockBytes);
 }
 
+/// Tells the items of a rank apart.
+std::pair<std::uint32_t, std::int64_t> place_of(const WriteItem& item) {
+  return {item.source, item.source_begin};
+}
+
 }  // namespace
 
 StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
-                           std::vector<Bytes> objects, StagingPool& pool)
-    : state_(std::move(tensors), std::move(objects)), pool_(pool) {
+                           std::vector<Bytes> objects, StagingPool& pool,
+                           std::shared_ptr<StagedBytes> bytes)
+    : state_(std::in_place, std::move(tensors), std::vector<Bytes>()),
+      objects_(std::move(objects)),
+      pool_(pool),
+      bytes_(std::move(bytes)) {
   for (const WriteItem& item : plan) {
     if (item.kind != WriteItem::Kind::kTensor || item.nbytes == 0) continue;
-    position_.emplace(std::pair{item.source, item.source_begin}, items_.size());
+    by_place_.push_back(items_.size());
     items_.push_back({&item});
+    bytes_->total += item.nbytes;
   }
+  needed_ = items_.size();
+  std::ranges::sort(by_place_, {},
+                    [&](std::size_t index) { return place_of(*items_[index].item); });
 }
 
 StagedSource::~StagedSource() {
@@ -42,53 +56,58 @@ void StagedSource::stage(int threads) noexcept {
     parallel_for(static_cast<std::size_t>(workers), workers, [&](std::size_t) { copy_all(); });
   } catch (...) {
     const std::lock_guard lock(mutex_);
-    failure_ = current_error();
-    changed_.notify_all();
+    fail(current_error());
   }
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    if (failure_)
-      return std::ranges::none_of(items_,
-                                  [](const Item& item) { return item.step == Step::kDirect; });
-    return finished_ || std::ranges::all_of(items_, [](const Item& item) {
-             return item.step == Step::kStaged || item.step == Step::kDone;
-           });
-  });
+  changed_.wait(lock, [&] { return direct_ == 0 && (needed_ == 0 || failure_); });
+  state_.reset();
 }
 
 void StagedSource::finish() {
   const std::lock_guard lock(mutex_);
-  finished_ = true;
+  fail({ErrorCode::kInvalidArgument, "the strategy asks for an item after it has ended"});
+}
+
+void StagedSource::cancel() {
+  const std::lock_guard lock(mutex_);
+  fail({ErrorCode::kCancelled, "the save was cancelled"});
+}
+
+void StagedSource::fail(CheckpointError reason) {
+  if (!failure_) failure_ = std::move(reason);
   changed_.notify_all();
 }
 
 StagedSource::Staged StagedSource::staged() const {
   const std::lock_guard lock(mutex_);
   if (staged_.bytes > 0) return staged_;
-  return {.time = std::chrono::steady_clock::now() - begin_};  // the writer was first everywhere
+  return {.time = std::chrono::steady_clock::now() - begin_};  // nothing fitted
 }
 
 void StagedSource::copy_all() {
   std::unique_lock lock(mutex_);
+  begun_ = true;
+  ++copying_;
   while (const auto index = take_next(lock)) {
     Item& item = items_[*index];
     lock.unlock();
-    try {
-      copy(item);
-    } catch (...) {
-      lock.lock();
+    const auto failure = copy(item);
+    lock.lock();
+    if (failure) {
       for (const Piece& piece : item.pieces) drop(piece.block);
       item.pieces.clear();
       item.step = Step::kWaiting;
-      changed_.notify_all();
-      throw;
+      ++needed_;
+      fail(*failure);
+      break;
     }
-    lock.lock();
     item.step = Step::kStaged;
     staged_.bytes += item.item->nbytes;
     staged_.time = std::chrono::steady_clock::now() - begin_;
-    changed_.notify_all();
+    bytes_->released += item.item->nbytes;
   }
+  --copying_;
+  changed_.notify_all();
 }
 
 std::optional<std::size_t> StagedSource::take_next(std::unique_lock<std::mutex>& lock) {
@@ -96,9 +115,15 @@ std::optional<std::size_t> StagedSource::take_next(std::unique_lock<std::mutex>&
     while (cursor_ < items_.size() && (items_[cursor_].step != Step::kWaiting ||
                                        blocks_for(items_[cursor_].item->nbytes) > pool_.capacity()))
       ++cursor_;
-    if (finished_ || cursor_ == items_.size()) return std::nullopt;
+    if (failure_ || cursor_ == items_.size()) return std::nullopt;
     if (has_room(items_[cursor_].item->nbytes)) break;
-    changed_.wait(lock);
+    --copying_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] {
+      return failure_ || cursor_ == items_.size() || items_[cursor_].step != Step::kWaiting ||
+             has_room(items_[cursor_].item->nbytes);
+    });
+    ++copying_;
   }
   const std::size_t index = cursor_++;
   try {
@@ -107,6 +132,7 @@ std::optional<std::size_t> StagedSource::take_next(std::unique_lock<std::mutex>&
     return std::nullopt;  // what is not copied is written from the state, before stage() returns
   }
   items_[index].step = Step::kCopying;
+  --needed_;
   return index;
 }
 
@@ -163,11 +189,11 @@ void StagedSource::drop(std::size_t index) {
   unused_.push_back(index);
 }
 
-void StagedSource::copy(const Item& item) {
+std::optional<CheckpointError> StagedSource::copy(const Item& item) try {
   std::size_t piece = 0;
   std::size_t filled = 0;
   std::byte* memory = nullptr;
-  state_.tensor(*item.item, [&](ByteView part) {
+  state_->tensor(*item.item, [&](ByteView part) {
     while (!part.empty()) {
       if (filled == 0) memory = memory_of(item.pieces[piece]);
       const std::size_t count = std::min(part.size(), item.pieces[piece].length - filled);
@@ -180,25 +206,35 @@ void StagedSource::copy(const Item& item) {
       }
     }
   });
+  return std::nullopt;
+} catch (...) {
+  const CheckpointError error = current_error();
+  return CheckpointError(
+      error.code(),
+      "the state could not be copied for the save in the background: " + error.message(),
+      error.context());
+}
+
+StagedSource::Item& StagedSource::entry_of(const WriteItem& item) {
+  const auto found =
+      std::ranges::lower_bound(by_place_, place_of(item), {},
+                               [&](std::size_t index) { return place_of(*items_[index].item); });
+  if (found == by_place_.end() || place_of(*items_[*found].item) != place_of(item))
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the strategy asks for an item that is not in its plan",
+                          {.key = item.key});
+  return items_[*found];
 }
 
 void StagedSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
   if (item.nbytes == 0) return;
-  const auto found = position_.find({item.source, item.source_begin});
-  if (found == position_.end())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the strategy asks for an item that is not in its plan",
-                          {.key = item.key});
-  Item& entry = items_[found->second];
+  Item& entry = entry_of(item);
+  const auto counted = [&](ByteView part) {
+    sink(part);
+    bytes_->written += part.size();
+  };
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return entry.step != Step::kCopying; });
-  if (failure_) {
-    throw CheckpointError(
-        failure_->code(),
-        "the state could not be copied for the save in the background: " + failure_->message(),
-        failure_->context())
-        .with({.key = item.key});
-  }
+  changed_.wait(lock, [&] { return !writer_must_wait(entry); });
   if (entry.step == Step::kDirect || entry.step == Step::kDone) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "the strategy asks for the same item twice; its bytes are delivered once",
@@ -207,22 +243,38 @@ void StagedSource::tensor(const WriteItem& item, const std::function<void(ByteVi
   if (entry.step == Step::kStaged) {
     entry.step = Step::kDone;
     lock.unlock();
-    return write_staged(entry.pieces, sink);
+    return write_staged(entry.pieces, counted);
   }
+  require_state(item);
   entry.step = Step::kDirect;
+  --needed_;
+  ++direct_;
   lock.unlock();
   try {
-    state_.tensor(item, sink);
+    state_->tensor(item, [&](ByteView part) {
+      {
+        const std::lock_guard again(mutex_);
+        require_state(item);
+      }
+      counted(part);
+    });
   } catch (...) {
     finish_direct(entry);
     throw;
   }
+  bytes_->released += item.nbytes;
   finish_direct(entry);
+}
+
+/// Throws if the state must not be read any more.
+void StagedSource::require_state(const WriteItem& item) const {
+  if (failure_) throw CheckpointError(*failure_).with({.key = item.key});
 }
 
 void StagedSource::finish_direct(Item& entry) {
   const std::lock_guard lock(mutex_);
   entry.step = Step::kDone;
+  --direct_;
   changed_.notify_all();
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "mapping/base/error.h"
@@ -16,27 +16,42 @@
 
 namespace dckpt {
 
+/// How far a background save is on one rank, in bytes of its tensors. Written by the threads that
+/// save, read by any.
+struct StagedBytes {
+  std::uint64_t total = 0;
+  std::atomic<std::uint64_t> released{0};  ///< copied, or written from the state itself
+  std::atomic<std::uint64_t> written{0};
+};
+
 /// Feeds a background writer from copies of the state, which may change once stage() has returned.
 ///
-/// One thread (the trainer's) copies the items of the plan one after the other into the pool, while
-/// the writer's threads consume them and free each copy after writing it. If the writer reaches an
-/// item before it is copied, it takes the item straight from the state, which needs no memory.
-/// Neither side therefore ever waits for the other to make room, however small the pool is, and
-/// stage() takes no longer than copying everything or writing what does not fit.
+/// Copying comes first: the threads of stage() copy the items of the plan one after the other into
+/// the pool, and the writer waits for them as long as there is room. If the pool is full, the
+/// writer goes on: it frees each copy after writing it, and takes items that are not copied
+/// straight from the state, which needs no memory. Neither side therefore ever waits for the other
+/// to make room, however small the pool is, and stage() takes no longer than copying everything or
+/// writing what does not fit.
 ///
 /// `plan` and `pool` must outlive it; the pool belongs to one source at a time.
 class StagedSource final : public ItemSource {
  public:
+  /// `bytes` are counted from 0.
   StagedSource(const SavePlan& plan, std::vector<Tensor> tensors, std::vector<Bytes> objects,
-               StagingPool& pool);
+               StagingPool& pool,
+               std::shared_ptr<StagedBytes> bytes = std::make_shared<StagedBytes>());
   ~StagedSource() override;
 
-  /// Returns when every item has been copied or written, or finish() was called. Errors are thrown
-  /// where the writer requests an item, not here: the ranks agree on the outcome of their writers,
-  /// and on nothing while they copy.
+  /// To be called once, by a thread that does not write. Returns when every item has been copied or
+  /// written, or nothing more will be read from the state because finish() or cancel() was called;
+  /// the tensors are then let go. Errors are thrown where the writer requests an item, not here:
+  /// the ranks agree on the outcome of their writers, and on nothing while they copy.
   void stage(int threads) noexcept;
   /// Call when the writer finishes, successfully or not; no further reads follow.
   void finish();
+  /// Reads nothing more from the state: the writer gets an error (cancelled) for what has not been
+  /// copied.
+  void cancel();
 
   /// Bytes copied so far, and how long that took, counted from the construction; more than no time
   /// also where nothing was copied, since the writer was first.
@@ -46,7 +61,7 @@ class StagedSource final : public ItemSource {
   };
   Staged staged() const;
 
-  Bytes object(const WriteItem& item) override { return state_.object(item); }
+  Bytes object(const WriteItem& item) override { return objects_[item.source]; }
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
 
  private:
@@ -77,21 +92,30 @@ class StagedSource final : public ItemSource {
   /// left.
   std::optional<std::size_t> take_next(std::unique_lock<std::mutex>& lock);
   void copy_all();
-  void copy(const Item& item);
+  /// Returns what went wrong.
+  std::optional<CheckpointError> copy(const Item& item);
   void write_staged(const std::vector<Piece>& pieces, const std::function<void(ByteView)>& sink);
+  void require_state(const WriteItem& item) const;
   void finish_direct(Item& entry);
+  Item& entry_of(const WriteItem& item);
   std::byte* memory_of(const Piece& piece);
+
+  bool writer_must_wait(const Item& item) const {
+    return item.step == Step::kCopying || (!failure_ && (!begun_ || copying_ > 0));
+  }
+  void fail(CheckpointError reason);
 
   bool has_room(std::uint64_t bytes) const;
   void reserve(Item& item);
   std::size_t add_block(std::byte* memory);
   void drop(std::size_t block);
 
-  StateSource state_;
+  std::optional<StateSource> state_;  ///< until stage() has returned
+  const std::vector<Bytes> objects_;
   StagingPool& pool_;
-  std::vector<Item> items_;  ///< tensors with elements, in the order of the plan
-  /// Source and begin → position in items_.
-  std::map<std::pair<std::uint32_t, std::int64_t>, std::size_t> position_;
+  const std::shared_ptr<StagedBytes> bytes_;
+  std::vector<Item> items_;            ///< tensors with elements, in the order of the plan
+  std::vector<std::size_t> by_place_;  ///< positions in items_, by source and begin
 
   mutable std::mutex mutex_;  ///< of everything below, of steps and of the pool
   std::condition_variable changed_;
@@ -103,8 +127,11 @@ class StagedSource final : public ItemSource {
   std::size_t shared_fill_ = 0;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Staged staged_{};
-  bool finished_ = false;
-  std::optional<CheckpointError> failure_{};  ///< of the first item that could not be copied
+  bool begun_ = false;      ///< stage() has
+  int copying_ = 0;         ///< threads of stage() that do not wait for room
+  std::size_t needed_ = 0;  ///< items that neither the pool nor the writer has yet
+  std::size_t direct_ = 0;  ///< items that are being written from the state
+  std::optional<CheckpointError> failure_{};  ///< why nothing more is read from the state
 };
 
 }  // namespace dckpt

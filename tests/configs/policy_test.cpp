@@ -47,7 +47,7 @@ save:
   flattened: megatron
   planner: {kind: mcore, dedup: lowest_rank, cache: false, keep_plans: true, validate: false}
   parallel: {enabled: true}
-  async: {enabled: false, snapshot: eager, staging_memory: 1.5GiB}
+  async: {enabled: false, snapshot: lazy, staging_memory: 1.5GiB, when_busy: skip}
   separation_hint: "optimizer."
   io: {engine: buffered, threads: 7, files_per_rank: 3, fsync: false, checksums: false, page_aligned: true}
   timeout: 90 min
@@ -75,8 +75,10 @@ retention: {keep_last: 3, keep_every: 1000}
                                                  .keep_plans = true,
                                                  .validate = false}));
   EXPECT_EQ(policy.save.parallel, (ParallelSaveOptions{true}));
-  EXPECT_EQ(policy.save.async,
-            (AsyncOptions{.enabled = false, .staging_memory = std::uint64_t{3} << 29}));
+  EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false,
+                                             .snapshot = Snapshot::kLazy,
+                                             .staging_memory = std::uint64_t{3} << 29,
+                                             .when_busy = WhenBusy::kSkip}));
   EXPECT_EQ(policy.save.separation_hint, "optimizer.");
   EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
   EXPECT_EQ(policy.save.timeout, std::chrono::minutes(90));
@@ -130,6 +132,7 @@ save:
     enabled: false
     snapshot: eager
     staging_memory: 8GiB
+    when_busy: wait
   separation_hint: null
   io:
     engine: auto
@@ -501,7 +504,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 40u);
+  ASSERT_EQ(leaves.size(), 41u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

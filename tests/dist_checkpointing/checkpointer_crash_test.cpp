@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <cstring>
+
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"
@@ -40,15 +42,15 @@ class CheckpointerCrashTest : public TrainingRun {
   }
 };
 
-enum class InTheBackground { kNo, kYes };
-class KilledSaves : public CheckpointerCrashTest,
-                    public ::testing::WithParamInterface<InTheBackground> {};
+enum class Where { kForeground, kBackground, kLazyBackground };
+class KilledSaves : public CheckpointerCrashTest, public ::testing::WithParamInterface<Where> {};
 
 /// Kills a job at every change that it makes to files while it saves, each time a later one, until
 /// one comes through.
 TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
   Policy policy{.retention = {.keep_last = 2}};
-  policy.save.async.enabled = GetParam() == InTheBackground::kYes;
+  policy.save.async.enabled = GetParam() != Where::kForeground;
+  if (GetParam() == Where::kLazyBackground) policy.save.async.snapshot = Snapshot::kLazy;
   const Warnings silenced;
   saved({100, 200}, policy);
   std::uint64_t last = 200;
@@ -64,7 +66,11 @@ TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
       if (!checkpointer.load_latest(state))
         throw std::runtime_error("there is nothing to go on from");
       start();
-      checkpointer.save(state_at(next, 0, 1), next);
+      state = state_at(next, 0, 1);
+      checkpointer.save(state, next);
+      checkpointer.wait_staged();
+      const Tensor& mine = *state["w"].as_sharded_tensor().data;
+      std::memset(mine.data(), 0xEE, mine.nbytes());
       checkpointer.wait();
     });
     if (ended == Ended::kNotTraceable)
@@ -86,10 +92,12 @@ TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KilledSaves,
-                         ::testing::Values(InTheBackground::kNo, InTheBackground::kYes),
-                         [](const auto& background) {
-                           return background.param == InTheBackground::kYes ? "InTheBackground"
-                                                                            : "InTheForeground";
+                         ::testing::Values(Where::kForeground, Where::kBackground,
+                                           Where::kLazyBackground),
+                         [](const auto& where) {
+                           return where.param == Where::kForeground   ? "InTheForeground"
+                                  : where.param == Where::kBackground ? "InTheBackground"
+                                                                      : "InTheBackgroundLazily";
                          });
 
 TEST_F(CheckpointerCrashTest, OneJobSavesAtATimeUntilItDies) {

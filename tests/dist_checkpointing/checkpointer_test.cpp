@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "mapping/state/sharded_object.h"
@@ -169,6 +170,56 @@ TEST_F(CheckpointerTest, SavesInTheBackgroundAreRecordedThereToo) {
       policy);
   EXPECT_EQ(tracker(), "300");
   EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000200", "iter_0000300", kTracker));
+}
+
+TEST_F(CheckpointerTest, ALazySaveIsDoneWithTheStateBeforeTheOptimizerStep) {
+  Policy policy;
+  policy.save.async = {.enabled = true, .snapshot = Snapshot::kLazy, .staging_memory = 0};
+  job(
+      2,
+      [&](Checkpointer& checkpointer, Communicator& comm) {
+        checkpointer.wait_staged();  // there is none yet
+        for (const std::uint64_t iteration : {100, 200, 300}) {
+          StateDict state = state_at(iteration, comm.rank(), 2);
+          checkpointer.save(state, iteration);
+          checkpointer.wait_staged();
+          const Tensor& mine = *state["w"].as_sharded_tensor().data;
+          std::memset(mine.data(), 0xEE, mine.nbytes());
+        }
+      },
+      policy);
+  EXPECT_EQ(resumed(), 300);
+}
+
+/// Holds the background of saves back until it is told to go on.
+struct HeldBack {
+  SaveHooks hooks() {
+    SaveHooks hooks;
+    hooks.progress = [this](std::uint64_t, std::uint64_t) { go.wait(false); };
+    return hooks;
+  }
+  std::atomic<bool> go{false};
+};
+
+TEST_F(CheckpointerTest, ASaveThatIsSkippedLeavesNoTrace) {
+  Policy policy;
+  policy.save.async = {.enabled = true, .when_busy = WhenBusy::kSkip};
+  HeldBack background;
+  run_ranks(2, [&](Communicator& comm) {
+    Checkpointer checkpointer(root_, policy, comm, background.hooks());
+    const auto save = [&](std::uint64_t iteration) {
+      return checkpointer.save(state_at(iteration, comm.rank(), 2), iteration);
+    };
+    const PendingSave first = save(100);
+    EXPECT_TRUE(save(200).skipped());
+    EXPECT_FALSE(first.done());
+    background.go = true;
+    background.go.notify_all();
+    first.wait();
+    EXPECT_FALSE(save(300).skipped());
+    EXPECT_EQ(checkpointer.latest(), 300U);
+  });
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000100", "iter_0000300", kTracker));
 }
 
 TEST_F(CheckpointerTest, ThePolicySaysWhetherSavesGoToTheBackground) {

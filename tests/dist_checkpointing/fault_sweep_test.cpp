@@ -224,7 +224,9 @@ Job loading() {
 /// A run that resumes and saves once more, whose retention removes the oldest iteration.
 void resume_and_save(const Location& root, std::uint64_t iteration, bool in_background) {
   run_ranks(kRanks, [&](Communicator& comm) {
-    Checkpointer checkpointer(root, {.retention = {.keep_last = 2}}, comm);
+    Policy policy{.retention = {.keep_last = 2}};
+    policy.save.async = {.snapshot = Snapshot::kLazy, .staging_memory = 0};
+    Checkpointer checkpointer(root, policy, comm);
     StateDict state = empty_state(comm.rank(), kRanks);
     const ResumedFrom resumed = checkpointer.resume(state);
     EXPECT_THAT(resumed.iteration, AnyOf(200U, 300U));

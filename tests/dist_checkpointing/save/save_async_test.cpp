@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <semaphore>
+#include <utility>
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/verify.h"
@@ -63,6 +65,8 @@ class SaveAsync : public ::testing::Test {
           return std::make_unique<GatedStrategy>(inner);
         }});
     gate.fails_on = -1;
+    while (gate.open.try_acquire()) {
+    }
   }
 
   static SaveOptions gated() {
@@ -70,6 +74,15 @@ class SaveAsync : public ::testing::Test {
     options.strategy.name = "gated";
     return options;
   }
+
+  static SaveOptions lazy(std::uint64_t staging_memory = std::uint64_t{1} << 30) {
+    SaveOptions options = gated();
+    options.async.snapshot = Snapshot::kLazy;
+    options.async.staging_memory = staging_memory;
+    return options;
+  }
+  /// Staging memory that state_of() does not fit in: the writer takes it from the state itself.
+  static constexpr std::uint64_t kTooLittle = 0;
 
   std::filesystem::path path(const std::string& name) const { return directory_.path() / name; }
 
@@ -129,6 +142,117 @@ TEST_F(SaveAsync, TheStateMayChangeAsSoonAsSaveHasReturned) {
   expect_holds("a", 7);
 }
 
+TEST_F(SaveAsync, ALazySaveReturnsBeforeTheStateMayChange) {
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver(lazy(kTooLittle), comm);
+    StateDict state = state_of(comm.rank(), 7);
+    const PendingSave pending = saver.save(state, path("a"));
+    constexpr std::uint64_t kBytes = 300 * 1000 * 4;
+    EXPECT_EQ(pending.progress(), (SaveProgress{.total = kBytes})) << "nothing has been copied yet";
+    const Tensor& step = state["common"].items()[0].as_tensor();
+    std::memset(step.data(), 0, step.nbytes());  // is no ShardedTensor
+    gate.open.release();
+    saver.wait_staged();
+    EXPECT_EQ(pending.progress().released, kBytes);
+    overwrite(state);
+    pending.wait();
+    EXPECT_EQ(pending.progress(), (SaveProgress{kBytes, kBytes, kBytes}));
+  });
+  expect_holds("a", 7);
+}
+
+TEST_F(SaveAsync, ALazySaveCopiesWhileNothingIsWrittenYet) {
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver(lazy(), comm);
+    StateDict state = state_of(comm.rank(), 7);
+    const PendingSave pending = saver.save(state, path("a"));
+    pending.wait_staged();
+    overwrite(state);
+    EXPECT_EQ(pending.progress().written, 0U);
+    EXPECT_FALSE(pending.done());
+    gate.open.release();
+  });
+  expect_holds("a", 7);
+}
+
+TEST_F(SaveAsync, WhoeverWaitsForALazySaveMayChangeTheState) {
+  gate.open.release(6);
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict first = state_of(comm.rank(), 1);
+    StateDict second = state_of(comm.rank(), 2);
+    StateDict third = state_of(comm.rank(), 3);
+    {
+      AsyncSaver saver(lazy(kTooLittle), comm);
+      saver.save(first, path("first"));
+      saver.wait();
+      overwrite(first);
+      saver.save(second, path("second"));
+      saver.save(third, path("third"));
+      overwrite(second);
+    }
+    overwrite(third);
+  });
+  expect_holds("first", 1);
+  expect_holds("second", 2);
+  expect_holds("third", 3);
+}
+
+TEST_F(SaveAsync, ALazySaveThatFailsLeavesItsErrorToWait) {
+  gate.fails_on = 1;
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver(lazy(kTooLittle), comm);
+    const PendingSave pending = saver.save(state_of(comm.rank(), 1), path("a"));
+    gate.open.release();
+    pending.wait_staged();
+    EXPECT_THAT(error_of([&] { pending.wait(); }).what(),
+                HasSubstr("the disk of this rank is full"));
+  });
+}
+
+TEST_F(SaveAsync, ACancelledLazySaveLetsTheStateGoAtOnce) {
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver(lazy(kTooLittle), comm);
+    StateDict state = state_of(comm.rank(), 1);
+    const std::weak_ptr<const void> memory = state["w"].as_sharded_tensor().data->owner();
+    const PendingSave pending = saver.save(std::exchange(state, {}), path("a"));
+    EXPECT_FALSE(memory.expired());
+    pending.cancel();
+    pending.wait_staged();
+    EXPECT_FALSE(pending.done());
+    EXPECT_TRUE(memory.expired());
+    gate.open.release();
+    const CheckpointError error = error_of([&] { pending.wait(); });
+    EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+    EXPECT_THAT(error.message(), HasSubstr("was cancelled by rank"));
+  });
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
+}
+
+TEST_F(SaveAsync, ASaveMayBeSkippedWhileAnotherRuns) {
+  SaveOptions options = gated();
+  options.async.when_busy = WhenBusy::kSkip;
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver(options, comm);
+    EXPECT_FALSE(saver.busy());
+    const PendingSave first = saver.save(state_of(comm.rank(), 1), path("first"));
+    EXPECT_TRUE(saver.busy());
+    const PendingSave second = saver.save(state_of(comm.rank(), 2), path("second"));
+    EXPECT_TRUE(second.skipped() && second.done());
+    second.wait_staged();
+    const CheckpointError error = error_of([&] { second.wait(); });
+    EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+    EXPECT_THAT(error.what(), HasSubstr("the save was skipped, because the one before"));
+    gate.open.release(2);
+    first.wait();
+    const PendingSave third = saver.save(state_of(comm.rank(), 3), path("third"));
+    EXPECT_FALSE(third.skipped());
+    third.wait();
+  });
+  expect_holds("first", 1);
+  EXPECT_FALSE(std::filesystem::exists(path("second")));
+  expect_holds("third", 3);
+}
+
 TEST_F(SaveAsync, IsEquivalentToASaveInTheForeground) {
   run_ranks(2, [&](Communicator& comm) {
     save(state_of(comm.rank(), 3), path("sync"), {}, comm);
@@ -139,18 +263,21 @@ TEST_F(SaveAsync, IsEquivalentToASaveInTheForeground) {
   expect_holds("async", 3);
 }
 
-TEST_F(SaveAsync, ALittleMemoryIsEnough) {
-  SaveOptions options;
-  options.async.staging_memory = 1 << 20;
-  run_ranks(2, [&](Communicator& comm) {
-    AsyncSaver saver(options, comm);
-    for (int i = 0; i < 4; ++i) {
-      StateDict state = state_of(comm.rank(), static_cast<float>(i), 2000);
-      saver.save(state, path("step" + std::to_string(i)));
-      overwrite(state);
-    }
-  });
-  for (int i = 0; i < 4; ++i) expect_holds("step" + std::to_string(i), static_cast<float>(i));
+TEST_F(SaveAsync, AStateLargerThanTheStagingMemoryIsStreamed) {
+  for (const std::uint64_t memory : {kTooLittle, std::uint64_t{1} << 20, std::uint64_t{9} << 20}) {
+    SaveOptions options;
+    options.async.staging_memory = memory;
+    options.overwrite = true;
+    run_ranks(2, [&](Communicator& comm) {
+      AsyncSaver saver(options, comm);
+      for (int i = 0; i < 3; ++i) {
+        StateDict state = state_of(comm.rank(), static_cast<float>(i), 2000);  // 8 MB, one tensor
+        saver.save(state, path("step" + std::to_string(i)));
+        overwrite(state);
+      }
+    });
+    for (int i = 0; i < 3; ++i) expect_holds("step" + std::to_string(i), static_cast<float>(i));
+  }
 }
 
 TEST_F(SaveAsync, ASaveWaitsForTheOneBefore) {

@@ -12,6 +12,8 @@ void SNIPPET() {
       return state;
     };
     const auto train_step = [] {};
+    const auto forward_and_backward = [] {};
+    const auto optimizer_step = [] {};
     dckpt::StateDict state = sharded_state();
     const std::filesystem::path directory = "SNIPPET";
     const dckpt::Policy policy;

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "mapping/base/parallel_for.h"
 #include "tests/support/expect_error.h"
@@ -85,15 +88,67 @@ TEST(StagedSource, MemoryIsKeptForTheNextSave) {
   EXPECT_EQ(pool.available(), pool.capacity());
 }
 
-TEST(StagedSource, AWriterThatComesFirstTakesItemsFromTheStateItself) {
+TEST(StagedSource, AWriterThatComesFirstWaitsForTheCopies) {
   State state({2'000'000, 10});
   StagingPool pool(8 << 20);
   StagedSource source(state.plan, state.tensors, {}, pool);
   const std::byte* seen = nullptr;
-  source.tensor(state.plan[0], [&](ByteView part) { seen = part.data(); });
-  EXPECT_EQ(seen, state.tensors[0].data());
+  std::jthread writer([&] {
+    source.tensor(state.plan[0], [&](ByteView part) {
+      if (seen == nullptr) seen = part.data();
+    });
+  });
   source.stage(1);
+  state.overwrite();
+  writer.join();
+  EXPECT_NE(seen, state.tensors[0].data());
   EXPECT_TRUE(is_original(bytes_of(source, state.plan[1]), 1));
+}
+
+TEST(StagedSource, WhatDoesNotFitIsWrittenFromTheStateItself) {
+  State state({2'000'000, 10});
+  const auto bytes = std::make_shared<StagedBytes>();
+  StagingPool pool(1 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool, bytes);
+  const std::byte* seen = nullptr;
+  std::jthread writer(
+      [&] { source.tensor(state.plan[0], [&](ByteView part) { seen = part.data(); }); });
+  source.stage(1);
+  EXPECT_EQ(seen, state.tensors[0].data());
+  EXPECT_EQ(bytes->released, 2'000'010U);
+  EXPECT_EQ(bytes->written, 2'000'000U);
+  EXPECT_EQ(bytes->total, 2'000'010U);
+}
+
+TEST(StagedSource, TheTensorsAreLetGoAsSoonAsTheyMayChange) {
+  State state({2'000'000, 10});
+  StagingPool pool(8 << 20);
+  const std::weak_ptr<const void> memory = state.tensors[0].owner();
+  StagedSource source(state.plan, std::exchange(state.tensors, {}), {}, pool);
+  EXPECT_FALSE(memory.expired());
+  source.stage(1);
+  EXPECT_TRUE(memory.expired());
+  EXPECT_TRUE(is_original(bytes_of(source, state.plan[0]), 0));
+}
+
+TEST(StagedSource, CancellingLetsTheTensorsGoInTheMiddleOfAnItem) {
+  State state({9'000'000});
+  StagingPool pool(1 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool);
+  std::optional<CheckpointError> error;
+  int parts = 0;
+  std::jthread writer([&] {
+    error = error_of([&] {
+      source.tensor(state.plan[0], [&](ByteView) {
+        ++parts;
+        source.cancel();
+      });
+    });
+  });
+  source.stage(1);
+  writer.join();
+  EXPECT_EQ(error->code(), ErrorCode::kCancelled);
+  EXPECT_EQ(parts, 1);
 }
 
 TEST(StagedSource, AnItemIsDeliveredOnce) {
