@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "benchmarks/background.h"
 #include "benchmarks/measurement.h"
 #include "benchmarks/planning.h"
 #include "benchmarks/sparse.h"
@@ -131,6 +132,20 @@ void run_sparse(const Options& options, Results& results) {
   std::filesystem::remove_all(directory);
 }
 
+void run_background(const Options& options, Results& results) {
+  for (const BackgroundWorkload& workload : kBackgroundWorkloads) {
+    if (workload.name.find(options.filter) == std::string_view::npos) continue;
+    const std::filesystem::path directory = options.directory / workload.name;
+    for (const dckpt::Snapshot snapshot : {dckpt::Snapshot::kEager, dckpt::Snapshot::kLazy}) {
+      add(std::string(workload.name) + '/' + std::string(name_of(dckpt::kSnapshotNames, snapshot)),
+          options.repeats, [&workload, snapshot, directory, &results] {
+            return measure_background(workload, snapshot, directory, results);
+          });
+    }
+    run_registered();
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -160,6 +175,7 @@ int main(int argc, char** argv) {
         run(workload, *options, results);
     }
     run_planning(*options, results);
+    run_background(*options, results);
     run_sparse(*options, results);
     if (made) std::filesystem::remove_all(options->directory);
     if (options->json != "-") results.write_table(std::cout);

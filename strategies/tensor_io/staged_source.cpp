@@ -1,12 +1,12 @@
 #include "strategies/tensor_io/staged_source.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/parallel_for.h"
+#include "strategies/tensor_io/streaming_copy.h"
 
 namespace dckpt {
 namespace {
@@ -33,12 +33,19 @@ StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
       objects_(std::move(objects)),
       pool_(pool),
       bytes_(std::move(bytes)) {
+  std::size_t large = 0;  // blocks
+  std::uint64_t small = 0;
   for (const WriteItem& item : plan) {
     if (item.kind != WriteItem::Kind::kTensor || item.nbytes == 0) continue;
     by_place_.push_back(items_.size());
     items_.push_back({&item});
     bytes_->total += item.nbytes;
+    if (item.nbytes > kSmallItem)
+      large += blocks_for(item.nbytes);
+    else
+      small += item.nbytes;
   }
+  copies_first_ = large + blocks_for(small) <= pool_.reusable();
   needed_ = items_.size();
   std::ranges::sort(by_place_, {},
                     [&](std::size_t index) { return place_of(*items_[index].item); });
@@ -197,7 +204,7 @@ std::optional<CheckpointError> StagedSource::copy(const Item& item) try {
     while (!part.empty()) {
       if (filled == 0) memory = memory_of(item.pieces[piece]);
       const std::size_t count = std::min(part.size(), item.pieces[piece].length - filled);
-      std::memcpy(memory + filled, part.data(), count);
+      streaming_copy(memory + filled, part.data(), count);
       part = part.subspan(count);
       filled += count;
       if (filled == item.pieces[piece].length) {

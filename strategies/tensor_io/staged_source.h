@@ -26,12 +26,12 @@ struct StagedBytes {
 
 /// Feeds a background writer from copies of the state, which may change once stage() has returned.
 ///
-/// Copying comes first: the threads of stage() copy the items of the plan one after the other into
-/// the pool, and the writer waits for them as long as there is room. If the pool is full, the
-/// writer goes on: it frees each copy after writing it, and takes items that are not copied
-/// straight from the state, which needs no memory. Neither side therefore ever waits for the other
-/// to make room, however small the pool is, and stage() takes no longer than copying everything or
-/// writing what does not fit.
+/// The threads of stage() copy the items of the plan one after the other into the pool; the writer
+/// frees each copy after writing it. If the pool has used memory for all of them, copying comes
+/// first and the writer waits. Otherwise, and when the pool is full, the writer does not wait: what
+/// it reaches before it is copied, it takes straight from the state, which needs no memory. Neither
+/// side therefore ever waits for the other to make room, however small the pool is, and stage()
+/// takes no longer than copying everything or writing what does not fit.
 ///
 /// `plan` and `pool` must outlive it; the pool belongs to one source at a time.
 class StagedSource final : public ItemSource {
@@ -101,7 +101,7 @@ class StagedSource final : public ItemSource {
   std::byte* memory_of(const Piece& piece);
 
   bool writer_must_wait(const Item& item) const {
-    return item.step == Step::kCopying || (!failure_ && (!begun_ || copying_ > 0));
+    return item.step == Step::kCopying || (copies_first_ && !failure_ && (!begun_ || copying_ > 0));
   }
   void fail(CheckpointError reason);
 
@@ -116,6 +116,7 @@ class StagedSource final : public ItemSource {
   const std::shared_ptr<StagedBytes> bytes_;
   std::vector<Item> items_;            ///< tensors with elements, in the order of the plan
   std::vector<std::size_t> by_place_;  ///< positions in items_, by source and begin
+  bool copies_first_ = false;
 
   mutable std::mutex mutex_;  ///< of everything below, of steps and of the pool
   std::condition_variable changed_;

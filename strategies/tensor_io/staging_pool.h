@@ -23,6 +23,9 @@ class StagingPool {
   std::size_t capacity() const noexcept { return capacity_; }
   std::size_t available() const noexcept { return free_.size() + (capacity_ - blocks_.size()); }
 
+  /// Of these, blocks that have been used before.
+  std::size_t reusable() const noexcept { return free_.size(); }
+
   /// `count` blocks, which must be available.
   std::vector<std::byte*> acquire(std::size_t count);
   void release(std::byte* block) { free_.push_back(block); }

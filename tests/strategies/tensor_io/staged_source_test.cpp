@@ -88,21 +88,37 @@ TEST(StagedSource, MemoryIsKeptForTheNextSave) {
   EXPECT_EQ(pool.available(), pool.capacity());
 }
 
-TEST(StagedSource, AWriterThatComesFirstWaitsForTheCopies) {
+TEST(StagedSource, AWriterThatComesFirstTakesItemsFromTheStateItself) {
   State state({2'000'000, 10});
   StagingPool pool(8 << 20);
   StagedSource source(state.plan, state.tensors, {}, pool);
   const std::byte* seen = nullptr;
-  std::jthread writer([&] {
-    source.tensor(state.plan[0], [&](ByteView part) {
-      if (seen == nullptr) seen = part.data();
-    });
-  });
+  source.tensor(state.plan[0], [&](ByteView part) { seen = part.data(); });
+  EXPECT_EQ(seen, state.tensors[0].data());
   source.stage(1);
-  state.overwrite();
-  writer.join();
-  EXPECT_NE(seen, state.tensors[0].data());
   EXPECT_TRUE(is_original(bytes_of(source, state.plan[1]), 1));
+}
+
+TEST(StagedSource, AWriterThatComesFirstWaitsForCopiesIntoUsedMemory) {
+  State state({2'000'000, 10});
+  StagingPool pool(8 << 20);
+  for (int round = 0; round < 2; ++round) {
+    StagedSource source(state.plan, state.tensors, {}, pool);
+    if (round == 0) {
+      source.stage(1);
+      bytes_of(source, state.plan[0]);
+      continue;
+    }
+    const std::byte* seen = nullptr;
+    std::jthread writer(
+        [&] { source.tensor(state.plan[0], [&](ByteView part) { seen = part.data(); }); });
+    source.stage(1);
+    state.overwrite();
+    writer.join();
+    EXPECT_NE(seen, nullptr);
+    EXPECT_NE(seen, state.tensors[0].data());
+    EXPECT_EQ(bytes_of(source, state.plan[1]).size(), 10U);
+  }
 }
 
 TEST(StagedSource, WhatDoesNotFitIsWrittenFromTheStateItself) {
@@ -114,6 +130,7 @@ TEST(StagedSource, WhatDoesNotFitIsWrittenFromTheStateItself) {
   std::jthread writer(
       [&] { source.tensor(state.plan[0], [&](ByteView part) { seen = part.data(); }); });
   source.stage(1);
+  writer.join();
   EXPECT_EQ(seen, state.tensors[0].data());
   EXPECT_EQ(bytes->released, 2'000'010U);
   EXPECT_EQ(bytes->written, 2'000'000U);
