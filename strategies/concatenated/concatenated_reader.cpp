@@ -14,6 +14,7 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/rearrange.h"
+#include "strategies/contract/forwarding_reader.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/tensor_io/read_tensors.h"
 
@@ -144,11 +145,11 @@ class WithJoinedFiles final : public ForwardingStorage {
   std::span<const ConcatenatedTensor> tensors_;
 };
 
-class ConcatenatedReader final : public CheckpointReader {
+class ConcatenatedReader final : public ForwardingReader {
  public:
   ConcatenatedReader(std::unique_ptr<CheckpointReader> source,
                      std::vector<ConcatenatedTensor> tensors)
-      : source_(std::move(source)),
+      : ForwardingReader(std::move(source)),
         tensors_(std::move(tensors)),
         info_(source_->info()),
         metadata_(source_->metadata()),
@@ -177,21 +178,16 @@ class ConcatenatedReader final : public CheckpointReader {
   const CheckpointInfo& info() const noexcept override { return info_; }
   const Metadata& metadata() const noexcept override { return metadata_; }
   const Storage& storage() const noexcept override { return *storage_; }
-  Value common_state() const override { return source_->common_state(); }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override {
-    if (tensor < first_) return source_->locate(tensor, chunk, file);
+    if (tensor < first_) return ForwardingReader::locate(tensor, chunk, file);
     return {.offset = metadata_.tensors[tensor].places[chunk].offset,
             .dtype = tensors_[tensor - first_].properties.dtype,
             .strides = {1}};
   }
-  Bytes object_bytes(std::size_t object) const override { return source_->object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override {
-    return source_->decode_object(object, stored);
-  }
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
-    if (tensor < first_) return source_->check_chunk(tensor, chunk, file);
+    if (tensor < first_) return ForwardingReader::check_chunk(tensor, chunk, file);
     const ConcatenatedTensor& made = tensors_[tensor - first_];
     const std::int64_t begin = static_cast<std::int64_t>(chunk) * made.chunk;
     const std::int64_t end = std::min(begin + made.chunk, made.size);
@@ -203,7 +199,6 @@ class ConcatenatedReader final : public CheckpointReader {
       all = check_stored(item.tensor, item.chunk) && all;
     return all;
   }
-  bool check_object(std::size_t object) const override { return source_->check_object(object); }
 
  private:
   static void check(const ConcatenatedTensor& tensor) {
@@ -271,7 +266,6 @@ class ConcatenatedReader final : public CheckpointReader {
     return checked_.at(number);
   }
 
-  std::unique_ptr<CheckpointReader> source_;
   std::vector<ConcatenatedTensor> tensors_;
   CheckpointInfo info_;
   Metadata metadata_;

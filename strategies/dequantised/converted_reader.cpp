@@ -11,6 +11,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
+#include "strategies/contract/forwarding_reader.h"
 
 namespace dckpt {
 namespace {
@@ -103,11 +104,11 @@ class ConvertedChunk final : public ReadableFile {
   std::string key_;
 };
 
-class ConvertedReader final : public CheckpointReader {
+class ConvertedReader final : public ForwardingReader {
  public:
   ConvertedReader(std::unique_ptr<CheckpointReader> source,
                   std::map<std::uint32_t, ElementConversion> conversions)
-      : source_(std::move(source)),
+      : ForwardingReader(std::move(source)),
         conversions_(std::move(conversions)),
         metadata_(source_->metadata()) {
     for (const auto& [position, conversion] : conversions_) {
@@ -123,10 +124,7 @@ class ConvertedReader final : public CheckpointReader {
     }
   }
 
-  const CheckpointInfo& info() const noexcept override { return source_->info(); }
   const Metadata& metadata() const noexcept override { return metadata_; }
-  const Storage& storage() const noexcept override { return source_->storage(); }
-  Value common_state() const override { return source_->common_state(); }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override {
@@ -147,17 +145,7 @@ class ConvertedReader final : public CheckpointReader {
     return result;
   }
 
-  Bytes object_bytes(std::size_t object) const override { return source_->object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override {
-    return source_->decode_object(object, stored);
-  }
-  bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
-    return source_->check_chunk(tensor, chunk, file);
-  }
-  bool check_object(std::size_t object) const override { return source_->check_object(object); }
-
  private:
-  std::unique_ptr<CheckpointReader> source_;
   std::map<std::uint32_t, ElementConversion> conversions_;
   Metadata metadata_;
 };

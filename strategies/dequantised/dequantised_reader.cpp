@@ -16,6 +16,7 @@
 #include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/state/tensor.h"
+#include "strategies/contract/forwarding_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
@@ -150,17 +151,14 @@ struct Origin {
   std::optional<std::size_t> scales{};
 };
 
-class DequantisedReader final : public CheckpointReader {
+class DequantisedReader final : public ForwardingReader {
  public:
   DequantisedReader(std::unique_ptr<CheckpointReader> source, const BlockScales& scales)
-      : source_(std::move(source)), scales_(scales), metadata_(source_->metadata()) {
+      : ForwardingReader(std::move(source)), scales_(scales), metadata_(source_->metadata()) {
     pair_up();
   }
 
-  const CheckpointInfo& info() const noexcept override { return source_->info(); }
   const Metadata& metadata() const noexcept override { return metadata_; }
-  const Storage& storage() const noexcept override { return source_->storage(); }
-  Value common_state() const override { return source_->common_state(); }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override {
@@ -179,14 +177,9 @@ class DequantisedReader final : public CheckpointReader {
                                                           grid(*scales), scales_.dtype)};
   }
 
-  Bytes object_bytes(std::size_t object) const override { return source_->object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override {
-    return source_->decode_object(object, stored);
-  }
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
     return source_->check_chunk(origins_.at(tensor).tensor, chunk, file);
   }
-  bool check_object(std::size_t object) const override { return source_->check_object(object); }
 
  private:
   void pair_up() {
@@ -274,7 +267,6 @@ class DequantisedReader final : public CheckpointReader {
     return last_ = found;
   }
 
-  std::unique_ptr<CheckpointReader> source_;
   BlockScales scales_;
   Metadata metadata_;
   std::vector<Origin> origins_;  // of its tensors

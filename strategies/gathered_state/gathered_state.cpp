@@ -7,6 +7,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "strategies/contract/forwarding_reader.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
@@ -43,10 +44,12 @@ std::string dtypes_of(const Value& key) {
   return "(" + text + ")";
 }
 
-class GatheredState final : public CheckpointReader {
+class GatheredState final : public ForwardingReader {
  public:
   explicit GatheredState(std::unique_ptr<CheckpointReader> source)
-      : source_(std::move(source)), info_(source_->info()), metadata_(source_->metadata()) {
+      : ForwardingReader(std::move(source)),
+        info_(source_->info()),
+        metadata_(source_->metadata()) {
     first_tensor_ = metadata_.tensors.size();
     info_.conventions.records = false;  // several tensors share one
     std::vector<BytesStorageMetadata> kept;
@@ -68,8 +71,6 @@ class GatheredState final : public CheckpointReader {
 
   const CheckpointInfo& info() const noexcept override { return info_; }
   const Metadata& metadata() const noexcept override { return metadata_; }
-  const Storage& storage() const noexcept override { return source_->storage(); }
-  Value common_state() const override { return source_->common_state(); }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override {
@@ -157,7 +158,6 @@ class GatheredState final : public CheckpointReader {
                          .record = exact_record(records, offset, extent)}});
   }
 
-  std::unique_ptr<CheckpointReader> source_;
   CheckpointInfo info_;
   Metadata metadata_;
   std::size_t first_tensor_ = 0;

@@ -103,7 +103,8 @@ ChunkPayload LocatedReader::locate(std::size_t tensor, std::size_t chunk,
                                    const ReadableFile& file) const {
   const ChunkNumber wanted{static_cast<std::uint32_t>(tensor), static_cast<std::uint32_t>(chunk)};
   const auto found = std::lower_bound(known_.begin(), known_.end(), wanted);
-  if (found == known_.end() || *found != wanted) return base_.locate(tensor, chunk, file);
+  if (found == known_.end() || *found != wanted)
+    return ForwardingReader::locate(tensor, chunk, file);
   const TensorStorageMetadata& stored = metadata().tensors[tensor];
   const auto& [offset, record] = found_[static_cast<std::size_t>(found - known_.begin())];
   return {offset, stored.properties.dtype, row_major_strides(stored.chunks.sizes(chunk)), true,

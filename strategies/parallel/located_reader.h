@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "mapping/planning/load/distribution.h"
-#include "strategies/contract/reader.h"
+#include "strategies/contract/forwarding_reader.h"
 
 namespace dckpt {
 
 /// A reader that has learnt from other ranks where the elements of some chunks are, and does not
 /// look for them again. Falls back to `base`, which must outlive it.
-class LocatedReader final : public CheckpointReader {
+class LocatedReader final : public ForwardingReader {
  public:
-  explicit LocatedReader(const CheckpointReader& base) : base_(base) {}
+  explicit LocatedReader(const CheckpointReader& base) : ForwardingReader(base) {}
 
   using SplitChunk = LoadDistribution::SplitChunk;
 
@@ -30,23 +30,10 @@ class LocatedReader final : public CheckpointReader {
   std::vector<ChunkNumber> learn(std::span<const SplitChunk> chunks,
                                  std::span<const Bytes> answers);
 
-  const CheckpointInfo& info() const noexcept override { return base_.info(); }
-  const Metadata& metadata() const noexcept override { return base_.metadata(); }
-  const Storage& storage() const noexcept override { return base_.storage(); }
-  Value common_state() const override { return base_.common_state(); }
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override;
-  Bytes object_bytes(std::size_t object) const override { return base_.object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override {
-    return base_.decode_object(object, stored);
-  }
-  bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
-    return base_.check_chunk(tensor, chunk, file);
-  }
-  bool check_object(std::size_t object) const override { return base_.check_object(object); }
 
  private:
-  const CheckpointReader& base_;
   std::vector<ChunkNumber> known_;  ///< ascending
   /// Offsets of their elements, and their records.
   std::vector<std::pair<std::uint64_t, std::optional<RecordedCrc>>> found_;

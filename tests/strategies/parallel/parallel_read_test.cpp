@@ -8,6 +8,7 @@
 
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
+#include "strategies/contract/forwarding_reader.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/arange.h"
 #include "tests/support/faulty_storage.h"
@@ -21,23 +22,13 @@ using ::testing::HasSubstr;
 using ::testing::Values;
 
 /// A checkpoint that a rank sees through a storage of its own.
-class ReaderOn final : public CheckpointReader {
+class ReaderOn final : public ForwardingReader {
  public:
   ReaderOn(const FakeReader& base, Fault fault)
-      : base_(base), storage_(std::make_shared<FaultyStorage>(copy(base.storage()), fault)) {}
+      : ForwardingReader(base),
+        storage_(std::make_shared<FaultyStorage>(copy(base.storage()), fault)) {}
 
-  const CheckpointInfo& info() const noexcept override { return base_.info(); }
-  const Metadata& metadata() const noexcept override { return base_.metadata(); }
   const FaultyStorage& storage() const noexcept override { return *storage_; }
-  Value common_state() const override { return base_.common_state(); }
-  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
-                      const ReadableFile& file) const override {
-    return base_.locate(tensor, chunk, file);
-  }
-  Bytes object_bytes(std::size_t object) const override { return base_.object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override {
-    return base_.decode_object(object, stored);
-  }
   bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return true; }
   bool check_object(std::size_t) const override { return true; }
 
@@ -51,7 +42,6 @@ class ReaderOn final : public CheckpointReader {
     return storage;
   }
 
-  const FakeReader& base_;
   std::shared_ptr<FaultyStorage> storage_;
 };
 

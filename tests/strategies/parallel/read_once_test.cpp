@@ -8,6 +8,7 @@
 
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"
+#include "strategies/contract/forwarding_reader.h"
 #include "strategies/parallel/parallel_read.h"
 #include "strategies/storage/counting.h"
 #include "tests/dist_checkpointing/fake_reader.h"
@@ -21,9 +22,9 @@ using testing::FakeReader;
 using ::testing::Values;
 
 /// Counts what all ranks read. Tensors whose key begins with "strided" are stored column by column.
-class CountedReader final : public CheckpointReader {
+class CountedReader final : public ForwardingReader {
  public:
-  explicit CountedReader(const FakeReader& base) : base_(base) {
+  explicit CountedReader(const FakeReader& base) : ForwardingReader(base) {
     const auto bytes = read_file(*base.storage().open("data"), std::uint64_t{1} << 30);
     auto memory = memory_storage("counted:");
     const auto file = memory->create("data");
@@ -34,27 +35,19 @@ class CountedReader final : public CheckpointReader {
 
   std::shared_ptr<StorageCounters> counters = std::make_shared<StorageCounters>();
 
-  const CheckpointInfo& info() const noexcept override { return base_.info(); }
-  const Metadata& metadata() const noexcept override { return base_.metadata(); }
   const Storage& storage() const noexcept override { return *storage_; }
-  Value common_state() const override { return base_.common_state(); }
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override {
-    ChunkPayload payload = base_.locate(tensor, chunk, file);
+    ChunkPayload payload = ForwardingReader::locate(tensor, chunk, file);
     if (!metadata().tensors[tensor].key.starts_with("strided")) return payload;
     payload.strides = {1, metadata().tensors[tensor].chunks.sizes(chunk)[0]};
     payload.contiguous = false;
     return payload;
   }
-  Bytes object_bytes(std::size_t object) const override { return base_.object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override {
-    return base_.decode_object(object, stored);
-  }
   bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return true; }
   bool check_object(std::size_t) const override { return true; }
 
  private:
-  const FakeReader& base_;
   std::shared_ptr<Storage> storage_;
 };
 
