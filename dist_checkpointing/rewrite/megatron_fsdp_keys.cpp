@@ -88,10 +88,11 @@ FsdpPart parse_fsdp_key(std::string_view key) {
     part.half = key.back();
     part.key.resize(key.size() - 2);
   }
-  if (const std::size_t at = part.key.find(kLocal); at != part.key.npos) {
+  const bool joined = has_expert_axis(part.key);  // as Megatron-Core has it, without numbers
+  if (const std::size_t at = part.key.find(kLocal); !joined && at != part.key.npos) {
     part.expert = take_number(part.key, at + kLocal.size());
     if (part.expert) part.key.replace(at, kLocal.size(), kExperts);
-  } else {
+  } else if (!joined) {
     part.expert = take_grouped_expert(part.key);
   }
   if (const std::size_t at = behind_layers(part.key); at != key.npos)
