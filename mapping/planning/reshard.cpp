@@ -68,6 +68,12 @@ class Resharding {
   std::vector<SavePlan> run() {
     for (std::uint32_t i = 0; i < metadata_.tensors.size(); ++i) {
       const TensorStorageMetadata& tensor = metadata_.tensors[i];
+      const Shape& shape = tensor.global_shape();
+      if (numel(shape) == 0) {  // some formats have no chunks for it
+        const std::size_t stored = tensor.places.empty() ? 0 : rank_of(tensor.places.front());
+        give(options_.ranks ? least_loaded() : stored, box_item(tensor, i, whole(shape)));
+        continue;
+      }
       const bool reformulated =
           tensor.flattened_shape && options_.flattened == FlattenedForm::kMegatron;
       if (!options_.ranks) {
@@ -195,7 +201,6 @@ class Resharding {
     const std::int64_t count = numel(cells.sizes);
     const std::int64_t elements = tensor.size[dims];
     const auto ranks = static_cast<std::int64_t>(plans_.size());
-    if (elements == 0) return;
     const bool small = bytes_of(elements, tensor) <= kUncutBytes;
     const std::int64_t parts =
         small ? 1

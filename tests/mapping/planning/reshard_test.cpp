@@ -54,10 +54,11 @@ TEST(Reshard, CoversEveryTensorForAnyNumberOfRanksAndForm) {
         fragments.push_back({{i, j, cut}, {1, 1, cell - cut}});
       }
     }
-    const Metadata metadata =
-        checkpoint({stored("plain", {rows, columns}, {whole(Shape{rows, columns})}),
-                    stored("flat", {2, 3, cell}, fragments, Shape{rows, columns}),
-                    stored("scalar", {}, {Box{}}), stored("empty", {0, 5}, {Box{{0, 0}, {0, 5}}})});
+    const Metadata metadata = checkpoint(
+        {stored("plain", {rows, columns}, {whole(Shape{rows, columns})}),
+         stored("flat", {2, 3, cell}, fragments, Shape{rows, columns}),
+         stored("scalar", {}, {Box{}}), stored("empty", {0, 5}, {Box{{0, 0}, {0, 5}}}),
+         stored("no chunks", {0, 5}, {}), stored("no cells", {1, 1, 0}, {}, Shape{0, 5})});
     const auto ranks = static_cast<int>(random.between(1, 20));
     for (const FlattenedForm form : {FlattenedForm::kBoxes, FlattenedForm::kMegatron}) {
       expect_sound(metadata, {.ranks = std::nullopt, .flattened = form});
