@@ -359,9 +359,17 @@ TEST(Tool, RankFoldersAreMadeForTheLayoutThatOptionsGive) {
   EXPECT_EQ(odd.exit_code, 2);
   EXPECT_THAT(odd.err, HasSubstr("--tensor-parallel"));
   EXPECT_EQ(converted({"--to", "torch", "--transformer-impl", "te"}).exit_code, 2);
-  const ToolRun other = converted({"--to", "dcp", "--pipeline-parallel", "2"});
-  EXPECT_EQ(other.exit_code, 2);
-  EXPECT_THAT(other.err, HasSubstr("pipeline_model_parallel_size"));
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--to", "dcp", "--pipeline-parallel", "2"},
+        {"--pipeline-parallel", "2"},
+        {"--to", "torch", "--data-parallel", "2"},
+        {"--optimizer", "fully_reshardable", "--transformer-impl", "local"}}) {
+    const ToolRun other = converted(words);
+    EXPECT_EQ(other.exit_code, 2);
+    EXPECT_THAT(other.err, AnyOf(HasSubstr("--pipeline-parallel is for --to torch"),
+                                 HasSubstr("--data-parallel is for --optimizer dp_reshardable"),
+                                 HasSubstr("--transformer-impl is for --to torch")));
+  }
   EXPECT_FALSE(fs::exists(scratch / "x"));
 
   const ToolRun run = with({"--tensor-parallel", "2", "--pipeline-parallel", "2"});

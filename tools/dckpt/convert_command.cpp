@@ -3,6 +3,7 @@
 #include <array>
 #include <thread>
 
+#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
 #include "mapping/base/error.h"
@@ -21,6 +22,15 @@ namespace {
 
 constexpr int kMaxJobs = 1024;
 constexpr int kMaxParallel = 1 << 20;
+constexpr std::string_view kRankFolders = "torch";
+
+/// A part of the layout of a run that is to load the result.
+struct LayoutOption {
+  std::string flag;
+  std::string name;  ///< as Megatron calls it
+  std::string value;
+  bool of_folders = true;  ///< the format torch depends on it, too
+};
 
 struct Options {
   std::string source;
@@ -33,8 +43,7 @@ struct Options {
   std::string max_memory;
   std::string model_files;
   std::optional<int> jobs;
-  /// Options of the format to write, by their names in a policy.
-  std::vector<std::pair<std::string, std::string>> of_layout;
+  std::vector<LayoutOption> of_layout;
   PolicyArgument policy;
   bool trust_source = false;
   bool json = false;
@@ -139,6 +148,15 @@ void set_argument(RunArguments& run, const std::string& name, const std::string&
     throw CheckpointError(ErrorCode::kInvalidArgument, str_format("{} is said twice", name));
 }
 
+bool writes_rank_folders(const ConvertOptions& options, const std::string& source) {
+  if (!options.to.empty() || options.compat) return options.to == kRankFolders;
+  return with_context({.file = source}, [&] {
+    return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from})
+               ->info()
+               .format == kRankFolders;
+  });
+}
+
 /// With the options that CLI11 has left as text.
 ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) {
   ConvertOptions parsed = merged(options, unused);
@@ -178,11 +196,15 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     parsed.io.threads = *options.jobs;
     parsed.read_threads.reset();
   }
-  for (const auto& [name, value] : options.of_layout) {
+  for (const LayoutOption& option : options.of_layout) {
     if (parsed.optimizer == OptimizerSharding::kDpReshardable)
-      set_argument(parsed.run, name, value);
+      set_argument(parsed.run, option.name, option.value);
+    else if (option.of_folders && writes_rank_folders(parsed, options.source))
+      set_option(parsed.strategy_options, option.name, option.value);
     else
-      set_option(parsed.strategy_options, name, value);
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("{} is for {}--optimizer dp_reshardable", option.flag,
+                                       option.of_folders ? "--to torch and " : ""));
   }
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.trust_source) parsed.check_source = false;
@@ -309,17 +331,20 @@ Command add_convert(CLI::App& program) {
          "For the same: expert-parallel ranks [those of the run]"},
         {"--data-parallel", "data_parallel_size",
          "For dp_reshardable: data-parallel ranks [those of the run]"}})
-    add_number(command, flag, what, kMaxParallel, [options, name = std::string(name)](int value) {
-      options->of_layout.emplace_back(name, std::to_string(value));
-    });
+    add_number(command, flag, what, kMaxParallel,
+               [options, flag = std::string(flag), name = std::string(name)](int value) {
+                 options->of_layout.push_back(
+                     {flag, name, std::to_string(value), name != "data_parallel_size"});
+               });
   command
       .add_option_function<std::string>(
           "--transformer-impl",
           [options](const std::string& value) {
-            options->of_layout.emplace_back("transformer_impl", value);
+            options->of_layout.push_back({"--transformer-impl", "transformer_impl", value});
           },
           "For the same: local or transformer_engine, if SRC's args do not say it")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"local", "transformer_engine"}).description(""));
   command
       .add_option("--model-files", options->model_files,
                   "Folder of config.json, for the map, and tokenizer, to copy; by default SRC")
