@@ -35,7 +35,7 @@ std::shared_ptr<Storage> folder_in(const Storage& storage) {
 
 std::optional<ModelOptState> modelopt_state(const CheckpointReader& reader) {
   if (reader.info().single_file) return std::nullopt;
-  if (auto folder = folder_in(reader.storage())) {
+  if (auto folder = folder_in(reader.storage()); folder && !folder->list("").empty()) {
     try {
       return described(kFolder, open_checkpoint(Location(std::move(folder)))->common_state());
     } catch (const CheckpointError&) {

@@ -94,5 +94,16 @@ TEST(ModelOpt, AManifestLeavesOutItsFolder) {
   EXPECT_TRUE(fs::exists(directory / "again" / "modelopt_state" / "common.pt"));
 }
 
+TEST(ModelOpt, AFolderWithoutFilesIsNoState) {
+  TempDir directory;
+  const fs::path path = directory / "source";
+  fs::copy(golden("mcore-0.14-synthetic"), path, fs::copy_options::recursive);
+  fs::create_directory(path / "modelopt_state");
+  EXPECT_FALSE(modelopt_state(*open_checkpoint(path)));
+  const auto remarks = convert(path, directory / "x", {.dry_run = true}).remarks;
+  EXPECT_THAT(remarks, Not(Contains(HasSubstr("ModelOpt"))));
+  EXPECT_THAT(remarks, Contains(HasSubstr("stays behind: 'modelopt_state'")));
+}
+
 }  // namespace
 }  // namespace dckpt
