@@ -30,7 +30,7 @@ namespace {
 constexpr std::int64_t kParameterStart = 64;  // multiples, in elements
 constexpr std::int64_t kBucketEnd = 128;
 constexpr std::int64_t kLargeBucketEnd = 1 << 16;
-constexpr std::int64_t kMostRanks = 1 << 20;                     // of each kind
+constexpr std::int64_t kMostRanks = 1 << 20;                     // of a run
 constexpr std::int64_t kMostParameters = std::int64_t{1} << 21;  // of all ranks together
 constexpr std::int64_t kMostVisits = std::int64_t{1} << 31;
 constexpr std::string_view kExperts = ".mlp.experts.experts.";
@@ -463,6 +463,20 @@ class Layout {
   Rank rank_;
 };
 
+void require_few_ranks(const BucketSettings& settings) {
+  std::int64_t all = settings.tensor;
+  for (const std::int64_t size : {settings.pipeline, settings.context, settings.data}) {
+    const std::optional<std::int64_t> product = checked_mul(all, size);
+    if (!product || *product > kMostRanks)
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          str_format("{} {}, {} {}, {} {} and {} {} make more than {} ranks", kTensor,
+                     settings.tensor, kPipeline, settings.pipeline, kContext, settings.context,
+                     kData, settings.data, kMostRanks));
+    all = *product;
+  }
+}
+
 /// Each rank of the optimizer has an equal part of its buffers.
 void require_whole_shares(const BucketSettings& settings) {
   const std::int64_t dense = settings.data * settings.context;
@@ -524,6 +538,7 @@ BucketSettings bucket_settings(const Value& common, const RunArguments& given, b
     if (!grouped) Arguments::ask(kGrouped, "0, or 1");
     settings.grouped_experts = grouped != 0;
   }
+  require_few_ranks(settings);
   require_whole_shares(settings);
   const Value* const implementation = args.find(kImplementation);
   if (implementation == nullptr || implementation->is_none()) {

@@ -30,6 +30,8 @@ namespace dckpt {
 namespace {
 
 constexpr std::string_view kParam = "param";
+/// Elements; the shares of ranks that have fewer are written together. Readers take any chunks.
+constexpr std::int64_t kSmallestChunk = 256;
 constexpr const char* kSharding = "param_state_sharding_type";
 constexpr const char* kDpReshardable = "dp_reshardable";
 
@@ -142,6 +144,8 @@ class IntoBuckets {
       for (std::size_t b = 0; b < buffer.buckets.size(); ++b) {
         const LaidOutBucket& bucket = buffer.buckets[b];
         const States& first = states_.at(bucket.parts.front().tensor);
+        const std::int64_t share = bucket.padded / bucket.ranks;
+        const std::int64_t together = (kSmallestChunk + share - 1) / share;
         if (!first.contains(kParam))
           problems_.add(str_format("{} has no main parameters (\"param\")",
                                    quote(metadata_.tensors[bucket.parts.front().tensor].key)));
@@ -152,7 +156,7 @@ class IntoBuckets {
               .properties = metadata_.tensors[position].properties,
               .size = bucket.used,
               .parts = {},
-              .chunk = bucket.padded / bucket.ranks};
+              .chunk = bucket.padded / bucket.ranks * together};
           for (const LaidOutBucket::Part& part : bucket.parts) {
             const States& states = states_.at(part.tensor);
             const auto state = states.find(name);
@@ -164,7 +168,8 @@ class IntoBuckets {
             }
             tensor.parts.push_back({part.begin, state->second, part.box});
           }
-          for (std::int64_t begin = 0, rank = 0; begin < bucket.used; begin += tensor.chunk, ++rank)
+          for (std::int64_t begin = 0, rank = 0; begin < bucket.used;
+               begin += tensor.chunk, rank += together)
             tensor.ranks.push_back(static_cast<int>(group.index + group.count * rank));
           tensors.push_back(std::move(tensor));
         }

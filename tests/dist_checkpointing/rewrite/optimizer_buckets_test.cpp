@@ -142,6 +142,26 @@ TEST(OptimizerBuckets, AnotherLayoutIsSaidInTheArgs) {
   EXPECT_EQ(optimizer_sharding(common), "dp_reshardable");
 }
 
+TEST(OptimizerBuckets, RanksWithAFewElementsEachShareAChunk) {
+  constexpr const char* kName = "mcore-0.16-fully-reshardable-tp2pp2dp2";
+  const auto made = [&](int ranks) {
+    std::vector<std::string> remarks;
+    return with_optimizer_sharding(open_checkpoint(golden(kName)), kDpReshardable, remarks, {}, {},
+                                   {{"data_parallel_size", ranks}, {"transformer_impl", "local"}});
+  };
+  const auto many = made(1 << 16);
+  const auto two = made(2);
+  for (std::size_t i = 0; i < many->metadata().tensors.size(); ++i) {
+    const TensorStorageMetadata& tensor = many->metadata().tensors[i];
+    EXPECT_LE(tensor.chunks.size(), static_cast<std::size_t>(numel(tensor.size)) / 256 + 8);
+    if (tensor.key.find(".bucket_idx_") == std::string::npos) continue;
+    EXPECT_EQ(floats(read(*many, tensor.key)), floats(read(*two, tensor.key))) << tensor.key;
+  }
+  const CheckpointError error = error_of([&] { made(1 << 20); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.what(), HasSubstr("data_parallel_size 1048576 make more than 1048576 ranks"));
+}
+
 /// A checkpoint whose optimizer has one buffer per group with one bucket each; the second moment is
 /// the number of the element in the buffer.
 class Job {
