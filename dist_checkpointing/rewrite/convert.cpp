@@ -313,7 +313,7 @@ std::unique_ptr<CheckpointReader> open_for_map(const Location& source,
                                                std::vector<std::string>& remarks) {
   auto reader = open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
   if (!reader->info().conventions.megatron_fsdp) return reader;
-  return from_megatron_fsdp(std::move(reader), remarks).first;
+  return from_megatron_fsdp(std::move(reader), remarks);
 }
 
 /// Through the map and back: what does not return as it was. Padding of a vocabulary is not
@@ -384,12 +384,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   std::vector<std::string> of_optimizer;
   const auto go_on = [&] { require_not_stopped(options); };
   const bool of_fsdp = reader->info().conventions.megatron_fsdp;
-  std::unordered_map<std::string, DType> casts;
-  if (of_fsdp && makes_megatron_keys(*target.format)) {
-    auto [plain, stored] = from_megatron_fsdp(std::move(reader), report.remarks);
-    reader = std::move(plain);
-    casts = std::move(stored);
-  }
+  if (of_fsdp && makes_megatron_keys(*target.format))
+    reader = from_megatron_fsdp(std::move(reader), report.remarks);
   if (options.optimizer && !takes_state(options.keys, reader->metadata()))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the patterns (include, exclude) leave out the optimizer's "
@@ -423,7 +419,6 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   contents = without_lost_data(std::move(contents), *reader, options.allow_partial, report.lost,
                                report.remarks);
   require_coverage(contents, report.source);
-  contents = cast_contents(std::move(contents), casts);
   contents = rename_contents(std::move(contents), options.rename, report.remarks);
   const Capabilities& can = target.format->capabilities;
   contents = can.objects || can.common_state
@@ -435,11 +430,6 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   report.left_out = contents.left_out;
   ModelFolder folder = model_folder(*reader, target, options, report.remarks);
   if (target.format->arrange) {
-    if (!casts.empty())
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("weights of Megatron-FSDP do not become those of {} at "
-                                       "once; convert to 'torch_dist' first",
-                                       quote(report.to)));
     reader =
         target.format->arrange(reader_of(contents, std::move(reader)), target.save, report.remarks);
     contents = select_contents(*reader, {});

@@ -72,15 +72,6 @@ void require_coverage(const CopyContents& contents, const std::string& source) {
                         {.file = source});
 }
 
-CopyContents cast_contents(CopyContents contents,
-                           const std::unordered_map<std::string, DType>& dtypes) {
-  for (TensorStorageMetadata& tensor : contents.metadata.tensors) {
-    if (const auto found = dtypes.find(tensor.key); found != dtypes.end())
-      tensor.properties.dtype = found->second;
-  }
-  return contents;
-}
-
 CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules,
                              std::vector<std::string>& remarks) {
   if (rules.empty()) return contents;

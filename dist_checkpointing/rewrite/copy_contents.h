@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "configs/rename.h"
@@ -46,10 +45,6 @@ CopyContents select_contents(const CheckpointReader& source, const KeyFilter& ke
 
 /// Throws CheckpointError (corrupt) unless the stored chunks make up the tensors.
 void require_coverage(const CopyContents& contents, const std::string& source);
-
-/// The same with these tensors, by their names in the source, in another dtype.
-CopyContents cast_contents(CopyContents contents,
-                           const std::unordered_map<std::string, DType>& dtypes);
 
 /// The same under other names. Adds a remark if there are rules. Throws CheckpointError (mismatch)
 /// if several keys get the same name.

@@ -21,6 +21,7 @@
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "strategies/contract/run_args.h"
+#include "strategies/dequantised/converted_reader.h"
 #include "strategies/rearranged/rearranged_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
 
@@ -44,8 +45,9 @@ class FromMegatronFsdp {
     rename_norms();
     const bool stacks = is_homogeneous();
     for (auto& [name, parts] : weights_) {
+      const std::size_t first = contents_.tensors.size();
       make(name, std::string(), parts, stacks);
-      add_main_parameters(name, parts, stacks);
+      add_main_parameters(name, parts, stacks, first);
       const auto states = states_.find(name);
       if (states == states_.end()) continue;
       for (auto& [state, of_state] : states->second) make(name, state, of_state, stacks);
@@ -55,6 +57,7 @@ class FromMegatronFsdp {
       problems_.add(str_format("there is no weight {}, but state of it", quote(name)));
     problems_.raise_if_any(ErrorCode::kMismatch,
                            "the tensors of Megatron-FSDP do not make up those of Megatron-Core:");
+    remark_on_kept_precision();
     if (!has_extra_state_) add_extra_states(stacks);
     add_rng();
     contents_.common = make_common();
@@ -65,7 +68,8 @@ class FromMegatronFsdp {
     return std::move(contents_);
   }
 
-  std::unordered_map<std::string, DType> casts() { return std::move(casts_); }
+  /// Of weights, by their positions in what run() has made.
+  std::map<std::uint32_t, ElementConversion> casts() { return std::move(casts_); }
 
  private:
   struct Part {
@@ -293,8 +297,9 @@ class FromMegatronFsdp {
     return !parameter_groups(common_).empty() && optimizer_sharding(common_).empty();
   }
 
-  /// The weights are the main parameters of what has state.
-  void add_main_parameters(const std::string& name, const Parts& parts, bool stacks) {
+  /// The weights, `first` of what is made and following, are the main parameters of what has state.
+  void add_main_parameters(const std::string& name, const Parts& parts, bool stacks,
+                           std::size_t first) {
     const auto states = states_.find(name);
     if (states == states_.end()) return;
     for (const char* const there : {"param", "fp32_param"}) {
@@ -306,17 +311,32 @@ class FromMegatronFsdp {
       }
       return;
     }
+    const DType dtype = compute_dtype(args_);
+    for (std::size_t i = first; i < contents_.tensors.size(); ++i) {
+      if (contents_.tensors[i].properties.dtype == DType::kFloat32 && dtype != DType::kFloat32)
+        casts_.emplace(static_cast<std::uint32_t>(i), ElementConversion{.dtype = dtype});
+    }
     make(name, is_plain() ? "fp32_param" : "param", parts, stacks);
     if (!has_main_parameters_ && !run_flag(args_, "bf16") && !run_flag(args_, "fp16"))
       remarks_.push_back(
-          "weights stay float32, as Megatron-FSDP trains them: no args say another dtype");
+          "weights stay float32, as Megatron-FSDP trains them: no args say another dtype (a map "
+          "can "
+          "cast them)");
     has_main_parameters_ = true;
+  }
+
+  /// Without the optimizer nothing else holds the values.
+  void remark_on_kept_precision() {
     const DType dtype = compute_dtype(args_);
-    for (const Part& part : parts) {
-      if (metadata_.tensors[part.tensor].properties.dtype == DType::kFloat32 &&
-          dtype != DType::kFloat32)
-        casts_.emplace(stacks ? name : key_of(name, part.part), dtype);
-    }
+    const auto any = [&](const auto& is) { return std::ranges::any_of(contents_.tensors, is); };
+    if (dtype != DType::kFloat32 && any([](const RearrangedTensor& tensor) {
+          return tensor.properties.dtype == DType::kFloat32;
+        }) &&
+        !any([](const RearrangedTensor& tensor) { return tensor.key.starts_with(kState); }))
+      remarks_.push_back(str_format(
+          "weights stay float32, although the run computed in {}: there is no state of an "
+          "optimizer that would keep their digits",
+          to_string(dtype)));
   }
 
   /// Megatron asks for an extra state of every module; without content they do no harm.
@@ -448,17 +468,18 @@ class FromMegatronFsdp {
   bool has_extra_state_ = false;
   bool has_main_parameters_ = false;
   ProblemList problems_;
-  std::unordered_map<std::string, DType> casts_;
+  std::map<std::uint32_t, ElementConversion> casts_;
   RearrangedContents contents_;
 };
 
 }  // namespace
 
-std::pair<std::unique_ptr<CheckpointReader>, std::unordered_map<std::string, DType>>
-from_megatron_fsdp(std::unique_ptr<CheckpointReader> source, std::vector<std::string>& remarks) {
+std::unique_ptr<CheckpointReader> from_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
+                                                     std::vector<std::string>& remarks) {
   FromMegatronFsdp conversion(*source, remarks);
   RearrangedContents contents = conversion.run();
-  return {rearranged_reader(std::move(source), std::move(contents)), conversion.casts()};
+  return converted_reader(rearranged_reader(std::move(source), std::move(contents)),
+                          conversion.casts());
 }
 
 }  // namespace dckpt

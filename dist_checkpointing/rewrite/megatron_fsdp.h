@@ -2,11 +2,8 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
-#include "mapping/geometry/dtype.h"
 #include "strategies/contract/reader.h"
 #include "strategies/torch_dist/save_strategy.h"
 
@@ -42,9 +39,10 @@ std::unique_ptr<CheckpointReader> to_megatron_fsdp(std::unique_ptr<CheckpointRea
                                                    std::vector<std::string>& remarks);
 
 /// The way back: weights and fully reshardable state of the optimizer under Megatron-Core's keys.
-/// Also gives weights that are the optimizer's main parameters, with the dtype that the model has
-/// them in. Throws CheckpointError (mismatch) if layers, experts or halves of a tensor are missing.
-std::pair<std::unique_ptr<CheckpointReader>, std::unordered_map<std::string, DType>>
-from_megatron_fsdp(std::unique_ptr<CheckpointReader> source, std::vector<std::string>& remarks);
+/// Weights that are the optimizer's main parameters get the dtype that the model has them in, as
+/// its args say. Throws CheckpointError (mismatch) if layers, experts or halves of a tensor are
+/// missing.
+std::unique_ptr<CheckpointReader> from_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
+                                                     std::vector<std::string>& remarks);
 
 }  // namespace dckpt

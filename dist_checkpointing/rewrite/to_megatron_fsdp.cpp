@@ -130,12 +130,20 @@ class ToMegatronFsdp {
 
   [[noreturn]] void refuse_state(const std::string& key) const {
     const std::string sharding = optimizer_sharding(common_);
+    const std::string why =
+        sharding.empty()
+            ? "takes the state of Megatron's optimizers, optimizer.state.NAME.KEY in the shape of "
+              "the model's tensor KEY, and this is that of another one, from which Megatron-FSDP "
+              "cannot resume;"
+            : str_format(
+                  "holds the optimizer's state in the shapes of the model, but here it is "
+                  "{}; add --optimizer fully_reshardable, or",
+                  sharding);
     throw CheckpointError(
         ErrorCode::kUnsupported,
-        str_format("fsdp_dtensor holds the optimizer's state in the shapes of the model, but here "
-                   "it is {}; add --optimizer fully_reshardable, or first leave it out (--exclude "
-                   "'optimizer.*', in a conversion of its own)",
-                   sharding.empty() ? "not" : sharding),
+        str_format("fsdp_dtensor {} first leave it out (--exclude '{}*', in a conversion of its "
+                   "own)",
+                   why, key.substr(0, key.find('.') + 1)),
         {.key = key});
   }
 

@@ -28,6 +28,7 @@ using testing::FakeReader;
 using testing::golden;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr const char* kReshardable = "mcore-0.16-fully-reshardable-tp2pp2dp2";
 /// A real one: Megatron-Core 0.16.1, three ranks, uneven shards.
@@ -177,6 +178,52 @@ TEST(MegatronFsdp, StateThatIsNotOfTheModelsShapesIsConvertedFirst) {
             nullptr);
 }
 
+TEST(MegatronFsdp, StateOfOtherOptimizersIsLeftOutFirst) {
+  auto plain = std::make_unique<FakeReader>();
+  plain->tensor("w", DType::kFloat32, {2}, counting<float>(2));
+  plain->tensor("optim.state.w.exp_avg", DType::kFloat32, {2}, counting<float>(2));
+  plain->write();
+  std::vector<std::string> remarks;
+  const CheckpointError error =
+      error_of([&] { to_megatron_fsdp(std::move(plain), {.wrappers = 2}, remarks); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("leave it out (--exclude 'optim.*', in a conversion of its"));
+  EXPECT_THAT(error.what(), Not(HasSubstr("fully_reshardable")));
+}
+
+/// Also where a map gives them other keys, or rank folders take them.
+TEST(MegatronFsdp, WeightsAreInThePrecisionThatTheRunComputesIn) {
+  TempDir directory;
+  convert(kReal, directory / "made", {.to = "torch_dist"});
+  const auto dtype = [&](const char* checkpoint, const std::string& key) {
+    const auto reader = open_checkpoint(directory / checkpoint);
+    return reader->metadata().tensors.at(position(reader->metadata(), key)).properties.dtype;
+  };
+  EXPECT_EQ(dtype("made", "output_layer.weight"), DType::kBFloat16);
+  convert(kReal, directory / "mapped",
+          {.map = {.name = "megatron", .set = {"keys=megatron", "layout=non-homogeneous"}},
+           .check_round_trip = true});
+  EXPECT_EQ(dtype("mapped", "output_layer.weight"), DType::kBFloat16);
+  const ConvertOptions ranks{.to = "torch",
+                             .strategy_options = {.kind = YamlNode::Kind::kMap,
+                                                  .keys = {YamlNode::plain("transformer_impl")},
+                                                  .values = {YamlNode::plain("local")}},
+                             .keys = {.exclude = {"optimizer*"}}};
+  convert(kReal, directory / "ranks", ranks);
+  convert(directory / "made", directory / "same", ranks);
+  EXPECT_THAT(
+      diff(*open_checkpoint(directory / "ranks"), *open_checkpoint(directory / "same")).differences,
+      IsEmpty());
+
+  // Without the optimizer only the weights have all digits.
+  convert(kReal, directory / "weights", {.keys = {.exclude = {"optimizer*"}}});
+  const ConvertReport report =
+      convert(directory / "weights", directory / "float32", {.to = "torch_dist"});
+  EXPECT_EQ(dtype("float32", "output_layer.weight"), DType::kFloat32);
+  EXPECT_THAT(report.remarks, Contains(HasSubstr("weights stay float32, although the run computed "
+                                                 "in bfloat16")));
+}
+
 std::unique_ptr<FakeReader> model_with_groups(std::initializer_list<Value> groups) {
   auto source = std::make_unique<FakeReader>();
   source->tensor("w", DType::kFloat32, {2, 2}, counting<float>(4))
@@ -230,8 +277,7 @@ TEST(MegatronFsdp, HalvesAndLayersThatAreMissingAreNamed) {
   fails({"decoder.layers.0.mlp.linear_fc1.bias_w", "decoder.layers.0.mlp.linear_fc1.bias_v",
          "decoder.layers.0.mlp.linear_fc1.bias"});
   const auto made =
-      from_megatron_fsdp(with({"decoder.layers.0.a", "decoder.layers.1.b", "steps"}), remarks)
-          .first;
+      from_megatron_fsdp(with({"decoder.layers.0.a", "decoder.layers.1.b", "steps"}), remarks);
   EXPECT_NE(made->metadata().find_tensor("decoder.layers.1.b"), nullptr);  // layers differ
 }
 
