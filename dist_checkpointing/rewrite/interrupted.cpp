@@ -12,6 +12,7 @@
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/messages.h"
+#include "strategies/formats/json/json.h"
 #include "strategies/storage/publish.h"
 
 namespace dckpt {
@@ -98,8 +99,7 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
                              ? std::string(name_of(kOptimizerShardingNames, *options.optimizer))
                              : std::string("as it is"));
   for (const auto& [name, value] : options.run)
-    facts.add("run's " + name,
-              value.is_str() ? quote(value.as_str()) : std::to_string(value.as_int()));
+    facts.add("run's " + name, to_json(value));
   facts.add("ranks", options.ranks ? std::to_string(*options.ranks) : std::string("as stored"));
   facts.add("map", quote(options.map.name));
   if (!options.map.name.empty() && options.map.name != kAutoStrategy)
