@@ -102,6 +102,9 @@ std::string model_readers(const StoredForm& form) {
 }
 
 std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
+  if (form.state_left_out > 0)
+    return str_format("nothing, as {} of its tensors and objects {} left out",
+                      grouped(form.state_left_out), form.state_left_out == 1 ? "is" : "are");
   if (!form.readers.empty() || form.conventions.megatron_fsdp) return model_readers(form);
   const std::string sharding = optimizer_sharding(form.common);
   if (form.conventions.keys_are_paths)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,8 @@ struct StoredForm {
   const Metadata& metadata;
   const Value& common;
   std::string_view readers{};  ///< see CheckpointInfo
+  /// Of the optimizer, tensors and objects that a conversion has left out, while others are there.
+  std::uint64_t state_left_out = 0;
 };
 
 /// A key as Hugging Face or Megatron-FSDP calls it, not Megatron-Core; null if there is none.

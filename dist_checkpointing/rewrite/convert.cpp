@@ -101,6 +101,15 @@ bool holds_buckets(const Metadata& metadata) {
   });
 }
 
+/// The model's tensors that `keys` leaves out.
+std::vector<std::string> weights_left_out(const KeyFilter& keys, const Metadata& metadata) {
+  std::vector<std::string> left_out;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    if (!is_optimizer_key(tensor.key) && !keys(tensor.key)) left_out.push_back(tensor.key);
+  }
+  return left_out;
+}
+
 /// Whether `keys` takes any state of the optimizer once that has keys made of the model's.
 bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
   std::vector<std::string> names = optimizer_states(metadata);
@@ -111,6 +120,22 @@ bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
              return keys(str_format("optimizer.state.{}.{}", name, tensor.key));
            });
   });
+}
+
+/// Buckets have the state of all of the model, and patterns leave out no parts of them.
+void require_whole_model(const KeyFilter& keys, const Metadata& with_buckets) {
+  ProblemList left_out;
+  for (const std::string& key : weights_left_out(keys, with_buckets)) left_out.add(quote(key));
+  for (const TensorStorageMetadata& tensor : with_buckets.tensors) {
+    if (is_optimizer_key(tensor.key) && !keys(tensor.key)) left_out.add(quote(tensor.key));
+  }
+  for (const BytesStorageMetadata& object : with_buckets.objects) {
+    if (is_optimizer_key(object.key) && !keys.object(object.key)) left_out.add(quote(object.key));
+  }
+  left_out.raise_if_any(
+      ErrorCode::kInvalidArgument,
+      "dp_reshardable is the state of the whole model, of which the patterns (include, exclude) "
+      "leave out these; leave them out before, in a conversion of its own:");
 }
 
 std::uint64_t bytes_of(const std::vector<SavePlan>& ranks) {
@@ -162,9 +187,12 @@ void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& re
     report.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) +
                              " flattened tensors became ordinary ones of their original shapes");
   }
-  for (std::string& sentence :
-       describe_readers({copy.target.format->conventions, copy.contents.common_file.has_value(),
-                         metadata, copy.contents.common}))
+  const StoredForm form{.conventions = copy.target.format->conventions,
+                        .common_file = copy.contents.common_file.has_value(),
+                        .metadata = metadata,
+                        .common = copy.contents.common,
+                        .state_left_out = copy.contents.state_left_out};
+  for (std::string& sentence : describe_readers(form))
     report.remarks.push_back(std::move(sentence));
 }
 
@@ -374,6 +402,7 @@ bool makes_megatron_keys(const SaveStrategyEntry& format) {
 ConvertReport convert_checkpoint(const Location& source, const Location& destination,
                                  ConvertOptions options) {
   const Location found = resolve_checkpoint(source, {.iteration = options.iteration});
+  require_outside(found, destination);
   ConvertReport report;
   auto reader = open_source(source, options, report.remarks);
   report.source = found.display();
@@ -386,7 +415,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   const bool of_fsdp = reader->info().conventions.megatron_fsdp;
   if (of_fsdp && makes_megatron_keys(*target.format))
     reader = from_megatron_fsdp(std::move(reader), report.remarks);
-  if (options.optimizer && !takes_state(options.keys, reader->metadata()))
+  if (options.optimizer && options.optimizer != OptimizerSharding::kDpReshardable &&
+      !takes_state(options.keys, reader->metadata()))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the patterns (include, exclude) leave out the optimizer's "
                                      "state, which is to become {}; leave out one of them",
@@ -396,6 +426,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                                      {.threads = options.read_threads.value_or(options.io.threads),
                                       .staging = std::min(options.staging, options.max_memory)},
                                      go_on, options.run);
+  if (options.optimizer == OptimizerSharding::kDpReshardable)
+    require_whole_model(options.keys, reader->metadata());
   if (target.format->conventions.megatron_fsdp && !of_fsdp) {
     require_no_lost_data(*reader, reader->metadata(),
                          "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
@@ -415,9 +447,15 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     report.remarks.emplace_back(
         "optimizer state in buckets is found by the chunks of the model that Megatron saved, which "
         "are cut anew here; --optimizer works with this source, not with the result");
+  if (const auto names = weights_left_out(options.keys, reader->metadata());
+      !names.empty() && holds_buckets(contents.metadata))
+    report.remarks.push_back("left out of the model, but not of the optimizer's buckets: " +
+                             quoted_list(names));
   report.chunks_before = contents.chunks_before;
   contents = without_lost_data(std::move(contents), *reader, options.allow_partial, report.lost,
                                report.remarks);
+  contents.state_left_out +=
+      static_cast<std::uint64_t>(std::ranges::count_if(report.lost, is_optimizer_key));
   require_coverage(contents, report.source);
   contents = rename_contents(std::move(contents), options.rename, report.remarks);
   const Capabilities& can = target.format->capabilities;

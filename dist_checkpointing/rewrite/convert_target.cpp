@@ -92,6 +92,15 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   return target;
 }
 
+void require_outside(const Location& source, const Location& destination) {
+  if (!source.is_directory() || !destination.absolute().starts_with(source.absolute() + '/'))
+    return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "the destination is inside the source, whose files it would be among; "
+                        "choose a name outside",
+                        {.file = destination.display()});
+}
+
 void require_free_name(const Location& destination, bool overwrite) {
   const std::optional<FileInfo> found = destination.stat();
   if (!found ||

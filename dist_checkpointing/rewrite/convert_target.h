@@ -20,6 +20,10 @@ struct ConvertTarget {
 ConvertTarget choose_target(const CheckpointReader& reader, const std::string& source,
                             const ConvertOptions& options, std::vector<std::string>& remarks);
 
+/// Throws CheckpointError (invalid argument) for a destination inside the source, which may not
+/// change meanwhile.
+void require_outside(const Location& source, const Location& destination);
+
 /// What publishing would find only at the end: throws CheckpointError (already exists) if
 /// something is there that is not to be replaced.
 void require_free_name(const Location& destination, bool overwrite);

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -27,19 +28,27 @@ CopyContents select_contents(const CheckpointReader& reader, const KeyFilter& ke
   metadata.files = source.files;
   metadata.storage_meta = source.storage_meta;
   metadata.version = source.version;
+  const auto leave_out = [&](const std::string& key) {
+    ++contents.left_out;
+    if (is_optimizer_key(key)) ++contents.state_left_out;
+  };
   for (std::size_t i = 0; i < source.tensors.size(); ++i) {
     contents.chunks_before += source.tensors[i].chunks.size();
-    if (!keys(source.tensors[i].key)) continue;
+    if (!keys(source.tensors[i].key)) {
+      leave_out(source.tensors[i].key);
+      continue;
+    }
     metadata.tensors.push_back(source.tensors[i]);
     contents.tensor_of.push_back(i);
   }
   for (std::size_t i = 0; i < source.objects.size(); ++i) {
-    if (!keys.object(source.objects[i].key)) continue;
+    if (!keys.object(source.objects[i].key)) {
+      leave_out(source.objects[i].key);
+      continue;
+    }
     metadata.objects.push_back(source.objects[i]);
     contents.object_of.push_back({i});
   }
-  contents.left_out = source.tensors.size() + source.objects.size() - metadata.tensors.size() -
-                      metadata.objects.size();
   if (reader.info().conventions.keys_are_paths) {
     if (const auto problem = problem_of_paths(source)) throw *problem;
   }

@@ -32,6 +32,7 @@ struct CopyContents {
   std::vector<ObjectSource> object_of;  ///< beside Metadata::objects
   std::uint64_t chunks_before = 0;      ///< of all tensors of the source
   std::uint64_t left_out = 0;           ///< tensors and objects
+  std::uint64_t state_left_out = 0;     ///< of these, the optimizer's
 
   // Once the common state has the form of the copy (common_form.h):
   Value common;                              ///< none if there is none

@@ -12,6 +12,7 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "strategies/comm/threads.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/support/arange.h"
@@ -173,6 +174,78 @@ TEST_F(Convert, WritesWhatMostReadersLoadUnlessAskedForAnOlderOrNewerForm) {
   EXPECT_FALSE(fs::exists(at("newest") / "common.pt"));
   EXPECT_THAT(newest.remarks,
               Contains(HasSubstr("the model loads in: Megatron-Core 0.19 and newer")));
+}
+
+TEST_F(Convert, NobodyContinuesWithAnOptimizerOfWhichPartsAreLeftOut) {
+  const auto remarks = [&](const char* source, const ConvertOptions& options) {
+    return convert(golden(source), at("x"), options).remarks;
+  };
+  constexpr const char* kState = "mcore-0.16-fully-reshardable-tp2pp2dp2";
+  ConvertOptions options{.keys = {.exclude = {"*exp_avg_sq*"}}, .dry_run = true};
+  EXPECT_THAT(remarks(kState, options),
+              Contains("the optimizer continues in: nothing, as 13 of its tensors and objects are "
+                       "left out"));
+  options.to = "zarr";
+  options.keys.exclude = {"*_sq.output_layer.weight"};
+  EXPECT_THAT(remarks(kState, options), Contains(HasSubstr("nothing, as 1 of its tensors")));
+  options = {.keys = {.exclude = {"optimizer*"}}, .dry_run = true};
+  EXPECT_THAT(remarks(kState, options), Not(Contains(HasSubstr("the optimizer continues"))));
+  options.keys.exclude = {"rng_state", "output_layer.weight"};
+  EXPECT_THAT(remarks(kState, options), Contains(HasSubstr("continues in: Megatron-Core 0.15")));
+  EXPECT_THAT(remarks("mcore-0.16-dp-reshardable-tp2pp1dp2", options),
+              Contains("left out of the model, but not of the optimizer's buckets: "
+                       "'output_layer.weight'"));
+}
+
+TEST_F(Convert, TensorsWithoutElementsGoThroughEveryFormat) {
+  save(Value::dict({{"w", Tensor::zeros(DType::kBool, {1})},
+                    {"nothing", Tensor::zeros(DType::kFloat32, {0, 3})},
+                    {"number", Tensor::zeros(DType::kInt64, {})}}),
+       at("dcp"), {.compat = Compat::kDcp});
+  for (const char* const format : {"torch_dist", "zarr", "hf", "safetensors"}) {
+    run("dcp", format, {.to = format});
+    for (const std::optional<int> ranks : {std::optional<int>(), std::optional<int>(3)}) {
+      const std::string back = str_format("{} back {}", format, ranks.value_or(0));
+      run(format, back, {.to = "dcp", .ranks = ranks});
+      const auto found =
+          diff(*open_checkpoint(at("dcp")), *open_checkpoint(at(back)), {.common = false});
+      EXPECT_THAT(found.differences, IsEmpty()) << back;
+      EXPECT_EQ(found.tensors_compared, 3U);
+    }
+  }
+}
+
+TEST_F(Convert, ADestinationInsideTheSourceIsRefused) {
+  save(nested_state(), at("source"), {.compat = Compat::kDcp});
+  for (const char* const inside : {"source/copy", "source/a/copy", "source/x/../copy"}) {
+    const auto [code, message] = error_of([&] { run("source", inside); });
+    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(message, HasSubstr("the destination is inside the source"));
+  }
+  EXPECT_FALSE(fs::exists(at("source/a")));
+  run("source", "source_2");  // begins alike
+}
+
+TEST_F(Convert, BucketsAreMadeOfWholeModels) {
+  ConvertOptions options{.optimizer = OptimizerSharding::kDpReshardable,
+                         .run = {{"transformer_impl", "local"}},
+                         .dry_run = true};
+  for (const char* const pattern : {"*.bucket_idx_0.exp_avg", "optimizer*"}) {
+    options.keys.exclude = {pattern};
+    const auto [code, message] = error_of(
+        [&] { convert(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), at("x"), options); });
+    EXPECT_EQ(code, ErrorCode::kInvalidArgument) << message;
+    EXPECT_THAT(message, HasSubstr("the state of the whole model, of which the patterns"));
+    EXPECT_THAT(message, HasSubstr("'optimizer.distributed.dp_group_idx_0.gbuf_idx_0"));
+  }
+  options.keys.exclude = {"output_layer.weight"};
+  EXPECT_THAT(error_of([&] {
+                convert(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), at("x"), options);
+              }).second,
+              HasSubstr("in a conversion of its own:\n  'output_layer.weight'"));
+  options.keys.exclude = {"rng_state"};
+  options.run.emplace("overlap_grad_reduce", true);
+  convert(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), at("x"), options);
 }
 
 /// Sizes of the optimizer tensors as stored, and of which shapes.
