@@ -1,0 +1,40 @@
+#include "strategies/tensor_io/delivery.h"
+
+#include "mapping/geometry/cast.h"
+#include "mapping/geometry/strided_copy.h"
+
+namespace dckpt {
+
+bool Delivery::takes_reads(const ReadItem& item) const {
+  return destinations_[item.destination].dtype() == stored(item);
+}
+
+MutableByteView Delivery::memory(const ReadItem& item, std::int64_t target,
+                                 std::uint64_t bytes) const {
+  return {destinations_[item.destination].data() +
+              static_cast<std::uint64_t>(target) * item_size(stored(item)),
+          bytes};
+}
+
+void Delivery::put(const ReadItem& item, const std::byte* source) {
+  const DType dtype = stored(item);
+  const Tensor& destination = destinations_[item.destination];
+  if (destination.dtype() == dtype)
+    strided_copy(item.sizes, item_size(dtype), source, item.source, destination.data(),
+                 item.target);
+  else
+    strided_cast(item.sizes, dtype, source, item.source, destination.dtype(), destination.data(),
+                 item.target);
+  arrived(static_cast<std::uint64_t>(numel(item.sizes)) * item_size(dtype));
+}
+
+void Delivery::arrived(std::uint64_t bytes) {
+  const std::uint64_t before = bytes_.fetch_add(bytes);
+  constexpr std::uint64_t kReportEvery = std::uint64_t{16} << 20;
+  if (progress_ && before / kReportEvery != (before + bytes) / kReportEvery) {
+    const std::lock_guard lock(progress_mutex_);
+    progress_(before + bytes);
+  }
+}
+
+}  // namespace dckpt

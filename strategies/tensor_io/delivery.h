@@ -1,0 +1,51 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+
+#include "mapping/base/bytes.h"
+#include "mapping/planning/load/read_plan.h"
+#include "mapping/planning/metadata.h"
+#include "mapping/state/tensor.h"
+
+namespace dckpt {
+
+/// The destinations of a read. Nothing else knows where their memory is. Safe to share between
+/// threads, which write to different elements.
+class Delivery {
+ public:
+  /// `progress` may be empty; it is called now and then with the bytes delivered so far, one call
+  /// at a time.
+  Delivery(const Metadata& metadata, std::span<const Tensor> destinations,
+           std::function<void(std::uint64_t)> progress)
+      : metadata_(metadata), destinations_(destinations), progress_(std::move(progress)) {}
+
+  /// Whether files may be read into the item's destination; otherwise its elements are put there
+  /// from memory, because they are converted on the way.
+  bool takes_reads(const ReadItem& item) const;
+  /// The memory of `bytes` from element `target` of such a destination. Tell arrived() when they
+  /// are there.
+  MutableByteView memory(const ReadItem& item, std::int64_t target, std::uint64_t bytes) const;
+
+  /// Elements from memory: `source` is what the item's source view is relative to.
+  void put(const ReadItem& item, const std::byte* source);
+  void arrived(std::uint64_t bytes);
+
+  std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  DType stored(const ReadItem& item) const {
+    return metadata_.tensors[item.tensor].properties.dtype;
+  }
+
+  const Metadata& metadata_;
+  std::span<const Tensor> destinations_;
+  std::function<void(std::uint64_t)> progress_;
+  std::mutex progress_mutex_;
+  std::atomic<std::uint64_t> bytes_ = 0;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,47 @@
+#include "strategies/tensor_io/open_files.h"
+
+#include <string>
+#include <utility>
+
+namespace dckpt {
+namespace {
+
+/// Adds its reads to a total when it is closed: one counter for all threads and reads would be the
+/// busiest cache line of the job.
+class CountedFile final : public ReadableFile {
+ public:
+  CountedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& total)
+      : file_(std::move(file)), total_(total) {}
+  ~CountedFile() override { total_ += bytes_; }
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t size() const noexcept override { return file_->size(); }
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    file_->read(offset, into);
+    bytes_.fetch_add(into.size(), std::memory_order_relaxed);
+  }
+  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
+    file_->prefetch(offset, length);
+  }
+
+ private:
+  std::unique_ptr<ReadableFile> file_;
+  mutable std::atomic<std::uint64_t> bytes_ = 0;
+  std::atomic<std::uint64_t>& total_;
+};
+
+}  // namespace
+
+std::shared_ptr<const ReadableFile> OpenFiles::get(std::uint32_t file) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = files_.at(file);
+  if (!entry.file) entry.file = std::make_shared<CountedFile>(open_(file), bytes_read_);
+  return entry.file;
+}
+
+void OpenFiles::done(std::uint32_t file) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = files_.at(file);
+  if (--entry.jobs == 0) entry.file.reset();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "mapping/base/readable_file.h"
+
+namespace dckpt {
+
+/// The data files of one read. Each is open from its first job to its last: a checkpoint of
+/// thousands of ranks has more files than a process may open. Safe to share between threads.
+class OpenFiles {
+ public:
+  /// Opens the file with that position in Metadata::files.
+  using Open = std::function<std::unique_ptr<ReadableFile>(std::uint32_t file)>;
+  explicit OpenFiles(Open open) : open_(std::move(open)) {}
+
+  /// One more job will get() the file, and be done() with it.
+  void expect(std::uint32_t file) { ++files_[file].jobs; }
+  std::shared_ptr<const ReadableFile> get(std::uint32_t file);
+  void done(std::uint32_t file);
+
+  void close() { files_.clear(); }
+  /// Bytes read from files that are closed.
+  std::uint64_t bytes_read() const noexcept { return bytes_read_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const ReadableFile> file;
+    std::size_t jobs = 0;
+  };
+
+  Open open_;
+  std::mutex mutex_;
+  std::atomic<std::uint64_t> bytes_read_ = 0;
+  std::map<std::uint32_t, Entry> files_;  // closed before the counter goes
+};
+
+}  // namespace dckpt

@@ -1,0 +1,108 @@
+#include "strategies/tensor_io/range_reader.h"
+
+#include <algorithm>
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kReadOver =
+    2048;  // reading over a gap up to this is cheaper than another request
+constexpr std::uint64_t kSharedGap =
+    20;  // where others read, too: at most one unwanted byte for so many wanted ones
+constexpr std::uint64_t kDirectRun = std::uint64_t{64}
+                                     << 10;  // runs from this length are read straight into place
+
+}  // namespace
+
+void RangeReader::read(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
+                       PassingRecord& record) {
+  if (!delivery_.takes_reads(item)) return read_buffered(item, file, payload, record);
+  const std::size_t size = element(item);
+  const RunPlan plan = plan_runs(item.sizes, item.source, item.target);
+  const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
+  const std::uint64_t run = static_cast<std::uint64_t>(plan.run) * size;
+  const bool close_together =
+      stored.counts.empty() || worth_reading_gaps(stored.run, stored.source_strides.back(), size);
+  // Runs that are broken up only in the destination come through the buffer, too.
+  if (run < kDirectRun && (plan.run < stored.run || close_together))
+    return read_buffered(item, file, payload, record);
+  if (run < kDirectRun && !plan.counts.empty()) record.give_up();  // too many pieces
+  for_each_run(plan, [&](std::int64_t source, std::int64_t target) {
+    record.read(file, payload + static_cast<std::uint64_t>(source) * size,
+                delivery_.memory(item, target, run));
+  });
+  delivery_.arrived(static_cast<std::uint64_t>(numel(item.sizes)) * size);
+}
+
+/// Never two buffers at a time, as there would be while a vector grows.
+MutableByteView RangeReader::buffer(std::uint64_t bytes) {
+  if (buffer_.size() < bytes) {
+    buffer_ = Bytes();
+    buffer_ = Bytes(bytes);
+  }
+  return MutableByteView(buffer_).first(bytes);
+}
+
+/// From the first element of an item to its last, in bytes.
+std::uint64_t RangeReader::span_of(const ReadItem& item) const {
+  std::int64_t span = 1;
+  for (std::size_t axis = 0; axis < item.sizes.size(); ++axis)
+    span += (item.sizes[axis] - 1) * item.source.strides[axis];
+  return static_cast<std::uint64_t>(span) * element(item);
+}
+
+/// Whether the gaps between runs that follow each other, on one axis, cost less than a request for
+/// each run.
+bool RangeReader::worth_reading_gaps(std::int64_t run, std::int64_t stride,
+                                     std::size_t size) const {
+  if (stride <= run) return true;
+  const auto gap = static_cast<std::uint64_t>(stride - run);
+  return options_.shared ? gap <= static_cast<std::uint64_t>(run) / kSharedGap
+                         : gap * size <= kReadOver;
+}
+
+/// Whether all of an item's runs are worth reading together with the gaps between them.
+bool RangeReader::is_dense(const ReadItem& item) const {
+  const std::size_t size = element(item);
+  if (options_.shared) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(numel(item.sizes)) * size;
+    return span_of(item) <= bytes + bytes / kSharedGap;
+  }
+  const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
+  std::int64_t block = stored.run;  // from the first to the last element on the axes so far
+  for (std::size_t axis = stored.counts.size(); axis-- > 0;) {
+    if (!worth_reading_gaps(block, stored.source_strides[axis], size)) return false;
+    block += stored.source_strides[axis] * (stored.counts[axis] - 1);
+  }
+  return true;
+}
+
+/// Reads blocks that span many short runs and copies the runs out: along the first axis that has to
+/// be cut to fit the buffer, or to leave out a gap.
+void RangeReader::read_buffered(const ReadItem& item, const ReadableFile& file,
+                                std::uint64_t payload, PassingRecord& record) {
+  const std::uint64_t bytes = span_of(item);
+  const auto axis =
+      static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(),
+                                            [](std::int64_t extent) { return extent > 1; }) -
+                               item.sizes.begin());
+  if ((bytes <= options_.buffer && is_dense(item)) || axis == item.sizes.size()) {
+    const MutableByteView block = buffer(bytes);
+    record.read(file, payload + static_cast<std::uint64_t>(item.source.offset) * element(item),
+                block);
+    ReadItem local = item;
+    local.source.offset = 0;
+    return delivery_.put(local, block.data());
+  }
+  const std::int64_t half = item.sizes[axis] / 2;
+  ReadItem left = item;
+  left.sizes[axis] = half;
+  ReadItem right = item;
+  right.sizes[axis] -= half;
+  right.source.offset += half * item.source.strides[axis];
+  right.target.offset += half * item.target.strides[axis];
+  read_buffered(left, file, payload, record);
+  read_buffered(right, file, payload, record);
+}
+
+}  // namespace dckpt

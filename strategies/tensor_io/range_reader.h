@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mapping/base/bytes.h"
+#include "mapping/base/readable_file.h"
+#include "mapping/geometry/strided_copy.h"
+#include "mapping/planning/metadata.h"
+#include "strategies/tensor_io/delivery.h"
+#include "strategies/tensor_io/record_checks.h"
+
+namespace dckpt {
+
+/// Reads the wanted ranges of chunks, for one thread: straight into the destination where a run is
+/// long enough, through a buffer where many short runs lie close together, or where a destination
+/// does not take reads.
+class RangeReader {
+ public:
+  struct Options {
+    std::uint64_t buffer = std::uint64_t{1} << 20;  ///< largest size, in bytes
+    bool shared = false;  ///< over-read at most 5 %: others may read what lies between
+  };
+
+  RangeReader(const Metadata& metadata, Delivery& delivery, const Options& options)
+      : metadata_(metadata), delivery_(delivery), options_(options) {}
+
+  /// `payload` is where element 0 of the item's source view lies in the file.
+  void read(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
+            PassingRecord& record);
+
+  const Options& options() const noexcept { return options_; }
+  /// The buffer, for other uses between reads; never smaller than asked for.
+  MutableByteView buffer(std::uint64_t bytes);
+
+ private:
+  std::size_t element(const ReadItem& item) const {
+    return item_size(metadata_.tensors[item.tensor].properties.dtype);
+  }
+  std::uint64_t span_of(const ReadItem& item) const;
+  bool worth_reading_gaps(std::int64_t run, std::int64_t stride, std::size_t size) const;
+  bool is_dense(const ReadItem& item) const;
+  void read_buffered(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
+                     PassingRecord& record);
+
+  const Metadata& metadata_;
+  Delivery& delivery_;
+  Options options_;
+  Bytes buffer_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,190 @@
+#include "strategies/tensor_io/read_jobs.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;  // items above are split over jobs
+constexpr std::uint64_t kSmallChunk =
+    std::uint64_t{256} << 10;  // chunks up to this size are read whole, several at once
+constexpr std::uint64_t kTinyChunk = std::uint64_t{16} << 10;  // … even if little of them is wanted
+constexpr std::uint64_t kBatchGap = std::uint64_t{32}
+                                    << 10;  // unwanted bytes between two chunks of a batch
+constexpr std::uint64_t kSharedGap =
+    20;  // where others read, too: at most one unwanted byte for so many wanted ones
+
+std::uint64_t bytes_of_item(const Metadata& metadata, const ReadItem& item) {
+  return static_cast<std::uint64_t>(numel(item.sizes)) *
+         item_size(metadata.tensors[item.tensor].properties.dtype);
+}
+
+}  // namespace
+
+ReadJobs::ReadJobs(const Metadata& metadata, std::span<const ReadItem> items,
+                   const ReadJobOptions& options)
+    : metadata_(metadata), options_(options) {
+  parts_.reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) add({items[i], i});
+  sort();
+  for (std::size_t first = 0; first < parts_.size();) {
+    const std::size_t last = end_of_place(first);
+    if (worth_reading_whole(first, last)) {
+      first = add_batch(first, last);
+    } else {
+      add_ranges(first, last);
+      first = last;
+    }
+  }
+}
+
+const StorageInfo& ReadJobs::place(std::size_t index) const noexcept {
+  return metadata_.tensors[parts_[index].tensor].places[parts_[index].chunk];
+}
+
+bool ReadJobs::same_chunk(std::size_t a, std::size_t b) const noexcept {
+  return parts_[a].tensor == parts_[b].tensor && parts_[a].chunk == parts_[b].chunk;
+}
+
+std::size_t ReadJobs::first_of_chunk(std::size_t index) const noexcept {
+  while (index > 0 && same_chunk(index - 1, index)) --index;
+  return index;
+}
+
+std::size_t ReadJobs::end_of_chunk(std::size_t index) const noexcept {
+  std::size_t last = index + 1;
+  while (last < parts_.size() && same_chunk(index, last)) ++last;
+  return last;
+}
+
+/// A place holds one chunk, or several of a rearranged tensor.
+std::size_t ReadJobs::end_of_place(std::size_t first) const noexcept {
+  std::size_t last = first + 1;
+  while (last < parts_.size() && place(first) == place(last)) ++last;
+  return last;
+}
+
+std::uint64_t ReadJobs::bytes_of(std::size_t first, std::size_t last) const noexcept {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = first; i < last; ++i) bytes += bytes_of_item(metadata_, parts_[i]);
+  return bytes;
+}
+
+std::uint64_t ReadJobs::chunk_bytes(std::size_t index) const noexcept {
+  const TensorStorageMetadata& tensor = metadata_.tensors[parts_[index].tensor];
+  return static_cast<std::uint64_t>(numel(tensor.chunks.sizes(parts_[index].chunk))) *
+         item_size(tensor.properties.dtype);
+}
+
+/// Cuts an item along its first long axis until the parts are small enough.
+void ReadJobs::add(const ReadPart& item) {
+  const auto axis =
+      static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(),
+                                            [](std::int64_t size) { return size > 1; }) -
+                               item.sizes.begin());
+  const std::uint64_t bytes = bytes_of_item(metadata_, item);
+  if (bytes <= kSplitBytes || axis == item.sizes.size()) {
+    parts_.push_back(item);
+    return;
+  }
+  const std::int64_t extent = item.sizes[axis];
+  const auto parts = std::min<std::int64_t>(
+      extent, static_cast<std::int64_t>((bytes + kSplitBytes - 1) / kSplitBytes));
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t first = extent * part / parts;
+    ReadPart piece = item;
+    piece.sizes[axis] = extent * (part + 1) / parts - first;
+    piece.source.offset += first * item.source.strides[axis];
+    piece.target.offset += first * item.target.strides[axis];
+    if (parts == extent && bytes_of_item(metadata_, piece) > kSplitBytes) {
+      add(piece);  // one entry of this axis is still too large: go on with the next axis
+    } else {
+      parts_.push_back(std::move(piece));
+    }
+  }
+}
+
+/// Parts are large objects: only numbers move while they are compared.
+void ReadJobs::sort() {
+  struct Position {
+    std::uint64_t offset;
+    std::int64_t source;
+    std::uint32_t file, tensor, chunk;
+    std::size_t index;
+    auto order() const noexcept { return std::tie(file, offset, tensor, chunk, source, index); }
+  };
+  std::vector<Position> positions;
+  positions.reserve(parts_.size());
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const ReadPart& part = parts_[i];
+    positions.push_back(
+        {place(i).offset, part.source.offset, place(i).file, part.tensor, part.chunk, i});
+  }
+  const auto before = [](const Position& a, const Position& b) { return a.order() < b.order(); };
+  if (std::ranges::is_sorted(positions, before)) return;
+  std::ranges::sort(positions, before);
+  std::vector<ReadPart> sorted;
+  sorted.reserve(parts_.size());
+  for (const Position& position : positions) sorted.push_back(std::move(parts_[position.index]));
+  parts_ = std::move(sorted);
+}
+
+bool ReadJobs::worth_reading_whole(std::size_t first, std::size_t last) const {
+  const StorageInfo& info = place(first);
+  if (info.codec != StorageCodec::kPlain) return false;  // it has to be decoded alone
+  if (info.length > std::min(kSmallChunk, options_.batch_bytes)) return false;
+  if (info.length <= kTinyChunk && !options_.shared) return true;
+  const std::uint64_t wanted = bytes_of(first, last);
+  if (!options_.shared) return wanted * 2 >= info.length;
+  return chunk_bytes(first) <= wanted + wanted / kSharedGap &&
+         info.length <= wanted * 2 + kTinyChunk;
+}
+
+/// Whether a batch of `span` bytes, `gaps` of them unwanted, goes on to a chunk that begins `gap`
+/// bytes later.
+bool ReadJobs::worth_reading_over(std::uint64_t gap, std::uint64_t gaps, std::uint64_t span) const {
+  return gap <= kBatchGap && (!options_.shared || gaps + gap <= (span - gaps) / kSharedGap);
+}
+
+/// Returns where the next job begins.
+std::size_t ReadJobs::add_batch(std::size_t first, std::size_t last) {
+  const StorageInfo& start = place(first);
+  std::uint64_t end = start.offset + start.length;
+  std::uint64_t gaps = 0;
+  while (last < parts_.size()) {
+    const StorageInfo& next = place(last);
+    const std::size_t next_last = end_of_place(last);
+    const bool fits = next.file == start.file && next.offset >= end &&
+                      next.offset + next.length - start.offset <= options_.batch_bytes;
+    if (!fits || !worth_reading_whole(last, next_last) ||
+        !worth_reading_over(next.offset - end, gaps, end - start.offset))
+      break;
+    gaps += next.offset - end;
+    end = next.offset + next.length;
+    last = next_last;
+  }
+  jobs_.push_back({first, last, true, options_.verify});
+  return last;
+}
+
+/// Every item is a job of its own, so that threads share a large chunk; short ones of the same
+/// place stay together.
+void ReadJobs::add_ranges(std::size_t first, std::size_t last) {
+  // Whether the record can become complete, as far as one can see; others may read the rest of it.
+  const bool checked =
+      options_.verify && (options_.checks_go_on || bytes_of(first, last) >= chunk_bytes(first));
+  std::uint64_t bytes = 0;
+  std::size_t begin = first;
+  for (std::size_t i = first; i < last; ++i) {
+    bytes += bytes_of_item(metadata_, parts_[i]);
+    if (bytes >= kSplitBytes / 2 || i + 1 == last) {
+      jobs_.push_back({begin, i + 1, false, checked});
+      begin = i + 1;
+      bytes = 0;
+    }
+  }
+}
+
+}  // namespace dckpt

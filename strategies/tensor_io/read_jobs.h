@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "mapping/planning/load/read_plan.h"
+#include "mapping/planning/metadata.h"
+
+namespace dckpt {
+
+/// An item, or a part of one that is large.
+struct ReadPart : ReadItem {
+  std::size_t whole = 0;  ///< position of the item that it belongs to
+};
+
+/// Parts [first, last), all of one file, that a thread reads at one go.
+struct ReadJob {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  bool batch = false;   ///< several small chunks, read with one request
+  bool checked = true;  ///< what passes is compared with its checksum
+};
+
+struct ReadJobOptions {
+  std::uint64_t batch_bytes = std::uint64_t{1} << 20;  ///< of one request for several chunks
+  /// Over-reading is capped at 5 % of the requested bytes: others may read what lies between.
+  bool shared = false;
+  bool verify = true;
+  /// Records may become complete in other calls, or on other ranks.
+  bool checks_go_on = false;
+};
+
+/// Cuts large items, so that threads share them, and puts small chunks that lie close together into
+/// one job: where there are many of them, the number of requests counts, not the bytes.
+class ReadJobs {
+ public:
+  ReadJobs(const Metadata& metadata, std::span<const ReadItem> items,
+           const ReadJobOptions& options);
+
+  std::span<const ReadJob> jobs() const noexcept { return jobs_; }
+  /// By file and position in it.
+  const ReadPart& part(std::size_t index) const noexcept { return parts_[index]; }
+  std::size_t size() const noexcept { return parts_.size(); }
+  /// The parts of one chunk are [first_of_chunk(any), end_of_chunk(any)).
+  std::size_t first_of_chunk(std::size_t index) const noexcept;
+  std::size_t end_of_chunk(std::size_t index) const noexcept;
+  std::uint64_t bytes_of(std::size_t first, std::size_t last) const noexcept;
+
+ private:
+  const StorageInfo& place(std::size_t index) const noexcept;
+  std::uint64_t chunk_bytes(std::size_t index) const noexcept;
+  bool same_chunk(std::size_t a, std::size_t b) const noexcept;
+  std::size_t end_of_place(std::size_t first) const noexcept;
+  void add(const ReadPart& item);
+  void sort();
+  bool worth_reading_whole(std::size_t first, std::size_t last) const;
+  bool worth_reading_over(std::uint64_t gap, std::uint64_t gaps, std::uint64_t span) const;
+  std::size_t add_batch(std::size_t first, std::size_t last);
+  void add_ranges(std::size_t first, std::size_t last);
+
+  const Metadata& metadata_;
+  ReadJobOptions options_;
+  std::vector<ReadPart> parts_;
+  std::vector<ReadJob> jobs_;
+};
+
+}  // namespace dckpt
