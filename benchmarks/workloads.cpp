@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kPeriod = 251;
 constexpr std::size_t kPatternLength = std::size_t{1} << 16;
+constexpr std::array kOptimizerStates{"exp_avg", "exp_avg_sq", "fp32_param"};
 
 /// Consecutive elements of every tensor, starting with the value 0; longer than kPatternLength by a
 /// period, so that any phase can be copied from it.
@@ -64,6 +65,14 @@ void for_box(const TensorSpec& spec, const Box& box, std::byte* data, Visit&& vi
     for_pattern(spec, (box.offsets[0] + row) * columns + box.offsets[1], box.sizes[1],
                 data + static_cast<std::size_t>(row * box.sizes[1]) * item_size(spec.dtype), visit);
   }
+}
+
+/// The same for a box, or a range of the row-major elements of a whole tensor.
+template <typename Visit>
+void for_part(const TensorSpec& spec, const Box& box, const std::optional<FlattenedRange>& range,
+              std::byte* data, Visit&& visit) {
+  if (range) return for_pattern(spec, range->begin, range->end - range->begin, data, visit);
+  for_box(spec, box, data, visit);
 }
 
 /// What a rank holds of a tensor: piece `index` of `count` along `axis`.
@@ -149,6 +158,29 @@ std::vector<TensorSpec> gpt_tensors(int layers) {
   return tensors;
 }
 
+/// The optimizer's state of a small GPT, as a distributed optimizer keeps it.
+std::vector<TensorSpec> optimizer_tensors(int layers) {
+  const std::pair<const char*, Shape> of_layers[] = {
+      {"self_attention.linear_qkv.weight", {3072, 1024}},
+      {"self_attention.linear_proj.weight", {1024, 1024}},
+      {"mlp.linear_fc1.weight", {4096, 1024}},
+      {"mlp.linear_fc2.weight", {1024, 4096}},
+      {"input_layernorm.weight", {1024}},
+      {"pre_mlp_layernorm.weight", {1024}}};
+  std::vector<TensorSpec> tensors;
+  for (const char* const state : kOptimizerStates) {
+    for (int layer = 0; layer < layers; ++layer) {
+      for (const auto& [name, shape] : of_layers)
+        tensors.push_back({.key = std::string("optimizer.state.") + state + ".decoder.layers." +
+                                  std::to_string(layer) + "." + name,
+                           .shape = shape,
+                           .ordinal = static_cast<std::int64_t>(tensors.size()),
+                           .dtype = DType::kFloat32});
+    }
+  }
+  return tensors;
+}
+
 /// A tensor in memory that this process and those that it forks share.
 Tensor shared_tensor(DType dtype, const Shape& shape) {
   const std::size_t bytes =
@@ -186,6 +218,13 @@ std::vector<Workload> workloads() {
        .save_axis = 0,
        .load_axis = 1,
        .tensors = equal_tensors(32, {8192, 4096})},
+      {.name = "reshard-flattened",
+       .about = "fragments of a distributed optimizer, from 4 data parallel ranks to 3",
+       .writers = 4,
+       .readers = 3,
+       .flat_alignment = 128,
+       .flat_states = kOptimizerStates.size(),
+       .tensors = optimizer_tensors(8)},
       {.name = "gpt-mini-optimizer",
        .about = "a GPT-like model with its optimizer state, 2 tensor parallel ranks and 2 replicas "
                 "of each, who share the work",
@@ -198,22 +237,58 @@ std::vector<Workload> workloads() {
 
 RankState::RankState(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks,
                      Content content) {
+  if (workload.flat_alignment > 0) {
+    add_fragments(workload, rank, ranks, content);
+  } else {
+    add_pieces(workload, axis, rank, ranks, content);
+  }
+}
+
+void RankState::add_pieces(const Workload& workload, std::optional<std::size_t> axis, int rank,
+                           int ranks, Content content) {
   for (const TensorSpec& spec : workload.tensors) {
     const Piece piece = piece_of(workload, spec, axis, rank, ranks);
     const Box box = piece.box(spec);
     const Tensor data = shared_tensor(spec.dtype, box.sizes);
-    if (content == Content::kValues) {
-      for_box(spec, box, data.data(), [](std::byte* to, const std::byte* from, std::size_t bytes) {
-        std::memcpy(to, from, bytes);
-      });
-    } else {
-      std::memset(data.data(), 0, data.nbytes());
-    }
     state_[spec.key.c_str()] = ShardedTensor::from_rank_offsets(spec.key, data, piece.offsets(),
                                                                 {.replica_id = piece.replica});
-    nbytes_ += data.nbytes();
-    parts_.push_back({&spec, box, data});
+    hold({&spec, box, std::nullopt, data}, content);
   }
+}
+
+void RankState::add_fragments(const Workload& workload, int rank, int ranks, Content content) {
+  const std::size_t in_state = workload.tensors.size() / workload.flat_states;
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < in_state; ++i) total += numel(workload.tensors[i].shape);
+  const std::int64_t unit = ranks * workload.flat_alignment;
+  const std::int64_t share = (total + unit - 1) / unit * workload.flat_alignment;
+  std::int64_t at = 0;  // where a tensor begins in the buffer of its state
+  for (std::size_t i = 0; i < workload.tensors.size(); ++i) {
+    const TensorSpec& spec = workload.tensors[i];
+    if (i % in_state == 0) at = 0;
+    const std::int64_t count = numel(spec.shape);
+    const FlattenedRange range{std::clamp<std::int64_t>(rank * share - at, 0, count),
+                               std::clamp<std::int64_t>((rank + 1) * share - at, 0, count)};
+    at += count;
+    if (range.begin == range.end) continue;
+    const Tensor data = shared_tensor(spec.dtype, {range.end - range.begin});
+    state_[spec.key.c_str()] =
+        ShardedTensor::from_rank_offsets_flat(spec.key, data, spec.shape, {}, range);
+    hold({&spec, whole(spec.shape), range, data}, content);
+  }
+}
+
+void RankState::hold(Part part, Content content) {
+  if (content == Content::kValues) {
+    for_part(*part.spec, part.box, part.range, part.data.data(),
+             [](std::byte* to, const std::byte* from, std::size_t bytes) {
+               std::memcpy(to, from, bytes);
+             });
+  } else {
+    std::memset(part.data.data(), 0, part.data.nbytes());
+  }
+  nbytes_ += part.data.nbytes();
+  parts_.push_back(std::move(part));
 }
 
 void RankState::touch() const {
@@ -229,11 +304,11 @@ void RankState::touch() const {
 void RankState::check() const {
   for (const std::size_t index : {std::size_t{0}, parts_.size() / 2, parts_.size() - 1}) {
     const Part& part = parts_[index];
-    for_box(*part.spec, part.box, part.data.data(),
-            [&](const std::byte* got, const std::byte* wanted, std::size_t bytes) {
-              if (std::memcmp(got, wanted, bytes) != 0)
-                throw std::runtime_error("wrong content in " + part.spec->key + " after loading");
-            });
+    for_part(*part.spec, part.box, part.range, part.data.data(),
+             [&](const std::byte* got, const std::byte* wanted, std::size_t bytes) {
+               if (std::memcmp(got, wanted, bytes) != 0)
+                 throw std::runtime_error("wrong content in " + part.spec->key + " after loading");
+             });
   }
 }
 

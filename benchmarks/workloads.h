@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mapping/geometry/box.h"
+#include "mapping/state/sharded_tensor.h"
 #include "mapping/state/tensor.h"
 #include "mapping/state/value.h"
 
@@ -37,9 +38,14 @@ struct Workload {
   std::optional<std::size_t> load_axis{};
   int tensor_parallel = 0;  ///< if not 0: rank = replica · tensor_parallel + piece, work shared
                             ///< among replicas; the axes above do not count
+  /// If not 0: a rank holds flattened fragments, as of a distributed optimizer. The tensors of each
+  /// of the optimizer's states form one buffer, cut over the ranks at multiples of so many
+  /// elements.
+  std::int64_t flat_alignment = 0;
+  std::size_t flat_states = 1;
   std::vector<TensorSpec> tensors;
 
-  bool reshards() const noexcept { return save_axis != load_axis; }
+  bool reshards() const noexcept { return save_axis != load_axis || writers != readers; }
   std::uint64_t nbytes() const noexcept;
 };
 
@@ -68,8 +74,14 @@ class RankState {
   struct Part {
     const TensorSpec* spec;
     Box box;
+    std::optional<FlattenedRange> range;  ///< of the elements of the box
     Tensor data;
   };
+  void hold(Part part, Content content);
+  void add_pieces(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks,
+                  Content content);
+  void add_fragments(const Workload& workload, int rank, int ranks, Content content);
+
   std::vector<Part> parts_;
   StateDict state_;
   std::uint64_t nbytes_ = 0;
