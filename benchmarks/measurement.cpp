@@ -29,9 +29,10 @@ struct Counts {
   }
 };
 
-/// Runs `call` on all ranks at once; rank 0's clock counts, from a barrier to a barrier.
+/// Runs `call` on all ranks at once; rank 0's clock counts, from a barrier to a barrier. `call`
+/// returns the bytes that it says to have read: the system does not count what is mapped.
 Cost measure(RankKind kind, const std::vector<std::unique_ptr<RankState>>& ranks,
-             const std::function<void(int rank, Communicator& comm)>& call) {
+             const std::function<std::uint64_t(int rank, Communicator& comm)>& call) {
   const Bytes result = run_ranks_as(kind, static_cast<int>(ranks.size()), [&](Communicator& comm) {
     const bool counts = kind == RankKind::kProcesses || comm.rank() == 0;
     if (kind == RankKind::kProcesses) ranks[static_cast<std::size_t>(comm.rank())]->touch();
@@ -40,7 +41,7 @@ Cost measure(RankKind kind, const std::vector<std::unique_ptr<RankState>>& ranks
     if (counts) reset_peak();
     comm.barrier();
     const auto start = std::chrono::steady_clock::now();
-    call(comm.rank(), comm);
+    const std::uint64_t reported = call(comm.rank(), comm);
     comm.barrier();
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -48,10 +49,12 @@ Cost measure(RankKind kind, const std::vector<std::unique_ptr<RankState>>& ranks
     const std::int64_t peak = counts ? static_cast<std::int64_t>(peak_resident_bytes()) : 0;
     const std::int64_t used[] = {after.cpu_microseconds - before.cpu_microseconds,
                                  std::max<std::int64_t>(peak - before.resident, 0),
-                                 after.read - before.read, after.fetched - before.fetched};
+                                 after.read - before.read, after.fetched - before.fetched,
+                                 static_cast<std::int64_t>(reported)};
     const std::vector<std::int64_t> total = comm.all_reduce(used, ReduceOp::kSum);
     const Cost cost{seconds, static_cast<double>(total[0]) / 1e6,
-                    static_cast<std::uint64_t>(total[1]), static_cast<std::uint64_t>(total[2]),
+                    static_cast<std::uint64_t>(total[1]),
+                    static_cast<std::uint64_t>(std::max(total[2], total[4])),
                     static_cast<std::uint64_t>(total[3])};
     const auto bytes = std::as_bytes(std::span(&cost, 1));
     return Bytes(bytes.begin(), bytes.end());
@@ -103,6 +106,7 @@ Cost SaveMeasurement::save_once(bool fsync) {
   const std::vector<StateDict> states = states_of(ranks_);
   return measure(kind_, ranks_, [&](int rank, Communicator& comm) {
     save(states[static_cast<std::size_t>(rank)], directory_, options, comm);
+    return std::uint64_t{0};
   });
 }
 
@@ -137,7 +141,7 @@ double LoadMeasurement::run(bool cold, bool parallel) {
   options.parallel.enabled = parallel;
   std::vector<StateDict> states = states_of(ranks_);
   const Cost cost = measure(kind_, ranks_, [&](int rank, Communicator& comm) {
-    load(states[static_cast<std::size_t>(rank)], directory_, options, comm);
+    return load(states[static_cast<std::size_t>(rank)], directory_, options, comm).bytes_read;
   });
   const std::string tail = parallel ? "_parallel" : "";
   const std::string metric = workload_.reshards() ? "reshard" + tail + (cold ? "_cold_s" : "_s")

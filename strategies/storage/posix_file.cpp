@@ -9,6 +9,8 @@
 #include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/guarded_mapping.h"
+#include "strategies/storage/mappable_file.h"
 #include "strategies/storage/posix.h"
 #include "strategies/storage/posix_fd.h"
 
@@ -19,7 +21,7 @@ namespace {
 // One system call transfers at most this much (Linux stops at 2 GiB - 4 KiB).
 constexpr std::uint64_t kMaxTransfer = std::uint64_t{1} << 30;
 
-class PosixReadableFile final : public ReadableFile {
+class PosixReadableFile final : public ReadableFile, public MappableFile {
  public:
   PosixReadableFile(Fd fd, std::string path, std::uint64_t size)
       : fd_(std::move(fd)), path_(std::move(path)), size_(size) {}
@@ -58,6 +60,11 @@ class PosixReadableFile final : public ReadableFile {
     if (length > 0 && range_fits(offset, length, size_))
       ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length),
                       POSIX_FADV_WILLNEED);
+  }
+
+  bool with_mapped(std::uint64_t offset, std::uint64_t length,
+                   const std::function<void(const std::byte*)>& copy) const override {
+    return range_fits(offset, length, size_) && posix::with_mapped(fd_.get(), offset, length, copy);
   }
 
  private:

@@ -16,7 +16,7 @@ MutableByteView Delivery::memory(const ReadItem& item, std::int64_t target,
           bytes};
 }
 
-void Delivery::put(const ReadItem& item, const std::byte* source) {
+void Delivery::copy(const ReadItem& item, const std::byte* source) const {
   const DType dtype = stored(item);
   const Tensor& destination = destinations_[item.destination];
   if (destination.dtype() == dtype)
@@ -25,7 +25,11 @@ void Delivery::put(const ReadItem& item, const std::byte* source) {
   else
     strided_cast(item.sizes, dtype, source, item.source, destination.dtype(), destination.data(),
                  item.target);
-  arrived(static_cast<std::uint64_t>(numel(item.sizes)) * item_size(dtype));
+}
+
+void Delivery::put(const ReadItem& item, const std::byte* source) {
+  copy(item, source);
+  arrived(static_cast<std::uint64_t>(numel(item.sizes)) * item_size(stored(item)));
 }
 
 void Delivery::arrived(std::uint64_t bytes) {

@@ -30,7 +30,9 @@ class Delivery {
   /// are there.
   MutableByteView memory(const ReadItem& item, std::int64_t target, std::uint64_t bytes) const;
 
-  /// Elements from memory: `source` is what the item's source view is relative to.
+  /// Elements from memory: `source` is what the item's source view is relative to. put() also
+  /// counts them.
+  void copy(const ReadItem& item, const std::byte* source) const;
   void put(const ReadItem& item, const std::byte* source);
   void arrived(std::uint64_t bytes);
 

@@ -3,15 +3,19 @@
 #include <string>
 #include <utility>
 
+#include "strategies/storage/mappable_file.h"
+
 namespace dckpt {
 namespace {
 
 /// Adds its reads to a total when it is closed: one counter for all threads and reads would be the
 /// busiest cache line of the job.
-class CountedFile final : public ReadableFile {
+class CountedFile final : public ReadableFile, public MappableFile {
  public:
   CountedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& total)
-      : file_(std::move(file)), total_(total) {}
+      : file_(std::move(file)),
+        mappable_(dynamic_cast<const MappableFile*>(file_.get())),
+        total_(total) {}
   ~CountedFile() override { total_ += bytes_; }
   const std::string& name() const noexcept override { return file_->name(); }
   std::uint64_t size() const noexcept override { return file_->size(); }
@@ -22,9 +26,14 @@ class CountedFile final : public ReadableFile {
   void prefetch(std::uint64_t offset, std::uint64_t length) const override {
     file_->prefetch(offset, length);
   }
+  bool with_mapped(std::uint64_t offset, std::uint64_t length,
+                   const std::function<void(const std::byte*)>& copy) const override {
+    return mappable_ != nullptr && mappable_->with_mapped(offset, length, copy);
+  }
 
  private:
   std::unique_ptr<ReadableFile> file_;
+  const MappableFile* mappable_;
   mutable std::atomic<std::uint64_t> bytes_ = 0;
   std::atomic<std::uint64_t>& total_;
 };

@@ -1,6 +1,10 @@
 #include "strategies/tensor_io/range_reader.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "strategies/storage/mappable_file.h"
 
 namespace dckpt {
 namespace {
@@ -11,6 +15,25 @@ constexpr std::uint64_t kSharedGap =
     20;  // where others read, too: at most one unwanted byte for so many wanted ones
 constexpr std::uint64_t kDirectRun = std::uint64_t{64}
                                      << 10;  // runs from this length are read straight into place
+constexpr std::uint64_t kMapped = std::uint64_t{4} << 20;
+constexpr std::int64_t kRunsToMap = 16;  // for fewer ones requests are cheaper
+
+/// Along the first axis that has several entries; empty for a single element.
+std::optional<std::pair<ReadItem, ReadItem>> halve(const ReadItem& item) {
+  const auto axis =
+      static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(),
+                                            [](std::int64_t extent) { return extent > 1; }) -
+                               item.sizes.begin());
+  if (axis == item.sizes.size()) return std::nullopt;
+  std::pair<ReadItem, ReadItem> halves{item, item};
+  auto& [left, right] = halves;
+  const std::int64_t half = item.sizes[axis] / 2;
+  left.sizes[axis] = half;
+  right.sizes[axis] -= half;
+  right.source.offset += half * item.source.strides[axis];
+  right.target.offset += half * item.target.strides[axis];
+  return halves;
+}
 
 }  // namespace
 
@@ -26,12 +49,56 @@ void RangeReader::read(const ReadItem& item, const ReadableFile& file, std::uint
   // Runs that are broken up only in the destination come through the buffer, too.
   if (run < kDirectRun && (plan.run < stored.run || close_together))
     return read_buffered(item, file, payload, record);
-  if (run < kDirectRun && !plan.counts.empty()) record.give_up();  // too many pieces
+  if (run < kDirectRun && !plan.counts.empty()) {
+    record.give_up();  // too many pieces
+    return read_apart(item, file, payload);
+  }
+  read_runs(item, plan, file, payload, record);
+}
+
+void RangeReader::read_runs(const ReadItem& item, const RunPlan& plan, const ReadableFile& file,
+                            std::uint64_t payload, PassingRecord& record) {
+  const std::size_t size = element(item);
+  const std::uint64_t run = static_cast<std::uint64_t>(plan.run) * size;
   for_each_run(plan, [&](std::int64_t source, std::int64_t target) {
     record.read(file, payload + static_cast<std::uint64_t>(source) * size,
                 delivery_.memory(item, target, run));
   });
-  delivery_.arrived(static_cast<std::uint64_t>(numel(item.sizes)) * size);
+  delivery_.arrived(bytes_of(item));
+}
+
+/// Short runs with gaps that are not worth reading. Mapped pages count as memory of the process, so
+/// only a few are mapped at a time.
+void RangeReader::read_apart(const ReadItem& item, const ReadableFile& file,
+                             std::uint64_t payload) {
+  if (span_of(item) > kMapped) {
+    if (const auto halves = halve(item)) {
+      read_apart(halves->first, file, payload);
+      return read_apart(halves->second, file, payload);
+    }
+  }
+  const RunPlan plan = plan_runs(item.sizes, item.source, item.target);
+  const bool many = numel(item.sizes) / plan.run >= kRunsToMap;
+  if (many && copy_mapped(item, file, payload)) return;
+  PassingRecord unchecked(nullptr, {}, std::nullopt);
+  read_runs(item, plan, file, payload, unchecked);
+}
+
+bool RangeReader::copy_mapped(const ReadItem& item, const ReadableFile& file,
+                              std::uint64_t payload) {
+  const auto* const mappable = dynamic_cast<const MappableFile*>(&file);
+  const std::uint64_t span = span_of(item);
+  if (mappable == nullptr || span > kMapped) return false;
+  ReadItem local = item;
+  local.source.offset = 0;
+  const std::uint64_t begin =
+      payload + static_cast<std::uint64_t>(item.source.offset) * element(item);
+  if (!mappable->with_mapped(begin, span,
+                             [&](const std::byte* bytes) { delivery_.copy(local, bytes); }))
+    return false;
+  bytes_mapped_ += bytes_of(item);
+  delivery_.arrived(bytes_of(item));
+  return true;
 }
 
 /// Never two buffers at a time, as there would be while a vector grows.
@@ -65,7 +132,7 @@ bool RangeReader::worth_reading_gaps(std::int64_t run, std::int64_t stride,
 bool RangeReader::is_dense(const ReadItem& item) const {
   const std::size_t size = element(item);
   if (options_.shared) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(numel(item.sizes)) * size;
+    const std::uint64_t bytes = bytes_of(item);
     return span_of(item) <= bytes + bytes / kSharedGap;
   }
   const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
@@ -82,27 +149,17 @@ bool RangeReader::is_dense(const ReadItem& item) const {
 void RangeReader::read_buffered(const ReadItem& item, const ReadableFile& file,
                                 std::uint64_t payload, PassingRecord& record) {
   const std::uint64_t bytes = span_of(item);
-  const auto axis =
-      static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(),
-                                            [](std::int64_t extent) { return extent > 1; }) -
-                               item.sizes.begin());
-  if ((bytes <= options_.buffer && is_dense(item)) || axis == item.sizes.size()) {
-    const MutableByteView block = buffer(bytes);
-    record.read(file, payload + static_cast<std::uint64_t>(item.source.offset) * element(item),
-                block);
-    ReadItem local = item;
-    local.source.offset = 0;
-    return delivery_.put(local, block.data());
+  const auto halves = halve(item);
+  if (halves && (bytes > options_.buffer || !is_dense(item))) {
+    read_buffered(halves->first, file, payload, record);
+    return read_buffered(halves->second, file, payload, record);
   }
-  const std::int64_t half = item.sizes[axis] / 2;
-  ReadItem left = item;
-  left.sizes[axis] = half;
-  ReadItem right = item;
-  right.sizes[axis] -= half;
-  right.source.offset += half * item.source.strides[axis];
-  right.target.offset += half * item.target.strides[axis];
-  read_buffered(left, file, payload, record);
-  read_buffered(right, file, payload, record);
+  const MutableByteView block = buffer(bytes);
+  record.read(file, payload + static_cast<std::uint64_t>(item.source.offset) * element(item),
+              block);
+  ReadItem local = item;
+  local.source.offset = 0;
+  delivery_.put(local, block.data());
 }
 
 }  // namespace dckpt

@@ -12,8 +12,8 @@
 namespace dckpt {
 
 /// Reads the wanted ranges of chunks, for one thread: straight into the destination where a run is
-/// long enough, through a buffer where many short runs lie close together, or where a destination
-/// does not take reads.
+/// long enough; through a buffer where many short runs lie close together, or where a destination
+/// does not take reads; short runs that lie apart are copied out of the mapped file.
 class RangeReader {
  public:
   struct Options {
@@ -29,6 +29,8 @@ class RangeReader {
             PassingRecord& record);
 
   const Options& options() const noexcept { return options_; }
+  /// What was copied out of mapped files, which files do not count as read.
+  std::uint64_t bytes_mapped() const noexcept { return bytes_mapped_; }
   /// The buffer, for other uses between reads; never smaller than asked for.
   MutableByteView buffer(std::uint64_t bytes);
 
@@ -36,16 +38,24 @@ class RangeReader {
   std::size_t element(const ReadItem& item) const {
     return item_size(metadata_.tensors[item.tensor].properties.dtype);
   }
+  std::uint64_t bytes_of(const ReadItem& item) const {
+    return static_cast<std::uint64_t>(numel(item.sizes)) * element(item);
+  }
   std::uint64_t span_of(const ReadItem& item) const;
   bool worth_reading_gaps(std::int64_t run, std::int64_t stride, std::size_t size) const;
   bool is_dense(const ReadItem& item) const;
   void read_buffered(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
                      PassingRecord& record);
+  void read_apart(const ReadItem& item, const ReadableFile& file, std::uint64_t payload);
+  bool copy_mapped(const ReadItem& item, const ReadableFile& file, std::uint64_t payload);
+  void read_runs(const ReadItem& item, const RunPlan& plan, const ReadableFile& file,
+                 std::uint64_t payload, PassingRecord& record);
 
   const Metadata& metadata_;
   Delivery& delivery_;
   Options options_;
   Bytes buffer_;
+  std::uint64_t bytes_mapped_ = 0;
 };
 
 }  // namespace dckpt

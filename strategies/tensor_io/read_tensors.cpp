@@ -67,7 +67,7 @@ class TensorReadEngine {
     const std::size_t threads = std::min<std::size_t>(threads_, work_.jobs().size());
     parallel_for(threads, static_cast<int>(threads), [this](std::size_t) { work(); });
     files_.close();
-    ReadStats stats{delivery_.bytes(), files_.bytes_read()};
+    ReadStats stats{delivery_.bytes(), files_.bytes_read() + bytes_mapped_};
     if (!options_.verify) {
       stats.bytes_unchecked = stats.bytes_wanted;
     } else if (options_.checks == nullptr) {
@@ -107,6 +107,7 @@ class TensorReadEngine {
         job.batch ? read_batch(job, *file, ranges) : read_ranges(job, *file, ranges);
         files_.done(place(front).file);
       }
+      bytes_mapped_ += ranges.bytes_mapped();
     } catch (...) {
       failed_ = true;
       throw;
@@ -203,6 +204,7 @@ class TensorReadEngine {
   Delivery delivery_;
   OpenFiles files_;
   ReadJobs work_;
+  std::atomic<std::uint64_t> bytes_mapped_ = 0;
   std::atomic<std::size_t> next_job_ = 0;
   std::atomic<bool> failed_ = false;
   std::mutex strided_mutex_;

@@ -1,6 +1,7 @@
 #include "strategies/storage/posix.h"
 
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -13,11 +14,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "strategies/storage/mappable_file.h"
 #include "tests/support/code_of.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/temp_dir.h"
@@ -417,6 +421,72 @@ TEST_F(PosixStorageTest, NoDescriptorsLeak) {
   storage_->rename("d", "f");
   storage_->remove_all("f");
   EXPECT_EQ(open_descriptors(), before);
+}
+
+// Mapped files
+
+class MappedFile : public PosixStorageTest {
+ protected:
+  static constexpr std::size_t kSize = std::size_t{1} << 20;
+
+  /// Opens a file of kSize times 'x', for mapping.
+  const MappableFile& open() {
+    put("file", std::string(kSize, 'x'));
+    file_ = storage_->open("file");
+    return dynamic_cast<const MappableFile&>(*file_);
+  }
+  void shrink() const { fs::resize_file(root_ / "file", 10'000); }
+  static std::size_t count(const std::byte* bytes) {
+    return static_cast<std::size_t>(std::count(bytes, bytes + kSize, std::byte{'x'}));
+  }
+
+  std::unique_ptr<ReadableFile> file_;
+};
+
+TEST_F(MappedFile, IsThereOrShrinksWithoutASignal) {
+  const MappableFile& file = open();
+  std::size_t seen = 0;
+  EXPECT_TRUE(file.with_mapped(0, kSize, [&](const std::byte* bytes) { seen = count(bytes); }));
+  EXPECT_EQ(seen, kSize);
+  EXPECT_TRUE(
+      file.with_mapped(5000, 1, [&](const std::byte* at) { seen = at[0] == std::byte{'x'}; }));
+  EXPECT_EQ(seen, 1u);
+  EXPECT_FALSE(file.with_mapped(kSize, 1, [](const std::byte*) { FAIL(); }));
+  EXPECT_FALSE(file.with_mapped(0, kSize, [&](const std::byte* bytes) {
+    EXPECT_EQ(bytes[0], std::byte{'x'});
+    shrink();
+    seen = count(bytes);
+  })) << "it shrinks while it is read";
+  EXPECT_EQ(seen, 10'000u) << "what it has no longer is zero";
+  EXPECT_FALSE(file.with_mapped(0, kSize, count)) << "it has shrunk before";
+  EXPECT_TRUE(file.with_mapped(0, 10'000, [](const std::byte*) {}));
+}
+
+using MappedFileDeathTest = MappedFile;
+
+TEST_F(MappedFileDeathTest, OtherBusErrorsAreStillThoseOfTheProgram) {
+  const MappableFile& file = open();
+  // By the signal, or by what a sanitizer does about it.
+  const auto died = [](int status) { return !WIFEXITED(status) || WEXITSTATUS(status) != 0; };
+  const auto map = [&] { return file.with_mapped(0, 1, [](const std::byte*) {}); };
+  EXPECT_EXIT((map(), ::raise(SIGBUS)), died, "");
+  EXPECT_EXIT(
+      {
+        void* const mine = ::mmap(nullptr, kSize, PROT_READ, MAP_SHARED,
+                                  ::open((root_ / "file").c_str(), O_RDONLY), 0);
+        map();
+        shrink();
+        std::_Exit(count(static_cast<const std::byte*>(mine)) == 0);
+      },
+      died, "");
+  EXPECT_EXIT(
+      {
+        map();
+        std::signal(SIGBUS, [](int) { std::_Exit(7); });
+        if (map()) std::_Exit(1);  // whoever replaced the handler keeps it
+        ::raise(SIGBUS);
+      },
+      testing::ExitedWithCode(7), "");
 }
 
 }  // namespace

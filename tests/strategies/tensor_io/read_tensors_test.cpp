@@ -4,15 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <system_error>
 #include <thread>
 
 #include "mapping/base/parallel_for.h"
+#include "strategies/storage/posix.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/process_usage.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -224,6 +228,59 @@ TEST(ReadTensors, NeverTouchesBytesOutsideAChunksPlaceWhateverTheReaderSays) {
       });
     }
   }
+}
+
+// Short runs that lie apart
+
+/// A reader's data as a file of the system, which can be mapped.
+class OnDisk {
+ public:
+  explicit OnDisk(const CheckpointReader& reader) {
+    const Bytes content = read_file(*reader.storage().open("data"), 64 * kMiB);
+    std::ofstream(path_, std::ios::binary)
+        .write(reinterpret_cast<const char*>(content.data()),
+               static_cast<std::streamsize>(content.size()));
+  }
+  std::unique_ptr<ReadableFile> open(const std::string&) const { return open_posix_file(path_); }
+  void shrink() const { std::filesystem::resize_file(path_, kMiB); }
+
+ private:
+  TempDir folder_;
+  std::filesystem::path path_ = folder_ / "data";
+};
+
+TEST(ReadTensors, CopiesColumnsOutOfAFileAndReadsNothingElse) {
+  const Bent reader({2048, 4096});  // 32 MiB
+  const OnDisk disk(reader);
+  for (const std::int64_t columns : {1, 500, 1024}) {
+    const Box box{{3, 1001}, {2000, columns}};
+    for (const int threads : {1, 3}) {
+      const Tensor into = Tensor::empty(DType::kFloat32, box.sizes);
+      const WantedShard wanted{.box = box};
+      const ReadStats stats = read_tensors(
+          reader, plan_reads(reader.metadata(), {&wanted, 1}), {&into, 1},
+          {.threads = threads, .open = [&](const std::string& name) { return disk.open(name); }});
+      EXPECT_EQ(stats.bytes_read, into.nbytes());
+      const std::vector<float> got = floats(into);
+      std::int64_t wrong = 0;
+      for (std::int64_t i = 0; i < into.numel(); ++i)
+        wrong += got[static_cast<std::size_t>(i)] !=
+                 static_cast<float>((3 + i / columns) * 4096 + 1001 + i % columns);
+      EXPECT_EQ(wrong, 0) << columns << " columns, " << threads << " threads";
+    }
+  }
+}
+
+TEST(ReadTensors, AFileThatShrinksUnderAMappingIsAnError) {
+  const Bent reader({2048, 4096});
+  const OnDisk disk(reader);
+  expect_corrupt("something truncated it meanwhile", [&] {
+    read_part(reader, {{0, 0}, {2048, 256}}, {.open = [&](const std::string& name) {
+                auto file = disk.open(name);
+                disk.shrink();
+                return file;
+              }});
+  });
 }
 
 // Memory
