@@ -53,6 +53,11 @@ class ZipArchive {
   /// False if every CRC of the archive is 0: then the writer did not compute them.
   bool has_crcs() const noexcept { return has_crcs_; }
 
+  std::uint64_t length() const noexcept { return length_; }
+  /// Bytes of the archive: a view of what has been read already, or of `scratch`, which then
+  /// receives them. They must lie inside.
+  ByteView window(std::uint64_t offset, std::uint64_t size, Bytes& scratch) const;
+
   /// Offset in the file of the member's first byte. Reads the local header and compares it with the
   /// directory. Throws (corrupt), or (unsupported) for compressed and encrypted members, naming the
   /// member.
@@ -72,7 +77,6 @@ class ZipArchive {
   void read_directory(const End& end);
   void refuse_ambiguous_names();
   void refuse_overlaps();
-  ByteView window(std::uint64_t offset, std::uint64_t size, Bytes& scratch) const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message, std::uint64_t offset) const;
   [[noreturn]] void corrupt(const std::string& message, std::uint64_t offset) const {
     fail(ErrorCode::kCorrupt, message, offset);

@@ -423,9 +423,11 @@ TEST(LocateTensorBlob, TakesABlobThatItKnowsAlreadyAsIfItSawItForTheFirstTime) {
       return std::string(error.what());
     }
   };
-  for (const float value : {1, 2}) {
+  for (const auto& [value, count] : {std::pair(1, 3), {2, 3}, {1, 1500}, {2, 1500}}) {
     Bytes bytes(100);
-    const Bytes blob = write_blob(DType::kFloat32, {3}, floats({value, 2, 3}));
+    const Bytes blob = write_blob(
+        DType::kFloat32, {count},
+        floats(std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(value))));
     bytes.insert(bytes.end(), blob.begin(), blob.end());
     EXPECT_EQ(outcome(bytes, &warm), outcome(bytes, nullptr));
     for (std::size_t i = 100; i < bytes.size(); ++i) {

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "mapping/base/readable_file.h"
+#include "strategies/formats/torch_archive/tensor_blob.h"
+#include "strategies/formats/torch_archive/zip_reader.h"
+
+namespace dckpt {
+
+/// Blobs that were understood already. One of the same dtype and shape that is written in the same
+/// manner differs from it only in the elements, the serialization id, which nobody reads, and the
+/// CRCs of both: it is understood by comparing the other bytes. Safe to share between threads.
+class KnownBlobs {
+ public:
+  /// Empty for a blob that is not like a known one, or lies outside the file.
+  std::optional<TensorBlob> find(const ReadableFile& file, std::uint64_t base,
+                                 std::uint64_t length) const;
+  /// `tensor` is what the archive holds in the member `storage`. Does nothing when enough is known.
+  void keep(const ZipArchive& archive, const ZipMember& storage, const TensorBlob& tensor);
+
+ private:
+  class Blob;
+  std::shared_ptr<const Blob> candidate(std::uint64_t length, std::size_t index) const;
+
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<std::uint64_t, std::vector<std::shared_ptr<const Blob>>> by_length_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace dckpt
