@@ -58,21 +58,16 @@ class StoredChunks {
     if (tensor.flattened_shape) cell_shape_ = reformulated_cell_shape(tensor);
   }
 
-  /// Calls visit(chunk, regions) for the chunks that may have elements of the wanted box, in their
-  /// order.
+  /// The chunks that may have elements of the wanted box.
+  std::size_t count(const Box& wanted) {
+    find(wanted);
+    return found_.size();
+  }
+
+  /// Calls visit(chunk, regions) for these chunks, in their order.
   template <typename Visit>
   void visit(const Box& wanted, Visit&& visit) {
-    std::optional<Box> cells;
-    if (tensor_.flattened_shape) {
-      cells = touched_cells(wanted);
-      if (!cells) return;
-      Box stored = *cells;
-      stored.offsets.push_back(0);
-      stored.sizes.push_back(tensor_.size.back());
-      index_.find(stored, found_);
-    } else {
-      index_.find(wanted, found_);
-    }
+    const std::optional<Box> cells = find(wanted);
     for (const std::uint32_t chunk : found_) {
       regions_.clear();
       if (cells) {
@@ -86,6 +81,22 @@ class StoredChunks {
   }
 
  private:
+  /// Finds the chunks; returns the cells of a reformulated tensor that the box touches.
+  std::optional<Box> find(const Box& wanted) {
+    found_.clear();
+    if (!tensor_.flattened_shape) {
+      index_.find(wanted, found_);
+      return std::nullopt;
+    }
+    std::optional<Box> cells = touched_cells(wanted);
+    if (!cells) return std::nullopt;
+    Box stored = *cells;
+    stored.offsets.push_back(0);
+    stored.sizes.push_back(tensor_.size.back());
+    index_.find(stored, found_);
+    return cells;
+  }
+
   /// The cells of the grid that the wanted box touches: a box of coordinates.
   std::optional<Box> touched_cells(const Box& wanted) const {
     const std::size_t dims = cell_shape_.size();
@@ -155,8 +166,8 @@ StridedView shifted(const Region& region, const Box& part) {
 }  // namespace
 
 std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const WantedShard> wanted) {
-  std::vector<ReadItem> items;
   std::unordered_map<std::uint32_t, StoredChunks> stored;
+  std::size_t count = 0;
   for (const WantedShard& shard : wanted) {
     const TensorStorageMetadata& tensor = metadata.tensors[shard.tensor];
     if (!is_valid(shard.box) || shard.box.dims() != tensor.global_shape().size() ||
@@ -166,20 +177,25 @@ std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const Wante
                                        to_string(shard.box), to_string(tensor.global_shape())),
                             {.key = tensor.key});
     }
+    count += stored.try_emplace(shard.tensor, tensor).first->second.count(shard.box);
+  }
+  // Items are large: while a vector of many of them grows, fresh memory costs more than the plan.
+  std::vector<ReadItem> items;
+  items.reserve(count);
+  for (const WantedShard& shard : wanted) {
     const std::vector<Region> targets = target_regions(shard);
-    stored.try_emplace(shard.tensor, tensor)
-        .first->second.visit(shard.box,
-                             [&](std::uint32_t chunk, const std::vector<Region>& sources) {
-                               for (const Region& source : sources) {
-                                 for (const Region& target : targets) {
-                                   const auto common = intersect(source.box, target.box);
-                                   if (common)
-                                     items.push_back({shard.tensor, chunk, shard.destination,
-                                                      common->sizes, shifted(source, *common),
-                                                      shifted(target, *common), common->offsets});
-                                 }
-                               }
-                             });
+    stored.at(shard.tensor)
+        .visit(shard.box, [&](std::uint32_t chunk, const std::vector<Region>& sources) {
+          for (const Region& source : sources) {
+            for (const Region& target : targets) {
+              const auto common = intersect(source.box, target.box);
+              if (common)
+                items.push_back({shard.tensor, chunk, shard.destination, common->sizes,
+                                 shifted(source, *common), shifted(target, *common),
+                                 common->offsets});
+            }
+          }
+        });
   }
   return items;
 }
