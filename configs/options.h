@@ -119,6 +119,7 @@ struct SaveOptions {
   /// Replace an existing checkpoint of that name atomically; otherwise an error.
   bool overwrite = false;
   bool integrity = false;  ///< write integrity.json with a SHA-256 per file
+  bool report = false;     ///< write dckpt_report.json, what the phases of the save took
   /// Tensors and objects whose keys start with it go to separate data files, named
   /// "{hint}__{rank}_{number}.distcp", so that remove_sharded_tensors() can delete these files.
   /// Empty: none. See separation_hint.h for valid hints.

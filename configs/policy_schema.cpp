@@ -197,6 +197,7 @@ Type<SaveOptions> save() {
           field("io", &SaveOptions::io, io()),
           field("timeout", &SaveOptions::timeout, duration()),
           field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
+          field("report", &SaveOptions::report, flag()),
       },
       check_one_form<SaveOptions>});
 }

@@ -7,6 +7,7 @@
 #include "dist_checkpointing/load/dcp_leaves.h"
 #include "dist_checkpointing/load/empty_request.h"
 #include "dist_checkpointing/load/fill.h"
+#include "dist_checkpointing/load/finish_load.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/misfit.h"
@@ -147,7 +148,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   if (load.options.validate_access_integrity)
     check_access(sharded_of(requested,
                             [](const LeafRequest& leaf_request) { return leaf_request.is_stored; }),
-                 PlannerKind::kDcp, load.comm, load.plan_cache);
+                 PlannerKind::kDcp, load.comm, &load.plan_cache);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (LeafRequest& leaf_request : requested) {
@@ -157,8 +158,8 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     request = builder.finish();
   });
   fill_destinations(load, request);
-  const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
-  agree(load.comm, "putting the state together", [&] {
+  const auto values = fetch_objects(load, objects);
+  finish_load(load, [&] {
     for (LeafRequest& leaf_request : requested) {
       if (const auto object = load.keys.object(leaf_request.name))
         set_object(leaf_request.value, values.at(*object));

@@ -68,19 +68,22 @@ void add(ReadStats& stats, const ReadStats& more) {
 
 void fill_destinations(const LoadContext& load, const TensorRequest& request) {
   if (load.options.cast == Cast::kAllow) load.report.casts = report_casts(request.casts, load.comm);
-  const ReadStats stats =
-      fill_destinations(load.reader, request, load.options, load.comm, load.plan_cache);
+  load.opening.reset();
+  const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm,
+                                            &load.plan_cache, &load.phases);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   load.report.bytes_unchecked = stats.bytes_unchecked;
 }
 
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
-                            const LoadOptions& options, Communicator& comm, LoadPlanCache* cache) {
+                            const LoadOptions& options, Communicator& comm, LoadPlanCache* cache,
+                            PhaseClock* phases) {
   ReadOptions reading{.threads = options.threads,
                       .staging = options.staging,
                       .verify = options.verify != Verify::kNone,
-                      .cast = options.cast == Cast::kAllow};
+                      .cast = options.cast == Cast::kAllow,
+                      .phases = phases};
   RecordChecks checks(reader.metadata());
   if (comm.size() > 1 && reading.verify) reading.checks = &checks;
   ReadStats stats;
@@ -89,6 +92,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   using Items = std::span<const ReadItem>;
   const auto read_alone = [&](Items items) {
     Heartbeat(comm).agree("reading tensors", [&] {
+      const PhaseClock::Scope reading_now(phases, Phase::kRead);
       add(stats, read_tensors(reader, items, request.destinations, reading));
     });
   };
@@ -119,7 +123,8 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
 std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader,
                                                        std::span<const std::uint32_t> objects,
                                                        const LoadOptions& options,
-                                                       Communicator& comm) {
+                                                       Communicator& comm, PhaseClock* phases) {
+  const PhaseClock::Scope reading(phases, Phase::kRead);
   if (shares(options, comm))
     return read_objects_together(reader, objects, options.parallel.exchange, comm, options.staging);
   std::unordered_map<std::uint32_t, Value> values;
@@ -127,6 +132,11 @@ std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& r
     for (const std::uint32_t object : objects) values[object] = reader.object(object);
   });
   return values;
+}
+
+std::unordered_map<std::uint32_t, Value> fetch_objects(const LoadContext& load,
+                                                       std::span<const std::uint32_t> objects) {
+  return fetch_objects(load.reader, objects, load.options, load.comm, &load.phases);
 }
 
 }  // namespace dckpt

@@ -15,11 +15,11 @@
 namespace dckpt {
 
 /// Fills the destinations of a request; the only place where a load moves tensor bytes. Collective;
-/// throws the same CheckpointError on all ranks, leaving destinations partly filled. `cache` may
-/// be null.
+/// throws the same CheckpointError on all ranks, leaving destinations partly filled. `cache`
+/// and `phases` may be null.
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm,
-                            LoadPlanCache* cache = nullptr);
+                            LoadPlanCache* cache = nullptr, PhaseClock* phases = nullptr);
 
 /// The same for a running load, with what it reports. Collective.
 void fill_destinations(const LoadContext& load, const TensorRequest& request);
@@ -29,6 +29,9 @@ void fill_destinations(const LoadContext& load, const TensorRequest& request);
 std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader,
                                                        std::span<const std::uint32_t> objects,
                                                        const LoadOptions& options,
-                                                       Communicator& comm);
+                                                       Communicator& comm,
+                                                       PhaseClock* phases = nullptr);
+std::unordered_map<std::uint32_t, Value> fetch_objects(const LoadContext& load,
+                                                       std::span<const std::uint32_t> objects);
 
 }  // namespace dckpt

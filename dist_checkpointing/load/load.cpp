@@ -7,6 +7,7 @@
 #include "dist_checkpointing/load/load.h"
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
@@ -94,6 +95,14 @@ ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
 
 }  // namespace
 
+std::string to_string(const LoadReport& report) {
+  return str_format("{:.2f} s ({}; {}, {}; {}, rank {} was the last)", report.seconds,
+                    to_string(Phase::kOpen, report.open),
+                    to_string(Phase::kExchange, report.exchange),
+                    report.plan_cached ? "cached" : "not cached: " + report.why_planned,
+                    to_string(Phase::kRead, report.read), report.read.slowest_rank);
+}
+
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
                 Communicator& comm) {
   LoadPlanCache once;
@@ -105,6 +114,10 @@ namespace {
 LoadReport load_into(StateDict& state, const Location& location, const LoadOptions& options,
                      Communicator& comm, LoadPlanCache& cache, Leaves leaves) {
   if (state.is_none()) state = Value::dict();  // what StateDict() is
+  const auto begin = std::chrono::steady_clock::now();
+  PhaseClock phases("load", location.display(), comm.rank());
+  std::optional<PhaseClock::Scope> opening(std::in_place, &phases, Phase::kOpen);
+  cache.begin(options.parallel.enabled ? "a single rank" : "load.parallel is off");
   std::unique_ptr<CheckpointReader> reader;
   std::optional<StoredKeys> keys;
   Value common;
@@ -120,13 +133,16 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   });
   require_same_call(*reader, options, comm);
   LoadReport report;
-  const LoadContext context{*reader, *keys, options, comm, report, &cache, leaves};
+  const LoadContext context{*reader, *keys,  options, comm,    report,
+                            cache,   leaves, phases,  opening, begin};
   if (is_plain_dcp(*reader, common)) {
     load_dcp(context, state);
   } else {
     load_megatron(context, std::move(common), state);
   }
   tell(report, comm);
+  if (comm.rank() == 0)
+    log_info(str_format("loaded {}: {}", quote(location.display()), to_string(report)));
   return report;
 }
 

@@ -6,6 +6,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/phase_report.h"
 #include "mapping/base/api.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_object.h"
@@ -33,6 +34,7 @@ struct CastTensor {
   friend bool operator==(const CastTensor&, const CastTensor&) = default;
 };
 
+/// What a load did on this rank; times and `bytes` of phases are of all ranks.
 struct LoadReport {
   /// Stored, but requested by no rank (if the strict mode reports them).
   std::vector<std::string> missing;
@@ -50,7 +52,18 @@ struct LoadReport {
   /// Tensor bytes that this rank read without comparing them with a checksum: none is recorded, all
   /// ranks together read only a part of the record, or load.verify is none.
   std::uint64_t bytes_unchecked = 0;
+  double seconds = 0;  ///< from the call until the state was put together, on rank 0
+  // Phase says what each one is. `exchange` and `read` overlap.
+  PhaseReport open{};
+  PhaseReport exchange{};  ///< none unless ranks share the reading (load.parallel)
+  PhaseReport read{};
+  bool plan_cached = false;   ///< the plan of the previous load was reused
+  std::string why_planned{};  ///< otherwise: "first load", "load.parallel is off", …
 };
+
+/// One line: "4.31 s (open 0.12 s; exchange 1.10 s, cached; read 3.02 s, 3.9 GiB/s, rank 3 was the
+/// last)". Rank 0 logs it for every load (LogLevel::kInfo).
+std::string to_string(const LoadReport& report);
 
 /// Loads a checkpoint into a sharded state dict. Collective like `save`: options and checkpoint are
 /// compared, but each rank may read its own copy. `location` may be a training root, which stands

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "configs/options.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/stored_keys.h"
+#include "mapping/base/phase_clock.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
@@ -25,8 +28,11 @@ struct LoadContext {
   const LoadOptions& options;
   Communicator& comm;
   LoadReport& report;
-  LoadPlanCache* plan_cache = nullptr;  ///< may be null
+  LoadPlanCache& plan_cache;
   Leaves leaves = Leaves::kDescribed;
+  PhaseClock& phases;
+  std::optional<PhaseClock::Scope>& opening;  ///< Phase::kOpen, until tensor bytes move
+  const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 };
 
 /// Loads as Megatron does: sharded leaves by their keys, wherever they are in the state; everything

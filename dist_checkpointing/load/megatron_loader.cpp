@@ -5,6 +5,7 @@
 #include "dist_checkpointing/load/access_check.h"
 #include "dist_checkpointing/load/empty_request.h"
 #include "dist_checkpointing/load/fill.h"
+#include "dist_checkpointing/load/finish_load.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/merge_common.h"
@@ -157,7 +158,7 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   require_all(load, asked, std::move(misfits));
   load.report.access_checked = load.options.validate_access_integrity;
   if (load.options.validate_access_integrity)
-    check_access(asked, PlannerKind::kMegatron, load.comm, load.plan_cache);
+    check_access(asked, PlannerKind::kMegatron, load.comm, &load.plan_cache);
   agree(load.comm, "checking the request against the checkpoint", [&] {
     const ShardedLeaves leaves = collect_sharded(asked);
     for (const ShardedObject* const object : leaves.objects) {
@@ -170,8 +171,8 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
     request = builder.finish();
   });
   fill_destinations(load, request);
-  const auto values = fetch_objects(load.reader, objects, load.options, load.comm);
-  agree(load.comm, "putting the state together", [&] {
+  const auto values = fetch_objects(load, objects);
+  finish_load(load, [&] {
     for (const std::uint32_t object : objects) loaded.objects.push_back(values.at(object));
     if (load.leaves == Leaves::kPlain) {
       state = plain_result(

@@ -48,6 +48,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
          "save.planner.split_replicas");
   unused(save.parallel == usual.save.parallel, "save.parallel");
   unused(save.timeout == usual.save.timeout, "save.timeout");
+  unused(save.report == usual.save.report, "save.report");
   unused(save.async == usual.save.async, "save.async");
   unused(load.parallel == usual.load.parallel, "load.parallel");
   unused(load.validate_access_integrity == usual.load.validate_access_integrity,

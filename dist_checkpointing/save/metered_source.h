@@ -1,16 +1,17 @@
 #pragma once
 
+#include "mapping/base/phase_clock.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/contract/save_strategy.h"
 
 namespace dckpt {
 
-/// Passes items on, tells `heartbeat` what the writer has taken, and throws once the ranks have
-/// agreed to stop.
+/// Passes items on, tells `heartbeat` what the writer has taken and `phases` how long it takes, and
+/// throws once the ranks have agreed to stop.
 class MeteredSource final : public ItemSource {
  public:
-  MeteredSource(ItemSource& source, Heartbeat& heartbeat)
-      : source_(source), heartbeat_(heartbeat) {}
+  MeteredSource(ItemSource& source, Heartbeat& heartbeat, PhaseClock& phases)
+      : source_(source), heartbeat_(heartbeat), phases_(phases) {}
 
   Bytes object(const WriteItem& item) override;
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
@@ -18,6 +19,7 @@ class MeteredSource final : public ItemSource {
  private:
   ItemSource& source_;
   Heartbeat& heartbeat_;
+  PhaseClock& phases_;
 };
 
 }  // namespace dckpt

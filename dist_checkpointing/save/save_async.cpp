@@ -109,6 +109,7 @@ struct AsyncSaver::Job {
   SaveReport finish(std::optional<PlannedCheckpoint> checkpoint, SavePlanCache& cache) {
     WrittenByRank written = write_save(call, planned, *source);
     const StagedSource::Staged copied = source->staged();
+    call.phases.end(Phase::kStage, copied.bytes);  // the writer may have been first
     written.report.stage = {copied.time.count(), copied.bytes};
     SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
     cache.commit(std::move(plans));
@@ -117,7 +118,10 @@ struct AsyncSaver::Job {
 
   /// Copies the items, or waits until they are written.
   void stage(int threads) noexcept {
-    source->stage(threads);
+    {
+      const PhaseClock::Scope staging(&call.phases, Phase::kStage);
+      source->stage(threads);
+    }
     outcome->release.set_value();
   }
 

@@ -58,7 +58,7 @@ Bytes encode(const WrittenByRank& written) {
   const auto& [items, digests, paths, report] = written;
   Bytes bytes;
   WireWriter writer(bytes);
-  writer.text(as_text(encode_save_report(report)));
+  writer.text(as_text(encode(report)));
   writer.number(items.files.size());
   for (const std::string& file : items.files) writer.text(file);
   writer.number(items.places.size());
@@ -108,7 +108,7 @@ WrittenByRank decode_written(ByteView bytes) {
     written.digests.insert_or_assign(std::move(file), reader.text());
   }
   reader.finish();
-  written.report = decode_save_report(as_bytes(report));
+  written.report = decode_rank_report(as_bytes(report));
   return written;
 }
 

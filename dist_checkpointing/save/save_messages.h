@@ -32,7 +32,7 @@ struct WrittenByRank {
   WrittenItems items;
   ManifestDigests digests;
   KeyPaths paths;
-  SaveReport report;
+  RankSaveReport report;
 };
 Bytes encode(const WrittenByRank& written);
 WrittenByRank decode_written(ByteView bytes);

@@ -16,6 +16,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/metered_source.h"
+#include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/error.h"
@@ -170,11 +172,12 @@ void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
 /// Step 4 on rank 0.
 SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint checkpoint,
                    const std::vector<Bytes>& results) {
+  std::optional<PhaseClock::Scope> publishing(std::in_place, &call.phases, Phase::kPublish);
   const auto begin = std::chrono::steady_clock::now();
   call.heartbeat.check();
   std::vector<std::vector<StorageInfo>> places;
   std::vector<std::vector<std::string>> files;
-  std::vector<SaveReport> reports;
+  std::vector<RankSaveReport> reports;
   std::vector<KeyPaths> paths;
   ManifestDigests digests;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
@@ -193,16 +196,28 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
   metadata.storage_meta = StorageMeta{call.target.absolute(), random_id()};
   std::optional<CommonState> common;
   if (checkpoint.common) common.emplace(*std::move(checkpoint.common));
-  const WrittenFiles written = publish_checkpoint(
-      std::move(checkpoint.publication), planned.target, *planned.strategy, metadata,
-      common ? &*common : nullptr, digests, call.options.io.fsync, [&] { call.heartbeat.check(); });
   SaveReport report = sum_of(reports);
   report.plan_cached = checkpoint.plan_cached;
-  report.bytes += written.bytes;
-  report.files += written.count;
-  report.publish = {seconds_since(begin), written.bytes};
-  report.seconds = seconds_since(call.begin);
-  return report;
+  const auto complete = [&](const WrittenFiles& here, const PhaseClock::Taken& published) {
+    SaveReport all = report;
+    all.bytes += here.bytes;
+    all.files += here.count;
+    all.publish = over_ranks(std::array{published});
+    all.seconds = seconds_since(call.begin);
+    return all;
+  };
+  std::function<std::string(const WrittenFiles&)> kept;
+  if (call.options.report) {
+    kept = [&](const WrittenFiles& here) {
+      return to_json(complete(here, {seconds_since(begin), here.bytes}));
+    };
+  }
+  const WrittenFiles written = publish_checkpoint(
+      std::move(checkpoint.publication), planned.target, *planned.strategy, metadata,
+      common ? &*common : nullptr, digests, call.options.io.fsync, [&] { call.heartbeat.check(); },
+      kept);
+  publishing.reset();
+  return complete(written, call.phases.end(Phase::kPublish, written.bytes));
 }
 
 }  // namespace
@@ -215,9 +230,11 @@ SaveCall::SaveCall(const Location& location, SaveOptions given, Communicator& ra
       hooks(trainers),
       heartbeat(
           ranks,
-          {.timeout = options.timeout, .cancel = trainers.cancel, .progress = trainers.progress}) {}
+          {.timeout = options.timeout, .cancel = trainers.cancel, .progress = trainers.progress}),
+      phases("save", target.display(), ranks.rank()) {}
 
 AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cache) {
+  std::optional<PhaseClock::Scope> planning(std::in_place, &call.phases, Phase::kPlan);
   const SaveOptions& options = call.options;
   const SavePlanner planner(cache, planner_options(options), options.parallel.enabled);
   Communicator& comm = call.comm;
@@ -262,7 +279,8 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     mine.items = std::move(final.items);
     agreed.plans = planner.to_remember(std::move(final.local), std::move(decided.global));
   });
-  agreed.mine.report.plan.seconds = seconds_since(call.begin);
+  planning.reset();
+  agreed.mine.report.plan = call.phases.end(Phase::kPlan);
   agreed.tensors = std::move(described.tensors);
   agreed.object_bytes = std::move(described.object_bytes);
   return agreed;
@@ -274,15 +292,19 @@ WrittenByRank write_save(SaveCall& call, const PlannedSave& planned, ItemSource&
       .items = {}, .digests = {}, .paths = planned.paths, .report = planned.report};
   call.heartbeat.expect(bytes_of(planned.items));
   call.heartbeat.agree("writing the data files", [&] {
-    const auto begin = std::chrono::steady_clock::now();
-    MeteredSource metered(source, call.heartbeat);
-    auto [items, files] =
-        write_items(planned.target, *planned.strategy, rank, planned.items, metered);
-    SaveReport& report = result.report;
+    WriteTarget target = planned.target;
+    target.phases = &call.phases;
+    MeteredSource metered(source, call.heartbeat, call.phases);
+    auto [items, files] = [&] {
+      const PhaseClock::Scope writing(&call.phases, Phase::kWrite);
+      return write_items(target, *planned.strategy, rank, planned.items, metered);
+    }();
+    RankSaveReport& report = result.report;
     report.bytes = files.bytes;
     report.files = files.count;
-    report.write = {seconds_since(begin), files.bytes};
-    report.slowest_rank = rank;
+    report.copy = call.phases.end(Phase::kCopy, bytes_of(planned.items));
+    report.sync = call.phases.end(Phase::kSync);
+    report.write = call.phases.end(Phase::kWrite, files.bytes);
     if (files.count > 0)
       report.engine = files.direct == 0             ? "buffered"
                       : files.direct == files.count ? "direct"
@@ -301,7 +323,7 @@ SaveReport publish_save(SaveCall& call, const PlannedSave& planned, const Writte
   call.heartbeat.agree("publishing the checkpoint", [&] {
     if (checkpoint) report = publish(call, planned, *std::move(checkpoint), results);
   });
-  report = decode_save_report(comm.broadcast(encode_save_report(report), 0));
+  report = decode_save_report(comm.broadcast(encode(report), 0));
   if (comm.rank() == 0)
     log_notice(str_format("saved {}: {}", quote(call.target.display()), to_string(report)));
   return report;

@@ -37,6 +37,7 @@ struct SaveCall {
   Communicator& comm;
   const SaveHooks& hooks;
   Heartbeat heartbeat;
+  PhaseClock phases;
 };
 
 /// What this rank writes, and where.
@@ -44,8 +45,8 @@ struct PlannedSave {
   std::unique_ptr<const SaveStrategy> strategy;
   WriteTarget target;
   SavePlan items;
-  KeyPaths paths;     ///< of the keys of `items`, under DCP's rules
-  SaveReport report;  ///< of this rank, so far
+  KeyPaths paths;         ///< of the keys of `items`, under DCP's rules
+  RankSaveReport report;  ///< of this rank, so far
 };
 
 /// What rank 0 will publish. Unless that is done, what was written is removed.

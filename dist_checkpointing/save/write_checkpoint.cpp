@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
@@ -25,7 +26,7 @@ class Meter {
       : target_(target),
         storage_(counting_storage(
             target.integrity ? hashing_storage(target.storage, digests_) : target.storage,
-            counters_)) {
+            counters_, target.phases)) {
     for (const auto& [name, digest] : before)
       digests_->add(join_name(target.directory, name), digest);
   }
@@ -96,9 +97,13 @@ WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
                                 const SaveStrategy& strategy, const Metadata& metadata,
                                 const CommonState* common, const ManifestDigests& digests,
-                                bool sync, const std::function<void()>& check) {
+                                bool sync, const std::function<void()>& check,
+                                const std::function<std::string(const WrittenFiles&)>& report) {
   Meter meter(target, digests);
   strategy.write_metadata(meter.storage(), target.directory, metadata, common);
+  if (report)
+    write_small_file(meter.storage(), join_name(target.directory, kReportFile),
+                     as_bytes(report(meter.written())), sync);
   if (target.integrity)
     write_manifest(meter.storage(), target.directory, meter.written().digests, sync);
   check();

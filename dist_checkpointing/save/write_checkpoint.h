@@ -8,6 +8,7 @@
 #include <string>
 
 #include "configs/options.h"
+#include "mapping/base/phase_clock.h"
 #include "strategies/contract/save_strategy.h"
 #include "strategies/storage/location.h"
 #include "strategies/storage/publish.h"
@@ -24,8 +25,9 @@ using ManifestDigests =
 /// Where to write, and how.
 struct WriteTarget {
   std::shared_ptr<Storage> storage;
-  std::string directory;   ///< hidden until it is published
-  bool integrity = false;  ///< there will be a manifest
+  std::string directory;         ///< hidden until it is published
+  bool integrity = false;        ///< there will be a manifest
+  PhaseClock* phases = nullptr;  ///< measures Phase::kSync, and calls that are no part of kCopy
 };
 
 /// Files that were written.
@@ -62,10 +64,12 @@ WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
 /// On the rank that began it, when all ranks have written: writes what readers start from and,
 /// with `target.integrity`, the manifest of these files and of those in `digests`; makes the
 /// checkpoint visible. `check` throws if it is not to be published after all; it is called last.
+/// `report` makes the content of dckpt_report.json from what was written here; none: no such file.
 /// Returns what was written here. If anything fails, everything written is removed.
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
                                 const SaveStrategy& strategy, const Metadata& metadata,
                                 const CommonState* common, const ManifestDigests& digests,
-                                bool sync, const std::function<void()>& check);
+                                bool sync, const std::function<void()>& check,
+                                const std::function<std::string(const WrittenFiles&)>& report = {});
 
 }  // namespace dckpt

@@ -2,6 +2,7 @@
 
 /// Saves: save() and, in the background, AsyncSaver.
 
+#include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"

@@ -5,6 +5,7 @@
 #include <exception>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "mapping/base/error.h"
@@ -14,6 +15,9 @@
 #include "mapping/base/wire.h"
 
 namespace dckpt {
+
+using std::string_view_literals::operator""sv;
+
 namespace {
 
 // Longest text of one field that a rank sends.
@@ -78,6 +82,8 @@ CheckpointError common_error(const std::string& what, const std::vector<Bytes>& 
     if (!first) first = error;
     failed.push_back(rank);
   }
+  if (!first)
+    throw CheckpointError(ErrorCode::kCorrupt, what + " failed on a rank that does not say why");
   const std::string message =
       str_format("{} failed on {} of {}; {}", what, ranks_text(failed), reports.size(), quotes);
   return {first->code(), message, first->context(), std::move(cause)};
@@ -110,6 +116,35 @@ void agree(Communicator& comm, const std::string& what,
   if (comm.all_reduce(failed, ReduceOp::kMax).front() == 0) return;
   throw common_error(what, comm.all_gather(failure ? encode(*failure) : Bytes{}),
                      failure ? failure->cause() : nullptr);
+}
+
+Bytes agree(Communicator& comm, const std::string& what,
+            const std::optional<CheckpointError>& failure, ByteView mine,
+            const JoinMessages& join) {
+  constexpr auto kFailed = static_cast<char>(1);
+  constexpr auto kSucceeded = static_cast<char>(0);
+  if (failure && comm.size() == 1) throw *failure;
+  std::optional<CheckpointError> error = failure;
+  std::string message(1, failure ? kFailed : kSucceeded);
+  if (!failure) message += as_text(mine);
+  std::vector<Bytes> told = comm.gather(as_bytes(message), 0);
+  std::string answer(1, kSucceeded);
+  if (comm.rank() == 0) {
+    const auto failed = [](const Bytes& one) { return as_text(one).substr(0, 1) != "\0"sv; };
+    if (std::ranges::any_of(told, failed)) {
+      answer[0] = kFailed;
+    } else {
+      for (Bytes& one : told) one.erase(one.begin());
+      error = failure_of([&] { answer += as_text(join(told)); });
+      if (error) answer[0] = kFailed;
+    }
+  }
+  Bytes joined = comm.broadcast(as_bytes(answer), 0);
+  if (as_text(joined).substr(0, 1) != "\0"sv)
+    throw common_error(what, comm.all_gather(error ? encode(*error) : Bytes{}),
+                       error ? error->cause() : nullptr);
+  joined.erase(joined.begin());
+  return joined;
 }
 
 void decide(Communicator& comm, const std::function<void()>& work) {

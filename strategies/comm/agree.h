@@ -23,6 +23,13 @@ void decide(Communicator& comm, const std::function<void()>& work);
 /// Like agree(), for work that has finished: `failure` is what this rank's work threw.
 void agree(Communicator& comm, const std::string& what,
            const std::optional<CheckpointError>& failure);
+
+/// The same; what the ranks have to tell travels with it: rank 0 joins `mine` of all ranks, in
+/// their order, to what every rank gets. `join` may throw like work.
+using JoinMessages = std::function<Bytes(const std::vector<Bytes>&)>;
+Bytes agree(Communicator& comm, const std::string& what,
+            const std::optional<CheckpointError>& failure, ByteView mine, const JoinMessages& join);
+
 std::optional<CheckpointError> failure_of(const std::function<void()>& work);
 
 }  // namespace dckpt

@@ -70,6 +70,7 @@ class ExchangePlanning {
       now_.layout = layout_of(metadata_);
       known_ = cache_->known(now_);
       if (known_ != 0 && !fits(cache_->plan()->distribution)) known_ = 0;
+      cache_->miss(known_ != 0 ? "" : cache_->why_unknown(now_));
     }
     return encode_request({.identity = identity_of(metadata_),
                            .budget = now_.budget,

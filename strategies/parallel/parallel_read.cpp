@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -65,12 +66,16 @@ class ParallelTensorRead {
   }
 
   ReadStats run(Exchange exchange, LoadPlanCache* cache) {
+    std::optional<PhaseClock::Scope> exchanging(std::in_place, options_.phases, Phase::kExchange);
     const std::shared_ptr<const ExchangePlan> plan = plan_parallel_read(
         located_, items_, destinations_, exchange, options_.staging, comm_, cache);
     plan_ = plan.get();
     if (!plan->exchanges) {
-      Heartbeat(comm_).agree(
-          kReading, [&] { stats_ = read_tensors(located_, items_, destinations_, options_); });
+      exchanging.reset();
+      Heartbeat(comm_).agree(kReading, [&] {
+        const PhaseClock::Scope reading(options_.phases, Phase::kRead);
+        stats_ = read_tensors(located_, items_, destinations_, options_);
+      });
       return stats_;
     }
     agree(comm_, "preparing the reading of tensors", [&] { prepare_rounds(); });
@@ -121,12 +126,16 @@ class ParallelTensorRead {
   void start_reading(std::size_t batch) {
     if (batch == batches_.size()) return;
     reading_ = std::async(std::launch::async | std::launch::deferred, [this, batch] {
+      const PhaseClock::Scope reading(options_.phases, Phase::kRead);
       return batches_[batch].read(located_, slab_memory_[batch % 2], options_);
     });
   }
 
   void prepare(std::uint32_t round) {
-    const ReadStats read = reading_.get();
+    const ReadStats read = [&] {
+      const PhaseClock::Pause waiting(Phase::kExchange);
+      return reading_.get();
+    }();
     stats_.bytes_read += read.bytes_read;
     stats_.bytes_unchecked += read.bytes_unchecked;
     if (round > 0) batches_[round - 1].clear();

@@ -35,10 +35,11 @@ class CountingReadableFile final : public ReadableFile {
 class CountingWritableFile final : public ForwardingFile {
  public:
   CountingWritableFile(std::unique_ptr<WritableFile> file,
-                       std::shared_ptr<StorageCounters> counters)
-      : ForwardingFile(std::move(file)), counters_(std::move(counters)) {}
+                       std::shared_ptr<StorageCounters> counters, PhaseClock* phases)
+      : ForwardingFile(std::move(file)), counters_(std::move(counters)), phases_(phases) {}
 
   void append(std::span<const ByteView> parts) override {
+    const PhaseClock::Pause not_copying(Phase::kCopy);
     const std::uint64_t before = file_->position();
     file_->append(parts);
     ++counters_->appends;
@@ -46,18 +47,22 @@ class CountingWritableFile final : public ForwardingFile {
   }
 
   void sync() override {
+    const PhaseClock::Pause not_copying(Phase::kCopy);
+    const PhaseClock::Scope syncing(phases_, Phase::kSync);
     file_->sync();
     ++counters_->syncs;
   }
 
  private:
   std::shared_ptr<StorageCounters> counters_;
+  PhaseClock* const phases_;
 };
 
 class CountingStorage final : public ForwardingStorage {
  public:
-  CountingStorage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters)
-      : ForwardingStorage(std::move(storage)), counters_(std::move(counters)) {}
+  CountingStorage(std::shared_ptr<Storage> storage, std::shared_ptr<StorageCounters> counters,
+                  PhaseClock* phases)
+      : ForwardingStorage(std::move(storage)), counters_(std::move(counters)), phases_(phases) {}
 
   std::vector<FileInfo> list(const std::string& directory) const override {
     auto entries = storage_->list(directory);
@@ -79,7 +84,8 @@ class CountingStorage final : public ForwardingStorage {
 
   std::unique_ptr<WritableFile> create(const std::string& name,
                                        const CreateOptions& options) override {
-    auto file = std::make_unique<CountingWritableFile>(storage_->create(name, options), counters_);
+    auto file =
+        std::make_unique<CountingWritableFile>(storage_->create(name, options), counters_, phases_);
     ++counters_->files_created;
     if (file->engine() == IoEngine::kDirect) ++counters_->direct_files;
     return file;
@@ -106,6 +112,7 @@ class CountingStorage final : public ForwardingStorage {
   }
 
   void sync_directory(const std::string& directory) override {
+    const PhaseClock::Scope syncing(phases_, Phase::kSync);
     storage_->sync_directory(directory);
     ++counters_->syncs;
   }
@@ -117,18 +124,20 @@ class CountingStorage final : public ForwardingStorage {
   }
 
   std::shared_ptr<Storage> subtree(const std::string& name) override {
-    return counting_storage(storage_->subtree(name), counters_);
+    return counting_storage(storage_->subtree(name), counters_, phases_);
   }
 
  private:
   std::shared_ptr<StorageCounters> counters_;
+  PhaseClock* const phases_;
 };
 
 }  // namespace
 
 std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage,
-                                          std::shared_ptr<StorageCounters> counters) {
-  return std::make_shared<CountingStorage>(std::move(storage), std::move(counters));
+                                          std::shared_ptr<StorageCounters> counters,
+                                          PhaseClock* phases) {
+  return std::make_shared<CountingStorage>(std::move(storage), std::move(counters), phases);
 }
 
 }  // namespace dckpt

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "mapping/base/phase_clock.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
@@ -24,8 +25,10 @@ struct StorageCounters {
   std::atomic<std::uint64_t> lookups{0};  ///< lists and stats
 };
 
-/// Passes everything through to `storage` and counts what succeeded.
+/// Passes everything through to `storage` and counts what succeeded. `phases` may be null;
+/// otherwise it measures Phase::kSync, and leaves out of Phase::kCopy what the storage takes.
 std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage,
-                                          std::shared_ptr<StorageCounters> counters);
+                                          std::shared_ptr<StorageCounters> counters,
+                                          PhaseClock* phases = nullptr);
 
 }  // namespace dckpt

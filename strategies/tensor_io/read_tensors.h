@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "mapping/base/phase_clock.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/reader.h"
@@ -34,6 +35,9 @@ struct ReadOptions {
   std::function<std::unique_ptr<ReadableFile>(const std::string& file)> open{};
   /// Called now and then with the bytes delivered so far, from any thread, one call at a time.
   std::function<void(std::uint64_t bytes)> progress{};
+  /// Measures Phase::kRead and Phase::kExchange of a load in which ranks share the reading. May be
+  /// null.
+  PhaseClock* phases = nullptr;
 };
 
 /// Counts of one read, for reports.

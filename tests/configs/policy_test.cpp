@@ -52,6 +52,7 @@ save:
   io: {engine: buffered, threads: 7, files_per_rank: 3, fsync: false, checksums: false, page_aligned: true}
   timeout: 90 min
   integrity: sha256
+  report: true
 load:
   strategy: auto
   strict: raise_all
@@ -83,6 +84,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.io, (WriteOptions{IoEngine::kBuffered, 7, 3, false, false, true}));
   EXPECT_EQ(policy.save.timeout, std::chrono::minutes(90));
   EXPECT_TRUE(policy.save.integrity);
+  EXPECT_TRUE(policy.save.report);
   EXPECT_EQ(policy.load.strict, StrictHandling::kRaiseAll);
   EXPECT_TRUE(policy.load.allow_partial_load);
   EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
@@ -143,6 +145,7 @@ save:
     page_aligned: false
   timeout: none
   integrity: none
+  report: false
 load:
   strategy: auto
   strict: assume_ok_unexpected
@@ -201,8 +204,8 @@ TEST(PolicyMessages, UnknownField) {
       problems_of("save:\n  integrty: none\n"),
       ElementsAre(
           "p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
-          "backend, compat, flattened, planner, parallel, async, separation_hint, io, timeout and "
-          "integrity"));
+          "backend, compat, flattened, planner, parallel, async, separation_hint, io, timeout, "
+          "integrity and report"));
   EXPECT_THAT(problems_of("speed: fast\n"),
               ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, "
                           "save, load and retention"));
@@ -504,7 +507,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 41u);
+  ASSERT_EQ(leaves.size(), 42u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

@@ -102,6 +102,7 @@ const std::vector<FieldCase> kSaveFields{
     {"save.io.page_aligned", "save: {io: {page_aligned: true}}", ""},
     {"save.timeout", "", "", "SaveReportTest.ButBySaveTimeoutWhichSaysHowFarItIs"},
     {"save.integrity", "save: {integrity: sha256}", ""},
+    {"save.report", "save: {report: true}", ""},
 };
 
 enum class SaveEntry { kSave, kAsyncSaver, kCheckpointer };

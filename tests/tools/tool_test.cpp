@@ -469,6 +469,30 @@ TEST(Tool, TrainingRootsAndFilesLeadToTheCheckpoint) {
       1);
 }
 
+TEST(Tool, InspectShowsWhatASaveTookIfItWasKept) {
+  const ToolRun without = run_tool({"inspect", path_of(kModel), "--timing"});
+  EXPECT_EQ(without.exit_code, 5);
+  EXPECT_THAT(without.err, HasSubstr("save.report: true"));
+  EXPECT_EQ(run_tool({"inspect", path_of(kModel), "--timing", "--tree"}).exit_code, 2);
+
+  const TempDir directory;
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {1000}));
+  save(state, directory / "a", {.report = true});
+  const std::string kept = (directory / "a").string();
+  const ToolRun shown = run_tool({"inspect", kept, "--timing"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  for (const char* const text :
+       {"plan    not cached: first save\n", "engine  buffered\n", "\n  PHASE ", "\n  copy ",
+        "part of write\n", "\n  publish ", "rank 0"})
+    EXPECT_THAT(shown.out, HasSubstr(text));
+  const Value json = run_tool({"inspect", kept, "--timing", "--json"}).json();
+  EXPECT_EQ(json.at("phases").at("write").at("slowest_rank").as_int(), 0);
+  std::ofstream(directory / "a" / "dckpt_report.json") << "{\"version\": 7}";
+  EXPECT_EQ(run_tool({"inspect", kept, "--timing"}).exit_code, 6);
+  EXPECT_EQ(run_tool({"verify", kept, "--deep"}).exit_code, 0) << "nothing else reads it";
+}
+
 /// A training root: iteration 10 complete, 20 without a data file, the tracker naming 20.
 struct Root {
   Root() {

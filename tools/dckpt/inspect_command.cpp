@@ -10,6 +10,8 @@
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/save/report_file.h"
+#include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
@@ -29,6 +31,7 @@ struct Options {
   std::string sort = "key";
   bool tree = false;
   bool unfold = false;
+  bool timing = false;
   bool json = false;
 };
 
@@ -460,7 +463,58 @@ std::unique_ptr<CheckpointReader> open(const Options& options, const Resume& res
   }
 }
 
+std::string seconds_text(double seconds) {
+  return str_format("{:.3f} s", seconds);
+}
+
+/// What the phases of the save took.
+int run_timing(const Options& options) {
+  const auto reader = options.checkpoint.open();
+  const std::optional<SaveReport> report = find_report(reader->storage());
+  if (!report)
+    throw CheckpointError(ErrorCode::kIncomplete,
+                          str_format("the checkpoint keeps no report of its save ({}); a save with "
+                                     "save.report: true in its policy writes one",
+                                     kReportFile),
+                          {.file = options.checkpoint.resolved()});
+  if (options.json) {
+    print_json(to_value(*report));
+    return kOk;
+  }
+  print(styled(Style::kBold, shown(options.checkpoint.resolved())) + "\n");
+  Head head;
+  head.add("saved",
+           str_format("{} in {}{} in {}", human_bytes(report->bytes), grouped(report->files),
+                      report->files == 1 ? " file" : " files", seconds_text(report->seconds)));
+  head.add("plan", report->plan_cached ? "cached" : "not cached: " + shown(report->why_planned));
+  head.add("engine", shown(report->engine));
+  head.print();
+  using Align = Table::Align;
+  print("\n");
+  Table table({{"PHASE"},
+               {"MINIMUM", Align::kRight},
+               {"MEDIAN", Align::kRight},
+               {"MAXIMUM", Align::kRight},
+               {"SLOWEST", Align::kRight},
+               {"BYTES", Align::kRight},
+               {"RATE", Align::kRight},
+               {""}});
+  for (const auto& [phase, member] : kSavePhases) {
+    const PhaseReport& taken = (*report).*member;
+    if (taken.seconds == 0) continue;
+    const bool counts = taken.bytes > 0;
+    const bool is_part = phase == Phase::kCopy || phase == Phase::kSync;
+    table.add({std::string(name_of(kPhaseNames, phase)), seconds_text(taken.minimum),
+               seconds_text(taken.median), seconds_text(taken.seconds),
+               "rank " + std::to_string(taken.slowest_rank), counts ? human_bytes(taken.bytes) : "",
+               counts ? rate_text(taken) : "", is_part ? "part of write" : ""});
+  }
+  table.print();
+  return kOk;
+}
+
 int run_inspect(const Options& options) {
+  if (options.timing) return run_timing(options);
   const bool of_root = !options.checkpoint.iteration && is_training_root(options.checkpoint.path);
   const Resume resume = of_root ? Resume(resume_choice(options.checkpoint.path)) : std::nullopt;
   const auto reader = open(options, resume);
@@ -492,9 +546,11 @@ Command add_inspect(CLI::App& program) {
       "  dckpt inspect run/checkpoints                       the latest iteration of a run\n"
       "  dckpt inspect run/checkpoints --iteration 1000 --tree\n"
       "  dckpt inspect iter_0001000 --keys 'decoder.*' --chunks\n"
+      "  dckpt inspect iter_0001000 --timing                 how long its save took, and where\n"
       "  dckpt inspect iter_0001000 --json | jq '.tensors[].key'");
   add_checkpoint(command, options->checkpoint);
   add_backend(command, options->checkpoint);
+  const std::vector<CLI::Option*> opening = command.get_options({});
   add_map(command, options->checkpoint.map);
   add_key_filter(command, options->inspect.keys);
   command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");
@@ -505,6 +561,13 @@ Command add_inspect(CLI::App& program) {
       ->check(CLI::IsMember({"key", "size", "chunks", "stored"}).description(""));
   command.add_flag("--unfold", options->unfold,
                    "A row for each key, also of optimizer state and of numbered layers");
+  CLI::Option* const timing =
+      command.add_flag("--timing", options->timing,
+                       "Show what the save took instead (if its policy had save.report)");
+  for (CLI::Option* const other : command.get_options({})) {
+    if (other != timing && std::ranges::find(opening, other) == opening.end())
+      timing->excludes(other);
+  }
   add_json(command, options->json);
   return {&command, [options] { return run_inspect(*options); }};
 }

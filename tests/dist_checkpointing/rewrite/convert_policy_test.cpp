@@ -36,6 +36,7 @@ const std::vector<Case> kCases{
     {"save: {async: {enabled: true}}", Effect::kNamedAsUnused},
     {"save: {async: {snapshot: eager, staging_memory: 1GiB}}", Effect::kNamedAsUnused},
     {"save: {timeout: 5s}", Effect::kNamedAsUnused},
+    {"save: {report: true}", Effect::kNamedAsUnused},
     {"save: {separation_hint: optimizer.}", Effect::kHonoured},
     {"save: {io: {engine: direct}}", Effect::kHonoured},
     {"save: {io: {threads: 3}}", Effect::kHonoured},

@@ -3,14 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
+#include <set>
 #include <thread>
 
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/log.h"
 #include "strategies/comm/threads.h"
 #include "strategies/contract/registry.h"
+#include "strategies/storage/posix.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -23,6 +28,7 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::UnorderedElementsAre;
 
 constexpr int kTensors = 60;
 constexpr std::uint64_t kTensorBytes = 1000 * sizeof(float);
@@ -116,11 +122,95 @@ TEST_F(SaveReportTest, IsTheSameOnAllRanksAndAddsUp) {
   EXPECT_EQ(report.write.bytes + report.publish.bytes, bytes);
   EXPECT_GE(report.write.bytes, 2 * kTensors * kTensorBytes);
   EXPECT_GE(report.seconds, report.write.seconds + report.publish.seconds);
-  EXPECT_EQ(report.slowest_rank, kSlowRank);
+  EXPECT_EQ(report.write.slowest_rank, kSlowRank);
+  EXPECT_LT(report.write.minimum, report.write.median);
+  EXPECT_LT(report.write.median, report.write.seconds);
+  for (const PhaseReport& part : {report.copy, report.sync}) {
+    EXPECT_GT(part.seconds, 0);
+    EXPECT_LT(part.seconds, report.write.seconds);
+  }
+  EXPECT_EQ(report.copy.bytes, 2 * kTensors * kTensorBytes);
   EXPECT_EQ(report.engine, "buffered") << "the files are small";
   EXPECT_FALSE(report.plan_cached);
   EXPECT_EQ(report.why_planned, "first save");
-  EXPECT_EQ(decode_save_report(encode_save_report(report)), report);
+  EXPECT_EQ(decode_save_report(encode(report)), report);
+}
+
+TEST_F(SaveReportTest, IsKeptInTheCheckpointOnRequestAndListedInTheManifest) {
+  SaveOptions options{.integrity = true, .report = true};
+  SaveReport report;
+  run_ranks(2, [&](Communicator& comm) {
+    const SaveReport all = save(state_of(comm.rank(), 3), path("a"), options, comm);
+    if (comm.rank() == 0) report = all;
+  });
+  const std::optional<SaveReport> kept = find_report(*posix_storage(path("a")));
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->write, report.write);
+  EXPECT_EQ(kept->plan, report.plan);
+  EXPECT_EQ(kept->why_planned, "first save");
+  EXPECT_EQ(kept->files + 2, report.files) << "itself and integrity.json";
+  EXPECT_LE(kept->publish.seconds, report.publish.seconds + report.seconds);
+
+  StateDict state;
+  state["w0"] = ShardedTensor::whole("w0", Tensor::zeros(DType::kFloat32, {2000}));
+  load(state, path("a"), {.verify = Verify::kSha256});
+  std::filesystem::resize_file(path("a") / kReportFile, 10);
+  EXPECT_THAT(error_of([&] { load(state, path("a"), {.verify = Verify::kSha256}); }).message(),
+              HasSubstr("dckpt_report.json: hash mismatch"));
+  EXPECT_FALSE(find_report(*posix_storage(directory_.path())));
+}
+
+TEST_F(SaveReportTest, ThatIsKeptIsReadBackAndCheckedFieldByField) {
+  const SaveReport report{
+      .bytes = 12,
+      .files = 3,
+      .seconds = 1.5,
+      .write = {.seconds = 1, .median = 0.5, .minimum = 0.25, .slowest_rank = 7, .bytes = 9},
+      .why_planned = "rank 1: key 'x' is new",
+      .engine = "direct"};
+  const std::string json = to_json(report);
+  EXPECT_EQ(read_report(as_bytes(json)), report);
+  const auto code_with = [&](const std::string& from, const std::string& to) {
+    std::string changed = json;
+    changed.replace(changed.find(from), from.size(), to);
+    return error_of([&] { read_report(as_bytes(changed)); }).code();
+  };
+  EXPECT_EQ(code_with("\"version\": 1", "\"version\": 2"), ErrorCode::kUnsupported);
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"\"bytes\": 12", "\"bytes\": -1"},
+           {"\"seconds\": 1.5", "\"seconds\": -1.5"},
+           {"\"seconds\": 1.5", "\"seconds\": \"long\""},
+           {"\"slowest_rank\": 7", "\"slowest_rank\": 4294967296"},
+           {"\"engine\"", "\"motor\""},
+           {"\"sync\": {", "\"sync\": 7, \"other\": {"},
+           {"false", "0"}})
+    EXPECT_EQ(code_with(from, to), ErrorCode::kCorrupt) << to;
+}
+
+TEST_F(SaveReportTest, TimesOfOtherRanksAreTimes) {
+  RankSaveReport report{.write = {.seconds = std::nan("")}};
+  EXPECT_EQ(error_of([&] { decode_rank_report(encode(report)); }).code(), ErrorCode::kCorrupt);
+  report.write.seconds = -1;
+  EXPECT_EQ(error_of([&] { decode_rank_report(encode(report)); }).code(), ErrorCode::kCorrupt);
+}
+
+TEST_F(SaveReportTest, EveryPhaseIsToldToTheSinkWhenItBeginsAndEndsAlsoOfFailures) {
+  std::multiset<std::string> events;
+  set_phase_sink([&](const PhaseEvent& event) {
+    events.insert(std::string(name_of(kPhaseNames, event.phase)) + (!event.end     ? " begins"
+                                                                    : event.failed ? " failed"
+                                                                                   : " ends"));
+  });
+  run_ranks(2, [&](Communicator& comm) { save(state_of(comm.rank(), 3), path("a"), {}, comm); });
+  EXPECT_THAT(events, UnorderedElementsAre("plan begins", "plan begins", "plan ends", "plan ends",
+                                           "write begins", "write begins", "write ends",
+                                           "write ends", "copy begins", "copy begins", "copy ends",
+                                           "copy ends", "sync begins", "sync begins", "sync ends",
+                                           "sync ends", "publish begins", "publish ends"));
+  events.clear();
+  error_of([&] { save(state_of(0, 1), path("a")); });
+  EXPECT_THAT(events, UnorderedElementsAre("plan begins", "plan failed"));
+  set_phase_sink({});
 }
 
 TEST_F(SaveReportTest, SaysWhyAPlanIsMadeAnew) {

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <optional>
 
+#include "mapping/base/error.h"
+#include "strategies/comm/agree.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 
 namespace dckpt {
@@ -130,6 +133,34 @@ TEST(Threads, AllReduceOfDifferentLengthsFailsOnEveryRank) {
     comm.barrier();
   });
   EXPECT_EQ(errors, 3);
+}
+
+Bytes in_order(const std::vector<Bytes>& ranks) {
+  std::string all;
+  for (const Bytes& one : ranks) all += std::string(as_text(one)) + ";";
+  return to_bytes(all);
+}
+
+TEST(Threads, WhatRanksHaveToTellTravelsWithTheirAgreement) {
+  run_ranks(3, [](Communicator& comm) {
+    const std::string mine = comm.rank() == 1 ? "" : std::to_string(comm.rank());
+    EXPECT_EQ(as_text(agree(comm, "reading", std::nullopt, as_bytes(mine), in_order)), "0;;2;");
+  });
+}
+
+TEST(Threads, AFailureIsToldInsteadAlsoOneOfJoining) {
+  for (const bool joining : {false, true}) {
+    const std::string message = error_of(2, [&](Communicator& comm) {
+      std::optional<CheckpointError> failure;
+      if (!joining && comm.rank() == 1) failure.emplace(ErrorCode::kIo, "no such file");
+      agree(comm, "reading", failure, {}, [](const std::vector<Bytes>&) -> Bytes {
+        throw CheckpointError(ErrorCode::kCorrupt, "not a report");
+      });
+    });
+    EXPECT_THAT(message,
+                HasSubstr(joining ? "reading failed on rank 0 of 2; rank 0: not a report"
+                                  : "reading failed on rank 1 of 2; rank 1: no such file"));
+  }
 }
 
 TEST(Threads, NoRanksAreRefused) {

@@ -1,0 +1,88 @@
+#include "mapping/base/phase_clock.h"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace dckpt {
+namespace {
+
+class PhaseClockTest : public ::testing::Test {
+ protected:
+  PhaseClockTest() {
+    set_phase_sink([this](const PhaseEvent& event) {
+      events_.push_back(std::string(event.call) + " " + std::string(event.target) + " " +
+                        std::to_string(event.rank) + " " +
+                        std::string(name_of(kPhaseNames, event.phase)) +
+                        (!event.end        ? " begins"
+                         : event.failed    ? " failed"
+                         : event.bytes > 0 ? " ends with bytes"
+                                           : " ends"));
+      EXPECT_LE(event.begin, event.end.value_or(event.begin));
+    });
+  }
+  ~PhaseClockTest() override { set_phase_sink({}); }
+
+  std::vector<std::string> events_;
+};
+
+TEST_F(PhaseClockTest, APhaseBeginsAndEndsOnceHoweverManyThreadsAreInIt) {
+  PhaseClock clock("save", "run/a", 3);
+  std::latch inside(2);
+  const auto work = [&] {
+    const PhaseClock::Scope copying(&clock, Phase::kCopy);
+    inside.arrive_and_wait();
+  };
+  {
+    const std::jthread one(work);
+    const std::jthread other(work);
+  }
+  { const PhaseClock::Scope again(&clock, Phase::kCopy); }
+  const PhaseClock::Taken taken = clock.end(Phase::kCopy, 7);
+  EXPECT_GT(taken.seconds, 0);
+  EXPECT_EQ(taken.bytes, 7U);
+  EXPECT_EQ(clock.end(Phase::kCopy, 7), PhaseClock::Taken{}) << "it has ended";
+  EXPECT_EQ(clock.end(Phase::kSync, 7), PhaseClock::Taken{}) << "it has not begun";
+  EXPECT_EQ(events_, (std::vector<std::string>{"save run/a 3 copy begins",
+                                               "save run/a 3 copy ends with bytes"}));
+}
+
+TEST_F(PhaseClockTest, WhatIsPausedDoesNotCount) {
+  PhaseClock clock("save", "a", 0);
+  std::optional<PhaseClock::Scope> copying(std::in_place, &clock, Phase::kCopy);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const PhaseClock::Pause writing(Phase::kCopy);
+    const PhaseClock::Pause twice(Phase::kCopy);
+    const PhaseClock::Pause other(Phase::kSync);
+    while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(20)) {
+    }
+  }
+  copying.reset();
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  EXPECT_LE(clock.end(Phase::kCopy).seconds, all.count() - 0.02);
+}
+
+TEST_F(PhaseClockTest, APhaseThatIsNotEndedHasFailed) {
+  {
+    PhaseClock clock("load", "a", 0);
+    const PhaseClock::Scope reading(&clock, Phase::kRead);
+  }
+  EXPECT_EQ(events_.back(), "load a 0 read failed");
+}
+
+TEST_F(PhaseClockTest, ASinkThatThrowsDoesNoHarmAndWithoutAClockNothingHappens) {
+  set_phase_sink([](const PhaseEvent&) { throw std::runtime_error("full"); });
+  PhaseClock clock("save", "a", 0);
+  { const PhaseClock::Scope plan(&clock, Phase::kPlan); }
+  clock.end(Phase::kPlan);
+  const PhaseClock::Scope none(nullptr, Phase::kSync);
+  const PhaseClock::Pause nothing(Phase::kSync);
+}
+
+}  // namespace
+}  // namespace dckpt
