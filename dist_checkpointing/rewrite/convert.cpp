@@ -112,6 +112,7 @@ std::vector<std::string> weights_left_out(const KeyFilter& keys, const Metadata&
 
 /// Whether `keys` takes any state of the optimizer once that has keys made of the model's.
 bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
+  if (keys.include.empty() && keys.exclude.empty()) return true;
   std::vector<std::string> names = optimizer_states(metadata);
   names.insert(names.end(), {"param", "fp32_param", "exp_avg"});
   return std::ranges::any_of(metadata.tensors, [&](const TensorStorageMetadata& tensor) {

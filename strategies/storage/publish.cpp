@@ -182,7 +182,16 @@ Publication Publication::adopt(std::shared_ptr<Storage> storage, std::string nam
   Publication publication(std::move(storage), std::move(name), token, options);
   Storage& files = *publication.storage_;
   must_replace(files, publication.name_, options.overwrite);
-  files.rename(join_name(parent_name(publication.name_), left), publication.staging_);
+  const std::string from = join_name(parent_name(publication.name_), left);
+  try {
+    files.rename(from, publication.staging_);
+  } catch (const CheckpointError&) {
+    if (files.stat(from)) throw;
+    throw CheckpointError(ErrorCode::kAborted,
+                          "what was to be resumed is gone: another job goes on with it, or has "
+                          "removed it",
+                          {.file = files.display_path(from)});
+  }
   publication.open_ = true;
   return publication;
 }

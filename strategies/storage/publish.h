@@ -43,7 +43,8 @@ class Publication {
                            const std::string& token, Options options);
 
   /// The same with what an unfinished publication of this name has left: `left`, a hidden sibling
-  /// of `name` whose writer has ended, becomes the staging directory. Throws (io) if it is gone.
+  /// of `name` whose writer has ended, becomes the staging directory. Throws (aborted) if it is
+  /// gone.
   static Publication adopt(std::shared_ptr<Storage> storage, std::string name,
                            const std::string& left, const std::string& token, Options options);
 

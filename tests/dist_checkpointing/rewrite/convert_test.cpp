@@ -215,6 +215,17 @@ TEST_F(Convert, TensorsWithoutElementsGoThroughEveryFormat) {
   }
 }
 
+TEST_F(Convert, OfAnEmptyCheckpointNoPatternIsBlamed) {
+  save(Value::dict({}), at("empty"), {.compat = Compat::kDcp});
+  for (const auto form :
+       {OptimizerSharding::kFullyReshardable, OptimizerSharding::kDpReshardable}) {
+    const auto [code, message] = error_of([&] { run("empty", "x", {.optimizer = form}); });
+    EXPECT_EQ(code, ErrorCode::kUnsupported);
+    EXPECT_THAT(message, HasSubstr(str_format("no distributed optimizer that could become {};",
+                                              name_of(kOptimizerShardingNames, form))));
+  }
+}
+
 TEST_F(Convert, ADestinationInsideTheSourceIsRefused) {
   save(nested_state(), at("source"), {.compat = Compat::kDcp});
   for (const char* const inside : {"source/copy", "source/a/copy", "source/x/../copy"}) {

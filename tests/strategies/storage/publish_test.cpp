@@ -255,6 +255,21 @@ std::vector<Sweep> sweeps() {
 INSTANTIATE_TEST_SUITE_P(AllFaults, PublishSweep, testing::ValuesIn(sweeps()),
                          [](const auto& test) { return test.param.name; });
 
+TEST(AdoptedPublication, WhatAnotherJobHasTakenUpIsNotResumedAgain) {
+  const auto storage = memory_storage();
+  storage->make_directory("run");
+  storage->make_directory("run/.iter_5.interrupted-a");
+  const Publication first =
+      Publication::adopt(storage, "run/iter_5", ".iter_5.interrupted-a", "b", {});
+  try {
+    Publication::adopt(storage, "run/iter_5", ".iter_5.interrupted-a", "c", {});
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kAborted);
+    EXPECT_THAT(error.what(), HasSubstr("another job goes on with it"));
+  }
+}
+
 TEST(WriteFileAtomically, ReplacesTheFileAndLeavesNothingElse) {
   const auto storage = memory_storage();
   write_file_atomically(*storage, "latest.txt", as_bytes("1"));
