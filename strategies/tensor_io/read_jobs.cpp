@@ -7,7 +7,8 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;  // items above are split over jobs
+// Items above are split over jobs.
+constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kSmallChunk =
     std::uint64_t{256} << 10;  // chunks up to this size are read whole, several at once
 constexpr std::uint64_t kTinyChunk = std::uint64_t{16} << 10;  // … even if little of them is wanted

@@ -283,6 +283,58 @@ TEST(ReadTensors, AFileThatShrinksUnderAMappingIsAnError) {
   });
 }
 
+// Faults
+
+/// Fails at one of the requests of all files.
+class FailingFile final : public ReadableFile {
+ public:
+  FailingFile(std::unique_ptr<ReadableFile> file, std::atomic<int>& requests_left)
+      : file_(std::move(file)), requests_left_(requests_left) {}
+  const std::string& name() const noexcept override { return file_->name(); }
+  std::uint64_t size() const noexcept override { return file_->size(); }
+  void prefetch(std::uint64_t, std::uint64_t) const override {}
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    if (requests_left_-- == 0) throw CheckpointError(ErrorCode::kIo, "injected");
+    file_->read(offset, into);
+  }
+
+ private:
+  std::unique_ptr<ReadableFile> file_;
+  std::atomic<int>& requests_left_;
+};
+
+TEST(ReadTensors, AFailureOfAnyRequestIsTheErrorOfTheRead) {
+  for (const Shape& shape : {Shape{64, 64}, Shape{40, 4096}}) {  // in batches, and in ranges
+    const Bent reader(shape, {}, 100);
+    std::vector<Tensor> halves;
+    std::vector<WantedShard> wanted;
+    for (std::uint32_t i = 0; i < 100; ++i) {
+      wanted.push_back({i, i, {{0, 0}, {shape[0], shape[1] / 2}}});
+      halves.push_back(Tensor::empty(DType::kFloat32, wanted.back().box.sizes));
+    }
+    const auto items = plan_reads(reader.metadata(), wanted);
+    for (const int threads : {1, 3}) {
+      int requests = 0;
+      for (bool failed = true; failed; requests = requests * 3 / 2 + 1) {
+        std::atomic<int> left = requests;
+        try {
+          read_tensors(reader, items, halves,
+                       {.threads = threads, .open = [&](const std::string& name) {
+                          return std::make_unique<FailingFile>(reader.storage().open(name), left);
+                        }});
+          failed = false;
+        } catch (const CheckpointError& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kIo);
+          EXPECT_THAT(error.what(), HasSubstr("injected"));
+        }
+        EXPECT_EQ(failed, left < 0);
+      }
+      EXPECT_EQ(floats(halves[99])[static_cast<std::size_t>(shape[1] / 2)],
+                static_cast<float>(shape[1]));
+    }
+  }
+}
+
 // Memory
 
 TEST(ReadTensors, StagingIsABoundHoweverManyThreadsThereAre) {
