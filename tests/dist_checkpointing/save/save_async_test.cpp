@@ -170,6 +170,7 @@ TEST_F(SaveAsync, ALazySaveCopiesWhileNothingIsWrittenYet) {
     overwrite(state);
     EXPECT_EQ(pending.progress().written, 0U);
     EXPECT_FALSE(pending.done());
+    comm.barrier();  // the gate lets any rank pass
     gate.open.release();
   });
   expect_holds("a", 7);
