@@ -84,6 +84,25 @@ class StorageChecks {
       file->close();
       equal(content("a"), expected);
     });
+    check("sections make up the file, in whatever order they are written", [&](Storage& storage) {
+      const auto file = storage.create("a", {.size_hint = 9});
+      auto first = file->section(0);
+      if (!first) return file->close();
+      auto last = file->section(8);
+      equal(last->position(), 8U);
+      last->append(as_bytes("9"));
+      last->close();
+      auto middle = file->section(3);
+      middle->append(as_bytes("456"));
+      first->append(as_bytes("123"));
+      middle->append(as_bytes("78"));
+      equal(middle->position(), 8U);
+      first->close();
+      middle->close();
+      file->sync();
+      file->close();
+      equal(content("a"), "123456789");
+    });
     check("a size hint does not change the size", [&](Storage& storage) {
       for (const std::uint64_t hint : {std::uint64_t{3}, std::uint64_t{8} << 20}) {
         const std::string name = "hint" + std::to_string(hint);

@@ -12,7 +12,7 @@ enum class IoEngine : std::uint8_t {
   kAuto,      ///< direct for large files that are made durable on a local disk (ext4, XFS), else
               ///< buffered
   kBuffered,  ///< through the page cache
-  kDirect,    ///< O_DIRECT: fills no page cache; 12 MiB of memory per open file
+  kDirect,    ///< O_DIRECT: fills no page cache; up to 12 MiB for each writing thread
   kUring,     ///< io_uring
 };
 inline constexpr EnumNames<IoEngine, 4> kIoEngineNames{{{IoEngine::kAuto, "auto"},

@@ -1,7 +1,6 @@
 #include "strategies/storage/buffered_file.h"
 
 #include <span>
-#include <utility>
 
 namespace dckpt {
 namespace {
@@ -10,32 +9,31 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 
 }  // namespace
 
-BufferedFile::BufferedFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {
-  buffer_.reserve(kBufferBytes);
+SectionBuffer::SectionBuffer(FileSection& section, IoEngine engine)
+    : section_(section), limit_(engine == IoEngine::kDirect ? 0 : kBufferBytes) {
+  buffer_.reserve(limit_);
 }
 
-void BufferedFile::append(ByteView part) {
-  if (part.size() >= kBufferBytes / 4) {
+void SectionBuffer::append(ByteView part) {
+  if (part.size() >= limit_ / 4) {
     const ByteView parts[] = {buffer_, part};
-    file_->append(std::span(buffer_.empty() ? parts + 1 : parts, buffer_.empty() ? 1 : 2));
-    position_ += part.size();
+    section_.append(std::span(buffer_.empty() ? parts + 1 : parts, buffer_.empty() ? 1 : 2));
     buffer_.clear();
     return;
   }
-  if (buffer_.size() + part.size() > kBufferBytes) flush();
+  if (buffer_.size() + part.size() > limit_) flush();
   buffer_.insert(buffer_.end(), part.begin(), part.end());
-  position_ += part.size();
+}
+
+void SectionBuffer::flush() {
+  if (!buffer_.empty()) section_.append(ByteView(buffer_));
+  buffer_.clear();
 }
 
 void BufferedFile::finish(bool sync) {
-  flush();
+  buffer_.flush();
   if (sync) file_->sync();
   file_->close();
-}
-
-void BufferedFile::flush() {
-  if (!buffer_.empty()) file_->append(ByteView(buffer_));
-  buffer_.clear();
 }
 
 void write_small_file(Storage& storage, const std::string& name, ByteView content, bool sync) {

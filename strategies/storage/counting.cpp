@@ -32,6 +32,29 @@ class CountingReadableFile final : public ReadableFile {
   std::shared_ptr<StorageCounters> counters_;
 };
 
+class CountingSection final : public FileSection {
+ public:
+  CountingSection(std::unique_ptr<FileSection> section, std::shared_ptr<StorageCounters> counters)
+      : section_(std::move(section)), counters_(std::move(counters)) {}
+
+  void append(std::span<const ByteView> parts) override {
+    const PhaseClock::Pause not_copying(Phase::kCopy);
+    const std::uint64_t before = section_->position();
+    section_->append(parts);
+    ++counters_->appends;
+    counters_->bytes_written += section_->position() - before;
+  }
+  std::uint64_t position() const noexcept override { return section_->position(); }
+  void close() override {
+    const PhaseClock::Pause not_copying(Phase::kCopy);
+    section_->close();
+  }
+
+ private:
+  std::unique_ptr<FileSection> section_;
+  std::shared_ptr<StorageCounters> counters_;
+};
+
 class CountingWritableFile final : public ForwardingFile {
  public:
   CountingWritableFile(std::unique_ptr<WritableFile> file,
@@ -51,6 +74,11 @@ class CountingWritableFile final : public ForwardingFile {
     const PhaseClock::Scope syncing(phases_, Phase::kSync);
     file_->sync();
     ++counters_->syncs;
+  }
+
+  std::unique_ptr<FileSection> section(std::uint64_t offset) override {
+    auto section = file_->section(offset);
+    return section ? std::make_unique<CountingSection>(std::move(section), counters_) : nullptr;
   }
 
  private:

@@ -11,7 +11,8 @@
 
 namespace dckpt {
 
-/// Passes everything through to another file: the base of decorators of what is written.
+/// Passes everything through to another file: the base of decorators of what is written. They see
+/// all of it front to back, since there are no sections unless a decorator has its own.
 class ForwardingFile : public WritableFile {
  public:
   explicit ForwardingFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}

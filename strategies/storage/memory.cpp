@@ -76,30 +76,58 @@ class MemoryReadableFile final : public ReadableFile {
   std::uint64_t size_;
 };
 
-class MemoryWritableFile final : public WritableFile {
+class MemorySection final : public FileSection {
  public:
-  MemoryWritableFile(std::shared_ptr<Tree> tree, NodePtr node, std::string path)
-      : tree_(std::move(tree)), node_(std::move(node)), path_(std::move(path)) {}
+  MemorySection(std::shared_ptr<Tree> tree, NodePtr node, std::uint64_t offset)
+      : tree_(std::move(tree)), node_(std::move(node)), position_(offset) {}
 
-  const std::string& name() const noexcept override { return path_; }
   std::uint64_t position() const noexcept override { return position_; }
 
   void append(std::span<const ByteView> parts) override {
     const std::unique_lock lock(tree_->mutex);
+    Bytes& content = node_->content;
     for (const ByteView part : parts) {
-      node_->content.insert(node_->content.end(), part.begin(), part.end());
+      const auto overlap =
+          position_ < content.size() ? std::min(part.size(), content.size() - position_) : 0;
+      if (content.size() < position_) content.resize(position_);
+      std::ranges::copy(part.first(overlap),
+                        content.begin() + static_cast<std::ptrdiff_t>(position_));
+      content.insert(content.end(), part.begin() + static_cast<std::ptrdiff_t>(overlap),
+                     part.end());
       position_ += part.size();
     }
   }
 
-  void sync() override {}
   void close() override {}
 
  private:
   std::shared_ptr<Tree> tree_;
   NodePtr node_;
+  std::uint64_t position_;
+};
+
+class MemoryWritableFile final : public WritableFile {
+ public:
+  MemoryWritableFile(std::shared_ptr<Tree> tree, NodePtr node, std::string path)
+      : tree_(tree),
+        node_(node),
+        path_(std::move(path)),
+        all_(std::move(tree), std::move(node), 0) {}
+
+  const std::string& name() const noexcept override { return path_; }
+  std::uint64_t position() const noexcept override { return all_.position(); }
+  void append(std::span<const ByteView> parts) override { all_.append(parts); }
+  void sync() override {}
+  void close() override {}
+  std::unique_ptr<FileSection> section(std::uint64_t offset) override {
+    return std::make_unique<MemorySection>(tree_, node_, offset);
+  }
+
+ private:
+  std::shared_ptr<Tree> tree_;
+  NodePtr node_;
   std::string path_;
-  std::uint64_t position_ = 0;
+  MemorySection all_;
 };
 
 class MemoryStorage final : public Storage {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <climits>
+#include <mutex>
 
 #include "strategies/storage/posix_write.h"
 
@@ -24,48 +25,72 @@ class BufferedFile final : public WritableFile {
         reserved_(reserve(fd_, path_, options.size_hint, Reserved::kBlocks)) {}
 
   const std::string& name() const noexcept override { return path_; }
-  std::uint64_t position() const noexcept override { return position_; }
-
-  void append(std::span<const ByteView> parts) override {
-    std::array<iovec, kMaxBatch> batch;
-    for (std::size_t next = 0; next < parts.size();) {
-      std::size_t count = 0;
-      std::uint64_t end = position_;
-      for (; next < parts.size() && count < batch.size(); ++next) {
-        if (parts[next].empty()) continue;
-        batch[count++] = {const_cast<std::byte*>(parts[next].data()),
-                          parts[next].size()};  // only read by the call
-        end += parts[next].size();
-      }
-      if (const int error = write_parts(fd_, {batch.data(), count}, position_))
-        throw write_error(fd_, path_, end - position_, error, position_);
-      if (durable_) start_writeback();
-    }
+  std::uint64_t position() const noexcept override { return all_.position(); }
+  void append(std::span<const ByteView> parts) override { all_.append(parts); }
+  std::unique_ptr<FileSection> section(std::uint64_t offset) override {
+    return std::make_unique<Section>(*this, offset);
   }
 
   void sync() override { sync_file(fd_, path_); }
   void close() override {
     if (!fd_) return;
-    give_back(fd_, path_, position_, reserved_);
+    all_.close();
+    give_back(fd_, path_, size_, reserved_);
     close_file(fd_, path_);
   }
   IoEngine engine() const noexcept override { return IoEngine::kBuffered; }
 
  private:
-  /// Only asks for it; what cannot be done (not every file system can) is left to sync().
-  void start_writeback() {
-    if (position_ - handed_over_ < kWriteback) return;
-    ::sync_file_range(fd_.get(), static_cast<off_t>(handed_over_),
-                      static_cast<off_t>(position_ - handed_over_), SYNC_FILE_RANGE_WRITE);
-    handed_over_ = position_;
-  }
+  class Section final : public FileSection {
+   public:
+    Section(BufferedFile& file, std::uint64_t offset)
+        : file_(file), position_(offset), handed_over_(offset) {}
+
+    std::uint64_t position() const noexcept override { return position_; }
+
+    void append(std::span<const ByteView> parts) override {
+      std::array<iovec, kMaxBatch> batch;
+      for (std::size_t next = 0; next < parts.size();) {
+        std::size_t count = 0;
+        std::uint64_t end = position_;
+        for (; next < parts.size() && count < batch.size(); ++next) {
+          if (parts[next].empty()) continue;
+          batch[count++] = {const_cast<std::byte*>(parts[next].data()),
+                            parts[next].size()};  // only read by the call
+          end += parts[next].size();
+        }
+        if (const int error = write_parts(file_.fd_, {batch.data(), count}, position_))
+          throw write_error(file_.fd_, file_.path_, end - position_, error, position_);
+        if (file_.durable_) start_writeback();
+      }
+    }
+
+    void close() override {
+      const std::lock_guard lock(file_.mutex_);
+      file_.size_ = std::max(file_.size_, position_);
+    }
+
+   private:
+    /// Only asks for it; what cannot be done (not every file system can) is left to sync().
+    void start_writeback() {
+      if (position_ - handed_over_ < kWriteback) return;
+      ::sync_file_range(file_.fd_.get(), static_cast<off_t>(handed_over_),
+                        static_cast<off_t>(position_ - handed_over_), SYNC_FILE_RANGE_WRITE);
+      handed_over_ = position_;
+    }
+
+    BufferedFile& file_;
+    std::uint64_t position_;
+    std::uint64_t handed_over_;  ///< up to here the disk was asked to write
+  };
 
   Fd fd_;
   std::string path_;
   bool durable_;
   std::uint64_t reserved_;
-  std::uint64_t position_ = 0;
-  std::uint64_t handed_over_ = 0;  ///< up to here the disk was asked to write
+  Section all_{*this, 0};  ///< what is appended front to back
+  std::mutex mutex_;
+  std::uint64_t size_ = 0;  ///< up to the end of the furthest section
 };
 
 }  // namespace

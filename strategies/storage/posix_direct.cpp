@@ -1,29 +1,35 @@
 // Writing without the page cache (O_DIRECT).
 //
-// Appended data is copied into a block. Two threads of the file write full blocks while the next
-// one fills, so the disk is always busy, no copy stays in the page cache, and fsync only has to
-// wait for the file's own entry. Only multiples of kAlignment are written directly. The remainder
-// goes through the page cache when the file is synced or closed, and also stays in its block, so
-// that appending can continue.
+// Appended data is copied into a block. Threads of the file write full blocks while the next ones
+// fill, so the disk is always busy, no copy stays in the page cache, and fsync only has to wait for
+// the file's own entry. Blocks lie in huge pages, of which a disk takes more in one request.
+//
+// Only multiples of kAlignment are written directly. Where two sections meet inside such a page,
+// the one that comes second writes it with what the other has left there. What is missing to the
+// last page goes through the page cache when the file is synced or closed; if the file is appended
+// to, it also stays in its block, so that appending can continue.
 //
 // File systems let only one thread at a time write beyond the end of a file. It therefore has its
 // expected size from the beginning, and its real one before it is synced or closed.
 
 #include <fcntl.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "strategies/storage/posix_write.h"
@@ -32,20 +38,85 @@ namespace dckpt::posix {
 namespace {
 
 constexpr std::size_t kBlock = std::size_t{4} << 20;
-constexpr std::size_t kBlocks = 3;
-constexpr std::size_t kWriters = 2;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// Blocks on their way to the disk, and threads that write them, if fewer sections are open.
+constexpr std::size_t kInFlight = 2;
 // Of offsets, lengths and memory: what disks and file systems ask for at most.
 constexpr std::size_t kAlignment = 4096;
 
-struct Freed {
-  void operator()(std::byte* memory) const noexcept { std::free(memory); }
+class Block {
+ public:
+  Block() {
+    mapping_ = ::mmap(nullptr, kBlock + kHugePage, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping_ == MAP_FAILED) throw std::bad_alloc();
+    const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(mapping_) % kHugePage;
+    memory_ = static_cast<std::byte*>(mapping_) + (kHugePage - misplaced) % kHugePage;
+    ::madvise(memory_, kBlock, MADV_HUGEPAGE);  // else pages of 4 KiB, which do as well
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() { ::munmap(mapping_, kBlock + kHugePage); }
+
+  std::byte* memory() const noexcept { return memory_; }
+
+  std::uint64_t offset = 0;  ///< in the file, a multiple of kAlignment
+  std::size_t begin = 0;     ///< what precedes it belongs to another section
+  std::size_t size = 0;
+
+ private:
+  void* mapping_;
+  std::byte* memory_;
 };
 
-struct Block {
-  std::unique_ptr<std::byte, Freed> memory{
-      static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBlock))};
-  std::uint64_t offset = 0;  ///< in the file, a multiple of kAlignment
-  std::size_t size = 0;
+/// Keeps a few blocks for the next files: huge pages may take long to be found.
+class BlockPool {
+ public:
+  static BlockPool& of_process() {
+    static auto* const pool = new BlockPool;  // outlives whatever writes while the process ends
+    return *pool;
+  }
+
+  struct GiveBack {
+    void operator()(Block* block) const noexcept { of_process().give_back(block); }
+  };
+  using Taken = std::unique_ptr<Block, GiveBack>;
+
+  Taken take() {
+    const std::lock_guard lock(mutex_);
+    if (kept_.empty()) return Taken(new Block);
+    Taken block(kept_.back().release());
+    kept_.pop_back();
+    return block;
+  }
+
+ private:
+  static constexpr std::size_t kKept = 4;
+
+  BlockPool() { kept_.reserve(kKept); }
+
+  void give_back(Block* block) noexcept {
+    std::unique_ptr<Block> owned(block);
+    const std::lock_guard lock(mutex_);
+    if (kept_.size() < kKept) kept_.push_back(std::move(owned));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Block>> kept_;
+};
+
+/// A page of the file in which sections meet.
+struct SharedPage {
+  alignas(kAlignment) std::array<std::byte, kAlignment> bytes;
+  std::vector<std::pair<std::size_t, std::size_t>> filled{};  ///< begin and end, disjoint
+
+  bool has(std::size_t begin, std::size_t end) const {
+    std::size_t count = 0;
+    for (const auto& [from, to] : filled) {
+      if (from >= begin && to <= end) count += to - from;
+    }
+    return count == end - begin;
+  }
 };
 
 class DirectFile final : public WritableFile {
@@ -53,13 +124,7 @@ class DirectFile final : public WritableFile {
   DirectFile(Fd fd, std::string path, const CreateOptions& options)
       : fd_(std::move(fd)),
         path_(std::move(path)),
-        reserved_(reserve(fd_, path_, options.size_hint, Reserved::kSize)) {
-    filling_ = &blocks_.front();
-    for (Block& block : blocks_) {
-      if (!block.memory) throw std::bad_alloc();
-      if (&block != filling_) free_.push_back(&block);
-    }
-  }
+        reserved_(reserve(fd_, path_, options.size_hint, Reserved::kSize)) {}
 
   ~DirectFile() override {
     {
@@ -70,23 +135,14 @@ class DirectFile final : public WritableFile {
   }
 
   const std::string& name() const noexcept override { return path_; }
-  std::uint64_t position() const noexcept override { return filling_->offset + filling_->size; }
-
-  void append(std::span<const ByteView> parts) override {
-    for (ByteView part : parts) {
-      while (!part.empty()) {
-        const std::size_t count = std::min(part.size(), kBlock - filling_->size);
-        std::memcpy(filling_->memory.get() + filling_->size, part.data(), count);
-        filling_->size += count;
-        part = part.subspan(count);
-        if (filling_->size == kBlock) hand_over();
-      }
-    }
+  std::uint64_t position() const noexcept override { return all_.position(); }
+  void append(std::span<const ByteView> parts) override { all_.append(parts); }
+  std::unique_ptr<FileSection> section(std::uint64_t offset) override {
+    return std::make_unique<Section>(*this, offset);
   }
 
   void sync() override {
     write_rest();
-    trim();
     sync_file(fd_, path_);
   }
 
@@ -95,35 +151,170 @@ class DirectFile final : public WritableFile {
   void close() override {
     if (!fd_) return;
     write_rest();
-    trim();
     close_file(fd_, path_);
   }
 
  private:
-  /// The filled block to the writers, and a free one to be filled.
-  void hand_over() {
+  class Section final : public FileSection {
+   public:
+    Section(DirectFile& file, std::uint64_t offset) : file_(file), position_(offset) {}
+    ~Section() override {
+      if (filling_ != nullptr) file_.put_back(filling_);
+    }
+
+    std::uint64_t position() const noexcept override { return position_; }
+
+    void append(std::span<const ByteView> parts) override {
+      for (ByteView part : parts) {
+        while (!part.empty()) {
+          if (filling_ == nullptr) filling_ = file_.take_block(position_);
+          const std::size_t count = std::min(part.size(), kBlock - filling_->size);
+          std::memcpy(filling_->memory() + filling_->size, part.data(), count);
+          filling_->size += count;
+          position_ += count;
+          part = part.subspan(count);
+          if (filling_->size == kBlock) file_.hand_over(std::exchange(filling_, nullptr));
+        }
+      }
+    }
+
+    void close() override {
+      if (filling_ != nullptr) file_.hand_over(std::exchange(filling_, nullptr));
+      file_.ends_at(position_);
+    }
+
+    /// Writes what was appended, and keeps what does not fill a page.
+    void write_rest() {
+      if (filling_ == nullptr) return;
+      const std::size_t whole = filling_->size / kAlignment * kAlignment;
+      const std::size_t rest = filling_->size - whole;
+      if (whole > 0) {
+        file_.write(filling_->memory(), whole, filling_->offset);
+        std::memmove(filling_->memory(), filling_->memory() + whole, rest);
+        filling_->offset += whole;
+        filling_->size = rest;
+      }
+      if (rest > 0) file_.write_indirectly(filling_->memory(), rest, filling_->offset);
+    }
+
+   private:
+    DirectFile& file_;
+    std::uint64_t position_;
+    Block* filling_ = nullptr;
+  };
+
+  std::size_t in_flight_limit() const { return std::max(kInFlight, fillers_); }
+
+  /// A free block for what begins at `position`. Throws what the writers met.
+  Block* take_block(std::uint64_t position) {
     std::unique_lock lock(mutex_);
-    full_.push_back(filling_);
-    if (writers_.size() < kWriters) {
-      try {
-        writers_.emplace_back([this] { run(); });
-      } catch (const std::system_error&) {  // no thread to be had
-        if (writers_.empty()) write_full(lock);
+    ++fillers_;
+    try {
+      changed_.wait(
+          lock, [&] { return !free_.empty() || blocks_.size() < fillers_ + in_flight_limit(); });
+      if (failure_) wait_for_writers(lock);
+      if (free_.empty()) {
+        free_.reserve(blocks_.size() + 1);
+        free_.push_back(blocks_.emplace_back(BlockPool::of_process().take()).get());
+      }
+    } catch (...) {
+      --fillers_;
+      throw;
+    }
+    Block* block = free_.back();
+    free_.pop_back();
+    block->begin = block->size = position % kAlignment;
+    block->offset = position - block->size;
+    if (block->begin > 0 && take_shared(block->offset, 0, block->begin, block->memory()))
+      block->begin = 0;
+    return block;
+  }
+
+  void put_back(Block* block) {
+    const std::lock_guard lock(mutex_);
+    --fillers_;
+    free_.push_back(block);
+    changed_.notify_all();
+  }
+
+  /// A filled block, or the last one of a section, to the writers.
+  void hand_over(Block* block) {
+    CompletedPages completed;
+    {
+      std::unique_lock lock(mutex_);
+      --fillers_;
+      share_ends(*block, completed);
+      if (block->begin == block->size) {
+        free_.push_back(block);
+      } else {
+        ++in_flight_;
+        full_.push_back(block);
+        start_writer(lock);
       }
     }
     changed_.notify_all();
-    changed_.wait(lock, [&] { return !free_.empty(); });
-    const std::uint64_t end = position();
-    filling_ = free_.back();
-    free_.pop_back();
-    filling_->offset = end;
-    filling_->size = 0;
-    if (failure_) wait_for_writers(lock);
+    for (const auto& [offset, page] : completed) write(page->bytes.data(), kAlignment, offset);
+  }
+
+  void start_writer(std::unique_lock<std::mutex>& lock) {
+    if (writers_.size() == std::min(in_flight_, in_flight_limit())) return;
+    try {
+      writers_.emplace_back([this] { run(); });
+    } catch (const std::system_error&) {  // no thread to be had
+      if (writers_.empty()) write_full(lock);
+    }
+  }
+
+  using CompletedPages = std::vector<std::pair<std::uint64_t, std::unique_ptr<SharedPage>>>;
+
+  /// Leaves of the block what fills pages; the last one also with what another section has of it.
+  void share_ends(Block& block, CompletedPages& completed) {
+    if (block.begin > 0) {
+      const std::size_t end = std::min(block.size, kAlignment);
+      share(block.offset, block.begin, end, block.memory(), completed);
+      block.begin = end;
+      if (end < kAlignment) return;
+    }
+    const std::size_t rest = block.size % kAlignment;
+    if (rest == 0) return;
+    std::byte* page = block.memory() + (block.size - rest);
+    const std::uint64_t offset = block.offset + block.size - rest;
+    if (take_shared(offset, rest, kAlignment, page)) {
+      block.size += kAlignment - rest;
+    } else {
+      share(offset, 0, rest, page, completed);
+      block.size -= rest;
+    }
+  }
+
+  /// Leaves [begin, end) of the page at `offset` to the section that has the rest.
+  void share(std::uint64_t offset, std::size_t begin, std::size_t end, const std::byte* page,
+             CompletedPages& completed) {
+    std::unique_ptr<SharedPage>& shared = shared_[offset];
+    if (!shared) shared = std::make_unique<SharedPage>();
+    std::copy(page + begin, page + end, shared->bytes.begin() + begin);
+    shared->filled.emplace_back(begin, end);
+    if (!shared->has(0, kAlignment)) return;
+    completed.emplace_back(offset, std::move(shared));
+    shared_.erase(offset);
+  }
+
+  /// Moves [begin, end) of the page at `offset` into `page` if other sections have left all of it.
+  bool take_shared(std::uint64_t offset, std::size_t begin, std::size_t end, std::byte* page) {
+    const auto shared = shared_.find(offset);
+    if (shared == shared_.end() || !shared->second->has(begin, end)) return false;
+    const auto bytes = shared->second->bytes.begin();
+    std::copy(bytes + begin, bytes + end, page + begin);
+    auto& filled = shared->second->filled;
+    std::erase_if(filled,
+                  [&](const auto& part) { return part.first >= begin && part.second <= end; });
+    if (filled.empty()) shared_.erase(shared);
+    return true;
   }
 
   /// Until nothing is being written; throws what the writers met.
   void wait_for_writers(std::unique_lock<std::mutex>& lock) {
-    changed_.wait(lock, [&] { return free_.size() + 1 == kBlocks; });
+    changed_.wait(lock, [&] { return in_flight_ == 0; });
     if (failure_) std::rethrow_exception(failure_);
   }
 
@@ -143,7 +334,8 @@ class DirectFile final : public WritableFile {
     lock.unlock();
     std::exception_ptr failure;
     try {
-      write(block->memory.get(), block->size, block->offset);
+      write(block->memory() + block->begin, block->size - block->begin,
+            block->offset + block->begin);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -153,32 +345,34 @@ class DirectFile final : public WritableFile {
       failed_at_ = block->offset;
     }
     free_.push_back(block);
+    --in_flight_;
     changed_.notify_all();
   }
 
+  void ends_at(std::uint64_t position) {
+    const std::lock_guard lock(mutex_);
+    size_ = std::max(size_, position);
+  }
+
+  /// What the writers have not written; no section is open. The file has its size then.
   void write_rest() {
     {
       std::unique_lock lock(mutex_);
       wait_for_writers(lock);
     }
-    const std::size_t whole = filling_->size / kAlignment * kAlignment;
-    const std::size_t rest = filling_->size - whole;
-    if (whole > 0) {
-      write(filling_->memory.get(), whole, filling_->offset);
-      std::memmove(filling_->memory.get(), filling_->memory.get() + whole, rest);
-      filling_->offset += whole;
-      filling_->size = rest;
+    all_.write_rest();
+    for (const auto& [offset, page] : shared_) {
+      for (const auto& [begin, end] : page->filled)
+        write_indirectly(page->bytes.data() + begin, end - begin, offset + begin);
     }
-    if (rest == 0) return;
-    const bool was_direct = direct_;
-    set_direct(false);
-    write(filling_->memory.get(), rest, filling_->offset);
-    set_direct(was_direct);
+    give_back(fd_, path_, std::max(size_, position()), std::exchange(reserved_, 0));
   }
 
-  void trim() {
-    give_back(fd_, path_, position(), reserved_);
-    reserved_ = 0;
+  void write_indirectly(std::byte* data, std::size_t size, std::uint64_t offset) {
+    const bool was_direct = direct_;
+    set_direct(false);
+    write(data, size, offset);
+    set_direct(was_direct);
   }
 
   void write(std::byte* data, std::size_t size, std::uint64_t offset) {
@@ -205,15 +399,19 @@ class DirectFile final : public WritableFile {
   std::string path_;
   std::uint64_t reserved_;
   std::atomic<bool> direct_{true};
-  std::array<Block, kBlocks> blocks_;
-  Block* filling_ = nullptr;
-  std::mutex mutex_;
+  std::mutex mutex_;  ///< of everything below but what is in a block
   std::condition_variable changed_;
+  std::vector<BlockPool::Taken> blocks_;
   std::vector<Block*> free_;
-  std::deque<Block*> full_;  ///< in the order of the file
+  std::deque<Block*> full_;
+  std::size_t fillers_ = 0;    ///< sections that have a block or wait for one
+  std::size_t in_flight_ = 0;  ///< blocks that are full or being written
   bool stopping_ = false;
   std::exception_ptr failure_;  ///< of the first block of the file that failed
   std::uint64_t failed_at_ = 0;
+  std::map<std::uint64_t, std::unique_ptr<SharedPage>> shared_;  ///< by their offsets
+  std::uint64_t size_ = 0;  ///< up to the end of the furthest section
+  Section all_{*this, 0};   ///< what is appended front to back
   std::vector<std::jthread> writers_;
 };
 

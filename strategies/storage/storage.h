@@ -14,22 +14,32 @@
 
 namespace DCKPT_API dckpt {
 
-/// A file being written by one thread. Destroying it without close() leaves the contents
-/// unspecified.
-class WritableFile {
+/// Consecutive bytes of a file, from a given offset on, that one thread writes. Destroying it
+/// without close() leaves the contents unspecified.
+class FileSection {
  public:
-  virtual ~WritableFile() = default;
-  virtual const std::string& name() const noexcept = 0;
+  virtual ~FileSection() = default;
   /// Appends the parts one after the other. Throws CheckpointError (io) with errno's text, the
   /// offset and, for a full disk, the sizes.
   virtual void append(std::span<const ByteView> parts) = 0;
   void append(ByteView part) { append({&part, 1}); }
-  virtual std::uint64_t position() const noexcept = 0;
+  virtual std::uint64_t position() const noexcept = 0;  ///< in the file, of what follows
+  virtual void close() = 0;
+};
+
+/// A file being written by one thread, front to back, or by several in sections.
+class WritableFile : public FileSection {
+ public:
+  virtual const std::string& name() const noexcept = 0;
   /// Makes the content durable.
   virtual void sync() = 0;
-  virtual void close() = 0;
   /// How it is written; kAuto if unknown.
   virtual IoEngine engine() const noexcept { return IoEngine::kAuto; }
+  /// Begins a section at `offset`; sections may be written at once, in any order. They do not
+  /// overlap and leave no gap; each is closed before the file is synced or closed, which ends with
+  /// the furthest, and nothing is appended to the file itself. Null if the file can only be written
+  /// front to back, as by default. Safe to call from several threads.
+  virtual std::unique_ptr<FileSection> section(std::uint64_t /*offset*/) { return nullptr; }
 };
 
 /// What is known about a file when it is created.

@@ -12,7 +12,8 @@ namespace dckpt {
 
 /// Writes a rank's final plan as data files `__{rank}_{i}.distcp` of `directory`. Each is a
 /// sequence of torch archives, objects first. Items are spread by bytes over `io.files_per_rank`
-/// files, of which at most `io.threads` are written at a time. Items whose keys start with
+/// files. `io.threads` threads write: a file each, or sections of the same file where the storage
+/// has them; the bytes do not depend on their number. Items whose keys start with
 /// `separation_hint` (unless it is empty) are spread over as many separate files,
 /// `{hint}__{rank}_{i}.distcp`; the common state stays with the others. `codec`: how each item is
 /// stored. Throws CheckpointError (io), and (invalid argument) for a hint that cannot start a file

@@ -128,6 +128,25 @@ class FaultyStorage : public Storage {
     std::shared_ptr<Plan> plan_;
   };
 
+  class FaultySection final : public FileSection {
+   public:
+    FaultySection(std::unique_ptr<FileSection> section, std::shared_ptr<Plan> plan)
+        : section_(std::move(section)), plan_(std::move(plan)) {}
+    std::uint64_t position() const noexcept override { return section_->position(); }
+    void append(std::span<const ByteView> parts) override {
+      plan_->run(
+          "append", [&] { section_->append(parts); },
+          [&] { section_->append(parts.first(parts.size() / 2)); });
+    }
+    void close() override {
+      plan_->run("close", [&] { section_->close(); });
+    }
+
+   private:
+    std::unique_ptr<FileSection> section_;
+    std::shared_ptr<Plan> plan_;
+  };
+
   class FaultyWritableFile final : public WritableFile {
    public:
     FaultyWritableFile(std::unique_ptr<WritableFile> file, std::shared_ptr<Plan> plan)
@@ -144,6 +163,10 @@ class FaultyStorage : public Storage {
     }
     void close() override {
       plan_->run("close", [&] { file_->close(); });
+    }
+    std::unique_ptr<FileSection> section(std::uint64_t offset) override {
+      auto section = file_->section(offset);
+      return section ? std::make_unique<FaultySection>(std::move(section), plan_) : nullptr;
     }
 
    private:

@@ -1,8 +1,11 @@
 #include "strategies/formats/torch_archive/tensor_blob.h"
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,6 +26,8 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kMaxBlobPickle = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMemberAlignment = 64;                 // of members that are no storages
+constexpr std::size_t kMaxKeptWriters = std::size_t{1} << 12;  // of about 2 KiB
 constexpr std::size_t kMaxCachedPickle = 4096;
 constexpr std::size_t kMaxCachedEntries = std::size_t{1} << 16;
 
@@ -149,6 +154,36 @@ Bytes TensorBlobWriter::tail(std::uint32_t crc) const {
   archive.end_storage(crc, out);
   archive.finish(out);
   return out;
+}
+
+struct TensorBlobWriters::Impl {
+  using Key = std::tuple<DType, Shape, std::uint64_t>;  // the offset counts only by its alignment
+
+  TensorBlobOptions options;
+  std::shared_mutex mutex;
+  std::map<Key, std::shared_ptr<const TensorBlobWriter>> writers;
+};
+
+TensorBlobWriters::TensorBlobWriters(const TensorBlobOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+}
+TensorBlobWriters::~TensorBlobWriters() = default;
+
+std::shared_ptr<const TensorBlobWriter> TensorBlobWriters::at(DType dtype, ShapeView shape,
+                                                              std::uint64_t file_offset) {
+  TensorBlobOptions options = impl_->options;
+  options.file_offset = file_offset % std::max(options.alignment, kMemberAlignment);
+  const Impl::Key key{dtype, to_shape(shape), options.file_offset};
+  {
+    const std::shared_lock lock(impl_->mutex);
+    const auto known = impl_->writers.find(key);
+    if (known != impl_->writers.end()) return known->second;
+  }
+  auto writer = std::make_shared<const TensorBlobWriter>(dtype, shape, options);
+  const std::unique_lock lock(impl_->mutex);
+  if (impl_->writers.size() < kMaxKeptWriters) impl_->writers.emplace(key, writer);
+  return writer;
 }
 
 struct TensorBlobCache::Impl {

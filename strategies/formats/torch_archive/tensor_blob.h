@@ -58,6 +58,23 @@ class TensorBlobWriter {
   std::uint64_t tail_size_ = 0;
 };
 
+/// Makes writers of blobs. Those of one dtype and shape at places that are aligned alike are the
+/// same, and remembered, since a checkpoint has many of them. Safe to share between threads.
+class TensorBlobWriters {
+ public:
+  /// `options`: of all blobs; each has its own offset.
+  explicit TensorBlobWriters(const TensorBlobOptions& options);
+  ~TensorBlobWriters();
+
+  /// For a blob at `file_offset`. Throws as the constructor of TensorBlobWriter.
+  std::shared_ptr<const TensorBlobWriter> at(DType dtype, ShapeView shape,
+                                             std::uint64_t file_offset);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// What a blob holds and where.
 struct TensorBlob {
   DType dtype = DType::kFloat32;

@@ -19,8 +19,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <utility>
 
+#include "mapping/base/parallel_for.h"
 #include "strategies/storage/mappable_file.h"
 #include "tests/support/code_of.h"
 #include "tests/support/no_threads.h"
@@ -257,6 +259,81 @@ TEST_F(PosixStorageTest, DirectFilesGrowBetweenSyncsByAnyNumberOfBytes) {
   }
 }
 
+/// Writes [bounds[i], bounds[i + 1]) of the content by a section each, from several threads.
+void write_sections(WritableFile& file, ByteView content, const std::vector<std::size_t>& bounds,
+                    int threads) {
+  parallel_for(bounds.size() - 1, threads, [&](std::size_t i) {
+    const auto section = file.section(bounds[i]);
+    for (std::size_t at = bounds[i]; at < bounds[i + 1];) {
+      const std::size_t count = std::min<std::size_t>(bounds[i + 1] - at, 700'001);
+      section->append(content.subspan(at, count));
+      at += count;
+      EXPECT_EQ(section->position(), at);
+    }
+    section->close();
+  });
+}
+
+TEST_F(PosixStorageTest, SectionsMeetAtAnyByteAndMakeUpTheFile) {
+  std::mt19937 random(7);
+  std::vector<std::size_t> bounds{0, 1, 3, 100, 4096, 4097, 8192, 8192};  // many in one page
+  for (const std::size_t step : {300UL, 5'000'000UL, 4'194'304UL, 9'000'000UL, 40'000UL, 2UL})
+    bounds.push_back(bounds.back() + step + random() % 5000);
+  Bytes content(bounds.back());
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<std::byte>(i * 31 >> 5);
+  for (const IoEngine engine : {IoEngine::kBuffered, IoEngine::kDirect}) {
+    for (const int threads : {1, 2, 5}) {
+      const std::string name = std::to_string(static_cast<int>(engine) * 10 + threads);
+      const auto file = storage_->create(
+          name, {.size_hint = 2 * content.size(), .durable = true, .engine = engine});
+      write_sections(*file, content, bounds, threads);
+      file->sync();
+      EXPECT_EQ(storage_->stat(name)->size, content.size()) << "what a power failure would leave";
+      file->close();
+      EXPECT_TRUE(read_file(*storage_->open(name), content.size()) == content) << name;
+    }
+  }
+}
+
+TEST_F(PosixStorageTest, SectionsInAnyOrderLeaveNoByteOfASharedPageOut) {
+  const Bytes content(3 * 4096, std::byte{5});
+  for (const IoEngine engine : {IoEngine::kBuffered, IoEngine::kDirect}) {
+    std::vector<std::size_t> order{0, 1000, 2000, 4096, 5000, 9000};
+    do {
+      const auto file = storage_->create("a", {.engine = engine});
+      for (const std::size_t begin : order) {
+        const std::size_t ends[] = {1000, 2000, 4096, 5000, 9000, content.size()};
+        const auto section = file->section(begin);
+        section->append(
+            ByteView(content).subspan(begin, *std::ranges::upper_bound(ends, begin) - begin));
+        section->close();
+      }
+      file->close();
+      ASSERT_TRUE(read_file(*storage_->open("a"), content.size()) == content);
+      storage_->remove_all("a");
+    } while (std::ranges::next_permutation(order).found && order.front() == 0);
+  }
+}
+
+TEST_F(PosixStorageTest, AFailureInOneSectionIsReportedAndNothingHangs) {
+  const FileSizeLimit limit(8 << 20);
+  const Bytes content(std::size_t{40} << 20);
+  const std::vector<std::size_t> bounds{0, 10'000'001, 20'000'003, 30'000'005, content.size()};
+  for (const IoEngine engine : {IoEngine::kBuffered, IoEngine::kDirect}) {
+    const auto file =
+        storage_->create(std::to_string(static_cast<int>(engine)), {.engine = engine});
+    EXPECT_THAT(error_of([&] {
+                  write_sections(*file, content, bounds, 2);
+                  file->sync();
+                }),
+                HasSubstr("File too large"));
+    file->section(5);  // one that is given up
+    if (engine == IoEngine::kDirect) {
+      EXPECT_THAT(error_of([&] { file->sync(); }), HasSubstr("File too large"));
+    }
+  }
+}
+
 TEST_F(PosixStorageTest, AFileForWhichTooMuchWasReservedHasItsSizeBeforeItIsDurable) {
   constexpr std::size_t kPart = 1'000'003;  // blocks begin anywhere in it
   Bytes content(40 * kPart);
@@ -411,6 +488,7 @@ TEST_F(PosixStorageTest, NoDescriptorsLeak) {
     const std::string name = "d/e/" + std::to_string(i);
     storage_->create(name)->close();
     storage_->create(name + "dropped");
+    storage_->create(name + "sections")->section(0)->append(as_bytes("a"));
     storage_->open(name);
     storage_->list("d/e");
     storage_->sync_directory("d/e");

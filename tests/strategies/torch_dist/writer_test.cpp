@@ -7,10 +7,16 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <set>
 
+#include "strategies/storage/hashed_file.h"
+#include "strategies/storage/hashing.h"
 #include "strategies/storage/memory.h"
+#include "strategies/storage/posix.h"
 #include "strategies/torch_dist/reader.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -120,6 +126,94 @@ TEST(DataFiles, AreWrittenByAsManyThreadsAsThereMayBe) {
   write_data_files(*storage, "", 0, {tensor("a", 5), tensor("b", 5)}, two,
                    {.threads = 2, .files_per_rank = 2}, "");
   EXPECT_TRUE(two.met());
+}
+
+TEST(DataFiles, OneFileIsWrittenByAsManyThreadsAsThereMayBe) {
+  const auto storage = memory_storage();
+  Meeting two(2);
+  constexpr std::int64_t kSection = std::int64_t{16} << 20;
+  write_data_files(*storage, "", 0, {tensor("a", kSection), tensor("b", kSection)}, two,
+                   {.threads = 2}, "");
+  EXPECT_TRUE(two.met());
+}
+
+/// Delivers bytes that depend on the item, in pieces of odd lengths.
+class Patterns final : public ItemSource {
+ public:
+  Patterns() {
+    for (std::size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = static_cast<std::byte>(i * 7 >> 3);
+  }
+  Bytes object(const WriteItem& item) override {
+    const ByteView bytes = ByteView(bytes_).first(item.nbytes);
+    return {bytes.begin(), bytes.end()};
+  }
+  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+    ByteView all = ByteView(bytes_).subspan(item.key.size() * 100 + item.nbytes % 97, item.nbytes);
+    while (!all.empty()) {
+      const ByteView piece = all.first(std::min<std::size_t>(all.size(), 1'000'003));
+      sink(piece);
+      all = all.subspan(piece.size());
+    }
+  }
+
+ private:
+  Bytes bytes_ = Bytes(10'000'000);
+};
+
+/// A file of three sections.
+SavePlan three_sections() {
+  SavePlan plan{object("o"), tensor("empty", 0)};
+  for (int i = 0; i < 4; ++i) plan.push_back(tensor("large" + std::to_string(i), 9'000'001 + i));
+  for (int i = 0; i < 200; ++i) plan.push_back(tensor("small" + std::to_string(i), 137 * (i % 9)));
+  plan.push_back(object("p", 77));
+  return plan;
+}
+
+TEST(DataFiles, TheirBytesDependNeitherOnThreadsNorOnTheEngineNorOnTheStorage) {
+  const SavePlan plan = three_sections();
+  Patterns patterns;
+  for (const bool checksums : {true, false}) {
+    std::set<std::map<std::string, std::string>> digests;
+    const auto write = [&](const std::shared_ptr<Storage>& storage, int threads, IoEngine engine) {
+      const WriteOptions io{.engine = engine,
+                            .threads = threads,
+                            .files_per_rank = checksums ? 1 : 2,
+                            .fsync = false,
+                            .checksums = checksums};
+      const WrittenItems written = write_data_files(*storage, "", 0, plan, patterns, io);
+      EXPECT_EQ(written.places, measure_data_files(0, plan, io).places);
+      std::map<std::string, std::string> of_files;
+      for (const std::string& file : written.files)
+        of_files[file] = file_sha256(*storage->open(file));
+      digests.insert(of_files);
+    };
+    for (const int threads : {1, 2, 7}) {
+      for (const IoEngine engine : {IoEngine::kBuffered, IoEngine::kDirect}) {
+        const TempDir directory;
+        write(posix_storage(directory.path()), threads, engine);
+      }
+    }
+    write(memory_storage(), 2, IoEngine::kAuto);
+    const auto hashed = std::make_shared<FileDigests>();  // sees the files front to back
+    write(hashing_storage(memory_storage(), hashed), 2, IoEngine::kAuto);
+    digests.insert(hashed->in(""));
+    EXPECT_EQ(digests.size(), 1u) << "checksums " << checksums;
+  }
+}
+
+TEST(DataFiles, AFailureOfAnyOperationIsReportedByName) {
+  const SavePlan plan{object("o"), tensor("large", 9'000'000), tensor("larger", 9'000'001),
+                      tensor("small", 3)};
+  Patterns patterns;
+  const WriteOptions io{.threads = 3, .checksums = false};
+  FaultyStorage counted(memory_storage());
+  write_data_files(counted, "", 0, plan, patterns, io);
+  for (std::uint64_t at = 1; at <= counted.operations(); ++at) {
+    FaultyStorage storage(memory_storage(), {Fault::Kind::kError, at});
+    EXPECT_THAT(
+        testing::error_of([&] { write_data_files(storage, "", 0, plan, patterns, io); }).message(),
+        ::testing::HasSubstr("injected fault at operation " + std::to_string(at)));
+  }
 }
 
 TEST(DataFiles, OneOfTheTwoKindsMayBeAbsent) {

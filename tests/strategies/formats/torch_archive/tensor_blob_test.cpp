@@ -124,6 +124,24 @@ TEST(TensorBlobWriter, AlignsThePayloadInTheFile) {
   }
 }
 
+TEST(TensorBlobWriters, RememberedOnesWriteTheSameBytes) {
+  for (const std::uint64_t alignment : {1, 64, 4096}) {
+    TensorBlobWriters writers({.alignment = alignment});
+    for (const std::uint64_t file_offset : {0UL, 64UL, 1000UL, 4096UL + 1000, 5'000'001'000UL}) {
+      for (const Shape& shape : {Shape{}, Shape{0, 3}, Shape{1 << 20, 1 << 12}}) {
+        const TensorBlobWriter fresh(DType::kFloat32, shape,
+                                     {.alignment = alignment, .file_offset = file_offset});
+        const auto remembered = writers.at(DType::kFloat32, shape, file_offset);
+        EXPECT_EQ(remembered->head(), fresh.head()) << alignment << " " << file_offset;
+        EXPECT_EQ(remembered->tail(77), fresh.tail(77));
+        EXPECT_EQ(remembered->size(), fresh.size());
+      }
+    }
+    EXPECT_NE(writers.at(DType::kFloat32, Shape{2}, 0)->head(),
+              writers.at(DType::kInt32, Shape{2}, 0)->head());
+  }
+}
+
 TEST(TensorBlobWriter, KnowsTheSizeOfHugeTensors) {
   const TensorBlobWriter writer(DType::kFloat32, Shape{1 << 20, 1 << 12});
   EXPECT_EQ(writer.payload_size(), std::uint64_t{1} << 34);
