@@ -54,8 +54,10 @@ inline std::unique_ptr<FakeReader> hugging_face_of(const std::string& name) {
     std::memcpy(&header, bytes.data(), sizeof header);
     const Value tensors =
         parse_json(as_bytes(std::string_view(bytes).substr(8, header)), entry.path().string());
-    for (const auto& [key, tensor] : tensors.as_dict()) {
-      if (key.as_str() == "__metadata__") continue;
+    for (const auto& named : tensors.as_dict()) {
+      const std::string& key = named.first.as_str();
+      const Value& tensor = named.second;
+      if (key == "__metadata__") continue;
       Shape shape;
       for (const Value& extent : tensor.at("shape").items()) shape.push_back(extent.as_int());
       const auto& range = tensor.at("data_offsets").items();
@@ -65,7 +67,7 @@ inline std::unique_ptr<FakeReader> hugging_face_of(const std::string& name) {
       const auto add = [&]<typename T>(DType dtype, T) {
         std::vector<T> elements(content.size() / sizeof(T));
         std::memcpy(elements.data(), content.data(), content.size());
-        reader->tensor(key.as_str(), dtype, shape, elements);
+        reader->tensor(key, dtype, shape, elements);
       };
       tensor.at("dtype").as_str() == "F32" ? add(DType::kFloat32, 0.0F)
                                            : add(DType::kBFloat16, std::uint16_t{0});

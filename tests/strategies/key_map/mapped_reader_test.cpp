@@ -4,11 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "configs/key_map.h"
-#include "mapping/geometry/cast.h"
 #include "strategies/rearranged/rearranged_reader.h"
-#include "tests/strategies/key_map/hf_pair.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/strategies/key_map/small_model.h"
 
 namespace dckpt {
 namespace {
@@ -25,8 +22,9 @@ using ::testing::HasSubstr;
 using testing::hugging_face_of;
 using ::testing::IsSupersetOf;
 using testing::json_of;
+using testing::llama;
 using testing::megatron_of;
-using ::testing::Not;
+using testing::Model;
 
 std::vector<std::string> object_keys(const CheckpointReader& reader) {
   std::vector<std::string> keys;
@@ -65,12 +63,13 @@ TEST_P(HfPair, HuggingFaceBecomesWhatMegatronWrote) {
 }
 
 TEST_P(HfPair, EveryLayoutHoldsTheSameModel) {
-  for (const auto& [layout, name] : kMegatronLayoutNames) {
+  for (const auto& [layout, text] : kMegatronLayoutNames) {
+    const std::string name(text);
     if (GetParam() == std::string("deepseek_v3") && layout == MegatronLayout::kHomogeneous)
       continue;  // dense layers and others
     const auto made = [&] {
       return mapped_reader(megatron_of(GetParam()),
-                           {GetParam(), {"keys=megatron", "layout=" + std::string(name)}});
+                           {GetParam(), {"keys=megatron", "layout=" + name}});
     };
     const auto again = mapped_reader(made(), {GetParam(), {"keys=megatron", this->layout()}});
     EXPECT_EQ(contents_of(*again), contents_of(*megatron_of(GetParam()))) << name;
@@ -88,71 +87,6 @@ TEST_P(HfPair, ThroughTheMapAndBackNothingChanges) {
   const RoundTrip hf = round_trip([&] { return hugging_face_of(GetParam()); }, {"auto", {}});
   EXPECT_EQ(contents_of(*hf.after), contents_of(*hf.before));
   EXPECT_EQ(contents_of(*hf.before), contents_of(*hugging_face_of(GetParam())));
-}
-
-/// A model in memory: keys with shapes, and a configuration.
-struct Model {
-  std::vector<std::pair<std::string, Shape>> tensors;
-  std::string config = "{}";
-  Value args{};
-
-  std::unique_ptr<FakeReader> open() const {
-    auto reader = std::make_unique<FakeReader>();
-    std::int32_t next = 0;
-    for (const auto& [key, shape] : tensors) {
-      auto values = counting<std::int32_t>(static_cast<std::size_t>(numel(shape)));
-      for (std::int32_t& value : values) value += next;
-      next += static_cast<std::int32_t>(values.size());
-      reader->tensor(key, DType::kInt32, shape, values);
-    }
-    reader->common(args.is_none() ? Value() : Value::dict({{"args", args}}));
-    reader->write();
-    add_file(*reader, "config.json", config);
-    return reader;
-  }
-
-  std::map<std::string, std::string> mapped(const KeyMapOptions& options,
-                                            MapReport* report = nullptr) const {
-    return contents_of(*mapped_reader(open(), options, report));
-  }
-  std::string error(const KeyMapOptions& options) const {
-    return error_of([&] { mapped(options); }).message();
-  }
-  Model without(const std::string& key) const {
-    Model model = *this;
-    std::erase_if(model.tensors, [&](const auto& tensor) { return tensor.first == key; });
-    return model;
-  }
-  Model with(const std::string& key, Shape shape) const {
-    Model model = without(key);
-    model.tensors.emplace_back(key, std::move(shape));
-    return model;
-  }
-};
-
-/// Two layers, four heads of two rows, two groups, eleven words.
-Model llama() {
-  Model model{.tensors = {{"model.embed_tokens.weight", {11, 8}}},
-              .config = R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8,
-                            "num_attention_heads": 4, "num_key_value_heads": 2,
-                            "vocab_size": 11})"};
-  for (const std::string& layer : {std::string("0"), std::string("1")}) {
-    const auto add = [&](const std::string& name, Shape shape) {
-      model.tensors.emplace_back("model.layers." + layer + "." + name + ".weight", shape);
-    };
-    add("input_layernorm", {8});
-    add("self_attn.q_proj", {8, 8});
-    add("self_attn.k_proj", {4, 8});
-    add("self_attn.v_proj", {4, 8});
-    add("self_attn.o_proj", {8, 8});
-    add("post_attention_layernorm", {8});
-    add("mlp.gate_proj", {6, 8});
-    add("mlp.up_proj", {6, 8});
-    add("mlp.down_proj", {8, 6});
-  }
-  model.tensors.emplace_back("model.norm.weight", Shape{8});
-  model.tensors.emplace_back("lm_head.weight", Shape{11, 8});
-  return model;
 }
 
 TEST(MappedReader, ParametersInAndOutAreCounted) {
@@ -353,22 +287,6 @@ tensors: [{megatron: "decoder.layers.{l}.up", hf: "layers.{l}.up"}]
   EXPECT_EQ(mapped.dropped[0].why, "layers behind num_hidden_layers, for multi-token prediction");
 }
 
-TEST(MappedReader, TiedEmbeddingsHaveNoOutputLayer) {
-  Model tied = llama();
-  tied.config.insert(1, R"("tie_word_embeddings": true, )");
-  MapReport report;
-  EXPECT_FALSE(tied.mapped({"llama", {}}, &report).contains("output_layer.weight"));
-  EXPECT_THAT(report.remarks, Contains("dropped: 'lm_head.weight', as tied is true "
-                                       "(tie_word_embeddings of config.json)"));
-  // Nobody says it: what is there counts.
-  EXPECT_FALSE(
-      llama().without("lm_head.weight").mapped({"llama", {}}).contains("output_layer.weight"));
-  // The configuration and the tensors contradict each other.
-  Model untied = llama().without("lm_head.weight");
-  untied.config.insert(1, R"("tie_word_embeddings": false, )");
-  EXPECT_THAT(untied.error({"llama", {}}), HasSubstr("missing: 'lm_head.weight'"));
-}
-
 TEST(MappedReader, EveryKeyIsUsedOrNamed) {
   EXPECT_EQ(llama()
                 .with("model.layers.0.self_attn.q_norm.weight", {2})
@@ -388,79 +306,6 @@ TEST(MappedReader, EveryKeyIsUsedOrNamed) {
       other.error({"llama", {}}),
       "the map 'llama' knows no tensor of this checkpoint, neither by Megatron's names nor by "
       "those of Hugging Face; there are 'encoder.weight'");
-}
-
-TEST(MappedReader, NumbersThatContradictTheTensorsAreNamed) {
-  EXPECT_THAT(llama().error({"llama", {"num_layers=3"}}),
-              HasSubstr("the tensors have 2 layers, but num_layers is 3 (as set)"));
-  EXPECT_THAT(llama().error({"llama", {"num_query_groups=4"}}),
-              HasSubstr("linear_qkv.weight: key has 4 rows for 4 heads of query, key and value; "
-                        "num_attention_heads is 4 (num_attention_heads of config.json), "
-                        "num_query_groups is 4 (as set), kv_channels is 2 (hidden_size / "
-                        "num_attention_heads)"));
-  EXPECT_THAT(llama().error({"llama", {"vocab_size=10"}}),
-              HasSubstr("the vocabulary has 11 rows here"));
-  EXPECT_THAT(llama().with("model.layers.1.mlp.up_proj.weight", {5, 8}).error({"llama", {}}),
-              HasSubstr("mlp.linear_fc1.weight: 11 rows cannot be divided into 2 parts"));
-  Model nobody = llama();
-  nobody.config = "{}";
-  EXPECT_THAT(
-      nobody.error({"llama", {"vocab_size=11"}}),
-      HasSubstr("num_attention_heads is not known (looked for: num_attention_heads of args, "
-                "num_attention_heads of config.json); give it with --set "
-                "num_attention_heads=NUMBER"));
-}
-
-TEST(MappedReader, ArgsAndConfigJsonMustBeOfOneModel) {
-  Model model = llama();
-  model.args = Value::dict({{"num_attention_heads", 8}});
-  EXPECT_THAT(model.error({"llama", {}}),
-              HasSubstr("num_attention_heads is 8 (num_attention_heads of args), but 4 "
-                        "(num_attention_heads of config.json)"));
-  EXPECT_FALSE(model.mapped({"llama", {"num_attention_heads=4"}}).empty());
-}
-
-TEST(MappedReader, NumbersAreThoseOfABridgesRunConfigToo) {
-  Model model;
-  model.tensors = {{"decoder.layers.self_attention.linear_qkv.weight", {1, 16, 8}}};
-  const auto message = [&](const std::string& run_config) {
-    auto source = model.open();
-    add_file(*source, "run_config.yaml", run_config);
-    return error_of([&] { mapped_reader(std::move(source), {"llama", {}}); }).message();
-  };
-  const std::string heads = "  num_attention_heads: 4\n  num_query_groups: 2\n";
-  EXPECT_THAT(message("train:\n" + heads), HasSubstr("num_attention_heads is not known"));
-  EXPECT_THAT(message("model:\n" + heads), Not(HasSubstr("num_attention_heads")));
-  EXPECT_THAT(message("model:\n  kv_channels: 3\n" + heads),
-              HasSubstr("kv_channels is 3 (kv_channels of run_config.yaml)"));
-}
-
-/// Megatron up to 0.16 writes num_query_groups = 1 where there are no groups.
-TEST(MappedReader, GroupsOfArgsMeanNothingWithoutGroupedAttention) {
-  Model model;
-  model.config = "{}";
-  model.tensors = {{"decoder.layers.self_attention.linear_qkv.weight", {1, 24, 8}}};
-  const KeyMap map = KeyMap::from_text(R"(version: 1
-family: attention
-numbers:
-  num_attention_heads: {args: num_attention_heads}
-  num_query_groups:
-    args: num_query_groups
-    args_if: group_query_attention
-    else: num_attention_heads
-tensors:
-  - megatron: "decoder.layers.{l}.self_attention.linear_qkv.weight"
-    hf: ["{l}.q", "{l}.k", "{l}.v"]
-    transform: qkv_interleave
-)");
-  Value args = Value::dict({{"num_attention_heads", 4}, {"num_query_groups", 1}});
-  for (const auto& [grouped, keys] : {std::pair(false, 8), std::pair(true, 4)}) {
-    args["group_query_attention"] = grouped;
-    const MapNumbers numbers(map, {.args = args, .run_config = {}, .hf = {}}, {});
-    const MappedKeys mapped = apply_key_map(map, numbers, model.open()->metadata());
-    ASSERT_EQ(mapped.tensors.size(), 3);
-    EXPECT_EQ(mapped.tensors[1].size, (Shape{keys, 8}));
-  }
 }
 
 TEST(MappedReader, FusedExpertsAreReadAsTheyAre) {
@@ -547,88 +392,6 @@ extra_states: ["layers.{l}.experts.{e}.act"]
   EXPECT_EQ(states[1].key, "layers.0.experts.1.act._extra_state/shard_0_1");
 }
 
-/// Llama with weights of 1 and −1 and a scale for each block of 4 × 3, and what they mean.
-std::unique_ptr<FakeReader> quantised_llama(bool is_quantised) {
-  auto reader = std::make_unique<FakeReader>();
-  for (const auto& [key, shape] : llama().tensors) {
-    const auto count = static_cast<std::size_t>(numel(shape));
-    if (!key.ends_with("_proj.weight")) {
-      reader->tensor(key, DType::kBFloat16, shape, counting<std::uint16_t>(count));
-      continue;
-    }
-    const Shape blocks{(shape[0] + 3) / 4, (shape[1] + 2) / 3};
-    std::vector<float> scales;
-    for (std::int64_t i = 0; i < numel(blocks); ++i)
-      scales.push_back(static_cast<float>(1 + scales.size() + key.size()));
-    std::vector<std::uint8_t> codes;
-    std::vector<float> values;
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto row = static_cast<std::int64_t>(i) / shape[1];
-      const auto column = static_cast<std::int64_t>(i) % shape[1];
-      const float scale = scales[static_cast<std::size_t>(row / 4 * blocks[1] + column / 3)];
-      codes.push_back(i % 5 == 0 ? 0xB8 : 0x38);
-      values.push_back(i % 5 == 0 ? -scale : scale);
-    }
-    if (is_quantised) {
-      reader->tensor(key, DType::kFloat8E4M3FN, shape, codes);
-      reader->tensor(key + "_scale_inv", DType::kFloat32, blocks, scales);
-    } else {
-      std::vector<std::uint16_t> halves(count);  // exact
-      cast_elements(DType::kFloat32, reinterpret_cast<const std::byte*>(values.data()),
-                    DType::kBFloat16, reinterpret_cast<std::byte*>(halves.data()), count);
-      reader->tensor(key, DType::kBFloat16, shape, halves);
-    }
-  }
-  reader->write();
-  std::string config = llama().config;
-  config.insert(1, R"("quantization_config": {"quant_method": "fp8",
-                                              "weight_block_size": [4, 3]}, )");
-  add_file(*reader, "config.json", config);
-  return reader;
-}
-
-TEST(MappedReader, WeightsWithScalesAreDequantised) {
-  MapReport report;
-  EXPECT_EQ(contents_of(*mapped_reader(quantised_llama(true), {"auto", {}}, &report)),
-            contents_of(*mapped_reader(quantised_llama(false), {"auto", {}})));
-  EXPECT_EQ(report.dequantised, 14);
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("dequantised: 14 weights are bfloat16 now")));
-  EXPECT_EQ(contents_of(*mapped_reader(quantised_llama(true), {"auto", {"keys=hf"}})),
-            contents_of(*quantised_llama(false)));
-  const RoundTrip trip = round_trip([&] { return quantised_llama(true); }, {"auto", {}});
-  EXPECT_EQ(contents_of(*trip.before), contents_of(*quantised_llama(false)));
-  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
-  const auto wide =
-      contents_of(*mapped_reader(quantised_llama(true), {"auto", {"dequantise=float32"}}));
-  EXPECT_THAT(wide.at("decoder.layers.mlp.linear_fc2.weight"), HasSubstr("float32 (2, 8, 6)"));
-}
-
-TEST(MappedReader, TheRuleOfAKeyTellsWhatItBecomesOrWhyNot) {
-  const auto rule = rule_for(quantised_llama(true), {"auto", {"layout=non-homogeneous"}},
-                             "model.layers.0.mlp.up_proj.weight_scale_inv");
-  ASSERT_TRUE(rule);
-  EXPECT_THAT(rule->to, ElementsAre("decoder.layers.0.mlp.linear_fc1.weight"));
-  EXPECT_THAT(rule->from, ElementsAre("model.layers.0.mlp.gate_proj.weight",
-                                      "model.layers.0.mlp.gate_proj.weight_scale_inv",
-                                      "model.layers.0.mlp.up_proj.weight",
-                                      "model.layers.0.mlp.up_proj.weight_scale_inv"));
-  const Model model = llama().with("model.layers.0.self_attn.rotary_emb.inv_freq", {1});
-  EXPECT_EQ(
-      rule_for(model.open(), {"auto", {}}, "model.layers.0.self_attn.rotary_emb.inv_freq")->dropped,
-      "the map ignores them");
-  EXPECT_FALSE(rule_for(model.open(), {"auto", {}}, "model.layers.7.self_attn.q_proj.weight"));
-}
-
-TEST(MappedReader, ScalesNeedAMapThatKnowsThem) {
-  EXPECT_THAT(error_of([] {
-                mapped_reader(quantised_llama(true), {"auto", {"scale_block_rows=8"}});
-              }).message(),
-              HasSubstr("expected a scale for each block of 8 × 3"));
-  Model gpt2{.tensors = {{"transformer.wpe.weight", {2, 2}}, {"lm_head.weight_scale_inv", {1}}}};
-  EXPECT_THAT(gpt2.error({"gpt2", {"num_attention_heads=1", "vocab_size=2"}}),
-              HasSubstr("give it 'dequantise'"));
-}
-
 /// As transformers' convert_llama_weights_to_hf.py has it, the other way round.
 TEST(MappedReader, RotaryHalvesBecomeNeighboursForMegatronsThatInterleave) {
   Model model = llama();
@@ -660,96 +423,6 @@ TEST(MappedReader, RotaryHalvesBecomeNeighboursForMegatronsThatInterleave) {
   // What it takes back: the args say it.
   const auto back = mapped_reader(mapped_reader(model.open(), interleaved), {"llama", {}});
   EXPECT_EQ(contents_of(*back), contents_of(*model.open()));
-}
-
-/// Norms as Gemma's, which lack their 1 in Hugging Face files, in a Megatron whose norms have it.
-class Norms : public ::testing::Test {
- protected:
-  static constexpr std::uint16_t kHalf = 0x3F00, kTiny = 0x3B00;  // bfloat16: 0.5, 2⁻⁹
-
-  /// `how`: fields of the row.
-  KeyMapOptions map(const std::string& how, std::vector<std::string> set = {}) const {
-    std::ofstream(folder_.path() / "norms.yaml")
-        << "version: 1\nfamily: norms\nnumbers: {plus_one: {args: plus_one, else: true}}\n"
-           "tensors:\n  - {megatron: \"layers.{l}.norm\", hf: \"{l}.norm\", "
-        << how << "}\n";
-    return {(folder_.path() / "norms.yaml").string(), std::move(set)};
-  }
-  static std::unique_ptr<FakeReader> model(const std::vector<std::uint16_t>& values) {
-    auto reader = std::make_unique<FakeReader>();
-    for (const char* const key : {"0.norm", "1.norm"})
-      reader->tensor(key, DType::kBFloat16, {2}, values);
-    reader->write();
-    return reader;
-  }
-  static std::vector<float> floats(const CheckpointReader& reader) {
-    const Tensor all = read_box(reader, 0, whole(reader.metadata().tensors[0].size));
-    return {all.data<const float>(), all.data<const float>() + all.numel()};
-  }
-
-  TempDir folder_;
-};
-
-TEST_F(Norms, AreCastAndHaveTheirOneAddedAndBack) {
-  const KeyMapOptions plus = map("add: 1, cast: {megatron: float32, hf: bfloat16}");
-  MapReport report;
-  const auto there = mapped_reader(model({kHalf, kTiny}), plus, &report);
-  EXPECT_THAT(floats(*there), ElementsAre(1.5F, 1.001953125F, 1.5F, 1.001953125F));
-  EXPECT_THAT(report.remarks, Contains("converted: 2 bfloat16 tensors became float32, plus 1"));
-  EXPECT_EQ(contents_of(*mapped_reader(mapped_reader(model({kHalf, kTiny}), plus), plus)),
-            contents_of(*model({kHalf, kTiny})));
-  const RoundTrip trip = round_trip([] { return model({kHalf, kTiny}); }, plus);
-  EXPECT_EQ(contents_of(*trip.after), contents_of(*model({kHalf, kTiny})));
-}
-
-TEST_F(Norms, ThatWouldNotComeBackAreRefusedUnlessTheMapRounds) {
-  const auto read = [](const CheckpointReader& reader) { contents_of(reader); };
-  const KeyMapOptions plus = map("add: 1");
-  read(*mapped_reader(model({kHalf, kHalf}), plus));
-  EXPECT_THAT(error_of([&] {
-                read(*mapped_reader(model({kHalf, kTiny}), plus));
-              }).message(),
-              HasSubstr("0.001953125 would come back as 0 from bfloat16"));
-  const KeyMapOptions rounded = map("add: {value: 1, rounded: true}");
-  MapReport report;
-  read(*mapped_reader(model({kHalf, kTiny}), rounded, &report));
-  EXPECT_THAT(report.remarks, Contains("converted: 2 bfloat16 tensors, plus 1, rounded; they do "
-                                       "not come back as they were"));
-  EXPECT_THAT(error_of([&] {
-                round_trip([] { return model({kHalf, kTiny}); }, rounded);
-              }).message(),
-              HasSubstr("'rounded: true', so that it does not come back"));
-}
-
-TEST_F(Norms, OfACastThatRoundsARoundTripComparesWhatIsLeft) {
-  const auto wide = [](float value) {
-    auto reader = std::make_unique<FakeReader>();
-    reader->tensor<float>("0.norm", DType::kFloat32, {2}, {0.5F, value}).write();
-    return reader;
-  };
-  const KeyMapOptions narrow = map("cast: {megatron: bfloat16}");
-  MapReport report;
-  mapped_reader(wide(0.1F), narrow, &report);
-  EXPECT_THAT(report.remarks,
-              Contains("converted: 1 float32 tensors became bfloat16, rounded; they stay so on the "
-                       "way back, and a round trip compares these values"));
-  const RoundTrip trip = round_trip([&] { return wide(0.1F); }, narrow);
-  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
-  EXPECT_THAT(floats(*trip.after), ElementsAre(0.5F, 0.10009765625F));
-}
-
-TEST_F(Norms, GetNothingAddedWhereANumberSaysSo) {
-  const KeyMapOptions never = map("add: {value: 1, if: plus_one}", {"plus_one=false"});
-  MapReport report;
-  EXPECT_THAT(contents_of(*mapped_reader(model({kHalf, kTiny}), never, &report)),
-              ElementsAre(::testing::Pair("layers.norm", HasSubstr("bfloat16 (2, 2)"))));
-  EXPECT_THAT(report.remarks, Not(Contains(HasSubstr("converted"))));
-}
-
-TEST(MappedReader, NumbersMayBeThoseOfTheTextInAModelOfImages) {
-  Model model = llama();
-  model.config = R"({"model_type": "llava", "text_config": )" + model.config + "}";
-  EXPECT_EQ(model.mapped({"llama", {}}), llama().mapped({"llama", {}}));
 }
 
 /// As files of transformers 4 (LLaVA) and 5 have it.
@@ -810,22 +483,6 @@ TEST(MappedReader, KeysMayGetThePrefixOfALanguageModel) {
   auto source = mapped_reader(megatron({"prefix=language_model."}),
                               {"llama", {"keys=megatron", "layout=singleton"}});
   EXPECT_THAT(object_keys(*source), Contains("decoder.final_layernorm._extra_state/shard_0_1"));
-}
-
-TEST(MappedReader, SettingsAreChecked) {
-  EXPECT_THAT(llama().error({"llama", {"layout=flat"}}),
-              HasSubstr("the setting layout is 'flat', expected one of 'homogeneous'"));
-  EXPECT_THAT(llama().error({"llama", {"vocab"}}),
-              HasSubstr("a setting is NAME=VALUE, not 'vocab'"));
-  EXPECT_THAT(llama().error({"llama", {"vocab_sise=1"}}), HasSubstr("did you mean 'vocab_size'?"));
-  EXPECT_THAT(llama().error({"llama", {"vocab_size=many"}}),
-              HasSubstr("vocab_size is set to 'many'"));
-  Model other = llama();
-  other.config = R"({"model_type": "opt"})";
-  EXPECT_THAT(other.error({"auto", {}}), HasSubstr("no map is shipped for the model type 'opt'"));
-  EXPECT_TRUE(mapped_reader(llama().open(), {"llama", {"extra_state=leave_out"}})
-                  ->metadata()
-                  .objects.empty());
 }
 
 }  // namespace

@@ -1,0 +1,131 @@
+#include "strategies/key_map/map_numbers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/strategies/key_map/small_model.h"
+
+namespace dckpt {
+namespace {
+
+using testing::add_file;
+using ::testing::Contains;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::llama;
+using testing::Model;
+using ::testing::Not;
+
+TEST(MapNumbers, NumbersThatContradictTheTensorsAreNamed) {
+  EXPECT_THAT(llama().error({"llama", {"num_layers=3"}}),
+              HasSubstr("the tensors have 2 layers, but num_layers is 3 (as set)"));
+  EXPECT_THAT(llama().error({"llama", {"num_query_groups=4"}}),
+              HasSubstr("linear_qkv.weight: key has 4 rows for 4 heads of query, key and value; "
+                        "num_attention_heads is 4 (num_attention_heads of config.json), "
+                        "num_query_groups is 4 (as set), kv_channels is 2 (hidden_size / "
+                        "num_attention_heads)"));
+  EXPECT_THAT(llama().error({"llama", {"vocab_size=10"}}),
+              HasSubstr("the vocabulary has 11 rows here"));
+  EXPECT_THAT(llama().with("model.layers.1.mlp.up_proj.weight", {5, 8}).error({"llama", {}}),
+              HasSubstr("mlp.linear_fc1.weight: 11 rows cannot be divided into 2 parts"));
+  Model nobody = llama();
+  nobody.config = "{}";
+  EXPECT_THAT(
+      nobody.error({"llama", {"vocab_size=11"}}),
+      HasSubstr("num_attention_heads is not known (looked for: num_attention_heads of args, "
+                "num_attention_heads of config.json); give it with --set "
+                "num_attention_heads=NUMBER"));
+}
+
+TEST(MapNumbers, ArgsAndConfigJsonMustBeOfOneModel) {
+  Model model = llama();
+  model.args = Value::dict({{"num_attention_heads", 8}});
+  EXPECT_THAT(model.error({"llama", {}}),
+              HasSubstr("num_attention_heads is 8 (num_attention_heads of args), but 4 "
+                        "(num_attention_heads of config.json)"));
+  EXPECT_FALSE(model.mapped({"llama", {"num_attention_heads=4"}}).empty());
+}
+
+TEST(MapNumbers, NumbersAreThoseOfABridgesRunConfigToo) {
+  Model model;
+  model.tensors = {{"decoder.layers.self_attention.linear_qkv.weight", {1, 16, 8}}};
+  const auto message = [&](const std::string& run_config) {
+    auto source = model.open();
+    add_file(*source, "run_config.yaml", run_config);
+    return error_of([&] { mapped_reader(std::move(source), {"llama", {}}); }).message();
+  };
+  const std::string heads = "  num_attention_heads: 4\n  num_query_groups: 2\n";
+  EXPECT_THAT(message("train:\n" + heads), HasSubstr("num_attention_heads is not known"));
+  EXPECT_THAT(message("model:\n" + heads), Not(HasSubstr("num_attention_heads")));
+  EXPECT_THAT(message("model:\n  kv_channels: 3\n" + heads),
+              HasSubstr("kv_channels is 3 (kv_channels of run_config.yaml)"));
+}
+
+/// Megatron up to 0.16 writes num_query_groups = 1 where there are no groups.
+TEST(MapNumbers, GroupsOfArgsMeanNothingWithoutGroupedAttention) {
+  Model model;
+  model.config = "{}";
+  model.tensors = {{"decoder.layers.self_attention.linear_qkv.weight", {1, 24, 8}}};
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: attention
+numbers:
+  num_attention_heads: {args: num_attention_heads}
+  num_query_groups:
+    args: num_query_groups
+    args_if: group_query_attention
+    else: num_attention_heads
+tensors:
+  - megatron: "decoder.layers.{l}.self_attention.linear_qkv.weight"
+    hf: ["{l}.q", "{l}.k", "{l}.v"]
+    transform: qkv_interleave
+)");
+  Value args = Value::dict({{"num_attention_heads", 4}, {"num_query_groups", 1}});
+  for (const auto& [grouped, keys] : {std::pair(false, 8), std::pair(true, 4)}) {
+    args["group_query_attention"] = grouped;
+    const MapNumbers numbers(map, {.args = args, .run_config = {}, .hf = {}}, {});
+    const MappedKeys mapped = apply_key_map(map, numbers, model.open()->metadata());
+    ASSERT_EQ(mapped.tensors.size(), 3);
+    EXPECT_EQ(mapped.tensors[1].size, (Shape{keys, 8}));
+  }
+}
+
+TEST(MapNumbers, NumbersMayBeThoseOfTheTextInAModelOfImages) {
+  Model model = llama();
+  model.config = R"({"model_type": "llava", "text_config": )" + model.config + "}";
+  EXPECT_EQ(model.mapped({"llama", {}}), llama().mapped({"llama", {}}));
+}
+
+TEST(MapNumbers, TiedEmbeddingsHaveNoOutputLayer) {
+  Model tied = llama();
+  tied.config.insert(1, R"("tie_word_embeddings": true, )");
+  MapReport report;
+  EXPECT_FALSE(tied.mapped({"llama", {}}, &report).contains("output_layer.weight"));
+  EXPECT_THAT(report.remarks, Contains("dropped: 'lm_head.weight', as tied is true "
+                                       "(tie_word_embeddings of config.json)"));
+  // Nobody says it: what is there counts.
+  EXPECT_FALSE(
+      llama().without("lm_head.weight").mapped({"llama", {}}).contains("output_layer.weight"));
+  // The configuration and the tensors contradict each other.
+  Model untied = llama().without("lm_head.weight");
+  untied.config.insert(1, R"("tie_word_embeddings": false, )");
+  EXPECT_THAT(untied.error({"llama", {}}), HasSubstr("missing: 'lm_head.weight'"));
+}
+
+TEST(MapNumbers, SettingsAreChecked) {
+  EXPECT_THAT(llama().error({"llama", {"layout=flat"}}),
+              HasSubstr("the setting layout is 'flat', expected one of 'homogeneous'"));
+  EXPECT_THAT(llama().error({"llama", {"vocab"}}),
+              HasSubstr("a setting is NAME=VALUE, not 'vocab'"));
+  EXPECT_THAT(llama().error({"llama", {"vocab_sise=1"}}), HasSubstr("did you mean 'vocab_size'?"));
+  EXPECT_THAT(llama().error({"llama", {"vocab_size=many"}}),
+              HasSubstr("vocab_size is set to 'many'"));
+  Model other = llama();
+  other.config = R"({"model_type": "opt"})";
+  EXPECT_THAT(other.error({"auto", {}}), HasSubstr("no map is shipped for the model type 'opt'"));
+  EXPECT_TRUE(mapped_reader(llama().open(), {"llama", {"extra_state=leave_out"}})
+                  ->metadata()
+                  .objects.empty());
+}
+
+}  // namespace
+}  // namespace dckpt
