@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -301,6 +302,25 @@ float load_float(DType dtype, const std::byte* element) noexcept {
   float value = 0;
   float_codec(dtype).decode(element, &value, 1);
   return value;
+}
+
+std::size_t first_too_large(DType from, const std::byte* source, DType to, const std::byte* cast,
+                            std::size_t count) noexcept {
+  if (to == DType::kFloat64) return count;  // holds them all, and floats do not hold its own
+  const auto is_infinite = [&](std::size_t i) {
+    const std::byte* const element = source + i * item_size(from);
+    return from == DType::kFloat64 ? std::isinf(load<double>(element))
+                                   : std::isinf(load_float(from, element));
+  };
+  std::array<float, 512> block;
+  for (std::size_t done = 0; done < count; done += block.size()) {
+    const std::size_t size = std::min(block.size(), count - done);
+    float_codec(to).decode(cast + done * item_size(to), block.data(), size);
+    for (std::size_t i = 0; i < size; ++i) {
+      if (std::isinf(block[i]) && !is_infinite(done + i)) return done + i;
+    }
+  }
+  return count;
 }
 
 }  // namespace dckpt

@@ -37,4 +37,9 @@ void strided_cast(ShapeView sizes, DType from, const std::byte* source,
 /// An element of one of the floating types above, as float (float64 is rounded).
 float load_float(DType dtype, const std::byte* element) noexcept;
 
+/// Which of `count` elements is the first that was too large for the floating type it was cast to:
+/// infinite in `cast` but not in `source`. `count` if there is none.
+std::size_t first_too_large(DType from, const std::byte* source, DType to, const std::byte* cast,
+                            std::size_t count) noexcept;
+
 }  // namespace dckpt

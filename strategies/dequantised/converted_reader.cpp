@@ -71,13 +71,16 @@ class ConvertedChunk final : public ReadableFile {
   const ReadableFile& elements() const { return stored_.decoded ? *stored_.decoded : file_; }
 
   void convert(const std::byte* from, std::byte* to, std::size_t count) const {
-    if (conversion_.add == 0)
-      return cast_elements(stored_.dtype, from, conversion_.dtype, to, count);
+    if (conversion_.add == 0) {
+      cast_elements(stored_.dtype, from, conversion_.dtype, to, count);
+      return require_finite(from, to, count);
+    }
     std::vector<float> values(count);
     auto* const floats = reinterpret_cast<std::byte*>(values.data());
     cast_elements(stored_.dtype, from, DType::kFloat32, floats, count);
     for (float& value : values) value += conversion_.add;
     cast_elements(DType::kFloat32, floats, conversion_.dtype, to, count);
+    require_finite(from, to, count);
     if (conversion_.rounded) return;
     cast_elements(conversion_.dtype, to, DType::kFloat32, floats, count);
     for (float& value : values) value -= conversion_.add;
@@ -95,6 +98,18 @@ class ConvertedChunk final : public ReadableFile {
               load_float(stored_.dtype, back.data() + i * item), to_string(conversion_.dtype)),
           {.key = key_, .file = name()});
     }
+  }
+
+  void require_finite(const std::byte* from, const std::byte* to, std::size_t count) const {
+    if (comes_back(stored_.dtype, conversion_.dtype) && conversion_.add == 0) return;
+    const std::size_t i = first_too_large(stored_.dtype, from, conversion_.dtype, to, count);
+    if (i == count) return;
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("{} (of {}) would be infinite in {}; choose a type with a wider range",
+                   load_float(stored_.dtype, from + i * item_size(stored_.dtype)),
+                   to_string(stored_.dtype), to_string(conversion_.dtype)),
+        {.key = key_, .file = name()});
   }
 
   const ReadableFile& file_;

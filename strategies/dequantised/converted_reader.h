@@ -18,7 +18,8 @@ struct ElementConversion {
   DType dtype = DType::kFloat32;  ///< of the result
   float add = 0;
   /// Otherwise every element must come back, bit by bit, when the constant is subtracted again in
-  /// the same way; whoever reads others gets an error.
+  /// the same way; whoever reads others gets an error. So does, in any case, who reads elements
+  /// that are too large for `dtype`.
   bool rounded = false;
   friend bool operator==(const ElementConversion&, const ElementConversion&) = default;
 };

@@ -67,12 +67,13 @@ class DequantisedChunk final : public ReadableFile {
  public:
   /// `file`, or else `payload.decoded`, has the weights.
   DequantisedChunk(const ReadableFile& file, ChunkPayload payload, Box box,
-                   std::shared_ptr<const ScaleGrid> scales, DType dtype)
+                   std::shared_ptr<const ScaleGrid> scales, DType dtype, std::string key)
       : file_(file),
         weights_(std::move(payload)),
         box_(std::move(box)),
         scales_(std::move(scales)),
-        dtype_(dtype) {}
+        dtype_(dtype),
+        key_(std::move(key)) {}
 
   const std::string& name() const noexcept override { return file_.name(); }
   std::uint64_t size() const noexcept override {
@@ -136,6 +137,14 @@ class DequantisedChunk final : public ReadableFile {
     for (std::size_t i = 0; i < count; ++i) floats[i] *= by;
     cast_elements(DType::kFloat32, reinterpret_cast<const std::byte*>(floats.data()), dtype_,
                   values, count);
+    const auto* const products = reinterpret_cast<const std::byte*>(floats.data());
+    const std::size_t i = first_too_large(DType::kFloat32, products, dtype_, values, count);
+    if (i == count) return;
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("a weight is worth {}, which would be infinite in {}; choose "
+                                     "dequantise=bfloat16 or dequantise=float32",
+                                     floats[i], to_string(dtype_)),
+                          {.key = key_, .file = name()});
   }
 
   const ReadableFile& file_;
@@ -143,6 +152,7 @@ class DequantisedChunk final : public ReadableFile {
   Box box_;
   std::shared_ptr<const ScaleGrid> scales_;
   DType dtype_;
+  std::string key_;
 };
 
 /// A tensor that is there, and the scales that it has.
@@ -173,8 +183,9 @@ class DequantisedReader final : public ForwardingReader {
     return {.offset = 0,
             .dtype = scales_.dtype,
             .strides = row_major_strides(box.sizes),
-            .decoded = std::make_shared<DequantisedChunk>(file, std::move(payload), box,
-                                                          grid(*scales), scales_.dtype)};
+            .decoded =
+                std::make_shared<DequantisedChunk>(file, std::move(payload), box, grid(*scales),
+                                                   scales_.dtype, metadata_.tensors[tensor].key)};
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "strategies/rearranged/rearranged_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/dist_checkpointing/fake_reader.h"
@@ -78,6 +80,23 @@ TEST(ConvertedReader, WhatIsAddedMustComeBack) {
   EXPECT_THAT(read<float>(*wide, 0, whole(Shape{1})), ElementsAre(1 + 1.0F / 512));
   EXPECT_THAT(all(*halves({kTiny}, {.dtype = DType::kBFloat16, .add = 1, .rounded = true})),
               ElementsAre(kOne));
+}
+
+TEST(ConvertedReader, NothingBecomesInfinite) {
+  const auto read_as_half = [](float value, DType dtype) {
+    auto source = std::make_unique<FakeReader>();
+    source->tensor<float>("w", DType::kFloat32, {2}, {65504, value}).write();
+    const auto reader = converted_reader(std::move(source), {{0, {.dtype = dtype}}});
+    return read<std::uint16_t>(*reader, 0, whole(Shape{2}));
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(read_as_half(-kInfinity, DType::kFloat16), ElementsAre(0x7BFF, 0xFC00));
+  EXPECT_THAT(error_of([&] { read_as_half(65520, DType::kFloat16); }).message(),
+              HasSubstr("65520 (of float32) would be infinite in float16"));
+  EXPECT_THAT(error_of([&] {
+                read_as_half(std::numeric_limits<float>::max(), DType::kBFloat16);
+              }).message(),
+              HasSubstr("would be infinite in bfloat16"));
 }
 
 TEST(ConvertedReader, OnlyFloatsAreConverted) {

@@ -65,6 +65,19 @@ TEST(DequantisedReader, RoundsToNearestEven) {
               ElementsAre(0x3DCD, 0x3E1A, std::bit_cast<std::uint32_t>(1344.0F) >> 16));
 }
 
+TEST(DequantisedReader, RefusesValuesThatWouldBeInfinite) {
+  auto source = std::make_unique<FakeReader>();
+  source->tensor<std::uint8_t>("w", DType::kFloat8E4M3FN, {1, 2}, {kOne, kLargest})
+      .tensor<float>("w_scale_inv", DType::kFloat32, {1, 1}, {1000})
+      .write();
+  const auto reader =
+      dequantised_reader(std::move(source), {.suffix = "_scale_inv", .dtype = DType::kFloat16});
+  EXPECT_THAT(error_of([&] {
+                read<std::uint16_t>(*reader, 0, whole(Shape{1, 2}));
+              }).message(),
+              HasSubstr("a weight is worth 448000, which would be infinite in float16"));
+}
+
 TEST(DequantisedReader, PiecesOfAnySizeAreThoseOfTheWhole) {
   constexpr std::int64_t kRows = 300, kColumns = 700;
   std::vector<std::uint8_t> codes(kRows * kColumns);
