@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -24,9 +25,18 @@ TextPlace place_of_row(const YamlNode& root, const MapRow& row) {
   if (rows == nullptr) return root.place;
   for (const YamlNode& node : rows->values) {
     const YamlNode* const key = node.find("megatron");
-    if (key != nullptr && key->text == row.megatron) return node.place;
+    if (key != nullptr && key->text == row.megatron && node.place.line == row.written.place.line &&
+        node.place.column == row.written.place.column)
+      return node.place;
   }
   return rows->place;
+}
+
+/// Where a number is in a file, or the mapping of all.
+TextPlace place_of_number(const YamlNode& root, const std::string& name) {
+  const YamlNode* const numbers = root.find("numbers");
+  const YamlNode* const number = numbers != nullptr ? numbers->find(name) : nullptr;
+  return number != nullptr ? number->place : numbers != nullptr ? numbers->place : root.place;
 }
 
 /// Checks that need the whole map.
@@ -39,11 +49,14 @@ class WholeMap {
 
   void check() {
     for (const MapNumber& number : map_.numbers) {
-      if (number.otherwise.empty()) continue;
-      const auto formula = parse_formula(number.otherwise);
-      if (!formula) continue;  // reported already
-      require(formula->left, "numbers." + number.name, root_.place);
-      require(formula->right, "numbers." + number.name, root_.place);
+      const TextPlace place = place_of_number(root_, number.name);
+      for (const std::string& other : needs(number))
+        require(other, "numbers." + number.name, place);
+      std::set<std::string> seen;
+      if (leads_to(number, number.name, seen))
+        problems_.push_back(
+            {place,
+             str_format("numbers.{}: what it follows from follows from itself", number.name)});
     }
     for (const std::string& number : map_.dequantise.block)
       require(number, "dequantise", root_.place);
@@ -54,6 +67,26 @@ class WholeMap {
   }
 
  private:
+  /// What a number follows from, if nobody says it.
+  static std::vector<std::string> needs(const MapNumber& number) {
+    std::vector<std::string> names{number.part_of};
+    const auto formula = parse_formula(number.otherwise);
+    if (!number.otherwise.empty() && formula) {
+      names.push_back(formula->left);
+      names.push_back(formula->right);
+    }
+    return names;
+  }
+
+  bool leads_to(const MapNumber& number, const std::string& name,
+                std::set<std::string>& seen) const {
+    return std::ranges::any_of(needs(number), [&](const std::string& other) {
+      if (other == name) return true;
+      const MapNumber* const next = map_.find_number(other);
+      return next != nullptr && seen.insert(other).second && leads_to(*next, name, seen);
+    });
+  }
+
   /// A number itself, or the name of one.
   void require(const std::string& name, const std::string& user, TextPlace place) {
     if (name.empty() || name == "true" || name == "false" || parse_u64(name) ||
@@ -85,34 +118,42 @@ class WholeMap {
 
   void check_row(const MapRow& row) {
     const TextPlace place = place_of_row(root_, row);
+    require(row.columns, row.megatron, place);
     require(row.only_if, row.megatron, place);
     require(row.unless, row.megatron, place);
     require(row.add.only_if, row.megatron, place);
     require_for(row.hf, row.megatron, place);
     for (const HfTensors& other : row.or_hf) require_for(other, row.megatron, place);
-    once(row, row.megatron, place);
-    for (const std::string& key : row.hf.keys) once(row, key, place);
+    once(rows_, row, row.megatron, place);
+    for (const std::string& key : row.hf.keys) once(hf_rows_, row, key, place);
   }
 
+  using RowOfKey =
+      std::map<std::tuple<std::string, bool, MapLayers, std::string, std::string>, const MapRow*>;
+
   /// Two rows must not make the same key.
-  void once(const MapRow& row, const std::string& key, TextPlace place) {
+  void once(RowOfKey& rows, const MapRow& row, const std::string& key, TextPlace place) {
     const KeyPattern pattern(key);
-    const auto [first, inserted] = rows_.emplace(
+    const auto [first, inserted] = rows.emplace(
         std::tuple(pattern.skeleton(), pattern.counts_on(), row.layers, row.only_if, row.unless),
         &row);
     if (inserted) return;
+    const MapRow& other = *first->second;
     problems_.push_back(
-        {place, first->second == &row
-                    ? str_format("{} is named twice in a row", quote(key))
+        {place, &other == &row ? str_format("{} is named twice in a row", quote(key))
+                : other.megatron == row.megatron
+                    ? str_format("{} has two rows, the other in line {}; they may differ in "
+                                 "'layers', 'if' or 'unless'",
+                                 quote(row.megatron), other.written.place.line)
                     : str_format("{} is in two rows, with {} and with {}", quote(key),
-                                 quote(first->second->megatron), quote(row.megatron))});
+                                 quote(other.megatron), quote(row.megatron))});
   }
 
   const KeyMap& map_;
   const YamlNode& root_;
   ConfigProblems& problems_;
   std::vector<std::string> names_;
-  std::map<std::tuple<std::string, bool, MapLayers, std::string, std::string>, const MapRow*> rows_;
+  RowOfKey rows_, hf_rows_;
 };
 
 /// Of the rows that have none yet.

@@ -97,6 +97,7 @@ struct MapRow {
   std::vector<HfTensors> or_hf{};  ///< other forms that are read
   MapCast cast{};
   MapAdd add{};
+  std::string columns{};  ///< how many Megatron's tensor has, as a number of the model
   std::string only_if{};  ///< a number that must be true
   std::string unless{};   ///< one that must not
   MapLayers layers = MapLayers::kAll;
@@ -118,6 +119,7 @@ struct MapNumber {
   std::string args_not{};           ///< a flag there that says the opposite
   /// Names in config.json, in this order; "a.b.0" is the first of the list b in a.
   std::vector<std::string> hf{};
+  std::string part_of{};  ///< the number of which args and config.json say a part, such as 0.5
   /// If nothing of this is there: a number, true or false, or a formula of other numbers,
   /// "hidden_size / num_attention_heads" (key_map_numbers.h).
   std::string otherwise{};

@@ -8,9 +8,6 @@ namespace dckpt {
 /// The one description of a map file.
 const config::Type<KeyMap>& key_map_type();
 
-/// What a transform does to the count of tensors. Empty if it cannot follow so many.
-std::optional<std::size_t> tensors_after(const MapTransform& transform, std::size_t before);
-
 /// A formula of numbers: "a", "a * b", "a / b" (exact), "a round_up b".
 struct MapFormula {
   enum class Op : std::uint8_t { kNone, kTimes, kOver, kRoundUp };

@@ -365,7 +365,10 @@ void check_round_trip(const Location& source, ConvertOptions& options) {
                                  .progress = progress});
   ProblemList problems;
   for (const Difference& difference : found.differences)
-    problems.add(str_format("{}: {}", quote(difference.key), to_string(difference.kind)));
+    problems.add(str_format("{}: {}{}", quote(difference.key), to_string(difference.kind),
+                            difference.a.empty() || difference.b.empty()
+                                ? std::string()
+                                : str_format(" {} became {}", difference.a, difference.b)));
   problems.raise_if_any(ErrorCode::kMismatch,
                         "through the map and back, these are not what they were:");
   if (!options.progress) return;

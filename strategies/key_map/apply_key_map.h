@@ -38,8 +38,10 @@ struct MapTarget {
   std::optional<KeyNames> names{};  ///< the other ones
   /// Homogeneous, unless the source has another or some layers are dense and some are not.
   std::optional<MegatronLayout> layout{};
-  bool local_names = false;  ///< of Megatron's local layers, instead of Transformer Engine's
-  bool text_only = false;    ///< drop what a model of text and images has beside its language model
+  /// Names of Megatron's local layers, or Transformer Engine's; by default those of the source, or
+  /// the latter.
+  std::optional<bool> local_names{};
+  bool text_only = false;  ///< drop what a model of text and images has beside its language model
   /// What keys start with: "language_model.", or Hugging Face's "model.language_model.".
   std::string prefix{};
   /// How the source of a round trip calls rows, for the way back: MappedKeys::spelled.

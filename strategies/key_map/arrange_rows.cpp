@@ -108,11 +108,13 @@ class Arrangement {
     const MapRow& entry = map_.tensors[row];
     const std::vector<KeyPattern>& names = target_form(row).tensors[tensor].names;
     if (to_.names == KeyNames::kHf) return names.front();
+    if (rows_.side.names == KeyNames::kMegatron && !target_.local_names)
+      return names[rows_.rows[row].name];
     const auto spelled = target_.spelled.find(entry.megatron);
     for (std::size_t name = 1; name < names.size() && spelled != target_.spelled.end(); ++name) {
       if (spelling(entry, name) == spelled->second) return names[name];
     }
-    return target_.local_names && !entry.local.empty() ? names[1] : names.front();
+    return target_.local_names.value_or(false) && !entry.local.empty() ? names[1] : names.front();
   }
 
   /// A row's name by its position among all.
@@ -177,6 +179,7 @@ class Arrangement {
                                          to_string(known.to.whole)));
       known.common = common_pieces();
     }
+    require_columns(map_.tensors[row], known.from.whole);
     std::optional<std::int64_t> rows;
     if (has_step(map_.tensors[row].hf.transform, MapStep::kPadRows) && !known.from.whole.empty()) {
       result_.padded_rows = known.from.whole.front();
@@ -185,7 +188,13 @@ class Arrangement {
       }
     }
     compose(row, instance, sources);
-    for (const SourceTensor& source : sources) used_.emplace(source.position, rows);
+    for (const SourceTensor& source : sources) {
+      used_.emplace(source.position, rows);
+      const MapRow& entry = map_.tensors[row];
+      const TensorStorageMetadata& stored = source_.tensors[source.position];
+      if (entry.cast != MapCast{} || entry.add != MapAdd{})
+        result_.dtypes.emplace(*rows_.prefix.key(stored.key), stored.properties.dtype);
+    }
   }
 
   /// Once, also if all layers would be in the tensor.
@@ -216,6 +225,15 @@ class Arrangement {
     throw CheckpointError(ErrorCode::kMismatch,
                           str_format("{} has the shape {}, expected leading axes for {}",
                                      quote(key), to_string(size), expected));
+  }
+
+  /// As many as the configuration says, if it does.
+  void require_columns(const MapRow& row, const Shape& whole) const {
+    const auto said = row.columns.empty() ? std::nullopt : numbers_.find(row.columns);
+    if (!said || whole.empty() || whole.back() == *said) return;
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("there are {} columns, but {}", whole.back(), numbers_.describe(row.columns)));
   }
 
   /// The elements that the two relations have in common are the parts.
@@ -274,8 +292,6 @@ class Arrangement {
     const TensorStorageMetadata& source = source_.tensors[position];
     const DType from = source.properties.dtype;
     const ElementConversion conversion{to, added(row), row.add.rounded};
-    if (row.cast != MapCast{} || row.add != MapAdd{})
-      result_.dtypes.emplace(*rows_.prefix.key(source.key), from);
     if (from == to && conversion.add == 0) return;
     const auto [known, inserted] = result_.conversions.emplace(position, conversion);
     if (known->second != conversion)
@@ -318,11 +334,13 @@ class Arrangement {
     const KeyPattern& pattern = target_pattern(row, tensor);
     const RowNumbers in_key = pick(patterns_[row], instance, pattern.numbers());
     std::string key = pattern.key(in_key);
+    const Shape& shape = relations_.to.tensors[tensor];
     const auto [found, inserted] = by_key_.try_emplace(key, made_.size());
     const auto owner = std::tuple(row, tensor, in_key);
     if (!inserted) {
       if (made_[found->second].owner != owner)
         throw CheckpointError(ErrorCode::kMismatch, quote(key) + " is made twice");
+      require_equal(ShapeView(made_[found->second].tensor.size).last(shape.size()), shape, key);
       return found->second;
     }
     Made made{.owner = owner, .place = place_of(row, instance)};
@@ -332,10 +350,21 @@ class Arrangement {
     result.key = std::move(key);
     for (const std::string& name : stacked_numbers(patterns_[row], pattern))
       result.size.push_back(rows_.counts.at(name));
-    const Shape& shape = relations_.to.tensors[tensor];
     result.size.insert(result.size.end(), shape.begin(), shape.end());
     made_.push_back(std::move(made));
     return found->second;
+  }
+
+  /// Of layers or experts that are axes of one tensor.
+  void require_equal(ShapeView first, ShapeView shape, const std::string& key) const {
+    if (equal(first, shape)) return;
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("{} would have layers or experts of the shapes {} and {}{}",
+                                     quote(key), to_string(first), to_string(shape),
+                                     to_.names == KeyNames::kMegatron &&
+                                             result_.to_layout != MegatronLayout::kSingleton
+                                         ? "; choose layout=non-homogeneous or layout=singleton"
+                                         : ""));
   }
 
   /// Layers follow each other, between what comes before and behind them.

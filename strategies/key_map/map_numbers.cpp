@@ -1,5 +1,7 @@
 #include "strategies/key_map/map_numbers.h"
 
+#include <array>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -78,6 +80,13 @@ std::optional<KnownNumber> number_of(const std::string& text, const std::string&
   return std::nullopt;
 }
 
+/// That yields `count` of `whole` when it is rounded down.
+double part_that_is(std::int64_t count, std::int64_t whole) {
+  const double part = static_cast<double>(count) / static_cast<double>(whole);
+  return part * static_cast<double>(whole) < static_cast<double>(count) ? std::nextafter(part, 2)
+                                                                        : part;
+}
+
 CheckpointError mismatch(const std::string& message) {
   return {ErrorCode::kMismatch, message};
 }
@@ -87,8 +96,8 @@ class Evaluation {
  public:
   Evaluation(const KeyMap& map, const ModelConfig& config,
              const std::map<std::string, std::string>& given,
-             std::map<std::string, KnownNumber>& known)
-      : map_(map), config_(config), given_(given), known_(known) {}
+             std::map<std::string, KnownNumber>& known, std::vector<std::string>& overridden)
+      : map_(map), config_(config), given_(given), known_(known), overridden_(overridden) {}
 
   std::optional<KnownNumber> evaluate(const std::string& name) {
     if (const auto literal = number_of(name, kOfMap)) return literal;
@@ -111,11 +120,14 @@ class Evaluation {
         throw CheckpointError(ErrorCode::kInvalidArgument,
                               str_format("{} is set to {}, expected a number, true or false",
                                          number.name, quote(given->second)));
+      for (const auto& other : said(number)) {
+        if (other && other->value != value->value)
+          overridden_.push_back(str_format("{} is {} as set, not {} ({})", number.name,
+                                           value->value, other->value, other->origin));
+      }
       return value;
     }
-    std::optional<KnownNumber> megatron = in_megatron(number, config_.args, "args");
-    if (!megatron) megatron = in_megatron(number, config_.run_config, kRunConfig);
-    std::optional<KnownNumber> hf = in_hf(number);
+    const auto [megatron, hf] = said(number);
     if (megatron && hf && megatron->value != hf->value)
       throw mismatch(
           str_format("{} is {} ({}), but {} ({}): they are of different models; give it "
@@ -126,32 +138,55 @@ class Evaluation {
     return number.otherwise.empty() ? std::nullopt : result_of(number.otherwise);
   }
 
-  std::optional<KnownNumber> in_hf(const MapNumber& number) const {
+  /// By Megatron's side and by Hugging Face's.
+  std::array<std::optional<KnownNumber>, 2> said(const MapNumber& number) {
+    std::optional<KnownNumber> megatron = in_megatron(number, config_.args, "args");
+    if (!megatron) megatron = in_megatron(number, config_.run_config, kRunConfig);
+    return {std::move(megatron), in_hf(number)};
+  }
+
+  std::optional<KnownNumber> in_hf(const MapNumber& number) {
     for (const std::string& name : number.hf) {
-      for (const Value* const config : {&config_.hf, config_.hf.find(kHfTextConfig)}) {
+      for (const Value* const config : {config_.hf.find(kHfTextConfig), &config_.hf}) {
         if (config == nullptr) continue;
         if (auto found =
-                number_of(find_path(*config, name), str_format("{} of {}", name, kHfConfig)))
+                value_of(number, find_path(*config, name), str_format("{} of {}", name, kHfConfig)))
           return found;
       }
     }
     return std::nullopt;
   }
 
-  static std::optional<KnownNumber> in_megatron(const MapNumber& number, const Value& values,
-                                                const std::string& where) {
+  std::optional<KnownNumber> in_megatron(const MapNumber& number, const Value& values,
+                                         const std::string& where) {
     if (!number.args_if.empty()) {
       const auto flag = number_of(values.find(number.args_if), "");
       if (flag && flag->value == 0) return std::nullopt;
     }
     for (const std::string& name : number.args) {
-      if (auto found = number_of(values.find(name), str_format("{} of {}", name, where)))
+      if (auto found = value_of(number, values.find(name), str_format("{} of {}", name, where)))
         return found;
     }
     if (number.args_not.empty()) return std::nullopt;
     auto opposite = number_of(values.find(number.args_not), number.args_not + " of " + where);
     if (opposite) opposite->value = opposite->value == 0 ? 1 : 0;
     return opposite;
+  }
+
+  /// Rounded down, if it is a part of another number, as Megatron and transformers do.
+  std::optional<KnownNumber> value_of(const MapNumber& number, const Value* value,
+                                      const std::string& origin) {
+    if (number.part_of.empty()) return number_of(value, origin);
+    if (value == nullptr || !(value->is_int() || value->is(Value::Kind::kFloat)))
+      return std::nullopt;
+    const double part = value->as_float();
+    const std::optional<KnownNumber> whole = evaluate(number.part_of);
+    if (!(part >= 0 && part <= 1) || (!whole && part != 1))
+      throw mismatch(str_format("{} is {} of {} ({}){}", number.name, part, number.part_of, origin,
+                                whole ? ", expected a part from 0 to 1" : ", which is not known"));
+    if (!whole) return std::nullopt;
+    return KnownNumber{static_cast<std::int64_t>(part * static_cast<double>(whole->value)), false,
+                       str_format("{} of {}, by {}", part, number.part_of, origin)};
   }
 
   std::optional<KnownNumber> result_of(const std::string& text) {
@@ -185,6 +220,7 @@ class Evaluation {
   const ModelConfig& config_;
   const std::map<std::string, std::string>& given_;
   std::map<std::string, KnownNumber>& known_;
+  std::vector<std::string>& overridden_;
   std::set<std::string> open_;
 };
 
@@ -218,14 +254,16 @@ MapNumbers::MapNumbers(const KeyMap& map, const ModelConfig& config,
   for (const MapNumber& number : map.numbers) names.push_back(number.name);
   for (const auto& [name, value] : given) {
     if (map.find_number(name) != nullptr) continue;
-    const auto close = nearest(name, names);
+    std::vector<std::string> all = names;
+    all.insert(all.end(), kMapSettings.begin(), kMapSettings.end());
+    const auto close = nearest(name, all);
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("the map {} has no number {}{}; there are {}", quote(map.family), quote(name),
                    close ? str_format(" (did you mean {}?)", quote(*close)) : "",
-                   quoted_list(names, names.size())));
+                   quoted_list(all, all.size())));
   }
-  Evaluation evaluation(map, config, given, known_);
+  Evaluation evaluation(map, config, given, known_, overridden_);
   for (const std::string& name : names) evaluation.evaluate(name);
 }
 
@@ -277,7 +315,11 @@ Value MapNumbers::as_args() const {
     const auto found = known_.find(number.name);
     if (found == known_.end()) continue;
     const KnownNumber& known = found->second;
-    if (!number.args.empty() && number.args_not.empty())
+    if (!number.part_of.empty()) {
+      const auto whole = known_.find(number.part_of);
+      if (!number.args.empty() && whole != known_.end() && whole->second.value != 0)
+        args[number.args.front()] = part_that_is(known.value, whole->second.value);
+    } else if (!number.args.empty() && number.args_not.empty())
       args[number.args.front()] = known.flag ? Value(known.value != 0) : Value(known.value);
     if (!number.args_if.empty()) args[number.args_if] = true;
     if (!number.args_not.empty()) args[number.args_not] = known.value == 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -34,6 +35,10 @@ struct KnownNumber {
   std::string origin{};
 };
 
+/// What is set beside numbers, see mapped_reader().
+inline constexpr std::array kMapSettings{"keys",  "layout", "names",     "extra_state",
+                                         "parts", "prefix", "dequantise"};
+
 /// The numbers of a model. The map must outlive them.
 class MapNumbers {
  public:
@@ -50,6 +55,9 @@ class MapNumbers {
   /// "num_query_groups is 2 (num_key_value_heads of config.json)"
   std::string describe(const std::string& name) const;
 
+  /// Numbers that are given against what the configuration says, in sentences.
+  const std::vector<std::string>& overridden() const noexcept { return overridden_; }
+
   /// What the tensors show of a flag for which the map has only a default, if any.
   void guess(const std::string& name, bool value);
   void set(const std::string& name, std::int64_t value);
@@ -60,6 +68,7 @@ class MapNumbers {
  private:
   const KeyMap* map_;
   std::map<std::string, KnownNumber> known_;
+  std::vector<std::string> overridden_;
 };
 
 }  // namespace dckpt

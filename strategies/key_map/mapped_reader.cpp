@@ -221,12 +221,7 @@ class Mapping {
                                          const MapReport& report) const {
     MapNumbers numbers = *numbers_;
     if (report.keys.padded_rows) numbers.set("padded_vocab_size", *report.keys.padded_rows);
-    MappedKeys back = apply_key_map(map_, numbers, mapped->metadata(),
-                                    {.names = report.keys.from,
-                                     .layout = report.keys.from_layout,
-                                     .spelled = report.keys.spelled,
-                                     .forms = report.keys.forms,
-                                     .dtypes = report.keys.dtypes});
+    MappedKeys back = undone(numbers, mapped->metadata(), report.keys);
     for (RearrangedTensor& tensor : back.tensors)
       tensor.key = report.keys.prefix.stored_key(tensor.key);
     return rearranged_reader(converted(std::move(mapped), std::move(back.conversions)),
@@ -272,6 +267,21 @@ class Mapping {
   }
 
  private:
+  MappedKeys undone(const MapNumbers& numbers, const Metadata& mapped,
+                    const MappedKeys& keys) const {
+    const MapTarget source{.names = keys.from,
+                           .layout = keys.from_layout,
+                           .local_names = false,
+                           .spelled = keys.spelled,
+                           .forms = keys.forms,
+                           .dtypes = keys.dtypes};
+    try {
+      return apply_key_map(map_, numbers, mapped, source);
+    } catch (const CheckpointError& error) {
+      throw CheckpointError(error.code(), "on the way back, " + error.message(), error.context());
+    }
+  }
+
   static std::set<std::string> keys_of(const Metadata& metadata) {
     std::set<std::string> keys;
     for (const TensorStorageMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
@@ -352,6 +362,8 @@ class Mapping {
         str_format("parameters: {}{} before, {}{} after",
                    grouped(keys.elements_in - keys.padding_in), padding(keys.padding_in),
                    grouped(keys.elements_out - keys.padding_out), padding(keys.padding_out)));
+    for (const std::string& number : numbers_->overridden())
+      remarks.push_back("numbers: " + number);
     if (report.dequantised > 0)
       remarks.push_back(str_format(
           "dequantised: {} weights are {} now; they stay so on the way back, and a round trip "

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "configs/key_map_schema.h"
+#include "configs/key_map_rows.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

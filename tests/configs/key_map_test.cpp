@@ -117,7 +117,7 @@ tensors:
 )"),
       ElementsAre(
           "m.yaml:4:38: numbers.heads has no field 'otherwise'; it has args, args_if, args_not, "
-          "hf and else",
+          "hf, part_of and else",
           "m.yaml:5:16: numbers.size.else: found 'a + b', expected a number, true, false, "
           "the name of a number, or two with *, / or round_up between them",
           HasSubstr("m.yaml:7:5: tensors[0]: 2 tensors of Hugging Face are left where "
@@ -230,6 +230,18 @@ tensors:
               ElementsAre(HasSubstr("m.yaml:5:5: a: there is no number 'plus_one'")));
 }
 
+TEST(KeyMap, AKeyMayBeTheSameOnBothSides) {
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {}
+tensors:
+  - {megatron: "{l}.weight", hf: "{l}.weight"}
+  - {megatron: "{l}.bias", hf: "{l}.offset"}
+  - {megatron: "{l}.offset", hf: "{l}.bias"}
+)"),
+              IsEmpty());
+}
+
 TEST(KeyMap, WhatRowsReferToMustBeThere) {
   EXPECT_THAT(problems_of(R"(version: 1
 family: mine
@@ -244,6 +256,21 @@ tensors:
                           HasSubstr("m.yaml:6:5: c.weight: there is no number 'vocab_size'"),
                           HasSubstr("m.yaml:7:5: 'd.weight' is in two rows, with 'c.weight' and "
                                     "with 'e.weight'")));
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers:
+  one: {else: 1}
+  a: {else: one * b}
+  b: {args: b, part_of: a}
+  c: {else: d}
+tensors:
+  - {megatron: a.weight, hf: b.weight}
+  - {megatron: a.weight, hf: c.weight}
+)"),
+              ElementsAre("m.yaml:5:6: numbers.a: what it follows from follows from itself",
+                          "m.yaml:6:6: numbers.b: what it follows from follows from itself",
+                          HasSubstr("m.yaml:7:6: numbers.c: there is no number 'd'"),
+                          HasSubstr("m.yaml:10:5: 'a.weight' has two rows, the other in line 9")));
   EXPECT_THAT(problems_of("version: 1\nfamily: mine\n"),
               ElementsAre("m.yaml:1:1: a map has rows: 'tensors' is missing"));
   EXPECT_THAT(problems_of("version: 2\nfamily: mine\ntensors: []\n"),

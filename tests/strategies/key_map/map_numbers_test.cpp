@@ -24,6 +24,11 @@ TEST(MapNumbers, NumbersThatContradictTheTensorsAreNamed) {
                         "num_attention_heads is 4 (num_attention_heads of config.json), "
                         "num_query_groups is 4 (as set), kv_channels is 2 (hidden_size / "
                         "num_attention_heads)"));
+  EXPECT_THAT(llama().error({"llama", {"hidden_size=16", "kv_channels=2"}}),
+              HasSubstr("word_embeddings.weight: there are 8 columns, but hidden_size is 16"));
+  EXPECT_THAT(
+      llama().error({"llama", {"ffn_hidden_size=7"}}),
+      HasSubstr("linear_fc2.weight: there are 6 columns, but ffn_hidden_size is 7 (as set)"));
   EXPECT_THAT(llama().error({"llama", {"vocab_size=10"}}),
               HasSubstr("the vocabulary has 11 rows here"));
   EXPECT_THAT(llama().with("model.layers.1.mlp.up_proj.weight", {5, 8}).error({"llama", {}}),
@@ -43,7 +48,10 @@ TEST(MapNumbers, ArgsAndConfigJsonMustBeOfOneModel) {
   EXPECT_THAT(model.error({"llama", {}}),
               HasSubstr("num_attention_heads is 8 (num_attention_heads of args), but 4 "
                         "(num_attention_heads of config.json)"));
-  EXPECT_FALSE(model.mapped({"llama", {"num_attention_heads=4"}}).empty());
+  MapReport report;
+  EXPECT_FALSE(model.mapped({"llama", {"num_attention_heads=4"}}, &report).empty());
+  EXPECT_THAT(report.remarks, Contains("numbers: num_attention_heads is 4 as set, not 8 "
+                                       "(num_attention_heads of args)"));
 }
 
 TEST(MapNumbers, NumbersAreThoseOfABridgesRunConfigToo) {
@@ -91,8 +99,40 @@ tensors:
 
 TEST(MapNumbers, NumbersMayBeThoseOfTheTextInAModelOfImages) {
   Model model = llama();
-  model.config = R"({"model_type": "llava", "text_config": )" + model.config + "}";
+  const std::string text = R"({"model_type": "llava", "text_config": )" + model.config;
+  model.config = text + "}";
   EXPECT_EQ(model.mapped({"llama", {}}), llama().mapped({"llama", {}}));
+  model.config = text + R"(, "vocab_size": 12, "hidden_size": 4})";  // of image and text
+  EXPECT_EQ(model.mapped({"llama", {}}), llama().mapped({"llama", {}}));
+}
+
+TEST(MapNumbers, APartOfAnotherNumberIsRoundedDown) {
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: parts
+numbers:
+  rows: {args: rows}
+  turning: {args: percent, hf: rope.factor, part_of: rows, else: rows}
+tensors: [{megatron: a, hf: b}]
+)");
+  const auto numbers = [&](const Value& args, const Value& hf = Value::dict()) {
+    return MapNumbers(map, {.args = args, .run_config = {}, .hf = hf}, {});
+  };
+  const MapNumbers half = numbers(Value::dict({{"rows", 5}, {"percent", 0.5}}));
+  EXPECT_EQ(half.find("turning"), 2);
+  EXPECT_EQ(half.describe("turning"), "turning is 2 (0.5 of rows, by percent of args)");
+  EXPECT_EQ(half.as_args().at("percent"), Value(0.4));
+  EXPECT_EQ(numbers(Value::dict({{"rows", 5}})).find("turning"), 5);
+  EXPECT_EQ(numbers(Value::dict({{"percent", 1}})).find("turning"), std::nullopt);
+  const auto message = [&](const Value& args, const Value& hf = Value::dict()) {
+    return error_of([&] { numbers(args, hf); }).message();
+  };
+  EXPECT_EQ(message(Value::dict({{"percent", 0.5}})),
+            "turning is 0.5 of rows (percent of args), which is not known");
+  EXPECT_THAT(message(Value::dict({{"rows", 5}, {"percent", 1.5}})),
+              HasSubstr("expected a part from 0 to 1"));
+  EXPECT_THAT(message(Value::dict({{"rows", 8}, {"percent", 0.5}}),
+                      Value::dict({{"rope", Value::dict({{"factor", 0.25}})}})),
+              HasSubstr("turning is 4 (0.5 of rows, by percent of args), but 2"));
 }
 
 TEST(MapNumbers, TiedEmbeddingsHaveNoOutputLayer) {
@@ -117,6 +157,7 @@ TEST(MapNumbers, SettingsAreChecked) {
   EXPECT_THAT(llama().error({"llama", {"vocab"}}),
               HasSubstr("a setting is NAME=VALUE, not 'vocab'"));
   EXPECT_THAT(llama().error({"llama", {"vocab_sise=1"}}), HasSubstr("did you mean 'vocab_size'?"));
+  EXPECT_THAT(llama().error({"llama", {"layot=singleton"}}), HasSubstr("did you mean 'layout'?"));
   EXPECT_THAT(llama().error({"llama", {"vocab_size=many"}}),
               HasSubstr("vocab_size is set to 'many'"));
   Model other = llama();

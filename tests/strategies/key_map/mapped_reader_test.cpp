@@ -345,6 +345,30 @@ TEST(MappedReader, FusedExpertsAreReadAsTheyAre) {
   EXPECT_TRUE(local.contains("decoder.layers.mlp.linear_fc1.layer_norm_weight"));
 }
 
+TEST(MappedReader, NormsKeepTheirNamesUnlessOthersAreAskedFor) {
+  const Model local{.tensors = {{"decoder.layers.mlp.linear_fc1.norm", {2, 4}}}};
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: norms
+numbers: {}
+tensors:
+  - megatron: "decoder.layers.{l}.pre_mlp.norm"
+    local: "decoder.layers.{l}.mlp.linear_fc1.norm"
+    hf: "{l}.norm"
+)");
+  const auto source = local.open();
+  const auto first_key = [&](KeyNames names, std::optional<bool> local_names) {
+    const MapTarget target{
+        .names = names, .layout = MegatronLayout::kSingleton, .local_names = local_names};
+    return apply_key_map(map, MapNumbers(map, {}, {}), source->metadata(), target)
+        .tensors.front()
+        .key;
+  };
+  EXPECT_EQ(first_key(KeyNames::kMegatron, {}), "decoder.layers.0.mlp.linear_fc1.norm");
+  EXPECT_EQ(first_key(KeyNames::kMegatron, true), "decoder.layers.0.mlp.linear_fc1.norm");
+  EXPECT_EQ(first_key(KeyNames::kMegatron, false), "decoder.layers.0.pre_mlp.norm");
+  EXPECT_EQ(first_key(KeyNames::kHf, {}), "0.norm");
+}
+
 TEST(MappedReader, TheStateOfAnOptimizerGoesAlongBetweenLayouts) {
   Model model;
   for (const char* const prefix : {"", "optimizer.state.exp_avg."}) {
@@ -374,6 +398,24 @@ ignore: {megatron: ["optimizer.*"]}
   EXPECT_EQ(contents.size(), 10);
   EXPECT_TRUE(
       contents.contains("optimizer.state.exp_avg.decoder.layers.1.mlp.linear_fc1.weight_v"));
+}
+
+TEST(MappedReader, LayersOfDifferentShapesNeedKeysOfTheirOwn) {
+  const Model model{.tensors = {{"0.up", {2}}, {"1.up", {3}}}};
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: uneven
+numbers: {}
+tensors: [{megatron: "layers.{l}.up", hf: "{l}.up"}]
+)");
+  const auto source = model.open();
+  const auto apply = [&](MegatronLayout layout) {
+    return apply_key_map(map, MapNumbers(map, {}, {}), source->metadata(), {.layout = layout});
+  };
+  EXPECT_THAT(
+      error_of([&] { apply(MegatronLayout::kHomogeneous); }).message(),
+      HasSubstr("layers.{l}.up: 'layers.up' would have layers or experts of the shapes (2,) "
+                "and (3,); choose layout=non-homogeneous"));
+  EXPECT_EQ(apply(MegatronLayout::kNonHomogeneous).tensors.size(), 2);
 }
 
 TEST(MappedReader, ModulesWithoutTensorsMayBeThoseOfExperts) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "mapping/geometry/cast.h"
 #include "tests/strategies/key_map/small_model.h"
 #include "tests/support/temp_dir.h"
@@ -178,6 +180,61 @@ TEST_F(Norms, OfACastThatRoundsARoundTripComparesWhatIsLeft) {
   const RoundTrip trip = round_trip([&] { return wide(0.1F); }, narrow);
   EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
   EXPECT_THAT(floats(*trip.after), ElementsAre(0.5F, 0.10009765625F));
+}
+
+/// Ranks load rows and columns of their own, also of half a head.
+TEST_F(Norms, PartsOfSumsAreThoseOfTheWhole) {
+  constexpr std::int64_t kRows = 16, kColumns = 6;  // of each group: two heads, key and value
+  std::ofstream(folder_.path() / "sums.yaml") << R"(version: 1
+family: sums
+numbers: {num_attention_heads: {else: 4}, num_query_groups: {else: 2}}
+tensors:
+  - megatron: "layers.{l}.qkv"
+    hf: ["{l}.q", "{l}.k", "{l}.v"]
+    transform: [rope_interleave: [4, 2, 0], qkv_interleave]
+    add: 0.5
+    cast: {megatron: float32, hf: bfloat16}
+)";
+  auto source = std::make_unique<FakeReader>();
+  std::uint16_t next = 0x3F00;
+  for (const char* const layer : {"0.", "1."}) {
+    for (const auto& [name, rows] : {std::pair("q", 8), std::pair("k", 4), std::pair("v", 4)}) {
+      std::vector<std::uint16_t> values(static_cast<std::size_t>(rows * kColumns));
+      for (std::uint16_t& value : values) value = next++;
+      source->tensor(std::string(layer) + name, DType::kBFloat16, {rows, kColumns}, values);
+    }
+  }
+  source->write();
+  const auto reader =
+      mapped_reader(std::move(source), {(folder_.path() / "sums.yaml").string(), {}});
+  const Tensor all = read_box(*reader, 0, whole(Shape{2, kRows, kColumns}));
+  EXPECT_EQ(all.data<float>()[0], 0.5F + 0.5F);  // the first row of the first head stays
+  for (const Box& box : {Box{{0, 3, 0}, {2, 7, kColumns}}, Box{{1, 0, 2}, {1, kRows, 3}},
+                         Box{{0, 5, 1}, {1, 1, 4}}}) {
+    const Tensor part = read_box(*reader, 0, box);
+    std::int64_t at = 0;
+    for (std::int64_t layer = 0; layer < box.sizes[0]; ++layer) {
+      for (std::int64_t row = 0; row < box.sizes[1]; ++row) {
+        for (std::int64_t column = 0; column < box.sizes[2]; ++column) {
+          const std::int64_t from = ((layer + box.offsets[0]) * kRows + row + box.offsets[1]);
+          EXPECT_EQ(part.data<float>()[at++],
+                    all.data<float>()[from * kColumns + column + box.offsets[2]]);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Norms, WithoutElementsComeBackToo) {
+  const KeyMapOptions narrow = map("cast: {megatron: float16}");
+  const RoundTrip trip = round_trip(
+      [] {
+        auto reader = std::make_unique<FakeReader>();
+        reader->tensor<float>("0.norm", DType::kFloat32, {0}, {}).write();
+        return reader;
+      },
+      narrow);
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
 }
 
 TEST_F(Norms, GetNothingAddedWhereANumberSaysSo) {
