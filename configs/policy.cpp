@@ -97,7 +97,7 @@ std::string_view shipped_policy(std::string_view name) {
 std::string read_policy_file(const std::filesystem::path& file) {
   const auto fail = [&] {
     const std::string reason = std::generic_category().message(errno);
-    return CheckpointError(ErrorCode::kIo, "cannot read the policy: " + reason,
+    return CheckpointError(ErrorCode::kIo, "cannot read the file: " + reason,
                            {.file = file.string()});
   };
   // Not blocking, so that a FIFO without a writer is at its end instead of waiting for one.
@@ -121,7 +121,7 @@ std::string read_policy_file(const std::filesystem::path& file) {
   struct stat status {};
   if (size == 0 && ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode)) {
     throw CheckpointError(ErrorCode::kIo,
-                          "cannot read the policy: nothing is written into this pipe",
+                          "cannot read the file: nothing is written into this pipe",
                           {.file = file.string()});
   }
   text.resize(size);

@@ -245,13 +245,27 @@ Type<ObjectRule> object_rule() {
       }});
 }
 
+/// NAME=VALUE
+Type<std::string> setting() {
+  const Type<std::string> any = text("NAME=VALUE");
+  Type<std::string> type = any;
+  type.read = [any](const YamlNode& node, const std::string& path, std::string& into,
+                    ConfigProblems& problems) {
+    const std::size_t equals = node.text.find('=');
+    if (node.kind == YamlNode::Kind::kText && (equals == 0 || equals == std::string::npos))
+      return report_unfit(node, path, "NAME=VALUE", problems);
+    any.read(node, path, into, problems);
+  };
+  return type;
+}
+
 /// `map: NAME` is the short form of `map: {name: NAME}`.
 Type<KeyMapOptions> key_map() {
   const Type<std::string> name = text("the name of a map, a file, or auto");
   const Type<KeyMapOptions> both = section(Schema<KeyMapOptions>{{
       field("name", &KeyMapOptions::name, name),
       field("set", &KeyMapOptions::set,
-            list_of(text("NAME=VALUE"), "a list, for example [vocab_size=32000]")),
+            list_of(setting(), "a list, for example [vocab_size=32000]")),
   }});
   return {[name, both](const YamlNode& node, const std::string& path, KeyMapOptions& into,
                        ConfigProblems& problems) {

@@ -1,6 +1,7 @@
 #include "strategies/key_map/map_numbers.h"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -31,6 +32,13 @@ Value attributes(const Value* value) {
                                                                       : Value();
 }
 
+std::optional<double> parse_decimal(std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && rest == end ? std::optional(value) : std::nullopt;
+}
+
 /// A YAML mapping of plain values; what is nested is none.
 Value plain_values(const YamlNode& map) {
   Value dict = Value::dict();
@@ -42,6 +50,8 @@ Value plain_values(const YamlNode& map) {
         value = node.text == "true";
       else if (const auto number = parse_u64(node.text))
         value = *number;
+      else if (const auto part = parse_decimal(node.text))
+        value = *part;
     }
     dict[map.keys[i].text] = value;
   }

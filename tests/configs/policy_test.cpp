@@ -223,6 +223,9 @@ TEST(PolicyMessages, WrongType) {
   EXPECT_THAT(problems_of("save: {io: fast}\n"),
               ElementsAre("p.yaml:2:12: save.io: found 'fast', expected a mapping with engine, "
                           "threads, files_per_rank, fsync, checksums and page_aligned"));
+  EXPECT_THAT(problems_of("load: {map: {name: llama, set: [a=1, vocab_size]}}\n"),
+              ElementsAre("p.yaml:2:38: load.map.set[1]: found 'vocab_size', expected "
+                          "NAME=VALUE"));
   EXPECT_THAT(problems_of("load: {allow_shape_mismatch: head}\n"),
               ElementsAre("p.yaml:2:30: load.allow_shape_mismatch: found 'head', expected a list "
                           "of patterns, for example [\"*.word_embeddings.weight\"]"));

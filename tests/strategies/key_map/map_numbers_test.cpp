@@ -67,6 +67,8 @@ TEST(MapNumbers, NumbersAreThoseOfABridgesRunConfigToo) {
   EXPECT_THAT(message("model:\n" + heads), Not(HasSubstr("num_attention_heads")));
   EXPECT_THAT(message("model:\n  kv_channels: 3\n" + heads),
               HasSubstr("kv_channels is 3 (kv_channels of run_config.yaml)"));
+  EXPECT_THAT(message("model:\n  kv_channels: 2\n  rotary_percent: 1.5\n" + heads),
+              HasSubstr("rotary_dim is 1.5 of kv_channels (rotary_percent of run_config.yaml)"));
 }
 
 /// Megatron up to 0.16 writes num_query_groups = 1 where there are no groups.
