@@ -9,6 +9,8 @@ option(DCKPT_WERROR "Treat warnings as errors" OFF)
 set(DCKPT_SANITIZE "" CACHE STRING "Sanitizers for all targets, as -fsanitize takes them (address,undefined or thread)")
 set(DCKPT_TORCH "AUTO" CACHE STRING "Build dckpt::torch: AUTO (when libtorch is found), ON or OFF")
 set_property(CACHE DCKPT_TORCH PROPERTY STRINGS AUTO ON OFF)
+set(DCKPT_CUDA "AUTO" CACHE STRING "Build dckpt::cuda: AUTO (when the CUDA runtime is found), ON or OFF")
+set_property(CACHE DCKPT_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DCKPT_NCCL "AUTO" CACHE STRING "Build dckpt::nccl: AUTO (when NCCL and the CUDA runtime are found), ON or OFF")
 set_property(CACHE DCKPT_NCCL PROPERTY STRINGS AUTO ON OFF)
 

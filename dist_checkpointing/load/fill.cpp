@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/parallel/parallel_read.h"
+#include "strategies/tensor_io/device_destinations.h"
 
 namespace dckpt {
 namespace {
@@ -47,15 +51,39 @@ bool shares(const LoadOptions& options, const Communicator& comm) {
   return options.parallel.enabled && comm.size() > 1;
 }
 
+using Items = std::span<const ReadItem>;
+
+/// The items of a request by how they are read.
+struct ItemParts {
+  std::vector<ReadItem> sorted;  ///< what the spans refer to, if not to the request
+  Items shared;                  ///< ranks exchange them
+  Items own;                     ///< this rank reads them
+  Items device;                  ///< and these, into memory of devices
+};
+
 /// Ranks exchange elements as they are stored, out of the destinations that they were read into:
-/// what is cast is read by each rank that needs it. Moves that to the end and returns where.
-std::vector<ReadItem>::iterator split_off_casts(std::vector<ReadItem>& items,
-                                                const CheckpointReader& reader,
-                                                const TensorRequest& request) {
-  return std::stable_partition(items.begin(), items.end(), [&](const ReadItem& item) {
-    return request.destinations[item.destination].dtype() ==
-           reader.metadata().tensors[item.tensor].properties.dtype;
-  });
+/// what is cast, or goes to a device, is read by each rank that needs it.
+ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader, bool share) {
+  const auto for_device = [&](const ReadItem& item) {
+    return is_in_device_memory(request.destinations[item.destination]);
+  };
+  const auto exchanged = [&](const ReadItem& item) {
+    return share && !for_device(item) &&
+           request.destinations[item.destination].dtype() ==
+               reader.metadata().tensors[item.tensor].properties.dtype;
+  };
+  const Items all = request.items;
+  if (std::ranges::all_of(all, exchanged)) return {.shared = all};
+  if (!share && std::ranges::none_of(all, for_device)) return {.own = all};
+  ItemParts parts{.sorted = request.items};
+  const auto begin = parts.sorted.begin();
+  const auto end = parts.sorted.end();
+  const auto own = std::stable_partition(begin, end, exchanged);
+  const auto device = std::stable_partition(own, end, std::not_fn(for_device));
+  parts.shared = {begin, own};
+  parts.own = {own, device};
+  parts.device = {device, end};
+  return parts;
 }
 
 void add(ReadStats& stats, const ReadStats& more) {
@@ -84,32 +112,27 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
                       .verify = options.verify != Verify::kNone,
                       .cast = options.cast == Cast::kAllow,
                       .phases = phases};
+  const bool share = shares(options, comm);
+  ItemParts parts;
+  std::optional<DeviceDestinations> devices;
+  agree(comm, "preparing the tensors", [&] {
+    parts = parts_of(request, reader, share);
+    devices.emplace(request.destinations);
+    for (const Tensor& tensor : request.to_zero)
+      is_in_device_memory(tensor) ? devices->fill_zero(tensor) : fill_zero(tensor);
+  });
   RecordChecks checks(reader.metadata());
-  if (comm.size() > 1 && reading.verify) reading.checks = &checks;
+  if ((comm.size() > 1 || !parts.device.empty()) && reading.verify) reading.checks = &checks;
   ReadStats stats;
-  agree(comm, "preparing the tensors",
-        [&] { std::for_each(request.to_zero.begin(), request.to_zero.end(), fill_zero); });
-  using Items = std::span<const ReadItem>;
-  const auto read_alone = [&](Items items) {
-    Heartbeat(comm).agree("reading tensors", [&] {
-      const PhaseClock::Scope reading_now(phases, Phase::kRead);
-      add(stats, read_tensors(reader, items, request.destinations, reading));
-    });
-  };
-  const auto read_together = [&](Items items) {
-    stats = read_tensors_parallel(reader, items, request.destinations, options.parallel.exchange,
-                                  comm, reading, cache);
-  };
-  if (!shares(options, comm)) {
-    read_alone(request.items);
-  } else if (options.cast == Cast::kForbid) {
-    read_together(request.items);
-  } else {
-    std::vector<ReadItem> items = request.items;
-    const auto casts = split_off_casts(items, reader, request);
-    read_together({items.begin(), casts});
-    read_alone({casts, items.end()});
+  if (share) {
+    stats = read_tensors_parallel(reader, parts.shared, request.destinations,
+                                  options.parallel.exchange, comm, reading, cache);
   }
+  Heartbeat(comm).agree("reading tensors", [&] {
+    const PhaseClock::Scope reading_now(phases, Phase::kRead);
+    add(stats, read_tensors(reader, parts.own, request.destinations, reading));
+    add(stats, devices->read(reader, parts.device, request.destinations, reading));
+  });
   if (reading.checks != nullptr) {
     compare_together(checks, comm);
     stats.bytes_unchecked = checks.unchecked_bytes();

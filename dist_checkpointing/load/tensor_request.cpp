@@ -13,6 +13,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
+#include "strategies/device/registry.h"
 
 namespace dckpt {
 namespace {
@@ -79,10 +80,8 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   Tensor data = shard.data && shard.data->has_data()
                     ? *shard.data
                     : Tensor::empty(shard.dtype, shard.data_shape());
-  if (data.device().kind != Device::Kind::kCpu) {
-    problems_.add(str_format(
-        "the destination of {} is not in CPU memory; load into CPU memory and copy from there",
-        quote(shard.key)));
+  if (const std::string reason = unreachable(data.device()); !reason.empty()) {
+    problems_.add(str_format("the destination of {} {}", quote(shard.key), reason));
     return nothing;
   }
   if (tensor.properties.dtype != shard.dtype)
@@ -113,6 +112,11 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
   if (options_.padding == Padding::kZero || !nearest) {
     request_.to_zero.push_back(data);
     return request(std::move(wanted), data);
+  }
+  if (data.device().kind != Device::Kind::kCpu) {
+    problems_.add(str_format("{} is padded with its edge, which needs a destination in CPU memory",
+                             quote(shard.key)));
+    return;
   }
   EdgePadding padding{.tensor = data, .sizes = wanted.box.sizes, .filled = nearest->sizes};
   if (shard.flattened_range) {

@@ -20,7 +20,7 @@ namespace dckpt {
 /// the metadata.
 struct TensorRequest {
   std::vector<WantedShard> wanted;   ///< `destination` is a position in `destinations`
-  std::vector<Tensor> destinations;  ///< CPU tensors, laid out as `wanted` says
+  std::vector<Tensor> destinations;  ///< with data, laid out as `wanted` says
   std::vector<Tensor> to_zero;       ///< destinations that the stored data may not fill completely
   std::vector<EdgePadding> to_pad;   ///< padding to do after reading
   std::vector<CastTensor> casts;     ///< destinations of another dtype than the stored one

@@ -12,6 +12,7 @@
 #include "mapping/state/sharded_tree.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
+#include "strategies/device/registry.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
@@ -26,12 +27,10 @@ struct Writers {
 };
 
 void check_saveable(const std::string& key, const Tensor& tensor) {
-  if (tensor.device().kind == Device::Kind::kCpu && tensor.has_data()) return;
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      to_string(tensor) + (tensor.has_data() ? " is not in CPU memory; copy it there first"
-                                             : " has no data to save"),
-      {.key = key});
+  std::string reason = tensor.has_data() ? unreachable(tensor.device()) : "has no data to save";
+  if (reason.empty()) return;
+  throw CheckpointError(tensor.has_data() ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
+                        to_string(tensor) + " " + reason, {.key = key});
 }
 
 void add_tensor(DescribedState& out, TensorShard shard, Tensor data) {

@@ -7,4 +7,5 @@
 #include "dckpt/dist_checkpointing.h"
 #include "mapping/base/wire.h"
 #include "strategies/contract/registry.h"
+#include "strategies/device/runtime.h"
 #include "strategies/formats/torch_archive/torch_file.h"

@@ -17,6 +17,8 @@ void StateSource::tensor(const WriteItem& item, const std::function<void(ByteVie
   const Tensor& tensor = tensors_[item.source];
   const std::size_t size = item_size(tensor.dtype());
   const std::int64_t elements = numel(item.chunk.sizes);
+  if (tensor.device().kind != Device::Kind::kCpu)
+    return devices_.read(tensor, item.source_begin, item.source_begin + elements, sink);
   const auto step = static_cast<std::int64_t>(kPieceBytes / size);
   const bool contiguous = tensor.is_contiguous();
   Bytes gathered(contiguous ? 0 : static_cast<std::size_t>(std::min(step, elements)) * size);

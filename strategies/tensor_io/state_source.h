@@ -6,15 +6,16 @@
 
 #include "mapping/state/tensor.h"
 #include "strategies/contract/save_strategy.h"
+#include "strategies/tensor_io/device_source.h"
 
 namespace dckpt {
 
-/// Feeds a writer from tensors and serialised objects in memory. Item sources are positions in the
-/// two lists.
+/// Feeds a writer from tensors and serialised objects in memory, of the CPU or of devices. Item
+/// sources are positions in the two lists. To be made by the thread that called save.
 class StateSource : public ItemSource {
  public:
   StateSource(std::vector<Tensor> tensors, std::vector<Bytes> objects)
-      : tensors_(std::move(tensors)), objects_(std::move(objects)) {}
+      : tensors_(std::move(tensors)), objects_(std::move(objects)), devices_(tensors_) {}
 
   Bytes object(const WriteItem& item) override { return objects_[item.source]; }
   /// Contiguous tensors are passed on without a copy, others gathered piece by piece.
@@ -23,6 +24,7 @@ class StateSource : public ItemSource {
  private:
   std::vector<Tensor> tensors_;
   std::vector<Bytes> objects_;
+  DeviceSource devices_;
 };
 
 }  // namespace dckpt

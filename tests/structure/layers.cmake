@@ -22,13 +22,14 @@ set(layer_mapping/torch mapping/base mapping/geometry mapping/state)
 set(core mapping/base mapping/geometry mapping/planning mapping/state)
 set(layer_configs ${core})
 
-# comm, storage and formats know nothing of each other.
+# comm, storage, formats and device know nothing of each other.
 set(layer_strategies/comm ${core} configs)
 set(layer_strategies/storage mapping/base)
 set(layer_strategies/formats ${core})
+set(layer_strategies/device ${core})
 set(below_contract ${core} configs strategies/storage strategies/formats)
 set(layer_strategies/contract ${below_contract})
-set(layer_strategies/tensor_io ${below_contract} strategies/contract)
+set(layer_strategies/tensor_io ${below_contract} strategies/contract strategies/device)
 set(backends strategies/torch_dist strategies/zarr strategies/legacy_torch
     strategies/local strategies/torch_checkpointing strategies/safetensors)
 foreach(backend IN LISTS backends)
@@ -66,7 +67,7 @@ list(FILTER variables INCLUDE REGEX "^layer_")
 list(TRANSFORM variables REPLACE "^layer_" "" OUTPUT_VARIABLE layers)
 list(SORT layers)  # what is inside another comes after it
 set(libtorch_allowed "^(mapping/torch|strategies/comm/c10d)/")
-set(cuda_allowed "^strategies/comm/nccl/.*[.]cpp$")
+set(cuda_allowed "^strategies/(comm/nccl|device/cuda)/.*[.]cpp$")
 
 set(problems "")
 set(count 0)

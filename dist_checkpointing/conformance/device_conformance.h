@@ -1,0 +1,20 @@
+#pragma once
+
+#include <functional>
+
+#include "dist_checkpointing/conformance/report.h"
+#include "mapping/base/api.h"
+#include "mapping/state/tensor.h"
+#include "strategies/device/runtime.h"
+
+namespace DCKPT_API dckpt {
+
+/// Checks that a DeviceRuntime conforms, for use in your own tests: copies of both directions, with
+/// gaps and without, their order in a stream, events across streams and recorded again, and use
+/// from several threads. `allocate` gives memory of device 0 with that many bytes, which the owner
+/// frees. Leaves nothing behind if it conforms. Takes milliseconds.
+ConformanceReport check_device(
+    DeviceRuntime& runtime,
+    const std::function<std::shared_ptr<std::byte>(std::size_t bytes)>& allocate);
+
+}  // namespace dckpt

@@ -1,0 +1,159 @@
+// What a copy uses is given back only when the copy has ended. A piece that goes away waits for its
+// copies, because the caller may free the tensors next. If they fail or do not end in time, the
+// memory of the piece goes to the pool together with the event that tells when it is free
+// (PageLockedPool::abandon). Streams may be destroyed before what is enqueued in them has ended.
+
+#include "strategies/device/copy_stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+
+namespace dckpt {
+namespace {
+
+std::shared_ptr<RegisteredDevice> registered(const Device& device) {
+  if (auto found = find_device(device.kind)) return found;
+  throw CheckpointError(ErrorCode::kUnsupported, "a tensor " + unreachable(device));
+}
+
+/// Sleeps little at first: most copies take less than a millisecond.
+class Pause {
+ public:
+  void operator()() {
+    std::this_thread::sleep_for(next_);
+    next_ = std::min(next_ * 2, std::chrono::microseconds(1000));
+  }
+
+ private:
+  std::chrono::microseconds next_{10};
+};
+
+}  // namespace
+
+CopyStream::CopyStream(const Device& device) : device_(registered(device)), index_(device.index) {
+  DeviceRuntime& runtime = *device_->runtime;
+  stream_ = runtime.create_stream(index_);
+  DeviceRuntime::Event produced = nullptr;
+  try {
+    produced = runtime.create_event(index_);
+    runtime.record(index_, produced, runtime.producer_stream(index_));
+    runtime.wait(index_, stream_, produced);
+    runtime.destroy_event(index_, produced);
+  } catch (...) {
+    if (produced != nullptr) runtime.destroy_event(index_, produced);
+    runtime.destroy_stream(index_, stream_);
+    throw;
+  }
+}
+
+CopyStream::~CopyStream() {
+  device_->runtime->destroy_stream(index_, stream_);
+}
+
+StagedPiece::StagedPiece(CopyStream& stream)
+    : StagedPiece(stream, stream.device_->pool.acquire()) {}
+
+StagedPiece::StagedPiece(CopyStream& stream, std::byte* memory) : stream_(stream), memory_(memory) {
+  try {
+    event_ = stream_.device_->runtime->create_event(stream_.index_);
+  } catch (...) {
+    stream_.device_->pool.release(memory_);
+    throw;
+  }
+}
+
+std::unique_ptr<StagedPiece> StagedPiece::extra(CopyStream& stream) {
+  std::byte* const memory = stream.device_->pool.try_acquire();
+  if (memory == nullptr) return nullptr;
+  return std::unique_ptr<StagedPiece>(new StagedPiece(stream, memory));
+}
+
+StagedPiece::~StagedPiece() {
+  DeviceRuntime& runtime = *stream_.device_->runtime;
+  if (copying_ && !gave_up_) {
+    try {
+      if (!recorded_) enqueued();
+      wait();
+    } catch (...) {
+      // Whoever waited before, or waits for another piece, tells.
+    }
+  }
+  if (copying_) {
+    stream_.device_->pool.abandon(memory_, stream_.index_, event_);
+    return;
+  }
+  runtime.destroy_event(stream_.index_, event_);
+  stream_.device_->pool.release(memory_);
+}
+
+void StagedPiece::enqueue(ShapeView sizes, std::size_t item_size, DeviceCopy copy,
+                          const StridedView& from, const StridedView& to) {
+  RunPlan runs = plan_runs(sizes, from, to);
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::ptrdiff_t>(elements) * static_cast<std::ptrdiff_t>(item_size);
+  };
+  copy.row_bytes = static_cast<std::size_t>(bytes(runs.run));
+  copy.to_pitch = copy.from_pitch = copy.row_bytes;
+  const auto overlap = [&](const Shape& strides) { return strides.back() < runs.run; };
+  // The last axis becomes the rows of one call, unless the tensor repeats elements there.
+  if (!runs.counts.empty() && !overlap(runs.source_strides) && !overlap(runs.destination_strides)) {
+    copy.rows = static_cast<std::size_t>(runs.counts.back());
+    copy.from_pitch = static_cast<std::size_t>(bytes(runs.source_strides.back()));
+    copy.to_pitch = static_cast<std::size_t>(bytes(runs.destination_strides.back()));
+    runs.counts.pop_back();
+    runs.source_strides.pop_back();
+    runs.destination_strides.pop_back();
+  }
+  for_each_run(runs, [&](std::int64_t source, std::int64_t destination) {
+    DeviceCopy part = copy;
+    part.from += bytes(source);
+    part.to += bytes(destination);
+    copying_ = true;
+    recorded_ = false;
+    stream_.device_->runtime->copy(stream_.index_, stream_.stream_, part);
+  });
+}
+
+void StagedPiece::from_device(ShapeView sizes, std::size_t item_size, const std::byte* tensor,
+                              const StridedView& tensor_view, const StridedView& piece_view) {
+  enqueue(sizes, item_size,
+          {.to = memory_, .from = tensor, .direction = DeviceCopy::Direction::kToHost}, tensor_view,
+          piece_view);
+}
+
+void StagedPiece::to_device(ShapeView sizes, std::size_t item_size, const StridedView& piece_view,
+                            std::byte* tensor, const StridedView& tensor_view) {
+  enqueue(sizes, item_size,
+          {.to = tensor, .from = memory_, .direction = DeviceCopy::Direction::kToDevice},
+          piece_view, tensor_view);
+}
+
+void StagedPiece::enqueued() {
+  if (!copying_) return;
+  stream_.device_->runtime->record(stream_.index_, event_, stream_.stream_);
+  recorded_ = true;
+}
+
+void StagedPiece::wait() {
+  if (!copying_) return;
+  const auto timeout = stream_.device_->settings.timeout;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (Pause pause; !stream_.device_->runtime->reached(stream_.index_, event_); pause()) {
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    gave_up_ = true;
+    throw CheckpointError(
+        ErrorCode::kUnavailable,
+        str_format("{} device {} has not copied a piece within {} s: a kernel of the stream before "
+                   "it may hang; DeviceSettings::timeout is the limit",
+                   stream_.device_->runtime->name(), stream_.index_,
+                   std::chrono::duration<double>(timeout).count()));
+  }
+  copying_ = false;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <span>
+
+#include "mapping/geometry/strided_copy.h"
+#include "strategies/device/registry.h"
+
+namespace dckpt {
+
+/// A stream of copies from and to tensors of one device, behind what the creating thread's kernels
+/// do there. Safe to use from several threads.
+class CopyStream {
+ public:
+  /// Throws CheckpointError: (unsupported) if the device is not registered, (io).
+  explicit CopyStream(const Device& device);
+  ~CopyStream();
+  CopyStream(const CopyStream&) = delete;
+  CopyStream& operator=(const CopyStream&) = delete;
+
+ private:
+  friend class StagedPiece;
+  const std::shared_ptr<RegisteredDevice> device_;
+  const int index_;
+  DeviceRuntime::Stream stream_ = nullptr;
+};
+
+/// A piece of host memory, PageLockedPool::kPieceBytes long, and the copies to or from it that are
+/// under way. One thread at a time; the stream must outlive it.
+class StagedPiece {
+ public:
+  /// Waits for memory; a thread that has a piece already asks for more with `extra()`.
+  explicit StagedPiece(CopyStream& stream);
+  /// Null if no memory is free now.
+  static std::unique_ptr<StagedPiece> extra(CopyStream& stream);
+  ~StagedPiece();
+  StagedPiece(const StagedPiece&) = delete;
+  StagedPiece& operator=(const StagedPiece&) = delete;
+
+  std::byte* memory() const noexcept { return memory_; }
+
+  /// Enqueues a copy of a box, from tensor memory to this piece, or back. Offsets and strides of
+  /// the views count elements of `item_size` bytes.
+  void from_device(ShapeView sizes, std::size_t item_size, const std::byte* tensor,
+                   const StridedView& tensor_view, const StridedView& piece_view);
+  void to_device(ShapeView sizes, std::size_t item_size, const StridedView& piece_view,
+                 std::byte* tensor, const StridedView& tensor_view);
+  /// Call after the last of several copies.
+  void enqueued();
+  /// Returns when they have ended. Throws CheckpointError: (unavailable) after the device's
+  /// timeout, (io).
+  void wait();
+
+ private:
+  StagedPiece(CopyStream& stream, std::byte* memory);
+  void enqueue(ShapeView sizes, std::size_t item_size, DeviceCopy copy, const StridedView& from,
+               const StridedView& to);
+
+  CopyStream& stream_;
+  std::byte* memory_;
+  DeviceRuntime::Event event_ = nullptr;
+  bool copying_ = false;   ///< something was enqueued that has not been waited for
+  bool recorded_ = false;  ///< and the event is behind it
+  bool gave_up_ = false;   ///< waiting took too long
+};
+
+}  // namespace dckpt

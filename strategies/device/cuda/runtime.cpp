@@ -1,0 +1,147 @@
+#include "strategies/device/cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+
+namespace dckpt {
+namespace {
+
+void check(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // told here; the trainer's next check must not find it
+  throw CheckpointError(ErrorCode::kIo, str_format("{}: {} ({})", what, cudaGetErrorString(result),
+                                                   cudaGetErrorName(result)));
+}
+
+/// For calls whose failure changes nothing any more.
+void forget(cudaError_t result) noexcept {
+  if (result != cudaSuccess) cudaGetLastError();
+}
+
+/// Makes a device the calling thread's current one for a while.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check(cudaGetDevice(&before_), "looking for the current GPU");
+    if (before_ != device) check(cudaSetDevice(device), "choosing the GPU");
+  }
+  ~OnDevice() { forget(cudaSetDevice(before_)); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+class CudaRuntime final : public DeviceRuntime {
+ public:
+  explicit CudaRuntime(std::function<void*(int)> producer) : producer_(std::move(producer)) {}
+
+  std::string name() const override { return "CUDA"; }
+
+  std::byte* allocate_page_locked(std::size_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t result = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    if (result == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    check(result, "allocating page-locked memory");
+    return static_cast<std::byte*>(memory);
+  }
+  void free_page_locked(std::byte* memory) noexcept override { forget(cudaFreeHost(memory)); }
+
+  Stream producer_stream(int device) override { return producer_ ? producer_(device) : nullptr; }
+
+  Stream create_stream(int device) override {
+    const OnDevice current(device);
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a CUDA stream");
+    return stream;
+  }
+  void destroy_stream(int /*device*/, Stream stream) noexcept override {
+    forget(cudaStreamDestroy(static_cast<cudaStream_t>(stream)));
+  }
+
+  Event create_event(int device) override {
+    const OnDevice current(device);
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating a CUDA event");
+    return event;
+  }
+  void destroy_event(int /*device*/, Event event) noexcept override {
+    forget(cudaEventDestroy(static_cast<cudaEvent_t>(event)));
+  }
+  void record(int device, Event event, Stream stream) override {
+    const OnDevice current(device);
+    check(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)),
+          "recording a CUDA event");
+  }
+  void wait(int device, Stream stream, Event event) override {
+    const OnDevice current(device);
+    check(
+        cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0),
+        "letting a CUDA stream wait");
+  }
+  bool reached(int /*device*/, Event event) override {
+    const cudaError_t result = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    if (result == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    check(result, "waiting for a copy between CPU and GPU memory");
+    return true;
+  }
+
+  void copy(int device, Stream stream, const DeviceCopy& copy) override {
+    const OnDevice current(device);
+    const cudaMemcpyKind kind = copy.direction == DeviceCopy::Direction::kToHost
+                                    ? cudaMemcpyDeviceToHost
+                                    : cudaMemcpyHostToDevice;
+    auto* const on = static_cast<cudaStream_t>(stream);
+    const bool dense =
+        copy.rows == 1 || (copy.to_pitch == copy.row_bytes && copy.from_pitch == copy.row_bytes);
+    check(dense ? cudaMemcpyAsync(copy.to, copy.from, copy.rows * copy.row_bytes, kind, on)
+                : cudaMemcpy2DAsync(copy.to, copy.to_pitch, copy.from, copy.from_pitch,
+                                    copy.row_bytes, copy.rows, kind, on),
+          "copying between CPU and GPU memory");
+  }
+
+ private:
+  const std::function<void*(int)> producer_;
+};
+
+}  // namespace
+
+std::shared_ptr<DeviceRuntime> cuda_runtime(std::function<void*(int gpu)> producer_stream) {
+  return std::make_shared<CudaRuntime>(std::move(producer_stream));
+}
+
+int cuda_devices() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+void register_cuda(CudaSettings settings) {
+  if (cuda_devices() == 0) {
+    int count = 0;
+    const cudaError_t result = cudaGetDeviceCount(&count);
+    cudaGetLastError();
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("CUDA cannot be used: {}; programs that also run without GPUs ask "
+                   "cuda_devices() first",
+                   result == cudaSuccess ? "there is no GPU" : cudaGetErrorString(result)));
+  }
+  register_device(Device::Kind::kCuda, cuda_runtime(std::move(settings.producer_stream)),
+                  settings.device);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,101 @@
+#include "strategies/device/page_locked_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+
+PageLockedPool::PageLockedPool(std::shared_ptr<DeviceRuntime> runtime, std::uint64_t limit)
+    : runtime_(std::move(runtime)),
+      limit_(std::max<std::size_t>(1, static_cast<std::size_t>(limit / kPieceBytes))) {
+  // release() and abandon() do not allocate.
+  free_.reserve(limit_);
+  abandoned_.reserve(limit_);
+}
+
+PageLockedPool::~PageLockedPool() {
+  for (const Abandoned& lost : abandoned_) runtime_->destroy_event(lost.device, lost.event);
+  for (std::byte* const piece : page_locked_) runtime_->free_page_locked(piece);
+}
+
+std::byte* PageLockedPool::acquire() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (std::byte* const piece = take()) return piece;
+    if (abandoned_.size() == pieces_) {
+      throw CheckpointError(
+          ErrorCode::kUnavailable,
+          str_format("all {} pieces of page-locked memory belong to {} copies that have not ended",
+                     pieces_, runtime_->name()));
+    }
+    // Abandoned pieces are looked at now and then; nobody tells when they are free.
+    released_.wait_for(lock, std::chrono::milliseconds(abandoned_.empty() ? 1000 : 10));
+  }
+}
+
+std::byte* PageLockedPool::try_acquire() {
+  const std::lock_guard lock(mutex_);
+  return take();
+}
+
+void PageLockedPool::release(std::byte* piece) noexcept {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(piece);
+  released_.notify_one();
+}
+
+void PageLockedPool::abandon(std::byte* piece, int device, DeviceRuntime::Event event) noexcept {
+  const std::lock_guard lock(mutex_);
+  abandoned_.push_back({piece, device, event});
+  released_.notify_all();
+}
+
+std::byte* PageLockedPool::take() {
+  if (free_.empty()) reclaim();
+  if (free_.empty()) return pieces_ < limit_ ? allocate() : nullptr;
+  std::byte* const piece = free_.back();
+  free_.pop_back();
+  return piece;
+}
+
+/// Null if there is no more, and some are in use.
+std::byte* PageLockedPool::allocate() {
+  page_locked_.reserve(limit_);
+  if (std::byte* const memory = runtime_->allocate_page_locked(kPieceBytes)) {
+    page_locked_.push_back(memory);
+    ++pieces_;
+    return memory;
+  }
+  log(LogLevel::kWarning,
+      str_format("{} page-locked memory is exhausted: copies to and from devices use {} of it "
+                 "instead of {}{}",
+                 runtime_->name(), human_bytes(pieces_ * kPieceBytes),
+                 human_bytes(limit_ * kPieceBytes),
+                 pieces_ == 0 ? ", and ordinary memory, which is slower" : ""));
+  limit_ = std::max<std::size_t>(pieces_, 1);
+  if (pieces_ > 0) return nullptr;
+  ordinary_.push_back(std::make_unique_for_overwrite<std::byte[]>(kPieceBytes));
+  ++pieces_;
+  return ordinary_.back().get();
+}
+
+void PageLockedPool::reclaim() {
+  std::erase_if(abandoned_, [&](const Abandoned& lost) {
+    try {
+      if (!runtime_->reached(lost.device, lost.event)) return false;
+    } catch (const CheckpointError&) {
+      return false;  // told to whom it concerned; the memory is not used before the copy has ended
+    }
+    runtime_->destroy_event(lost.device, lost.event);
+    free_.push_back(lost.piece);
+    return true;
+  });
+}
+
+}  // namespace dckpt

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "strategies/device/runtime.h"
+
+namespace dckpt {
+
+/// Page-locked memory in pieces of one size, within a limit, which all saves and loads of a process
+/// share and reuse. At least one piece: where the system has no page-locked memory, it is ordinary
+/// memory, with which copies are slower. Safe to use from several threads.
+class PageLockedPool {
+ public:
+  static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+
+  PageLockedPool(std::shared_ptr<DeviceRuntime> runtime, std::uint64_t limit);
+  ~PageLockedPool();
+  PageLockedPool(const PageLockedPool&) = delete;
+  PageLockedPool& operator=(const PageLockedPool&) = delete;
+
+  /// Waits until a piece is free. Whoever waits holds no other piece.
+  std::byte* acquire();
+  /// Null if none is free now.
+  std::byte* try_acquire();
+  void release(std::byte* piece) noexcept;
+  /// Takes a piece back, and `event`, that a copy may still use: it is free once the event is
+  /// reached.
+  void abandon(std::byte* piece, int device, DeviceRuntime::Event event) noexcept;
+
+ private:
+  struct Abandoned {
+    std::byte* piece;
+    int device;
+    DeviceRuntime::Event event;
+  };
+
+  std::byte* take();
+  std::byte* allocate();
+  void reclaim();
+
+  const std::shared_ptr<DeviceRuntime> runtime_;
+  std::mutex mutex_;
+  std::condition_variable released_;
+  std::size_t limit_;  ///< pieces
+  std::size_t pieces_ = 0;
+  std::vector<std::byte*> free_;
+  std::vector<std::byte*> page_locked_;
+  std::vector<std::unique_ptr<std::byte[]>> ordinary_;
+  std::vector<Abandoned> abandoned_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,42 @@
+#include "strategies/device/registry.h"
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace dckpt {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<Device::Kind, std::shared_ptr<RegisteredDevice>> devices;
+};
+
+Registry& registry() {
+  static Registry* const all = new Registry;  // outlives the static objects that save in their
+                                              // destructors
+  return *all;
+}
+
+}  // namespace
+
+void register_device(Device::Kind kind, std::shared_ptr<DeviceRuntime> runtime,
+                     const DeviceSettings& settings) {
+  auto entry = runtime ? std::make_shared<RegisteredDevice>(std::move(runtime), settings) : nullptr;
+  const std::lock_guard lock(registry().mutex);
+  registry().devices[kind].swap(entry);  // what was there goes away after the lock
+}
+
+std::shared_ptr<RegisteredDevice> find_device(Device::Kind kind) {
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().devices.find(kind);
+  return found == registry().devices.end() ? nullptr : found->second;
+}
+
+std::string unreachable(const Device& device) {
+  if (device.kind == Device::Kind::kCpu || find_device(device.kind)) return {};
+  return "is in CUDA memory, which this program cannot reach: link dckpt::cuda and call "
+         "register_cuda() of <dckpt/cuda.h> first, or copy the tensor to the CPU";
+}
+
+}  // namespace dckpt

@@ -1,0 +1,172 @@
+#include "strategies/tensor_io/device_destinations.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "mapping/base/parallel_for.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+struct Batch {
+  int device = 0;
+  std::vector<ReadItem> items;
+};
+
+/// Cuts an item along its outermost axes into boxes of at most `limit` elements.
+void cut(const ReadItem& item, std::int64_t limit,
+         const std::function<void(const ReadItem&)>& emit) {
+  const std::int64_t elements = numel(item.sizes);
+  if (elements <= limit) return emit(item);
+  std::size_t axis = 0;
+  while (item.sizes[axis] == 1) ++axis;
+  const std::int64_t inner = elements / item.sizes[axis];
+  const std::int64_t step = std::max<std::int64_t>(1, limit / inner);
+  for (std::int64_t at = 0; at < item.sizes[axis]; at += step) {
+    ReadItem part = item;
+    part.sizes[axis] = std::min(step, item.sizes[axis] - at);
+    part.source.offset += at * item.source.strides[axis];
+    part.target.offset += at * item.target.strides[axis];
+    part.offsets[axis] += at;
+    cut(part, limit, emit);
+  }
+}
+
+std::size_t rounded(std::uint64_t bytes) {
+  return static_cast<std::size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+/// Bytes that an item takes in a piece of host memory.
+std::size_t room_for(const ReadItem& item, const Tensor& destination) {
+  return rounded(static_cast<std::uint64_t>(numel(item.sizes)) * item_size(destination.dtype()));
+}
+
+/// In the order of the items; each fits into a piece.
+std::vector<Batch> plan_batches(std::span<const ReadItem> items,
+                                std::span<const Tensor> destinations) {
+  std::vector<Batch> batches;
+  std::size_t filled = 0;
+  for (const ReadItem& item : items) {
+    if (numel(item.sizes) == 0) continue;
+    const Tensor& destination = destinations[item.destination];
+    const int device = destination.device().index;
+    const auto limit =
+        static_cast<std::int64_t>(PageLockedPool::kPieceBytes / item_size(destination.dtype()));
+    cut(item, limit, [&](const ReadItem& part) {
+      const std::size_t room = room_for(part, destination);
+      if (batches.empty() || batches.back().device != device ||
+          filled + room > PageLockedPool::kPieceBytes) {
+        batches.push_back({device, {}});
+        filled = 0;
+      }
+      batches.back().items.push_back(part);
+      filled += room;
+    });
+  }
+  return batches;
+}
+
+/// Reads a batch into a piece, and enqueues the copies from there.
+ReadStats fill(StagedPiece& piece, const Batch& batch, const CheckpointReader& reader,
+               std::span<const Tensor> destinations, const ReadOptions& options) {
+  std::vector<Tensor> staged;
+  std::vector<ReadItem> items = batch.items;
+  std::size_t at = 0;
+  for (ReadItem& item : items) {
+    const Tensor& destination = destinations[item.destination];
+    const Shape strides = row_major_strides(item.sizes);
+    staged.emplace_back(destination.dtype(), item.sizes, strides, piece.memory() + at, nullptr);
+    at += room_for(item, destination);
+    item.destination = static_cast<std::uint32_t>(staged.size() - 1);
+    item.target = {0, strides};
+  }
+  const ReadStats stats = read_tensors(reader, items, staged, options);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const ReadItem& wanted = batch.items[i];
+    const Tensor& destination = destinations[wanted.destination];
+    const std::size_t size = item_size(destination.dtype());
+    const auto offset = (staged[i].data() - piece.memory()) / static_cast<std::ptrdiff_t>(size);
+    piece.to_device(wanted.sizes, size, {offset, staged[i].strides()}, destination.data(),
+                    wanted.target);
+  }
+  piece.enqueued();
+  return stats;
+}
+
+}  // namespace
+
+DeviceDestinations::DeviceDestinations(std::span<const Tensor> destinations) {
+  for (const Tensor& tensor : destinations) {
+    if (!is_in_device_memory(tensor)) continue;
+    auto& stream = streams_[tensor.device().index];
+    if (!stream) stream = std::make_unique<CopyStream>(tensor.device());
+  }
+}
+
+ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<const ReadItem> items,
+                                   std::span<const Tensor> destinations,
+                                   const ReadOptions& options) {
+  const std::vector<Batch> batches = plan_batches(items, destinations);
+  const auto threads = static_cast<std::size_t>(std::max(options.threads, 1));
+  const std::size_t workers = std::min(threads, batches.size());
+  std::mutex mutex;  // of `total`
+  ReadStats total;
+  ReadOptions reading = options;
+  reading.threads = 1;
+  reading.staging = std::max<std::uint64_t>(options.staging / threads, 1);
+  reading.progress = nullptr;
+  std::atomic<std::size_t> next{0};
+  parallel_for(workers, static_cast<int>(workers), [&](std::size_t) {
+    // Pieces in the order of their copies; the oldest one is used again.
+    std::vector<std::unique_ptr<StagedPiece>> ring;
+    std::size_t turn = 0;
+    int device = 0;
+    for (std::size_t i; (i = next++) < batches.size();) {
+      const Batch& batch = batches[i];
+      CopyStream& stream = *streams_.at(batch.device);
+      if (ring.empty() || device != batch.device) {
+        for (const auto& piece : ring) piece->wait();
+        ring.clear();
+        ring.push_back(std::make_unique<StagedPiece>(stream));
+        if (auto more = StagedPiece::extra(stream)) ring.push_back(std::move(more));
+        device = batch.device;
+      }
+      StagedPiece& piece = *ring[turn++ % ring.size()];
+      piece.wait();
+      const ReadStats stats = fill(piece, batch, reader, destinations, reading);
+      const std::lock_guard lock(mutex);
+      total.bytes_wanted += stats.bytes_wanted;
+      total.bytes_read += stats.bytes_read;
+      total.bytes_unchecked += stats.bytes_unchecked;
+      if (options.progress) options.progress(total.bytes_wanted);
+    }
+    for (const auto& piece : ring) piece->wait();
+  });
+  return total;
+}
+
+void DeviceDestinations::fill_zero(const Tensor& destination) {
+  if (destination.numel() == 0) return;
+  CopyStream& stream = *streams_.at(destination.device().index);
+  StagedPiece zeros(stream);
+  std::memset(zeros.memory(), 0, PageLockedPool::kPieceBytes);
+  const std::size_t size = item_size(destination.dtype());
+  ReadItem whole;
+  whole.sizes = destination.shape();
+  whole.source = {0, row_major_strides(whole.sizes)};
+  whole.target = {0, destination.strides()};
+  whole.offsets = Shape(whole.sizes.size(), 0);
+  cut(whole, static_cast<std::int64_t>(PageLockedPool::kPieceBytes / size),
+      [&](const ReadItem& part) {
+        zeros.to_device(part.sizes, size, {0, row_major_strides(part.sizes)}, destination.data(),
+                        part.target);
+      });
+  zeros.enqueued();
+  zeros.wait();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,61 @@
+#include "strategies/tensor_io/device_source.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "mapping/geometry/flat_range.h"
+
+namespace dckpt {
+namespace {
+
+void start(StagedPiece& piece, const Tensor& tensor, std::int64_t begin, std::int64_t end) {
+  for (const FlatPiece& part : split_flat_range(tensor.shape(), begin, end)) {
+    StridedView from{0, tensor.strides()};
+    for (std::size_t axis = 0; axis < tensor.dim(); ++axis)
+      from.offset += part.box.offsets[axis] * from.strides[axis];
+    piece.from_device(part.box.sizes, item_size(tensor.dtype()), tensor.data(), from,
+                      {part.begin - begin, row_major_strides(part.box.sizes)});
+  }
+  piece.enqueued();
+}
+
+}  // namespace
+
+DeviceSource::DeviceSource(std::span<const Tensor> tensors) noexcept {
+  try {
+    for (const Tensor& tensor : tensors) {
+      if (tensor.device().kind == Device::Kind::kCpu || !tensor.has_data()) continue;
+      auto& stream = streams_[tensor.device().index];
+      if (!stream) stream = std::make_unique<CopyStream>(tensor.device());
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+void DeviceSource::read(const Tensor& tensor, std::int64_t begin, std::int64_t end,
+                        const std::function<void(ByteView)>& sink) {
+  if (failure_) std::rethrow_exception(failure_);
+  if (begin == end) return;
+  const std::size_t size = item_size(tensor.dtype());
+  const auto step = static_cast<std::int64_t>(PageLockedPool::kPieceBytes / size);
+  CopyStream& stream = *streams_.at(tensor.device().index);
+  StagedPiece first(stream);
+  const auto second = end - begin > step ? StagedPiece::extra(stream) : nullptr;
+  const std::array<StagedPiece*, 2> ring{&first, second.get()};
+  const std::int64_t in_flight = second ? 2 : 1;
+  for (std::int64_t k = 0; k < in_flight; ++k)
+    start(*ring[k], tensor, begin + k * step, std::min(begin + (k + 1) * step, end));
+  std::size_t turn = 0;
+  for (std::int64_t at = begin; at < end; at += step) {
+    StagedPiece& piece = *ring[turn];
+    piece.wait();
+    sink({piece.memory(), static_cast<std::size_t>(std::min(step, end - at)) * size});
+    const std::int64_t next = at + in_flight * step;
+    if (next < end) start(piece, tensor, next, std::min(next + step, end));
+    turn = (turn + 1) % static_cast<std::size_t>(in_flight);
+  }
+}
+
+}  // namespace dckpt

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "mapping/base/bytes.h"
+#include "mapping/state/tensor.h"
+#include "strategies/device/copy_stream.h"
+
+namespace dckpt {
+
+/// Delivers the elements of tensors in device memory: while one piece is consumed, the next one is
+/// copied.
+class DeviceSource {
+ public:
+  /// To be made by the thread that called save: copies begin after its kernels. Does not throw; if
+  /// a device is not available, read() says so.
+  explicit DeviceSource(std::span<const Tensor> tensors) noexcept;
+
+  /// The row-major elements [begin, end) of a tensor, in order. From several threads at once.
+  void read(const Tensor& tensor, std::int64_t begin, std::int64_t end,
+            const std::function<void(ByteView)>& sink);
+
+ private:
+  std::map<int, std::unique_ptr<CopyStream>> streams_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace dckpt

@@ -1,0 +1,356 @@
+// Tensors in memory that the CPU must not touch, saved and loaded on a simulated device.
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dist_checkpointing/conformance/device_conformance.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/save/save.h"
+#include "dist_checkpointing/save/save_async.h"
+#include "strategies/comm/threads.h"
+#include "strategies/device/page_locked_pool.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/simulated_device.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::RegisteredSimulation;
+
+constexpr std::int64_t kPieceFloats =
+    static_cast<std::int64_t>(PageLockedPool::kPieceBytes / sizeof(float));
+
+Tensor counting(Shape shape, float first = 0) {
+  Tensor tensor = Tensor::empty(DType::kFloat32, std::move(shape));
+  std::iota(tensor.data<float>(), tensor.data<float>() + tensor.numel(), first);
+  return tensor;
+}
+
+Tensor transposed(const Tensor& tensor) {
+  return {tensor.dtype(),
+          {tensor.shape()[1], tensor.shape()[0]},
+          {tensor.strides()[1], tensor.strides()[0]},
+          tensor.data(),
+          tensor.owner()};
+}
+
+/// Larger than two pieces, small ones, empty ones, and one that is not row-major.
+std::vector<Tensor> contents() {
+  return {counting({9, kPieceFloats / 4}), counting({3, 5}, 100), counting({0, 4}),
+          transposed(counting({700, 300}, 7)), counting({}, 42)};
+}
+
+StateDict state_of(const std::vector<Tensor>& tensors) {
+  StateDict state = Value::dict();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string key = "weights." + std::to_string(i);
+    state[key] = ShardedTensor::from_rank_offsets(key, tensors[i], {});
+  }
+  return state;
+}
+
+TEST(DeviceConformance, TheSimulationConforms) {
+  testing::SimulatedDevice device;
+  const auto allocate = [&](std::size_t bytes) {
+    const Tensor memory =
+        device.on_device(Tensor::zeros(DType::kUInt8, {static_cast<std::int64_t>(bytes)}));
+    return std::shared_ptr<std::byte>(memory.data(), [memory](std::byte*) {});
+  };
+  const ConformanceReport report = check_device(device, allocate);
+  EXPECT_THAT(report.problems, ::testing::IsEmpty());
+  EXPECT_EQ(report.checks, 10);
+  EXPECT_EQ(device.leaked(), 0);
+  EXPECT_EQ(device.misuse(), "");
+}
+
+TEST(DeviceConformance, FindsCopiesThatFail) {
+  testing::SimulatedDevice device;
+  device.fail_after(7);
+  const auto allocate = [](std::size_t bytes) { return std::make_shared<std::byte[]>(bytes); };
+  EXPECT_FALSE(check_device(device, [&](std::size_t bytes) {
+                 const auto memory = allocate(bytes);  // not the device's
+                 return std::shared_ptr<std::byte>(memory, memory.get());
+               }).problems.empty());
+}
+
+class DeviceTensors : public ::testing::Test {
+ protected:
+  std::vector<Tensor> on_device(const std::vector<Tensor>& tensors) {
+    std::vector<Tensor> out;
+    for (const Tensor& tensor : tensors) out.push_back(simulation->on_device(tensor));
+    return out;
+  }
+  std::vector<Tensor> zeros_on_device() {
+    std::vector<Tensor> out;
+    for (const Tensor& tensor : contents()) {
+      const Tensor zeros = Tensor::zeros(tensor.dtype(), tensor.shape());
+      out.push_back(simulation->on_device(zeros));
+    }
+    return out;
+  }
+  void expect_loaded(const std::vector<Tensor>& tensors) {
+    const std::vector<Tensor> expected = contents();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_TRUE(equal(simulation->on_cpu(tensors[i]), expected[i]));
+    }
+  }
+  void TearDown() override { EXPECT_EQ(simulation->misuse(), ""); }
+
+  TempDir dir;
+  RegisteredSimulation simulation{
+      {.page_locked = 6 * PageLockedPool::kPieceBytes, .timeout = std::chrono::seconds(30)}};
+};
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST_F(DeviceTensors, GoThroughTheHostAndBack) {
+  save(state_of(on_device(contents())), dir / "saved");
+  const std::vector<Tensor> tensors = zeros_on_device();
+  StateDict state = state_of(tensors);
+  const LoadReport report = load(state, dir / "saved");
+  expect_loaded(tensors);
+  EXPECT_EQ(report.bytes_unchecked, 0);
+}
+
+TEST_F(DeviceTensors, AreStoredLikeThoseOfTheCpu) {
+  save(state_of(on_device(contents())), dir / "device");
+  save(state_of(contents()), dir / "cpu");
+  EXPECT_EQ(bytes_of(dir / "device" / "__0_0.distcp"), bytes_of(dir / "cpu" / "__0_0.distcp"));
+}
+
+TEST_F(DeviceTensors, AreSavedInTheBackground) {
+  for (const Snapshot snapshot : {Snapshot::kEager, Snapshot::kLazy}) {
+    SaveOptions options;
+    options.async.snapshot = snapshot;
+    options.async.staging_memory = std::uint64_t{16} << 20;
+    const auto alone = single_rank();
+    const std::string name(name_of(kSnapshotNames, snapshot));
+    {
+      AsyncSaver saver(options, *alone);
+      const PendingSave pending = saver.save(state_of(on_device(contents())), dir / name);
+      pending.wait();
+    }
+    const std::vector<Tensor> tensors = zeros_on_device();
+    StateDict state = state_of(tensors);
+    load(state, dir / name);
+    expect_loaded(tensors);
+  }
+}
+
+TEST_F(DeviceTensors, AreCopiedAfterTheKernelsThatFillThem) {
+  const Tensor content = counting({1000});
+  const Tensor tensor = simulation->on_device(Tensor::zeros(DType::kFloat32, {1000}));
+  simulation->produce(tensor, content, std::chrono::milliseconds(50));
+  save(state_of({tensor}), dir / "saved");
+  EXPECT_TRUE(equal(load_plain_tensors(dir / "saved").at("weights.0").as_tensor(), content));
+}
+
+TEST_F(DeviceTensors, OfSeveralRanksAreReadByEach) {
+  save(state_of(contents()), dir / "saved");
+  LoadOptions options;
+  options.parallel.enabled = true;
+  run_ranks(2, [&](Communicator& comm) {
+    // One tensor is in CPU memory on rank 0, and all are on rank 1's device.
+    std::vector<Tensor> tensors = zeros_on_device();
+    if (comm.rank() == 0) tensors[1] = Tensor::zeros(DType::kFloat32, {3, 5});
+    StateDict state = Value::dict();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::string key = "weights." + std::to_string(i);
+      state[key] =
+          ShardedTensor::from_rank_offsets(key, tensors[i], {}, {.replica_id = {comm.rank()}});
+    }
+    load(state, dir / "saved", options, comm);
+    if (comm.rank() == 0) {
+      EXPECT_TRUE(equal(tensors[1], contents()[1]));
+      tensors[1] = simulation->on_device(tensors[1]);
+    }
+    expect_loaded(tensors);
+  });
+}
+
+TEST_F(DeviceTensors, AreCastAndPaddedWithZeros) {
+  save(state_of({counting({3, 5})}), dir / "saved");
+  const Tensor wide =
+      simulation->on_device(Tensor::from_bytes(DType::kFloat64, {4, 5}, Bytes(160, std::byte{1})));
+  StateDict state = state_of({wide});
+  LoadOptions options;
+  options.cast = Cast::kAllow;
+  options.allow_shape_mismatch = {"*"};
+  load(state, dir / "saved", options);
+  const Tensor loaded = simulation->on_cpu(wide);
+  EXPECT_EQ(loaded.data<double>()[14], 14);
+  EXPECT_EQ(loaded.data<double>()[15], 0);
+  options.padding = Padding::kReplicate;
+  EXPECT_THAT(error_of([&] { load(state, dir / "saved", options); }).message(),
+              HasSubstr("needs a destination in CPU memory"));
+}
+
+TEST_F(DeviceTensors, NeedNoPageLockedMemory) {
+  for (const std::uint64_t pieces : {0, 1, 3}) {
+    const RegisteredSimulation poor;
+    poor->limit_page_locked(pieces * PageLockedPool::kPieceBytes);
+    const std::vector<Tensor> expected = contents();
+    std::vector<Tensor> tensors;
+    for (const Tensor& tensor : expected) tensors.push_back(poor->on_device(tensor));
+    const std::filesystem::path path = dir / std::to_string(pieces);
+    save(state_of(tensors), path);
+    StateDict state = state_of(tensors);
+    load(state, path);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(equal(poor->on_cpu(tensors[i]), expected[i]));
+    EXPECT_EQ(poor->misuse(), "");
+    tensors.clear();
+    state = Value::dict();
+  }
+}
+
+TEST_F(DeviceTensors, AHangingKernelIsAnErrorAfterTheTimeout) {
+  save(state_of(contents()), dir / "before");
+  RegisteredSimulation hanging{{.timeout = std::chrono::milliseconds(30)}};
+  const Tensor tensor = hanging->on_device(counting({1000}));
+  StateDict state = state_of({tensor});
+  hanging->hang(true);
+  const auto timed_out = HasSubstr("has not copied a piece within 0.03 s");
+  EXPECT_THAT(error_of([&] { save(state, dir / "saved"); }).message(), timed_out);
+  EXPECT_FALSE(std::filesystem::exists(dir / "saved"));
+  hanging->hang(false);
+  save(state, dir / "saved");  // with the memory of the copies that have ended now
+  EXPECT_EQ(hanging->misuse(), "");
+}
+
+TEST(UnregisteredDevice, IsNamedWithWhatToLink) {
+  const TempDir dir;
+  std::optional<RegisteredSimulation> simulation(std::in_place);
+  StateDict state = state_of({(*simulation)->on_device(counting({4}))});
+  save(state, dir / "saved");
+  register_device(Device::Kind::kCuda, nullptr);
+  const auto names_the_target = HasSubstr("link dckpt::cuda and call register_cuda()");
+  EXPECT_THAT(error_of([&] { save(state, dir / "again"); }).message(), names_the_target);
+  EXPECT_THAT(error_of([&] { load(state, dir / "saved"); }).message(), names_the_target);
+  state = Value::dict();
+}
+
+/// Fails each call of the device in turn, until one run needs fewer calls.
+void fail_each_call(const std::function<void(RegisteredSimulation&)>& run,
+                    const std::function<void()>& check) {
+  for (int calls = 0;; calls += calls < 16 ? 1 : 3) {  // the first ones prepare, the others repeat
+    SCOPED_TRACE(calls);
+    RegisteredSimulation simulation{
+        {.page_locked = 3 * PageLockedPool::kPieceBytes, .timeout = std::chrono::seconds(30)}};
+    simulation->fail_after(calls);
+    run(simulation);
+    const bool all_seen = !simulation->has_failed();
+    EXPECT_EQ(simulation->misuse(), "");
+    check();
+    register_device(Device::Kind::kCuda, nullptr);  // with the pool
+    EXPECT_EQ(simulation->leaked(), 0);
+    if (all_seen) return;
+    ASSERT_LT(calls, 1000);
+  }
+}
+
+/// Two pieces and a bit, and small ones.
+std::vector<Tensor> few() {
+  return {counting({2, kPieceFloats + 5}), counting({3, 5}, 100)};
+}
+
+StateDict halves(const RegisteredSimulation& simulation, int rank) {
+  StateDict state = Value::dict();
+  for (std::size_t i = 0; i < few().size(); ++i) {
+    const std::string key = "weights." + std::to_string(i);
+    state[key] = ShardedTensor::from_rank_offsets(key, simulation->on_device(few()[i]),
+                                                  {{.axis = 0, .rank = rank, .count = 2}});
+  }
+  return state;
+}
+
+TEST(DeviceFaults, OfASaveLeaveThePreviousCheckpointOnAllRanks) {
+  const TempDir dir;
+  int failures = 0;
+  for (const bool background : {false, true}) {
+    fail_each_call(
+        [&](RegisteredSimulation& simulation) {
+          run_ranks(2, [&](Communicator& comm) {
+            SaveOptions options;
+            options.overwrite = true;
+            options.async.staging_memory = std::uint64_t{4} << 20;
+            const StateDict state = halves(simulation, comm.rank());
+            const auto attempt = [&] {
+              if (!background) return save(state, dir / "saved", options, comm), void();
+              AsyncSaver saver(options, comm);
+              saver.save(state, dir / "saved").wait();
+            };
+            bool failed = false;
+            try {
+              attempt();
+            } catch (const CheckpointError& error) {
+              failed = true;
+              EXPECT_THAT(error.message(), HasSubstr("the simulated device fails"));
+            }
+            const auto outcomes = comm.all_gather(Bytes(1, std::byte{failed}));
+            EXPECT_EQ(outcomes[0], outcomes[1]);
+            failures += failed && comm.rank() == 0;
+          });
+        },
+        [&] {
+          std::size_t entries = 0;
+          for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
+            (void)entry;
+            ++entries;
+          }
+          EXPECT_LE(entries, 1U) << "nothing is left of the attempt";
+        });
+  }
+  EXPECT_GT(failures, 10);
+  EXPECT_EQ(load_plain_tensors(dir / "saved").at("weights.0").as_tensor().shape()[0], 4);
+}
+
+TEST(DeviceFaults, OfALoadAreErrorsOnAllRanks) {
+  const TempDir dir;
+  {
+    const RegisteredSimulation simulation;
+    run_ranks(2, [&](Communicator& comm) {
+      save(halves(simulation, comm.rank()), dir / "saved", {}, comm);
+    });
+  }
+  int failures = 0;
+  fail_each_call(
+      [&](RegisteredSimulation& simulation) {
+        run_ranks(2, [&](Communicator& comm) {
+          StateDict state = halves(simulation, comm.rank());
+          bool failed = false;
+          try {
+            load(state, dir / "saved", {}, comm);
+          } catch (const CheckpointError& error) {
+            failed = true;
+            EXPECT_THAT(error.message(), HasSubstr("the simulated device fails"));
+          }
+          const auto outcomes = comm.all_gather(Bytes(1, std::byte{failed}));
+          EXPECT_EQ(outcomes[0], outcomes[1]);
+          failures += failed && comm.rank() == 0;
+        });
+      },
+      [] {});
+  EXPECT_GT(failures, 10);
+}
+
+}  // namespace
+}  // namespace dckpt

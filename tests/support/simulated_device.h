@@ -1,0 +1,80 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "mapping/state/tensor.h"
+#include "strategies/device/runtime.h"
+
+namespace dckpt::testing {
+
+/// GPUs whose streams are threads. Their memory is mapped twice: where tensors point, any access
+/// from outside is a segmentation fault; copies go through the other mapping, later, and those of
+/// different streams in any order.
+class SimulatedDevice final : public DeviceRuntime {
+ public:
+  explicit SimulatedDevice(int devices = 1);
+  ~SimulatedDevice() override;
+
+  /// A tensor of a device with the content, the shape and the strides of `content`'s.
+  Tensor on_device(const Tensor& content, int device = 0);
+  /// A copy in CPU memory, once the device is idle.
+  Tensor on_cpu(const Tensor& tensor);
+  /// Enqueues in the producer's stream: fills a tensor after a while.
+  void produce(const Tensor& tensor, const Tensor& content, std::chrono::milliseconds after);
+
+  /// The call after `calls` more calls fails. Negative: none does.
+  void fail_after(int calls) { calls_left_ = calls; }
+  bool has_failed() const { return calls_left_ == -1; }
+  /// Bytes of page-locked memory that can be allocated.
+  void limit_page_locked(std::uint64_t bytes) { page_locked_limit_ = bytes; }
+  /// Streams stop where they are until it is called with false.
+  void hang(bool stop);
+
+  /// Page-locked allocations, streams and events that have not been given back.
+  int leaked() const { return objects_; }
+  std::string misuse() const;  ///< what no caller may do; empty if nothing
+
+  std::string name() const override { return "simulated"; }
+  std::byte* allocate_page_locked(std::size_t bytes) override;
+  void free_page_locked(std::byte* memory) noexcept override;
+  Stream producer_stream(int device) override;
+  Stream create_stream(int device) override;
+  void destroy_stream(int device, Stream stream) noexcept override;
+  Event create_event(int device) override;
+  void destroy_event(int device, Event event) noexcept override;
+  void record(int device, Event event, Stream stream) override;
+  void wait(int device, Stream stream, Event event) override;
+  bool reached(int device, Event event) override;
+  void copy(int device, Stream stream, const DeviceCopy& copy) override;
+
+ private:
+  struct Machine;
+  void count_call(const char* what);
+
+  std::unique_ptr<Machine> machine_;
+  std::atomic<int> calls_left_{-2};
+  std::atomic<int> objects_{0};
+  std::atomic<std::uint64_t> page_locked_limit_{~std::uint64_t{0}};
+  std::atomic<std::uint64_t> page_locked_{0};
+};
+
+/// Registers a simulated device as CUDA for the lifetime of the object.
+struct RegisteredSimulation {
+  explicit RegisteredSimulation(const DeviceSettings& settings = {}, int devices = 1)
+      : device(std::make_shared<SimulatedDevice>(devices)) {
+    register_device(Device::Kind::kCuda, device, settings);
+  }
+  ~RegisteredSimulation() { register_device(Device::Kind::kCuda, nullptr); }
+  RegisteredSimulation(const RegisteredSimulation&) = delete;
+  RegisteredSimulation& operator=(const RegisteredSimulation&) = delete;
+  SimulatedDevice* operator->() const { return device.get(); }
+
+  std::shared_ptr<SimulatedDevice> device;
+};
+
+}  // namespace dckpt::testing
