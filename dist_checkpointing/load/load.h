@@ -70,7 +70,8 @@ std::string to_string(const LoadReport& report);
 /// for its latest iteration.
 ///
 /// The tree keeps its descriptions, so that it can be saved and loaded again. `data` of each
-/// ShardedTensor is filled in place if it has CPU memory, and is a new tensor otherwise. A
+/// ShardedTensor is filled in place if it has memory, of the CPU or of a registered device
+/// (docs/gpu_tensors.md), and is a new tensor of the CPU otherwise. A
 /// ShardedObject gets the stored value, a factory's data the merged tensor, and local
 /// non-persistent objects stay. The common state replaces the plain values of the tree, and plain
 /// tensors of the same dtype and shape are filled in place. Values that it lacks are kept and
