@@ -120,8 +120,7 @@ std::string read_policy_file(const std::filesystem::path& file) {
   }
   struct stat status {};
   if (size == 0 && ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode)) {
-    throw CheckpointError(ErrorCode::kIo,
-                          "cannot read the file: nothing is written into this pipe",
+    throw CheckpointError(ErrorCode::kIo, "cannot read the file: nothing is written into this pipe",
                           {.file = file.string()});
   }
   text.resize(size);
