@@ -86,11 +86,18 @@ Value refilled(ShardedTensorFactory factory, const Value& merged) {
   }
   const Tensor& from = merged.as_tensor();
   const Tensor& into = factory.data;
-  const bool fits = into.has_data() && into.device().kind == Device::Kind::kCpu &&
-                    into.dtype() == from.dtype() && equal(into.shape(), from.shape());
+  const bool fits =
+      into.has_data() && into.dtype() == from.dtype() && equal(into.shape(), from.shape());
   if (!fits) {
     factory.data = from;
   } else if (into.data() != from.data()) {
+    if (into.device().kind != Device::Kind::kCpu || from.device().kind != Device::Kind::kCpu) {
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "the factory merged what was loaded in other memory than its tensor's, "
+                            "and one of the two is not of the CPU; return the tensor itself, or "
+                            "use load_plain()",
+                            {.key = factory.key});
+    }
     strided_copy(into.shape(), item_size(into.dtype()), from.data(), {0, from.strides()},
                  into.data(), {0, into.strides()});
   }

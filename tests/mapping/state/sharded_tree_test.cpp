@@ -99,6 +99,19 @@ TEST(ShardedTree, BuildAndMergeOneTensorOfSeveral) {
   EXPECT_EQ(merge_factories(std::move(loaded), request.factories).at("w"), Value("read apart"));
 }
 
+TEST(ShardedTree, AFactoryFillsATensorOfADeviceOnlyInPlace) {
+  float element = 0;
+  const Tensor on_device(DType::kFloat32, {1}, {1}, &element, nullptr, {Device::Kind::kCuda, 0});
+  const auto merged_into = [&](Value merged) {
+    ShardedTensorFactory factory{.key = "w", .data = on_device};
+    factory.merge = [merged = std::move(merged)](const Value&) { return merged; };
+    return merge_into_factories(Value::dict({{"w", 1}}), Value::dict({{"w", factory}}));
+  };
+  EXPECT_EQ(merged_into(on_device).at("w").as_factory().data.data(), on_device.data());
+  EXPECT_THAT(error_of([&] { merged_into(Tensor::zeros(DType::kFloat32, {1})); }).message(),
+              HasSubstr("return the tensor itself"));
+}
+
 TEST(ShardedTree, FactoriesWithoutFunctionsAreRefused) {
   const Value state = Value::dict({{"w", ShardedTensorFactory{.key = "the key"}}});
   EXPECT_EQ(error_of([&] { apply_factories(state); }).context().key, "the key");
