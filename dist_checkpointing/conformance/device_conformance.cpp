@@ -68,7 +68,7 @@ class DeviceChecks {
  private:
   struct PageLocked {
     explicit PageLocked(DeviceRuntime& of)
-        : runtime(of), data(runtime.allocate_page_locked(kBytes)) {
+        : runtime(of), data(runtime.allocate_page_locked(kDevice, kBytes)) {
       if (data == nullptr) throw std::string("there is no page-locked memory");
     }
     ~PageLocked() { runtime.free_page_locked(data); }

@@ -56,7 +56,7 @@ CopyStream::~CopyStream() {
 }
 
 StagedPiece::StagedPiece(CopyStream& stream)
-    : StagedPiece(stream, stream.device_->pool.acquire()) {}
+    : StagedPiece(stream, stream.device_->pool.acquire(stream.index_)) {}
 
 StagedPiece::StagedPiece(CopyStream& stream, std::byte* memory) : stream_(stream), memory_(memory) {
   try {
@@ -68,7 +68,7 @@ StagedPiece::StagedPiece(CopyStream& stream, std::byte* memory) : stream_(stream
 }
 
 std::unique_ptr<StagedPiece> StagedPiece::extra(CopyStream& stream) {
-  std::byte* const memory = stream.device_->pool.try_acquire();
+  std::byte* const memory = stream.device_->pool.try_acquire(stream.index_);
   if (memory == nullptr) return nullptr;
   return std::unique_ptr<StagedPiece>(new StagedPiece(stream, memory));
 }

@@ -24,10 +24,10 @@ PageLockedPool::~PageLockedPool() {
   for (std::byte* const piece : page_locked_) runtime_->free_page_locked(piece);
 }
 
-std::byte* PageLockedPool::acquire() {
+std::byte* PageLockedPool::acquire(int device) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (std::byte* const piece = take()) return piece;
+    if (std::byte* const piece = take(device)) return piece;
     if (abandoned_.size() == pieces_) {
       throw CheckpointError(
           ErrorCode::kUnavailable,
@@ -39,9 +39,9 @@ std::byte* PageLockedPool::acquire() {
   }
 }
 
-std::byte* PageLockedPool::try_acquire() {
+std::byte* PageLockedPool::try_acquire(int device) {
   const std::lock_guard lock(mutex_);
-  return take();
+  return take(device);
 }
 
 void PageLockedPool::release(std::byte* piece) noexcept {
@@ -56,18 +56,18 @@ void PageLockedPool::abandon(std::byte* piece, int device, DeviceRuntime::Event 
   released_.notify_all();
 }
 
-std::byte* PageLockedPool::take() {
+std::byte* PageLockedPool::take(int device) {
   if (free_.empty()) reclaim();
-  if (free_.empty()) return pieces_ < limit_ ? allocate() : nullptr;
+  if (free_.empty()) return pieces_ < limit_ ? allocate(device) : nullptr;
   std::byte* const piece = free_.back();
   free_.pop_back();
   return piece;
 }
 
 /// Null if there is no more, and some are in use.
-std::byte* PageLockedPool::allocate() {
+std::byte* PageLockedPool::allocate(int device) {
   page_locked_.reserve(limit_);
-  if (std::byte* const memory = runtime_->allocate_page_locked(kPieceBytes)) {
+  if (std::byte* const memory = runtime_->allocate_page_locked(device, kPieceBytes)) {
     page_locked_.push_back(memory);
     ++pieces_;
     return memory;

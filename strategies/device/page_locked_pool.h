@@ -24,10 +24,10 @@ class PageLockedPool {
   PageLockedPool(const PageLockedPool&) = delete;
   PageLockedPool& operator=(const PageLockedPool&) = delete;
 
-  /// Waits until a piece is free. Whoever waits holds no other piece.
-  std::byte* acquire();
+  /// For copies of a device: waits until a piece is free. Whoever waits holds no other piece.
+  std::byte* acquire(int device);
   /// Null if none is free now.
-  std::byte* try_acquire();
+  std::byte* try_acquire(int device);
   void release(std::byte* piece) noexcept;
   /// Takes a piece back, and `event`, that a copy may still use: it is free once the event is
   /// reached.
@@ -40,8 +40,8 @@ class PageLockedPool {
     DeviceRuntime::Event event;
   };
 
-  std::byte* take();
-  std::byte* allocate();
+  std::byte* take(int device);
+  std::byte* allocate(int device);
   void reclaim();
 
   const std::shared_ptr<DeviceRuntime> runtime_;

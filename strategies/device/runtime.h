@@ -38,8 +38,9 @@ class DeviceRuntime {
   virtual ~DeviceRuntime() = default;
   virtual std::string name() const = 0;  ///< for messages: "CUDA"
 
-  /// Host memory that copies run fastest with, aligned to a page; null if there is none left.
-  virtual std::byte* allocate_page_locked(std::size_t bytes) = 0;
+  /// Host memory that copies of all devices run fastest with, aligned to a page; null if there is
+  /// none left. `device` is one that the process uses.
+  virtual std::byte* allocate_page_locked(int device, std::size_t bytes) = 0;
   virtual void free_page_locked(std::byte* memory) noexcept = 0;
 
   /// The stream on which the calling thread's kernels fill tensors of the device.

@@ -24,6 +24,7 @@ set(layer_configs ${core})
 
 # comm, storage, formats and device know nothing of each other.
 set(layer_strategies/comm ${core} configs)
+set(layer_strategies/comm/nccl ${core} configs strategies/comm strategies/device/cuda)
 set(layer_strategies/storage mapping/base)
 set(layer_strategies/formats ${core})
 set(layer_strategies/device ${core})
@@ -67,7 +68,7 @@ list(FILTER variables INCLUDE REGEX "^layer_")
 list(TRANSFORM variables REPLACE "^layer_" "" OUTPUT_VARIABLE layers)
 list(SORT layers)  # what is inside another comes after it
 set(libtorch_allowed "^(mapping/torch|strategies/comm/c10d)/")
-set(cuda_allowed "^strategies/(comm/nccl|device/cuda)/.*[.]cpp$")
+set(cuda_allowed "^strategies/(comm/nccl/.*[.]cpp|device/cuda/.*[.]cpp|device/cuda/current_device[.]h)$")
 
 set(problems "")
 set(count 0)

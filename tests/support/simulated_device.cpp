@@ -193,7 +193,7 @@ void SimulatedDevice::produce(const Tensor& tensor, const Tensor& content,
       });
 }
 
-std::byte* SimulatedDevice::allocate_page_locked(std::size_t bytes) {
+std::byte* SimulatedDevice::allocate_page_locked(int, std::size_t bytes) {
   count_call("page-locked memory");
   if (page_locked_ + bytes > page_locked_limit_) return nullptr;
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(4096, bytes));

@@ -40,7 +40,7 @@ class SimulatedDevice final : public DeviceRuntime {
   std::string misuse() const;  ///< what no caller may do; empty if nothing
 
   std::string name() const override { return "simulated"; }
-  std::byte* allocate_page_locked(std::size_t bytes) override;
+  std::byte* allocate_page_locked(int device, std::size_t bytes) override;
   void free_page_locked(std::byte* memory) noexcept override;
   Stream producer_stream(int device) override;
   Stream create_stream(int device) override;

@@ -17,21 +17,18 @@
 #include "strategies/comm/agree.h"
 #include "strategies/comm/point_to_point.h"
 #include "strategies/comm/rounds.h"
+#include "strategies/device/cuda/current_device.h"
 
 namespace dckpt {
 namespace {
+
+using cuda::check_cuda;
+using cuda::OnDevice;
 
 static_assert(std::tuple_size_v<NcclId> == NCCL_UNIQUE_ID_BYTES);
 
 // Bytes of one ncclSend. The same on all ranks, whatever their staging.
 constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
-
-void check_cuda(cudaError_t result, const std::string& what) {
-  if (result == cudaSuccess) return;
-  cudaGetLastError();  // told here; the trainer's next check must not find it
-  throw CheckpointError(ErrorCode::kIo, str_format("{}: {} ({})", what, cudaGetErrorString(result),
-                                                   cudaGetErrorName(result)));
-}
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   const char* last = ncclGetLastError(comm);
@@ -55,48 +52,6 @@ using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destroy<cuda
 using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy<cudaEventDestroy>>;
 using DeviceMemory = std::unique_ptr<std::byte, Destroy<cudaFree>>;
 using PinnedMemory = std::unique_ptr<std::byte, Destroy<cudaFreeHost>>;
-
-/// Whether a device is used by this process at all.
-bool has_context(int device) {
-#if CUDART_VERSION >= 12050
-  using GetState = int (*)(int device, unsigned int* flags, int* active);
-  void* get_state = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &get_state, 7000,
-                                       cudaEnableDefault, &found) == cudaSuccess &&
-      get_state != nullptr) {
-    unsigned int flags = 0;
-    int active = 1;
-    reinterpret_cast<GetState>(get_state)(device, &flags, &active);
-    return active != 0;
-  }
-  cudaGetLastError();
-#endif
-  return true;
-}
-
-/// Makes a device current in this thread, and keeps calls here from breaking a graph that another
-/// thread captures. The device before is not made current again if that would be its first use: a
-/// background thread that never chose one has device 0, and a context there would cost every
-/// process memory of the first GPU.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
-    check_cuda(cudaSetDevice(device), str_format("cudaSetDevice({})", device));
-    cudaThreadExchangeStreamCaptureMode(&mode_);
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() {
-    cudaThreadExchangeStreamCaptureMode(&mode_);
-    if (has_context(before_) && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
-  }
-
- private:
-  int before_ = 0;
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 void check_options(const NcclOptions& options) {
   if (options.staging < 2 * kLongestPiece) {

@@ -7,36 +7,18 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "strategies/device/cuda/current_device.h"
 
 namespace dckpt {
 namespace {
 
-void check(cudaError_t result, const char* what) {
-  if (result == cudaSuccess) return;
-  cudaGetLastError();  // told here; the trainer's next check must not find it
-  throw CheckpointError(ErrorCode::kIo, str_format("{}: {} ({})", what, cudaGetErrorString(result),
-                                                   cudaGetErrorName(result)));
-}
+using cuda::check_cuda;
+using cuda::OnDevice;
 
 /// For calls whose failure changes nothing any more.
 void forget(cudaError_t result) noexcept {
   if (result != cudaSuccess) cudaGetLastError();
 }
-
-/// Makes a device the calling thread's current one for a while.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    check(cudaGetDevice(&before_), "looking for the current GPU");
-    if (before_ != device) check(cudaSetDevice(device), "choosing the GPU");
-  }
-  ~OnDevice() { forget(cudaSetDevice(before_)); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  int before_ = 0;
-};
 
 class CudaRuntime final : public DeviceRuntime {
  public:
@@ -44,14 +26,15 @@ class CudaRuntime final : public DeviceRuntime {
 
   std::string name() const override { return "CUDA"; }
 
-  std::byte* allocate_page_locked(std::size_t bytes) override {
+  std::byte* allocate_page_locked(int device, std::size_t bytes) override {
+    const OnDevice current(device);
     void* memory = nullptr;
     const cudaError_t result = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
     if (result == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       return nullptr;
     }
-    check(result, "allocating page-locked memory");
+    check_cuda(result, "allocating page-locked memory");
     return static_cast<std::byte*>(memory);
   }
   void free_page_locked(std::byte* memory) noexcept override { forget(cudaFreeHost(memory)); }
@@ -61,7 +44,7 @@ class CudaRuntime final : public DeviceRuntime {
   Stream create_stream(int device) override {
     const OnDevice current(device);
     cudaStream_t stream = nullptr;
-    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a CUDA stream");
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a CUDA stream");
     return stream;
   }
   void destroy_stream(int /*device*/, Stream stream) noexcept override {
@@ -71,7 +54,7 @@ class CudaRuntime final : public DeviceRuntime {
   Event create_event(int device) override {
     const OnDevice current(device);
     cudaEvent_t event = nullptr;
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating a CUDA event");
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating a CUDA event");
     return event;
   }
   void destroy_event(int /*device*/, Event event) noexcept override {
@@ -79,22 +62,23 @@ class CudaRuntime final : public DeviceRuntime {
   }
   void record(int device, Event event, Stream stream) override {
     const OnDevice current(device);
-    check(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)),
-          "recording a CUDA event");
+    check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)),
+               "recording a CUDA event");
   }
   void wait(int device, Stream stream, Event event) override {
     const OnDevice current(device);
-    check(
+    check_cuda(
         cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0),
         "letting a CUDA stream wait");
   }
-  bool reached(int /*device*/, Event event) override {
+  bool reached(int device, Event event) override {
+    const OnDevice current(device);
     const cudaError_t result = cudaEventQuery(static_cast<cudaEvent_t>(event));
     if (result == cudaErrorNotReady) {
       cudaGetLastError();
       return false;
     }
-    check(result, "waiting for a copy between CPU and GPU memory");
+    check_cuda(result, "waiting for a copy between CPU and GPU memory");
     return true;
   }
 
@@ -106,10 +90,10 @@ class CudaRuntime final : public DeviceRuntime {
     auto* const on = static_cast<cudaStream_t>(stream);
     const bool dense =
         copy.rows == 1 || (copy.to_pitch == copy.row_bytes && copy.from_pitch == copy.row_bytes);
-    check(dense ? cudaMemcpyAsync(copy.to, copy.from, copy.rows * copy.row_bytes, kind, on)
-                : cudaMemcpy2DAsync(copy.to, copy.to_pitch, copy.from, copy.from_pitch,
-                                    copy.row_bytes, copy.rows, kind, on),
-          "copying between CPU and GPU memory");
+    check_cuda(dense ? cudaMemcpyAsync(copy.to, copy.from, copy.rows * copy.row_bytes, kind, on)
+                     : cudaMemcpy2DAsync(copy.to, copy.to_pitch, copy.from, copy.from_pitch,
+                                         copy.row_bytes, copy.rows, kind, on),
+               "copying between CPU and GPU memory");
   }
 
  private:

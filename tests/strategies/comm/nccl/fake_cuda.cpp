@@ -1,11 +1,11 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -38,7 +38,9 @@ cudaError_t cuda_call(const char* function, cudaError_t fault, Body&& body) {
 }
 
 cudaError_t allocate(void** memory, std::size_t size, int device) {
-  auto* bytes = new (std::nothrow) std::byte[size];
+  constexpr std::size_t kPage = 4096;
+  auto* const bytes =
+      static_cast<std::byte*>(std::aligned_alloc(kPage, (size + kPage - 1) / kPage * kPage));
   if (bytes == nullptr) return cudaErrorMemoryAllocation;
   *memory = bytes;
   const std::scoped_lock lock(machine.mutex);
@@ -57,13 +59,27 @@ void wait_idle(int device) {
 
 cudaError_t release(void* memory) {
   wait_idle(this_device);
-  const auto* bytes = static_cast<const std::byte*>(memory);
+  auto* const bytes = static_cast<std::byte*>(memory);
   {
     const std::scoped_lock lock(machine.mutex);
     if (machine.memory.erase(bytes) == 0) return cudaErrorInvalidValue;
   }
-  delete[] bytes;
+  std::free(bytes);
   return cudaSuccess;
+}
+
+void check_places(const char* function, const void* to, std::size_t to_size, const void* from,
+                  std::size_t from_size, cudaMemcpyKind kind) {
+  const int source = place_of(from, from_size);
+  const int destination = place_of(to, to_size);
+  const auto is_host = [](int place) {
+    return place == -1 || (place == -2 && machine.takes_ordinary_memory);
+  };
+  const bool right =
+      kind == cudaMemcpyHostToDevice
+          ? is_host(source) && destination == this_device
+          : kind == cudaMemcpyDeviceToHost && source == this_device && is_host(destination);
+  if (!right) note_misuse(std::string(function) + " between the wrong kinds of memory");
 }
 
 int primary_context_state(int device, unsigned int* flags, int* active) {
@@ -75,6 +91,12 @@ int primary_context_state(int device, unsigned int* flags, int* active) {
 }  // namespace
 
 extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  const std::scoped_lock lock(machine.mutex);
+  *count = machine.devices;
+  return machine.devices > 0 ? cudaSuccess : report(cudaErrorNoDevice);
+}
 
 cudaError_t cudaGetDevice(int* device) {
   if (fails("cudaGetDevice")) return report(cudaErrorUnknown);
@@ -184,9 +206,21 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
       const std::scoped_lock lock(machine.mutex);
       event->done = std::make_shared<bool>(false);
     }
-    stream->enqueue([done = event->done] {
+    const auto reach = [done = event->done] {
       const std::scoped_lock lock(machine.mutex);
       *done = true;
+      machine.changed.notify_all();
+    };
+    stream == nullptr ? reach() : stream->enqueue(reach);  // nothing runs on the default stream
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
+  return cuda_call("cudaStreamWaitEvent", cudaErrorUnknown, [&] {
+    stream->enqueue([done = event->done] {
+      std::unique_lock lock(machine.mutex);
+      machine.changed.wait(lock, [&] { return *done; });
     });
     return cudaSuccess;
   });
@@ -202,14 +236,24 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   return cuda_call("cudaMemcpyAsync", cudaErrorUnknown, [&] {
-    const int source = place_of(from, size);
-    const int destination = place_of(to, size);
-    const bool right =
-        kind == cudaMemcpyHostToDevice
-            ? source == -1 && destination == this_device
-            : kind == cudaMemcpyDeviceToHost && source == this_device && destination == -1;
-    if (!right) note_misuse("cudaMemcpyAsync between the wrong kinds of memory");
+    check_places("cudaMemcpyAsync", to, size, from, size, kind);
     stream->enqueue([=] { std::memcpy(to, from, size); });
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
+                              std::size_t from_pitch, std::size_t width, std::size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+  return cuda_call("cudaMemcpy2DAsync", cudaErrorUnknown, [&] {
+    if (to_pitch < width || from_pitch < width) return cudaErrorInvalidValue;
+    check_places("cudaMemcpy2DAsync", to, (height - 1) * to_pitch + width, from,
+                 (height - 1) * from_pitch + width, kind);
+    stream->enqueue([=] {
+      for (std::size_t row = 0; row < height; ++row)
+        std::memcpy(static_cast<std::byte*>(to) + row * to_pitch,
+                    static_cast<const std::byte*>(from) + row * from_pitch, width);
+    });
     return cudaSuccess;
   });
 }

@@ -37,6 +37,12 @@ void reset(int devices) {
   machine.fault = {};
   machine.broken.clear();
   machine.misuse.clear();
+  machine.takes_ordinary_memory = false;
+}
+
+void take_ordinary_memory() {
+  const std::scoped_lock lock(machine.mutex);
+  machine.takes_ordinary_memory = true;
 }
 
 void bind_thread(int rank) {

@@ -39,6 +39,7 @@ struct Machine {
   Fault fault;
   std::map<int, std::string> broken;
   std::string misuse;
+  bool takes_ordinary_memory = false;
   int ids = 0;
 };
 

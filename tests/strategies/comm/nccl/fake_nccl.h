@@ -6,7 +6,7 @@
 // A machine with GPUs that are threads: the functions of NCCL and of the CUDA runtime that
 // strategies/comm/nccl calls, with their rules as far as they matter there.
 //   Work on a stream is done in order by a thread of its own, later than the call that enqueues it;
-//   copies must be between page-locked and device memory. A group's messages move together, each
+//   copies must be between page-locked and device memory, unless others are allowed. A group's messages move together, each
 //   when both sides' groups run; what a stream holds behind them waits. Lengths must be equal.
 //   Non-blocking communicators are in progress after ncclCommInitRankConfig, until all ranks have
 //   come, and after ncclGroupEnd, until they have been polled for a while: only then the group is
@@ -28,6 +28,9 @@ bool has_failed();
 
 /// The next group of a rank breaks after it was started: an asynchronous error with this text.
 void break_link(int rank, const std::string& text);
+
+/// From now on, until reset(), copies to and from ordinary memory of the host are no misuse.
+void take_ordinary_memory();
 
 /// What was not freed, and the rules that were broken; empty if all is well.
 std::string left_over();

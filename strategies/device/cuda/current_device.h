@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+
+// Internal to what calls CUDA (strategies/device/cuda, strategies/comm/nccl); not installed.
+namespace dckpt::cuda {
+
+/// Throws CheckpointError (io) unless the call succeeded.
+inline void check_cuda(cudaError_t result, const std::string& what) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // told here; the trainer's next check must not find it
+  throw CheckpointError(ErrorCode::kIo, str_format("{}: {} ({})", what, cudaGetErrorString(result),
+                                                   cudaGetErrorName(result)));
+}
+
+/// Whether a device is used by this process at all.
+inline bool has_context(int device) {
+#if CUDART_VERSION >= 12050
+  using GetState = int (*)(int device, unsigned int* flags, int* active);
+  void* get_state = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &get_state, 7000,
+                                       cudaEnableDefault, &found) == cudaSuccess &&
+      get_state != nullptr) {
+    unsigned int flags = 0;
+    int active = 1;
+    reinterpret_cast<GetState>(get_state)(device, &flags, &active);
+    return active != 0;
+  }
+  cudaGetLastError();
+#endif
+  return true;
+}
+
+/// Makes a device current in this thread, and keeps calls here from breaking a graph that another
+/// thread captures. The device before is not made current again if that would be its first use: a
+/// background thread that never chose one has device 0, and a context there would cost every
+/// process memory of the first GPU.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
+    check_cuda(cudaSetDevice(device), str_format("cudaSetDevice({})", device));
+    cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    cudaThreadExchangeStreamCaptureMode(&mode_);
+    if (has_context(before_) && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
+  }
+
+ private:
+  int before_ = 0;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace dckpt::cuda

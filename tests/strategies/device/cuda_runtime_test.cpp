@@ -1,0 +1,125 @@
+// The implementation with CUDA, on a machine of GPUs that are threads, in place of CUDA's runtime.
+
+#include "strategies/device/cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "dist_checkpointing/conformance/device_conformance.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/save/save.h"
+#include "tests/strategies/comm/nccl/fake_nccl.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Two GPUs; the tensors are on the second one.
+class CudaRuntime : public ::testing::Test {
+ protected:
+  CudaRuntime() {
+    fake_nccl::reset(2);
+    fake_nccl::bind_thread(0);
+  }
+  void TearDown() override {
+    register_device(Device::Kind::kCuda, nullptr);
+    EXPECT_EQ(fake_nccl::misuse(), "");
+    EXPECT_EQ(fake_nccl::left_over(), "");
+  }
+
+  static std::shared_ptr<std::byte> allocate(int device, std::size_t bytes) {
+    int before = 0;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaGetDevice(&before);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    cudaSetDevice(device);
+    void* memory = nullptr;
+    EXPECT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
+    if (fake_nccl::contexts().contains(before)) cudaSetDevice(before);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); }};
+  }
+
+  /// (200, 300) float32, its transpose if wanted; the fake's device memory can be written directly.
+  static StateDict state_on(const std::shared_ptr<std::byte>& memory, bool transposed) {
+    const Tensor tensor(DType::kFloat32, transposed ? Shape{300, 200} : Shape{200, 300},
+                        transposed ? Shape{1, 300} : Shape{300, 1}, memory.get(), memory,
+                        {Device::Kind::kCuda, 1});
+    StateDict state = Value::dict();
+    state["w"] = ShardedTensor::from_rank_offsets("w", tensor);
+    return state;
+  }
+  static constexpr std::size_t kElements = 200 * 300;
+};
+
+TEST_F(CudaRuntime, Conforms) {
+  fake_nccl::take_ordinary_memory();
+  const auto runtime = cuda_runtime();
+  EXPECT_THAT(check_device(*runtime, [](std::size_t bytes) { return allocate(0, bytes); }).problems,
+              IsEmpty());
+}
+
+TEST_F(CudaRuntime, SavesAndLoadsWithoutTouchingOtherGpus) {
+  register_cuda();
+  const TempDir dir;
+  const auto memory = allocate(1, kElements * sizeof(float));
+  auto* const elements = reinterpret_cast<float*>(memory.get());
+  for (const bool transposed : {false, true}) {
+    std::iota(elements, elements + kElements, 0.0F);
+    StateDict state = state_on(memory, transposed);
+    const auto path = dir / std::to_string(transposed);
+    save(state, path);
+    std::memset(memory.get(), 0, kElements * sizeof(float));
+    load(state, path);
+    EXPECT_EQ(elements[kElements - 1], kElements - 1);
+    EXPECT_EQ(elements[301], 301);
+  }
+  EXPECT_THAT(fake_nccl::contexts(), ElementsAre(1));
+}
+
+TEST_F(CudaRuntime, WhateverFailsIsAnErrorAndEverythingIsFreed) {
+  const TempDir dir;
+  const auto memory = allocate(1, kElements * sizeof(float));
+  StateDict state = state_on(memory, true);
+  register_cuda();
+  save(state, dir / "saved");
+  constexpr int kCaller = 0;
+  constexpr int kReader = -1;  // a thread of the library's own
+  const std::pair<const char*, int> kCalls[] = {{"cudaStreamCreateWithFlags", kCaller},
+                                                {"cudaEventCreateWithFlags", kCaller},
+                                                {"cudaEventRecord", kCaller},
+                                                {"cudaStreamWaitEvent", kCaller},
+                                                {"cudaEventCreateWithFlags", kReader},
+                                                {"cudaEventRecord", kReader},
+                                                {"cudaEventQuery", kReader},
+                                                {"cudaMemcpy2DAsync", kReader}};
+  for (const auto& [function, thread] : kCalls) {
+    SCOPED_TRACE(function);
+    register_cuda();  // a new pool
+    fake_nccl::fail(thread, function);
+    const auto failure = error_of([&] { load(state, dir / "saved"); });
+    EXPECT_EQ(failure.code(), ErrorCode::kIo);
+    load(state, dir / "saved");
+  }
+}
+
+TEST_F(CudaRuntime, WithoutGpusRegisteringIsAnError) {
+  fake_nccl::reset(0);
+  EXPECT_EQ(cuda_devices(), 0);
+  EXPECT_THAT(error_of([] { register_cuda(); }).message(), HasSubstr("CUDA cannot be used"));
+}
+
+}  // namespace
+}  // namespace dckpt
