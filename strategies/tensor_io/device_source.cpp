@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 
+#include "mapping/base/error_boundary.h"
 #include "mapping/geometry/flat_range.h"
 
 namespace dckpt {
@@ -30,13 +31,13 @@ DeviceSource::DeviceSource(std::span<const Tensor> tensors) noexcept {
       if (!stream) stream = std::make_unique<CopyStream>(tensor.device());
     }
   } catch (...) {
-    failure_ = std::current_exception();
+    failure_ = current_error();
   }
 }
 
 void DeviceSource::read(const Tensor& tensor, std::int64_t begin, std::int64_t end,
                         const std::function<void(ByteView)>& sink) {
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_) throw CheckpointError(*failure_);
   if (begin == end) return;
   const std::size_t size = item_size(tensor.dtype());
   const auto step = static_cast<std::int64_t>(PageLockedPool::kPieceBytes / size);

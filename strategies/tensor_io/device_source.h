@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "mapping/base/bytes.h"
+#include "mapping/base/error.h"
 #include "mapping/state/tensor.h"
 #include "strategies/device/copy_stream.h"
 
@@ -27,7 +28,7 @@ class DeviceSource {
 
  private:
   std::map<int, std::unique_ptr<CopyStream>> streams_;
-  std::exception_ptr failure_;
+  std::optional<CheckpointError> failure_;  ///< thrown by several threads, each its own copy
 };
 
 }  // namespace dckpt

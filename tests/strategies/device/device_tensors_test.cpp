@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -284,7 +285,7 @@ StateDict halves(const RegisteredSimulation& simulation, int rank) {
 
 TEST(DeviceFaults, OfASaveLeaveThePreviousCheckpointOnAllRanks) {
   const TempDir dir;
-  int failures = 0;
+  std::atomic<int> failures = 0;
   for (const bool background : {false, true}) {
     fail_each_call(
         [&](RegisteredSimulation& simulation) {
@@ -331,7 +332,7 @@ TEST(DeviceFaults, OfALoadAreErrorsOnAllRanks) {
       save(halves(simulation, comm.rank()), dir / "saved", {}, comm);
     });
   }
-  int failures = 0;
+  std::atomic<int> failures = 0;
   fail_each_call(
       [&](RegisteredSimulation& simulation) {
         run_ranks(2, [&](Communicator& comm) {
