@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tests/support/golden.h"
+#include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
 namespace dckpt {
@@ -11,21 +12,15 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using testing::Copy;
 using testing::golden;
 using ::testing::HasSubstr;
+using testing::kModel;
 using testing::run_tool;
 using testing::ToolRun;
 
-/// A copy of a golden that can be changed.
-struct Copy {
-  Copy() { fs::copy(golden("mcore-0.14-flattened-tp2pp2dp2"), path()); }
-  fs::path path() const { return directory / "checkpoint"; }
-  std::string text() const { return path().string(); }
-  TempDir directory;
-};
-
 TEST(ToolRemove, TakesAPrefixOutAndSaysWhatStays) {
-  const Copy copy;
+  const Copy copy(kModel);
   const ToolRun dry = run_tool({"remove", copy.text(), "--prefix", "optimizer.", "--dry-run"});
   EXPECT_EQ(dry.exit_code, 0) << dry.err;
   EXPECT_THAT(dry.out, AllOf(HasSubstr("stay in files that hold other keys too"),
@@ -42,7 +37,7 @@ TEST(ToolRemove, TakesAPrefixOutAndSaysWhatStays) {
 }
 
 TEST(ToolRemove, APrefixWithoutKeysIsAUsageError) {
-  const Copy copy;
+  const Copy copy(kModel);
   const ToolRun run = run_tool({"remove", copy.text(), "--prefix", "optimzer."});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("(did you mean 'optimizer.'?)"));

@@ -1,0 +1,161 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/tools/goldens.h"
+#include "tests/tools/run_tool.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using testing::kModel;
+using testing::path_of;
+using testing::run_tool;
+using testing::ToolRun;
+
+/// Runs `dckpt convert` with a signal that is already on its way. Returns the exit code.
+int convert_under(int signal, const fs::path& target) {
+  const std::string source = path_of(kModel);
+  const std::string destination = target.string();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(signal, SIG_DFL);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, signal);
+    ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
+    ::kill(::getpid(), signal);
+    ::execl(DCKPT_TOOL, "dckpt", "convert", source.c_str(), destination.c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST(ToolConvert, ASignalStopsAConversionWhichRemovesWhatItHasBegun) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const TempDir directory;
+    EXPECT_EQ(convert_under(signal, directory / "copy"), 128 + signal);
+    EXPECT_TRUE(fs::is_empty(directory.path()));
+  }
+}
+
+TEST(ToolConvert, AFileThatMayNotGrowIsAnErrorThatLeavesNothing) {
+  const TempDir directory;
+  const fs::path target = directory / "copy";
+  const std::string line = "ulimit -f 8; exec '" DCKPT_TOOL "' convert '" + path_of(kModel) +
+                           "' '" + target.string() + "' >/dev/null 2>&1";
+  const int status = std::system(line.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+  EXPECT_TRUE(fs::is_empty(directory.path()));
+}
+
+TEST(ToolConvert, ConvertedCheckpointIsEqual) {
+  const TempDir scratch;
+  const std::string result = (scratch / "plain").string();
+  const ToolRun dry =
+      run_tool({"convert", path_of(kModel), result, "--to", "dcp", "--ranks", "3", "--dry-run"});
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_FALSE(fs::exists(result));
+  const ToolRun run =
+      run_tool({"convert", path_of(kModel), result, "--to", "dcp", "--ranks", "3", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.json().at("to").as_str(), "dcp");
+  EXPECT_EQ(run_tool({"verify", result, "--deep"}).exit_code, 0);
+  EXPECT_EQ(run_tool({"digest", result, "--json"}).json().at("tensors"),
+            run_tool({"digest", path_of(kModel), "--json"}).json().at("tensors"));
+  EXPECT_EQ(run_tool({"convert", path_of(kModel), result}).exit_code, 7)
+      << "an existing directory is not replaced";
+  EXPECT_EQ(run_tool({"convert", path_of(kModel), (scratch / "x").string(), "--max-memory", "lots"})
+                .exit_code,
+            2);
+  EXPECT_EQ(run_tool({"convert", path_of(kModel), (scratch / "x").string(), "--to", "nonsense"})
+                .exit_code,
+            6);
+}
+
+TEST(ToolConvert, BucketsAreLaidOutForTheLayoutThatOptionsGive) {
+  const TempDir scratch;
+  const auto converted = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"convert", path_of(kModel), (scratch / "x").string(),
+                                     "--optimizer", "dp_reshardable", "--dry-run"});
+    return run_tool(options);
+  };
+  const ToolRun run =
+      converted({"--transformer-impl", "local", "--tensor-parallel", "4", "--arg",
+                 "overlap_grad_reduce=1", "--arg", "ddp_bucket_size=5000", "--data-parallel", "8"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("for TP 4, PP 2, DP 8 in buckets from 5,000 elements on"));
+  const ToolRun lacking = converted({});
+  EXPECT_EQ(lacking.exit_code, 2);
+  EXPECT_THAT(lacking.err, HasSubstr("--arg transformer_impl="));
+  for (const char* const wrong : {"data_parallel_size", "=3", "data_parallel_size=", "dp=3"})
+    EXPECT_EQ(converted({"--transformer-impl", "local", "--arg", wrong}).exit_code, 2) << wrong;
+  const ToolRun twice = converted({"--data-parallel", "8", "--arg", "data_parallel_size=8"});
+  EXPECT_THAT(twice.err, HasSubstr("data_parallel_size is said twice"));
+}
+
+TEST(ToolConvert, RankFoldersAreMadeForTheLayoutThatOptionsGive) {
+  const TempDir scratch;
+  const auto converted = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"convert", path_of(kModel), (scratch / "x").string(),
+                                     "--exclude", "optimizer*"});
+    return run_tool(options);
+  };
+  const std::vector<std::string> good{"--to", "torch", "--transformer-impl", "local"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), good.begin(), good.end());
+    return converted(more);
+  };
+  for (const char* const wrong : {"0", "-2", "two"})
+    EXPECT_EQ(with({"--tensor-parallel", wrong}).exit_code, 2) << wrong;
+  const ToolRun odd = with({"--tensor-parallel", "3"});
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("--tensor-parallel"));
+  EXPECT_EQ(converted({"--to", "torch", "--transformer-impl", "te"}).exit_code, 2);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--to", "dcp", "--pipeline-parallel", "2"},
+        {"--pipeline-parallel", "2"},
+        {"--to", "torch", "--data-parallel", "2"},
+        {"--optimizer", "fully_reshardable", "--transformer-impl", "local"}}) {
+    const ToolRun other = converted(words);
+    EXPECT_EQ(other.exit_code, 2);
+    EXPECT_THAT(other.err, AnyOf(HasSubstr("--pipeline-parallel is for --to torch"),
+                                 HasSubstr("--data-parallel is for --optimizer dp_reshardable"),
+                                 HasSubstr("--transformer-impl is for --to torch")));
+  }
+  EXPECT_FALSE(fs::exists(scratch / "x"));
+
+  const ToolRun run = with({"--tensor-parallel", "2", "--pipeline-parallel", "2"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_TRUE(fs::exists(scratch / "x" / "mp_rank_01_001" / "model_optim_rng.pt"));
+  EXPECT_EQ(run_tool({"verify", (scratch / "x").string(), "--deep"}).exit_code, 0);
+  EXPECT_EQ(with({"--tensor-parallel", "2"}).exit_code, 7) << "it is there";
+}
+
+TEST(ToolConvert, AConversionTakesAsManyJobsAsAreAskedForAndGoesOnWhereItWasInterrupted) {
+  const TempDir scratch;
+  const auto converted = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"convert", path_of(kModel), (scratch / "x").string()});
+    return run_tool(options);
+  };
+  for (const char* const jobs : {"0", "-1", "1.5", "many", "4096", ""})
+    EXPECT_EQ(converted({"--jobs", jobs}).exit_code, 2) << jobs;
+  const ToolRun one = converted({"--jobs", "1", "--resume", "--json"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(one.json().at("kept_files").as_int(), 0);
+  EXPECT_THAT(one.out, HasSubstr("nothing to resume"));
+  EXPECT_EQ(converted({"--resume"}).exit_code, 7) << "it is complete";
+}
+
+}  // namespace
+}  // namespace dckpt

@@ -1,0 +1,81 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/tools/goldens.h"
+#include "tests/tools/run_tool.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using testing::Copy;
+using ::testing::HasSubstr;
+using testing::kModel;
+using ::testing::Not;
+using testing::path_of;
+using testing::Root;
+using testing::run_tool;
+using ::testing::StartsWith;
+using testing::ToolRun;
+
+TEST(ToolVerify, VerifyFindsProblemsAndListsThem) {
+  EXPECT_EQ(run_tool({"verify", path_of(kModel), "--deep"}).exit_code, 0);
+  Copy broken(kModel);
+  fs::remove(broken.path() / "__2_0.distcp");
+  const ToolRun run = run_tool({"verify", broken.text()});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, HasSubstr("__2_0.distcp"));
+  EXPECT_THAT(run.err, AllOf(StartsWith("dckpt: error: "), HasSubstr("__2_0.distcp")));
+  const Value json = run_tool({"verify", broken.text(), "--json"}).json();
+  EXPECT_FALSE(json.at("ok").as_bool());
+  EXPECT_EQ(json.at("problems").items().front().at("code").as_str(), "incomplete");
+}
+
+TEST(ToolVerify, VerifyAllLooksAtEveryIterationOfARoot) {
+  const Root root;
+  const ToolRun run = run_tool({"verify", root.text(), "--all"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("OK  " + root.text() + "/iter_0000010"), HasSubstr("__2_0.distcp"),
+                    HasSubstr("takes  iter_0000010 (it is the newest complete iteration)")));
+  const Value json = run_tool({"verify", root.text(), "--all", "--json"}).json();
+  EXPECT_FALSE(json.at("ok").as_bool());
+  ASSERT_EQ(json.at("checkpoints").size(), 2u);
+  EXPECT_TRUE(json.at("checkpoints").items()[0].at("ok").as_bool());
+  EXPECT_FALSE(json.at("checkpoints").items()[1].at("ok").as_bool());
+  EXPECT_EQ(run_tool({"verify", path_of(kModel), "--all"}).exit_code, 2);
+  EXPECT_EQ(run_tool({"verify", root.text(), "--all", "--iteration", "10"}).exit_code, 2);
+}
+
+TEST(ToolVerify, DamageIsShownOncePerFile) {
+  Copy broken(kModel);
+  fs::resize_file(broken.path() / "__2_0.distcp", 5000);
+  const ToolRun run = run_tool({"verify", broken.text()});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, HasSubstr(" more problems in this file\n"));
+  std::size_t mentions = 0;
+  for (std::size_t at = run.out.find("__2_0.distcp"); at != std::string::npos;
+       at = run.out.find("__2_0.distcp", at + 1))
+    ++mentions;
+  EXPECT_EQ(mentions, 1u) << run.out;
+  EXPECT_GT(run_tool({"verify", broken.text(), "--json"}).json().at("problems").size(), 2u);
+}
+
+TEST(ToolVerify, AFileWithAWrongHashAndDamagedRecordsIsOneEntry) {
+  const Copy broken("mcore-head-synthetic");
+  std::fstream file(broken.path() / "__0_0.distcp",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(700);
+  file.put('\x7F').flush();
+  const ToolRun run = run_tool({"verify", broken.text(), "--deep"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, AllOf(HasSubstr(", and 1 more problem in this file\n"),
+                             Not(HasSubstr("hash mismatch"))));
+}
+
+}  // namespace
+}  // namespace dckpt
