@@ -78,11 +78,12 @@ inline constexpr EnumNames<Snapshot, 2> kSnapshotNames{
 
 /// What a background save does while the one before still runs.
 enum class WhenBusy : std::uint8_t {
-  kWait,  ///< waits for it
-  kSkip,  ///< saves nothing
+  kWait,     ///< waits for it
+  kSkip,     ///< saves nothing
+  kReplace,  ///< waits in the background, in place of a save that waits there already
 };
-inline constexpr EnumNames<WhenBusy, 2> kWhenBusyNames{
-    {{WhenBusy::kWait, "wait"}, {WhenBusy::kSkip, "skip"}}};
+inline constexpr EnumNames<WhenBusy, 3> kWhenBusyNames{
+    {{WhenBusy::kWait, "wait"}, {WhenBusy::kSkip, "skip"}, {WhenBusy::kReplace, "replace"}}};
 
 /// Background saves: always for AsyncSaver, if enabled for Checkpointer.
 struct AsyncOptions {

@@ -137,7 +137,8 @@ PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) 
 PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) try {
   if (policy_.save.async.when_busy == WhenBusy::kSkip && saver_ && saver_->busy())
     return PendingSave::skip(root_ / iteration_directory(iteration), comm_);
-  require_same_on_all_ranks("save", iteration);
+  if (policy_.save.async.when_busy != WhenBusy::kReplace) wait();
+  compare_arguments("save", iteration);
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_, &save_plans_);
@@ -250,11 +251,16 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   throw_checkpoint_error();
 }
 
-/// Called first in every function: afterwards the background thread has ended, and nothing else
-/// uses the state of this object.
+/// Called first in every function but save_async: afterwards the background threads have ended, and
+/// nothing else uses the state of this object.
 void Checkpointer::require_same_on_all_ranks(const std::string& attempt,
                                              std::optional<std::uint64_t> iteration) {
   wait();
+  compare_arguments(attempt, iteration);
+}
+
+void Checkpointer::compare_arguments(const std::string& attempt,
+                                     std::optional<std::uint64_t> iteration) {
   const std::array<SharedArgument, 4> arguments{{
       {"tasks", attempt},
       {"iterations", iteration ? std::to_string(*iteration) : ""},
@@ -284,10 +290,11 @@ void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
   Heartbeat(comm).agree(
       str_format("recording iteration {}, which is saved and complete,", iteration), [&] {
         if (comm.rank() != 0) return;
-        known_complete_.insert(iteration);
+        set_known_complete(iteration, true);
         write_tracker(*root_.directory(), iteration);
         remove_old(iteration);
       });
+  const std::lock_guard lock(mutex_);
   if (position_) position_ = iteration;
 }
 
@@ -327,15 +334,18 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
   const auto entry = root_.directory()->stat(name);
   if (!entry) return false;
   if (policy_.save.overwrite) return true;
-  const auto reason = known_complete_.contains(iteration)
-                          ? std::nullopt
-                          : why_incomplete(root_ / name, policy_.load.strategy);
+  const auto [known_complete, position] = [&] {
+    const std::lock_guard lock(mutex_);
+    return std::pair(known_complete_.contains(iteration), position_);
+  }();
+  const auto reason =
+      known_complete ? std::nullopt : why_incomplete(root_ / name, policy_.load.strategy);
   if (reason) {
     log_warning(str_format("iteration {} is there but incomplete, and is replaced: {}", iteration,
                            *reason));
     return true;
   }
-  if (position_ && iteration > *position_) {
+  if (position && iteration > *position) {
     log_warning(str_format(
         "iteration {} is replaced: it was saved before the run went back to iteration {}",
         iteration, *loaded_));
@@ -376,7 +386,7 @@ void Checkpointer::remove_old(std::uint64_t saved) {
         const auto entry = storage->stat(name);
         if (!entry || entry->kind != FileInfo::Kind::kDirectory)
           continue;  // a link: somebody keeps the checkpoint elsewhere
-        known_complete_.erase(old);
+        set_known_complete(old, false);
         delete_checkpoint(*storage, name);
       } catch (const std::exception& error) {
         warn(error);
@@ -388,11 +398,21 @@ void Checkpointer::remove_old(std::uint64_t saved) {
 }
 
 bool Checkpointer::is_complete(std::uint64_t iteration) {
-  const bool complete =
-      known_complete_.contains(iteration) ||
-      !why_incomplete(root_ / iteration_directory(iteration), policy_.load.strategy);
-  if (complete) known_complete_.insert(iteration);
-  return complete;
+  {
+    const std::lock_guard lock(mutex_);
+    if (known_complete_.contains(iteration)) return true;
+  }
+  if (why_incomplete(root_ / iteration_directory(iteration), policy_.load.strategy)) return false;
+  set_known_complete(iteration, true);
+  return true;
+}
+
+void Checkpointer::set_known_complete(std::uint64_t iteration, bool complete) {
+  const std::lock_guard lock(mutex_);
+  if (complete)
+    known_complete_.insert(iteration);
+  else
+    known_complete_.erase(iteration);
 }
 
 }  // namespace dckpt

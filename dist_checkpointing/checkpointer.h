@@ -59,15 +59,16 @@ class Checkpointer {
   /// `save.async.snapshot: lazy` before that, and wait_staged() is to be called before tensors
   /// change. Tracker and retention follow in the background too. The next call of any other
   /// function waits for it, except that with `save.async.when_busy: skip` a save that comes too
-  /// early is skipped. If it failed and a rank has not asked for its outcome, the next call throws
-  /// its error and does nothing else.
+  /// early is skipped, and with `replace` it is queued, in place of one that is queued already. If
+  /// it failed and a rank has not asked for its outcome, the next call throws its error and does
+  /// nothing else.
   PendingSave save_async(const StateDict& state, std::uint64_t iteration);
 
   /// Waits for the background save, if there is one, and throws its error unless every rank has
   /// already asked for it.
   void wait();
 
-  /// PendingSave::wait_staged() of the last background save, if there is one; call it before every
+  /// PendingSave::wait_staged() of all background saves that have not ended; call it before every
   /// optimizer step. Not collective.
   void wait_staged() const;
 
@@ -90,6 +91,7 @@ class Checkpointer {
  private:
   void require_same_on_all_ranks(const std::string& attempt,
                                  std::optional<std::uint64_t> iteration = std::nullopt);
+  void compare_arguments(const std::string& attempt, std::optional<std::uint64_t> iteration);
   SaveOptions prepare(std::uint64_t iteration);
   void record(std::uint64_t iteration, Communicator& comm);
   std::optional<ResumedFrom> load_if_any(StateDict& state);
@@ -103,6 +105,7 @@ class Checkpointer {
   void warn_if_behind(std::uint64_t iteration);
   void remove_old(std::uint64_t saved);
   bool is_complete(std::uint64_t iteration);
+  void set_known_complete(std::uint64_t iteration, bool complete);
 
   const Location root_;
   const Policy policy_;
@@ -111,8 +114,9 @@ class Checkpointer {
   Communicator& comm_;
   SavePlanCache save_plans_;
   LoadPlanCache load_plans_;
-  ShardedPaths sharded_paths_;             ///< of the state that was loaded last
-  std::optional<std::uint64_t> loaded_;    ///< by this checkpointer, last
+  ShardedPaths sharded_paths_;           ///< of the state that was loaded last
+  std::optional<std::uint64_t> loaded_;  ///< by this checkpointer, last
+  std::mutex mutex_;  ///< of `position_` and `known_complete_`: a save may begin while another ends
   std::optional<std::uint64_t> position_;  ///< of the run, once it has loaded something: the
                                            ///< iteration that was loaded or saved last
 

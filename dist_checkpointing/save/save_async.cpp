@@ -4,17 +4,31 @@
 //                               then that the background can start
 //   trainer's thread (eager)    the items are copied, as far as there is room; the rest is written
 //   or a copying one (lazy)     from the state
-//   background thread           steps 3 and 4: writes the items from the copies, publishes; then
-//                               `published`
+//   background thread           when the save before has ended: steps 3 and 4, which write the
+//                               items from the copies and publish; then `published`
 //
-// The trainer's thread uses the communicator until all ranks have agreed to start; after that only
-// the background thread does, until it ends.
+// The trainer's thread uses the communicator of the save until all ranks have agreed to start;
+// after that only the background thread does, until it ends.
+//
+// With WhenBusy::kReplace there are two slots, so that one save can be planned and copied while
+// another is written. Whether the queued one has begun differs between ranks, so the trainer's
+// threads decide (make_room, replace_queued):
+//
+//   all_reduce   the number of saves that have ended on all ranks; their slots are free. From here
+//                on the trainer's thread of every rank is in save(), and none waits for the queued
+//                save
+//   lock         on every rank, the queued save does not begin meanwhile
+//   all_reduce   whether it has begun anywhere. If not, all ranks drop it. Otherwise the one before
+//                it has ended up to local work, and its slot will do
 
 #include "dist_checkpointing/save/save_async.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <thread>
@@ -23,10 +37,13 @@
 #include "dist_checkpointing/save/save_steps.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
 #include "mapping/base/log.h"
+#include "mapping/base/text.h"
 #include "strategies/comm/agree.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/tensor_io/staged_source.h"
+#include "strategies/tensor_io/staging_pool.h"
 
 namespace dckpt {
 namespace {
@@ -45,6 +62,7 @@ struct PendingSave::Outcome {
   std::shared_future<void> staged = release.get_future().share();
   const std::shared_ptr<StagedBytes> bytes = std::make_shared<StagedBytes>();
   bool skipped = false;
+  std::atomic<bool> replaced{false};
   std::atomic<bool> asked{false};  ///< someone has had the error, if there is one
   std::stop_source cancel{};
 };
@@ -74,6 +92,10 @@ bool PendingSave::skipped() const {
   return outcome_->skipped;
 }
 
+bool PendingSave::replaced() const {
+  return outcome_->replaced;
+}
+
 void PendingSave::wait_staged() const {
   outcome_->staged.wait();
 }
@@ -95,24 +117,68 @@ void PendingSave::cancel() const noexcept {
   outcome_->cancel.request_stop();
 }
 
+/// What one save needs at a time.
+struct AsyncSaver::Slot {
+  Slot(Communicator& callers, SavePlanCache* cache, std::uint64_t staging_memory)
+      : comm(callers.split(0)),
+        plan_cache(cache != nullptr ? *cache : own_cache),
+        pool(staging_memory) {}
+
+  const std::unique_ptr<Communicator> comm;
+  SavePlanCache own_cache;
+  SavePlanCache& plan_cache;
+  StagingPool pool;
+};
+
+/// Which save may write.
+struct AsyncSaver::Turns {
+  std::mutex mutex;  ///< of Job::begun and Job::replaced
+  std::condition_variable changed;
+};
+
 struct AsyncSaver::Job {
-  Job(const Location& location, const SaveOptions& options, Communicator& comm, SaveHooks trainers)
-      : relay(trainers.cancel, [this] { outcome->cancel.request_stop(); }),
+  Job(const Location& location, const SaveOptions& options, Slot& its_slot, Turns& of_saver,
+      SaveHooks trainers)
+      : slot(its_slot),
+        turns(of_saver),
+        relay(trainers.cancel, [this] { outcome->cancel.request_stop(); }),
         hooks(with_cancel(std::move(trainers))),
-        call(location, options, comm, hooks) {}
+        call(location, options, *its_slot.comm, hooks) {}
+
+  /// Waits until `before` has ended. False if another save has taken this one's place.
+  bool begin_after(const std::shared_ptr<PendingSave::Outcome>& before) {
+    std::unique_lock lock(turns.mutex);
+    turns.changed.wait(lock, [&] { return replaced || !before || PendingSave(before).done(); });
+    begun = !replaced;
+    return begun;
+  }
+
+  /// With the lock of the turns. The threads end.
+  void be_replaced(const Location& by) {
+    const CheckpointError why(
+        ErrorCode::kCancelled,
+        str_format("the save was replaced by that of {} while it waited for the one before",
+                   quote(by.display())),
+        {.file = call.target.display()});
+    if (call.comm.rank() == 0) log_notice(why.what());
+    replaced = outcome->replaced = true;
+    source->cancel();
+    outcome->promise.set_exception(std::make_exception_ptr(why));
+    turns.changed.notify_all();
+  }
 
   SaveHooks with_cancel(SaveHooks trainers) const {
     trainers.cancel = outcome->cancel.get_token();
     return trainers;
   }
 
-  SaveReport finish(std::optional<PlannedCheckpoint> checkpoint, SavePlanCache& cache) {
+  SaveReport finish(std::optional<PlannedCheckpoint> checkpoint) {
     WrittenByRank written = write_save(call, planned, *source);
     const StagedSource::Staged copied = source->staged();
     call.phases.end(Phase::kStage, copied.bytes);  // the writer may have been first
     written.report.stage = {copied.time.count(), copied.bytes};
     SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
-    cache.commit(std::move(plans));
+    slot.plan_cache.commit(std::move(plans));
     return report;
   }
 
@@ -125,10 +191,10 @@ struct AsyncSaver::Job {
     outcome->release.set_value();
   }
 
-  void run(std::optional<PlannedCheckpoint> checkpoint, SavePlanCache& cache,
+  void run(std::optional<PlannedCheckpoint> checkpoint,
            const std::function<void(Communicator&)>& published) noexcept {
     try {
-      SaveReport report = finish(std::move(checkpoint), cache);
+      SaveReport report = finish(std::move(checkpoint));
       if (published) published(call.comm);
       source->finish();
       outcome->promise.set_value(std::move(report));
@@ -137,6 +203,8 @@ struct AsyncSaver::Job {
       outcome->promise.set_exception(std::current_exception());
       report_failure();
     }
+    const std::lock_guard lock(turns.mutex);
+    turns.changed.notify_all();
   }
 
   void report_failure() const noexcept {
@@ -152,6 +220,10 @@ struct AsyncSaver::Job {
     }
   }
 
+  Slot& slot;
+  Turns& turns;
+  bool begun = false;
+  bool replaced = false;
   std::shared_ptr<PendingSave::Outcome> outcome = std::make_shared<PendingSave::Outcome>();
   std::stop_callback<std::function<void()>>
       relay;  // of the trainer's token, so that PendingSave::cancel() and it are one
@@ -170,9 +242,11 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
     : options_(std::move(options)),
       hooks_(std::move(hooks)),
       callers_(comm),
-      comm_(comm.split(0)),
-      plan_cache_(cache != nullptr ? *cache : own_cache_),
-      pool_(options_.async.staging_memory) {
+      turns_(std::make_unique<Turns>()) {
+  const std::size_t slots = options_.async.when_busy == WhenBusy::kReplace ? 2 : 1;
+  for (std::size_t i = 0; i < slots; ++i)
+    slots_.push_back(std::make_unique<Slot>(comm, i == 0 ? cache : nullptr,
+                                            options_.async.staging_memory / slots));
 } catch (...) {
   throw_checkpoint_error();
 }
@@ -180,27 +254,68 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
 AsyncSaver::~AsyncSaver() = default;
 
 void AsyncSaver::wait() try {
-  if (job_) agree(*comm_, "finishing the save before", [&] { settle(); });
+  if (!jobs_.empty())
+    agree(*slots_.front()->comm, "finishing the save before", [&] { settle(jobs_.size()); });
 } catch (...) {
   throw_checkpoint_error();
 }
 
 void AsyncSaver::wait_staged() const {
-  if (job_) job_->outcome->staged.wait();
+  for (const auto& job : jobs_) job->outcome->staged.wait();
 }
 
 bool AsyncSaver::busy() try {
-  if (!job_) return false;
-  const std::array<std::int64_t, 1> mine{PendingSave(job_->outcome).done() ? 0 : 1};
+  if (jobs_.empty()) return false;
+  const std::array<std::int64_t, 1> mine{PendingSave(jobs_.back()->outcome).done() ? 0 : 1};
   return callers_.all_reduce(mine, ReduceOp::kMax).front() != 0;
 } catch (...) {
   throw_checkpoint_error();
 }
 
-void AsyncSaver::settle() {
-  const PendingSave before(job_->outcome);
-  job_.reset();  // joins
-  if (!before.outcome_->asked) before.wait();
+/// Waits for the first saves. Throws the first error that was not asked for.
+void AsyncSaver::settle(std::size_t count) {
+  std::optional<CheckpointError> failure;
+  for (; count > 0; --count) {
+    const PendingSave before(jobs_.front()->outcome);
+    before.outcome_->ended.wait();
+    jobs_.pop_front();  // joins
+    if (before.outcome_->asked) continue;
+    const auto its = failure_of([&] { before.wait(); });
+    if (!failure) failure = its;
+  }
+  if (failure) throw CheckpointError(*failure);
+}
+
+/// For a save that does not wait until those before have been written.
+void AsyncSaver::make_room(const Location& location) {
+  while (!jobs_.empty()) {
+    const auto running = std::ranges::find_if(
+        jobs_, [](const auto& job) { return !PendingSave(job->outcome).done(); });
+    const std::array<std::int64_t, 1> ended{running - jobs_.begin()};
+    const auto everywhere = callers_.all_reduce(ended, ReduceOp::kMin).front();
+    agree(callers_, "finishing the save before",
+          [&] { settle(static_cast<std::size_t>(everywhere)); });
+    if (jobs_.size() < slots_.size() || replace_queued(location)) return;
+    jobs_.front()->outcome->ended.wait();
+  }
+}
+
+bool AsyncSaver::replace_queued(const Location& by) {
+  {
+    Job& queued = *jobs_.back();
+    const std::lock_guard lock(turns_->mutex);
+    const std::array<std::int64_t, 1> mine{queued.begun ? 1 : 0};
+    if (callers_.all_reduce(mine, ReduceOp::kMax).front() != 0) return false;
+    queued.be_replaced(by);
+  }
+  jobs_.pop_back();  // joins
+  return true;
+}
+
+AsyncSaver::Slot& AsyncSaver::free_slot() {
+  return **std::ranges::find_if(slots_, [&](const auto& slot) {
+    return std::ranges::none_of(jobs_, [&](const auto& job) { return &job->slot == slot.get(); });
+  });
 }
 
 PendingSave AsyncSaver::save(const StateDict& state, const Location& location,
@@ -212,11 +327,15 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
                              std::function<void(Communicator&)> published) try {
   if (options_.async.when_busy == WhenBusy::kSkip && busy())
     return PendingSave::skip(location, callers_);
-  wait();
+  if (options_.async.when_busy == WhenBusy::kReplace)
+    make_room(location);
+  else
+    wait();
   SaveOptions options = options_;
   options.overwrite = overwrite;
-  auto job = std::make_unique<Job>(location, options, *comm_, hooks_);
-  AgreedSave agreed = plan_save(job->call, state, plan_cache_);
+  Slot& slot = free_slot();
+  auto job = std::make_unique<Job>(location, options, slot, *turns_, hooks_);
+  AgreedSave agreed = plan_save(job->call, state, slot.plan_cache);
   job->planned = std::move(agreed.mine);
   job->plans = std::move(agreed.plans);
   std::optional<PlannedCheckpoint>& checkpoint = agreed.checkpoint;
@@ -224,15 +343,17 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   std::promise<bool> start;
   const std::shared_future<bool> started = start.get_future().share();
   try {
-    agree(*comm_, "preparing the save in the background", [&] {
+    agree(*slot.comm, "preparing the save in the background", [&] {
       if (checkpoint && checkpoint->common) checkpoint->common = snapshot(*checkpoint->common);
       job->source.emplace(job->planned.items, std::move(agreed.tensors),
-                          std::move(agreed.object_bytes), pool_, job->outcome->bytes);
+                          std::move(agreed.object_bytes), slot.pool, job->outcome->bytes);
       job->let_go.emplace(job->outcome->cancel.get_token(),
                           [source = &*job->source] { source->cancel(); });
-      job->thread = std::jthread([this, running = job.get(), checkpoint = std::move(checkpoint),
+      const auto before = jobs_.empty() ? nullptr : jobs_.back()->outcome;
+      job->thread = std::jthread([running = job.get(), before, checkpoint = std::move(checkpoint),
                                   published = std::move(published), started]() mutable {
-        if (started.get()) running->run(std::move(checkpoint), plan_cache_, published);
+        if (started.get() && running->begin_after(before))
+          running->run(std::move(checkpoint), published);
       });
       if (lazy)
         job->copying = std::jthread([running = job.get(), started] {
@@ -243,10 +364,10 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
     start.set_value(false);
     throw;
   }
-  job_ = std::move(job);
+  jobs_.push_back(std::move(job));
   start.set_value(true);
-  if (!lazy) job_->stage(options_.io.threads);
-  return PendingSave(job_->outcome);
+  if (!lazy) jobs_.back()->stage(options_.io.threads);
+  return PendingSave(jobs_.back()->outcome);
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "configs/options.h"
 #include "dist_checkpointing/save/save_hooks.h"
@@ -12,7 +15,6 @@
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/storage/location.h"
-#include "strategies/tensor_io/staging_pool.h"
 
 namespace DCKPT_API dckpt {
 
@@ -33,6 +35,9 @@ class PendingSave {
   /// Whether it never began, because another one was running (WhenBusy::kSkip). The same on every
   /// rank.
   bool skipped() const;
+  /// Whether it never began, because a later one took its place (WhenBusy::kReplace). The same on
+  /// every rank.
+  bool replaced() const;
   /// Returns as soon as this rank's tensors may change; with Snapshot::kEager they may as soon as
   /// save has returned. Not collective. Returns too if the save has failed or was cancelled, which
   /// is for wait() to throw.
@@ -40,7 +45,8 @@ class PendingSave {
   /// All zero for a save in the foreground and for one that was skipped.
   SaveProgress progress() const;
   /// Returns the report once the checkpoint is complete and visible. Throws what the save threw,
-  /// the same CheckpointError on every rank; for one that was skipped, that is (cancelled).
+  /// the same CheckpointError on every rank; for one that was skipped or replaced, that is
+  /// (cancelled).
   SaveReport wait() const;
   /// Asks all ranks to stop and returns at once; calling it on one rank is enough. If it came in
   /// time, wait() throws CheckpointError (cancelled) and nothing is left of the save. This rank's
@@ -76,55 +82,65 @@ class PendingSave {
 /// detect. Objects and the common state are copied before save() returns in any case. save(),
 /// wait() and the destructor wait for the previous save, and so for its copy.
 ///
-/// The staging pool holds at most `options.async.staging_memory` bytes and is reused across saves.
-/// What does not fit at once is written from the tensors themselves, or copied when there is room,
-/// before they may change. The ranks communicate over their own communicator, split off from
-/// `comm`.
+/// With WhenBusy::kReplace, save() does not wait for the previous save to be written: the new one
+/// is copied as usual and queued. At most one is: a later one takes its place on all ranks, unless
+/// it has begun to be written on any of them. The one that is replaced lets its tensors go before
+/// save() returns; nothing of it is published, also if the new one then fails.
+///
+/// Copies take at most `options.async.staging_memory` bytes, which are reused across saves; with
+/// WhenBusy::kReplace, half of them is for the save that runs, half for the queued one. What does
+/// not fit at once is written from the tensors themselves, or copied when there is room, before
+/// they may change. The ranks communicate over communicators of their own, split off from `comm`.
 class AsyncSaver {
  public:
-  /// Collective. `comm` is used for splitting and, with WhenBusy::kSkip, by busy() and save(). It
+  /// Collective. `comm` is used for splitting, by busy() and, unless WhenBusy::kWait, by save(). It
   /// must outlive the saver, and so must `cache`, which nothing else uses while a save runs; if it
   /// is null, the saver has its own.
   AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks = {},
              SavePlanCache* cache = nullptr);
-  /// Waits for the running save, however it ends.
+  /// Waits for the running save and the queued one, however they end.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
   /// Like dckpt::save(), but returns as soon as the state may change, or before that with
   /// Snapshot::kLazy. If the previous save still runs on any rank, waits for it first, or with
-  /// WhenBusy::kSkip saves nothing and returns a PendingSave that says so. If the previous one
-  /// failed and a rank has not asked for its outcome, throws its error and saves nothing.
-  /// Collective. Once the checkpoint is visible, `published` runs in the background on
-  /// every rank. It may use the communicator that it is given; if it throws, the save fails with
-  /// that error.
+  /// WhenBusy::kSkip saves nothing and returns a PendingSave that says so, or with
+  /// WhenBusy::kReplace queues this one. If an earlier one failed and a rank has not asked for its
+  /// outcome, throws its error and saves nothing. Collective. Once the checkpoint is visible,
+  /// `published` runs in the background on every rank. It may use the communicator that it is
+  /// given; if it throws, the save fails with that error.
   PendingSave save(const StateDict& state, const Location& location,
                    std::function<void(Communicator&)> published = {});
   /// The same, with `overwrite` in place of that of the options.
   PendingSave save(const StateDict& state, const Location& location, bool overwrite,
                    std::function<void(Communicator&)> published);
 
-  /// Waits for the running save, which is collective; returns at once if there is none. Throws its
-  /// error on all ranks, unless every rank has already asked for it.
+  /// Waits for the running save and the queued one, which is collective; returns at once if there
+  /// are none. Throws the first error on all ranks, unless every rank has already asked for it.
   void wait();
-  /// PendingSave::wait_staged() of the last save, if there is one. Not collective.
+  /// PendingSave::wait_staged() of all saves that have not ended. Not collective.
   void wait_staged() const;
-  /// Whether the last save still runs on any rank. Collective.
+  /// Whether a save still runs on any rank. Collective.
   bool busy();
 
  private:
   struct Job;
-  void settle();
+  struct Slot;
+  struct Turns;
+  void settle(std::size_t count);
+  void make_room(const Location& location);
+  bool replace_queued(const Location& by);
+  Slot& free_slot();
 
   SaveOptions options_;
   SaveHooks hooks_;
-  Communicator& callers_;               ///< of the thread that saves
-  std::unique_ptr<Communicator> comm_;  ///< of the background, while a save runs
-  SavePlanCache own_cache_;
-  SavePlanCache& plan_cache_;
-  StagingPool pool_;
-  std::unique_ptr<Job> job_;
+  Communicator& callers_;  ///< of the thread that saves
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::unique_ptr<Turns> turns_;
+  /// Saves whose outcome is not settled, in the order in which they are written; the same on every
+  /// rank. At most one per slot.
+  std::deque<std::unique_ptr<Job>> jobs_;
 };
 
 }  // namespace dckpt

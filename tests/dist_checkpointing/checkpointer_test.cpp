@@ -222,6 +222,29 @@ TEST_F(CheckpointerTest, ASaveThatIsSkippedLeavesNoTrace) {
   EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000100", "iter_0000300", kTracker));
 }
 
+TEST_F(CheckpointerTest, ASaveThatIsReplacedLeavesNoTrace) {
+  Policy policy;
+  policy.save.async = {.enabled = true, .when_busy = WhenBusy::kReplace};
+  policy.retention.keep_last = 2;
+  HeldBack background;
+  run_ranks(2, [&](Communicator& comm) {
+    Checkpointer checkpointer(root_, policy, comm, background.hooks());
+    const auto save = [&](std::uint64_t iteration) {
+      return checkpointer.save(state_at(iteration, comm.rank(), 2), iteration);
+    };
+    const PendingSave first = save(100);
+    const PendingSave second = save(200);
+    const PendingSave third = save(300);
+    EXPECT_TRUE(second.replaced());
+    EXPECT_FALSE(first.done() || third.done());
+    background.go = true;
+    background.go.notify_all();
+    EXPECT_EQ(checkpointer.latest(), 300U);
+    EXPECT_FALSE(save(400).replaced());
+  });
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "iter_0000300", "iter_0000400", kTracker));
+}
+
 TEST_F(CheckpointerTest, ThePolicySaysWhetherSavesGoToTheBackground) {
   Policy policy;
   policy.save.async.enabled = true;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <semaphore>
+#include <thread>
 #include <utility>
 
 #include "dist_checkpointing/inspect/diff.h"
@@ -25,6 +26,7 @@ namespace dckpt {
 namespace {
 
 using dckpt::testing::error_of;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// torch_dist, but data are written only when the test lets them, and not at all on rank
@@ -32,6 +34,8 @@ using ::testing::HasSubstr;
 struct Gate {
   std::counting_semaphore<64> open{0};
   std::atomic<int> fails_on{-1};
+  std::atomic<bool> slow{false};  ///< writing takes different times, and waits for nothing
+  std::atomic<int> writes{0};
 };
 Gate gate;
 
@@ -41,7 +45,10 @@ class GatedStrategy final : public SaveStrategy {
       : inner_(make_torch_dist_save_strategy(options)) {}
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
                           const SavePlan& plan, ItemSource& source) const override {
-    gate.open.acquire();
+    if (gate.slow)
+      std::this_thread::sleep_for(std::chrono::microseconds(gate.writes++ * 7 % 11 * 300));
+    else
+      gate.open.acquire();
     if (rank == gate.fails_on)
       throw CheckpointError(ErrorCode::kIo, "the disk of this rank is full");
     return inner_->write_data(storage, directory, rank, plan, source);
@@ -65,6 +72,7 @@ class SaveAsync : public ::testing::Test {
           return std::make_unique<GatedStrategy>(inner);
         }});
     gate.fails_on = -1;
+    gate.slow = false;
     while (gate.open.try_acquire()) {
     }
   }
@@ -254,6 +262,135 @@ TEST_F(SaveAsync, ASaveMayBeSkippedWhileAnotherRuns) {
   expect_holds("third", 3);
 }
 
+SaveOptions replacing(SaveOptions options) {
+  options.async.when_busy = WhenBusy::kReplace;
+  return options;
+}
+
+TEST_F(SaveAsync, AQueuedSaveIsReplacedByALaterOne) {
+  for (const bool is_lazy : {false, true}) {
+    const SaveOptions options = replacing(is_lazy ? lazy() : gated());
+    run_ranks(2, [&](Communicator& comm) {
+      AsyncSaver saver(options, comm);
+      for (const std::string round : {"a", "b"}) {
+        StateDict states[] = {state_of(comm.rank(), 1), state_of(comm.rank(), 2),
+                              state_of(comm.rank(), 3)};
+        const std::weak_ptr<const void> second_memory =
+            states[1]["w"].as_sharded_tensor().data->owner();
+        const PendingSave first = saver.save(states[0], path(round + "1"));
+        const PendingSave second = saver.save(std::exchange(states[1], {}), path(round + "2"));
+        EXPECT_FALSE(second.done() || second.replaced());
+        const PendingSave third = saver.save(states[2], path(round + "3"));
+        EXPECT_TRUE(second.replaced() && second.done() && second_memory.expired());
+        saver.wait_staged();
+        overwrite(states[0]);
+        overwrite(states[2]);
+        EXPECT_TRUE(saver.busy());
+        EXPECT_FALSE(first.done());
+        const CheckpointError error = error_of([&] { second.wait(); });
+        EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+        EXPECT_THAT(error.message(),
+                    AllOf(HasSubstr("was replaced by that of"), HasSubstr(round + "3")));
+        gate.open.release(2);
+        saver.wait();
+        EXPECT_FALSE(first.replaced() || third.replaced());
+        second.cancel();
+      }
+    });
+    for (const std::string round : {"a", "b"}) {
+      expect_holds(round + "1", 1);
+      expect_holds(round + "3", 3);
+    }
+    std::size_t entries = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
+      ++entries;
+      std::filesystem::remove_all(entry);
+    }
+    EXPECT_EQ(entries, 4U);
+  }
+}
+
+TEST_F(SaveAsync, AllRanksReplaceTheSameSaves) {
+  gate.slow = true;
+  run_ranks(3, [&](Communicator& comm) {
+    AsyncSaver saver(replacing(gated()), comm);
+    std::vector<PendingSave> saves;
+    for (int i = 0; i < 40; ++i) {
+      const Tensor tensor = Tensor::zeros(DType::kInt32, {3});
+      StateDict state;
+      state["w"] =
+          ShardedTensor::from_rank_offsets("w", tensor, {{.rank = comm.rank(), .count = 3}});
+      std::this_thread::sleep_for(std::chrono::microseconds(i % 3 * 500));
+      saves.push_back(saver.save(state, path("step" + std::to_string(i))));
+      if (i % 9 == comm.rank()) saves.back().wait();  // and the other ranks go on
+    }
+    saver.wait();
+    Bytes mine;
+    for (const PendingSave& save : saves) mine.push_back(std::byte{save.replaced()});
+    for (const Bytes& others : comm.all_gather(mine)) EXPECT_EQ(others, mine);
+    for (std::size_t i = 0; i < saves.size(); ++i)
+      EXPECT_EQ(std::filesystem::exists(path("step" + std::to_string(i))), !saves[i].replaced());
+    EXPECT_FALSE(saves.back().replaced());
+    const auto replaced = std::ranges::count(mine, std::byte{1});
+    EXPECT_TRUE(replaced > 0 && replaced < 30) << replaced;
+  });
+}
+
+TEST_F(SaveAsync, ASaveThatARankWaitsForIsNotReplaced) {
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver(replacing(gated()), comm);
+    saver.save(state_of(comm.rank(), 1), path("first"));
+    const PendingSave second = saver.save(state_of(comm.rank(), 2), path("second"));
+    gate.open.release(3);
+    if (comm.rank() == 0) second.wait();
+    saver.save(state_of(comm.rank(), 3), path("third"));
+    EXPECT_FALSE(second.replaced());
+  });
+  for (const auto& [name, number] : {std::pair("first", 1), {"second", 2}, {"third", 3}})
+    expect_holds(name, static_cast<float>(number));
+}
+
+TEST_F(SaveAsync, AQueuedSaveRunsAlsoIfTheOneBeforeIsCancelledOrFails) {
+  for (const bool fails : {false, true}) {
+    run_ranks(2, [&](Communicator& comm) {
+      if (fails) gate.fails_on = 0;
+      AsyncSaver saver(replacing(gated()), comm);
+      const PendingSave first = saver.save(state_of(comm.rank(), 1), path("first"));
+      const PendingSave second = saver.save(state_of(comm.rank(), 2), path("second"));
+      if (!fails) first.cancel();
+      gate.open.release();
+      while (!first.done()) std::this_thread::yield();
+      comm.barrier();
+      gate.fails_on = -1;
+      EXPECT_THAT(error_of([&] { saver.save(state_of(comm.rank(), 3), path("third")); }).message(),
+                  HasSubstr(fails ? "disk of this rank is full" : "was cancelled by rank"));
+      gate.open.release();
+      second.wait();
+    });
+    expect_holds("second", 2);
+    EXPECT_FALSE(std::filesystem::exists(path("third")));
+    std::filesystem::remove_all(path("second"));
+  }
+}
+
+TEST_F(SaveAsync, ACancelledSaveThatIsQueuedLetsTheStateGoAtOnce) {
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver(replacing(lazy(kTooLittle)), comm);
+    saver.save(state_of(comm.rank(), 1), path("first"));
+    StateDict state = state_of(comm.rank(), 2);
+    const std::weak_ptr<const void> memory = state["w"].as_sharded_tensor().data->owner();
+    const PendingSave second = saver.save(std::exchange(state, {}), path("second"));
+    second.cancel();
+    second.wait_staged();
+    EXPECT_TRUE(memory.expired());
+    gate.open.release(2);
+    EXPECT_EQ(error_of([&] { second.wait(); }).code(), ErrorCode::kCancelled);
+    EXPECT_FALSE(second.replaced());
+  });
+  expect_holds("first", 1);
+  EXPECT_FALSE(std::filesystem::exists(path("second")));
+}
+
 TEST_F(SaveAsync, IsEquivalentToASaveInTheForeground) {
   run_ranks(2, [&](Communicator& comm) {
     save(state_of(comm.rank(), 3), path("sync"), {}, comm);
@@ -265,16 +402,22 @@ TEST_F(SaveAsync, IsEquivalentToASaveInTheForeground) {
 }
 
 TEST_F(SaveAsync, AStateLargerThanTheStagingMemoryIsStreamed) {
-  for (const std::uint64_t memory : {kTooLittle, std::uint64_t{1} << 20, std::uint64_t{9} << 20}) {
+  for (const auto& [memory, when_busy] : {std::pair(kTooLittle, WhenBusy::kWait),
+                                          {std::uint64_t{1} << 20, WhenBusy::kWait},
+                                          {std::uint64_t{9} << 20, WhenBusy::kWait},
+                                          {kTooLittle, WhenBusy::kReplace},
+                                          {std::uint64_t{9} << 20, WhenBusy::kReplace}}) {
     SaveOptions options;
+    options.async.when_busy = when_busy;
     options.async.staging_memory = memory;
     options.overwrite = true;
     run_ranks(2, [&](Communicator& comm) {
       AsyncSaver saver(options, comm);
       for (int i = 0; i < 3; ++i) {
         StateDict state = state_of(comm.rank(), static_cast<float>(i), 2000);  // 8 MB, one tensor
-        saver.save(state, path("step" + std::to_string(i)));
+        const PendingSave pending = saver.save(state, path("step" + std::to_string(i)));
         overwrite(state);
+        if (when_busy == WhenBusy::kReplace && i == 1) pending.wait();
       }
     });
     for (int i = 0; i < 3; ++i) expect_holds("step" + std::to_string(i), static_cast<float>(i));
