@@ -62,15 +62,14 @@ struct ItemParts {
 };
 
 /// Ranks exchange elements as they are stored, out of the destinations that they were read into:
-/// what is cast, or goes to a device, is read by each rank that needs it.
+/// what is cast is read by each rank that needs it.
 ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader, bool share) {
   const auto for_device = [&](const ReadItem& item) {
     return is_in_device_memory(request.destinations[item.destination]);
   };
   const auto exchanged = [&](const ReadItem& item) {
-    return share && !for_device(item) &&
-           request.destinations[item.destination].dtype() ==
-               reader.metadata().tensors[item.tensor].properties.dtype;
+    return share && request.destinations[item.destination].dtype() ==
+                        reader.metadata().tensors[item.tensor].properties.dtype;
   };
   const Items all = request.items;
   if (std::ranges::all_of(all, exchanged)) return {.shared = all};
@@ -84,12 +83,6 @@ ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader,
   parts.own = {own, device};
   parts.device = {device, end};
   return parts;
-}
-
-void add(ReadStats& stats, const ReadStats& more) {
-  stats.bytes_wanted += more.bytes_wanted;
-  stats.bytes_read += more.bytes_read;
-  stats.bytes_unchecked += more.bytes_unchecked;
 }
 
 }  // namespace
@@ -126,12 +119,12 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   ReadStats stats;
   if (share) {
     stats = read_tensors_parallel(reader, parts.shared, request.destinations,
-                                  options.parallel.exchange, comm, reading, cache);
+                                  options.parallel.exchange, comm, reading, cache, &*devices);
   }
   Heartbeat(comm).agree("reading tensors", [&] {
     const PhaseClock::Scope reading_now(phases, Phase::kRead);
-    add(stats, read_tensors(reader, parts.own, request.destinations, reading));
-    add(stats, devices->read(reader, parts.device, request.destinations, reading));
+    stats += read_tensors(reader, parts.own, request.destinations, reading);
+    stats += devices->read(reader, parts.device, request.destinations, reading);
   });
   if (reading.checks != nullptr) {
     compare_together(checks, comm);

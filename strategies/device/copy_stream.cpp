@@ -55,6 +55,22 @@ CopyStream::~CopyStream() {
   device_->runtime->destroy_stream(index_, stream_);
 }
 
+void CopyStreams::add_devices_of(std::span<const Tensor> tensors) {
+  for (const Tensor& tensor : tensors) {
+    const Device& device = tensor.device();
+    if (device.kind == Device::Kind::kCpu || !tensor.has_data()) continue;
+    const auto is_there = [&](const auto& entry) { return entry.first == device; };
+    if (std::ranges::none_of(streams_, is_there))
+      streams_.emplace_back(device, std::make_unique<CopyStream>(device));
+  }
+}
+
+CopyStream& CopyStreams::of(const Tensor& tensor) const {
+  return *std::ranges::find(streams_, tensor.device(), [](const auto& entry) -> const Device& {
+            return entry.first;
+          })->second;
+}
+
 StagedPiece::StagedPiece(CopyStream& stream)
     : StagedPiece(stream, stream.device_->pool.acquire(stream.index_)) {}
 

@@ -4,8 +4,11 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "mapping/geometry/strided_copy.h"
+#include "mapping/state/tensor.h"
 #include "strategies/device/registry.h"
 
 namespace dckpt {
@@ -25,6 +28,17 @@ class CopyStream {
   const std::shared_ptr<RegisteredDevice> device_;
   const int index_;
   DeviceRuntime::Stream stream_ = nullptr;
+};
+
+/// One for each device that tensors are on.
+class CopyStreams {
+ public:
+  /// Throws as CopyStream does.
+  void add_devices_of(std::span<const Tensor> tensors);
+  CopyStream& of(const Tensor& tensor) const;
+
+ private:
+  std::vector<std::pair<Device, std::unique_ptr<CopyStream>>> streams_;
 };
 
 /// A piece of host memory, PageLockedPool::kPieceBytes long, and the copies to or from it that are

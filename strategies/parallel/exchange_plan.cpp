@@ -33,7 +33,7 @@ class ExchangePlanning {
                                           std::span<const Tensor> destinations) {
     Bytes message;
     agree(comm_, "listing the wanted parts", [&] {
-      check_destinations(located_, items, destinations);
+      check_destinations(located_, items, destinations, /*cast=*/false, /*on_devices=*/true);
       message = ask(items);
     });
     const std::vector<Bytes> messages = comm_.all_gather(message);

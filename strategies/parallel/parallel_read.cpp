@@ -13,11 +13,12 @@
 //
 // Steps 1 to 4 are in exchange_plan.cpp.
 //
-// A part is read straight into the destination of its reader and sent from there. Where ranks need
-// short interleaved runs, one of them reads the whole region, a slab, into memory of the round. In
-// that round it copies its own parts out of the slab and packs the others, each for one rank that
-// needs it, the holder. With all_to_all the holder forwards it to the rest in later rounds; with
-// the other kinds all ranks get it at once.
+// A part is read straight into the destination of its reader and sent from there, through host
+// memory if the destination is on a device. Where ranks need short interleaved runs, one of them
+// reads the whole region, a slab, into memory of the round. In that round it copies its own parts
+// out of the slab and packs the others, each for one rank that needs it, the holder. With
+// all_to_all the holder forwards it to the rest in later rounds; with the other kinds all ranks get
+// it at once.
 //
 // A rank thus holds its own destinations, the buffers of a round, and the slabs of the round being
 // packed and of the round being read: for each of these at most half of what it may send in a
@@ -55,12 +56,13 @@ class ParallelTensorRead {
  public:
   ParallelTensorRead(const CheckpointReader& reader, std::span<const ReadItem> items,
                      std::span<const Tensor> destinations, Communicator& comm,
-                     const ReadOptions& options)
+                     const ReadOptions& options, DeviceDestinations* devices)
       : located_(reader),
         items_(items),
         destinations_(destinations),
         comm_(comm),
         options_(options),
+        devices_(devices),
         rank_(static_cast<std::uint32_t>(comm.rank())) {
     options_.shared = true;
   }
@@ -74,7 +76,10 @@ class ParallelTensorRead {
       exchanging.reset();
       Heartbeat(comm_).agree(kReading, [&] {
         const PhaseClock::Scope reading(options_.phases, Phase::kRead);
-        stats_ = read_tensors(located_, items_, destinations_, options_);
+        Bytes no_slabs;
+        TensorBatch all;
+        for (const ReadItem& item : items_) all.add_item(item, destinations_[item.destination]);
+        stats_ = all.read(located_, no_slabs, options_, devices_);
       });
       return stats_;
     }
@@ -127,7 +132,7 @@ class ParallelTensorRead {
     if (batch == batches_.size()) return;
     reading_ = std::async(std::launch::async | std::launch::deferred, [this, batch] {
       const PhaseClock::Scope reading(options_.phases, Phase::kRead);
-      return batches_[batch].read(located_, slab_memory_[batch % 2], options_);
+      return batches_[batch].read(located_, slab_memory_[batch % 2], options_, devices_);
     });
   }
 
@@ -151,8 +156,7 @@ class ParallelTensorRead {
       const Part& part = plan_->distribution.shared[i];
       const StridedView view = view_in_slab(part);
       for_own_items(part, [&](const ReadItem& item) {
-        strided_copy(item.sizes, size_of(item.tensor), batches_[round].slab(index).data(), view,
-                     data_of(item), item.target);
+        copy_in(item, batches_[round].slab(index).data(), view);
       });
     }
   }
@@ -192,7 +196,16 @@ class ParallelTensorRead {
                                        [&](const Use& use) { return use.rank == rank_; }));
   }
 
-  std::byte* data_of(const ReadItem& item) const { return destinations_[item.destination].data(); }
+  const Tensor& tensor_of(const ReadItem& item) const { return destinations_[item.destination]; }
+
+  /// From host memory into the item's destination.
+  void copy_in(const ReadItem& item, const std::byte* from, const StridedView& view) const {
+    const Tensor& tensor = tensor_of(item);
+    if (is_in_device_memory(tensor))
+      devices_->put(item.sizes, from, view, tensor, item.target);
+    else
+      strided_copy(item.sizes, size_of(item.tensor), from, view, tensor.data(), item.target);
+  }
 
   void pack(const Part& part, std::uint32_t round, MutableByteView into) const {
     const StridedView packed{0, row_major_strides(part.box.sizes)};
@@ -202,13 +215,17 @@ class ParallelTensorRead {
       return;
     }
     const ReadItem item = first_item(part);
-    strided_copy(item.sizes, size_of(item.tensor), data_of(item), item.target, into.data(), packed);
+    const Tensor& tensor = tensor_of(item);
+    if (is_in_device_memory(tensor))
+      devices_->get(item.sizes, tensor, item.target, into.data(), packed);
+    else
+      strided_copy(item.sizes, size_of(item.tensor), tensor.data(), item.target, into.data(),
+                   packed);
   }
 
   void unpack(const Part& part, ByteView from) const {
     for_own_items(part, [&](const ReadItem& item) {
-      strided_copy(item.sizes, size_of(item.tensor), from.data(),
-                   {0, row_major_strides(item.sizes)}, data_of(item), item.target);
+      copy_in(item, from.data(), {0, row_major_strides(item.sizes)});
     });
   }
 
@@ -220,9 +237,14 @@ class ParallelTensorRead {
         if (part.reader != rank_ || part.slab != LoadDistribution::kNoSlab) continue;
         const ReadItem read = first_item(part);
         for_own_items(part, [&](const ReadItem& item) {
-          if (data_of(item) == data_of(read) && item.target == read.target) return;
-          strided_copy(item.sizes, size_of(item.tensor), data_of(read), read.target, data_of(item),
-                       item.target);
+          const Tensor& from = tensor_of(read);
+          const Tensor& to = tensor_of(item);
+          if (to.data() == from.data() && item.target == read.target) return;
+          if (is_in_device_memory(from) || is_in_device_memory(to))
+            devices_->copy(item.sizes, from, read.target, to, item.target);
+          else
+            strided_copy(item.sizes, size_of(item.tensor), from.data(), read.target, to.data(),
+                         item.target);
         });
       }
     }
@@ -233,6 +255,7 @@ class ParallelTensorRead {
   std::span<const Tensor> destinations_;
   Communicator& comm_;
   ReadOptions options_;
+  DeviceDestinations* devices_;  ///< null if no destination is on a device
   std::uint32_t rank_;
   const ExchangePlan* plan_ = nullptr;
   std::vector<TensorBatch> batches_;
@@ -247,8 +270,9 @@ class ParallelTensorRead {
 ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options,
-                                LoadPlanCache* cache) {
-  return ParallelTensorRead(reader, items, destinations, comm, options).run(exchange, cache);
+                                LoadPlanCache* cache, DeviceDestinations* devices) {
+  return ParallelTensorRead(reader, items, destinations, comm, options, devices)
+      .run(exchange, cache);
 }
 
 }  // namespace dckpt

@@ -11,6 +11,7 @@
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
 #include "strategies/parallel/load_plan_cache.h"
+#include "strategies/tensor_io/device_destinations.h"
 #include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
@@ -28,11 +29,13 @@ inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
 /// reading, each rank uses at most half of the smallest staging of all ranks for what it sends in a
 /// round, the same for what it receives, and the same for what it has read for others; more only
 /// for a larger chunk that can only be read as a whole. `cache` remembers the plan for the next
-/// load; null: nothing does.
+/// load; null: nothing does. Ranks with destinations in device memory pass `devices`, made of
+/// these; what travels goes through the host.
 ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options = {},
-                                LoadPlanCache* cache = nullptr);
+                                LoadPlanCache* cache = nullptr,
+                                DeviceDestinations* devices = nullptr);
 
 /// The values of objects by their positions in the metadata. Objects that several ranks need are
 /// read from storage by one of them. Collective too.

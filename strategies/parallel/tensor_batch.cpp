@@ -14,8 +14,9 @@ constexpr std::size_t kAlignment = 64;
 }  // namespace
 
 void TensorBatch::add_item(const ReadItem& item, const Tensor& destination) {
-  items_.push_back(item);
-  items_.back().destination = static_cast<std::uint32_t>(destinations_.size());
+  auto& items = is_in_device_memory(destination) ? device_items_ : items_;
+  items.push_back(item);
+  items.back().destination = static_cast<std::uint32_t>(destinations_.size());
   destinations_.push_back(destination);
 }
 
@@ -42,7 +43,7 @@ void TensorBatch::add_slab(std::uint32_t number, const LoadDistribution::Slab& s
 }
 
 ReadStats TensorBatch::read(const CheckpointReader& reader, Bytes& memory,
-                            const ReadOptions& options) {
+                            const ReadOptions& options, DeviceDestinations* devices) {
   std::size_t size = 0;
   std::vector<std::size_t> offsets;
   for (const std::uint32_t number : slabs_) {
@@ -55,7 +56,9 @@ ReadStats TensorBatch::read(const CheckpointReader& reader, Bytes& memory,
     slab = Tensor(slab.dtype(), slab.shape(), row_major_strides(slab.shape()),
                   memory.data() + offsets[i], nullptr);
   }
-  return read_tensors(reader, items_, destinations_, options);
+  ReadStats stats = read_tensors(reader, items_, destinations_, options);
+  if (!device_items_.empty()) stats += devices->read(reader, device_items_, destinations_, options);
+  return stats;
 }
 
 }  // namespace dckpt

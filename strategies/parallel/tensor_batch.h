@@ -10,6 +10,7 @@
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/reader.h"
+#include "strategies/tensor_io/device_destinations.h"
 #include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
@@ -24,8 +25,9 @@ class TensorBatch {
   const std::vector<std::uint32_t>& slabs() const noexcept { return slabs_; }
 
   /// Throws CheckpointError. `memory` is used for the slabs, and grown if it is too small; it must
-  /// be left alone until the batch is cleared.
-  ReadStats read(const CheckpointReader& reader, Bytes& memory, const ReadOptions& options);
+  /// be left alone until the batch is cleared. `devices`: of the destinations, if there are any.
+  ReadStats read(const CheckpointReader& reader, Bytes& memory, const ReadOptions& options,
+                 DeviceDestinations* devices);
 
   /// A slab that has been read: the elements of its box, row-major.
   const Tensor& slab(std::uint32_t number) const { return destinations_[slab_at_.at(number)]; }
@@ -34,6 +36,7 @@ class TensorBatch {
 
  private:
   std::vector<ReadItem> items_;
+  std::vector<ReadItem> device_items_;  ///< with destinations in device memory
   std::vector<Tensor> destinations_;
   std::vector<std::uint32_t> slabs_;
   std::unordered_map<std::uint32_t, std::size_t> slab_at_;  ///< number → destination

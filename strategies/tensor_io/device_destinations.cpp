@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "mapping/base/bytes.h"
 #include "mapping/base/parallel_for.h"
 
 namespace dckpt {
@@ -13,7 +14,7 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 
 struct Batch {
-  int device = 0;
+  const Tensor* device = nullptr;  ///< a tensor on it
   std::vector<ReadItem> items;
 };
 
@@ -53,14 +54,13 @@ std::vector<Batch> plan_batches(std::span<const ReadItem> items,
   for (const ReadItem& item : items) {
     if (numel(item.sizes) == 0) continue;
     const Tensor& destination = destinations[item.destination];
-    const int device = destination.device().index;
     const auto limit =
         static_cast<std::int64_t>(PageLockedPool::kPieceBytes / item_size(destination.dtype()));
     cut(item, limit, [&](const ReadItem& part) {
       const std::size_t room = room_for(part, destination);
-      if (batches.empty() || batches.back().device != device ||
+      if (batches.empty() || batches.back().device->device() != destination.device() ||
           filled + room > PageLockedPool::kPieceBytes) {
-        batches.push_back({device, {}});
+        batches.push_back({&destination, {}});
         filled = 0;
       }
       batches.back().items.push_back(part);
@@ -100,11 +100,7 @@ ReadStats fill(StagedPiece& piece, const Batch& batch, const CheckpointReader& r
 }  // namespace
 
 DeviceDestinations::DeviceDestinations(std::span<const Tensor> destinations) {
-  for (const Tensor& tensor : destinations) {
-    if (!is_in_device_memory(tensor)) continue;
-    auto& stream = streams_[tensor.device().index];
-    if (!stream) stream = std::make_unique<CopyStream>(tensor.device());
-  }
+  streams_.add_devices_of(destinations);
 }
 
 ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<const ReadItem> items,
@@ -124,24 +120,22 @@ ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<con
     // Pieces in the order of their copies; the oldest one is used again.
     std::vector<std::unique_ptr<StagedPiece>> ring;
     std::size_t turn = 0;
-    int device = 0;
+    const CopyStream* in_use = nullptr;
     for (std::size_t i; (i = next++) < batches.size();) {
       const Batch& batch = batches[i];
-      CopyStream& stream = *streams_.at(batch.device);
-      if (ring.empty() || device != batch.device) {
+      CopyStream& stream = streams_.of(*batch.device);
+      if (in_use != &stream) {
         for (const auto& piece : ring) piece->wait();
         ring.clear();
         ring.push_back(std::make_unique<StagedPiece>(stream));
         if (auto more = StagedPiece::extra(stream)) ring.push_back(std::move(more));
-        device = batch.device;
+        in_use = &stream;
       }
       StagedPiece& piece = *ring[turn++ % ring.size()];
       piece.wait();
       const ReadStats stats = fill(piece, batch, reader, destinations, reading);
       const std::lock_guard lock(mutex);
-      total.bytes_wanted += stats.bytes_wanted;
-      total.bytes_read += stats.bytes_read;
-      total.bytes_unchecked += stats.bytes_unchecked;
+      total += stats;
       if (options.progress) options.progress(total.bytes_wanted);
     }
     for (const auto& piece : ring) piece->wait();
@@ -149,24 +143,79 @@ ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<con
   return total;
 }
 
+namespace {
+
+/// Calls visit(part, dense) for boxes of at most `limit` elements, `dense` as a box of its own.
+void for_each_box(
+    ShapeView sizes, const StridedView& source, const StridedView& target, std::int64_t limit,
+    const std::function<void(const ReadItem& part, const StridedView& dense)>& visit) {
+  ReadItem whole;
+  whole.sizes = Shape(sizes.begin(), sizes.end());
+  whole.source = source;
+  whole.target = target;
+  whole.offsets = Shape(whole.sizes.size(), 0);
+  if (numel(whole.sizes) == 0) return;
+  cut(whole, limit, [&](const ReadItem& part) { visit(part, {0, row_major_strides(part.sizes)}); });
+}
+
+std::int64_t elements_of_piece(const Tensor& tensor) {
+  return static_cast<std::int64_t>(PageLockedPool::kPieceBytes / item_size(tensor.dtype()));
+}
+
+}  // namespace
+
 void DeviceDestinations::fill_zero(const Tensor& destination) {
   if (destination.numel() == 0) return;
-  CopyStream& stream = *streams_.at(destination.device().index);
-  StagedPiece zeros(stream);
+  StagedPiece zeros(streams_.of(destination));
   std::memset(zeros.memory(), 0, PageLockedPool::kPieceBytes);
   const std::size_t size = item_size(destination.dtype());
-  ReadItem whole;
-  whole.sizes = destination.shape();
-  whole.source = {0, row_major_strides(whole.sizes)};
-  whole.target = {0, destination.strides()};
-  whole.offsets = Shape(whole.sizes.size(), 0);
-  cut(whole, static_cast<std::int64_t>(PageLockedPool::kPieceBytes / size),
-      [&](const ReadItem& part) {
-        zeros.to_device(part.sizes, size, {0, row_major_strides(part.sizes)}, destination.data(),
-                        part.target);
-      });
+  for_each_box(destination.shape(), {0, row_major_strides(destination.shape())},
+               {0, destination.strides()}, elements_of_piece(destination),
+               [&](const ReadItem& part, const StridedView& dense) {
+                 zeros.to_device(part.sizes, size, dense, destination.data(), part.target);
+               });
   zeros.enqueued();
   zeros.wait();
+}
+
+void DeviceDestinations::put(ShapeView sizes, const std::byte* from, const StridedView& from_view,
+                             const Tensor& to, const StridedView& to_view) const {
+  StagedPiece piece(streams_.of(to));
+  const std::size_t size = item_size(to.dtype());
+  for_each_box(sizes, from_view, to_view, elements_of_piece(to),
+               [&](const ReadItem& part, const StridedView& dense) {
+                 piece.wait();
+                 strided_copy(part.sizes, size, from, part.source, piece.memory(), dense);
+                 piece.to_device(part.sizes, size, dense, to.data(), part.target);
+                 piece.enqueued();
+               });
+  piece.wait();
+}
+
+void DeviceDestinations::get(ShapeView sizes, const Tensor& from, const StridedView& from_view,
+                             std::byte* to, const StridedView& to_view) const {
+  StagedPiece piece(streams_.of(from));
+  const std::size_t size = item_size(from.dtype());
+  for_each_box(sizes, from_view, to_view, elements_of_piece(from),
+               [&](const ReadItem& part, const StridedView& dense) {
+                 piece.from_device(part.sizes, size, from.data(), part.source, dense);
+                 piece.enqueued();
+                 piece.wait();
+                 strided_copy(part.sizes, size, piece.memory(), dense, to, part.target);
+               });
+}
+
+void DeviceDestinations::copy(ShapeView sizes, const Tensor& from, const StridedView& from_view,
+                              const Tensor& to, const StridedView& to_view) const {
+  if (!is_in_device_memory(from)) return put(sizes, from.data(), from_view, to, to_view);
+  if (!is_in_device_memory(to)) return get(sizes, from, from_view, to.data(), to_view);
+  Bytes host;
+  for_each_box(sizes, from_view, to_view, elements_of_piece(from),
+               [&](const ReadItem& part, const StridedView& dense) {
+                 host.resize(static_cast<std::size_t>(numel(part.sizes)) * item_size(from.dtype()));
+                 get(part.sizes, from, part.source, host.data(), dense);
+                 put(part.sizes, host.data(), dense, to, part.target);
+               });
 }
 
 }  // namespace dckpt

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <map>
-#include <memory>
-#include <mutex>
 #include <span>
 
 #include "strategies/device/copy_stream.h"
@@ -25,8 +22,18 @@ class DeviceDestinations {
                  std::span<const Tensor> destinations, const ReadOptions& options);
   void fill_zero(const Tensor& destination);
 
+  /// Copies a box between host memory and a tensor on a device. Returns when it is in place. From
+  /// several threads at once.
+  void put(ShapeView sizes, const std::byte* from, const StridedView& from_view, const Tensor& to,
+           const StridedView& to_view) const;
+  void get(ShapeView sizes, const Tensor& from, const StridedView& from_view, std::byte* to,
+           const StridedView& to_view) const;
+  /// Between two tensors of which at least one is on a device.
+  void copy(ShapeView sizes, const Tensor& from, const StridedView& from_view, const Tensor& to,
+            const StridedView& to_view) const;
+
  private:
-  std::map<int, std::unique_ptr<CopyStream>> streams_;
+  CopyStreams streams_;
 };
 
 inline bool is_in_device_memory(const Tensor& tensor) {

@@ -25,11 +25,7 @@ void start(StagedPiece& piece, const Tensor& tensor, std::int64_t begin, std::in
 
 DeviceSource::DeviceSource(std::span<const Tensor> tensors) noexcept {
   try {
-    for (const Tensor& tensor : tensors) {
-      if (tensor.device().kind == Device::Kind::kCpu || !tensor.has_data()) continue;
-      auto& stream = streams_[tensor.device().index];
-      if (!stream) stream = std::make_unique<CopyStream>(tensor.device());
-    }
+    streams_.add_devices_of(tensors);
   } catch (...) {
     failure_ = current_error();
   }
@@ -41,7 +37,7 @@ void DeviceSource::read(const Tensor& tensor, std::int64_t begin, std::int64_t e
   if (begin == end) return;
   const std::size_t size = item_size(tensor.dtype());
   const auto step = static_cast<std::int64_t>(PageLockedPool::kPieceBytes / size);
-  CopyStream& stream = *streams_.at(tensor.device().index);
+  CopyStream& stream = streams_.of(tensor);
   StagedPiece first(stream);
   const auto second = end - begin > step ? StagedPiece::extra(stream) : nullptr;
   const std::array<StagedPiece*, 2> ring{&first, second.get()};

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <span>
 
@@ -27,7 +25,7 @@ class DeviceSource {
             const std::function<void(ByteView)>& sink);
 
  private:
-  std::map<int, std::unique_ptr<CopyStream>> streams_;
+  CopyStreams streams_;
   std::optional<CheckpointError> failure_;  ///< thrown by several threads, each its own copy
 };
 

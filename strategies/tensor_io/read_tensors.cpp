@@ -214,14 +214,15 @@ class TensorReadEngine {
 }  // namespace
 
 void check_destinations(const CheckpointReader& reader, std::span<const ReadItem> items,
-                        std::span<const Tensor> destinations, bool cast) {
+                        std::span<const Tensor> destinations, bool cast, bool on_devices) {
   for (const ReadItem& item : items) {
     const Tensor& destination = destinations[item.destination];
     const TensorStorageMetadata& tensor = reader.metadata().tensors[item.tensor];
     const DType dtype = tensor.properties.dtype;
     const bool fits =
         destination.dtype() == dtype || (cast && can_cast(dtype, destination.dtype()));
-    if (!fits || !destination.has_data() || destination.device().kind != Device::Kind::kCpu) {
+    const bool reachable = on_devices || destination.device().kind == Device::Kind::kCpu;
+    if (!fits || !destination.has_data() || !reachable) {
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
           str_format("a destination must be a CPU tensor of the stored dtype {}{}, got {}",

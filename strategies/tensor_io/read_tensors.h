@@ -47,6 +47,13 @@ struct ReadStats {
   /// Delivered bytes that were not compared with a checksum: none is recorded, or only a part of
   /// the record was read. Not counted with ReadOptions::checks.
   std::uint64_t bytes_unchecked = 0;
+
+  ReadStats& operator+=(const ReadStats& more) {
+    bytes_wanted += more.bytes_wanted;
+    bytes_read += more.bytes_read;
+    bytes_unchecked += more.bytes_unchecked;
+    return *this;
+  }
 };
 
 /// Fills the destinations (CPU tensors, laid out as the plan was told) from the checkpoint: only
@@ -57,9 +64,11 @@ ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem>
                        std::span<const Tensor> destinations, const ReadOptions& options = {});
 
 /// Throws CheckpointError (invalid argument) unless all destinations of the items are CPU tensors
-/// of the stored dtype, with data; with `cast` also of a dtype that it can be converted to.
+/// of the stored dtype, with data; with `cast` also of a dtype that it can be converted to, with
+/// `on_devices` also in memory of a device.
 void check_destinations(const CheckpointReader& reader, std::span<const ReadItem> items,
-                        std::span<const Tensor> destinations, bool cast = false);
+                        std::span<const Tensor> destinations, bool cast = false,
+                        bool on_devices = false);
 
 /// One box of a stored tensor, in its global shape, as a new tensor.
 Tensor read_box(const CheckpointReader& reader, std::size_t tensor, const Box& box,

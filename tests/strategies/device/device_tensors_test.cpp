@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -164,27 +165,67 @@ TEST_F(DeviceTensors, AreCopiedAfterTheKernelsThatFillThem) {
   EXPECT_TRUE(equal(load_plain_tensors(dir / "saved").at("weights.0").as_tensor(), content));
 }
 
-TEST_F(DeviceTensors, OfSeveralRanksAreReadByEach) {
+TEST_F(DeviceTensors, OfSeveralRanksAreReadOnce) {
   save(state_of(contents()), dir / "saved");
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : contents()) bytes += tensor.nbytes();
   LoadOptions options;
   options.parallel.enabled = true;
-  run_ranks(2, [&](Communicator& comm) {
-    // One tensor is in CPU memory on rank 0, and all are on rank 1's device.
-    std::vector<Tensor> tensors = zeros_on_device();
-    if (comm.rank() == 0) tensors[1] = Tensor::zeros(DType::kFloat32, {3, 5});
-    StateDict state = Value::dict();
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::string key = "weights." + std::to_string(i);
-      state[key] =
-          ShardedTensor::from_rank_offsets(key, tensors[i], {}, {.replica_id = {comm.rank()}});
-    }
-    load(state, dir / "saved", options, comm);
-    if (comm.rank() == 0) {
-      EXPECT_TRUE(equal(tensors[1], contents()[1]));
-      tensors[1] = simulation->on_device(tensors[1]);
-    }
-    expect_loaded(tensors);
-  });
+  for (const Exchange exchange : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) {
+    options.parallel.exchange = exchange;
+    run_ranks(2, [&](Communicator& comm) {
+      // One tensor is in CPU memory on rank 0, and all are on rank 1's device.
+      std::vector<Tensor> tensors = zeros_on_device();
+      if (comm.rank() == 0) tensors[1] = Tensor::zeros(DType::kFloat32, {3, 5});
+      StateDict state = Value::dict();
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const std::string key = "weights." + std::to_string(i);
+        state[key] =
+            ShardedTensor::from_rank_offsets(key, tensors[i], {}, {.replica_id = {comm.rank()}});
+      }
+      const LoadReport report = load(state, dir / "saved", options, comm);
+      const std::array<std::int64_t, 1> mine{static_cast<std::int64_t>(report.bytes_read)};
+      const std::int64_t read = comm.all_reduce(mine, ReduceOp::kSum).front();
+      EXPECT_LE(static_cast<double>(read), static_cast<double>(bytes) * 1.05 + 1e5);
+      if (comm.rank() == 0) {
+        EXPECT_TRUE(equal(tensors[1], contents()[1]));
+        tensors[1] = simulation->on_device(tensors[1]);
+      }
+      expect_loaded(tensors);
+    });
+  }
+}
+
+TEST_F(DeviceTensors, OfWhichRanksWantInterleavedRunsAreReadOnce) {
+  const Tensor whole = counting({3000, 64});
+  save(state_of({whole}), dir / "saved");
+  LoadOptions options;
+  options.parallel.enabled = true;
+  for (const Exchange exchange : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) {
+    options.parallel.exchange = exchange;
+    run_ranks(4, [&](Communicator& comm) {
+      // Halves of the columns, each on two ranks: on devices, but for the last rank. Rank 0 wants
+      // its half in two places.
+      const Tensor zeros = Tensor::zeros(DType::kFloat32, {3000, 32});
+      const bool on_cpu = comm.rank() == 3;
+      const int half = comm.rank() % 2;
+      std::vector<Tensor> places;
+      for (int i = 0; i < (comm.rank() == 0 ? 2 : 1); ++i)
+        places.push_back(on_cpu ? zeros : simulation->on_device(zeros));
+      StateDict state = Value::dict();
+      for (std::size_t i = 0; i < places.size(); ++i)
+        state[std::to_string(i)] = ShardedTensor::from_rank_offsets(
+            "weights.0", places[i], {{.axis = 1, .rank = half, .count = 2}},
+            {.replica_id = {comm.rank() / 2 + 2 * static_cast<int>(i)}});
+      const LoadReport report = load(state, dir / "saved", options, comm);
+      const std::array<std::int64_t, 1> mine{static_cast<std::int64_t>(report.bytes_read)};
+      const std::int64_t read = comm.all_reduce(mine, ReduceOp::kSum).front();
+      EXPECT_LE(static_cast<double>(read), static_cast<double>(whole.nbytes()) * 1.05 + 1e5);
+      for (const Tensor& place : places)
+        EXPECT_TRUE(equal(on_cpu ? place : simulation->on_cpu(place),
+                          whole.narrow(1, 32 * half, 32).contiguous()));
+    });
+  }
 }
 
 TEST_F(DeviceTensors, AreCastAndPaddedWithZeros) {
@@ -283,6 +324,14 @@ StateDict halves(const RegisteredSimulation& simulation, int rank) {
   return state;
 }
 
+/// What the small ones of halves() are halves of.
+StateDict whole(const RegisteredSimulation& simulation, int rank) {
+  const Tensor tensor = simulation->on_device(Tensor::zeros(DType::kFloat32, {6, 5}));
+  StateDict state = Value::dict();
+  state["w"] = ShardedTensor::whole("weights.1", tensor, {.replica_id = {rank}});
+  return state;
+}
+
 TEST(DeviceFaults, OfASaveLeaveThePreviousCheckpointOnAllRanks) {
   const TempDir dir;
   std::atomic<int> failures = 0;
@@ -326,31 +375,36 @@ TEST(DeviceFaults, OfASaveLeaveThePreviousCheckpointOnAllRanks) {
 
 TEST(DeviceFaults, OfALoadAreErrorsOnAllRanks) {
   const TempDir dir;
+  LoadOptions together;
+  together.parallel = {.enabled = true, .exchange = Exchange::kAllToAll};
   {
     const RegisteredSimulation simulation;
     run_ranks(2, [&](Communicator& comm) {
       save(halves(simulation, comm.rank()), dir / "saved", {}, comm);
     });
   }
-  std::atomic<int> failures = 0;
-  fail_each_call(
-      [&](RegisteredSimulation& simulation) {
-        run_ranks(2, [&](Communicator& comm) {
-          StateDict state = halves(simulation, comm.rank());
-          bool failed = false;
-          try {
-            load(state, dir / "saved", {}, comm);
-          } catch (const CheckpointError& error) {
-            failed = true;
-            EXPECT_THAT(error.message(), HasSubstr("the simulated device fails"));
-          }
-          const auto outcomes = comm.all_gather(Bytes(1, std::byte{failed}));
-          EXPECT_EQ(outcomes[0], outcomes[1]);
-          failures += failed && comm.rank() == 0;
-        });
-      },
-      [] {});
-  EXPECT_GT(failures, 10);
+  for (const bool share : {false, true}) {
+    std::atomic<int> failures = 0;
+    fail_each_call(
+        [&](RegisteredSimulation& simulation) {
+          run_ranks(2, [&](Communicator& comm) {
+            StateDict state =
+                share ? whole(simulation, comm.rank()) : halves(simulation, comm.rank());
+            bool failed = false;
+            try {
+              load(state, dir / "saved", share ? together : LoadOptions(), comm);
+            } catch (const CheckpointError& error) {
+              failed = true;
+              EXPECT_THAT(error.message(), HasSubstr("the simulated device fails"));
+            }
+            const auto outcomes = comm.all_gather(Bytes(1, std::byte{failed}));
+            EXPECT_EQ(outcomes[0], outcomes[1]);
+            failures += failed && comm.rank() == 0;
+          });
+        },
+        [] {});
+    EXPECT_GT(failures, 10);
+  }
 }
 
 }  // namespace
