@@ -254,6 +254,9 @@ struct LoadOptions {
   /// shard that is forgotten or requested twice is an error. If off, ranks may request any parts.
   bool validate_access_integrity = true;
   Verify verify = Verify::kCrc;
+  /// `kAuto` is direct only where a single rank loads, or with `parallel`: ranks that read by
+  /// themselves may read the same.
+  ReadEngine engine = ReadEngine::kAuto;
   int threads = 2;
   std::uint64_t staging = std::uint64_t{64} << 20;  ///< temporary memory while reading, in bytes
 

@@ -317,6 +317,7 @@ Type<LoadOptions> load() {
           field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
           field("verify", &LoadOptions::verify, choice(kVerifyNames)),
           verify_integrity(),
+          field("engine", &LoadOptions::engine, choice(kReadEngineNames)),
           field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
           field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
       },

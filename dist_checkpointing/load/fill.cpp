@@ -51,6 +51,12 @@ bool shares(const LoadOptions& options, const Communicator& comm) {
   return options.parallel.enabled && comm.size() > 1;
 }
 
+/// What ranks that read by themselves have in common is best in the page cache.
+ReadEngine engine_of(const LoadOptions& options, bool share, const Communicator& comm) {
+  const bool alone = share || comm.size() == 1;
+  return options.engine == ReadEngine::kAuto && !alone ? ReadEngine::kBuffered : options.engine;
+}
+
 using Items = std::span<const ReadItem>;
 
 /// The items of a request by how they are read.
@@ -100,12 +106,13 @@ void fill_destinations(const LoadContext& load, const TensorRequest& request) {
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm, LoadPlanCache* cache,
                             PhaseClock* phases) {
+  const bool share = shares(options, comm);
   ReadOptions reading{.threads = options.threads,
+                      .engine = engine_of(options, share, comm),
                       .staging = options.staging,
                       .verify = options.verify != Verify::kNone,
                       .cast = options.cast == Cast::kAllow,
                       .phases = phases};
-  const bool share = shares(options, comm);
   ItemParts parts;
   std::optional<DeviceDestinations> devices;
   agree(comm, "preparing the tensors", [&] {

@@ -53,6 +53,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   unused(load.parallel == usual.load.parallel, "load.parallel");
   unused(load.validate_access_integrity == usual.load.validate_access_integrity,
          "load.validate_access_integrity");
+  unused(load.engine == usual.load.engine, "load.engine");
   unused(load.objects == usual.load.objects, "load.objects");
   unused(policy.retention == usual.retention, "retention");
   return result;

@@ -20,4 +20,15 @@ inline constexpr EnumNames<IoEngine, 4> kIoEngineNames{{{IoEngine::kAuto, "auto"
                                                         {IoEngine::kDirect, "direct"},
                                                         {IoEngine::kUring, "uring"}}};
 
+/// How long runs of files are read; short ones always go through the page cache.
+enum class ReadEngine : std::uint8_t {
+  kAuto,      ///< direct for what the page cache does not hold, on a local disk (ext4, XFS), if
+              ///< nobody else reads the same; else buffered
+  kBuffered,  ///< through the page cache, where other readers find it
+  kDirect,    ///< O_DIRECT where the file system has it: fills no page cache; 4 MiB for each thread
+};
+inline constexpr EnumNames<ReadEngine, 3> kReadEngineNames{{{ReadEngine::kAuto, "auto"},
+                                                            {ReadEngine::kBuffered, "buffered"},
+                                                            {ReadEngine::kDirect, "direct"}}};
+
 }  // namespace dckpt

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +14,7 @@
 #include "mapping/base/local_path.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/direct_io.h"
 #include "strategies/storage/file_lock.h"
 #include "strategies/storage/posix_write.h"
 
@@ -29,11 +29,6 @@ constexpr std::size_t kMaxDirectoryEntries = std::size_t{1} << 24;
 
 // Files below it are written through the page cache if the choice is left to the storage.
 constexpr std::uint64_t kDirectFrom = std::uint64_t{8} << 20;
-// Where O_DIRECT is known to be the faster way to the disk: ext4 and XFS, by their numbers in
-// statfs(2). Network file systems batch better than a writer with few requests in flight, and files
-// in memory have no disk.
-constexpr unsigned long kDirectFileSystems[] = {0xEF53, 0x58465342};
-
 using Components = std::vector<std::string_view>;
 
 FileInfo file_info(std::string name, const struct stat& status) {
@@ -277,7 +272,7 @@ class PosixStorage final : public Storage {
   static bool start_direct(const Fd& fd, const std::string& path, const CreateOptions& options) {
     const bool wanted = options.engine == IoEngine::kDirect ||
                         (options.engine == IoEngine::kAuto && options.durable &&
-                         options.size_hint >= kDirectFrom && profits_from_direct(fd));
+                         options.size_hint >= kDirectFrom && posix::profits_from_direct(fd));
     if (!wanted) return false;
     const int flags = ::fcntl(fd.get(), F_GETFL);
     if (flags >= 0 && ::fcntl(fd.get(), F_SETFL, flags | O_DIRECT) == 0) return true;
@@ -286,13 +281,6 @@ class PosixStorage final : public Storage {
         "cannot write past the page cache (O_DIRECT); use the engine 'auto' or 'buffered' on this "
         "file system",
         errno, path, ErrorCode::kUnsupported);
-  }
-
-  static bool profits_from_direct(const Fd& fd) {
-    struct statfs system {};
-    if (::fstatfs(fd.get(), &system) != 0) return false;
-    return std::ranges::find(kDirectFileSystems, static_cast<unsigned long>(system.f_type)) !=
-           std::end(kDirectFileSystems);
   }
 
   static ErrorCode code_of(int error) {

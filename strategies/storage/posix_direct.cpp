@@ -13,7 +13,6 @@
 // expected size from the beginning, and its real one before it is synced or closed.
 
 #include <fcntl.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -26,83 +25,33 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "strategies/storage/direct_io.h"
 #include "strategies/storage/posix_write.h"
 
 namespace dckpt::posix {
 namespace {
 
-constexpr std::size_t kBlock = std::size_t{4} << 20;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kBlock = HugeBlock::kSize;
 // Blocks on their way to the disk, and threads that write them, if fewer sections are open.
 constexpr std::size_t kInFlight = 2;
-// Of offsets, lengths and memory: what disks and file systems ask for at most.
-constexpr std::size_t kAlignment = 4096;
+constexpr std::size_t kAlignment = kDirectAlignment;
 
+/// What lies in memory of a place in the file.
 class Block {
  public:
-  Block() {
-    mapping_ = ::mmap(nullptr, kBlock + kHugePage, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping_ == MAP_FAILED) throw std::bad_alloc();
-    const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(mapping_) % kHugePage;
-    memory_ = static_cast<std::byte*>(mapping_) + (kHugePage - misplaced) % kHugePage;
-    ::madvise(memory_, kBlock, MADV_HUGEPAGE);  // else pages of 4 KiB, which do as well
-  }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
-  ~Block() { ::munmap(mapping_, kBlock + kHugePage); }
-
-  std::byte* memory() const noexcept { return memory_; }
+  std::byte* memory() const noexcept { return taken_->memory(); }
 
   std::uint64_t offset = 0;  ///< in the file, a multiple of kAlignment
   std::size_t begin = 0;     ///< what precedes it belongs to another section
   std::size_t size = 0;
 
  private:
-  void* mapping_;
-  std::byte* memory_;
-};
-
-/// Keeps a few blocks for the next files: huge pages may take long to be found.
-class BlockPool {
- public:
-  static BlockPool& of_process() {
-    static auto* const pool = new BlockPool;  // outlives whatever writes while the process ends
-    return *pool;
-  }
-
-  struct GiveBack {
-    void operator()(Block* block) const noexcept { of_process().give_back(block); }
-  };
-  using Taken = std::unique_ptr<Block, GiveBack>;
-
-  Taken take() {
-    const std::lock_guard lock(mutex_);
-    if (kept_.empty()) return Taken(new Block);
-    Taken block(kept_.back().release());
-    kept_.pop_back();
-    return block;
-  }
-
- private:
-  static constexpr std::size_t kKept = 4;
-
-  BlockPool() { kept_.reserve(kKept); }
-
-  void give_back(Block* block) noexcept {
-    std::unique_ptr<Block> owned(block);
-    const std::lock_guard lock(mutex_);
-    if (kept_.size() < kKept) kept_.push_back(std::move(owned));
-  }
-
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Block>> kept_;
+  HugeBlock::Taken taken_ = HugeBlock::take();
 };
 
 /// A page of the file in which sections meet.
@@ -215,7 +164,7 @@ class DirectFile final : public WritableFile {
       if (failure_) wait_for_writers(lock);
       if (free_.empty()) {
         free_.reserve(blocks_.size() + 1);
-        free_.push_back(blocks_.emplace_back(BlockPool::of_process().take()).get());
+        free_.push_back(blocks_.emplace_back(std::make_unique<Block>()).get());
       }
     } catch (...) {
       --fillers_;
@@ -401,7 +350,7 @@ class DirectFile final : public WritableFile {
   std::atomic<bool> direct_{true};
   std::mutex mutex_;  ///< of everything below but what is in a block
   std::condition_variable changed_;
-  std::vector<BlockPool::Taken> blocks_;
+  std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Block*> free_;
   std::deque<Block*> full_;
   std::size_t fillers_ = 0;    ///< sections that have a block or wait for one

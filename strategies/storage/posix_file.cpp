@@ -9,10 +9,13 @@
 #include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/direct_io.h"
 #include "strategies/storage/guarded_mapping.h"
 #include "strategies/storage/mappable_file.h"
 #include "strategies/storage/posix.h"
 #include "strategies/storage/posix_fd.h"
+#include "strategies/storage/posix_uncached.h"
+#include "strategies/storage/uncached_file.h"
 
 namespace dckpt {
 namespace posix {
@@ -21,7 +24,7 @@ namespace {
 // One system call transfers at most this much (Linux stops at 2 GiB - 4 KiB).
 constexpr std::uint64_t kMaxTransfer = std::uint64_t{1} << 30;
 
-class PosixReadableFile final : public ReadableFile, public MappableFile {
+class PosixReadableFile final : public ReadableFile, public MappableFile, public UncachedFile {
  public:
   PosixReadableFile(Fd fd, std::string path, std::uint64_t size)
       : fd_(std::move(fd)), path_(std::move(path)), size_(size) {}
@@ -67,10 +70,20 @@ class PosixReadableFile final : public ReadableFile, public MappableFile {
     return range_fits(offset, length, size_) && posix::with_mapped(fd_.get(), offset, length, copy);
   }
 
+  bool is_cold(std::uint64_t offset, std::uint64_t length) const override {
+    return profits_from_direct(fd_) && posix::is_cold(fd_, offset, length);
+  }
+
+  bool read_past_cache(std::uint64_t offset, std::uint64_t length,
+                       const std::function<void(ByteView)>& take) const override {
+    return range_fits(offset, length, size_) && uncached_.read(*this, fd_, offset, length, take);
+  }
+
  private:
   Fd fd_;
   std::string path_;
   std::uint64_t size_;
+  UncachedDescriptor uncached_;
 };
 
 }  // namespace

@@ -4,17 +4,19 @@
 #include <utility>
 
 #include "strategies/storage/mappable_file.h"
+#include "strategies/storage/uncached_file.h"
 
 namespace dckpt {
 namespace {
 
 /// Adds its reads to a total when it is closed: one counter for all threads and reads would be the
 /// busiest cache line of the job.
-class CountedFile final : public ReadableFile, public MappableFile {
+class CountedFile final : public ReadableFile, public MappableFile, public UncachedFile {
  public:
   CountedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& total)
       : file_(std::move(file)),
         mappable_(dynamic_cast<const MappableFile*>(file_.get())),
+        uncached_(dynamic_cast<const UncachedFile*>(file_.get())),
         total_(total) {}
   ~CountedFile() override { total_ += bytes_; }
   const std::string& name() const noexcept override { return file_->name(); }
@@ -30,10 +32,20 @@ class CountedFile final : public ReadableFile, public MappableFile {
                    const std::function<void(const std::byte*)>& copy) const override {
     return mappable_ != nullptr && mappable_->with_mapped(offset, length, copy);
   }
+  bool is_cold(std::uint64_t offset, std::uint64_t length) const override {
+    return uncached_ != nullptr && uncached_->is_cold(offset, length);
+  }
+  bool read_past_cache(std::uint64_t offset, std::uint64_t length,
+                       const std::function<void(ByteView)>& take) const override {
+    if (uncached_ == nullptr || !uncached_->read_past_cache(offset, length, take)) return false;
+    bytes_.fetch_add(length, std::memory_order_relaxed);
+    return true;
+  }
 
  private:
   std::unique_ptr<ReadableFile> file_;
   const MappableFile* mappable_;
+  const UncachedFile* uncached_;
   mutable std::atomic<std::uint64_t> bytes_ = 0;
   std::atomic<std::uint64_t>& total_;
 };

@@ -1,10 +1,12 @@
 #include "strategies/tensor_io/range_reader.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "strategies/storage/mappable_file.h"
+#include "strategies/storage/uncached_file.h"
 
 namespace dckpt {
 namespace {
@@ -15,6 +17,10 @@ constexpr std::uint64_t kSharedGap =
     20;  // where others read, too: at most one unwanted byte for so many wanted ones
 constexpr std::uint64_t kDirectRun = std::uint64_t{64}
                                      << 10;  // runs from this length are read straight into place
+constexpr std::uint64_t kUncached =
+    std::uint64_t{4} << 20;  // runs from this length are worth a look at the page cache
+constexpr std::size_t kHashedBytes =
+    std::size_t{512} << 10;  // hashed, then copied, and in the core's cache in between
 constexpr std::uint64_t kMapped = std::uint64_t{4} << 20;
 constexpr std::int64_t kRunsToMap = 16;  // for fewer ones requests are cheaper
 
@@ -61,10 +67,31 @@ void RangeReader::read_runs(const ReadItem& item, const RunPlan& plan, const Rea
   const std::size_t size = element(item);
   const std::uint64_t run = static_cast<std::uint64_t>(plan.run) * size;
   for_each_run(plan, [&](std::int64_t source, std::int64_t target) {
-    record.read(file, payload + static_cast<std::uint64_t>(source) * size,
-                delivery_.memory(item, target, run));
+    const std::uint64_t offset = payload + static_cast<std::uint64_t>(source) * size;
+    const MutableByteView into = delivery_.memory(item, target, run);
+    if (!copy_uncached(file, offset, into, record)) record.read(file, offset, into);
   });
   delivery_.arrived(bytes_of(item));
+}
+
+/// A long run, where it is worth it.
+bool RangeReader::copy_uncached(const ReadableFile& file, std::uint64_t offset,
+                                MutableByteView into, PassingRecord& record) {
+  if (options_.engine == ReadEngine::kBuffered || into.size() < kUncached) return false;
+  const auto* const uncached = dynamic_cast<const UncachedFile*>(&file);
+  if (uncached == nullptr) return false;
+  if (options_.engine == ReadEngine::kAuto && !uncached->is_cold(offset, into.size())) return false;
+  std::byte* target = into.data();
+  return uncached->read_past_cache(offset, into.size(), [&](ByteView bytes) {
+    while (!bytes.empty()) {
+      const ByteView step = bytes.first(std::min(bytes.size(), kHashedBytes));
+      record.pass(offset, step);
+      std::memcpy(target, step.data(), step.size());
+      target += step.size();
+      offset += step.size();
+      bytes = bytes.subspan(step.size());
+    }
+  });
 }
 
 /// Short runs with gaps that are not worth reading. Mapped pages count as memory of the process, so

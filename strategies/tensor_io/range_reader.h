@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "mapping/base/bytes.h"
+#include "mapping/base/io_engine.h"
 #include "mapping/base/readable_file.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/planning/metadata.h"
@@ -13,11 +14,14 @@ namespace dckpt {
 
 /// Reads the wanted ranges of chunks, for one thread: straight into the destination where a run is
 /// long enough; through a buffer where many short runs lie close together, or where a destination
-/// does not take reads; short runs that lie apart are copied out of the mapped file.
+/// does not take reads; short runs that lie apart are copied out of the mapped file, and long ones
+/// past the page cache if the engine says so.
 class RangeReader {
  public:
   struct Options {
     std::uint64_t buffer = std::uint64_t{1} << 20;  ///< largest size, in bytes
+    /// Of long runs. Past the page cache takes 4 MiB beside the buffer.
+    ReadEngine engine = ReadEngine::kBuffered;
     bool shared = false;  ///< over-read at most 5 %: others may read what lies between
   };
 
@@ -47,6 +51,8 @@ class RangeReader {
   void read_buffered(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
                      PassingRecord& record);
   void read_apart(const ReadItem& item, const ReadableFile& file, std::uint64_t payload);
+  bool copy_uncached(const ReadableFile& file, std::uint64_t offset, MutableByteView into,
+                     PassingRecord& record);
   bool copy_mapped(const ReadItem& item, const ReadableFile& file, std::uint64_t payload);
   void read_runs(const ReadItem& item, const RunPlan& plan, const ReadableFile& file,
                  std::uint64_t payload, PassingRecord& record);

@@ -6,7 +6,8 @@
 //     buffer and delivered from there.
 //   * A chunk that has to be decoded is decoded by its reader, and read like a large one; from the
 //     buffer if it got there with others.
-//   * Of a large chunk exactly the wanted ranges are read (range_reader).
+//   * Of a large chunk exactly the wanted ranges are read (range_reader), long runs past the page
+//     cache if the engine says so.
 //
 // Every thread gets an equal part of the temporary memory, which also limits the number of threads.
 
@@ -37,6 +38,8 @@ namespace {
 
 constexpr std::uint64_t kLeastBuffer = std::uint64_t{256} << 10;  // of a thread
 constexpr std::uint64_t kMostBuffer = std::uint64_t{1} << 20;     // stays in a core's cache
+constexpr std::uint64_t kDirectFrom =
+    std::uint64_t{8} << 20;  // of a thread, so that it has a block for direct reads
 
 class TensorReadEngine {
  public:
@@ -50,6 +53,7 @@ class TensorReadEngine {
             std::clamp<std::uint64_t>(options.staging / kLeastBuffer, 1,
                                       static_cast<std::uint64_t>(std::max(options.threads, 1)))),
         buffer_(std::min(options.staging / threads_, kMostBuffer)),
+        engine_(options.staging / threads_ < kDirectFrom ? ReadEngine::kBuffered : options.engine),
         own_checks_(metadata_),
         checks_(options.checks != nullptr ? *options.checks : own_checks_),
         delivery_(metadata_, destinations, options.progress),
@@ -96,7 +100,8 @@ class TensorReadEngine {
   }
 
   void work() {
-    RangeReader ranges(metadata_, delivery_, {.buffer = buffer_, .shared = options_.shared});
+    RangeReader ranges(metadata_, delivery_,
+                       {.buffer = buffer_, .engine = engine_, .shared = options_.shared});
     try {
       for (std::size_t next = next_job_++; next < work_.jobs().size() && !failed_;
            next = next_job_++) {
@@ -199,6 +204,7 @@ class TensorReadEngine {
   const ReadOptions& options_;
   std::uint64_t threads_;
   std::uint64_t buffer_;  ///< of each thread
+  ReadEngine engine_;
   RecordChecks own_checks_;
   RecordChecks& checks_;
   Delivery delivery_;

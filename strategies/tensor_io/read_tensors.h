@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "mapping/base/io_engine.h"
 #include "mapping/base/phase_clock.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
@@ -16,6 +17,9 @@ namespace dckpt {
 
 struct ReadOptions {
   int threads = 2;
+  /// kAuto takes it that nobody else reads the same. Past the page cache needs 8 MiB of `staging`
+  /// for each thread.
+  ReadEngine engine = ReadEngine::kBuffered;
   /// Upper bound of temporary memory over all threads, in bytes, except for the heads and tails of
   /// archives; if it is too small for 256 KiB each, there are fewer threads.
   std::uint64_t staging = std::uint64_t{64} << 20;

@@ -144,15 +144,21 @@ void RecordChecks::take(ByteView pieces, const std::string& from) {
 
 void PassingRecord::read(const ReadableFile& file, std::uint64_t offset, MutableByteView into) {
   if (checks_ == nullptr) return file.read(offset, into);
-  if (offset != piece_.end) finish();
-  if (piece_.begin == piece_.end) piece_ = {offset, offset, 0};
   while (!into.empty()) {
     const MutableByteView step = into.first(std::min<std::uint64_t>(into.size(), kStep));
-    file.read(piece_.end, step);
-    piece_.crc = crc32(step, piece_.crc);
-    piece_.end += step.size();
+    file.read(offset, step);
+    pass(offset, step);
+    offset += step.size();
     into = into.subspan(step.size());
   }
+}
+
+void PassingRecord::pass(std::uint64_t offset, ByteView bytes) {
+  if (checks_ == nullptr) return;
+  if (offset != piece_.end) finish();
+  if (piece_.begin == piece_.end) piece_ = {offset, offset, 0};
+  piece_.crc = crc32(bytes, piece_.crc);
+  piece_.end += bytes.size();
 }
 
 void PassingRecord::finish() {

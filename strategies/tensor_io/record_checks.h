@@ -73,6 +73,8 @@ class PassingRecord {
 
   /// Fills `into` from the file. Throws as ReadableFile::read and RecordChecks::add do.
   void read(const ReadableFile& file, std::uint64_t offset, MutableByteView into);
+  /// The same for bytes that were read in another way.
+  void pass(std::uint64_t offset, ByteView bytes);
   /// Call after the last read. Throws as RecordChecks::add does.
   void finish();
   /// From now on nothing is computed.

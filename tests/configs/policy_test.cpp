@@ -63,6 +63,7 @@ load:
   map: {name: llama, set: [vocab_size=32000]}
   rename: [{from: "^module\\.(.*)$", to: "\\1"}, {from: x, to: ""}]
   objects: [{keys: "data*", when_resharded: drop}]
+  engine: direct
   threads: 9
   staging: 128 MiB
 retention: {keep_last: 3, keep_every: 1000}
@@ -94,6 +95,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_THAT(policy.load.rename,
               ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}, RenameRule{"x", ""}));
   EXPECT_THAT(policy.load.objects, ElementsAre(ObjectRule{"data*", WhenResharded::kDrop}));
+  EXPECT_EQ(policy.load.engine, ReadEngine::kDirect);
   EXPECT_EQ(policy.load.threads, 9);
   EXPECT_EQ(policy.load.staging, std::uint64_t{128} << 20);
   EXPECT_EQ(policy.retention, (Retention{3, 1000}));
@@ -161,6 +163,7 @@ load:
   objects: [{keys: rng_state, when_resharded: keep}, {keys: rerun_state_machine_state, when_resharded: keep}, {keys: "*._extra_state", when_resharded: keep}]
   validate_access_integrity: true
   verify: crc
+  engine: auto
   threads: 2
   staging: 64MiB
 retention:
@@ -510,7 +513,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 42u);
+  ASSERT_EQ(leaves.size(), 43u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

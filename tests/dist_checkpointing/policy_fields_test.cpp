@@ -267,6 +267,7 @@ const std::vector<LoadCase> kLoadFields{
                                           {0, 0})}});
      }},
     {{"load.verify", "load: {verify: none}", ""}, "damaged", {}, false},
+    {{"load.engine", "", "", "ReadTensors.LongRunsAreReadPastThePageCacheIfItDoesNotHoldThem"}},
     {{"load.threads", "", "", "ReadTensors.ComparesWhatSeveralThreadsReadOfOneRecord"}},
     {{"load.staging", "", "", "ReadTensors.StagingIsABoundHoweverManyThreadsThereAre"}},
 };

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
@@ -16,6 +17,7 @@
 
 #include "mapping/base/parallel_for.h"
 #include "strategies/storage/posix.h"
+#include "strategies/storage/uncached_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace {
@@ -121,6 +123,13 @@ TEST(InterruptedCallsTest, EveryByteIsWrittenAndReadAllTheSame) {
       EXPECT_TRUE(read == content);
       EXPECT_GT(interrupted, 0);
       EXPECT_GT(shortened, 0);
+
+      Bytes past_cache;
+      const auto opened = storage->open("a");
+      const bool can = dynamic_cast<const UncachedFile&>(*opened).read_past_cache(
+          1, content.size() - 1,
+          [&](ByteView part) { past_cache.insert(past_cache.end(), part.begin(), part.end()); });
+      EXPECT_TRUE(!can || std::ranges::equal(past_cache, ByteView(content).subspan(1)));
       storage->remove_all("a");
     }
   }

@@ -15,6 +15,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/no_threads.h"
+#include "tests/support/page_cache.h"
 #include "tests/support/process_usage.h"
 #include "tests/support/temp_dir.h"
 
@@ -243,6 +244,7 @@ class OnDisk {
   }
   std::unique_ptr<ReadableFile> open(const std::string&) const { return open_posix_file(path_); }
   void shrink() const { std::filesystem::resize_file(path_, kMiB); }
+  const std::filesystem::path& path() const { return path_; }
 
  private:
   TempDir folder_;
@@ -281,6 +283,37 @@ TEST(ReadTensors, AFileThatShrinksUnderAMappingIsAnError) {
                 return file;
               }});
   });
+}
+
+TEST(ReadTensors, LongRunsAreReadPastThePageCacheIfItDoesNotHoldThem) {
+  Bent reader({4000, 4100});  // 63 MiB
+  reader.record_crcs();
+  const OnDisk disk(reader);
+  if (!testing::can_be_cold(disk.path())) GTEST_SKIP() << "this file system is never read so";
+  const auto pages_after = [&](const ReadOptions& options) {
+    const Tensor into = read_box(reader, 0, {{0, 0}, {4000, 4100}}, options);
+    EXPECT_EQ(floats(into), counting<float>(4000 * 4100));
+    return testing::cached_pages(disk.path());
+  };
+  ReadOptions options{.open = [&](const std::string& name) { return disk.open(name); }};
+  const std::size_t all = 4000 * 4100 * sizeof(float) / 4096;
+
+  testing::drop_from_cache(disk.path());
+  options.engine = ReadEngine::kAuto;
+  EXPECT_LT(pages_after(options), all / 10);
+  options.staging = kMiB;
+  EXPECT_GE(pages_after(options), all) << "there is no memory for it";
+  options.staging = 64 * kMiB;
+  EXPECT_GE(pages_after(options), all) << "what is in the cache is read from there";
+  testing::drop_from_cache(disk.path());
+  options.engine = ReadEngine::kDirect;
+  EXPECT_LT(pages_after(options), all / 10);
+  options.engine = ReadEngine::kBuffered;
+  EXPECT_GE(pages_after(options), all);
+
+  reader.record_crcs(1);
+  options.engine = ReadEngine::kDirect;
+  expect_corrupt("CRC", [&] { pages_after(options); });
 }
 
 // Faults
