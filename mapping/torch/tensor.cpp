@@ -2,12 +2,14 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/state/producer_stream.h"
 
 namespace dckpt {
 namespace {
@@ -51,6 +53,25 @@ Device device_from_torch(const at::Tensor& tensor) {
 at::Device device_to_torch(const Tensor& tensor) {
   if (tensor.device().kind == Device::Kind::kCpu) return at::kCPU;
   return {at::kCUDA, static_cast<at::DeviceIndex>(tensor.device().index)};
+}
+
+/// The interface that every libtorch has, also one without CUDA. Older ones do not tell the stream:
+/// then its kernels end first, and the default stream will do.
+template <typename Guard>
+void* native_stream(const Guard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.getStreamNativeHandle(stream); }) {
+    return guard.getStreamNativeHandle(stream);
+  } else {
+    guard.synchronizeStream(stream);
+    return nullptr;
+  }
+}
+
+/// The calling thread's current stream.
+void* current_stream(const Device& device) {
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  const c10::Device on(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device.index));
+  return native_stream(cuda, cuda.getStream(on));
 }
 
 at::IntArrayRef as_array_ref(const Shape& shape) {
@@ -97,6 +118,7 @@ Tensor from_torch(const at::Tensor& tensor) {
                 Shape(tensor.strides().begin(), tensor.strides().end()), elements,
                 std::make_shared<const at::Tensor>(tensor), device_from_torch(tensor));
   handle.requires_grad = tensor.requires_grad();
+  if (tensor.is_cuda()) set_producer_stream(&current_stream);
   return handle;
 }
 

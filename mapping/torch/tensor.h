@@ -11,8 +11,9 @@
 namespace DCKPT_API dckpt {
 
 /// A handle to the elements of `tensor`: no copy, the same strides and device, and the handle keeps
-/// the torch tensor alive. A meta tensor stays one. Throws
-/// CheckpointError: (invalid argument) for an undefined tensor and for lazy conjugates and
+/// the torch tensor alive. A meta tensor stays one. From the first tensor in CUDA memory on, saves
+/// and loads begin behind what the current streams of torch have been given in the calling thread.
+/// Throws CheckpointError: (invalid argument) for an undefined tensor and for lazy conjugates and
 /// negations, whose memory differs from the values that the tensor shows; (unsupported) for sparse
 /// layouts, for devices other than CPU and CUDA, and for dtypes that no checkpoint holds.
 Tensor from_torch(const at::Tensor& tensor);

@@ -22,17 +22,22 @@ inline void check_cuda(cudaError_t result, const std::string& what) {
 inline bool has_context(int device) {
 #if CUDART_VERSION >= 12050
   using GetState = int (*)(int device, unsigned int* flags, int* active);
-  void* get_state = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &get_state, 7000,
-                                       cudaEnableDefault, &found) == cudaSuccess &&
-      get_state != nullptr) {
+  static const auto get_state = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 7000,
+                                         cudaEnableDefault, &found) != cudaSuccess) {
+      cudaGetLastError();
+      function = nullptr;
+    }
+    return reinterpret_cast<GetState>(function);
+  }();
+  if (get_state != nullptr) {
     unsigned int flags = 0;
     int active = 1;
-    reinterpret_cast<GetState>(get_state)(device, &flags, &active);
+    get_state(device, &flags, &active);
     return active != 0;
   }
-  cudaGetLastError();
 #endif
   return true;
 }

@@ -7,6 +7,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/state/producer_stream.h"
 #include "strategies/device/cuda/current_device.h"
 
 namespace dckpt {
@@ -18,6 +19,14 @@ using cuda::OnDevice;
 /// For calls whose failure changes nothing any more.
 void forget(cudaError_t result) noexcept {
   if (result != cudaSuccess) cudaGetLastError();
+}
+
+/// 0 with what went wrong, or with cudaSuccess.
+std::pair<int, cudaError_t> count_devices() noexcept {
+  int count = 0;
+  const cudaError_t result = cudaGetDeviceCount(&count);
+  forget(result);
+  return {result == cudaSuccess ? count : 0, result};
 }
 
 class CudaRuntime final : public DeviceRuntime {
@@ -39,7 +48,11 @@ class CudaRuntime final : public DeviceRuntime {
   }
   void free_page_locked(std::byte* memory) noexcept override { forget(cudaFreeHost(memory)); }
 
-  Stream producer_stream(int device) override { return producer_ ? producer_(device) : nullptr; }
+  Stream producer_stream(int device) override {
+    if (producer_) return producer_(device);
+    const ProducerStream ask = dckpt::producer_stream();
+    return ask != nullptr ? ask({Device::Kind::kCuda, device}) : nullptr;
+  }
 
   Stream create_stream(int device) override {
     const OnDevice current(device);
@@ -107,17 +120,11 @@ std::shared_ptr<DeviceRuntime> cuda_runtime(std::function<void*(int gpu)> produc
 }
 
 int cuda_devices() noexcept {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();
-  return 0;
+  return count_devices().first;
 }
 
 void register_cuda(CudaSettings settings) {
-  if (cuda_devices() == 0) {
-    int count = 0;
-    const cudaError_t result = cudaGetDeviceCount(&count);
-    cudaGetLastError();
+  if (const auto [count, result] = count_devices(); count == 0) {
     throw CheckpointError(
         ErrorCode::kUnsupported,
         str_format("CUDA cannot be used: {}; programs that also run without GPUs ask "

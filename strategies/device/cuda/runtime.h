@@ -11,9 +11,9 @@ namespace DCKPT_API dckpt {
 struct CudaSettings {
   DeviceSettings device{};
   /// The stream (a cudaStream_t) on which the calling thread's kernels fill the tensors of a GPU;
-  /// called by save and load in the thread that called them. Empty: the default stream, which is
-  /// right unless a program uses streams of its own that do not wait for it. With torch:
-  /// `[](int gpu) { return c10::cuda::getCurrentCUDAStream(gpu).stream(); }`.
+  /// called by save and load in the thread that called them. Empty: once from_torch() has made
+  /// tensors in CUDA memory, torch's current stream; else the default stream, which is right unless
+  /// a program uses streams of its own that do not wait for it.
   std::function<void*(int gpu)> producer_stream{};
 };
 

@@ -4,17 +4,40 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gmock/gmock.h>
 
+#include <cstddef>
 #include <string>
 
 #include "mapping/base/error.h"
+#include "mapping/state/producer_stream.h"
 
 namespace dckpt {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+/// Stands in for torch's part for CUDA, which a libtorch for CPUs lacks: stream 1 is current on
+/// device 0, stream 2 on device 1.
+struct TwoGpus final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
+  c10::Device exchangeDevice(c10::Device device) const override { return device; }
+  c10::Device getDevice() const override { return {type(), 0}; }
+  void setDevice(c10::Device /*device*/) const override {}
+  void uncheckedSetDevice(c10::Device /*device*/) const noexcept override {}
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, device.index() + 1);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return 2; }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return &streams[static_cast<std::size_t>(stream.id())];
+  }
+  static inline int streams[3];
+};
+C10_REGISTER_GUARD_IMPL(CUDA, TwoGpus);
 
 template <typename Body>
 std::string message_of(Body&& body) {
@@ -33,6 +56,20 @@ TEST(TorchTensorTest, SharesTheElementsBothWays) {
   const at::Tensor back = to_torch(ours);
   back[1][2] = 7;
   EXPECT_EQ(theirs[1][2].item<float>(), 7);
+}
+
+TEST(TorchTensorTest, SavesOfTensorsInCudaMemoryAskTorchForItsCurrentStream) {
+  EXPECT_EQ(producer_stream(), nullptr);
+  from_torch(at::zeros({4}));
+  EXPECT_EQ(producer_stream(), nullptr);
+  std::byte memory[16];
+  const Tensor made(DType::kFloat32, {4}, {1}, memory, nullptr, {Device::Kind::kCuda, 1});
+  const Tensor ours = from_torch(to_torch(made));
+  EXPECT_EQ(ours.device(), made.device());
+  ASSERT_NE(producer_stream(), nullptr);
+  for (const int gpu : {0, 1})
+    EXPECT_EQ(producer_stream()({Device::Kind::kCuda, gpu}), &TwoGpus::streams[gpu + 1]);
+  set_producer_stream(nullptr);
 }
 
 TEST(TorchTensorTest, KeepsStridesAndOffsetOfAView) {

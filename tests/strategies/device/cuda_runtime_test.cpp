@@ -14,6 +14,7 @@
 #include "dist_checkpointing/conformance/device_conformance.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save.h"
+#include "mapping/state/producer_stream.h"
 #include "tests/strategies/comm/nccl/fake_nccl.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -113,6 +114,15 @@ TEST_F(CudaRuntime, WhateverFailsIsAnErrorAndEverythingIsFreed) {
     EXPECT_EQ(failure.code(), ErrorCode::kIo);
     load(state, dir / "saved");
   }
+}
+
+TEST_F(CudaRuntime, TheProducersStreamIsTheProgramsOrThatOfWhatMadeTensors) {
+  static int streams[2];
+  EXPECT_EQ(cuda_runtime()->producer_stream(1), nullptr) << "the default stream";
+  set_producer_stream([](const Device& device) -> void* { return &streams[device.index]; });
+  EXPECT_EQ(cuda_runtime()->producer_stream(1), &streams[1]);
+  EXPECT_EQ(cuda_runtime([](int) { return &streams[0]; })->producer_stream(1), &streams[0]);
+  set_producer_stream(nullptr);
 }
 
 TEST_F(CudaRuntime, WithoutGpusRegisteringIsAnError) {
