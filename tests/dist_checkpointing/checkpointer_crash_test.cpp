@@ -5,10 +5,12 @@
 #include <sys/resource.h>
 
 #include <cstring>
+#include <thread>
 
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/simulated_device.h"
 
 namespace dckpt::testing {
 namespace {
@@ -16,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class CheckpointerCrashTest : public TrainingRun {
  protected:
@@ -99,6 +102,39 @@ INSTANTIATE_TEST_SUITE_P(All, KilledSaves,
                                   : where.param == Where::kBackground ? "InTheBackground"
                                                                       : "InTheBackgroundLazily";
                          });
+
+TEST_F(CheckpointerCrashTest, AJobThatIsKilledWhileItCopiesLeavesTheCheckpointBefore) {
+  saved({100});
+  for (const Snapshot snapshot : {Snapshot::kEager, Snapshot::kLazy}) {
+    int copying[2];
+    ASSERT_EQ(pipe(copying), 0);
+    ChildProcess child([&] {
+      const RegisteredSimulation device;
+      Policy policy;
+      policy.save.async = {.enabled = true, .snapshot = snapshot};
+      const auto alone = single_rank();
+      Checkpointer checkpointer(root_, policy, *alone);
+      StateDict state = state_at(200, 0, 1);
+      ShardedTensor w = state["w"].as_sharded_tensor();
+      w.data = device->on_device(*w.data);
+      state["w"] = w;
+      device->hang(true);
+      const std::jthread saving([&] { checkpointer.save(state, 200); });
+      while (device->leaked() < 3)
+        std::this_thread::yield();  // a stream, a piece of host memory
+                                    // and the event of its copy
+      if (write(copying[1], "x", 1) == 1) pause();
+    });
+    char byte = 0;
+    ASSERT_EQ(read(copying[0], &byte, 1), 1);
+    child.kill();
+    EXPECT_THAT(hidden_entries(), ElementsAre(StartsWith(".iter_0000200.saving-")));
+    EXPECT_EQ(restart(), 100U);
+    EXPECT_THAT(hidden_entries(), ElementsAre());
+    close(copying[0]);
+    close(copying[1]);
+  }
+}
 
 TEST_F(CheckpointerCrashTest, OneJobSavesAtATimeUntilItDies) {
   saved({100});
