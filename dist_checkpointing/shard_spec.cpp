@@ -8,7 +8,7 @@ namespace dckpt {
 
 ShardedLeaves collect_sharded(const StateDict& state) {
   ShardedLeaves leaves;
-  visit_leaves(state, [&](const KeyPath&, const Value& leaf) {
+  visit_leaves(state, [&](const Value& leaf) {
     if (leaf.is(Value::Kind::kShardedTensor)) leaves.tensors.push_back(&leaf.as_sharded_tensor());
     if (leaf.is(Value::Kind::kShardedObject)) leaves.objects.push_back(&leaf.as_sharded_object());
   });

@@ -15,6 +15,7 @@
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/sharded_tree.h"
+#include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
@@ -84,10 +85,23 @@ struct LoadedLeaves {
   std::vector<Value> objects;
 };
 
+/// Whether each sharded leaf is a tensor that was filled where it is.
+bool is_filled_in_place(const Value& state, const LoadedLeaves& loaded) {
+  std::size_t tensors = 0;
+  const auto differs = [&](const Value& leaf) {
+    if (!leaf.is_sharded()) return false;
+    if (!leaf.is(Value::Kind::kShardedTensor) || is_empty_range(leaf)) return true;
+    const std::optional<Tensor>& data = leaf.as_sharded_tensor().data;
+    return !data || data->data() != loaded.tensors[tensors++].data();
+  };
+  return !any_leaf(state, differs);
+}
+
 /// The tree with its sharded leaves replaced by what was loaded; those that were not requested
 /// stay.
 Value filled(const LoadContext& load, Value state, const LoadedLeaves& loaded,
              const KeySet& unexpected) {
+  if (unexpected.empty() && is_filled_in_place(state, loaded)) return state;
   std::size_t tensors = 0;
   std::size_t objects = 0;
   return map_leaves(std::move(state), [&](Value leaf) {
@@ -166,6 +180,7 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
         objects.push_back(*position);
     }
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
+    loaded.tensors.reserve(leaves.tensors.size());
     for (const ShardedTensor* const tensor : leaves.tensors)
       loaded.tensors.push_back(builder.add(*tensor));
     request = builder.finish();

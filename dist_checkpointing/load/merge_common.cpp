@@ -24,9 +24,8 @@ struct Leaves {
 
 Leaves leaves_of(const Value& tree) {
   Leaves found;
-  visit_leaves(tree, [&](const KeyPath&, const Value& leaf) {
-    (stays(leaf) ? found.staying : found.plain) = true;
-  });
+  visit_leaves(tree,
+               [&](const Value& leaf) { (stays(leaf) ? found.staying : found.plain) = true; });
   return found;
 }
 
@@ -63,8 +62,7 @@ class CommonMerge {
   explicit CommonMerge(std::vector<KeyPath>& kept) : kept_(kept) {}
 
   void merge(Value& into, const Value& stored) {
-    if (into.is_dict() && stored.is_dict())
-      return merge_dicts(into.mutable_dict(), stored.as_dict());
+    if (into.is_dict() && stored.is_dict()) return merge_dicts(into, stored.as_dict());
     if (!leaves_of(into).staying) {
       replace(into, stored);
     } else if (into.is_list() && stored.is_list()) {
@@ -79,15 +77,18 @@ class CommonMerge {
   }
 
  private:
-  void merge_dicts(Dict& into, const Dict& stored) {
+  /// A dict that others share is copied only if something in it changes.
+  void merge_dicts(Value& into, const Dict& stored) {
     for (std::size_t i = 0; i < into.size(); ++i) {
-      const Value& key = into.items()[i].first;
-      const Value* const found = stored.find(key);
-      below(element_of(key),
-            [&] { found != nullptr ? merge(into.value_at(i), *found) : keep(into.value_at(i)); });
+      const auto& entry = into.as_dict().items()[i];
+      const Value* const found = stored.find(entry.first);
+      if (found == nullptr && stays(entry.second)) continue;
+      below(element_of(entry.first), [&] {
+        found != nullptr ? merge(into.mutable_dict().value_at(i), *found) : keep(entry.second);
+      });
     }
     for (const auto& [key, value] : stored) {
-      if (into.find(key) == nullptr) into.set(key, value);
+      if (into.find(key) == nullptr) into.mutable_dict().set(key, value);
     }
   }
 

@@ -35,6 +35,7 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
   std::set<std::uint32_t> lost_tensors;
   for (const LostData::Tensor& tensor : lost.tensors) lost_tensors.insert(tensor.number);
   const std::set<std::uint32_t> lost_objects(lost.objects.begin(), lost.objects.end());
+  tensors_.reserve(metadata.tensors.size());
   for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) {
     if (!lost_tensors.contains(i))
       add(tensors_, renamed(metadata.tensors[i].key), i, metadata.tensors);

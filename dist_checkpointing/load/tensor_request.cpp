@@ -62,27 +62,27 @@ void check_files(const CheckpointReader& reader, std::span<const ReadItem> items
 
 Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   shard.validate();
-  const Tensor nothing = Tensor::meta(shard.dtype, shard.data_shape());
+  const auto nothing = [&] { return Tensor::meta(shard.dtype, shard.data_shape()); };
   const auto stored = keys_.tensor(shard.key);
   if (!stored) {
     problems_.add(str_format("there is no tensor {}{}", quote(shard.key),
                              keys_.contains(shard.key) ? "; an object has this name" : ""));
-    return nothing;
+    return nothing();
   }
   const TensorStorageMetadata& tensor = reader_.metadata().tensors[*stored];
   const bool clip = shape_mismatch_allowed(shard, options_);
   if (const auto misfit =
           misfit_of(shard, tensor, options_, reader_.info().conventions.keys_are_paths)) {
     problems_.add(to_string(*misfit));
-    return nothing;
+    return nothing();
   }
-  if (!is_covered(*stored)) return nothing;
+  if (!is_covered(*stored)) return nothing();
   Tensor data = shard.data && shard.data->has_data()
                     ? *shard.data
                     : Tensor::empty(shard.dtype, shard.data_shape());
   if (const std::string reason = unreachable(data.device()); !reason.empty()) {
     problems_.add(str_format("the destination of {} {}", quote(shard.key), reason));
-    return nothing;
+    return nothing();
   }
   if (tensor.properties.dtype != shard.dtype)
     request_.casts.push_back({shard.key, tensor.properties.dtype, shard.dtype});

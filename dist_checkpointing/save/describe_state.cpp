@@ -71,6 +71,8 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
   DescribedState out;
   const SplitState split = split_for_save(state);
   const ShardedLeaves leaves = collect_sharded(split.sharded);
+  out.shards.reserve(leaves.tensors.size() + leaves.objects.size() + 1);
+  out.tensors.reserve(leaves.tensors.size());
   for (const ShardedTensor* const tensor : leaves.tensors) {
     add_sharded_tensor(out, *tensor, writers);
     std::get<TensorShard>(out.shards.back()).properties.requires_grad =

@@ -48,7 +48,7 @@ void ShardedPaths::require_still_sharded(const StateDict& state) const {
 
 TensorKinds tensor_kinds(const StateDict& state) {
   TensorKinds kinds;
-  visit_leaves(state, [&](const KeyPath&, const Value& leaf) {
+  visit_leaves(state, [&](const Value& leaf) {
     kinds.sharded |= describes_tensor(leaf);
     kinds.plain |= leaf.is_tensor();
   });

@@ -268,6 +268,7 @@ std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tens
   if (!problems.empty()) return problems;
   const std::int64_t elements = numel(tensor.size);
   if (elements == 0) return problems;
+  if (tensor.chunks.size() == 1 && equal(tensor.chunks.sizes(0), tensor.size)) return problems;
 
   std::vector<std::uint32_t> chosen;  // the chunks that are not empty
   chosen.reserve(tensor.chunks.size());

@@ -26,7 +26,7 @@ ShardedParams map_sharded_params(const Value& model_state, std::span<const Tenso
       numbers.emplace(params[i].data(), static_cast<std::int64_t>(i));
   }
   ShardedParams found;
-  visit_leaves(model_state, [&](const KeyPath&, const Value& leaf) {
+  visit_leaves(model_state, [&](const Value& leaf) {
     const Tensor* const data = data_of(leaf);
     if (data == nullptr || data->numel() == 0) return;
     const auto number = numbers.find(data->data());

@@ -51,6 +51,7 @@ Value without_empty_ranges(const Value& state) {
 }
 
 Value apply_factories(Value state) {
+  if (!any_leaf(state, is_factory)) return state;  // else dicts that others share are copied
   return map_leaves(std::move(state), [](Value leaf) {
     if (!is_factory(leaf)) return leaf;
     const ShardedTensorFactory& factory = leaf.as_factory();
@@ -122,6 +123,7 @@ Value plain_state(Value state) {
 }
 
 Value merge_into_factories(Value loaded, const Value& state) {
+  if (!any_leaf(state, is_factory)) return loaded;
   Value factories = extract_matching(state, is_factory, ListForm::kDict).matching;
   factories = map_leaves(std::move(factories), [](const Value& leaf) {
     ShardedTensorFactory keeping = leaf.as_factory();
@@ -143,12 +145,15 @@ SplitState split_for_save(Value state) {
 }
 
 LoadRequest split_for_load(const Value& state) {
-  Value factories = extract_matching(state, is_factory, ListForm::kDict).matching;
-  factories = map_leaves(std::move(factories), [](const Value& leaf) {
-    ShardedTensorFactory factory = leaf.as_factory();
-    factory.data = Tensor();
-    return Value(std::move(factory));
-  });
+  Value factories = Value::dict();
+  if (any_leaf(state, is_factory)) {
+    factories = extract_matching(state, is_factory, ListForm::kDict).matching;
+    factories = map_leaves(std::move(factories), [](const Value& leaf) {
+      ShardedTensorFactory factory = leaf.as_factory();
+      factory.data = Tensor();
+      return Value(std::move(factory));
+    });
+  }
   Value expanded = apply_factories(state);
   const ExtractedLeaves parts = extract_matching(expanded, is_local);
   Value local = map_leaves(parts.matching,

@@ -1,5 +1,8 @@
 #include "mapping/state/tree.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -75,6 +78,24 @@ class Visit {
   Bounds bounds_;
 };
 
+class Search {
+ public:
+  explicit Search(const std::function<bool(const Value&)>& predicate) : predicate_(predicate) {}
+
+  bool walk(const Value& value, std::size_t depth) {
+    bounds_.check(depth);
+    const auto below = [&](const Value& item) { return walk(item, depth + 1); };
+    if (value.is_dict())
+      return std::ranges::any_of(value.as_dict(), below, &std::pair<Value, Value>::second);
+    if (value.is_list()) return std::ranges::any_of(value.items(), below);
+    return predicate_(value);
+  }
+
+ private:
+  const std::function<bool(const Value&)>& predicate_;
+  Bounds bounds_;
+};
+
 class Map {
  public:
   explicit Map(const std::function<Value(Value)>& map) : map_(map) {}
@@ -106,47 +127,59 @@ class Extraction {
 
   ExtractedLeaves part(const Value& tree, std::size_t depth) {
     bounds_.check(depth);
-    return tree.is_dict() ? part_dict(tree.as_dict(), depth) : part_list(tree.items(), depth);
+    Value none = tree.is_dict() || form_ == ListForm::kDict ? Value::dict() : Value::list();
+    ExtractedLeaves sides{none, none};
+    // As long as everything is on one side, that side is the tree itself: nothing is copied.
+    bool shared = tree.is_dict() || form_ == ListForm::kList;
+    Value ExtractedLeaves::*first = &ExtractedLeaves::rest;
+    for (std::size_t i = 0; i < tree.size(); ++i) {
+      const Parts parts = parts_of(tree, item_at(tree, i), depth);
+      if (shared && parts.whole && (i == 0 || first == parts.whole)) {
+        first = parts.whole;
+        continue;
+      }
+      if (std::exchange(shared, false)) {
+        for (std::size_t j = 0; j < i; ++j) append(sides.*first, tree, j, item_at(tree, j));
+      }
+      if (parts.matching) append(sides.matching, tree, i, *parts.matching);
+      if (parts.rest) append(sides.rest, tree, i, *parts.rest);
+    }
+    if (shared) sides.*first = tree;
+    return sides;
   }
 
  private:
-  ExtractedLeaves part_dict(const Dict& dict, std::size_t depth) {
-    ExtractedLeaves result{Value::dict(), Value::dict()};
-    for (const auto& [key, item] : dict) {
-      if (!is_container(item)) {
-        (predicate_(item) ? result.matching : result.rest).mutable_dict().set(key, item);
-        continue;
-      }
-      ExtractedLeaves parts = part(item, depth + 1);
-      if (parts.rest.size() > 0 || item.size() == 0)
-        result.rest.mutable_dict().set(key, std::move(parts.rest));
-      if (parts.matching.size() > 0)
-        result.matching.mutable_dict().set(key, std::move(parts.matching));
+  struct Parts {
+    std::optional<Value> matching{};
+    std::optional<Value> rest{};
+    Value ExtractedLeaves::*whole = nullptr;  ///< the side that the item itself is on
+  };
+
+  Parts parts_of(const Value& tree, const Value& item, std::size_t depth) {
+    if (!is_container(item) || (tree.is_list() && item.size() == 0)) {
+      if (predicate_(item)) return {.matching = item, .whole = &ExtractedLeaves::matching};
+      return {.rest = item, .whole = &ExtractedLeaves::rest};
     }
-    return result;
+    ExtractedLeaves both = part(item, depth + 1);
+    Parts parts;
+    if (both.matching.identity() == item.identity()) parts.whole = &ExtractedLeaves::matching;
+    if (both.rest.identity() == item.identity()) parts.whole = &ExtractedLeaves::rest;
+    if (both.matching.size() > 0) parts.matching = std::move(both.matching);
+    if (both.rest.size() > 0 || item.size() == 0) parts.rest = std::move(both.rest);
+    return parts;
   }
 
-  ExtractedLeaves part_list(const ValueList& items, std::size_t depth) {
-    ExtractedLeaves result = form_ == ListForm::kList
-                                 ? ExtractedLeaves{Value::list(), Value::list()}
-                                 : ExtractedLeaves{Value::dict(), Value::dict()};
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      if (!is_container(items[i]) || items[i].size() == 0) {
-        append(predicate_(items[i]) ? result.matching : result.rest, i, items[i]);
-        continue;
-      }
-      ExtractedLeaves parts = part(items[i], depth + 1);
-      if (parts.matching.size() > 0) append(result.matching, i, std::move(parts.matching));
-      if (parts.rest.size() > 0) append(result.rest, i, std::move(parts.rest));
-    }
-    return result;
+  static const Value& item_at(const Value& tree, std::size_t i) {
+    return tree.is_dict() ? tree.as_dict().items()[i].second : tree.items()[i];
   }
 
-  void append(Value& list, std::size_t position, Value item) const {
-    if (form_ == ListForm::kList) {
-      list.mutable_items().push_back(std::move(item));
+  void append(Value& side, const Value& tree, std::size_t i, Value item) const {
+    if (tree.is_dict()) {
+      side.mutable_dict().set(tree.as_dict().items()[i].first, std::move(item));
+    } else if (form_ == ListForm::kList) {
+      side.mutable_items().push_back(std::move(item));
     } else {
-      list.mutable_dict().set(Value(position), std::move(item));
+      side.mutable_dict().set(Value(i), std::move(item));
     }
   }
 
@@ -236,6 +269,17 @@ class Merge {
 void visit_leaves(const Value& tree,
                   const std::function<void(const KeyPath&, const Value&)>& visit) {
   Visit(visit).walk(tree);
+}
+
+void visit_leaves(const Value& tree, const std::function<void(const Value&)>& visit) {
+  any_leaf(tree, [&](const Value& leaf) {
+    visit(leaf);
+    return false;
+  });
+}
+
+bool any_leaf(const Value& tree, const std::function<bool(const Value&)>& predicate) {
+  return Search(predicate).walk(tree, 0);
 }
 
 Value map_leaves(Value tree, const std::function<Value(Value)>& map) {

@@ -21,6 +21,12 @@ inline constexpr std::size_t kMaxTreeDepth = 1000;
 void visit_leaves(const Value& tree,
                   const std::function<void(const KeyPath& path, const Value& leaf)>& visit);
 
+/// The same without paths, which cost more than most visits.
+void visit_leaves(const Value& tree, const std::function<void(const Value& leaf)>& visit);
+
+/// Whether the predicate holds for a leaf; not asked further once it does.
+bool any_leaf(const Value& tree, const std::function<bool(const Value& leaf)>& predicate);
+
 /// The tree with every leaf replaced by the result of `map`. Dicts and lists that are not shared
 /// are changed in place.
 Value map_leaves(Value tree, const std::function<Value(Value leaf)>& map);
@@ -34,7 +40,8 @@ struct ExtractedLeaves {
   Value rest;
 };
 
-/// Splits the leaves of a dict or list; both results keep its shape. Containers that become empty
+/// Splits the leaves of a dict or list; both results keep its shape, and share with the tree the
+/// containers whose leaves are all on one side. Containers that become empty
 /// are left out; those that were empty belong to the rest (inside a list, `predicate` decides).
 /// Throws CheckpointError (invalid argument) if the tree is a leaf.
 ExtractedLeaves extract_matching(const Value& tree,

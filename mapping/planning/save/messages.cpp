@@ -23,6 +23,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::string_view kMagic = "DCP2";
+constexpr std::size_t kReservedItems = std::size_t{1} << 16;  // on the word of a message
 
 constexpr std::uint64_t kIsObject = 1;
 constexpr std::uint64_t kRequiresGrad = 2;
@@ -84,23 +85,29 @@ void decode_object(WireReader& reader, WriteItem& item) {
 }  // namespace
 
 Bytes encode_plan(const SavePlan& plan) {
-  std::unordered_map<std::string_view, std::uint64_t> numbers;
+  std::unordered_map<std::string_view, std::uint64_t> known;
+  known.reserve(plan.size());
   std::vector<std::string_view> keys;
+  std::vector<std::uint64_t> numbers;  // of the items' keys
+  numbers.reserve(plan.size());
   for (const WriteItem& item : plan) {
-    if (numbers.try_emplace(item.key, keys.size()).second) keys.push_back(item.key);
+    const auto [key, is_new] = known.try_emplace(item.key, keys.size());
+    if (is_new) keys.push_back(item.key);
+    numbers.push_back(key->second);
   }
   Bytes out = to_bytes(kMagic);
   WireWriter writer(out);
   writer.number(keys.size());
   writer.number(plan.size());
   for (const std::string_view key : keys) writer.text(key);
-  for (const WriteItem& item : plan) {
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const WriteItem& item = plan[i];
     const bool is_object = item.kind == WriteItem::Kind::kObject;
     writer.number(
         (is_object ? kIsObject : 0U) | (item.properties.requires_grad ? kRequiresGrad : 0U) |
         (item.properties.pin_memory ? kPinned : 0U) | (item.flattened_shape ? kReformulated : 0U) |
         (item.flattened ? kFlattened : 0U) | (item.main_replica ? 0U : kReplica));
-    writer.number(numbers.at(item.key));
+    writer.number(numbers[i]);
     writer.number(item.source);
     if (is_object) {
       writer.text(item.grid_key);
@@ -131,6 +138,7 @@ SavePlan decode_plan(ByteView bytes) {
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < key_count; ++i) keys.push_back(reader.text());
   SavePlan plan;
+  plan.reserve(std::min(item_count, kReservedItems));
   for (std::size_t i = 0; i < item_count; ++i) {
     WriteItem item;
     const std::uint64_t flags = reader.number(kAllFlags);

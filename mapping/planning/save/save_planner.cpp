@@ -1,5 +1,6 @@
 #include "mapping/planning/save/save_planner.h"
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -42,6 +43,14 @@ std::string what_changed(ByteView before, const SavePlan& plan) {
 /// What the plans are of which ranks propose the last ones.
 const Bytes* last_plan(const SavePlanCache::Global* last, std::size_t rank, std::size_t ranks) {
   return last != nullptr && last->local_plans.size() == ranks ? &last->local_plans[rank] : nullptr;
+}
+
+/// Whether a rank writes everything that it has planned, in one piece each.
+bool is_all_of(std::span<const AssignedItem> assigned, std::size_t planned) {
+  std::uint32_t next = 0;
+  return assigned.size() == planned && std::ranges::all_of(assigned, [&](const AssignedItem& item) {
+           return item == AssignedItem{.item = next++};
+         });
 }
 
 }  // namespace
@@ -139,7 +148,8 @@ FinalPlan SavePlanner::finish_plan(LocalPlan local, ByteView answer) const {
                             "the final plan from the coordinator is malformed");
     items = last_.local->items;
   }
-  SavePlan final = final_plan(local.items, *items);
+  SavePlan final = is_all_of(*items, local.items.size()) ? std::move(local.items)
+                                                         : final_plan(local.items, *items);
   return {std::move(final), {std::move(local.encoded), std::move(items)}};
 }
 

@@ -53,6 +53,16 @@ TEST(VisitLeaves, RefusesTreesBeyondTheLimits) {
             ErrorCode::kUnsupported);
 }
 
+TEST(AnyLeaf, AsksNoFurtherOnceOneIsFound) {
+  int asked = 0;
+  const auto is_two = [&](const Value& leaf) { return ++asked, leaf == Value(2); };
+  EXPECT_TRUE(any_leaf(Value::list({1, Value::dict({{"a", 2}}), 3}), is_two));
+  EXPECT_EQ(asked, 2);
+  EXPECT_FALSE(any_leaf(Value::list({1, Value::dict()}), is_two));
+  EXPECT_EQ(testing::error_of([&] { any_leaf(nested(kMaxTreeDepth + 1), is_two); }).code(),
+            ErrorCode::kUnsupported);
+}
+
 TEST(MapLeaves, LeavesOtherCopiesAlone) {
   const Value tree =
       decode(Json::parse(R"({"dict": [["a", [1, 2]], ["b", {"dict": [["c", 3]]}]]})"));
@@ -82,6 +92,21 @@ TEST(ExtractMatching, AgreesWithMegatron) {
     EXPECT_EQ(Json::array({encode(dicts.matching), encode(dicts.rest)}), expected["dict"]);
     EXPECT_EQ(encode(tree), expected["tree"]) << "the tree itself has changed";
   }
+}
+
+TEST(ExtractMatching, SharesContainersWhoseLeavesAreAllOnOneSide) {
+  const Value tree = decode(Json::parse(
+      R"({"dict": [["a", {"dict": [["x", 1], ["y", [2, 3]]]}], ["b", [4, {"dict": []}]]]})"));
+  const auto below = [](int limit) {
+    return [=](const Value& leaf) { return leaf.is_int() && leaf.as_int() < limit; };
+  };
+  EXPECT_EQ(extract_matching(tree, below(0)).rest.identity(), tree.identity());
+  const ExtractedLeaves some = extract_matching(tree, below(4));
+  EXPECT_EQ(some.matching.at("a").identity(), tree.at("a").identity());
+  EXPECT_EQ(some.rest.at("b").identity(), tree.at("b").identity());
+  const ExtractedLeaves late = extract_matching(tree.at("a"), below(3));
+  EXPECT_EQ(encode(late.matching), Json::parse(R"({"dict": [["x", 1], ["y", [2]]]})"));
+  EXPECT_EQ(encode(late.rest), Json::parse(R"({"dict": [["y", [3]]]})"));
 }
 
 TEST(ExtractMatching, RefusesALeaf) {
