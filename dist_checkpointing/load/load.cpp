@@ -1,8 +1,9 @@
-// How ranks load together. Each opens the checkpoint itself and reads the metadata and the common
-// state. Before the first tensor byte moves, the ranks compare their arguments, the keys that they
-// request where the strict mode needs them, and, unless access validation is off, their shards; all
-// that is wrong with names, shapes and files is agreed upon. Then each reads what it requested, or,
-// with load.parallel, the ranks share the reading and exchange what they have read.
+// How ranks load together. One reads the metadata and the common state, and all open the checkpoint
+// with what it has read (open_together). Before the first tensor byte moves, the ranks compare
+// their arguments, the keys that they request where the strict mode needs them, and, unless access
+// validation is off, their shards; all that is wrong with names, shapes and files is agreed upon.
+// Then each reads what it requested, or, with load.parallel, the ranks share the reading and
+// exchange what they have read.
 
 #include "dist_checkpointing/load/load.h"
 
@@ -22,6 +23,7 @@
 #include "dist_checkpointing/load/select_keys.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "dist_checkpointing/lost_data.h"
+#include "dist_checkpointing/open_together.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -43,6 +45,12 @@ std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
                                                 const LoadOptions& options) {
   require_rules(Call::kLoad, {.load = options}, nullptr);
   return open_checkpoint(location, {.strategy = options.strategy, .map = options.map});
+}
+
+/// What the files are compared with before anything is loaded; empty if they are not.
+std::optional<IntegrityManifest> manifest_for_load(const CheckpointReader& reader,
+                                                   const LoadOptions& options) {
+  return options.verify == Verify::kSha256 ? std::optional(require_manifest(reader)) : std::nullopt;
 }
 
 /// Which save has made the checkpoint: the same for copies of it on several disks, another one if
@@ -119,14 +127,20 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   std::optional<PhaseClock::Scope> opening(std::in_place, &phases, Phase::kOpen);
   cache.begin(options.parallel.enabled ? "a single rank" : "load.parallel is off");
   std::unique_ptr<CheckpointReader> reader;
+  std::optional<IntegrityManifest> manifest;
   std::optional<StoredKeys> keys;
   Value common;
+  std::optional<CheckpointError> unreadable;  // the common state; if it is damaged, digests tell
+  open_together(location, comm, [&](const Location& shared) {
+    reader = open_for_load(shared, options);
+    manifest = manifest_for_load(*reader, options);
+    unreadable = failure_of([&] { common = reader->common_state(); });
+  });
   Heartbeat(comm).agree("opening the checkpoint", [&] {
-    reader = open_for_load(location, options);
-    if (options.verify == Verify::kSha256)
-      verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
+    if (manifest)
+      compare_digests(reader->storage(), *manifest, comm.rank(), comm.size(), options.threads);
+    if (unreadable) throw *unreadable;
     keys.emplace(reader->metadata(), options.rename, excused_loss(*reader, options, comm));
-    common = reader->common_state();
     const Backend found{.name = reader->info().format,
                         .conventions = {.keys_are_paths = is_plain_dcp(*reader, common)}};
     require_rules(Call::kLoad, {.load = options}, &found);
@@ -176,15 +190,19 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys,
                           const LoadOptions& options, Communicator& comm) try {
   std::unique_ptr<CheckpointReader> reader;
+  std::optional<IntegrityManifest> manifest;
   std::optional<StoredKeys> stored;
   std::vector<SelectedKey> chosen;
   std::vector<std::pair<KeyPath, Value>> leaves;
   TensorRequest request;
-  agree(comm, "choosing what to load", [&] {
+  open_together(location, comm, [&](const Location& shared) {
     require_rules(Call::kLoadAll, {.load = options}, nullptr);
-    reader = open_for_load(location, options);
-    if (options.verify == Verify::kSha256)
-      verify_integrity(*reader, comm.rank(), comm.size(), options.threads);
+    reader = open_for_load(shared, options);
+    manifest = manifest_for_load(*reader, options);
+  });
+  agree(comm, "choosing what to load", [&] {
+    if (manifest)
+      compare_digests(reader->storage(), *manifest, comm.rank(), comm.size(), options.threads);
     stored.emplace(reader->metadata(), options.rename, excused_loss(*reader, options, comm));
     std::set<std::string> unused;
     chosen = select_keys(reader->metadata(), keys, unused);

@@ -1,0 +1,231 @@
+#include "dist_checkpointing/open_together.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/open.h"
+#include "strategies/storage/forwarding.h"
+#include "strategies/storage/posix.h"
+#include "tests/dist_checkpointing/save_load.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/golden.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 4;
+
+/// How often each file has been opened, by its name in its folder.
+struct Opened {
+  std::mutex mutex;
+  std::map<std::string, int> times;
+};
+
+class LoggingStorage final : public ForwardingStorage {
+ public:
+  LoggingStorage(std::shared_ptr<Storage> storage, std::shared_ptr<Opened> opened)
+      : ForwardingStorage(std::move(storage)), opened_(std::move(opened)) {}
+
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    {
+      const std::lock_guard lock(opened_->mutex);
+      ++opened_->times[name];
+    }
+    return storage_->open(name);
+  }
+  std::shared_ptr<Storage> subtree(const std::string& name) override {
+    return std::make_shared<LoggingStorage>(storage_->subtree(name), opened_);
+  }
+
+ private:
+  std::shared_ptr<Opened> opened_;
+};
+
+class OpenTogether : public SaveLoad {
+ protected:
+  static StateDict state_of(int rank, bool wanted) {
+    const Shape shape{8, 3};
+    StateDict state;
+    const Box part{{rank * 2, 0}, {2, 3}};
+    state["w"] = ShardedTensor::from_rank_offsets(
+        "w", wanted ? Tensor::zeros(DType::kFloat32, part.sizes) : part_of_arange(shape, part),
+        {{.axis = 0, .rank = rank, .count = kRanks}});
+    state["step"] = wanted ? 0 : 7;
+    return state;
+  }
+
+  static Location logged(const fs::path& path, const std::shared_ptr<Opened>& opened) {
+    return Location(std::make_shared<LoggingStorage>(posix_storage(path.parent_path()), opened),
+                    path.filename().string());
+  }
+
+  void save_all() {
+    save_on(kRanks, [](int rank) { return state_of(rank, false); }, {.integrity = true});
+  }
+
+  /// Loads with each rank's location and compares; returns what each rank threw.
+  static std::vector<std::string> load_from(const std::function<Location(int rank)>& location,
+                                            const LoadOptions& options = {}) {
+    std::vector<std::string> errors(kRanks, "no error");
+    run_ranks(kRanks, [&](Communicator& comm) {
+      const int rank = comm.rank();
+      StateDict state = state_of(rank, true);
+      try {
+        load(state, location(rank), options, comm);
+        EXPECT_TRUE(equal(*state["w"].as_sharded_tensor().data,
+                          *state_of(rank, false)["w"].as_sharded_tensor().data));
+        EXPECT_EQ(state["step"].as_int(), 7);
+      } catch (const CheckpointError& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+    return errors;
+  }
+
+  static void expect_everywhere(const std::vector<std::string>& errors, const std::string& text) {
+    EXPECT_THAT(errors[0], HasSubstr(text));
+    EXPECT_THAT(errors, ::testing::Each(errors[0]));
+  }
+};
+
+TEST_F(OpenTogether, EachFileThatTellsWhatIsStoredIsOpenedOnceByAllRanks) {
+  save_all();
+  const auto opened = std::make_shared<Opened>();
+  const auto at = [&](int) { return logged(checkpoint(), opened); };
+  for (const int loads : {1, 2}) {
+    expect_everywhere(load_from(at), "no error");
+    for (const char* const name : {".metadata", "metadata.json", "common.pt"})
+      EXPECT_EQ(opened->times[name], loads) << name;
+  }
+  // The files themselves are compared with their digests, each by one rank.
+  expect_everywhere(load_from(at, {.verify = Verify::kSha256}), "no error");
+  EXPECT_EQ(opened->times["integrity.json"], 1);
+  EXPECT_EQ(opened->times[".metadata"], 4);
+}
+
+TEST_F(OpenTogether, WhatWasReadTravelsInPieces) {
+  const Tensor large = arange({5, 1 << 20});
+  save(StateDict(Value::dict({{"large", large}})), checkpoint());
+  ASSERT_GT(fs::file_size(checkpoint() / "common.pt"), std::uint64_t{16} << 20);
+  const auto opened = std::make_shared<Opened>();
+  run_ranks(3, [&](Communicator& comm) {
+    StateDict state = Value::dict({{"large", Tensor::zeros(DType::kFloat32, {5, 1 << 20})}});
+    load(state, logged(checkpoint(), opened), {}, comm);
+    EXPECT_TRUE(equal(state["large"].as_tensor(), large));
+  });
+  EXPECT_EQ(opened->times["common.pt"], 1);
+}
+
+TEST_F(OpenTogether, ThePlaceWhereARunIsIsLookedUpOnce) {
+  save_all();
+  const fs::path root = checkpoint("root");
+  fs::create_directory(root);
+  fs::rename(checkpoint(), root / "iter_0000010");
+  std::ofstream(root / "latest_checkpointed_iteration.txt") << "10";
+  const auto opened = std::make_shared<Opened>();
+  expect_everywhere(load_from([&](int) { return logged(root, opened); }), "no error");
+  EXPECT_EQ(opened->times["latest_checkpointed_iteration.txt"], 1);
+  EXPECT_EQ(opened->times[".metadata"], 1);
+}
+
+TEST_F(OpenTogether, ARankWithACopyOfItsOwnReadsThat) {
+  save_all();
+  fs::create_directory(checkpoint("node"));
+  const fs::path copy = checkpoint("node") / checkpoint().filename();
+  fs::copy(checkpoint(), copy);
+  const auto shared = std::make_shared<Opened>();
+  const auto own = std::make_shared<Opened>();
+  const auto at = [&](int rank) {
+    return rank == 2 ? logged(copy, own) : logged(checkpoint(), shared);
+  };
+  expect_everywhere(load_from(at), "no error");
+  EXPECT_EQ(shared->times[".metadata"], 1);
+  EXPECT_EQ(own->times[".metadata"], 1);
+  EXPECT_EQ(own->times["common.pt"], 1);
+
+  fs::remove_all(copy);
+  run_ranks(kRanks,
+            [&](Communicator& comm) { save(state_of(comm.rank(), false), copy, {}, comm); });
+  expect_everywhere(load_from(at), "the ranks were given different checkpoints");
+  fs::remove_all(copy);
+  expect_everywhere(load_from(at), "does not exist");
+}
+
+TEST_F(OpenTogether, WhatIsWrongWithTheFilesIsTheSameErrorOnAllRanks) {
+  const auto opened = std::make_shared<Opened>();
+  const auto at = [&](int) { return logged(checkpoint(), opened); };
+  expect_everywhere(load_from(at), "does not exist");
+  save_all();
+  fs::resize_file(checkpoint() / ".metadata", fs::file_size(checkpoint() / ".metadata") / 2);
+  expect_everywhere(load_from(at), ".metadata");
+  EXPECT_EQ(opened->times[".metadata"], 1);
+  fs::remove(checkpoint() / ".metadata");
+  expect_everywhere(load_from(at), ".metadata is missing");
+  save_on(kRanks, [](int rank) { return state_of(rank, false); }, {.overwrite = true});
+  fs::resize_file(checkpoint() / "common.pt", 100);
+  expect_everywhere(load_from(at), "common.pt");
+  EXPECT_EQ(opened->times["common.pt"], 1);
+}
+
+TEST_F(OpenTogether, AFailureOfAnyRanksStorageAtAnyTimeIsTheErrorOfAll) {
+  save_all();
+  for (const int failing : {0, 2}) {
+    bool fired = true;
+    for (std::uint64_t at = 1; fired; ++at) {
+      SCOPED_TRACE("rank " + std::to_string(failing) + ", operation " + std::to_string(at));
+      const auto faulty = std::make_shared<FaultyStorage>(posix_storage(directory_.path()),
+                                                          Fault{Fault::Kind::kError, at});
+      const std::vector<std::string> errors = load_from([&](int rank) {
+        return rank == failing ? Location(faulty, checkpoint().filename().string())
+                               : Location(checkpoint());
+      });
+      fired = faulty->fired();
+      // What fails while a rank looks whether it has the same files makes it open its own.
+      if (errors[0] != "no error") expect_everywhere(errors, "injected");
+      if (failing == 0) {
+        EXPECT_EQ(errors[0] != "no error", fired);
+      }
+    }
+  }
+}
+
+TEST_F(OpenTogether, EveryFormatIsOpenedFromWhatOneRankHasRead) {
+  int checkpoints = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(DCKPT_TEST_DATA) / "checkpoints")) {
+    SCOPED_TRACE(entry.path().filename().string());
+    const auto alone = open_checkpoint(entry.path() / "ckpt");
+    run_ranks(2, [&](Communicator& comm) {
+      const auto opened = std::make_shared<Opened>();
+      const Location location = logged(entry.path() / "ckpt", opened);
+      std::unique_ptr<CheckpointReader> reader;
+      Value common;
+      open_together(location, comm, [&](const Location& from) {
+        reader = open_checkpoint(from);
+        common = reader->common_state();
+      });
+      EXPECT_EQ(opened->times.empty(), comm.rank() != 0);
+      EXPECT_EQ(common, alone->common_state());
+      const auto& tensors = reader->metadata().tensors;
+      ASSERT_EQ(tensors.size(), alone->metadata().tensors.size());
+      for (const std::size_t i : {std::size_t{0}, tensors.size() / 2}) {
+        if (i >= tensors.size()) continue;
+        const Box all = whole(tensors[i].global_shape());
+        EXPECT_TRUE(equal(read_box(*reader, i, all), read_box(*alone, i, all)));
+      }
+    });
+    ++checkpoints;
+  }
+  EXPECT_GT(checkpoints, 30);
+}
+
+}  // namespace
+}  // namespace dckpt
