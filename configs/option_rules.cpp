@@ -129,8 +129,10 @@ constexpr std::array kRules{
                kInvalid,
                [](const Policy& policy, const Backend*) { return !policy.save.planner.validate; }},
     OptionRule{kConvert, "save.planner.keep_plans",
-               "a conversion has no plans of ranks to keep; leave it at false", kInvalid,
-               [](const Policy& policy, const Backend*) { return policy.save.planner.keep_plans; }},
+               "a conversion has no plans of ranks to keep; leave it at off", kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 return policy.save.planner.keep_plans != KeepPlans::kOff;
+               }},
     OptionRule{kConvert, "load.strict", kNoKeys, kInvalid, is_set<&LoadOptions::strict>},
     OptionRule{kConvert, "load.allow_partial_load", kNoKeys, kInvalid,
                is_set<&LoadOptions::allow_partial_load>},

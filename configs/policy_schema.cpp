@@ -55,7 +55,7 @@ Type<PlannerOptions> planner() {
       field("kind", &PlannerOptions::kind, choice(kPlannerKindNames)),
       dedup,
       field("cache", &PlannerOptions::cache, flag()),
-      field("keep_plans", &PlannerOptions::keep_plans, flag()),
+      field("keep_plans", &PlannerOptions::keep_plans, choice(kKeepPlansNames)),
       field("validate", &PlannerOptions::validate, flag()),
       field("split_replicas", &PlannerOptions::split_replicas, flag()),
   }});

@@ -1,7 +1,8 @@
 // How ranks save together. Between two collectives every rank does local work inside agree(), so
 // that no rank leaves alone.
 //
-//   1. Each rank plans what it holds; the plans go to rank 0.
+//   1. Each rank plans what it holds; the plans, or fingerprints of them, go to rank 0, who asks
+//      once more if it needs a plan that it does not know.
 //   2. Rank 0 decides who writes what, begins the publication, and tells each rank its items and
 //      where to write them.
 //   3. Each rank writes its data files and makes them durable; what lies where goes to rank 0, for
@@ -33,6 +34,7 @@
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/chunk_geometry.h"
+#include "mapping/planning/save/plan_file.h"
 #include "mapping/planning/save/save_planner.h"
 #include "strategies/comm/agree.h"
 #include "strategies/contract/common_state.h"
@@ -192,7 +194,8 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
   Metadata metadata = written_metadata(*checkpoint.global->plan, places, files);
   metadata.paths = std::move(checkpoint.paths);
   add_paths(metadata, paths);
-  if (call.options.planner.keep_plans) metadata.cached_plans = cached_plans(*checkpoint.global);
+  if (call.options.planner.keep_plans == KeepPlans::kMetadata)
+    metadata.cached_plans = cached_plans(*checkpoint.global);
   metadata.storage_meta = StorageMeta{call.target.absolute(), random_id()};
   std::optional<CommonState> common;
   if (checkpoint.common) common.emplace(*std::move(checkpoint.common));
@@ -206,16 +209,18 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
     all.seconds = seconds_since(call.begin);
     return all;
   };
-  std::function<std::string(const WrittenFiles&)> kept;
+  SideFiles side_files;
+  if (call.options.planner.keep_plans == KeepPlans::kFile)
+    side_files.plans = encode_plan_file(*checkpoint.global);
   if (call.options.report) {
-    kept = [&](const WrittenFiles& here) {
+    side_files.report = [&](const WrittenFiles& here) {
       return to_json(complete(here, {seconds_since(begin), here.bytes}));
     };
   }
   const WrittenFiles written = publish_checkpoint(
       std::move(checkpoint.publication), planned.target, *planned.strategy, metadata,
       common ? &*common : nullptr, digests, call.options.io.fsync, [&] { call.heartbeat.check(); },
-      kept);
+      side_files);
   publishing.reset();
   return complete(written, call.phases.end(Phase::kPublish, written.bytes));
 }
@@ -252,33 +257,43 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
   });
   if (options.planner.validate) compare_common(call, std::move(described.own_common));
 
-  const std::vector<Bytes> proposals = comm.gather(local.proposal, 0);
-  std::vector<Bytes> assignments;
-  decide(comm, [&] {
-    decided = planner.create_global_plan(proposals);
-    require_chunks(decided.plan().metadata,
-                   find_save_strategy(options.strategy.name, options.strategy.version));
-    agreed.checkpoint.emplace(
-        PlannedCheckpoint{.publication = begin_publication(call.target, options),
-                          .global = decided.global,
-                          .paths = described.paths,
-                          .common = std::move(described.common),
-                          .plan_cached = decided.cache_hit});
-    for (const Bytes& answer : decided.answers)
-      assignments.push_back(
-          encode(RankAssignment{agreed.checkpoint->publication.staging(), answer}));
-  });
-  const Bytes assignment = comm.scatter(assignments, 0);
-  agree(comm, "accepting the plan", [&] {
-    auto [directory, answer] = decode_assignment(assignment);
-    PlannedSave& mine = agreed.mine;
-    mine.target = {call.target.storage(), std::move(directory), options.integrity};
-    mine.report.why_planned = local.why_planned.empty() ? decided.why_planned : local.why_planned;
-    FinalPlan final = planner.finish_plan(std::move(local), answer);
-    mine.paths = paths_of(final.items, described.paths);
-    mine.items = std::move(final.items);
-    agreed.plans = planner.to_remember(std::move(final.local), std::move(decided.global));
-  });
+  std::string why_planned;  // on rank 0
+  bool again = false;
+  do {
+    const std::vector<Bytes> proposals = comm.gather(local.proposal, 0);
+    std::vector<Bytes> assignments;
+    decide(comm, [&] {
+      decided = planner.create_global_plan(proposals);
+      if (why_planned.empty()) why_planned = decided.why_planned;
+      std::string staging;
+      if (decided.global) {
+        require_chunks(decided.plan().metadata,
+                       find_save_strategy(options.strategy.name, options.strategy.version));
+        agreed.checkpoint.emplace(
+            PlannedCheckpoint{.publication = begin_publication(call.target, options),
+                              .global = decided.global,
+                              .paths = described.paths,
+                              .common = std::move(described.common),
+                              .plan_cached = decided.cache_hit});
+        staging = agreed.checkpoint->publication.staging();
+      }
+      for (const Bytes& answer : decided.answers)
+        assignments.push_back(encode(RankAssignment{staging, answer}));
+    });
+    const Bytes assignment = comm.scatter(assignments, 0);
+    agree(comm, "accepting the plan", [&] {
+      auto [directory, answer] = decode_assignment(assignment);
+      again = planner.propose_again(local, answer);
+      if (again) return;
+      PlannedSave& mine = agreed.mine;
+      mine.target = {call.target.storage(), std::move(directory), options.integrity};
+      mine.report.why_planned = local.why_planned.empty() ? why_planned : local.why_planned;
+      FinalPlan final = planner.finish_plan(std::move(local), answer);
+      mine.paths = paths_of(final.items, described.paths);
+      mine.items = std::move(final.items);
+      agreed.plans = planner.to_remember(std::move(final.local), std::move(decided.global));
+    });
+  } while (again);
   planning.reset();
   agreed.mine.report.plan = call.phases.end(Phase::kPlan);
   agreed.tensors = std::move(described.tensors);

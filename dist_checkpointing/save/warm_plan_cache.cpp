@@ -1,32 +1,113 @@
 #include "dist_checkpointing/save/warm_plan_cache.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/readable_file.h"
+#include "mapping/base/text.h"
+#include "mapping/base/wire.h"
+#include "mapping/planning/save/plan_file.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
+
+/// What rank 0 finds in a checkpoint: of a file of plans what it says, or else whole plans.
+struct KeptPlans {
+  std::shared_ptr<const SavePlanCache::Global> decided{};
+  std::vector<Bytes> plans{};
+  std::string why_none{};
+};
+
+KeptPlans find_kept_plans(const CheckpointReader& reader, std::size_t ranks) {
+  KeptPlans kept;
+  const Storage& storage = reader.storage();
+  const auto check_ranks = [&](std::size_t stored) {
+    if (stored != ranks)
+      kept.why_none = str_format("the checkpoint keeps the plans of {} ranks, and this job has {}",
+                                 stored, ranks);
+    return stored == ranks;
+  };
+  try {
+    if (storage.stat(kPlanFile)) {
+      kept.decided =
+          decode_plan_file(read_file(*storage.open(kPlanFile), kMaxFileBytes), reader.metadata());
+      if (check_ranks(kept.decided->fingerprints.size())) return kept;
+      kept.decided.reset();
+    }
+  } catch (const CheckpointError& error) {
+    kept.why_none = str_format("the plans in {} cannot be used: {}", kPlanFile, error.message());
+    log_warning(str_format("{}: {}; the next save plans anew",
+                           quote(storage.display_path(kPlanFile)), error.message()));
+  }
+  for (const CachedPlan& plan : reader.metadata().cached_plans) kept.plans.push_back(plan.proposed);
+  if (std::ranges::any_of(kept.plans, &Bytes::empty)) kept.plans.clear();
+  if (!kept.plans.empty() && !check_ranks(kept.plans.size())) kept.plans.clear();
+  if (kept.plans.empty() && kept.why_none.empty()) kept.why_none = "the checkpoint keeps no plans";
+  return kept;
+}
+
+/// To a rank: kNone and why, kPlan and its plan, or kFingerprint and that of its plan.
+enum Kind : std::uint8_t { kNone, kPlan, kFingerprint };
+
+Bytes message_to(std::size_t rank, const KeptPlans& kept) {
+  Bytes message;
+  WireWriter writer(message);
+  if (kept.decided) {
+    writer.number(kFingerprint);
+    writer.number(kept.decided->fingerprints[rank].low);
+    writer.number(kept.decided->fingerprints[rank].high);
+  } else if (!kept.plans.empty()) {
+    writer.number(kPlan);
+    message.insert(message.end(), kept.plans[rank].begin(), kept.plans[rank].end());
+  } else {
+    writer.number(kNone);
+    writer.text(kept.why_none);
+  }
+  return message;
+}
+
+}  // namespace
 
 bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicator& comm,
                      const OpenOptions& options) try {
-  std::vector<Bytes> plans;
+  KeptPlans kept;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  std::vector<Bytes> messages;
   agree(comm, "reading the plans that the checkpoint keeps", [&] {
     if (comm.rank() != 0) return;
-    const auto reader = open_checkpoint(location, options);
-    for (const CachedPlan& kept : reader->metadata().cached_plans) plans.push_back(kept.proposed);
-    if (plans.size() != static_cast<std::size_t>(comm.size()) ||
-        std::ranges::any_of(plans, &Bytes::empty))
-      plans.clear();
+    kept = find_kept_plans(*open_checkpoint(location, options), ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) messages.push_back(message_to(rank, kept));
   });
-  std::vector<Bytes> parts = plans;
-  if (comm.rank() == 0) parts.resize(static_cast<std::size_t>(comm.size()));
-  Bytes own = comm.scatter(parts, 0);
-  if (own.empty()) {
-    cache = {};
-    return false;
-  }
-  cache.seed(std::move(own), std::move(plans));
-  return true;
+  const Bytes message = comm.scatter(messages, 0);
+  bool found = false;
+  agree(comm, "accepting the plans that the checkpoint keeps", [&] {
+    WireReader reader(message, "what rank 0 says of the plans that the checkpoint keeps");
+    const std::uint64_t kind = reader.number(kFingerprint);
+    found = kind != kNone;
+    if (kind == kNone) {
+      cache.clear(reader.text());
+    } else if (kind == kPlan) {
+      const ByteView plan = reader.rest();
+      cache.seed(Bytes(plan.begin(), plan.end()), std::move(kept.plans));
+    } else {
+      Fingerprint own;
+      own.low = reader.number();
+      own.high = reader.number();
+      cache.seed(own, std::move(kept.decided));
+    }
+  });
+  return found;
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -9,6 +9,7 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/storage_name.h"
+#include "mapping/planning/save/plan_file.h"
 #include "strategies/storage/buffered_file.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/hashing.h"
@@ -98,12 +99,14 @@ WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& targ
                                 const SaveStrategy& strategy, const Metadata& metadata,
                                 const CommonState* common, const ManifestDigests& digests,
                                 bool sync, const std::function<void()>& check,
-                                const std::function<std::string(const WrittenFiles&)>& report) {
+                                const SideFiles& side_files) {
   Meter meter(target, digests);
   strategy.write_metadata(meter.storage(), target.directory, metadata, common);
-  if (report)
-    write_small_file(meter.storage(), join_name(target.directory, kReportFile),
-                     as_bytes(report(meter.written())), sync);
+  const auto write = [&](const char* name, ByteView bytes) {
+    write_small_file(meter.storage(), join_name(target.directory, name), bytes, sync);
+  };
+  if (!side_files.plans.empty()) write(kPlanFile, side_files.plans);
+  if (side_files.report) write(kReportFile, as_bytes(side_files.report(meter.written())));
   if (target.integrity)
     write_manifest(meter.storage(), target.directory, meter.written().digests, sync);
   check();

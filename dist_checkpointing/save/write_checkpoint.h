@@ -8,6 +8,7 @@
 #include <string>
 
 #include "configs/options.h"
+#include "mapping/base/bytes.h"
 #include "mapping/base/phase_clock.h"
 #include "strategies/contract/save_strategy.h"
 #include "strategies/storage/location.h"
@@ -53,6 +54,13 @@ Publication begin_publication(const Location& target, const SaveOptions& options
 Publication begin_resumable(const Location& target, const SaveOptions& options,
                             const std::string& left);
 
+/// Files of a checkpoint that no other reader opens.
+struct SideFiles {
+  Bytes plans{};  ///< dckpt_plans.bin; empty: none
+  /// Makes dckpt_report.json from what publish_checkpoint() has written before it; none: no file.
+  std::function<std::string(const WrittenFiles&)> report{};
+};
+
 /// Writes the items of a rank and makes them durable.
 WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,
                         const SavePlan& items, ItemSource& source);
@@ -64,12 +72,11 @@ WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
 /// On the rank that began it, when all ranks have written: writes what readers start from and,
 /// with `target.integrity`, the manifest of these files and of those in `digests`; makes the
 /// checkpoint visible. `check` throws if it is not to be published after all; it is called last.
-/// `report` makes the content of dckpt_report.json from what was written here; none: no such file.
 /// Returns what was written here. If anything fails, everything written is removed.
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
                                 const SaveStrategy& strategy, const Metadata& metadata,
                                 const CommonState* common, const ManifestDigests& digests,
                                 bool sync, const std::function<void()>& check,
-                                const std::function<std::string(const WrittenFiles&)>& report = {});
+                                const SideFiles& side_files = {});
 
 }  // namespace dckpt

@@ -8,7 +8,7 @@
 namespace dckpt {
 
 /// XXH3-128, by which ranks find out whether they hold the same: fast and the same everywhere, but
-/// no protection against forgery (see Sha256). Not for files.
+/// no protection against forgery (see Sha256).
 struct Fingerprint {
   std::uint64_t low = 0;
   std::uint64_t high = 0;

@@ -33,6 +33,7 @@ class WireReader {
   /// A count of things that take at least one byte each.
   std::size_t count();
   std::string text();
+  ByteView rest() const noexcept { return bytes_.subspan(at_); }  ///< what has not been read
   bool at_end() const noexcept { return at_ == bytes_.size(); }
   /// Throws unless everything has been read.
   void finish() const;

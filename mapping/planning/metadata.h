@@ -73,7 +73,7 @@ struct StorageMeta {
 };
 
 /// What a save stores of one rank's plan in the checkpoint, so that the next job can reuse it
-/// (PlannerOptions::keep_plans). Both are made by encode_plan.
+/// (KeepPlans::kMetadata). Both are made by encode_plan.
 struct CachedPlan {
   Bytes proposed;   ///< the rank's local plan: what SavePlanCache::seed takes
   Bytes written{};  ///< what the rank wrote, for Megatron's readers; not read back

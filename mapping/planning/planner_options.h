@@ -33,14 +33,22 @@ enum class Dedup : std::uint8_t {
 inline constexpr EnumNames<Dedup, 3> kDedupNames{
     {{Dedup::kBalanced, "balanced"}, {Dedup::kLowestRank, "lowest_rank"}, {Dedup::kOff, "off"}}};
 
+/// What a checkpoint keeps of the plans of its save, for the first save of the next job.
+enum class KeepPlans : std::uint8_t {
+  kOff,       ///< "off"
+  kFile,      ///< "file": dckpt_plans.bin, fingerprints of the plans and who writes what
+  kMetadata,  ///< "metadata": whole plans in .metadata, which Megatron-Core reuses too; doubles it
+};
+inline constexpr EnumNames<KeepPlans, 3> kKeepPlansNames{
+    {{KeepPlans::kOff, "off"}, {KeepPlans::kFile, "file"}, {KeepPlans::kMetadata, "metadata"}}};
+
 struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;
   /// Empty: kBalanced, or with kHyperParallel kLowestRank.
   std::optional<Dedup> dedup{};
-  bool cache = true;        ///< a save with the same structure as the previous one reuses its plan
-  bool keep_plans = false;  ///< store the plans of all ranks in the checkpoint, for the first save
-                            ///< of the next job; doubles its metadata
-  bool validate = true;     ///< check that the chunks of each tensor cover it exactly
+  bool cache = true;  ///< a save with the same structure as the previous one reuses its plan
+  KeepPlans keep_plans = KeepPlans::kOff;
+  bool validate = true;  ///< check that the chunks of each tensor cover it exactly
   /// Each replica of a large tensor writes a part, instead of one of them writing all of it.
   bool split_replicas = false;
 

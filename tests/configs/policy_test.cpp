@@ -45,7 +45,7 @@ save:
   backend: {name: torch_dist, version: 1}
   compat: megatron-0.19
   flattened: megatron
-  planner: {kind: mcore, dedup: lowest_rank, cache: false, keep_plans: true, validate: false}
+  planner: {kind: mcore, dedup: lowest_rank, cache: false, keep_plans: metadata, validate: false}
   parallel: {enabled: true}
   async: {enabled: false, snapshot: lazy, staging_memory: 1.5GiB, when_busy: skip}
   separation_hint: "optimizer."
@@ -74,7 +74,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron,
                                                  .dedup = Dedup::kLowestRank,
                                                  .cache = false,
-                                                 .keep_plans = true,
+                                                 .keep_plans = KeepPlans::kMetadata,
                                                  .validate = false}));
   EXPECT_EQ(policy.save.parallel, (ParallelSaveOptions{true}));
   EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false,
@@ -127,7 +127,7 @@ save:
     kind: mcore
     dedup: balanced
     cache: true
-    keep_plans: false
+    keep_plans: off
     validate: true
     split_replicas: false
   parallel:

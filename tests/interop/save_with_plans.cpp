@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   try {
     const bool flattened = std::string(argv[2]) == "megatron";
     const SaveOptions options{.flattened = FlattenedForm::kMegatron,
-                              .planner = {.keep_plans = true}};
+                              .planner = {.keep_plans = KeepPlans::kMetadata}};
     run_ranks(kRanks, [&](Communicator& comm) {
       save(state_of(comm.rank(), flattened), argv[1], options, comm);
     });

@@ -3,8 +3,9 @@
 //   local plan   "DCP2", the number of strings and items, the strings (keys, each once), the items.
 //                A plan of 256 items is a few kilobytes.
 //   proposal     one byte of rules, one byte that says what follows, and a local plan or the 16
-//                bytes of its fingerprint
-//   answer       one byte that says what follows, and nothing or a list of items: their number,
+//                bytes of its fingerprint (whose items the rank knows, or not)
+//   answer       one byte that says what follows, and nothing (unchanged; the plan itself is
+//                needed) or a list of items: their number,
 //                then for each the distance from the item before and whether it is a piece, then
 //                the piece
 
@@ -33,10 +34,10 @@ constexpr std::uint64_t kFlattened = 16;
 constexpr std::uint64_t kReplica = 32;
 constexpr std::uint64_t kAllFlags = 63;
 
-enum Content : std::uint8_t { kChanged = 0, kUnchanged = 1 };
+enum ProposalKind : std::uint8_t { kPlan = 0, kSamePlan = 1, kSamePlanWithoutItems = 2 };
+enum AnswerKind : std::uint8_t { kItems = 0, kSameItems = 1, kPlanNeeded = 2 };
 
-void append_fingerprint(Bytes& message, ByteView plan) {
-  const Fingerprint fingerprint = fingerprint_of(plan);
+void append_fingerprint(Bytes& message, const Fingerprint& fingerprint) {
   append_le(message, fingerprint.low);
   append_le(message, fingerprint.high);
 }
@@ -172,13 +173,13 @@ std::string describe_rules(std::uint8_t rules) {
 }
 
 Bytes encode_proposal(std::uint8_t rules, ByteView plan) {
-  Bytes message{std::byte{rules}, std::byte{kChanged}};
+  Bytes message{std::byte{rules}, std::byte{kPlan}};
   message.insert(message.end(), plan.begin(), plan.end());
   return message;
 }
 
-Bytes encode_unchanged_proposal(std::uint8_t rules, ByteView plan) {
-  Bytes message{std::byte{rules}, std::byte{kUnchanged}};
+Bytes encode_unchanged_proposal(std::uint8_t rules, const Fingerprint& plan, bool items_known) {
+  Bytes message{std::byte{rules}, std::byte{items_known ? kSamePlan : kSamePlanWithoutItems}};
   append_fingerprint(message, plan);
   return message;
 }
@@ -187,25 +188,34 @@ Proposal decode_proposal(ByteView bytes) {
   if (bytes.size() < 2)
     throw CheckpointError(ErrorCode::kCorrupt,
                           str_format("the proposal of a plan has {} bytes", bytes.size()));
-  if (bytes[1] > std::byte{kUnchanged})
+  if (bytes[1] > std::byte{kSamePlanWithoutItems})
     throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("the proposal of a plan is of kind {}, expected {} or {}",
-                                     std::to_integer<int>(bytes[1]), +kChanged, +kUnchanged));
-  return {static_cast<std::uint8_t>(bytes[0]), bytes[1] == std::byte{kUnchanged}, bytes.subspan(2)};
+                          str_format("the proposal of a plan is of kind {}, expected at most {}",
+                                     std::to_integer<int>(bytes[1]), +kSamePlanWithoutItems));
+  return {static_cast<std::uint8_t>(bytes[0]), bytes[1] != std::byte{kPlan},
+          bytes[1] != std::byte{kSamePlanWithoutItems}, bytes.subspan(2)};
 }
 
-bool refers_to(const Proposal& proposal, ByteView plan) {
+bool refers_to(const Proposal& proposal, const Fingerprint& plan) {
   Bytes expected;
   append_fingerprint(expected, plan);
   return std::ranges::equal(proposal.content, expected);
 }
 
 Bytes encode_unchanged_answer() {
-  return {std::byte{kUnchanged}};
+  return {std::byte{kSameItems}};
+}
+
+Bytes encode_plan_request() {
+  return {std::byte{kPlanNeeded}};
+}
+
+bool is_plan_request(ByteView answer) {
+  return answer.size() == 1 && answer[0] == std::byte{kPlanNeeded};
 }
 
 Bytes encode_answer(std::span<const AssignedItem> items) {
-  Bytes bytes{std::byte{kChanged}};
+  Bytes bytes{std::byte{kItems}};
   WireWriter writer(bytes);
   writer.number(items.size());
   std::uint32_t next = 0;
@@ -222,9 +232,9 @@ Bytes encode_answer(std::span<const AssignedItem> items) {
 std::optional<std::vector<AssignedItem>> decode_answer(ByteView bytes, const SavePlan& local) {
   WireReader reader(bytes.subspan(std::min<std::size_t>(bytes.size(), 1)),
                     "the final plan from the coordinator");
-  if (bytes.empty() || bytes[0] > std::byte{kUnchanged})
+  if (bytes.empty() || bytes[0] > std::byte{kSameItems})
     reader.malformed("it does not say whether it has changed");
-  if (bytes[0] == std::byte{kUnchanged}) {
+  if (bytes[0] == std::byte{kSameItems}) {
     reader.finish();
     return std::nullopt;
   }

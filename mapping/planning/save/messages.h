@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mapping/base/bytes.h"
+#include "mapping/base/fingerprint.h"
 #include "mapping/planning/planner_options.h"
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/save/local_plan.h"
@@ -29,18 +30,22 @@ std::string describe_rules(std::uint8_t rules);
 struct Proposal {
   std::uint8_t rules = 0;
   bool unchanged = false;
-  ByteView content{};  ///< the plan, or its fingerprint
+  bool items_known = true;  ///< by the rank: what it writes of an unchanged plan
+  ByteView content{};       ///< the plan, or its fingerprint
 };
 Bytes encode_proposal(std::uint8_t rules, ByteView plan);
-Bytes encode_unchanged_proposal(std::uint8_t rules, ByteView plan);
+Bytes encode_unchanged_proposal(std::uint8_t rules, const Fingerprint& plan, bool items_known);
 /// A view of `bytes`. Throws CheckpointError (corrupt) if they are too short or say neither.
 Proposal decode_proposal(ByteView bytes);
 /// Whether an unchanged proposal refers to `plan`.
-bool refers_to(const Proposal& proposal, ByteView plan);
+bool refers_to(const Proposal& proposal, const Fingerprint& plan);
 
-/// What the coordinator sends to a rank: its items, or "as last time".
+/// What the coordinator sends to a rank: its items, "as last time", or that it needs the plan
+/// itself instead of its fingerprint.
 Bytes encode_answer(std::span<const AssignedItem> items);
 Bytes encode_unchanged_answer();
+Bytes encode_plan_request();
+bool is_plan_request(ByteView answer);
 /// Empty: as last time. Throws CheckpointError (corrupt) for a malformed answer, also one that does
 /// not fit the rank's local plan.
 std::optional<std::vector<AssignedItem>> decode_answer(ByteView bytes, const SavePlan& local);

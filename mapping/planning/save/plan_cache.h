@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
+#include "mapping/base/fingerprint.h"
 #include "mapping/planning/save/global_plan.h"
 
 namespace DCKPT_API dckpt {
@@ -20,15 +22,17 @@ class SavePlanCache {
  public:
   /// Of this rank.
   struct Local {
-    Bytes plan;  ///< encoded
+    Fingerprint fingerprint;  ///< of the encoded plan
+    Bytes plan{};             ///< encoded; empty if only its fingerprint is known
     /// What it writes of it; empty if only the coordinator knows, who then has to say.
     std::optional<std::vector<AssignedItem>> items{};
   };
   /// Of the coordinator.
   struct Global {
-    std::vector<Bytes> local_plans;    ///< of all ranks, encoded
-    std::optional<GlobalPlan> plan{};  ///< decided from them by `rules`
-    std::uint8_t rules = 0;            ///< see encode_rules()
+    std::vector<Fingerprint> fingerprints;  ///< of the encoded local plans of all ranks
+    std::vector<Bytes> local_plans{};       ///< encoded; empty if only the fingerprints are known
+    std::optional<GlobalPlan> plan{};       ///< decided from them by `rules`
+    std::uint8_t rules = 0;                 ///< see encode_rules()
   };
   /// Plans of a save that has succeeded, or that a checkpoint stores.
   struct Content {
@@ -36,33 +40,36 @@ class SavePlanCache {
     std::shared_ptr<const Global> global{};
   };
 
-  /// Starts from plans that a checkpoint stores (PlannerOptions::keep_plans): `own` of this rank
-  /// and, on the coordinator, `all` of every rank, in a job of as many ranks. All ranks or none
-  /// must call it. The bytes need not be valid: they are only compared until they match what a rank
-  /// plans.
-  void seed(Bytes own, std::vector<Bytes> all = {}) {
-    content_ = {.local = Local{std::move(own)}};
-    if (!all.empty())
-      content_.global = std::make_shared<const Global>(Global{.local_plans = std::move(all)});
-    failed_ = false;
+  /// Starts from plans that a checkpoint stores (KeepPlans::kMetadata): `own` of this rank and, on
+  /// the coordinator, `all` of every rank, in a job of as many ranks. All ranks or none must call
+  /// it. The bytes need not be valid: they are only compared until they match what a rank plans.
+  void seed(Bytes own, std::vector<Bytes> all = {});
+  /// The same from fingerprints and decisions (KeepPlans::kFile): `all` on the coordinator alone.
+  void seed(const Fingerprint& own, std::shared_ptr<const Global> all = {}) {
+    commit({.local = Local{own}, .global = std::move(all)});
+  }
+  /// Starts from nothing; the next save says `why`.
+  void clear(std::string why) {
+    content_ = {};
+    why_empty_ = std::move(why);
   }
 
   /// For a save: hands out the plans. Until commit(), nothing is remembered, so all ranks forget a
   /// save that fails without being told.
   Content take() {
-    failed_ = true;
+    why_empty_ = "the save before failed";
     return std::exchange(content_, {});
   }
   void commit(Content content) {
     content_ = std::move(content);
-    failed_ = false;
+    why_empty_ = "first save";
   }
-  /// Whether the plans were taken by a save that has not succeeded.
-  bool failed() const noexcept { return failed_; }
+  /// Of an empty cache.
+  const std::string& why_empty() const noexcept { return why_empty_; }
 
  private:
   Content content_;
-  bool failed_ = false;
+  std::string why_empty_ = "first save";
 };
 
 }  // namespace dckpt

@@ -15,6 +15,7 @@ namespace {
 
 /// How `plan` differs from the one of last time, which may come from a checkpoint.
 std::string what_changed(ByteView before, const SavePlan& plan) {
+  if (before.empty()) return "the state is not the one whose plans the checkpoint keeps";
   SavePlan old;
   try {
     old = decode_plan(before);
@@ -40,11 +41,6 @@ std::string what_changed(ByteView before, const SavePlan& plan) {
   return "the order of the keys is another";
 }
 
-/// What the plans are of which ranks propose the last ones.
-const Bytes* last_plan(const SavePlanCache::Global* last, std::size_t rank, std::size_t ranks) {
-  return last != nullptr && last->local_plans.size() == ranks ? &last->local_plans[rank] : nullptr;
-}
-
 /// Whether a rank writes everything that it has planned, in one piece each.
 bool is_all_of(std::span<const AssignedItem> assigned, std::size_t planned) {
   std::uint32_t next = 0;
@@ -55,12 +51,21 @@ bool is_all_of(std::span<const AssignedItem> assigned, std::size_t planned) {
 
 }  // namespace
 
+void SavePlanCache::seed(Bytes own, std::vector<Bytes> all) {
+  Content content{.local = Local{fingerprint_of(own), std::move(own)}};
+  if (!all.empty()) {
+    Global global{.local_plans = std::move(all)};
+    for (const Bytes& plan : global.local_plans)
+      global.fingerprints.push_back(fingerprint_of(plan));
+    content.global = std::make_shared<const Global>(std::move(global));
+  }
+  commit(std::move(content));
+}
+
 SavePlanner::SavePlanner(SavePlanCache& cache, const PlannerOptions& options, bool use_replicas)
     : options_(options),
       use_replicas_(use_replicas),
-      why_empty_(!options.cache   ? "planner.cache is off"
-                 : cache.failed() ? "the save before failed"
-                                  : "first save"),
+      why_empty_(options.cache ? cache.why_empty() : "planner.cache is off"),
       last_(cache.take()) {
   if (!options.cache) last_ = {};
 }
@@ -68,20 +73,25 @@ SavePlanner::SavePlanner(SavePlanCache& cache, const PlannerOptions& options, bo
 LocalPlan SavePlanner::create_local_plan(SavePlan plan) const {
   Bytes encoded = encode_plan(plan);
   const std::uint8_t rules = encode_rules(options_, use_replicas_);
-  if (last_.local && encoded == last_.local->plan) {
-    Bytes proposal = encode_unchanged_proposal(rules, encoded);
-    return {std::move(plan), std::move(proposal), "", std::move(encoded)};
+  const Fingerprint fingerprint = fingerprint_of(encoded);
+  if (last_.local && fingerprint == last_.local->fingerprint &&
+      (last_.local->plan.empty() || encoded == last_.local->plan)) {
+    Bytes proposal = encode_unchanged_proposal(rules, fingerprint, last_.local->items.has_value());
+    return {std::move(plan), std::move(proposal), "", std::move(encoded), fingerprint};
   }
   std::string why = last_.local ? what_changed(last_.local->plan, plan) : why_empty_;
   Bytes proposal = encode_proposal(rules, encoded);
-  return {std::move(plan), std::move(proposal), std::move(why), std::move(encoded)};
+  return {std::move(plan), std::move(proposal), std::move(why), std::move(encoded), fingerprint};
 }
 
 DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) const {
   const SavePlanCache::Global* const last = last_.global.get();
   const std::uint8_t rules = encode_rules(options_, use_replicas_);
-  std::vector<bool> changed(proposals.size(), false);
+  // Of a rank: that it has planned this before, and knows what it wrote of it.
+  std::vector<bool> items_known(proposals.size(), false);
   std::vector<ByteView> plans(proposals.size());
+  std::vector<Fingerprint> fingerprints(proposals.size());
+  bool missing = false;  // a plan of which only the fingerprint is known
   DecidedPlan decision{.cache_hit = true};
   for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
     with_context({.rank = static_cast<int>(rank)}, [&] {
@@ -93,30 +103,49 @@ DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) co
                                          describe_rules(proposal.rules), describe_rules(rules)));
       }
       if (!proposal.unchanged) {
-        changed[rank] = true;
         decision.cache_hit = false;
         plans[rank] = proposal.content;
+        fingerprints[rank] = fingerprint_of(proposal.content);
         return;
       }
-      const Bytes* const remembered = last_plan(last, rank, proposals.size());
-      if (remembered == nullptr || !refers_to(proposal, *remembered)) {
+      if (last == nullptr || last->fingerprints.size() != proposals.size() ||
+          !refers_to(proposal, last->fingerprints[rank])) {
         throw CheckpointError(ErrorCode::kMismatch,
                               "proposes the plan of the last save, which is not the one that the "
                               "coordinator remembers; use one plan cache per rank, for saves of "
                               "the same ranks");
       }
-      plans[rank] = *remembered;
+      items_known[rank] = proposal.items_known;
+      fingerprints[rank] = last->fingerprints[rank];
+      if (last->local_plans.empty()) {
+        missing = true;
+      } else {
+        plans[rank] = last->local_plans[rank];
+      }
     });
   }
+  const auto answer_to = [&](std::size_t rank, const GlobalPlan& plan) {
+    const bool same = items_known[rank] && last->plan &&
+                      (&plan == &*last->plan || last->plan->items[rank] == plan.items[rank]);
+    return same ? encode_unchanged_answer() : encode_answer(plan.items[rank]);
+  };
   const bool decided_before = last != nullptr && last->plan && last->rules == rules;
-  if (decision.cache_hit && decided_before) {
+  const bool to_be_stored = options_.keep_plans == KeepPlans::kMetadata;
+  if (decision.cache_hit && decided_before && !(missing && to_be_stored)) {
     decision.global = last_.global;
-    decision.answers.assign(proposals.size(), encode_unchanged_answer());
+    for (std::size_t rank = 0; rank < proposals.size(); ++rank)
+      decision.answers.push_back(answer_to(rank, *last->plan));
     return decision;
   }
   if (decision.cache_hit && last != nullptr && last->plan) {
     decision.cache_hit = false;
-    decision.why_planned = "other planner options";
+    decision.why_planned =
+        decided_before ? "the checkpoint keeps fingerprints, and this save stores whole plans"
+                       : "other planner options";
+  }
+  if (missing) {
+    decision.answers.assign(proposals.size(), encode_plan_request());
+    return decision;
   }
   GlobalPlanner planner({.kind = options_.kind,
                          .dedup = options_.effective_dedup(),
@@ -128,16 +157,24 @@ DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) co
         with_context({.rank = static_cast<int>(rank)}, [&] { return decode_plan(plans[rank]); }));
   }
   GlobalPlan plan = std::move(planner).finish();
-  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
-    const bool same = !changed[rank] && last->plan && last->plan->items[rank] == plan.items[rank];
-    decision.answers.push_back(same ? encode_unchanged_answer() : encode_answer(plan.items[rank]));
-  }
+  for (std::size_t rank = 0; rank < plans.size(); ++rank)
+    decision.answers.push_back(answer_to(rank, plan));
   auto global = std::make_shared<SavePlanCache::Global>();
+  global->fingerprints = std::move(fingerprints);
   for (const ByteView local : plans) global->local_plans.emplace_back(local.begin(), local.end());
   global->plan = std::move(plan);
   global->rules = rules;
   decision.global = std::move(global);
   return decision;
+}
+
+bool SavePlanner::propose_again(LocalPlan& local, ByteView answer) const {
+  if (!is_plan_request(answer)) return false;
+  if (local.asked)
+    throw CheckpointError(ErrorCode::kCorrupt, "the coordinator asks twice for one plan");
+  local.asked = true;
+  local.proposal = encode_proposal(encode_rules(options_, use_replicas_), local.encoded);
+  return true;
 }
 
 FinalPlan SavePlanner::finish_plan(LocalPlan local, ByteView answer) const {
@@ -150,7 +187,7 @@ FinalPlan SavePlanner::finish_plan(LocalPlan local, ByteView answer) const {
   }
   SavePlan final = is_all_of(*items, local.items.size()) ? std::move(local.items)
                                                          : final_plan(local.items, *items);
-  return {std::move(final), {std::move(local.encoded), std::move(items)}};
+  return {std::move(final), {local.fingerprint, std::move(local.encoded), std::move(items)}};
 }
 
 SavePlanCache::Content SavePlanner::to_remember(

@@ -21,11 +21,14 @@ struct LocalPlan {
   Bytes proposal;  ///< for the coordinator
   /// Why the last plan could not be reused: "first save", "key 'x' is new", …; empty if it was.
   std::string why_planned;
-  Bytes encoded;  ///< `items`
+  Bytes encoded;              ///< `items`
+  Fingerprint fingerprint{};  ///< of `encoded`
+  bool asked = false;         ///< for the plan itself, as which it has been proposed again
 };
 
 /// The coordinator's plan of all ranks, and its answers.
 struct DecidedPlan {
+  /// Null: plans are needed that only their ranks know; the answers ask all ranks for them.
   std::shared_ptr<const SavePlanCache::Global> global{};
   std::vector<Bytes> answers{};  ///< one for each rank
   bool cache_hit = false;        ///< no rank's plan has changed, nor have the options
@@ -49,7 +52,9 @@ struct FinalPlan {
 ///                 its proposal is the plan, or a fingerprint if it is that of the last save
 ///   coordinator   decided = planner.create_global_plan(proposals)
 ///                 its answers say what each rank writes, or "as last time"
-///   every rank    final = planner.finish_plan(local, answer)
+///                 or "send your plan", if it knows fingerprints alone and must plan
+///   every rank    if (planner.propose_again(local, answer)): back to the coordinator, once
+///                 final = planner.finish_plan(local, answer)
 ///   all           cache.commit(planner.to_remember(final.local, decided.global))
 ///                 once the save has succeeded everywhere
 ///
@@ -59,10 +64,9 @@ struct FinalPlan {
 /// global plan is reused. If only some do, or the options have changed, everything is planned
 /// again, and only final plans that differ are sent.
 ///
-/// A new job can start from the plans that a checkpoint stores (PlannerOptions::keep_plans,
-/// SavePlanCache::seed). They take the place of the last plans, and the coordinator plans from them
-/// if all ranks propose the same. A plan is therefore never taken from a file, but made from what
-/// every rank holds.
+/// A new job can start from what a checkpoint stores (PlannerOptions::keep_plans,
+/// SavePlanCache::seed) in place of the last plans: plans, from which the coordinator plans if all
+/// ranks propose the same, or fingerprints with the decisions that were made from these plans.
 class SavePlanner {
  public:
   /// If PlannerOptions::cache is off, nothing is reused or remembered. `use_replicas`: see
@@ -75,6 +79,10 @@ class SavePlanner {
   /// Coordinator only: proposals in the order of ranks. Throws CheckpointError (mismatch) if the
   /// plans do not form a checkpoint, (corrupt) with the rank for a malformed proposal.
   DecidedPlan create_global_plan(std::span<const Bytes> proposals) const;
+
+  /// Whether the coordinator asks for the plan, which `local.proposal` then is. Throws
+  /// CheckpointError (corrupt) if it asks twice.
+  bool propose_again(LocalPlan& local, ByteView answer) const;
 
   /// Throws CheckpointError (corrupt) for a malformed answer.
   FinalPlan finish_plan(LocalPlan local, ByteView answer) const;
@@ -90,7 +98,7 @@ class SavePlanner {
   SavePlanCache::Content last_;
 };
 
-/// The plans of all ranks, to be stored in the checkpoint (PlannerOptions::keep_plans).
+/// The plans of all ranks, to be stored in the checkpoint (KeepPlans::kMetadata).
 std::vector<CachedPlan> cached_plans(const SavePlanCache::Global& global);
 
 }  // namespace dckpt

@@ -29,7 +29,7 @@ const std::vector<Case> kCases{
     {"save: {compat: dcp, planner: {kind: standard}}", Effect::kNamedAsUnused},
     {"save: {planner: {dedup: lowest_rank}}", Effect::kNamedAsUnused},
     {"save: {planner: {cache: false}}", Effect::kNamedAsUnused},
-    {"save: {planner: {keep_plans: true}}", Effect::kRefused},
+    {"save: {planner: {keep_plans: metadata}}", Effect::kRefused},
     {"save: {planner: {validate: false}}", Effect::kRefused},
     {"save: {planner: {split_replicas: true}}", Effect::kNamedAsUnused},
     {"save: {parallel: {enabled: true}}", Effect::kNamedAsUnused},

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
 #include "dist_checkpointing/save/save.h"
+#include "mapping/planning/save/plan_file.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
@@ -14,6 +17,8 @@ namespace dckpt {
 namespace {
 
 namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
 
 constexpr int kRanks = 3;
 
@@ -41,6 +46,7 @@ class WarmPlanCache : public ::testing::Test {
   struct Outcome {
     bool warm = false;
     bool hit = false;
+    std::string why_planned{};
   };
 
   /// Another job begins with what the first checkpoint keeps, and saves.
@@ -51,18 +57,33 @@ class WarmPlanCache : public ::testing::Test {
       SavePlanCache cache;
       const bool warm = warm_plan_cache(cache, directory_ / "first", comm);
       const SaveReport report = save(state(comm.rank()), directory_ / name, options, comm, cache);
-      if (comm.rank() == 0) outcome = {warm, report.plan_cached};
+      if (comm.rank() == 0) outcome = {warm, report.plan_cached, report.why_planned};
     });
     return outcome;
   }
 
+  fs::path file() const { return directory_ / "first" / kPlanFile; }
+
   TempDir directory_;
 };
 
+/// However plans are kept.
+class WarmPlanCacheOfAnyKind : public WarmPlanCache,
+                               public ::testing::WithParamInterface<KeepPlans> {
+ protected:
+  static KeepPlans keep() { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(, WarmPlanCacheOfAnyKind,
+                         ::testing::Values(KeepPlans::kFile, KeepPlans::kMetadata));
+
 TEST_F(WarmPlanCache, AResumedJobOfTheSameStructureDoesNotSendPlans) {
-  for (const bool parallel : {false, true}) {
+  for (const auto& [keep, parallel] :
+       std::vector<std::pair<KeepPlans, bool>>{{KeepPlans::kFile, false},
+                                               {KeepPlans::kFile, true},
+                                               {KeepPlans::kMetadata, false},
+                                               {KeepPlans::kMetadata, true}}) {
     const SaveOptions options{
-        .planner = {.keep_plans = true}, .parallel = {.enabled = parallel}, .overwrite = true};
+        .planner = {.keep_plans = keep}, .parallel = {.enabled = parallel}, .overwrite = true};
     save_first(options);
     const Outcome outcome = resume(options, [](int rank) { return state_of(rank); });
     EXPECT_TRUE(outcome.warm);
@@ -79,8 +100,8 @@ TEST_F(WarmPlanCache, AResumedJobOfTheSameStructureDoesNotSendPlans) {
   }
 }
 
-TEST_F(WarmPlanCache, AnotherStructureOnOneRankIsPlannedAnew) {
-  const SaveOptions options{.planner = {.keep_plans = true}};
+TEST_P(WarmPlanCacheOfAnyKind, AnotherStructureOnOneRankIsPlannedAnew) {
+  const SaveOptions options{.planner = {.keep_plans = keep()}, .overwrite = true};
   save_first(options);
   const Outcome other_replica = resume(options, [](int rank) {
     StateDict state = state_of(rank);
@@ -90,6 +111,9 @@ TEST_F(WarmPlanCache, AnotherStructureOnOneRankIsPlannedAnew) {
   });
   EXPECT_TRUE(other_replica.warm);
   EXPECT_FALSE(other_replica.hit);
+  EXPECT_THAT(other_replica.why_planned,
+              HasSubstr(keep() == KeepPlans::kFile ? "rank 0: the state is not the one"
+                                                   : "key 'optimizer.w' has another"));
   EXPECT_EQ(
       code_of([&] {
         resume(
@@ -98,13 +122,25 @@ TEST_F(WarmPlanCache, AnotherStructureOnOneRankIsPlannedAnew) {
             "third");
       }),
       "mismatch");
+  const Outcome more = resume(options, [](int rank) {
+    StateDict state = state_of(rank);
+    if (rank == 2)
+      state["more"] = ShardedTensor::whole("more", Tensor::zeros(DType::kFloat32, {5}));
+    return state;
+  });
+  EXPECT_FALSE(more.hit);
+  EXPECT_NE(open_checkpoint(directory_ / "second")->metadata().find_tensor("more"), nullptr);
 }
 
-TEST_F(WarmPlanCache, PlansOfAnotherNumberOfRanksAreNotTaken) {
-  save_first({.planner = {.keep_plans = true}});
-  run_ranks(kRanks - 1, [&](Communicator& comm) {
+TEST_P(WarmPlanCacheOfAnyKind, PlansOfAnotherNumberOfRanksAreNotTaken) {
+  save_first({.planner = {.keep_plans = keep()}});
+  run_ranks(1, [&](Communicator& comm) {
     SavePlanCache cache;
     EXPECT_FALSE(warm_plan_cache(cache, directory_ / "first", comm));
+    StateDict state;
+    state["iteration"] = 7;
+    EXPECT_EQ(save(state, directory_ / "second", {}, comm, cache).why_planned,
+              "the checkpoint keeps the plans of 3 ranks, and this job has 1");
   });
 }
 
@@ -114,14 +150,92 @@ TEST_F(WarmPlanCache, PlansAreKeptOnRequestOnly) {
   const Outcome outcome = resume({}, [](int rank) { return state_of(rank); });
   EXPECT_FALSE(outcome.warm);
   EXPECT_FALSE(outcome.hit);
+  EXPECT_EQ(outcome.why_planned, "the checkpoint keeps no plans");
 }
 
-TEST_F(WarmPlanCache, AfterKeysWereRemovedAJobThatStillHasThemSavesThem) {
-  const SaveOptions options{.planner = {.keep_plans = true}};
+TEST_P(WarmPlanCacheOfAnyKind, AfterKeysWereRemovedAJobThatStillHasThemSavesThem) {
+  const SaveOptions options{.planner = {.keep_plans = keep()}};
   save_first(options);
   remove_sharded_tensors(directory_ / "first", "optimizer");
   resume(options, [](int rank) { return state_of(rank); });
   EXPECT_NE(open_checkpoint(directory_ / "second")->metadata().find_tensor("optimizer.w"), nullptr);
+}
+
+TEST_F(WarmPlanCache, TheFileIsSmallAndTheMetadataStayAsTheyAre) {
+  save_first({});
+  const auto metadata = [&] { return fs::file_size(directory_ / "first" / ".metadata"); };
+  const std::uintmax_t before = metadata();
+  EXPECT_FALSE(fs::exists(file()));
+  save_first({.planner = {.keep_plans = KeepPlans::kFile}, .overwrite = true});
+  EXPECT_EQ(metadata(), before);
+  EXPECT_LT(fs::file_size(file()), before / 5);
+}
+
+TEST_F(WarmPlanCache, TheSecondResumeIsAsTheFirst) {
+  const SaveOptions options{.planner = {.keep_plans = KeepPlans::kFile}};
+  save_first(options);
+  run_ranks(kRanks, [&](Communicator& comm) {
+    SavePlanCache cache;
+    fs::path last = directory_ / "first";
+    for (const char* next : {"second", "third"}) {
+      EXPECT_TRUE(warm_plan_cache(cache, last, comm));
+      last = directory_ / next;
+      EXPECT_TRUE(save(state_of(comm.rank()), last, options, comm, cache).plan_cached);
+      EXPECT_TRUE(
+          save(state_of(comm.rank()), last.string() + "b", options, comm, cache).plan_cached);
+    }
+  });
+  EXPECT_EQ(open_checkpoint(directory_ / "thirdb")->metadata().tensors.size(), 2U);
+}
+
+TEST_F(WarmPlanCache, OtherOptionsOfTheNewJobDecide) {
+  save_first({.planner = {.keep_plans = KeepPlans::kFile}});
+  const auto state = [](int rank) { return state_of(rank); };
+  const Outcome other =
+      resume({.planner = {.keep_plans = KeepPlans::kFile}, .parallel = {.enabled = true}}, state);
+  EXPECT_FALSE(other.hit);
+  EXPECT_EQ(other.why_planned, "rank 0: other planner options");
+  const Outcome whole = resume({.planner = {.keep_plans = KeepPlans::kMetadata}}, state, "third");
+  EXPECT_FALSE(whole.hit);
+  EXPECT_EQ(open_checkpoint(directory_ / "third")->metadata().cached_plans.size(), 3U);
+  const Outcome off = resume({}, state, "fourth");
+  EXPECT_TRUE(off.hit) << "what a save keeps does not change what it reuses";
+  EXPECT_FALSE(fs::exists(directory_ / "fourth" / kPlanFile));
+}
+
+TEST_F(WarmPlanCache, ADamagedFileOfPlansIsAColdStart) {
+  const SaveOptions options{.planner = {.keep_plans = KeepPlans::kFile}, .overwrite = true};
+  save_first(options);
+  const auto state = [](int rank) { return state_of(rank); };
+  const std::uintmax_t size = fs::file_size(file());
+  std::fstream(file(), std::ios::in | std::ios::out | std::ios::binary).seekp(40).put('?');
+  const Outcome garbled = resume(options, state);
+  EXPECT_FALSE(garbled.warm);
+  EXPECT_FALSE(garbled.hit);
+  EXPECT_THAT(garbled.why_planned, HasSubstr("do not have its checksum"));
+  for (const std::uintmax_t left : {size - 1, size / 2, std::uintmax_t{5}, std::uintmax_t{0}}) {
+    fs::resize_file(file(), left);
+    const Outcome outcome = resume(options, state);
+    EXPECT_FALSE(outcome.warm);
+    EXPECT_THAT(outcome.why_planned, HasSubstr("dckpt_plans.bin cannot be used"));
+  }
+  fs::remove(file());
+  fs::create_directory(file());
+  EXPECT_FALSE(resume(options, state).warm);
+}
+
+TEST_F(WarmPlanCache, AFileOfAnotherCheckpointIsAColdStart) {
+  const SaveOptions options{.planner = {.keep_plans = KeepPlans::kFile}};
+  save_first(options);
+  run_ranks(kRanks, [&](Communicator& comm) {
+    StateDict state = state_of(comm.rank());
+    state["optimizer"] = 8;
+    save(state, directory_ / "other", options, comm);
+  });
+  fs::copy_file(directory_ / "other" / kPlanFile, file(), fs::copy_options::overwrite_existing);
+  const Outcome outcome = resume(options, [](int rank) { return state_of(rank); });
+  EXPECT_FALSE(outcome.warm);
+  EXPECT_THAT(outcome.why_planned, HasSubstr("belongs to other contents"));
 }
 
 TEST_F(WarmPlanCache, ACheckpointThatIsNotThereFailsOnEveryRank) {

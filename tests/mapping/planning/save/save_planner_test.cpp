@@ -7,6 +7,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/planning/save/messages.h"
+#include "mapping/planning/save/plan_file.h"
 
 namespace dckpt {
 namespace {
@@ -47,6 +48,15 @@ class Job {
       proposals.push_back(locals[rank].proposal);
     }
     decision = planners[0].create_global_plan(proposals);
+    proposal_sizes = sizes(proposals);
+    why_planned = locals[0].why_planned.empty() ? decision.why_planned : locals[0].why_planned;
+    if (!decision.global) {
+      for (std::size_t rank = 0; rank < planners.size(); ++rank) {
+        ASSERT_TRUE(planners[rank].propose_again(locals[rank], decision.answers[rank]));
+        proposals[rank] = locals[rank].proposal;
+      }
+      decision = planners[0].create_global_plan(proposals);
+    }
     finals.clear();
     for (std::size_t rank = 0; rank < planners.size(); ++rank) {
       FinalPlan final = planners[rank].finish_plan(locals[rank], decision.answers[rank]);
@@ -54,8 +64,6 @@ class Job {
       caches_[rank].commit(planners[rank].to_remember(std::move(final.local),
                                                       rank == 0 ? decision.global : nullptr));
     }
-    why_planned = locals[0].why_planned;
-    proposal_sizes = sizes(proposals);
     answer_sizes = sizes(decision.answers);
   }
 
@@ -312,6 +320,79 @@ TEST(SeededSavePlanner, WithoutACacheRemembersNothing) {
   next.save(plans);
   EXPECT_FALSE(next.decision.cache_hit);
   EXPECT_EQ(next.finals, plans);
+}
+
+/// A job that begins with the file of plans that another one kept.
+Job resumed_from_file(Job& job, std::size_t ranks, PlannerOptions options = {}) {
+  const Bytes file = encode_plan_file(*job.decision.global);
+  const auto global = decode_plan_file(file, job.decision.plan().metadata);
+  Job next(ranks, options);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    next.cache(rank).seed(global->fingerprints[rank], rank == 0 ? global : nullptr);
+  return next;
+}
+
+TEST(SavePlannerFromAFile, GathersNoPlanAndDecidesNothingAgain) {
+  Job job(3);
+  const auto plans = job.plan({"a", "b"}, 8);
+  job.save(plans);
+  Job next = resumed_from_file(job, 3);
+  for (int again = 0; again < 2; ++again) {
+    next.save(plans);
+    EXPECT_TRUE(next.decision.cache_hit);
+    EXPECT_EQ(next.proposal_sizes, (std::vector<std::size_t>{18, 18, 18}));
+    EXPECT_TRUE(next.decision.global->local_plans.empty());
+    EXPECT_EQ(next.finals, job.finals);
+  }
+  EXPECT_EQ(next.answer_sizes, (std::vector<std::size_t>{1, 1, 1})) << "from the second save on";
+}
+
+TEST(SavePlannerFromAFile, AsksForAllPlansOnceARankHasAnother) {
+  Job job(3);
+  const auto plans = job.plan({"a", "b"}, 8);
+  job.save(plans);
+  for (const int saves_before : {0, 1}) {
+    Job next = resumed_from_file(job, 3);
+    for (int i = 0; i < saves_before; ++i) next.save(plans);
+    auto fewer = plans;
+    for (SavePlan& plan : fewer) plan.pop_back();
+    auto one = plans;
+    std::swap(one[1][0], one[1][1]);
+    next.save(one);
+    EXPECT_FALSE(next.decision.cache_hit);
+    EXPECT_EQ(next.finals, one);
+    EXPECT_EQ(next.decision.global->local_plans.size(), 3U);
+    next.save(one);
+    EXPECT_TRUE(next.decision.cache_hit);
+    next.save(fewer);
+    EXPECT_FALSE(next.decision.cache_hit);
+    EXPECT_EQ(next.finals, fewer);
+  }
+}
+
+TEST(SavePlannerFromAFile, PlansAsTheOptionsOfTheNewJobSay) {
+  Job job(2);
+  const auto plans = job.plan({"a"}, 8);
+  job.save(plans);
+  Job lowest = resumed_from_file(job, 2, {.dedup = Dedup::kLowestRank});
+  lowest.save(plans);
+  EXPECT_FALSE(lowest.decision.cache_hit);
+  EXPECT_EQ(lowest.why_planned, "other planner options");
+  EXPECT_EQ(lowest.finals, plans);
+  Job whole_plans = resumed_from_file(job, 2, {.keep_plans = KeepPlans::kMetadata});
+  whole_plans.save(plans);
+  EXPECT_FALSE(whole_plans.decision.cache_hit);
+  EXPECT_EQ(cached_plans(*whole_plans.decision.global).size(), 2U);
+}
+
+TEST(SavePlannerFromAFile, AsksForAPlanOnlyOnce) {
+  Job job(1);
+  const auto plans = job.plan({"a"}, 8);
+  SavePlanCache cache;
+  const SavePlanner planner(cache, {});
+  LocalPlan local = planner.create_local_plan(plans[0]);
+  EXPECT_TRUE(planner.propose_again(local, encode_plan_request()));
+  EXPECT_THROW(planner.propose_again(local, encode_plan_request()), CheckpointError);
 }
 
 TEST(SavePlanner, NamesTheRankWithOtherOptions) {
