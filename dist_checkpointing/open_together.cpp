@@ -4,8 +4,7 @@
 //    that fails, every rank throws its error.
 // 2. Rank 0 broadcasts the head of the record: everything but the bytes.
 // 3. Every other rank looks at the files that rank 0 has read. If all of them have the same size
-// and
-//    time at its own location, they are the same files, or copies that are as good. A rank with
+//    and time at its own location, they are the same files, or copies that are as good. A rank with
 //    others (a copy on a disk of its own, another location, a storage without times) opens them
 //    itself; whether they belong to the same save is compared later, as the ranks' arguments are.
 // 4. Unless all have others, rank 0 broadcasts the bytes, in pieces.
