@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// XXH3-128, by which ranks find out whether they hold the same: fast and the same everywhere, but
 /// no protection against forgery (see Sha256).
