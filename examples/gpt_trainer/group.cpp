@@ -13,12 +13,15 @@ namespace {
 constexpr std::chrono::minutes kTimeout{5};
 constexpr int kTag = 0;
 
+// Below, cpu() and copy_() do nothing where the tensor is in CPU memory: it is its own copy there.
+
 void all_reduce(const c10::intrusive_ptr<c10d::Backend>& backend, const at::Tensor& tensor,
                 c10d::ReduceOp::RedOpType operation) {
-  std::vector<at::Tensor> tensors = {tensor};
+  std::vector<at::Tensor> tensors = {tensor.cpu()};
   c10d::AllreduceOptions options;
   options.reduceOp = operation;
   backend->allreduce(tensors, options)->wait();
+  tensor.copy_(tensors[0]);
 }
 
 }  // namespace
@@ -59,26 +62,28 @@ void Group::max(const at::Tensor& tensor) const {
 }
 
 void Group::reduce_scatter(const at::Tensor& part, const at::Tensor& whole) const {
-  at::Tensor result = part, summands = whole;
-  if (size_ > 1) {
-    connection_->backend->_reduce_scatter_base(result, summands)->wait();
-  } else {
-    result.copy_(summands);
+  if (size_ == 1) {
+    part.copy_(whole);
+    return;
   }
+  at::Tensor result = part.cpu(), summands = whole.cpu();
+  connection_->backend->_reduce_scatter_base(result, summands)->wait();
+  part.copy_(result);
 }
 
 void Group::all_gather(const at::Tensor& whole, const at::Tensor& part) const {
-  at::Tensor result = whole, mine = part;
-  if (size_ > 1) {
-    connection_->backend->_allgather_base(result, mine)->wait();
-  } else {
-    result.copy_(mine);
+  if (size_ == 1) {
+    whole.copy_(part);
+    return;
   }
+  at::Tensor result = whole.cpu(), mine = part.cpu();
+  connection_->backend->_allgather_base(result, mine)->wait();
+  whole.copy_(result);
 }
 
 void Group::send(const at::Tensor& tensor, int to) const {
-  std::vector<at::Tensor> tensors = {tensor};
-  connection_->sendings.push_back({tensor, connection_->backend->send(tensors, to, kTag)});
+  std::vector<at::Tensor> tensors = {tensor.cpu()};
+  connection_->sendings.push_back({tensors[0], connection_->backend->send(tensors, to, kTag)});
 }
 
 void Group::finish_sends() const {
@@ -87,8 +92,9 @@ void Group::finish_sends() const {
 }
 
 void Group::receive(const at::Tensor& tensor, int from) const {
-  std::vector<at::Tensor> tensors = {tensor};
+  std::vector<at::Tensor> tensors = {tensor.cpu()};
   connection_->backend->recv(tensors, from, kTag)->wait();
+  tensor.copy_(tensors[0]);
 }
 
 }  // namespace gpt

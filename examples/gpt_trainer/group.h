@@ -16,8 +16,8 @@ class Communicator;
 namespace gpt {
 
 /// Some of the processes, connected over Gloo; copies are the same connection. All call the same
-/// collectives in the same order. Tensors are contiguous, in CPU memory, and of the same shape on
-/// every rank.
+/// collectives in the same order. Tensors are contiguous and of the same shape on every rank; those
+/// of a GPU travel through CPU memory.
 class Group {
  public:
   Group() = default;  ///< of no one

@@ -12,13 +12,14 @@
 #include <stdexcept>
 
 #include "checkpoint.h"
+#include "device.h"
 #include "pipeline.h"
 
 namespace {
 
 constexpr char kUsage[] =
-    "usage: gpt_trainer --text FILE [--tp N] [--pp N] [--iterations N] [--checkpoints FOLDER "
-    "[--save-every N] [--policy FILE]] [--kill-at N]\n"
+    "usage: gpt_trainer --text FILE [--tp N] [--pp N] [--device auto|cpu|cuda] [--iterations N] "
+    "[--checkpoints FOLDER [--save-every N] [--policy FILE]] [--kill-at N]\n"
     "Each process of a job runs this, started by torchrun or ./run. What --tp and --pp leave of "
     "the processes is data parallel.\n"
     "--kill-at N: the last process kills itself after iteration N, as a node that dies would.";
@@ -29,7 +30,7 @@ using Options = std::map<std::string, std::string>;
 Options parse(int argc, char** argv) {
   Options options = {{"--text", ""},         {"--tp", "1"},         {"--pp", "1"},
                      {"--iterations", "20"}, {"--checkpoints", ""}, {"--save-every", "10"},
-                     {"--policy", ""},       {"--kill-at", "-1"}};
+                     {"--policy", ""},       {"--kill-at", "-1"},   {"--device", "auto"}};
   for (int i = 1; i < argc; i += 2) {
     const auto option = options.find(argv[i]);
     if (option == options.end() || i + 1 == argc)
@@ -53,11 +54,14 @@ double mean_loss(double loss, const gpt::ParallelState& parallel) {
 int main(int argc, char** argv) try {
   const Options options = parse(argc, argv);
   const auto number = [&](const char* name) { return std::stoll(options.at(name)); };
+  const auto [device, note] = gpt::choose_device(options.at("--device"));
   at::set_num_threads(1);
 
   const gpt::ParallelState parallel =
       gpt::connect(static_cast<int>(number("--tp")), static_cast<int>(number("--pp")));
-  const gpt::Model model({}, parallel);
+  const bool prints = parallel.rank == 0;
+  if (prints) std::cout << note << std::endl;
+  const gpt::Model model({}, parallel, device);
   gpt::ShardedAdam adam(model.parameters(), parallel.data);
   const gpt::Corpus corpus(options.at("--text"), model.config().sequence);
   const std::int64_t part = kBatch / parallel.layout.dp;
@@ -79,7 +83,6 @@ int main(int argc, char** argv) try {
     dckpt::StateDict state = gpt::sharded_state(model, adam, parallel);
     if (checkpointer->load_latest(state)) iteration = gpt::resume(state, model, adam);
   }
-  const bool prints = parallel.rank == 0;
   if (prints)
     std::cout << to_string(parallel.layout)
               << (iteration == 0 ? " starts"

@@ -28,8 +28,8 @@ std::uint64_t hash(const std::string& text) {
 
 }  // namespace
 
-Model::Model(const ModelConfig& config, const ParallelState& parallel)
-    : config_(config), parallel_(parallel) {
+Model::Model(const ModelConfig& config, const ParallelState& parallel, c10::Device device)
+    : config_(config), parallel_(parallel), device_(device) {
   check_divisible("layers", config.layers, parallel.layout.pp);
   check_divisible("attention heads", config.heads, parallel.layout.tp);
   check_divisible("words", config.vocabulary, parallel.layout.tp);
@@ -83,7 +83,7 @@ at::Tensor Model::add_constant(const std::string& key, std::int64_t whole_length
                                Place place) {
   const std::int64_t length = place.cut_axis ? whole_length / parallel_.layout.tp : whole_length;
   parameters_.push_back(
-      {key, place.layer, place.cut_axis, at::full({length}, value).requires_grad_()});
+      {key, place.layer, place.cut_axis, at::full({length}, value, device_).requires_grad_()});
   return parameters_.back().tensor;
 }
 
@@ -98,6 +98,7 @@ at::Tensor Model::add(const std::string& key, at::IntArrayRef whole_shape, doubl
                  .chunk(parallel_.layout.tp,
                         *place.cut_axis)[static_cast<std::size_t>(parallel_.tp_rank)]
                  .contiguous();
+  tensor = tensor.to(device_);
   parameters_.push_back({key, place.layer, place.cut_axis, tensor.requires_grad_()});
   return tensor;
 }

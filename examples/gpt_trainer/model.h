@@ -27,13 +27,13 @@ struct Parameter {
 };
 
 /// This rank's part of a GPT: a run of the layers (pipeline parallelism), and of each matrix some
-/// rows or columns (tensor parallelism). Weights are drawn by key and layer, so that the model does
-/// not depend on the layout.
+/// rows or columns (tensor parallelism). Weights are drawn by key and layer, so that the model
+/// depends on neither layout nor device.
 class Model {
  public:
   /// Throws std::invalid_argument if layers, heads or vocabulary cannot be cut evenly. `parallel`
   /// must outlive the model.
-  Model(const ModelConfig& config, const ParallelState& parallel);
+  Model(const ModelConfig& config, const ParallelState& parallel, c10::Device device);
 
   /// From bytes [batch, sequence] on the first stage, activations [batch, sequence, hidden] on
   /// others, to activations, or on the last stage this rank's piece of the logits [batch, sequence,
@@ -43,6 +43,7 @@ class Model {
   at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) const;
 
   const ModelConfig& config() const { return config_; }
+  c10::Device device() const { return device_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
  private:
@@ -68,6 +69,7 @@ class Model {
 
   ModelConfig config_;
   const ParallelState& parallel_;
+  c10::Device device_;
   std::vector<Parameter> parameters_;
   at::Tensor word_embeddings_, position_embeddings_, output_layer_;
   std::vector<Layer> layers_;

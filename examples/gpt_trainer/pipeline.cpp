@@ -6,15 +6,16 @@ namespace gpt {
 
 double forward_backward(const Model& model, const ParallelState& parallel, const Batch& batch,
                         std::int64_t micro_batch) {
-  const std::vector<at::Tensor> inputs = batch.inputs.split(micro_batch),
-                                targets = batch.targets.split(micro_batch);
+  const std::vector<at::Tensor> inputs = batch.inputs.to(model.device()).split(micro_batch),
+                                targets = batch.targets.to(model.device()).split(micro_batch);
   const auto count = static_cast<double>(inputs.size());
   std::vector<at::Tensor> received, outputs;
   double loss = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     at::Tensor input = inputs[i];
     if (!parallel.is_first_stage()) {
-      input = at::empty({inputs[i].size(0), model.config().sequence, model.config().hidden});
+      input = at::empty({inputs[i].size(0), model.config().sequence, model.config().hidden},
+                        model.device());
       parallel.world.receive(input, parallel.previous_stage());
       input.requires_grad_();
     }

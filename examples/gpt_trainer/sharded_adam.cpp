@@ -13,7 +13,9 @@ ShardedAdam::ShardedAdam(const std::vector<Parameter>& parameters, const Group& 
   std::int64_t elements = 0;
   for (const Parameter& parameter : parameters) elements += parameter.tensor.numel();
   const std::int64_t range = (elements + data.size() - 1) / data.size();
-  params_ = at::zeros({range * data.size()});  // the last range may end after the last parameter
+  params_ = at::zeros(
+      {range * data.size()},
+      parameters.front().tensor.device());  // the last range may end after the last parameter
   grads_ = at::zeros_like(params_);
 
   const std::int64_t range_begin = range * data.rank();

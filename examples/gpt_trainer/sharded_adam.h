@@ -15,7 +15,8 @@ struct AdamOptions {
 /// it, whose ends are anywhere inside parameters, and keeps the moments of those elements only.
 class ShardedAdam {
  public:
-  /// Moves the parameters' elements and gradients into its buffers. `data` must outlive it.
+  /// Moves the parameters' elements and gradients into its buffers, on the device of the first of
+  /// them. `data` must outlive it.
   ShardedAdam(const std::vector<Parameter>& parameters, const Group& data,
               AdamOptions options = {});
 
