@@ -11,6 +11,7 @@
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/comm/device_exchange.h"
 #include "strategies/comm/reduce.h"
 
 namespace dckpt {
@@ -45,7 +46,7 @@ std::size_t index(int rank) noexcept {
   return static_cast<std::size_t>(rank);
 }
 
-class PointToPoint final : public Communicator {
+class PointToPoint : public Communicator {
  public:
   /// `members`: the job's ranks of this group, in group rank order.
   PointToPoint(std::shared_ptr<Transport> transport, std::vector<int> members, int rank,
@@ -164,11 +165,14 @@ class PointToPoint final : public Communicator {
     auto group = std::make_unique<PointToPoint>(transport_, std::move(members), new_rank, timeout_);
     if (group->size() == 1) return group;  // sends nothing
     std::shared_ptr<Transport> transport = transport_->part(group->members_, *group);
-    return std::make_unique<PointToPoint>(std::move(transport), group->members_, new_rank,
-                                          timeout_);
+    return over(std::move(transport), group->members_, new_rank, timeout_);
   }
 
- private:
+  static std::unique_ptr<Communicator> over(std::shared_ptr<Transport> transport,
+                                            std::vector<int> members, int rank,
+                                            std::chrono::milliseconds timeout);
+
+ protected:
   struct Sending {
     int to;
     ByteView bytes;
@@ -183,7 +187,8 @@ class PointToPoint final : public Communicator {
     return {ErrorCode::kInvalidArgument, message, {.rank = members_[index(rank_)]}};
   }
 
-  void check_count(Operation operation, std::span<const Bytes> parts) const {
+  template <typename Buffers>
+  void check_count(Operation operation, const Buffers& parts) const {
     if (parts.size() == members_.size()) return;
     throw misuse(str_format("{}: got {} buffers, expected one for each of the {} ranks",
                             name_of(operation), parts.size(), size()));
@@ -276,27 +281,38 @@ class PointToPoint final : public Communicator {
     return std::move(receiving.bytes);
   }
 
-  /// First the headers, then what they announce.
-  void exchange(std::span<const Sending> sendings, std::span<Receiving> receivings) {
-    std::vector<Header> mine(sendings.size());
-    std::vector<Header> theirs(receivings.size());
+  /// Sends the headers of buffers to ranks, and returns those of others.
+  std::vector<Header> announce(std::span<const std::pair<int, std::uint64_t>> to,
+                               std::span<const int> from) {
+    std::vector<Header> mine(to.size());
+    std::vector<Header> theirs(from.size());
     std::vector<Transport::Outgoing> outgoing;
     std::vector<Transport::Incoming> incoming;
-    for (std::size_t i = 0; i < sendings.size(); ++i) {
-      mine[i] = {operation_, number_, sendings[i].bytes.size()};
-      outgoing.push_back({members_[index(sendings[i].to)], std::as_bytes(std::span(&mine[i], 1))});
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      mine[i] = {operation_, number_, to[i].second};
+      outgoing.push_back({members_[index(to[i].first)], std::as_bytes(std::span(&mine[i], 1))});
     }
-    for (std::size_t i = 0; i < receivings.size(); ++i)
+    for (std::size_t i = 0; i < from.size(); ++i)
       incoming.push_back(
-          {members_[index(receivings[i].from)], std::as_writable_bytes(std::span(&theirs[i], 1))});
+          {members_[index(from[i])], std::as_writable_bytes(std::span(&theirs[i], 1))});
     move(outgoing, incoming);
+    for (std::size_t i = 0; i < from.size(); ++i) check(from[i], theirs[i]);
+    return theirs;
+  }
 
-    outgoing.clear();
-    incoming.clear();
+  /// First the headers, then what they announce.
+  void exchange(std::span<const Sending> sendings, std::span<Receiving> receivings) {
+    std::vector<std::pair<int, std::uint64_t>> to;
+    std::vector<int> from;
+    for (const Sending& sending : sendings) to.emplace_back(sending.to, sending.bytes.size());
+    for (const Receiving& receiving : receivings) from.push_back(receiving.from);
+    const std::vector<Header> theirs = announce(to, from);
+
+    std::vector<Transport::Outgoing> outgoing;
+    std::vector<Transport::Incoming> incoming;
     // All ranks decide alike: only all_to_all() gives its buffers away.
     const bool hand_over = operation_ == Operation::kAllToAll && transport_->hands_over();
     for (std::size_t i = 0; i < receivings.size(); ++i) {
-      check(receivings[i].from, theirs[i]);
       if (hand_over)
         receivings[i].bytes.clear();
       else
@@ -316,8 +332,13 @@ class PointToPoint final : public Communicator {
   void move(std::span<const Transport::Outgoing> outgoing,
             std::span<const Transport::Incoming> incoming) {
     if (outgoing.empty() && incoming.empty()) return;
+    with_operation([&] { transport_->exchange(outgoing, incoming, deadline_); });
+  }
+
+  template <typename Work>
+  void with_operation(Work&& work) const {
     try {
-      transport_->exchange(outgoing, incoming, deadline_);
+      work();
     } catch (const CheckpointError& error) {
       throw CheckpointError(error.code(),
                             str_format("{}: {}", name_of(operation_), error.message()),
@@ -357,6 +378,63 @@ class PointToPoint final : public Communicator {
   std::optional<CheckpointError> failure_{};  ///< why it is unusable
 };
 
+/// Over a transport that takes boxes too.
+class OverDevices final : public PointToPoint, public DeviceExchange {
+ public:
+  OverDevices(std::shared_ptr<DeviceBoxTransport> transport, std::vector<int> members, int rank,
+              std::chrono::milliseconds timeout)
+      : PointToPoint(transport, std::move(members), rank, timeout), boxes_(std::move(transport)) {}
+
+  using PointToPoint::all_to_all;
+  Device device() const noexcept override { return boxes_->device(); }
+
+  /// The steps and headers of the other all_to_all().
+  void all_to_all(std::span<const std::vector<MessagePart>> outgoing,
+                  std::span<const std::vector<MessagePart>> incoming) override {
+    check_count(Operation::kAllToAll, outgoing);
+    check_count(Operation::kAllToAll, incoming);
+    run(Operation::kAllToAll, [&] {
+      for (int step = 1; step < size(); ++step) {
+        const int to = (rank_ + step) % size();
+        const int from = (rank_ - step + size()) % size();
+        move(to, outgoing[index(to)], from, incoming[index(from)]);
+      }
+    });
+  }
+
+ private:
+  void move(int to, std::span<const MessagePart> outgoing, int from,
+            std::span<const MessagePart> incoming) {
+    const std::pair<int, std::uint64_t> sent{to, length_of(outgoing)};
+    const std::uint64_t due = length_of(incoming);
+    const Header theirs = announce({&sent, 1}, {&from, 1}).front();
+    if (theirs.size != due) {
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("rank {} sent {} bytes where {} were due: do all ranks run the same build?",
+                     members_[index(from)], theirs.size, due),
+          {.rank = members_[index(rank_)]});
+    }
+    using Message = DeviceBoxTransport::Message;
+    const Message out{members_[index(to)], outgoing};
+    const Message in{members_[index(from)], incoming};
+    const std::size_t sends = sent.second > 0 ? 1 : 0;
+    const std::size_t receives = due > 0 ? 1 : 0;
+    if (sends + receives > 0)
+      with_operation([&] { boxes_->exchange({&out, sends}, {&in, receives}, deadline_); });
+  }
+
+  std::shared_ptr<DeviceBoxTransport> boxes_;
+};
+
+std::unique_ptr<Communicator> PointToPoint::over(std::shared_ptr<Transport> transport,
+                                                 std::vector<int> members, int rank,
+                                                 std::chrono::milliseconds timeout) {
+  if (auto boxes = std::dynamic_pointer_cast<DeviceBoxTransport>(transport))
+    return std::make_unique<OverDevices>(std::move(boxes), std::move(members), rank, timeout);
+  return std::make_unique<PointToPoint>(std::move(transport), std::move(members), rank, timeout);
+}
+
 }  // namespace
 
 Deadline Deadline::after(std::chrono::milliseconds timeout) noexcept {
@@ -379,7 +457,7 @@ std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transpor
   }
   std::vector<int> members(index(size));
   std::iota(members.begin(), members.end(), 0);
-  return std::make_unique<PointToPoint>(std::move(transport), std::move(members), rank, timeout);
+  return PointToPoint::over(std::move(transport), std::move(members), rank, timeout);
 }
 
 }  // namespace dckpt

@@ -27,12 +27,12 @@ std::vector<std::vector<TransferPiece>> plan_rounds(std::span<const std::size_t>
   return rounds;
 }
 
-std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing,
-                                 std::span<const Transport::Incoming> incoming, std::size_t longest,
+std::vector<Round> plan_exchange(std::span<const MessageSize> outgoing,
+                                 std::span<const MessageSize> incoming, std::size_t longest,
                                  std::size_t room) {
-  const auto plan = [&](const auto& messages) {
+  const auto plan = [&](std::span<const MessageSize> messages) {
     std::vector<std::size_t> lengths;
-    for (const auto& message : messages) lengths.push_back(message.bytes.size());
+    for (const MessageSize& message : messages) lengths.push_back(message.bytes);
     return plan_rounds(lengths, longest, room);
   };
   std::vector<std::vector<TransferPiece>> out = plan(outgoing);
@@ -43,13 +43,23 @@ std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing,
     if (i < out.size()) round.outgoing = std::move(out[i]);
     if (i < in.size()) round.incoming = std::move(in[i]);
     for (const TransferPiece& piece : round.outgoing)
-      round.peers.push_back(outgoing[piece.message].to);
+      round.peers.push_back(outgoing[piece.message].peer);
     for (const TransferPiece& piece : round.incoming)
-      round.peers.push_back(incoming[piece.message].from);
+      round.peers.push_back(incoming[piece.message].peer);
     std::ranges::sort(round.peers);
     round.peers.erase(std::unique(round.peers.begin(), round.peers.end()), round.peers.end());
   }
   return rounds;
+}
+
+std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing,
+                                 std::span<const Transport::Incoming> incoming, std::size_t longest,
+                                 std::size_t room) {
+  std::vector<MessageSize> out;
+  std::vector<MessageSize> in;
+  for (const auto& message : outgoing) out.push_back({message.to, message.bytes.size()});
+  for (const auto& message : incoming) in.push_back({message.from, message.bytes.size()});
+  return plan_exchange(out, in, longest, room);
 }
 
 }  // namespace dckpt

@@ -34,6 +34,15 @@ struct Round {
   std::vector<int> peers;  ///< ascending
 };
 
+/// Of a message to or from a rank.
+struct MessageSize {
+  int peer;
+  std::size_t bytes;
+};
+
+std::vector<Round> plan_exchange(std::span<const MessageSize> outgoing,
+                                 std::span<const MessageSize> incoming, std::size_t longest,
+                                 std::size_t room);
 std::vector<Round> plan_exchange(std::span<const Transport::Outgoing> outgoing,
                                  std::span<const Transport::Incoming> incoming, std::size_t longest,
                                  std::size_t room);

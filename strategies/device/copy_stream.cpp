@@ -12,6 +12,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/geometry/pitched_rows.h"
 
 namespace dckpt {
 namespace {
@@ -55,6 +56,28 @@ CopyStream::~CopyStream() {
   device_->runtime->destroy_stream(index_, stream_);
 }
 
+void CopyStream::finish() {
+  DeviceRuntime& runtime = *device_->runtime;
+  const auto destroy = [&](void* event) { runtime.destroy_event(index_, event); };
+  const std::unique_ptr<void, decltype(destroy)> event(runtime.create_event(index_), destroy);
+  runtime.record(index_, event.get(), stream_);
+  wait_for(event.get());
+}
+
+void CopyStream::wait_for(DeviceRuntime::Event event) const {
+  const auto timeout = device_->settings.timeout;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (Pause pause; !device_->runtime->reached(index_, event); pause()) {
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    throw CheckpointError(
+        ErrorCode::kUnavailable,
+        str_format("{} device {} has not copied a piece within {} s: a kernel of the stream before "
+                   "it may hang; DeviceSettings::timeout is the limit",
+                   device_->runtime->name(), index_,
+                   std::chrono::duration<double>(timeout).count()));
+  }
+}
+
 void CopyStreams::add_devices_of(std::span<const Tensor> tensors) {
   for (const Tensor& tensor : tensors) {
     const Device& device = tensor.device();
@@ -69,6 +92,10 @@ CopyStream& CopyStreams::of(const Tensor& tensor) const {
   return *std::ranges::find(streams_, tensor.device(), [](const auto& entry) -> const Device& {
             return entry.first;
           })->second;
+}
+
+void CopyStreams::finish() const {
+  for (const auto& [device, stream] : streams_) stream->finish();
 }
 
 StagedPiece::StagedPiece(CopyStream& stream)
@@ -109,26 +136,17 @@ StagedPiece::~StagedPiece() {
 
 void StagedPiece::enqueue(ShapeView sizes, std::size_t item_size, DeviceCopy copy,
                           const StridedView& from, const StridedView& to) {
-  RunPlan runs = plan_runs(sizes, from, to);
   const auto bytes = [&](std::int64_t elements) {
     return static_cast<std::ptrdiff_t>(elements) * static_cast<std::ptrdiff_t>(item_size);
   };
-  copy.row_bytes = static_cast<std::size_t>(bytes(runs.run));
-  copy.to_pitch = copy.from_pitch = copy.row_bytes;
-  const auto overlap = [&](const Shape& strides) { return strides.back() < runs.run; };
-  // The last axis becomes the rows of one call, unless the tensor repeats elements there.
-  if (!runs.counts.empty() && !overlap(runs.source_strides) && !overlap(runs.destination_strides)) {
-    copy.rows = static_cast<std::size_t>(runs.counts.back());
-    copy.from_pitch = static_cast<std::size_t>(bytes(runs.source_strides.back()));
-    copy.to_pitch = static_cast<std::size_t>(bytes(runs.destination_strides.back()));
-    runs.counts.pop_back();
-    runs.source_strides.pop_back();
-    runs.destination_strides.pop_back();
-  }
-  for_each_run(runs, [&](std::int64_t source, std::int64_t destination) {
+  for_each_rows(plan_runs(sizes, from, to), [&](const PitchedRows& rows) {
     DeviceCopy part = copy;
-    part.from += bytes(source);
-    part.to += bytes(destination);
+    part.from += bytes(rows.source);
+    part.to += bytes(rows.destination);
+    part.rows = static_cast<std::size_t>(rows.rows);
+    part.row_bytes = static_cast<std::size_t>(bytes(rows.run));
+    part.from_pitch = static_cast<std::size_t>(bytes(rows.source_pitch));
+    part.to_pitch = static_cast<std::size_t>(bytes(rows.destination_pitch));
     copying_ = true;
     recorded_ = false;
     stream_.device_->runtime->copy(stream_.index_, stream_.stream_, part);
@@ -157,17 +175,11 @@ void StagedPiece::enqueued() {
 
 void StagedPiece::wait() {
   if (!copying_) return;
-  const auto timeout = stream_.device_->settings.timeout;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (Pause pause; !stream_.device_->runtime->reached(stream_.index_, event_); pause()) {
-    if (std::chrono::steady_clock::now() < deadline) continue;
-    gave_up_ = true;
-    throw CheckpointError(
-        ErrorCode::kUnavailable,
-        str_format("{} device {} has not copied a piece within {} s: a kernel of the stream before "
-                   "it may hang; DeviceSettings::timeout is the limit",
-                   stream_.device_->runtime->name(), stream_.index_,
-                   std::chrono::duration<double>(timeout).count()));
+  try {
+    stream_.wait_for(event_);
+  } catch (const CheckpointError& error) {
+    gave_up_ = error.code() == ErrorCode::kUnavailable;
+    throw;
   }
   copying_ = false;
 }

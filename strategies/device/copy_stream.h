@@ -23,8 +23,13 @@ class CopyStream {
   CopyStream(const CopyStream&) = delete;
   CopyStream& operator=(const CopyStream&) = delete;
 
+  /// Returns when all that it is behind has ended. Throws CheckpointError as StagedPiece::wait().
+  void finish();
+
  private:
   friend class StagedPiece;
+  void wait_for(DeviceRuntime::Event event) const;
+
   const std::shared_ptr<RegisteredDevice> device_;
   const int index_;
   DeviceRuntime::Stream stream_ = nullptr;
@@ -36,6 +41,7 @@ class CopyStreams {
   /// Throws as CopyStream does.
   void add_devices_of(std::span<const Tensor> tensors);
   CopyStream& of(const Tensor& tensor) const;
+  void finish() const;
 
  private:
   std::vector<std::pair<Device, std::unique_ptr<CopyStream>>> streams_;

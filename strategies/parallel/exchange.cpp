@@ -4,7 +4,9 @@
 //   for each round:   1* agree: the rank's own work, which is prepare and pack, and unpacking in
 //                        the round before, succeeded everywhere
 //                     2* the buffers travel: one all_to_all, or one all_gather, or one broadcast
-//                        after the other
+//                        after the other. Where an all_to_all can take and place boxes in memory of
+//                        a device (DeviceExchange), a rank neither packs nor unpacks what lies there
+//                        on its side; the bytes between two ranks are the same
 //                     3  unpack; a failure is kept for step 1 of the next round, since the other
 //                        ranks are on their way there
 //   at the end        4* agree, as step 1, without packing
@@ -38,16 +40,26 @@ class Rounds {
         how_(how),
         steps_(steps),
         comm_(comm),
-        buffers_(how == Exchange::kAllToAll ? static_cast<std::size_t>(comm.size()) : 1) {}
+        devices_(how == Exchange::kAllToAll && steps.sent_from
+                     ? dynamic_cast<DeviceExchange*>(&comm)
+                     : nullptr),
+        buffers_(how == Exchange::kAllToAll ? static_cast<std::size_t>(comm.size()) : 1),
+        outgoing_(buffers_.size()),
+        incoming_(buffers_.size()) {}
 
   void run() {
     for (std::uint32_t round = 0; round < schedule_.rounds; ++round) {
+      const std::span<const Transfer> packed = take(schedule_.packed, next_packed_, round);
+      const std::span<const Transfer> unpacked = take(schedule_.unpacked, next_unpacked_, round);
       agree(comm_, steps_.what, [&] {
         finish_unpacking();
         steps_.prepare(round);
-        pack(take(schedule_.packed, next_packed_, round));
+        if (devices_ != nullptr)
+          pack_parts(packed, unpacked);
+        else
+          pack(packed);
       });
-      move(round, take(schedule_.unpacked, next_unpacked_, round));
+      devices_ != nullptr ? move_parts() : move(round, unpacked);
     }
     Heartbeat(comm_).agree(steps_.what, [&] {  // all that only one rank wants is read here
       finish_unpacking();
@@ -79,6 +91,51 @@ class Rounds {
     for (const Transfer& transfer : transfers)
       steps_.pack(transfer,
                   MutableByteView(buffer_for(transfer)).subspan(transfer.offset, transfer.bytes));
+  }
+
+  /// The parts of a round's messages; what has no boxes has its place in host memory.
+  void pack_parts(std::span<const Transfer> packed, std::span<const Transfer> unpacked) {
+    from_host_.clear();
+    to_host_.clear();
+    lay_out(packed, steps_.sent_from, outgoing_, sent_, from_host_);
+    lay_out(unpacked, steps_.received_into, incoming_, received_, to_host_);
+    for (const auto& [transfer, bytes] : from_host_) steps_.pack(transfer, bytes);
+  }
+
+  using Packed = std::pair<Transfer, MutableByteView>;
+
+  template <typename BoxesOf>
+  static void lay_out(std::span<const Transfer> transfers, const BoxesOf& boxes_of,
+                      std::vector<std::vector<MessagePart>>& messages, Bytes& memory,
+                      std::vector<Packed>& in_memory) {
+    for (auto& message : messages) message.clear();
+    std::vector<std::vector<DeviceBox>> boxes;
+    std::uint64_t size = 0;
+    for (const Transfer& transfer : transfers) {
+      boxes.push_back(boxes_of(transfer));
+      if (boxes.back().empty()) size += transfer.bytes;
+    }
+    memory.resize(static_cast<std::size_t>(size));
+    MutableByteView rest = memory;
+    for (std::size_t i = 0; i < transfers.size(); ++i) {
+      const Transfer& transfer = transfers[i];
+      MessagePart part{.bytes = transfer.bytes, .boxes = std::move(boxes[i])};
+      if (part.boxes.empty()) {
+        in_memory.emplace_back(transfer, rest.first(transfer.bytes));
+        part.host = rest.data();
+        rest = rest.subspan(transfer.bytes);
+      }
+      messages[transfer.peer].push_back(std::move(part));
+    }
+  }
+
+  void move_parts() {
+    devices_->all_to_all(outgoing_, incoming_);
+    try {
+      for (const auto& [transfer, bytes] : to_host_) steps_.unpack(transfer, bytes);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
   }
 
   void move(std::uint32_t round, std::span<const Transfer> unpacked) {
@@ -135,7 +192,15 @@ class Rounds {
   Exchange how_;
   const ExchangeSteps& steps_;
   Communicator& comm_;
+  DeviceExchange* devices_;     ///< null: everything goes through the host
   std::vector<Bytes> buffers_;  ///< one per receiver, or one for all
+  // With devices_, of a round:
+  std::vector<std::vector<MessagePart>> outgoing_;  ///< per rank
+  std::vector<std::vector<MessagePart>> incoming_;
+  Bytes sent_;
+  Bytes received_;
+  std::vector<Packed> from_host_;  ///< of sent_
+  std::vector<Packed> to_host_;    ///< of received_
   std::size_t next_packed_ = 0;
   std::size_t next_unpacked_ = 0;
   std::size_t next_broadcast_ = 0;

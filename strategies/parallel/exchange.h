@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "mapping/base/bytes.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/comm/device_exchange.h"
 #include "strategies/parallel/schedule.h"
 
 namespace dckpt {
@@ -19,6 +21,11 @@ struct ExchangeSteps {
   std::function<void(std::uint32_t round)> prepare;
   std::function<void(const Transfer& transfer, MutableByteView into)> pack;
   std::function<void(const Transfer& transfer, ByteView from)> unpack;
+  /// Both or none; used if the communicator is a DeviceExchange and the kind all_to_all. Where the
+  /// bytes of a transfer are on that device: in one box, or in each of several that receive them.
+  /// Without a box it is packed, or unpacked.
+  std::function<std::vector<DeviceBox>(const Transfer& transfer)> sent_from{};
+  std::function<std::vector<DeviceBox>(const Transfer& transfer)> received_into{};
 };
 
 /// Carries out a schedule. Collective, with schedules of the same messages on all ranks. If a step

@@ -13,12 +13,14 @@
 //
 // Steps 1 to 4 are in exchange_plan.cpp.
 //
-// A part is read straight into the destination of its reader and sent from there, through host
-// memory if the destination is on a device. Where ranks need short interleaved runs, one of them
-// reads the whole region, a slab, into memory of the round. In that round it copies its own parts
-// out of the slab and packs the others, each for one rank that needs it, the holder. With
-// all_to_all the holder forwards it to the rest in later rounds; with the other kinds all ranks get
-// it at once.
+// A part is read straight into the destination of its reader and sent from there. If that is on a
+// device, it is copied to host memory first; but where the communicator is a DeviceExchange and the
+// kind all_to_all, it is sent from the device, and what arrives goes straight to destinations on
+// the receiver's device. Each side decides for itself, since the bytes between them are the same.
+// Where ranks need short interleaved runs, one of them reads the whole region, a slab, into memory
+// of the round. In that round it copies its own parts out of the slab and packs the others, each
+// for one rank that needs it, the holder. With all_to_all the holder forwards it to the rest in
+// later rounds; with the other kinds all ranks get it at once.
 //
 // A rank thus holds its own destinations, the buffers of a round, and the slabs of the round being
 // packed and of the round being read: for each of these at most half of what it may send in a
@@ -36,6 +38,7 @@
 
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/device_exchange.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/parallel/exchange.h"
 #include "strategies/parallel/exchange_plan.h"
@@ -65,6 +68,12 @@ class ParallelTensorRead {
         devices_(devices),
         rank_(static_cast<std::uint32_t>(comm.rank())) {
     options_.shared = true;
+    const auto* const exchange = dynamic_cast<const DeviceExchange*>(&comm);
+    if (exchange != nullptr && devices_ != nullptr &&
+        std::ranges::any_of(destinations, [&](const Tensor& tensor) {
+          return tensor.device() == exchange->device();
+        }))
+      exchange_device_ = exchange->device();
   }
 
   ReadStats run(Exchange exchange, LoadPlanCache* cache) {
@@ -84,13 +93,19 @@ class ParallelTensorRead {
       return stats_;
     }
     agree(comm_, "preparing the reading of tensors", [&] { prepare_rounds(); });
-    const ExchangeSteps steps{
+    ExchangeSteps steps{
         .what = kReading,
         .prepare = [&](std::uint32_t round) { prepare(round); },
         .pack = [&](const Transfer& transfer,
                     MutableByteView into) { pack(part_of(transfer), transfer.round, into); },
         .unpack = [&](const Transfer& transfer,
                       ByteView from) { unpack(part_of(transfer), from); }};
+    if (exchange_device_) {
+      steps.sent_from = [&](const Transfer& transfer) { return source_box(part_of(transfer)); };
+      steps.received_into = [&](const Transfer& transfer) {
+        return target_boxes(part_of(transfer));
+      };
+    }
     run_exchange(plan->schedule, plan->how, steps, comm_);
     for (const ReadItem& item : items_)
       stats_.bytes_wanted += static_cast<std::uint64_t>(numel(item.sizes)) * size_of(item.tensor);
@@ -132,7 +147,10 @@ class ParallelTensorRead {
     if (batch == batches_.size()) return;
     reading_ = std::async(std::launch::async | std::launch::deferred, [this, batch] {
       const PhaseClock::Scope reading(options_.phases, Phase::kRead);
-      return batches_[batch].read(located_, slab_memory_[batch % 2], options_, devices_);
+      ReadStats stats = batches_[batch].read(located_, slab_memory_[batch % 2], options_, devices_);
+      // What others send goes to destinations behind the kernels that still use them.
+      if (batch == 0 && exchange_device_) devices_->wait_for_producers();
+      return stats;
     });
   }
 
@@ -223,6 +241,30 @@ class ParallelTensorRead {
                    packed);
   }
 
+  DeviceBox box_of(const ReadItem& item) const {
+    return {tensor_of(item).data(), size_of(item.tensor), item.sizes, item.target};
+  }
+
+  /// Of what this rank sends: where it is on the device of the exchange, if it is there.
+  std::vector<DeviceBox> source_box(const Part& part) const {
+    if (part.holder != rank_) return {};  // in a slab
+    const ReadItem item = first_item(part);
+    if (tensor_of(item).device() != exchange_device_) return {};
+    return {box_of(item)};
+  }
+
+  /// Of what it receives: all places, if all are there.
+  std::vector<DeviceBox> target_boxes(const Part& part) const {
+    std::vector<DeviceBox> boxes;
+    bool all_there = true;
+    for_own_items(part, [&](const ReadItem& item) {
+      all_there = all_there && tensor_of(item).device() == exchange_device_;
+      boxes.push_back(box_of(item));
+    });
+    if (!all_there) boxes.clear();
+    return boxes;
+  }
+
   void unpack(const Part& part, ByteView from) const {
     for_own_items(part, [&](const ReadItem& item) {
       copy_in(item, from.data(), {0, row_major_strides(item.sizes)});
@@ -256,6 +298,8 @@ class ParallelTensorRead {
   Communicator& comm_;
   ReadOptions options_;
   DeviceDestinations* devices_;  ///< null if no destination is on a device
+  /// Where ranks exchange what is on it without the host; none if nothing here is.
+  std::optional<Device> exchange_device_;
   std::uint32_t rank_;
   const ExchangePlan* plan_ = nullptr;
   std::vector<TensorBatch> batches_;

@@ -21,6 +21,8 @@ class DeviceDestinations {
   ReadStats read(const CheckpointReader& reader, std::span<const ReadItem> items,
                  std::span<const Tensor> destinations, const ReadOptions& options);
   void fill_zero(const Tensor& destination);
+  /// Returns when the producers' kernels have ended, behind which the destinations may be written.
+  void wait_for_producers() const { streams_.finish(); }
 
   /// Copies a box between host memory and a tensor on a device. Returns when it is in place. From
   /// several threads at once.

@@ -15,6 +15,7 @@
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/device_exchange.h"
 #include "strategies/comm/point_to_point.h"
 #include "strategies/comm/rounds.h"
 #include "strategies/device/cuda/current_device.h"
@@ -108,7 +109,7 @@ struct Staging {
 };
 
 /// Messages of one NCCL communicator.
-class NcclTransport final : public Transport {
+class NcclTransport final : public DeviceBoxTransport {
  public:
   /// `members`: the job's ranks in NCCL's order, ascending.
   NcclTransport(std::vector<int> members, int rank, int device, const NcclOptions& options)
@@ -152,14 +153,40 @@ class NcclTransport final : public Transport {
 
   void take_over(ncclComm_t comm) noexcept { comm_ = comm; }
 
+  Device device() const noexcept override { return {Device::Kind::kCuda, device_}; }
+
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                const Deadline& deadline) override {
+    std::vector<MessagePart> parts;
+    parts.reserve(outgoing.size() + incoming.size());
+    const auto whole = [&](int peer, const std::byte* bytes, std::size_t size) -> Message {
+      // Only read if it is sent.
+      parts.push_back({.bytes = size, .host = const_cast<std::byte*>(bytes)});
+      return {peer, {&parts.back(), 1}};
+    };
+    std::vector<Message> out;
+    std::vector<Message> in;
+    for (const Outgoing& message : outgoing)
+      out.push_back(whole(message.to, message.bytes.data(), message.bytes.size()));
+    for (const Incoming& message : incoming)
+      in.push_back(whole(message.from, message.bytes.data(), message.bytes.size()));
+    exchange(std::span<const Message>(out), std::span<const Message>(in), deadline);
+  }
+
+  void exchange(std::span<const Message> outgoing, std::span<const Message> incoming,
                 const Deadline& deadline) override {
     if (comm_ == nullptr)
       throw CheckpointError(ErrorCode::kUnavailable,
                             "the NCCL communicator was aborted: " + failure_);
     try {
       const OnDevice current(device_);
-      exchange_in_rounds(outgoing, incoming, deadline);
+      try {
+        exchange_in_rounds(outgoing, incoming, deadline);
+      } catch (...) {
+        abort();  // then nothing keeps the copies to and from tensors, which the caller may free
+        if (cudaStreamSynchronize(staging_.stream.get()) != cudaSuccess) cudaGetLastError();
+        throw;
+      }
     } catch (const std::exception& error) {
       const auto* known = dynamic_cast<const CheckpointError*>(&error);
       failure_ = known != nullptr ? known->message() : error.what();
@@ -196,10 +223,16 @@ class NcclTransport final : public Transport {
   }
 
  private:
-  void exchange_in_rounds(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+  void exchange_in_rounds(std::span<const Message> outgoing, std::span<const Message> incoming,
                           const Deadline& deadline) {
+    const auto sizes = [](std::span<const Message> messages) {
+      std::vector<MessageSize> all;
+      for (const Message& message : messages)
+        all.push_back({message.peer, static_cast<std::size_t>(length_of(message.parts))});
+      return all;
+    };
     const std::vector<Round> rounds =
-        plan_exchange(outgoing, incoming, kLongestPiece, staging_.room);
+        plan_exchange(sizes(outgoing), sizes(incoming), kLongestPiece, staging_.room);
     for (std::size_t i = 0; i < rounds.size(); ++i) {
       start(staging_.stages[i % 2], rounds[i], outgoing, incoming, deadline);
       if (i > 0) finish(staging_.stages[(i - 1) % 2], rounds[i - 1], incoming, deadline);
@@ -208,17 +241,70 @@ class NcclTransport final : public Transport {
       finish(staging_.stages[(rounds.size() - 1) % 2], rounds.back(), incoming, deadline);
   }
 
-  /// In stream order: host to device, all messages of the round at once, device to host.
-  void start(const Stage& stage, const Round& round, std::span<const Outgoing> outgoing,
-             std::span<const Incoming> incoming, const Deadline& deadline) {
+  /// Copies what lies on the device between its place and the staging, and calls visit(part, begin,
+  /// length, place) for the rest. Returns the ranges of the staging that the rest takes; they may
+  /// include gaps.
+  template <typename Visit>
+  std::vector<std::pair<std::size_t, std::size_t>> copy_boxes(std::span<const TransferPiece> pieces,
+                                                              std::span<const Message> messages,
+                                                              std::byte* staging, bool out,
+                                                              Visit&& visit) const {
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;
+    bool extends = false;
+    for (const TransferPiece& piece : pieces) {
+      for_each_stretch(messages[piece.message].parts, piece.offset, piece.length,
+                       [&](const MessagePart& part, std::uint64_t begin, std::uint64_t length,
+                           std::uint64_t at) {
+                         const std::size_t place = piece.place + at;
+                         for (const DeviceBox& box : part.boxes)
+                           copy_box(box, begin, length, staging + place, out);
+                         if (!part.boxes.empty()) {
+                           extends = false;
+                           return;
+                         }
+                         if (!extends) ranges.emplace_back(place, 0);
+                         ranges.back().second = place + length;
+                         extends = true;
+                         visit(part, begin, length, place);
+                       });
+    }
+    return ranges;
+  }
+
+  void copy_box(const DeviceBox& box, std::uint64_t begin, std::uint64_t length, std::byte* staging,
+                bool out) const {
+    for_each_rows(box, begin, length, [&](const PitchedRows& rows) {
+      std::byte* to = box.tensor + rows.source;
+      std::byte* from = staging + rows.destination;
+      auto to_pitch = static_cast<std::size_t>(rows.source_pitch);
+      auto from_pitch = static_cast<std::size_t>(rows.destination_pitch);
+      if (out) {
+        std::swap(to, from);
+        std::swap(to_pitch, from_pitch);
+      }
+      const auto count = static_cast<std::size_t>(rows.rows);
+      const auto width = static_cast<std::size_t>(rows.run);
+      cudaStream_t stream = staging_.stream.get();
+      check_cuda(count == 1 ? cudaMemcpyAsync(to, from, width, cudaMemcpyDeviceToDevice, stream)
+                            : cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, count,
+                                                cudaMemcpyDeviceToDevice, stream),
+                 "copying between a tensor and the staging of NCCL");
+    });
+  }
+
+  /// In stream order: to the staging on the device, all messages of the round at once, and on from
+  /// there.
+  void start(const Stage& stage, const Round& round, std::span<const Message> outgoing,
+             std::span<const Message> incoming, const Deadline& deadline) {
     cudaStream_t stream = staging_.stream.get();
     std::byte* const device_in = stage.device.get() + staging_.room;
-    for (const TransferPiece& piece : round.outgoing) {
-      std::memcpy(stage.host.get() + piece.place,
-                  outgoing[piece.message].bytes.data() + piece.offset, piece.length);
-    }
-    if (!round.outgoing.empty()) {
-      check_cuda(cudaMemcpyAsync(stage.device.get(), stage.host.get(), end_of(round.outgoing),
+    const auto from_host = copy_boxes(
+        round.outgoing, outgoing, stage.device.get(), /*out=*/true,
+        [&](const MessagePart& part, std::uint64_t begin, std::uint64_t length, std::size_t place) {
+          std::memcpy(stage.host.get() + place, part.host + begin, length);
+        });
+    for (const auto& [begin, end] : from_host) {
+      check_cuda(cudaMemcpyAsync(stage.device.get() + begin, stage.host.get() + begin, end - begin,
                                  cudaMemcpyHostToDevice, stream),
                  "cudaMemcpyAsync to the device");
     }
@@ -230,11 +316,11 @@ class NcclTransport final : public Transport {
     };
     for (const TransferPiece& piece : round.outgoing) {
       post(ncclSend(stage.device.get() + piece.place, piece.length, ncclUint8,
-                    nccl_rank(outgoing[piece.message].to), comm_, stream));
+                    nccl_rank(outgoing[piece.message].peer), comm_, stream));
     }
     for (const TransferPiece& piece : round.incoming) {
       post(ncclRecv(device_in + piece.place, piece.length, ncclUint8,
-                    nccl_rank(incoming[piece.message].from), comm_, stream));
+                    nccl_rank(incoming[piece.message].peer), comm_, stream));
     }
     const ncclResult_t ended =
         ncclGroupEnd();  // also after an error: the group belongs to the thread
@@ -242,25 +328,28 @@ class NcclTransport final : public Transport {
     check_nccl(ended, comm_, "ncclGroupEnd");
     wait_ready(deadline, round.peers);  // not on the stream before
 
-    if (!round.incoming.empty()) {
-      check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room, device_in,
-                                 end_of(round.incoming), cudaMemcpyDeviceToHost, stream),
+    const auto to_host =
+        copy_boxes(round.incoming, incoming, device_in, /*out=*/false, [](const auto&...) {});
+    for (const auto& [begin, end] : to_host) {
+      check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room + begin, device_in + begin,
+                                 end - begin, cudaMemcpyDeviceToHost, stream),
                  "cudaMemcpyAsync from the device");
     }
     check_cuda(cudaEventRecord(stage.arrived.get(), stream), "cudaEventRecord");
   }
 
-  void finish(const Stage& stage, const Round& round, std::span<const Incoming> incoming,
+  void finish(const Stage& stage, const Round& round, std::span<const Message> incoming,
               const Deadline& deadline) {
     wait_arrived(stage, deadline, round.peers);
     for (const TransferPiece& piece : round.incoming) {
-      std::memcpy(incoming[piece.message].bytes.data() + piece.offset,
-                  stage.host.get() + staging_.room + piece.place, piece.length);
+      for_each_stretch(incoming[piece.message].parts, piece.offset, piece.length,
+                       [&](const MessagePart& part, std::uint64_t begin, std::uint64_t length,
+                           std::uint64_t at) {
+                         if (part.boxes.empty())
+                           std::memcpy(part.host + begin,
+                                       stage.host.get() + staging_.room + piece.place + at, length);
+                       });
     }
-  }
-
-  static std::size_t end_of(std::span<const TransferPiece> pieces) {
-    return pieces.back().place + pieces.back().length;
   }
 
   /// NCCL's number of a rank of the job.

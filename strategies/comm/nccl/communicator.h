@@ -26,6 +26,10 @@ struct NcclOptions {
 // with training. A communicator can be used from any thread, one at a time; it does not change the
 // thread's current device or capture mode.
 //
+// When ranks load together (LoadOptions::parallel, all_to_all or auto), tensors in memory of
+// `device` are sent from there and received there, through the device's half of the staging only.
+// This needs register_cuda() of <dckpt/cuda.h>, as all loads into GPU memory do.
+//
 // No call blocks longer than the timeout: NCCL's communicator is made non-blocking and polled.
 // After the timeout, or when a connection breaks, it is aborted, and CheckpointError (unavailable)
 // names the ranks that were waited for; so it is, with (io), when a call of NCCL or CUDA fails; if

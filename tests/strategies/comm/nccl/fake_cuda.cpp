@@ -1,6 +1,5 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -50,11 +49,7 @@ cudaError_t allocate(void** memory, std::size_t size, int device) {
 
 void wait_idle(int device) {
   std::unique_lock lock(machine.mutex);
-  machine.changed.wait(lock, [device] {
-    return std::ranges::none_of(machine.streams, [&](cudaStream_t stream) {
-      return stream->device == device && (stream->busy || !stream->work.empty());
-    });
-  });
+  machine.changed.wait(lock, [device] { return is_idle(device); });
 }
 
 cudaError_t release(void* memory) {
@@ -75,10 +70,11 @@ void check_places(const char* function, const void* to, std::size_t to_size, con
   const auto is_host = [](int place) {
     return place == -1 || (place == -2 && machine.takes_ordinary_memory);
   };
-  const bool right =
-      kind == cudaMemcpyHostToDevice
-          ? is_host(source) && destination == this_device
-          : kind == cudaMemcpyDeviceToHost && source == this_device && is_host(destination);
+  const bool from_here = source == this_device;
+  const bool to_here = destination == this_device;
+  const bool right = kind == cudaMemcpyHostToDevice   ? is_host(source) && to_here
+                     : kind == cudaMemcpyDeviceToHost ? from_here && is_host(destination)
+                                                      : from_here && to_here;
   if (!right) note_misuse(std::string(function) + " between the wrong kinds of memory");
 }
 
@@ -171,6 +167,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {
   });
 }
 
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return cuda_call("cudaStreamSynchronize", cudaErrorUnknown, [&] {
+    std::unique_lock lock(machine.mutex);
+    machine.changed.wait(lock, [&] { return !stream->busy && stream->work.empty(); });
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   wait_idle(stream->device);
   {
@@ -237,6 +241,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMe
                             cudaStream_t stream) {
   return cuda_call("cudaMemcpyAsync", cudaErrorUnknown, [&] {
     check_places("cudaMemcpyAsync", to, size, from, size, kind);
+    count_copy(to, from, size, kind);
     stream->enqueue([=] { std::memcpy(to, from, size); });
     return cudaSuccess;
   });
@@ -249,6 +254,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
     if (to_pitch < width || from_pitch < width) return cudaErrorInvalidValue;
     check_places("cudaMemcpy2DAsync", to, (height - 1) * to_pitch + width, from,
                  (height - 1) * from_pitch + width, kind);
+    count_copy(to, from, width * height, kind);
     stream->enqueue([=] {
       for (std::size_t row = 0; row < height; ++row)
         std::memcpy(static_cast<std::byte*>(to) + row * to_pitch,

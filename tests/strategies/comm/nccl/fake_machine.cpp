@@ -1,5 +1,7 @@
 #include "tests/strategies/comm/nccl/fake_machine.h"
 
+#include <algorithm>
+
 #include "tests/strategies/comm/nccl/fake_nccl.h"
 
 namespace dckpt::fake_nccl {
@@ -30,12 +32,48 @@ int place_of(const void* memory, std::size_t size) {
   return bytes + size <= found->first + found->second.size ? found->second.device : -2;
 }
 
+void count_copy(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  const std::scoped_lock lock(machine.mutex);
+  for (const void* const side : {to, from}) {
+    auto found = machine.memory.upper_bound(static_cast<const std::byte*>(side));
+    if (found == machine.memory.begin() || (--found)->second.device < 0) continue;
+    Copied& copied = machine.copied[found->first];
+    (kind == cudaMemcpyHostToDevice   ? copied.from_host
+     : kind == cudaMemcpyDeviceToHost ? copied.to_host
+                                      : copied.on_device) += bytes;
+  }
+}
+
+Copied copied(const void* allocation) {
+  const std::scoped_lock lock(machine.mutex);
+  if (allocation != nullptr) return machine.copied[static_cast<const std::byte*>(allocation)];
+  Copied all;
+  for (const auto& [memory, copied] : machine.copied) {
+    all.from_host += copied.from_host;
+    all.to_host += copied.to_host;
+    all.on_device += copied.on_device;
+  }
+  return all;
+}
+
+bool is_idle(int device) {
+  return std::ranges::none_of(machine.streams, [&](cudaStream_t stream) {
+    return stream->device == device && (stream->busy || !stream->work.empty());
+  });
+}
+
+bool idle(int device) {
+  const std::scoped_lock lock(machine.mutex);
+  return is_idle(device);
+}
+
 void reset(int devices) {
   const std::scoped_lock lock(machine.mutex);
   machine.devices = devices;
   machine.contexts.clear();
   machine.fault = {};
   machine.broken.clear();
+  machine.copied.clear();
   machine.misuse.clear();
   machine.takes_ordinary_memory = false;
 }

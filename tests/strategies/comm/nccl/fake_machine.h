@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include "tests/strategies/comm/nccl/fake_nccl.h"
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -33,6 +35,7 @@ struct Machine {
   int devices = 0;
   std::set<int> contexts;
   std::map<const std::byte*, Allocation> memory;
+  std::map<const std::byte*, Copied> copied;
   std::set<cudaStream_t> streams;
   int events = 0;
   int comms = 0;
@@ -54,6 +57,12 @@ bool fails(const char* function);
 
 /// The device that holds all of these bytes, -1 for page-locked memory, -2 for anything else.
 int place_of(const void* memory, std::size_t size);
+
+/// With the machine's mutex held.
+bool is_idle(int device);
+
+/// Counts a copy for the allocations that it is between.
+void count_copy(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 
 }  // namespace dckpt::fake_nccl
 

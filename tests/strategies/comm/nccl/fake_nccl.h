@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -31,6 +32,18 @@ void break_link(int rank, const std::string& text);
 
 /// From now on, until reset(), copies to and from ordinary memory of the host are no misuse.
 void take_ordinary_memory();
+
+/// Bytes that copies have moved from and to an allocation of a device, or all of them, since
+/// reset().
+struct Copied {
+  std::uint64_t from_host = 0;
+  std::uint64_t to_host = 0;
+  std::uint64_t on_device = 0;
+};
+Copied copied(const void* allocation = nullptr);
+
+/// Whether nothing is under way on a device.
+bool idle(int device);
 
 /// What was not freed, and the rules that were broken; empty if all is well.
 std::string left_over();
