@@ -46,6 +46,7 @@ class DeviceChecks {
       that(in == out);
     });
     check("rows with gaps on either side", [&] { rows_with_gaps(); });
+    check("what is copied on the device, with gaps", [&] { rows_on_device(); });
     check("an event without anything before it is reached", [&] {
       const Stream stream(runtime_);
       stream.finish();
@@ -170,6 +171,35 @@ class DeviceChecks {
     for (std::size_t row = 0; row < kRows; ++row)
       that(std::equal(in.data + row * kRow, in.data + (row + 1) * kRow,
                       content.begin() + static_cast<std::ptrdiff_t>(row * kWide)));
+  }
+
+  void rows_on_device() {
+    constexpr std::size_t kRows = 50;
+    constexpr std::size_t kRow = 30;
+    constexpr std::size_t kWide = 70;
+    const Stream stream(runtime_);
+    const auto first = allocate_(kRows * kWide);
+    const auto second = allocate_(kRows * kRow);
+    const PageLocked out(runtime_);
+    const PageLocked in(runtime_);
+    const std::vector<std::byte> content = pattern(6, kRows * kWide);
+    std::ranges::copy(content, out.data);
+    stream.copy({.to = first.get(),
+                 .from = out.data,
+                 .row_bytes = kRows * kWide,
+                 .direction = DeviceCopy::Direction::kToDevice});
+    stream.copy({.to = second.get(),
+                 .from = first.get() + 1,
+                 .rows = kRows,
+                 .row_bytes = kRow,
+                 .to_pitch = kRow,
+                 .from_pitch = kWide,
+                 .direction = DeviceCopy::Direction::kOnDevice});
+    stream.copy({.to = in.data, .from = second.get(), .row_bytes = kRows * kRow});
+    stream.finish();
+    for (std::size_t row = 0; row < kRows; ++row)
+      that(std::equal(in.data + row * kRow, in.data + (row + 1) * kRow,
+                      content.begin() + static_cast<std::ptrdiff_t>(row * kWide + 1)));
   }
 
   void streams_wait() {

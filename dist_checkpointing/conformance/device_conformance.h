@@ -9,7 +9,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// Checks that a DeviceRuntime conforms, for use in your own tests: copies of both directions, with
+/// Checks that a DeviceRuntime conforms, for use in your own tests: copies of all directions, with
 /// gaps and without, their order in a stream, events across streams and recorded again, and use
 /// from several threads. `allocate` gives memory of device 0 with that many bytes, which the owner
 /// frees. Leaves nothing behind if it conforms. Takes milliseconds.

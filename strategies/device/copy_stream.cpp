@@ -56,6 +56,39 @@ CopyStream::~CopyStream() {
   device_->runtime->destroy_stream(index_, stream_);
 }
 
+void CopyStream::enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
+                         const StridedView& from, const StridedView& to) {
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::ptrdiff_t>(elements) * static_cast<std::ptrdiff_t>(item_size);
+  };
+  for_each_rows(plan_runs(sizes, from, to), [&](const PitchedRows& rows) {
+    DeviceCopy part = copy;
+    part.from += bytes(rows.source);
+    part.to += bytes(rows.destination);
+    part.rows = static_cast<std::size_t>(rows.rows);
+    part.row_bytes = static_cast<std::size_t>(bytes(rows.run));
+    part.from_pitch = static_cast<std::size_t>(bytes(rows.source_pitch));
+    part.to_pitch = static_cast<std::size_t>(bytes(rows.destination_pitch));
+    device_->runtime->copy(index_, stream_, part);
+  });
+}
+
+void CopyStream::copy(ShapeView sizes, std::size_t item_size, const std::byte* from,
+                      const StridedView& from_view, std::byte* to, const StridedView& to_view) {
+  try {
+    enqueue(sizes, item_size,
+            {.to = to, .from = from, .direction = DeviceCopy::Direction::kOnDevice}, from_view,
+            to_view);
+  } catch (...) {
+    try {
+      finish();  // the caller may free the tensors next
+    } catch (const CheckpointError&) {
+    }
+    throw;
+  }
+  finish();
+}
+
 void CopyStream::finish() {
   DeviceRuntime& runtime = *device_->runtime;
   const auto destroy = [&](void* event) { runtime.destroy_event(index_, event); };
@@ -134,23 +167,11 @@ StagedPiece::~StagedPiece() {
   stream_.device_->pool.release(memory_);
 }
 
-void StagedPiece::enqueue(ShapeView sizes, std::size_t item_size, DeviceCopy copy,
+void StagedPiece::enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
                           const StridedView& from, const StridedView& to) {
-  const auto bytes = [&](std::int64_t elements) {
-    return static_cast<std::ptrdiff_t>(elements) * static_cast<std::ptrdiff_t>(item_size);
-  };
-  for_each_rows(plan_runs(sizes, from, to), [&](const PitchedRows& rows) {
-    DeviceCopy part = copy;
-    part.from += bytes(rows.source);
-    part.to += bytes(rows.destination);
-    part.rows = static_cast<std::size_t>(rows.rows);
-    part.row_bytes = static_cast<std::size_t>(bytes(rows.run));
-    part.from_pitch = static_cast<std::size_t>(bytes(rows.source_pitch));
-    part.to_pitch = static_cast<std::size_t>(bytes(rows.destination_pitch));
-    copying_ = true;
-    recorded_ = false;
-    stream_.device_->runtime->copy(stream_.index_, stream_.stream_, part);
-  });
+  copying_ = true;
+  recorded_ = false;
+  stream_.enqueue(sizes, item_size, copy, from, to);
 }
 
 void StagedPiece::from_device(ShapeView sizes, std::size_t item_size, const std::byte* tensor,

@@ -23,11 +23,17 @@ class CopyStream {
   CopyStream(const CopyStream&) = delete;
   CopyStream& operator=(const CopyStream&) = delete;
 
-  /// Returns when all that it is behind has ended. Throws CheckpointError as StagedPiece::wait().
+  /// Copies a box between tensors of the device, which must not overlap. Returns when it is in
+  /// place. Throws CheckpointError as StagedPiece::wait().
+  void copy(ShapeView sizes, std::size_t item_size, const std::byte* from,
+            const StridedView& from_view, std::byte* to, const StridedView& to_view);
+  /// Returns when all that it is behind has ended. Throws the same.
   void finish();
 
  private:
   friend class StagedPiece;
+  void enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
+               const StridedView& from, const StridedView& to);
   void wait_for(DeviceRuntime::Event event) const;
 
   const std::shared_ptr<RegisteredDevice> device_;
@@ -75,8 +81,8 @@ class StagedPiece {
 
  private:
   StagedPiece(CopyStream& stream, std::byte* memory);
-  void enqueue(ShapeView sizes, std::size_t item_size, DeviceCopy copy, const StridedView& from,
-               const StridedView& to);
+  void enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
+               const StridedView& from, const StridedView& to);
 
   CopyStream& stream_;
   std::byte* memory_;

@@ -11,8 +11,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// `rows` runs of `row_bytes`, whose beginnings are `…_pitch` bytes apart on each side. One side is
-/// memory of the device, the other one of the host, page-locked or not.
+/// `rows` runs of `row_bytes`, whose beginnings are `…_pitch` bytes apart on each side. Both sides
+/// are memory of the device, or one is memory of the host, page-locked or not.
 struct DeviceCopy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
@@ -20,7 +20,7 @@ struct DeviceCopy {
   std::size_t row_bytes = 0;
   std::size_t to_pitch = 0;
   std::size_t from_pitch = 0;
-  enum class Direction : std::uint8_t { kToHost, kToDevice };
+  enum class Direction : std::uint8_t { kToHost, kToDevice, kOnDevice };
   Direction direction = Direction::kToHost;
 };
 

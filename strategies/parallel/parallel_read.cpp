@@ -172,10 +172,7 @@ class ParallelTensorRead {
     const Slab& slab = plan_->distribution.slabs[index];
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = plan_->distribution.shared[i];
-      const StridedView view = view_in_slab(part);
-      for_own_items(part, [&](const ReadItem& item) {
-        copy_in(item, batches_[round].slab(index).data(), view);
-      });
+      copy_in(part, batches_[round].slab(index).data(), view_in_slab(part));
     }
   }
 
@@ -216,13 +213,30 @@ class ParallelTensorRead {
 
   const Tensor& tensor_of(const ReadItem& item) const { return destinations_[item.destination]; }
 
-  /// From host memory into the item's destination.
-  void copy_in(const ReadItem& item, const std::byte* from, const StridedView& view) const {
-    const Tensor& tensor = tensor_of(item);
-    if (is_in_device_memory(tensor))
-      devices_->put(item.sizes, from, view, tensor, item.target);
+  /// From host memory to all places where this rank wants the part.
+  void copy_in(const Part& part, const std::byte* from, const StridedView& view) const {
+    std::optional<ReadItem> first;
+    for_own_items(part, [&](const ReadItem& item) {
+      if (first) return copy_again(*first, item);
+      first = item;
+      const Tensor& tensor = tensor_of(item);
+      if (is_in_device_memory(tensor))
+        devices_->put(item.sizes, from, view, tensor, item.target);
+      else
+        strided_copy(item.sizes, size_of(item.tensor), from, view, tensor.data(), item.target);
+    });
+  }
+
+  /// From one place where this rank wants something to another one.
+  void copy_again(const ReadItem& done, const ReadItem& item) const {
+    const Tensor& from = tensor_of(done);
+    const Tensor& to = tensor_of(item);
+    if (to.data() == from.data() && item.target == done.target) return;
+    if (is_in_device_memory(from) || is_in_device_memory(to))
+      devices_->copy(item.sizes, from, done.target, to, item.target);
     else
-      strided_copy(item.sizes, size_of(item.tensor), from, view, tensor.data(), item.target);
+      strided_copy(item.sizes, size_of(item.tensor), from.data(), done.target, to.data(),
+                   item.target);
   }
 
   void pack(const Part& part, std::uint32_t round, MutableByteView into) const {
@@ -266,9 +280,7 @@ class ParallelTensorRead {
   }
 
   void unpack(const Part& part, ByteView from) const {
-    for_own_items(part, [&](const ReadItem& item) {
-      copy_in(item, from.data(), {0, row_major_strides(item.sizes)});
-    });
+    copy_in(part, from.data(), {0, row_major_strides(part.box.sizes)});
   }
 
   /// What this rank has read straight into one place and wants in several.
@@ -278,16 +290,7 @@ class ParallelTensorRead {
       for (const Part& part : *parts) {
         if (part.reader != rank_ || part.slab != LoadDistribution::kNoSlab) continue;
         const ReadItem read = first_item(part);
-        for_own_items(part, [&](const ReadItem& item) {
-          const Tensor& from = tensor_of(read);
-          const Tensor& to = tensor_of(item);
-          if (to.data() == from.data() && item.target == read.target) return;
-          if (is_in_device_memory(from) || is_in_device_memory(to))
-            devices_->copy(item.sizes, from, read.target, to, item.target);
-          else
-            strided_copy(item.sizes, size_of(item.tensor), from.data(), read.target, to.data(),
-                         item.target);
-        });
+        for_own_items(part, [&](const ReadItem& item) { copy_again(read, item); });
       }
     }
   }

@@ -209,6 +209,10 @@ void DeviceDestinations::copy(ShapeView sizes, const Tensor& from, const Strided
                               const Tensor& to, const StridedView& to_view) const {
   if (!is_in_device_memory(from)) return put(sizes, from.data(), from_view, to, to_view);
   if (!is_in_device_memory(to)) return get(sizes, from, from_view, to.data(), to_view);
+  if (from.device() == to.device()) {
+    return streams_.of(to).copy(sizes, item_size(to.dtype()), from.data(), from_view, to.data(),
+                                to_view);
+  }
   Bytes host;
   for_each_box(sizes, from_view, to_view, elements_of_piece(from),
                [&](const ReadItem& part, const StridedView& dense) {

@@ -290,16 +290,18 @@ void SimulatedDevice::copy(int device, Stream stream, const DeviceCopy& copy) {
   count_call("copying");
   const std::lock_guard lock(machine_->mutex);
   machine_->enqueue(*static_cast<StreamThread*>(stream), [=, this] {
-    const bool out = copy.direction == DeviceCopy::Direction::kToHost;
     for (std::size_t row = 0; row < copy.rows; ++row) {
       const std::byte* from = copy.from + row * copy.from_pitch;
       std::byte* to = copy.to + row * copy.to_pitch;
-      std::byte* const shadow = machine_->shadow(out ? from : to, copy.row_bytes, device);
-      if (shadow == nullptr) {
+      if (copy.direction != DeviceCopy::Direction::kToDevice)
+        from = machine_->shadow(from, copy.row_bytes, device);
+      if (copy.direction != DeviceCopy::Direction::kToHost)
+        to = machine_->shadow(to, copy.row_bytes, device);
+      if (from == nullptr || to == nullptr) {
         machine_->misuse = "copies from or to memory that is not the device's";
         return true;
       }
-      std::memcpy(out ? to : shadow, out ? shadow : from, copy.row_bytes);
+      std::memcpy(to, from, copy.row_bytes);
     }
     return true;
   });

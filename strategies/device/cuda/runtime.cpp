@@ -91,22 +91,25 @@ class CudaRuntime final : public DeviceRuntime {
       cudaGetLastError();
       return false;
     }
-    check_cuda(result, "waiting for a copy between CPU and GPU memory");
+    check_cuda(result, "waiting for a copy from or to GPU memory");
     return true;
   }
 
   void copy(int device, Stream stream, const DeviceCopy& copy) override {
     const OnDevice current(device);
-    const cudaMemcpyKind kind = copy.direction == DeviceCopy::Direction::kToHost
-                                    ? cudaMemcpyDeviceToHost
-                                    : cudaMemcpyHostToDevice;
+    const cudaMemcpyKind kind =
+        copy.direction == DeviceCopy::Direction::kToHost     ? cudaMemcpyDeviceToHost
+        : copy.direction == DeviceCopy::Direction::kToDevice ? cudaMemcpyHostToDevice
+                                                             : cudaMemcpyDeviceToDevice;
     auto* const on = static_cast<cudaStream_t>(stream);
     const bool dense =
         copy.rows == 1 || (copy.to_pitch == copy.row_bytes && copy.from_pitch == copy.row_bytes);
     check_cuda(dense ? cudaMemcpyAsync(copy.to, copy.from, copy.rows * copy.row_bytes, kind, on)
                      : cudaMemcpy2DAsync(copy.to, copy.to_pitch, copy.from, copy.from_pitch,
                                          copy.row_bytes, copy.rows, kind, on),
-               "copying between CPU and GPU memory");
+               copy.direction == DeviceCopy::Direction::kOnDevice
+                   ? "copying in GPU memory"
+                   : "copying between CPU and GPU memory");
   }
 
  private:

@@ -74,7 +74,7 @@ TEST(DeviceConformance, TheSimulationConforms) {
   };
   const ConformanceReport report = check_device(device, allocate);
   EXPECT_THAT(report.problems, ::testing::IsEmpty());
-  EXPECT_EQ(report.checks, 10);
+  EXPECT_EQ(report.checks, 11);
   EXPECT_EQ(device.leaked(), 0);
   EXPECT_EQ(device.misuse(), "");
 }
@@ -324,11 +324,14 @@ StateDict halves(const RegisteredSimulation& simulation, int rank) {
   return state;
 }
 
-/// What the small ones of halves() are halves of.
+/// What the small ones of halves() are halves of, in two places.
 StateDict whole(const RegisteredSimulation& simulation, int rank) {
-  const Tensor tensor = simulation->on_device(Tensor::zeros(DType::kFloat32, {6, 5}));
   StateDict state = Value::dict();
-  state["w"] = ShardedTensor::whole("weights.1", tensor, {.replica_id = {rank}});
+  for (const int place : {0, 1}) {
+    const Tensor tensor = simulation->on_device(Tensor::zeros(DType::kFloat32, {6, 5}));
+    state[std::to_string(place)] =
+        ShardedTensor::whole("weights.1", tensor, {.replica_id = {rank, place}});
+  }
   return state;
 }
 

@@ -130,17 +130,21 @@ TEST_F(NcclDeviceTensors, OfReplicasReachADeviceOnceAndTravelBetweenDevices) {
             size,
             [&](Communicator& comm) {
               const Tensor tensor = on_device(comm.rank() + 1, {kRows, kColumns}, comm.rank() == 1);
-              load_into({tensor}, whole(), comm);
+              std::vector<Tensor> tensors = {tensor};
+              if (comm.rank() == 0) tensors.push_back(on_device(1, {kRows, kColumns}));
+              load_into(tensors, whole(), comm);
               copied[static_cast<std::size_t>(comm.rank())] = fake_nccl::copied(tensor.data());
+              EXPECT_EQ(fake_nccl::copied(tensors.back().data()).to_host, 0);
             }),
         Each(""));
     std::uint64_t from_host = 0;
     for (const fake_nccl::Copied& rank : copied) {
       from_host += rank.from_host;
       EXPECT_EQ(rank.to_host, 0);
-      // Of its own part once for each other rank, and the rest once.
+      // Its own part for each other rank, and for the second place that rank 0 has; and the rest.
+      const int copies = size - 1 + (&rank == &copied.front() ? 1 : 0);
       EXPECT_EQ(rank.on_device,
-                kBytes - rank.from_host + rank.from_host * static_cast<std::uint64_t>(size - 1));
+                kBytes - rank.from_host + rank.from_host * static_cast<std::uint64_t>(copies));
     }
     EXPECT_EQ(from_host, kBytes);
     // The ranks' small messages go through the host.
@@ -162,6 +166,8 @@ TEST_F(NcclDeviceTensors, ThatRanksShareInPartAndWantTwiceAreRight) {
                     EXPECT_EQ(fake_nccl::copied(tensor.data()).to_host, 0);
                 }),
       Each(""));
+  EXPECT_LT(fake_nccl::copied().from_host, kBytes + kBytes / 20);
+  EXPECT_LT(fake_nccl::copied().to_host, kBytes / 20);
 }
 
 TEST_F(NcclDeviceTensors, GoThroughTheHostWhereOneSideIsElsewhere) {
