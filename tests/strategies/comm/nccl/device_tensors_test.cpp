@@ -219,6 +219,7 @@ TEST_F(NcclDeviceTensors, AreReceivedBehindTheKernelsThatStillUseThem) {
 TEST_F(NcclDeviceTensors, WhateverFailsIsAnErrorOnAllRanksAndEverythingIsFreed) {
   const auto run = [&](int thread, const std::string& function, int call) {
     prepare();
+    bool loaded = false;
     auto errors = errors_on(
         2,
         [&](Communicator& comm) {
@@ -233,9 +234,12 @@ TEST_F(NcclDeviceTensors, WhateverFailsIsAnErrorOnAllRanksAndEverythingIsFreed) 
             }
             throw;
           }
+          if (comm.rank() == 1) loaded = true;
+          comm.barrier();  // of the failure of its last call, the other rank hears only here
         },
         std::chrono::seconds(20));
-    EXPECT_EQ(errors[0].empty(), errors[1].empty()) << errors[0] << errors[1];
+    EXPECT_TRUE(loaded || !errors[0].empty()) << errors[1];
+    EXPECT_TRUE(errors[0].empty() || !errors[1].empty()) << errors[0];
     return errors;
   };
   constexpr int kReader = -1;  // a thread of the library's own

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "strategies/comm/device_exchange.h"
 #include "strategies/comm/nccl/communicator.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 
@@ -69,6 +70,48 @@ TEST_F(NcclGpu, EveryGpuIsARank) {
         EXPECT_TRUE(all[static_cast<std::size_t>(from)] ==
                     letter(from, comm.rank(), bytes + static_cast<std::size_t>(comm.rank())));
     }
+  });
+}
+
+/// Every rank sends the columns of a matrix to the rank after it, which receives them as rows.
+TEST_F(NcclGpu, BoxesOfTensorsTravelBetweenGpus) {
+  constexpr std::int64_t kRows = 1001;
+  constexpr std::int64_t kColumns = 2003;
+  constexpr std::size_t kItem = sizeof(std::uint16_t);
+  constexpr std::size_t kBytes = kRows * kColumns * kItem;
+  on_gpus([](Communicator& comm) {
+    const int size = comm.size();
+    if (size == 1) return;
+    auto& exchange = dynamic_cast<DeviceExchange&>(comm);
+    ASSERT_EQ(cudaSetDevice(exchange.device().index), cudaSuccess);
+    std::vector<std::uint16_t> mine(kRows * kColumns);
+    for (std::size_t i = 0; i < mine.size(); ++i)
+      mine[i] = static_cast<std::uint16_t>(i * 7 + static_cast<std::size_t>(comm.rank()));
+    void* memory[2] = {};
+    for (void*& side : memory) ASSERT_EQ(cudaMalloc(&side, kBytes), cudaSuccess);
+    ASSERT_EQ(cudaMemcpy(memory[0], mine.data(), kBytes, cudaMemcpyHostToDevice), cudaSuccess);
+    const auto part = [&](void* side, Shape strides) {
+      return MessagePart{
+          .bytes = kBytes,
+          .boxes = {
+              {static_cast<std::byte*>(side), kItem, {kColumns, kRows}, {0, std::move(strides)}}}};
+    };
+    std::vector<std::vector<MessagePart>> outgoing(static_cast<std::size_t>(size));
+    std::vector<std::vector<MessagePart>> incoming(static_cast<std::size_t>(size));
+    const int from = (comm.rank() + size - 1) % size;
+    outgoing[static_cast<std::size_t>((comm.rank() + 1) % size)] = {part(memory[0], {1, kColumns})};
+    incoming[static_cast<std::size_t>(from)] = {part(memory[1], {kRows, 1})};
+    exchange.all_to_all(outgoing, incoming);
+    std::vector<std::uint16_t> got(mine.size());
+    EXPECT_EQ(cudaMemcpy(got.data(), memory[1], kBytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    bool same = true;
+    for (std::size_t column = 0; column < kColumns; ++column)
+      for (std::size_t row = 0; row < kRows; ++row)
+        same = same && got[column * kRows + row] ==
+                           static_cast<std::uint16_t>((row * kColumns + column) * 7 +
+                                                      static_cast<std::size_t>(from));
+    EXPECT_TRUE(same);
+    for (void* side : memory) cudaFree(side);
   });
 }
 
