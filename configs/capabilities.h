@@ -1,6 +1,7 @@
 #pragma once
 
 #include "mapping/base/api.h"
+#include "mapping/planning/planner_options.h"
 
 namespace DCKPT_API dckpt {
 
@@ -19,6 +20,11 @@ struct Capabilities {
   /// Leaves files as they are that an interrupted attempt has finished (ItemSource::written).
   bool resume = false;
   bool separation_hint = false;  ///< separate files for some keys: SaveOptions::separation_hint
+
+  /// Where the plans of a save can be kept, at most. kFile: the metadata come back as planned, with
+  /// the properties and the order of tensors and of their chunks, which the file refers to.
+  /// kMetadata: Metadata::cached_plans too. PlannerOptions::keep_plans.
+  KeepPlans plans = KeepPlans::kOff;
 
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };

@@ -82,6 +82,12 @@ constexpr std::array kRules{
                  return backend != nullptr && !backend->capabilities.integrity &&
                         policy.save.integrity;
                }},
+    OptionRule{kSave, "save.planner.keep_plans",
+               "strategy {strategy} cannot keep plans as {plans}; say {kept}", kUnsupported,
+               [](const Policy& policy, const Backend* backend) {
+                 return backend != nullptr &&
+                        policy.save.planner.keep_plans > backend->capabilities.plans;
+               }},
     OptionRule{kSave, "save.separation_hint",
                "strategy {strategy} keeps no keys in files of their own; leave out separation_hint",
                kUnsupported,
@@ -146,11 +152,14 @@ constexpr std::array kRules{
 std::string message_of(const OptionRule& rule, const Policy& policy, const Backend* backend) {
   std::string text = str_format("{}: {}", rule.field, rule.message);
   const bool has_compat = backend == nullptr || backend->capabilities.compat;
-  const std::array<std::pair<std::string_view, std::string>, 4> values{{
+  const bool file_of_plans = backend != nullptr && backend->capabilities.plans == KeepPlans::kFile;
+  const std::array<std::pair<std::string_view, std::string>, 6> values{{
       {"{strategy}", quote(backend != nullptr ? backend->name : "")},
       {"{kind}", std::string(to_string(policy.save.planner.kind))},
       {"{compat}", std::string(to_string(policy.save.compat))},
       {"{remedy}", has_compat ? "compat: dcp, or kind: mcore" : "kind: mcore"},
+      {"{plans}", std::string(name_of(kKeepPlansNames, policy.save.planner.keep_plans))},
+      {"{kept}", file_of_plans ? "file, or off" : "off"},
   }};
   for (const auto& [name, value] : values) {
     if (const std::size_t at = text.find(name); at != std::string::npos)

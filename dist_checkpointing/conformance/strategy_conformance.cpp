@@ -13,6 +13,7 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
+#include "dist_checkpointing/save/warm_plan_cache.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -161,6 +162,8 @@ class Conformance {
     if (can_.objects) check("objects", [&] { objects(); });
     if (can_.common_state && options_.compat != Compat::kDcp)
       check("common state", [&] { common_state(); });
+    if (can_.plans != KeepPlans::kOff)
+      check("plans that are kept for the next job", [&] { plans(); });
     if (can_.integrity) check("a manifest of its files", [&] { manifest(); });
     check("a save in the background", [&] { in_background(); });
     check("two saves at the same time", [&] { at_the_same_time(); });
@@ -212,6 +215,27 @@ class Conformance {
     options.integrity = true;
     save(saved_by(0, 1), path("manifest"), options);
     verify_integrity(*open_checkpoint(path("manifest")), 0, 1, 1);
+  }
+
+  void plans() {
+    for (const KeepPlans kept : {KeepPlans::kFile, KeepPlans::kMetadata}) {
+      if (kept > can_.plans) continue;
+      SaveOptions options = overwriting();
+      options.planner.keep_plans = kept;
+      run_ranks(2, [&](Communicator& comm) {
+        StateDict state = saved_by(comm.rank(), comm.size());
+        Tensor trained = Tensor::zeros(DType::kFloat32, {3});
+        trained.requires_grad = true;
+        state["trained"] = ShardedTensor::whole("trained", trained, {.replica_id = comm.rank()});
+        save(state, path("plans"), options, comm);
+        SavePlanCache next_job;
+        warm_plan_cache(next_job, path("plans"), comm);
+        const SaveReport report = save(state, path("plans"), options, comm, next_job);
+        expect(report.plan_cached,
+               str_format("a job that resumes does not reuse the plans that were kept as {}: {}",
+                          name_of(kKeepPlansNames, kept), report.why_planned));
+      });
+    }
   }
 
   void expect_equal(const std::string& key, const Tensor& loaded, const Tensor& saved) {

@@ -9,9 +9,8 @@ namespace dckpt {
 PolicyForConversion policy_for_conversion(const Policy& policy, bool names_format) {
   const SaveOptions& save = policy.save;
   const LoadOptions& load = policy.load;
-  make_save_strategy(save);  // that there is such a strategy, and that it takes the options
-
   require_rules(Call::kConvert, policy, nullptr);
+  make_save_strategy(save);  // that there is such a strategy, and that it takes the options
 
   const Policy usual;
   PolicyForConversion result;

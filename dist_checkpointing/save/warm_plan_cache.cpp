@@ -16,6 +16,7 @@
 #include "mapping/base/wire.h"
 #include "mapping/planning/save/plan_file.h"
 #include "strategies/comm/agree.h"
+#include "strategies/contract/common_state.h"
 
 namespace dckpt {
 namespace {
@@ -29,6 +30,15 @@ struct KeptPlans {
   std::string why_none{};
 };
 
+/// What the plans were decided for: they know the common state as an object, too.
+Metadata planned_metadata(const CheckpointReader& reader) {
+  Metadata metadata = reader.metadata();
+  if (const auto position = reader.info().common_object)
+    metadata.objects.insert(metadata.objects.begin() + static_cast<std::ptrdiff_t>(*position),
+                            {.key = kCommonStateKey});
+  return metadata;
+}
+
 KeptPlans find_kept_plans(const CheckpointReader& reader, std::size_t ranks) {
   KeptPlans kept;
   const Storage& storage = reader.storage();
@@ -40,8 +50,8 @@ KeptPlans find_kept_plans(const CheckpointReader& reader, std::size_t ranks) {
   };
   try {
     if (storage.stat(kPlanFile)) {
-      kept.decided =
-          decode_plan_file(read_file(*storage.open(kPlanFile), kMaxFileBytes), reader.metadata());
+      kept.decided = decode_plan_file(read_file(*storage.open(kPlanFile), kMaxFileBytes),
+                                      planned_metadata(reader));
       if (check_ranks(kept.decided->fingerprints.size())) return kept;
       kept.decided.reset();
     }

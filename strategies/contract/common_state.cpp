@@ -22,14 +22,14 @@ Value unwrap_object(const Value& stored) {
   return stored.is_list() && stored.size() == 1 ? stored.items()[0] : stored;
 }
 
-std::optional<BytesStorageMetadata> take_common_object(Metadata& metadata) {
+std::optional<CommonObject> take_common_object(Metadata& metadata) {
   const auto found =
       std::ranges::find(metadata.objects, kCommonStateKey, &BytesStorageMetadata::key);
   if (found == metadata.objects.end()) return std::nullopt;
-  BytesStorageMetadata object = std::move(*found);
+  CommonObject taken{std::move(*found), static_cast<std::size_t>(found - metadata.objects.begin())};
   metadata.objects.erase(found);
-  std::erase_if(metadata.paths, [&](const auto& path) { return path.first == object.key; });
-  return object;
+  std::erase_if(metadata.paths, [&](const auto& path) { return path.first == taken.object.key; });
+  return taken;
 }
 
 Value read_common_file(const Storage& storage, const std::string& name) {

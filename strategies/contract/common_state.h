@@ -55,8 +55,13 @@ Bytes stored_object(const Value& value, const Conventions& conventions);
 /// What was stored in a list; anything else as it is.
 Value unwrap_object(const Value& stored);
 
-/// Takes the object with the common state out of the others; empty if there is none.
-std::optional<BytesStorageMetadata> take_common_object(Metadata& metadata);
+/// Takes the object with the common state out of the others, and tells before which of them it was;
+/// empty if there is none.
+struct CommonObject {
+  BytesStorageMetadata object;
+  std::size_t position = 0;
+};
+std::optional<CommonObject> take_common_object(Metadata& metadata);
 
 /// The common state in a torch file. Throws CheckpointError (corrupt) unless it is a dict.
 Value read_common_file(const Storage& storage, const std::string& name);

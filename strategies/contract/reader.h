@@ -40,6 +40,8 @@ struct CheckpointInfo {
   std::optional<std::string> common_file{};
   /// The torch record that holds it, if it is in a data file.
   std::optional<StorageInfo> common_place{};
+  /// If an object holds it, which the metadata do not list: before which of theirs it was planned.
+  std::optional<std::size_t> common_object{};
   Conventions conventions{};
   std::vector<std::string> index_files{};  ///< files read to find out what is stored, besides data
                                            ///< files and `common_file`

@@ -69,6 +69,7 @@ class RearrangedReader final : public CheckpointReader {
     if (common_) {
       info_.common_file.reset();
       info_.common_place.reset();
+      info_.common_object.reset();
     }
     info_.opened_keys.clear();
     std::uint64_t made_bytes = 0;

@@ -209,7 +209,10 @@ class TorchDistReader : public CheckpointReader {
       info_.common_file = kCommonFile;
       return;
     }
-    common_object_ = take_common_object(metadata_);
+    if (auto taken = take_common_object(metadata_)) {
+      common_object_ = std::move(taken->object);
+      info_.common_object = taken->position;
+    }
     if (common_object_ && common_object_->place.codec == StorageCodec::kPlain) {
       info_.common_place = common_object_->place;
     } else if (!common_object_ && expects_common_file_) {

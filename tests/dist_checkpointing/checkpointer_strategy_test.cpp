@@ -48,7 +48,7 @@ class CheckpointerStrategy : public CheckpointerTest {
 
   const Policy policy_ = Policy::from_text(R"(
 version: 1
-save: {strategy: raw, planner: {keep_plans: metadata}}
+save: {strategy: raw}
 load: {backend: {name: raw, options: {site: here}}}
 retention: {keep_last: 2})");
 };

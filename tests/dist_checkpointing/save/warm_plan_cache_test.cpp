@@ -10,7 +10,9 @@
 #include "dist_checkpointing/save/save.h"
 #include "mapping/planning/save/plan_file.h"
 #include "strategies/comm/threads.h"
+#include "strategies/contract/registry.h"
 #include "tests/support/code_of.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -18,7 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using testing::error_of;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 constexpr int kRanks = 3;
 
@@ -37,9 +41,11 @@ StateDict state_of(int rank, DType dtype = DType::kFloat32) {
 class WarmPlanCache : public ::testing::Test {
  protected:
   /// Saves a first checkpoint as one job.
-  void save_first(const SaveOptions& options) {
+  void save_first(
+      const SaveOptions& options,
+      const std::function<StateDict(int rank)>& state = [](int rank) { return state_of(rank); }) {
     run_ranks(kRanks, [&](Communicator& comm) {
-      save(state_of(comm.rank()), directory_ / "first", options, comm);
+      save(state(comm.rank()), directory_ / "first", options, comm);
     });
   }
 
@@ -98,6 +104,60 @@ TEST_F(WarmPlanCache, AResumedJobOfTheSameStructureDoesNotSendPlans) {
     }
     EXPECT_EQ(second.objects.size(), first.objects.size());
   }
+}
+
+/// What each strategy can store: tensors of all ranks, cut or whole, and of one; objects and common
+/// values.
+StateDict state_for(const SaveStrategyEntry& strategy, int rank) {
+  const Capabilities& can = strategy.capabilities;
+  StateDict state;
+  for (const std::string key : {"z", "a", "m"}) {
+    Tensor data = Tensor::zeros(DType::kBFloat16, {2, 4});
+    data.requires_grad = true;
+    state[key] = can.cut_tensors
+                     ? ShardedTensor::from_rank_offsets(
+                           key, data, {{.axis = 1, .rank = kRanks - 1 - rank, .count = kRanks}})
+                     : ShardedTensor::whole(key, data, {.replica_id = rank});
+  }
+  const std::string layer = "layer." + std::to_string(kRanks - rank);
+  state[layer] = ShardedTensor::whole(layer, Tensor::zeros(DType::kFloat32, {3 + rank}));
+  if (can.objects)
+    state["rng"] = ShardedObject{
+        .key = "rng", .data = Value(rank), .global_shape = {kRanks}, .global_offset = {rank}};
+  if (can.common_state) state["iteration"] = 7;
+  return state;
+}
+
+TEST_P(WarmPlanCacheOfAnyKind, AreKeptOrRefusedByEachStrategyThatTrainersSaveWith) {
+  std::vector<std::string> keeping;
+  for (const SaveStrategyEntry& strategy : save_strategies()) {
+    if (strategy.arrange || strategy.conventions.megatron_fsdp) continue;  // for conversions
+    SCOPED_TRACE(strategy.name);
+    const SaveOptions options{
+        .strategy = {.name = strategy.name}, .planner = {.keep_plans = keep()}, .overwrite = true};
+    const auto state = [&](int rank) { return state_for(strategy, rank); };
+    if (keep() > strategy.capabilities.plans) {
+      fs::remove_all(directory_ / "first");
+      EXPECT_THAT(error_of([&] { save_first(options, state); }).what(),
+                  HasSubstr("save.planner.keep_plans: strategy '" + strategy.name +
+                            "' cannot keep plans as " +
+                            std::string(name_of(kKeepPlansNames, keep())) + "; say "));
+      EXPECT_FALSE(fs::exists(directory_ / "first"));
+      continue;
+    }
+    save_first(options, state);
+    const Outcome outcome = resume(options, state);
+    EXPECT_TRUE(outcome.hit) << outcome.why_planned;
+    keeping.push_back(strategy.name);
+  }
+  EXPECT_THAT(keeping, UnorderedElementsAre("torch_dist", "dcp"));
+}
+
+TEST_P(WarmPlanCacheOfAnyKind, ACommonStateThatIsAnObjectIsPlannedToo) {
+  const SaveOptions options{.compat = Compat::kMegatron019, .planner = {.keep_plans = keep()}};
+  save_first(options);
+  const Outcome outcome = resume(options, [](int rank) { return state_of(rank); });
+  EXPECT_TRUE(outcome.hit) << outcome.why_planned;
 }
 
 TEST_P(WarmPlanCacheOfAnyKind, AnotherStructureOnOneRankIsPlannedAnew) {
