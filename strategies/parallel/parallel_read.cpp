@@ -85,10 +85,7 @@ class ParallelTensorRead {
       exchanging.reset();
       Heartbeat(comm_).agree(kReading, [&] {
         const PhaseClock::Scope reading(options_.phases, Phase::kRead);
-        Bytes no_slabs;
-        TensorBatch all;
-        for (const ReadItem& item : items_) all.add_item(item, destinations_[item.destination]);
-        stats_ = all.read(located_, no_slabs, options_, devices_);
+        stats_ = read_all();
       });
       return stats_;
     }
@@ -113,6 +110,15 @@ class ParallelTensorRead {
   }
 
  private:
+  /// What this rank wants, with nobody's help.
+  ReadStats read_all() const {
+    if (devices_ == nullptr) return read_tensors(located_, items_, destinations_, options_);
+    TensorBatch all;
+    for (const ReadItem& item : items_) all.add_item(item, destinations_[item.destination]);
+    Bytes no_slabs;
+    return all.read(located_, no_slabs, options_, devices_);
+  }
+
   std::size_t size_of(std::uint32_t tensor) const {
     return item_size(located_.metadata().tensors[tensor].properties.dtype);
   }
