@@ -10,16 +10,18 @@
 // The trainer's thread uses the communicator of the save until all ranks have agreed to start;
 // after that only the background thread does, until it ends.
 //
-// With WhenBusy::kReplace there are two slots, so that one save can be planned and copied while
-// another is written. Whether the queued one has begun differs between ranks, so the trainer's
-// threads decide (make_room, replace_queued):
+// With WhenBusy::kReplace there are three slots and two staging pools: one save is written, one is
+// copied and queued, and a third one is planned before that may take the place of the queued one.
+// It is not copied before, as that would take a third of the staging memory away from the two.
+// Whether the queued one has begun differs between ranks, so the trainer's threads decide (settle_
+// ended, make_room, replace_queued):
 //
-//   all_reduce   the number of saves that have ended on all ranks; their slots are free. From here
+//   all_reduce   the number of saves that have ended on all ranks; what they had is free. From here
 //                on the trainer's thread of every rank is in save(), and none waits for the queued
 //                save
 //   lock         on every rank, the queued save does not begin meanwhile
 //   all_reduce   whether it has begun anywhere. If not, all ranks drop it. Otherwise the one before
-//                it has ended up to local work, and its slot will do
+//                it has ended up to local work, and its staging pool will do
 
 #include "dist_checkpointing/save/save_async.h"
 
@@ -117,17 +119,14 @@ void PendingSave::cancel() const noexcept {
   outcome_->cancel.request_stop();
 }
 
-/// What one save needs at a time.
+/// What one save is planned with at a time.
 struct AsyncSaver::Slot {
-  Slot(Communicator& callers, SavePlanCache* cache, std::uint64_t staging_memory)
-      : comm(callers.split(0)),
-        plan_cache(cache != nullptr ? *cache : own_cache),
-        pool(staging_memory) {}
+  Slot(Communicator& callers, SavePlanCache* cache)
+      : comm(callers.split(0)), plan_cache(cache != nullptr ? *cache : own_cache) {}
 
   const std::unique_ptr<Communicator> comm;
   SavePlanCache own_cache;
   SavePlanCache& plan_cache;
-  StagingPool pool;
 };
 
 /// Which save may write.
@@ -221,6 +220,7 @@ struct AsyncSaver::Job {
   }
 
   Slot& slot;
+  StagingPool* pool = nullptr;  ///< once it is planned
   Turns& turns;
   bool begun = false;
   bool replaced = false;
@@ -243,10 +243,12 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
       hooks_(std::move(hooks)),
       callers_(comm),
       turns_(std::make_unique<Turns>()) {
-  const std::size_t slots = options_.async.when_busy == WhenBusy::kReplace ? 2 : 1;
-  for (std::size_t i = 0; i < slots; ++i)
-    slots_.push_back(std::make_unique<Slot>(comm, i == 0 ? cache : nullptr,
-                                            options_.async.staging_memory / slots));
+  const bool replaces = options_.async.when_busy == WhenBusy::kReplace;
+  for (std::size_t i = 0; i < (replaces ? 3U : 1U); ++i)
+    slots_.push_back(std::make_unique<Slot>(comm, i == 0 ? cache : nullptr));
+  const std::size_t pools = replaces ? 2 : 1;
+  for (std::size_t i = 0; i < pools; ++i)
+    pools_.push_back(std::make_unique<StagingPool>(options_.async.staging_memory / pools));
 } catch (...) {
   throw_checkpoint_error();
 }
@@ -286,16 +288,22 @@ void AsyncSaver::settle(std::size_t count) {
   if (failure) throw CheckpointError(*failure);
 }
 
-/// For a save that does not wait until those before have been written.
+/// Those that have ended on all ranks.
+void AsyncSaver::settle_ended() {
+  if (jobs_.empty()) return;
+  const auto running = std::ranges::find_if(
+      jobs_, [](const auto& job) { return !PendingSave(job->outcome).done(); });
+  const std::array<std::int64_t, 1> ended{running - jobs_.begin()};
+  const auto everywhere = callers_.all_reduce(ended, ReduceOp::kMin).front();
+  agree(callers_, "finishing the save before",
+        [&] { settle(static_cast<std::size_t>(everywhere)); });
+}
+
+/// Staging memory for a save that does not wait until those before have been written.
 void AsyncSaver::make_room(const Location& location) {
-  while (!jobs_.empty()) {
-    const auto running = std::ranges::find_if(
-        jobs_, [](const auto& job) { return !PendingSave(job->outcome).done(); });
-    const std::array<std::int64_t, 1> ended{running - jobs_.begin()};
-    const auto everywhere = callers_.all_reduce(ended, ReduceOp::kMin).front();
-    agree(callers_, "finishing the save before",
-          [&] { settle(static_cast<std::size_t>(everywhere)); });
-    if (jobs_.size() < slots_.size() || replace_queued(location)) return;
+  while (jobs_.size() == pools_.size()) {
+    settle_ended();
+    if (jobs_.size() < pools_.size() || replace_queued(location)) return;
     jobs_.front()->outcome->ended.wait();
   }
 }
@@ -318,6 +326,12 @@ AsyncSaver::Slot& AsyncSaver::free_slot() {
   });
 }
 
+StagingPool& AsyncSaver::free_pool() {
+  return **std::ranges::find_if(pools_, [&](const auto& pool) {
+    return std::ranges::none_of(jobs_, [&](const auto& job) { return job->pool == pool.get(); });
+  });
+}
+
 PendingSave AsyncSaver::save(const StateDict& state, const Location& location,
                              std::function<void(Communicator&)> published) {
   return save(state, location, options_.overwrite, std::move(published));
@@ -327,8 +341,9 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
                              std::function<void(Communicator&)> published) try {
   if (options_.async.when_busy == WhenBusy::kSkip && busy())
     return PendingSave::skip(location, callers_);
-  if (options_.async.when_busy == WhenBusy::kReplace)
-    make_room(location);
+  const bool replaces = options_.async.when_busy == WhenBusy::kReplace;
+  if (replaces)
+    settle_ended();
   else
     wait();
   SaveOptions options = options_;
@@ -336,6 +351,8 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   Slot& slot = free_slot();
   auto job = std::make_unique<Job>(location, options, slot, *turns_, hooks_);
   AgreedSave agreed = plan_save(job->call, state, slot.plan_cache);
+  if (replaces) make_room(location);
+  job->pool = &free_pool();
   job->planned = std::move(agreed.mine);
   job->plans = std::move(agreed.plans);
   std::optional<PlannedCheckpoint>& checkpoint = agreed.checkpoint;
@@ -346,7 +363,7 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
     agree(*slot.comm, "preparing the save in the background", [&] {
       if (checkpoint && checkpoint->common) checkpoint->common = snapshot(*checkpoint->common);
       job->source.emplace(job->planned.items, std::move(agreed.tensors),
-                          std::move(agreed.object_bytes), slot.pool, job->outcome->bytes);
+                          std::move(agreed.object_bytes), *job->pool, job->outcome->bytes);
       job->let_go.emplace(job->outcome->cancel.get_token(),
                           [source = &*job->source] { source->cancel(); });
       const auto before = jobs_.empty() ? nullptr : jobs_.back()->outcome;

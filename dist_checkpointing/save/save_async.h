@@ -18,6 +18,8 @@
 
 namespace DCKPT_API dckpt {
 
+class StagingPool;
+
 /// How far a background save is on this rank, in bytes of its tensors.
 struct SaveProgress {
   std::uint64_t released = 0;  ///< not needed from the state any more: copied or written
@@ -83,9 +85,10 @@ class PendingSave {
 /// wait() and the destructor wait for the previous save, and so for its copy.
 ///
 /// With WhenBusy::kReplace, save() does not wait for the previous save to be written: the new one
-/// is copied as usual and queued. At most one is: a later one takes its place on all ranks, unless
-/// it has begun to be written on any of them. The one that is replaced lets its tensors go before
-/// save() returns; nothing of it is published, also if the new one then fails.
+/// is copied as usual and queued. At most one is: a later one takes its place on all ranks once it
+/// has been planned, unless the queued one has begun to be written on any of them. A save that
+/// cannot be planned replaces nothing. The one that is replaced lets its tensors go before save()
+/// returns; nothing of it is published, also if the new one fails later.
 ///
 /// Copies take at most `options.async.staging_memory` bytes, which are reused across saves; with
 /// WhenBusy::kReplace, half of them is for the save that runs, half for the queued one. What does
@@ -129,17 +132,20 @@ class AsyncSaver {
   struct Slot;
   struct Turns;
   void settle(std::size_t count);
+  void settle_ended();
   void make_room(const Location& location);
   bool replace_queued(const Location& by);
   Slot& free_slot();
+  StagingPool& free_pool();
 
   SaveOptions options_;
   SaveHooks hooks_;
-  Communicator& callers_;  ///< of the thread that saves
-  std::vector<std::unique_ptr<Slot>> slots_;
+  Communicator& callers_;                     ///< of the thread that saves
+  std::vector<std::unique_ptr<Slot>> slots_;  ///< one more than saves that are copied
+  std::vector<std::unique_ptr<StagingPool>> pools_;
   std::unique_ptr<Turns> turns_;
   /// Saves whose outcome is not settled, in the order in which they are written; the same on every
-  /// rank. At most one per slot.
+  /// rank. At most one per pool.
   std::deque<std::unique_ptr<Job>> jobs_;
 };
 

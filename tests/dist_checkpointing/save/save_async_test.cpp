@@ -310,6 +310,31 @@ TEST_F(SaveAsync, AQueuedSaveIsReplacedByALaterOne) {
   }
 }
 
+TEST_F(SaveAsync, ASaveThatCannotBePlannedReplacesNothing) {
+  for (const bool is_lazy : {false, true}) {
+    run_ranks(2, [&](Communicator& comm) {
+      AsyncSaver saver(replacing(is_lazy ? lazy() : gated()), comm);
+      saver.save(state_of(comm.rank(), 1), path("first"));
+      const PendingSave second = saver.save(state_of(comm.rank(), 2), path("second"));
+      StateDict misfit = state_of(comm.rank(), 3);
+      if (comm.rank() == 1)
+        misfit["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kInt8, {7}));
+      EXPECT_EQ(error_of([&] { saver.save(misfit, path("third")); }).code(), ErrorCode::kMismatch);
+      EXPECT_FALSE(second.replaced());
+      const PendingSave fourth = saver.save(state_of(comm.rank(), 4), path("fourth"));
+      EXPECT_TRUE(second.replaced());
+      gate.open.release(2);
+      fourth.wait();
+    });
+    expect_holds("first", 1);
+    expect_holds("fourth", 4);
+    for (const char* const name : {"second", "third"})
+      EXPECT_FALSE(std::filesystem::exists(path(name)));
+    for (const auto& entry : std::filesystem::directory_iterator(directory_.path()))
+      std::filesystem::remove_all(entry);
+  }
+}
+
 TEST_F(SaveAsync, AllRanksReplaceTheSameSaves) {
   gate.slow = true;
   run_ranks(3, [&](Communicator& comm) {
