@@ -137,6 +137,31 @@ TEST_F(OpenTogether, ThePlaceWhereARunIsIsLookedUpOnce) {
   EXPECT_EQ(opened->times[".metadata"], 1);
 }
 
+/// A key map reads more: the model's numbers.
+TEST_F(OpenTogether, AKeyMapsConfigurationIsReadByOneRank) {
+  save(StateDict(Value::dict({{"w", ShardedTensor::whole("w", arange({8, 3}))}})), checkpoint(),
+       {.strategy = {.name = "hf"}});
+  std::ofstream(checkpoint() / "config.json") << R"({"hidden_size": 3})";
+  std::ofstream(checkpoint() / "run_config.yaml") << "model: {hidden_size: 3}\n";
+  const fs::path map = directory_.path() / "one.yaml";
+  std::ofstream(map) << R"(version: 1
+family: one
+numbers: {hidden_size: {args: hidden_size, hf: hidden_size}}
+tensors:
+  - {megatron: decoder.weight, hf: w, columns: hidden_size}
+)";
+  const auto opened = std::make_shared<Opened>();
+  run_ranks(kRanks, [&](Communicator& comm) {
+    StateDict state;
+    state["w"] = ShardedTensor::whole("decoder.weight", Tensor::zeros(DType::kFloat32, {8, 3}),
+                                      {.replica_id = comm.rank()});
+    load(state, logged(checkpoint(), opened), {.map = {.name = map.string()}}, comm);
+    EXPECT_TRUE(equal(state.at("w").as_tensor(), arange({8, 3})));
+  });
+  for (const char* const name : {"config.json", "run_config.yaml"})
+    EXPECT_EQ(opened->times[name], 1) << name;
+}
+
 TEST_F(OpenTogether, ARankWithACopyOfItsOwnReadsThat) {
   save_all();
   fs::create_directory(checkpoint("node"));
