@@ -74,15 +74,22 @@ void RangeReader::read_runs(const ReadItem& item, const RunPlan& plan, const Rea
   delivery_.arrived(bytes_of(item));
 }
 
+bool RangeReader::read_past_cache(const ReadableFile& file, std::uint64_t offset,
+                                  std::uint64_t length,
+                                  const std::function<void(ByteView)>& take) const {
+  if (options_.engine == ReadEngine::kBuffered) return false;
+  const auto* const uncached = dynamic_cast<const UncachedFile*>(&file);
+  if (uncached == nullptr) return false;
+  if (options_.engine == ReadEngine::kAuto && !uncached->is_cold(offset, length)) return false;
+  return uncached->read_past_cache(offset, length, take);
+}
+
 /// A long run, where it is worth it.
 bool RangeReader::copy_uncached(const ReadableFile& file, std::uint64_t offset,
                                 MutableByteView into, PassingRecord& record) {
-  if (options_.engine == ReadEngine::kBuffered || into.size() < kUncached) return false;
-  const auto* const uncached = dynamic_cast<const UncachedFile*>(&file);
-  if (uncached == nullptr) return false;
-  if (options_.engine == ReadEngine::kAuto && !uncached->is_cold(offset, into.size())) return false;
+  if (into.size() < kUncached) return false;
   std::byte* target = into.data();
-  return uncached->read_past_cache(offset, into.size(), [&](ByteView bytes) {
+  return read_past_cache(file, offset, into.size(), [&](ByteView bytes) {
     while (!bytes.empty()) {
       const ByteView step = bytes.first(std::min(bytes.size(), kHashedBytes));
       record.pass(offset, step);

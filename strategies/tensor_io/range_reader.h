@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "mapping/base/bytes.h"
 #include "mapping/base/io_engine.h"
@@ -31,6 +32,11 @@ class RangeReader {
   /// `payload` is where element 0 of the item's source view lies in the file.
   void read(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
             PassingRecord& record);
+
+  /// Reads a range past the page cache, where the engine has it so: `take` as that of UncachedFile.
+  /// Returns false, with nothing handed over, if it is to be read otherwise.
+  bool read_past_cache(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
+                       const std::function<void(ByteView)>& take) const;
 
   const Options& options() const noexcept { return options_; }
   /// What was copied out of mapped files, which files do not count as read.

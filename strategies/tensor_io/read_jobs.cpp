@@ -158,7 +158,7 @@ std::size_t ReadJobs::add_batch(std::size_t first, std::size_t last) {
     const StorageInfo& next = place(last);
     const std::size_t next_last = end_of_place(last);
     const bool fits = next.file == start.file && next.offset >= end &&
-                      next.offset + next.length - start.offset <= options_.batch_bytes;
+                      next.offset + next.length - start.offset <= options_.job_bytes;
     if (!fits || !worth_reading_whole(last, next_last) ||
         !worth_reading_over(next.offset - end, gaps, end - start.offset))
       break;

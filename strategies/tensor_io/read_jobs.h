@@ -19,12 +19,13 @@ struct ReadPart : ReadItem {
 struct ReadJob {
   std::size_t first = 0;
   std::size_t last = 0;
-  bool batch = false;   ///< several small chunks, read with one request
+  bool batch = false;   ///< small chunks that lie close together, read with few requests
   bool checked = true;  ///< what passes is compared with its checksum
 };
 
 struct ReadJobOptions {
   std::uint64_t batch_bytes = std::uint64_t{1} << 20;  ///< of one request for several chunks
+  std::uint64_t job_bytes = std::uint64_t{1} << 20;    ///< of the requests of one batch, together
   /// Over-reading is capped at 5 % of the requested bytes: others may read what lies between.
   bool shared = false;
   bool verify = true;

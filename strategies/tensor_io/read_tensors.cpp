@@ -3,7 +3,7 @@
 // Items are sorted by file and position and become jobs (read_jobs), which threads take one after
 // the other:
 //   * Small stored chunks that lie close together are read with one request into the thread's
-//     buffer and delivered from there.
+//     buffer, or several MiB of them past the page cache, and delivered from there.
 //   * A chunk that has to be decoded is decoded by its reader, and read like a large one; from the
 //     buffer if it got there with others.
 //   * Of a large chunk exactly the wanted ranges are read (range_reader), long runs past the page
@@ -38,6 +38,10 @@ namespace {
 
 constexpr std::uint64_t kLeastBuffer = std::uint64_t{256} << 10;  // of a thread
 constexpr std::uint64_t kMostBuffer = std::uint64_t{1} << 20;     // stays in a core's cache
+// Of small chunks, read past the page cache with one request: pages around them fit a block of
+// 4 MiB.
+constexpr std::uint64_t kUncachedBatch = (std::uint64_t{4} << 20) - (std::uint64_t{8} << 10);
+constexpr std::uint64_t kLeastUncachedBatch = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDirectFrom =
     std::uint64_t{8} << 20;  // of a thread, so that it has a block for direct reads
 
@@ -60,6 +64,7 @@ class TensorReadEngine {
         files_([this](std::uint32_t file) { return open(metadata_.files[file]); }),
         work_(metadata_, items,
               {.batch_bytes = buffer_,
+               .job_bytes = engine_ == ReadEngine::kBuffered ? buffer_ : kUncachedBatch,
                .shared = options.shared,
                .verify = options.verify,
                .checks_go_on = options.checks != nullptr}) {
@@ -119,19 +124,52 @@ class TensorReadEngine {
     }
   }
 
+  /// From the first of several places of a file to the end of the last.
+  std::uint64_t span_of(std::size_t first, std::size_t last) const {
+    const StorageInfo& end = place(work_.part(last - 1));
+    return end.offset + end.length - place(work_.part(first)).offset;
+  }
+
   void read_batch(const ReadJob& job, const ReadableFile& file, RangeReader& ranges) {
-    const ReadItem& front = work_.part(job.first);
-    const StorageInfo& last = place(work_.part(job.last - 1));
-    const std::uint64_t begin = place(front).offset;
-    const std::uint64_t end = last.offset + last.length;
-    if (!range_fits(begin, end - begin, file.size())) {
+    if (!range_fits(place(work_.part(job.first)).offset, span_of(job.first, job.last),
+                    file.size())) {
       // Some chunk of the batch lies outside the file: read them one by one so that the error names
       // the right one.
       return read_ranges(job, file, ranges);
     }
-    const MutableByteView window = ranges.buffer(end - begin);
-    with_context({.key = tensor(front).key, .file = file.name()},
-                 [&] { file.read(begin, window); });
+    if (read_batch_past_cache(job, file, ranges)) return;
+    for (std::size_t first = job.first; first < job.last;) {
+      std::size_t last = first + 1;
+      while (last < job.last && span_of(first, last + 1) <= buffer_) ++last;
+      const std::uint64_t begin = place(work_.part(first)).offset;
+      const MutableByteView window = ranges.buffer(span_of(first, last));
+      with_context({.key = tensor(work_.part(first)).key, .file = file.name()},
+                   [&] { file.read(begin, window); });
+      deliver_batch({first, last, true, job.checked}, file, begin, window, ranges);
+      first = last;
+    }
+  }
+
+  /// False if it is to be read in another way.
+  bool read_batch_past_cache(const ReadJob& job, const ReadableFile& file, RangeReader& ranges) {
+    const ReadItem& front = work_.part(job.first);
+    const std::uint64_t begin = place(front).offset;
+    const std::uint64_t length = span_of(job.first, job.last);
+    if (length < kLeastUncachedBatch) return false;
+    bool delivered = false;
+    with_context({.key = tensor(front).key, .file = file.name()}, [&] {
+      ranges.read_past_cache(file, begin, length, [&](ByteView bytes) {
+        if (bytes.size() != length) return;  // the disk gave less at a time
+        deliver_batch(job, file, begin, bytes, ranges);
+        delivered = true;
+      });
+    });
+    return delivered;
+  }
+
+  /// `window` holds the file's bytes from `begin` on: all chunks of the batch.
+  void deliver_batch(const ReadJob& job, const ReadableFile& file, std::uint64_t begin,
+                     ByteView window, RangeReader& ranges) {
     const WindowedFile windowed(file, begin, window);
     std::optional<RangeReader> decoded;
     for (std::size_t first = job.first; first < job.last;) {

@@ -316,6 +316,39 @@ TEST(ReadTensors, LongRunsAreReadPastThePageCacheIfItDoesNotHoldThem) {
   expect_corrupt("CRC", [&] { pages_after(options); });
 }
 
+TEST(ReadTensors, SoAreSmallChunksThatLieCloseTogether) {
+  Bent reader({64, 100}, {}, 1000);  // 24 MiB in chunks of 25 KiB
+  reader.record_crcs();
+  const OnDisk disk(reader);
+  if (!testing::can_be_cold(disk.path())) GTEST_SKIP() << "this file system is never read so";
+  std::vector<WantedShard> wanted;
+  for (std::uint32_t i = 0; i < 1000; ++i) wanted.push_back({i, i, {{0, 0}, {64, 100}}});
+  const auto items = plan_reads(reader.metadata(), wanted);
+  const auto pages_after = [&](ReadEngine engine, int threads) {
+    testing::drop_from_cache(disk.path());
+    std::vector<Tensor> tensors;
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      tensors.push_back(Tensor::zeros(DType::kFloat32, {64, 100}));
+    const ReadStats stats =
+        read_tensors(reader, items, tensors,
+                     {.threads = threads, .engine = engine, .open = [&](const std::string& name) {
+                        return disk.open(name);
+                      }});
+    EXPECT_EQ(stats.bytes_read, 1000 * 6400 * sizeof(float));
+    EXPECT_EQ(stats.bytes_unchecked, 0);
+    for (const Tensor& tensor : tensors) EXPECT_EQ(floats(tensor), counting<float>(6400));
+    return testing::cached_pages(disk.path());
+  };
+  const std::size_t half = 1000 * 6400 * sizeof(float) / 4096 / 2;  // the system takes some back
+  for (const int threads : {1, 3}) {
+    EXPECT_LT(pages_after(ReadEngine::kAuto, threads), half / 5);
+    EXPECT_LT(pages_after(ReadEngine::kDirect, threads), half / 5);
+    EXPECT_GT(pages_after(ReadEngine::kBuffered, threads), half);
+  }
+  reader.record_crcs(1);
+  expect_corrupt("CRC", [&] { pages_after(ReadEngine::kAuto, 1); });
+}
+
 // Faults
 
 /// Fails at one of the requests of all files.
