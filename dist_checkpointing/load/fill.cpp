@@ -100,6 +100,8 @@ void fill_destinations(const LoadContext& load, const TensorRequest& request) {
                                             &load.plan_cache, &load.phases);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
+  load.report.bytes_direct = stats.bytes_direct;
+  load.report.bytes_mapped = stats.bytes_mapped;
   load.report.bytes_unchecked = stats.bytes_unchecked;
 }
 

@@ -1,7 +1,10 @@
 #include "dist_checkpointing/load/finish_load.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,15 +21,31 @@ constexpr std::array<std::pair<Phase, PhaseReport LoadReport::*>, 3> kLoadPhases
      {Phase::kExchange, &LoadReport::exchange},
      {Phase::kRead, &LoadReport::read}}};
 
-/// Of a rank: whether it used the plan of last time, why not, and its phases.
+/// Of a rank: whether it used the plan of last time, why not, how it read, and its phases.
 Bytes told_by(const LoadContext& load) {
   Bytes bytes;
   WireWriter writer(bytes);
   writer.number(load.plan_cache.cache_hit() ? 1 : 0);
   writer.text(load.plan_cache.why_planned());
+  writer.number(load.report.bytes_direct);
+  writer.number(load.report.bytes_mapped);
   for (const auto& [phase, member] : kLoadPhases)
     write_to(writer, load.phases.end(phase, phase == Phase::kRead ? load.report.bytes_read : 0));
   return bytes;
+}
+
+/// `read`: all bytes, those of the other ways included.
+std::string engine_text(std::uint64_t read, std::uint64_t direct, std::uint64_t mapped) {
+  using Way = std::pair<std::uint64_t, const char*>;
+  std::array<Way, 3> ways{{{read - std::min(read, direct + mapped), "buffered"},
+                           {direct, "direct"},
+                           {mapped, "mapped"}}};
+  std::ranges::stable_sort(ways, std::greater(), &Way::first);
+  std::string text;
+  for (const auto& [bytes, name] : ways) {
+    if (bytes > 0 && bytes >= read / 100) text += (text.empty() ? "" : " and ") + std::string(name);
+  }
+  return text;
 }
 
 /// Of the job: the same from all ranks, after rank 0's time.
@@ -34,10 +53,14 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
   std::array<std::vector<PhaseClock::Taken>, kLoadPhases.size()> taken;
   std::vector<std::string> reasons;
   bool cached = true;
+  std::uint64_t direct = 0;
+  std::uint64_t mapped = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     WireReader reader(ranks[rank], "the report of rank " + std::to_string(rank));
     cached = reader.number(1) == 1 && cached;
     reasons.push_back(reader.text());
+    direct += reader.number();
+    mapped += reader.number();
     for (auto& phase : taken) phase.push_back(read_taken(reader));
     reader.finish();
   }
@@ -46,7 +69,13 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
   write_to(writer, PhaseClock::Taken{.seconds = seconds});
   writer.number(cached ? 1 : 0);
   writer.text(cached ? "" : first_reason(reasons));
-  for (const auto& phase : taken) write_to(writer, over_ranks(phase));
+  std::uint64_t read = 0;
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    const PhaseReport phase = over_ranks(taken[i]);
+    if (kLoadPhases[i].first == Phase::kRead) read = phase.bytes;
+    write_to(writer, phase);
+  }
+  writer.text(engine_text(read, direct, mapped));
   return bytes;
 }
 
@@ -65,6 +94,7 @@ void finish_load(const LoadContext& load, const std::function<void()>& work) {
   load.report.plan_cached = reader.number(1) == 1;
   load.report.why_planned = reader.text();
   for (const auto& [phase, member] : kLoadPhases) load.report.*member = read_phase_report(reader);
+  load.report.engine = reader.text();
   reader.finish();
 }
 

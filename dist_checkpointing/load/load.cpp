@@ -104,11 +104,12 @@ ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
 }  // namespace
 
 std::string to_string(const LoadReport& report) {
-  return str_format("{:.2f} s ({}; {}, {}; {}, rank {} was the last)", report.seconds,
+  return str_format("{:.2f} s ({}; {}, {}; {}{}, rank {} was the last)", report.seconds,
                     to_string(Phase::kOpen, report.open),
                     to_string(Phase::kExchange, report.exchange),
                     report.plan_cached ? "cached" : "not cached: " + report.why_planned,
-                    to_string(Phase::kRead, report.read), report.read.slowest_rank);
+                    to_string(Phase::kRead, report.read),
+                    report.engine.empty() ? "" : ", " + report.engine, report.read.slowest_rank);
 }
 
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,

@@ -48,7 +48,9 @@ struct LoadReport {
   /// (load.validate_access_integrity is off).
   bool access_checked = false;
   std::uint64_t bytes_wanted = 0;  ///< tensor bytes delivered on this rank, counted as stored
-  std::uint64_t bytes_read = 0;    ///< bytes read from files for them
+  std::uint64_t bytes_read = 0;    ///< bytes read from files for them, of which
+  std::uint64_t bytes_direct = 0;  ///< … past the page cache (load.engine)
+  std::uint64_t bytes_mapped = 0;  ///< … copied out of mapped files: short runs that lie apart
   /// Tensor bytes that this rank read without comparing them with a checksum: none is recorded, all
   /// ranks together read only a part of the record, or load.verify is none.
   std::uint64_t bytes_unchecked = 0;
@@ -59,10 +61,13 @@ struct LoadReport {
   PhaseReport read{};
   bool plan_cached = false;   ///< the plan of the previous load was reused
   std::string why_planned{};  ///< otherwise: "first load", "load.parallel is off", …
+  /// How the ranks read tensors: "buffered", "direct", "mapped", or several, most bytes first. Less
+  /// than a hundredth of the bytes does not count; empty if none were read.
+  std::string engine{};
 };
 
-/// One line: "4.31 s (open 0.12 s; exchange 1.10 s, cached; read 3.02 s, 3.9 GiB/s, rank 3 was the
-/// last)". Rank 0 logs it for every load (LogLevel::kInfo).
+/// One line: "4.31 s (open 0.12 s; exchange 1.10 s, cached; read 3.02 s, 3.9 GiB/s, direct, rank 3
+/// was the last)". Rank 0 logs it for every load (LogLevel::kInfo).
 std::string to_string(const LoadReport& report);
 
 /// Loads a checkpoint into a sharded state dict. Collective like `save`: options and checkpoint are

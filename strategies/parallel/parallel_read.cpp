@@ -161,12 +161,12 @@ class ParallelTensorRead {
   }
 
   void prepare(std::uint32_t round) {
-    const ReadStats read = [&] {
+    ReadStats read = [&] {
       const PhaseClock::Pause waiting(Phase::kExchange);
       return reading_.get();
     }();
-    stats_.bytes_read += read.bytes_read;
-    stats_.bytes_unchecked += read.bytes_unchecked;
+    read.bytes_wanted = 0;  // is counted by items, at the end
+    stats_ += read;
     if (round > 0) batches_[round - 1].clear();
     start_reading(round + 1);
     for (const std::uint32_t slab : batches_[round].slabs()) take_own_parts(slab, round);

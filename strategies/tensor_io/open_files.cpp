@@ -9,16 +9,21 @@
 namespace dckpt {
 namespace {
 
-/// Adds its reads to a total when it is closed: one counter for all threads and reads would be the
+/// Adds its reads to totals when it is closed: one counter for all threads and reads would be the
 /// busiest cache line of the job.
 class CountedFile final : public ReadableFile, public MappableFile, public UncachedFile {
  public:
-  CountedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& total)
+  CountedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& total,
+              std::atomic<std::uint64_t>& total_direct)
       : file_(std::move(file)),
         mappable_(dynamic_cast<const MappableFile*>(file_.get())),
         uncached_(dynamic_cast<const UncachedFile*>(file_.get())),
-        total_(total) {}
-  ~CountedFile() override { total_ += bytes_; }
+        total_(total),
+        total_direct_(total_direct) {}
+  ~CountedFile() override {
+    total_ += bytes_ + direct_;
+    total_direct_ += direct_;
+  }
   const std::string& name() const noexcept override { return file_->name(); }
   std::uint64_t size() const noexcept override { return file_->size(); }
   void read(std::uint64_t offset, MutableByteView into) const override {
@@ -38,7 +43,7 @@ class CountedFile final : public ReadableFile, public MappableFile, public Uncac
   bool read_past_cache(std::uint64_t offset, std::uint64_t length,
                        const std::function<void(ByteView)>& take) const override {
     if (uncached_ == nullptr || !uncached_->read_past_cache(offset, length, take)) return false;
-    bytes_.fetch_add(length, std::memory_order_relaxed);
+    direct_.fetch_add(length, std::memory_order_relaxed);
     return true;
   }
 
@@ -47,7 +52,9 @@ class CountedFile final : public ReadableFile, public MappableFile, public Uncac
   const MappableFile* mappable_;
   const UncachedFile* uncached_;
   mutable std::atomic<std::uint64_t> bytes_ = 0;
+  mutable std::atomic<std::uint64_t> direct_ = 0;
   std::atomic<std::uint64_t>& total_;
+  std::atomic<std::uint64_t>& total_direct_;
 };
 
 }  // namespace
@@ -55,7 +62,8 @@ class CountedFile final : public ReadableFile, public MappableFile, public Uncac
 std::shared_ptr<const ReadableFile> OpenFiles::get(std::uint32_t file) {
   const std::lock_guard lock(mutex_);
   Entry& entry = files_.at(file);
-  if (!entry.file) entry.file = std::make_shared<CountedFile>(open_(file), bytes_read_);
+  if (!entry.file)
+    entry.file = std::make_shared<CountedFile>(open_(file), bytes_read_, bytes_direct_);
   return entry.file;
 }
 

@@ -28,6 +28,8 @@ class OpenFiles {
   void close() { files_.clear(); }
   /// Bytes read from files that are closed.
   std::uint64_t bytes_read() const noexcept { return bytes_read_; }
+  /// Of these, what was read past the page cache.
+  std::uint64_t bytes_direct() const noexcept { return bytes_direct_; }
 
  private:
   struct Entry {
@@ -38,7 +40,8 @@ class OpenFiles {
   Open open_;
   std::mutex mutex_;
   std::atomic<std::uint64_t> bytes_read_ = 0;
-  std::map<std::uint32_t, Entry> files_;  // closed before the counter goes
+  std::atomic<std::uint64_t> bytes_direct_ = 0;
+  std::map<std::uint32_t, Entry> files_;  // closed before the counters go
 };
 
 }  // namespace dckpt

@@ -76,7 +76,10 @@ class TensorReadEngine {
     const std::size_t threads = std::min<std::size_t>(threads_, work_.jobs().size());
     parallel_for(threads, static_cast<int>(threads), [this](std::size_t) { work(); });
     files_.close();
-    ReadStats stats{delivery_.bytes(), files_.bytes_read() + bytes_mapped_};
+    ReadStats stats{.bytes_wanted = delivery_.bytes(),
+                    .bytes_read = files_.bytes_read() + bytes_mapped_,
+                    .bytes_direct = files_.bytes_direct(),
+                    .bytes_mapped = bytes_mapped_};
     if (!options_.verify) {
       stats.bytes_unchecked = stats.bytes_wanted;
     } else if (options_.checks == nullptr) {

@@ -47,7 +47,9 @@ struct ReadOptions {
 /// Counts of one read, for reports.
 struct ReadStats {
   std::uint64_t bytes_wanted = 0;  ///< delivered into destinations
-  std::uint64_t bytes_read = 0;    ///< asked from files
+  std::uint64_t bytes_read = 0;    ///< asked from files, of which
+  std::uint64_t bytes_direct = 0;  ///< … past the page cache
+  std::uint64_t bytes_mapped = 0;  ///< … copied out of mapped files
   /// Delivered bytes that were not compared with a checksum: none is recorded, or only a part of
   /// the record was read. Not counted with ReadOptions::checks.
   std::uint64_t bytes_unchecked = 0;
@@ -55,6 +57,8 @@ struct ReadStats {
   ReadStats& operator+=(const ReadStats& more) {
     bytes_wanted += more.bytes_wanted;
     bytes_read += more.bytes_read;
+    bytes_direct += more.bytes_direct;
+    bytes_mapped += more.bytes_mapped;
     bytes_unchecked += more.bytes_unchecked;
     return *this;
   }

@@ -10,6 +10,7 @@
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save.h"
 #include "strategies/comm/threads.h"
+#include "tests/support/page_cache.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
@@ -64,6 +65,39 @@ TEST_F(LoadReportTest, HasThePhasesOfAllRanksOnEach) {
   EXPECT_GT(report.seconds, report.read.minimum);
   EXPECT_THAT(to_string(report), AllOf(HasSubstr("(open "), HasSubstr("load.parallel is off"),
                                        HasSubstr("was the last)")));
+}
+
+TEST_F(LoadReportTest, SaysHowTheRanksHaveRead) {
+  const auto report_of = [&](const Shape& shape, const Shape& offsets, const LoadOptions& options) {
+    std::vector<LoadReport> reports(2);
+    run_ranks(2, [&](Communicator& comm) {
+      StateDict state;
+      state["w"] = ShardedTensor::from_box("w", Tensor::zeros(DType::kFloat32, shape), {2048, 2048},
+                                           offsets);
+      reports[static_cast<std::size_t>(comm.rank())] =
+          load(state, directory_ / "large", options, comm);
+    });
+    EXPECT_EQ(reports[0].engine, reports[1].engine);
+    return reports[1];
+  };
+  StateDict large;
+  large["w"] = ShardedTensor::from_box("w", Tensor::zeros(DType::kFloat32, {2048, 2048}),
+                                       {2048, 2048}, {0, 0});
+  save(large, directory_ / "large");
+  LoadOptions options{.validate_access_integrity = false, .engine = ReadEngine::kBuffered};
+  EXPECT_EQ(report_of({2048, 2048}, {0, 0}, options).engine, "buffered");
+  EXPECT_EQ(report_of({0, 2048}, {0, 0}, options).engine, "");
+  const LoadReport columns = report_of({2048, 128}, {0, 256}, options);
+  EXPECT_EQ(columns.engine, "mapped");
+  EXPECT_EQ(columns.bytes_mapped, 2048 * 128 * sizeof(float));
+
+  options.engine = ReadEngine::kDirect;
+  const bool has_direct = testing::can_be_cold(directory_ / "large" / "__0_0.distcp");
+  const LoadReport direct = report_of({2048, 2048}, {0, 0}, options);
+  EXPECT_EQ(direct.engine, has_direct ? "direct" : "buffered");
+  EXPECT_THAT(to_string(direct), HasSubstr(", " + direct.engine + ", rank "));
+  options.parallel.enabled = true;  // in pieces that are too short for that
+  EXPECT_EQ(report_of({2048, 2048}, {0, 0}, options).engine, "buffered");
 }
 
 TEST_F(LoadReportTest, SaysWhetherThePlanWasReusedOrWhyNot) {
