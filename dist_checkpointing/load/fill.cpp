@@ -127,8 +127,10 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   if ((comm.size() > 1 || !parts.device.empty()) && reading.verify) reading.checks = &checks;
   ReadStats stats;
   if (share) {
-    stats = read_tensors_parallel(reader, parts.shared, request.destinations,
-                                  options.parallel.exchange, comm, reading, cache, &*devices);
+    const bool to_devices = std::ranges::any_of(request.destinations, is_in_device_memory);
+    stats =
+        read_tensors_parallel(reader, parts.shared, request.destinations, options.parallel.exchange,
+                              comm, reading, cache, to_devices ? &*devices : nullptr);
   }
   Heartbeat(comm).agree("reading tensors", [&] {
     const PhaseClock::Scope reading_now(phases, Phase::kRead);
