@@ -336,7 +336,6 @@ TEST_F(SaveAsync, ASaveThatCannotBePlannedReplacesNothing) {
 }
 
 TEST_F(SaveAsync, AllRanksReplaceTheSameSaves) {
-  gate.slow = true;
   run_ranks(3, [&](Communicator& comm) {
     AsyncSaver saver(replacing(gated()), comm);
     std::vector<PendingSave> saves;
@@ -347,7 +346,11 @@ TEST_F(SaveAsync, AllRanksReplaceTheSameSaves) {
           ShardedTensor::from_rank_offsets("w", tensor, {{.rank = comm.rank(), .count = 3}});
       std::this_thread::sleep_for(std::chrono::microseconds(i % 3 * 500));
       saves.push_back(saver.save(state, path("step" + std::to_string(i))));
-      if (i % 9 == comm.rank()) saves.back().wait();  // and the other ranks go on
+      if (i == 2) {  // the first one is still being written, so the second has been replaced
+        gate.slow = true;
+        gate.open.release();
+      }
+      if (i > 2 && i % 9 == comm.rank()) saves.back().wait();  // and the other ranks go on
     }
     saver.wait();
     Bytes mine;
@@ -355,9 +358,8 @@ TEST_F(SaveAsync, AllRanksReplaceTheSameSaves) {
     for (const Bytes& others : comm.all_gather(mine)) EXPECT_EQ(others, mine);
     for (std::size_t i = 0; i < saves.size(); ++i)
       EXPECT_EQ(std::filesystem::exists(path("step" + std::to_string(i))), !saves[i].replaced());
-    EXPECT_FALSE(saves.back().replaced());
-    const auto replaced = std::ranges::count(mine, std::byte{1});
-    EXPECT_TRUE(replaced > 0 && replaced < 30) << replaced;
+    EXPECT_TRUE(saves[1].replaced());
+    EXPECT_FALSE(saves[0].replaced() || saves.back().replaced());
   });
 }
 
