@@ -90,6 +90,26 @@ TEST_F(CudaRuntime, SavesAndLoadsWithoutTouchingOtherGpus) {
   EXPECT_THAT(fake_nccl::contexts(), ElementsAre(1));
 }
 
+TEST_F(CudaRuntime, RowsMayBeFartherApartThanOneCallOfCudaAllows) {
+  register_cuda();
+  const TempDir dir;
+  constexpr std::int64_t kApart = std::int64_t{1} << 31;
+  const auto memory = allocate(1, kApart + 2);  // of which two pages are used
+  const Tensor tensor(DType::kInt8, {2, 2}, {kApart, 1}, memory.get(), memory,
+                      {Device::Kind::kCuda, 1});
+  StateDict state = Value::dict();
+  state["w"] = ShardedTensor::from_rank_offsets("w", tensor);
+  const auto row = [&](int number) { return memory.get() + number * kApart; };
+  std::memcpy(row(0), "ab", 2);
+  std::memcpy(row(1), "cd", 2);
+  save(state, dir / "saved");
+  std::memset(row(0), 0, 2);
+  std::memset(row(1), 0, 2);
+  load(state, dir / "saved");
+  EXPECT_EQ(std::memcmp(row(0), "ab", 2), 0);
+  EXPECT_EQ(std::memcmp(row(1), "cd", 2), 0);
+}
+
 TEST_F(CudaRuntime, WhateverFailsIsAnErrorAndEverythingIsFreed) {
   const TempDir dir;
   const auto memory = allocate(1, kElements * sizeof(float));

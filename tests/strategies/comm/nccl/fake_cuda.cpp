@@ -1,4 +1,5 @@
 #include <cuda_runtime.h>
+#include <algorithm>
 
 #include <cstdlib>
 #include <cstring>
@@ -251,7 +252,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
                               cudaMemcpyKind kind, cudaStream_t stream) {
   return cuda_call("cudaMemcpy2DAsync", cudaErrorUnknown, [&] {
-    if (to_pitch < width || from_pitch < width) return cudaErrorInvalidValue;
+    constexpr std::size_t kMaxPitch = 0x7fffffff;
+    if (to_pitch < width || from_pitch < width || std::max(to_pitch, from_pitch) > kMaxPitch)
+      return cudaErrorInvalidPitchValue;
     check_places("cudaMemcpy2DAsync", to, (height - 1) * to_pitch + width, from,
                  (height - 1) * from_pitch + width, kind);
     count_copy(to, from, width * height, kind);
