@@ -68,7 +68,7 @@ list(FILTER variables INCLUDE REGEX "^layer_")
 list(TRANSFORM variables REPLACE "^layer_" "" OUTPUT_VARIABLE layers)
 list(SORT layers)  # what is inside another comes after it
 set(libtorch_allowed "^(mapping/torch|strategies/comm/c10d)/")
-set(cuda_allowed "^strategies/(comm/nccl/.*[.]cpp|device/cuda/.*[.]cpp|device/cuda/current_device[.]h)$")
+set(cuda_allowed "^strategies/(comm/nccl/.*[.]cpp|device/cuda/.*[.]cpp|device/cuda/(current_device|copy_rows)[.]h)$")
 
 set(problems "")
 set(count 0)

@@ -18,6 +18,7 @@
 #include "strategies/comm/device_exchange.h"
 #include "strategies/comm/point_to_point.h"
 #include "strategies/comm/rounds.h"
+#include "strategies/device/cuda/copy_rows.h"
 #include "strategies/device/cuda/current_device.h"
 
 namespace dckpt {
@@ -274,21 +275,19 @@ class NcclTransport final : public DeviceBoxTransport {
   void copy_box(const DeviceBox& box, std::uint64_t begin, std::uint64_t length, std::byte* staging,
                 bool out) const {
     for_each_rows(box, begin, length, [&](const PitchedRows& rows) {
-      std::byte* to = box.tensor + rows.source;
-      std::byte* from = staging + rows.destination;
-      auto to_pitch = static_cast<std::size_t>(rows.source_pitch);
-      auto from_pitch = static_cast<std::size_t>(rows.destination_pitch);
+      DeviceCopy copy{.to = box.tensor + rows.source,
+                      .from = staging + rows.destination,
+                      .rows = static_cast<std::size_t>(rows.rows),
+                      .row_bytes = static_cast<std::size_t>(rows.run),
+                      .to_pitch = static_cast<std::size_t>(rows.source_pitch),
+                      .from_pitch = static_cast<std::size_t>(rows.destination_pitch),
+                      .direction = DeviceCopy::Direction::kOnDevice};
       if (out) {
-        std::swap(to, from);
-        std::swap(to_pitch, from_pitch);
+        copy.to = staging + rows.destination;
+        copy.from = box.tensor + rows.source;
+        std::swap(copy.to_pitch, copy.from_pitch);
       }
-      const auto count = static_cast<std::size_t>(rows.rows);
-      const auto width = static_cast<std::size_t>(rows.run);
-      cudaStream_t stream = staging_.stream.get();
-      check_cuda(count == 1 ? cudaMemcpyAsync(to, from, width, cudaMemcpyDeviceToDevice, stream)
-                            : cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, count,
-                                                cudaMemcpyDeviceToDevice, stream),
-                 "copying between a tensor and the staging of NCCL");
+      cuda::copy_rows(copy, staging_.stream.get());
     });
   }
 

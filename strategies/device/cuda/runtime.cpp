@@ -2,13 +2,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/state/producer_stream.h"
+#include "strategies/device/cuda/copy_rows.h"
 #include "strategies/device/cuda/current_device.h"
 
 namespace dckpt {
@@ -29,9 +29,6 @@ std::pair<int, cudaError_t> count_devices() noexcept {
   forget(result);
   return {result == cudaSuccess ? count : 0, result};
 }
-
-/// cudaDeviceProp::memPitch, the same on all GPUs.
-constexpr std::size_t kMaxPitch = 0x7fffffff;
 
 class CudaRuntime final : public DeviceRuntime {
  public:
@@ -101,29 +98,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   void copy(int device, Stream stream, const DeviceCopy& copy) override {
     const OnDevice current(device);
-    const cudaMemcpyKind kind =
-        copy.direction == DeviceCopy::Direction::kToHost     ? cudaMemcpyDeviceToHost
-        : copy.direction == DeviceCopy::Direction::kToDevice ? cudaMemcpyHostToDevice
-                                                             : cudaMemcpyDeviceToDevice;
-    auto* const on = static_cast<cudaStream_t>(stream);
-    const char* const what = copy.direction == DeviceCopy::Direction::kOnDevice
-                                 ? "copying in GPU memory"
-                                 : "copying between CPU and GPU memory";
-    const bool dense =
-        copy.rows == 1 || (copy.to_pitch == copy.row_bytes && copy.from_pitch == copy.row_bytes);
-    if (dense) {
-      check_cuda(cudaMemcpyAsync(copy.to, copy.from, copy.rows * copy.row_bytes, kind, on), what);
-    } else if (std::max(copy.to_pitch, copy.from_pitch) <= kMaxPitch) {
-      check_cuda(cudaMemcpy2DAsync(copy.to, copy.to_pitch, copy.from, copy.from_pitch,
-                                   copy.row_bytes, copy.rows, kind, on),
-                 what);
-    } else {
-      for (std::size_t row = 0; row < copy.rows; ++row) {
-        check_cuda(cudaMemcpyAsync(copy.to + row * copy.to_pitch, copy.from + row * copy.from_pitch,
-                                   copy.row_bytes, kind, on),
-                   what);
-      }
-    }
+    cuda::copy_rows(copy, static_cast<cudaStream_t>(stream));
   }
 
  private:
