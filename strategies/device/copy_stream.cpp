@@ -1,7 +1,7 @@
-// What a copy uses is given back only when the copy has ended. A piece that goes away waits for its
-// copies, because the caller may free the tensors next. If they fail or do not end in time, the
-// memory of the piece goes to the pool together with the event that tells when it is free
-// (PageLockedPool::abandon). Streams may be destroyed before what is enqueued in them has ended.
+// What a copy uses is given back only when the copy has ended. Copies that go away are waited for,
+// because the caller may free the tensors next. If they fail or do not end in time, their memory
+// goes to its pool together with the event that tells when it is free (PendingCopies::settle,
+// PageLockedPool::abandon). Streams may be destroyed before what is enqueued in them has ended.
 
 #include "strategies/device/copy_stream.h"
 
@@ -39,14 +39,11 @@ class Pause {
 CopyStream::CopyStream(const Device& device) : device_(registered(device)), index_(device.index) {
   DeviceRuntime& runtime = *device_->runtime;
   stream_ = runtime.create_stream(index_);
-  DeviceRuntime::Event produced = nullptr;
   try {
-    produced = runtime.create_event(index_);
-    runtime.record(index_, produced, runtime.producer_stream(index_));
-    runtime.wait(index_, stream_, produced);
-    runtime.destroy_event(index_, produced);
+    const CopyEvent produced(device_->runtime, index_);
+    produced.record(runtime.producer_stream(index_));
+    produced.make_wait(stream_);
   } catch (...) {
-    if (produced != nullptr) runtime.destroy_event(index_, produced);
     runtime.destroy_stream(index_, stream_);
     throw;
   }
@@ -90,17 +87,15 @@ void CopyStream::copy(ShapeView sizes, std::size_t item_size, const std::byte* f
 }
 
 void CopyStream::finish() {
-  DeviceRuntime& runtime = *device_->runtime;
-  const auto destroy = [&](void* event) { runtime.destroy_event(index_, event); };
-  const std::unique_ptr<void, decltype(destroy)> event(runtime.create_event(index_), destroy);
-  runtime.record(index_, event.get(), stream_);
-  wait_for(event.get());
+  const CopyEvent event(device_->runtime, index_);
+  event.record(stream_);
+  wait_for(event);
 }
 
-void CopyStream::wait_for(DeviceRuntime::Event event) const {
+void CopyStream::wait_for(const CopyEvent& event) const {
   const auto timeout = device_->settings.timeout;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (Pause pause; !device_->runtime->reached(index_, event); pause()) {
+  for (Pause pause; !event.reached(); pause()) {
     if (std::chrono::steady_clock::now() < deadline) continue;
     throw CheckpointError(
         ErrorCode::kUnavailable,
@@ -131,16 +126,73 @@ void CopyStreams::finish() const {
   for (const auto& [device, stream] : streams_) stream->finish();
 }
 
+PendingCopies::PendingCopies(CopyStream& stream)
+    : stream_(stream),
+      event_(std::make_shared<const CopyEvent>(stream.device_->runtime, stream.index_)) {}
+
+PendingCopies::~PendingCopies() {
+  settle();
+}
+
+void PendingCopies::enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
+                            const StridedView& from, const StridedView& to) {
+  copying_ = true;
+  recorded_ = false;
+  stream_.enqueue(sizes, item_size, copy, from, to);
+}
+
+void PendingCopies::to_host(ShapeView sizes, std::size_t item_size, const std::byte* tensor,
+                            const StridedView& tensor_view, std::byte* host,
+                            const StridedView& host_view) {
+  enqueue(sizes, item_size,
+          {.to = host, .from = tensor, .direction = DeviceCopy::Direction::kToHost}, tensor_view,
+          host_view);
+}
+
+void PendingCopies::to_device(ShapeView sizes, std::size_t item_size, const std::byte* host,
+                              const StridedView& host_view, std::byte* tensor,
+                              const StridedView& tensor_view) {
+  enqueue(sizes, item_size,
+          {.to = tensor, .from = host, .direction = DeviceCopy::Direction::kToDevice}, host_view,
+          tensor_view);
+}
+
+void PendingCopies::enqueued() {
+  if (!copying_) return;
+  event_->record(stream_.stream_);
+  recorded_ = true;
+}
+
+void PendingCopies::wait() {
+  if (!copying_) return;
+  try {
+    stream_.wait_for(*event_);
+  } catch (const CheckpointError& error) {
+    gave_up_ = error.code() == ErrorCode::kUnavailable;
+    throw;
+  }
+  copying_ = false;
+}
+
+std::shared_ptr<const CopyEvent> PendingCopies::settle() noexcept {
+  if (copying_ && !gave_up_) {
+    try {
+      if (!recorded_) enqueued();
+      wait();
+    } catch (...) {
+      // Whoever waited before, or waits for other copies, tells.
+    }
+  }
+  return copying_ ? event_ : nullptr;
+}
+
 StagedPiece::StagedPiece(CopyStream& stream)
     : StagedPiece(stream, stream.device_->pool.acquire(stream.index_)) {}
 
-StagedPiece::StagedPiece(CopyStream& stream, std::byte* memory) : stream_(stream), memory_(memory) {
-  try {
-    event_ = stream_.device_->runtime->create_event(stream_.index_);
-  } catch (...) {
-    stream_.device_->pool.release(memory_);
-    throw;
-  }
+StagedPiece::StagedPiece(CopyStream& stream, std::byte* memory) try
+    : pool_(stream.device_->pool), memory_(memory), copies_(stream) {
+} catch (...) {
+  stream.device_->pool.release(memory);
 }
 
 std::unique_ptr<StagedPiece> StagedPiece::extra(CopyStream& stream) {
@@ -150,59 +202,10 @@ std::unique_ptr<StagedPiece> StagedPiece::extra(CopyStream& stream) {
 }
 
 StagedPiece::~StagedPiece() {
-  DeviceRuntime& runtime = *stream_.device_->runtime;
-  if (copying_ && !gave_up_) {
-    try {
-      if (!recorded_) enqueued();
-      wait();
-    } catch (...) {
-      // Whoever waited before, or waits for another piece, tells.
-    }
-  }
-  if (copying_) {
-    stream_.device_->pool.abandon(memory_, stream_.index_, event_);
-    return;
-  }
-  runtime.destroy_event(stream_.index_, event_);
-  stream_.device_->pool.release(memory_);
-}
-
-void StagedPiece::enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
-                          const StridedView& from, const StridedView& to) {
-  copying_ = true;
-  recorded_ = false;
-  stream_.enqueue(sizes, item_size, copy, from, to);
-}
-
-void StagedPiece::from_device(ShapeView sizes, std::size_t item_size, const std::byte* tensor,
-                              const StridedView& tensor_view, const StridedView& piece_view) {
-  enqueue(sizes, item_size,
-          {.to = memory_, .from = tensor, .direction = DeviceCopy::Direction::kToHost}, tensor_view,
-          piece_view);
-}
-
-void StagedPiece::to_device(ShapeView sizes, std::size_t item_size, const StridedView& piece_view,
-                            std::byte* tensor, const StridedView& tensor_view) {
-  enqueue(sizes, item_size,
-          {.to = tensor, .from = memory_, .direction = DeviceCopy::Direction::kToDevice},
-          piece_view, tensor_view);
-}
-
-void StagedPiece::enqueued() {
-  if (!copying_) return;
-  stream_.device_->runtime->record(stream_.index_, event_, stream_.stream_);
-  recorded_ = true;
-}
-
-void StagedPiece::wait() {
-  if (!copying_) return;
-  try {
-    stream_.wait_for(event_);
-  } catch (const CheckpointError& error) {
-    gave_up_ = error.code() == ErrorCode::kUnavailable;
-    throw;
-  }
-  copying_ = false;
+  if (auto free_when = copies_.settle())
+    pool_.abandon(memory_, std::move(free_when));
+  else
+    pool_.release(memory_);
 }
 
 }  // namespace dckpt

@@ -9,6 +9,7 @@
 
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/tensor.h"
+#include "strategies/device/copy_event.h"
 #include "strategies/device/registry.h"
 
 namespace dckpt {
@@ -31,10 +32,11 @@ class CopyStream {
   void finish();
 
  private:
+  friend class PendingCopies;
   friend class StagedPiece;
   void enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
                const StridedView& from, const StridedView& to);
-  void wait_for(DeviceRuntime::Event event) const;
+  void wait_for(const CopyEvent& event) const;
 
   const std::shared_ptr<RegisteredDevice> device_;
   const int index_;
@@ -53,8 +55,45 @@ class CopyStreams {
   std::vector<std::pair<Device, std::unique_ptr<CopyStream>>> streams_;
 };
 
-/// A piece of host memory, PageLockedPool::kPieceBytes long, and the copies to or from it that are
-/// under way. One thread at a time; the stream must outlive it.
+/// Copies between tensor memory and host memory that are under way together. One thread at a time;
+/// the stream must outlive it, and so must the memory, unless settle() is called first.
+class PendingCopies {
+ public:
+  explicit PendingCopies(CopyStream& stream);
+  /// Settles.
+  ~PendingCopies();
+  PendingCopies(const PendingCopies&) = delete;
+  PendingCopies& operator=(const PendingCopies&) = delete;
+
+  /// Enqueues a copy of a box, from tensor memory to `host`, or back. Offsets and strides of the
+  /// views count elements of `item_size` bytes.
+  void to_host(ShapeView sizes, std::size_t item_size, const std::byte* tensor,
+               const StridedView& tensor_view, std::byte* host, const StridedView& host_view);
+  void to_device(ShapeView sizes, std::size_t item_size, const std::byte* host,
+                 const StridedView& host_view, std::byte* tensor, const StridedView& tensor_view);
+  /// Call after the last of several copies.
+  void enqueued();
+  /// Returns when they have ended. Throws CheckpointError: (unavailable) after the device's
+  /// timeout, (io).
+  void wait();
+
+  /// Waits for what wait() has not waited for yet. Null if it has ended; else, after an error or
+  /// the timeout, the event that tells when the memory may be used for something else.
+  std::shared_ptr<const CopyEvent> settle() noexcept;
+
+ private:
+  void enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
+               const StridedView& from, const StridedView& to);
+
+  CopyStream& stream_;
+  const std::shared_ptr<const CopyEvent> event_;
+  bool copying_ = false;   ///< something was enqueued that has not been waited for
+  bool recorded_ = false;  ///< and the event is behind it
+  bool gave_up_ = false;   ///< waiting took too long
+};
+
+/// A piece of host memory, PageLockedPool::kPieceBytes long, with the copies to or from it. One
+/// thread at a time; the stream must outlive it.
 class StagedPiece {
  public:
   /// Waits for memory; a thread that has a piece already asks for more with `extra()`.
@@ -67,29 +106,20 @@ class StagedPiece {
 
   std::byte* memory() const noexcept { return memory_; }
 
-  /// Enqueues a copy of a box, from tensor memory to this piece, or back. Offsets and strides of
-  /// the views count elements of `item_size` bytes.
-  void from_device(ShapeView sizes, std::size_t item_size, const std::byte* tensor,
-                   const StridedView& tensor_view, const StridedView& piece_view);
+  PendingCopies& copies() noexcept { return copies_; }
   void to_device(ShapeView sizes, std::size_t item_size, const StridedView& piece_view,
-                 std::byte* tensor, const StridedView& tensor_view);
-  /// Call after the last of several copies.
-  void enqueued();
-  /// Returns when they have ended. Throws CheckpointError: (unavailable) after the device's
-  /// timeout, (io).
-  void wait();
+                 std::byte* tensor, const StridedView& tensor_view) {
+    copies_.to_device(sizes, item_size, memory_, piece_view, tensor, tensor_view);
+  }
+  void enqueued() { copies_.enqueued(); }
+  void wait() { copies_.wait(); }
 
  private:
   StagedPiece(CopyStream& stream, std::byte* memory);
-  void enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
-               const StridedView& from, const StridedView& to);
 
-  CopyStream& stream_;
-  std::byte* memory_;
-  DeviceRuntime::Event event_ = nullptr;
-  bool copying_ = false;   ///< something was enqueued that has not been waited for
-  bool recorded_ = false;  ///< and the event is behind it
-  bool gave_up_ = false;   ///< waiting took too long
+  PageLockedPool& pool_;
+  std::byte* const memory_;
+  PendingCopies copies_;
 };
 
 }  // namespace dckpt

@@ -20,7 +20,6 @@ PageLockedPool::PageLockedPool(std::shared_ptr<DeviceRuntime> runtime, std::uint
 }
 
 PageLockedPool::~PageLockedPool() {
-  for (const Abandoned& lost : abandoned_) runtime_->destroy_event(lost.device, lost.event);
   for (std::byte* const piece : page_locked_) runtime_->free_page_locked(piece);
 }
 
@@ -50,9 +49,10 @@ void PageLockedPool::release(std::byte* piece) noexcept {
   released_.notify_one();
 }
 
-void PageLockedPool::abandon(std::byte* piece, int device, DeviceRuntime::Event event) noexcept {
+void PageLockedPool::abandon(std::byte* piece,
+                             std::shared_ptr<const CopyEvent> free_when) noexcept {
   const std::lock_guard lock(mutex_);
-  abandoned_.push_back({piece, device, event});
+  abandoned_.push_back({piece, std::move(free_when)});
   released_.notify_all();
 }
 
@@ -87,12 +87,7 @@ std::byte* PageLockedPool::allocate(int device) {
 
 void PageLockedPool::reclaim() {
   std::erase_if(abandoned_, [&](const Abandoned& lost) {
-    try {
-      if (!runtime_->reached(lost.device, lost.event)) return false;
-    } catch (const CheckpointError&) {
-      return false;  // told to whom it concerned; the memory is not used before the copy has ended
-    }
-    runtime_->destroy_event(lost.device, lost.event);
+    if (!has_ended(*lost.free_when)) return false;  // told to whom it concerned
     free_.push_back(lost.piece);
     return true;
   });

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "strategies/device/copy_event.h"
 #include "strategies/device/runtime.h"
 
 namespace dckpt {
@@ -29,15 +30,13 @@ class PageLockedPool {
   /// Null if none is free now.
   std::byte* try_acquire(int device);
   void release(std::byte* piece) noexcept;
-  /// Takes a piece back, and `event`, that a copy may still use: it is free once the event is
-  /// reached.
-  void abandon(std::byte* piece, int device, DeviceRuntime::Event event) noexcept;
+  /// Takes a piece back that a copy may still use: it is free once the event is reached.
+  void abandon(std::byte* piece, std::shared_ptr<const CopyEvent> free_when) noexcept;
 
  private:
   struct Abandoned {
     std::byte* piece;
-    int device;
-    DeviceRuntime::Event event;
+    std::shared_ptr<const CopyEvent> free_when;
   };
 
   std::byte* take(int device);

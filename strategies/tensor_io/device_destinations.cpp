@@ -198,7 +198,8 @@ void DeviceDestinations::get(ShapeView sizes, const Tensor& from, const StridedV
   const std::size_t size = item_size(from.dtype());
   for_each_box(sizes, from_view, to_view, elements_of_piece(from),
                [&](const ReadItem& part, const StridedView& dense) {
-                 piece.from_device(part.sizes, size, from.data(), part.source, dense);
+                 piece.copies().to_host(part.sizes, size, from.data(), part.source, piece.memory(),
+                                        dense);
                  piece.enqueued();
                  piece.wait();
                  strided_copy(part.sizes, size, piece.memory(), dense, to, part.target);

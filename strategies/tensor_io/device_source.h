@@ -24,7 +24,15 @@ class DeviceSource {
   void read(const Tensor& tensor, std::int64_t begin, std::int64_t end,
             const std::function<void(ByteView)>& sink);
 
+  /// Copies of elements of tensors on the same device as `tensor`, to memory of the caller.
+  PendingCopies copies_from(const Tensor& tensor) const;
+  /// Adds the row-major elements [begin, end) of a tensor.
+  static void add(PendingCopies& copies, const Tensor& tensor, std::int64_t begin, std::int64_t end,
+                  std::byte* to);
+
  private:
+  CopyStream& stream_of(const Tensor& tensor) const;
+
   CopyStreams streams_;
   std::optional<CheckpointError> failure_;  ///< thrown by several threads, each its own copy
 };

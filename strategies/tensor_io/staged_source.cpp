@@ -19,6 +19,10 @@ std::size_t blocks_for(std::uint64_t bytes) {
                                   StagingPool::kBlockBytes);
 }
 
+/// Copies from a device are waited for together, up to so many bytes: what two threads have
+/// enqueued keeps it busy while one of them wakes up.
+constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20;
+
 /// Tells the items of a rank apart.
 std::pair<std::uint32_t, std::int64_t> place_of(const WriteItem& item) {
   return {item.source, item.source_begin};
@@ -33,6 +37,7 @@ StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
       objects_(std::move(objects)),
       pool_(pool),
       bytes_(std::move(bytes)) {
+  pool_.reclaim();
   std::size_t large = 0;  // blocks
   std::uint64_t small = 0;
   for (const WriteItem& item : plan) {
@@ -44,6 +49,11 @@ StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
       large += blocks_for(item.nbytes);
     else
       small += item.nbytes;
+    const Device device = state_->device_of(item);
+    if (device.kind != Device::Kind::kCpu) {
+      pool_.lock_pages_for(device);
+      has_devices_ = true;
+    }
   }
   copies_first_ = large + blocks_for(small) <= pool_.reusable();
   needed_ = items_.size();
@@ -52,13 +62,13 @@ StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
 }
 
 StagedSource::~StagedSource() {
-  for (const Block& block : blocks_) {
-    if (block.memory != nullptr) pool_.release(block.memory);
+  for (Block& block : blocks_) {
+    if (block.memory != nullptr) give_back(block);
   }
 }
 
 void StagedSource::stage(int threads) noexcept {
-  const int workers = std::max(threads, 1);
+  const int workers = std::max(threads, has_devices_ ? 2 : 1);
   try {
     parallel_for(static_cast<std::size_t>(workers), workers, [&](std::size_t) { copy_all(); });
   } catch (...) {
@@ -95,35 +105,45 @@ void StagedSource::copy_all() {
   std::unique_lock lock(mutex_);
   begun_ = true;
   ++copying_;
-  while (const auto index = take_next(lock)) {
-    Item& item = items_[*index];
+  for (;;) {
+    const std::vector<std::size_t> batch = take_batch(lock);
+    if (batch.empty()) break;
     lock.unlock();
-    const auto failure = copy(item);
+    const auto failure = copy(batch);
     lock.lock();
+    for (const std::size_t index : batch) {
+      Item& item = items_[index];
+      if (failure) {
+        for (const Piece& piece : item.pieces) drop(piece.block);
+        item.pieces.clear();
+        item.step = Step::kWaiting;
+        ++needed_;
+        continue;
+      }
+      item.step = Step::kStaged;
+      staged_.bytes += item.item->nbytes;
+      staged_.time = std::chrono::steady_clock::now() - begin_;
+      bytes_->released += item.item->nbytes;
+    }
     if (failure) {
-      for (const Piece& piece : item.pieces) drop(piece.block);
-      item.pieces.clear();
-      item.step = Step::kWaiting;
-      ++needed_;
       fail(*failure);
       break;
     }
-    item.step = Step::kStaged;
-    staged_.bytes += item.item->nbytes;
-    staged_.time = std::chrono::steady_clock::now() - begin_;
-    bytes_->released += item.item->nbytes;
+    changed_.notify_all();
   }
   --copying_;
   changed_.notify_all();
 }
 
-std::optional<std::size_t> StagedSource::take_next(std::unique_lock<std::mutex>& lock) {
-  for (;;) {
-    while (cursor_ < items_.size() && (items_[cursor_].step != Step::kWaiting ||
-                                       blocks_for(items_[cursor_].item->nbytes) > pool_.capacity()))
-      ++cursor_;
-    if (failure_ || cursor_ == items_.size()) return std::nullopt;
-    if (has_room(items_[cursor_].item->nbytes)) break;
+bool StagedSource::find_next() {
+  while (cursor_ < items_.size() && (items_[cursor_].step != Step::kWaiting ||
+                                     blocks_for(items_[cursor_].item->nbytes) > pool_.capacity()))
+    ++cursor_;
+  return !failure_ && cursor_ < items_.size();
+}
+
+std::vector<std::size_t> StagedSource::take_batch(std::unique_lock<std::mutex>& lock) {
+  while (find_next() && !has_room(items_[cursor_].item->nbytes)) {
     --copying_;
     changed_.notify_all();
     changed_.wait(lock, [&] {
@@ -132,11 +152,32 @@ std::optional<std::size_t> StagedSource::take_next(std::unique_lock<std::mutex>&
     });
     ++copying_;
   }
+  std::vector<std::size_t> batch;
+  std::uint64_t bytes = 0;
+  while (find_next() && has_room(items_[cursor_].item->nbytes)) {
+    const WriteItem& item = *items_[cursor_].item;
+    const Device device = state_->device_of(item);
+    if (!batch.empty() && (bytes + item.nbytes > kBatchBytes ||
+                           state_->device_of(*items_[batch.front()].item) != device))
+      break;
+    const auto taken = take_next();
+    if (!taken) break;
+    batch.push_back(*taken);
+    bytes += item.nbytes;
+    if (device.kind == Device::Kind::kCpu) break;
+  }
+  return batch;
+}
+
+std::optional<std::size_t> StagedSource::take_next() {
   const std::size_t index = cursor_++;
   try {
     reserve(items_[index]);
   } catch (const std::bad_alloc&) {
     return std::nullopt;  // what is not copied is written from the state, before stage() returns
+  } catch (const CheckpointError& error) {
+    fail(error);
+    return std::nullopt;
   }
   items_[index].step = Step::kCopying;
   --needed_;
@@ -191,12 +232,34 @@ std::size_t StagedSource::add_block(std::byte* memory) {
 void StagedSource::drop(std::size_t index) {
   Block& block = blocks_[index];
   if (--block.users > 0) return;
-  pool_.release(block.memory);
+  give_back(block);
   block.memory = nullptr;
   unused_.push_back(index);
 }
 
-std::optional<CheckpointError> StagedSource::copy(const Item& item) try {
+void StagedSource::give_back(Block& block) {
+  if (block.free_when.empty())
+    pool_.release(block.memory);
+  else
+    pool_.abandon(block.memory, std::exchange(block.free_when, {}));
+}
+
+std::optional<CheckpointError> StagedSource::copy(std::span<const std::size_t> batch) try {
+  const Item& first = items_[batch.front()];
+  if (state_->device_of(*first.item).kind == Device::Kind::kCpu)
+    copy_from_cpu(first);
+  else
+    copy_from_device(batch);
+  return std::nullopt;
+} catch (...) {
+  const CheckpointError error = current_error();
+  return CheckpointError(
+      error.code(),
+      "the state could not be copied for the save in the background: " + error.message(),
+      error.context());
+}
+
+void StagedSource::copy_from_cpu(const Item& item) {
   std::size_t piece = 0;
   std::size_t filled = 0;
   std::byte* memory = nullptr;
@@ -213,13 +276,31 @@ std::optional<CheckpointError> StagedSource::copy(const Item& item) try {
       }
     }
   });
-  return std::nullopt;
-} catch (...) {
-  const CheckpointError error = current_error();
-  return CheckpointError(
-      error.code(),
-      "the state could not be copied for the save in the background: " + error.message(),
-      error.context());
+}
+
+void StagedSource::copy_from_device(std::span<const std::size_t> batch) {
+  PendingCopies copies = state_->copies_from(*items_[batch.front()].item);
+  try {
+    for (const std::size_t index : batch) {
+      const Item& item = items_[index];
+      std::uint64_t begin = 0;
+      for (const Piece& piece : item.pieces) {
+        state_->add(copies, *item.item, begin, begin + piece.length, memory_of(piece));
+        begin += piece.length;
+      }
+    }
+    copies.enqueued();
+    copies.wait();
+  } catch (...) {
+    if (const auto free_when = copies.settle()) {
+      const std::lock_guard lock(mutex_);
+      for (const std::size_t index : batch) {
+        for (const Piece& piece : items_[index].pieces)
+          blocks_[piece.block].free_when.push_back(free_when);
+      }
+    }
+    throw;
+  }
 }
 
 StagedSource::Item& StagedSource::entry_of(const WriteItem& item) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "mapping/base/error.h"
@@ -32,6 +33,9 @@ struct StagedBytes {
 /// it reaches before it is copied, it takes straight from the state, which needs no memory. Neither
 /// side therefore ever waits for the other to make room, however small the pool is, and stage()
 /// takes no longer than copying everything or writing what does not fit.
+///
+/// Elements in memory of a device are copied straight to page-locked memory of the pool, many items
+/// at a time.
 ///
 /// `plan` and `pool` must outlive it; the pool belongs to one source at a time.
 class StagedSource final : public ItemSource {
@@ -76,6 +80,8 @@ class StagedSource final : public ItemSource {
   struct Block {
     std::byte* memory;
     std::size_t users;  ///< items with a piece in it
+    /// Reached once copies that failed do not use it any more.
+    std::vector<std::shared_ptr<const CopyEvent>> free_when{};
   };
   struct Piece {
     std::size_t block;  ///< position in blocks_
@@ -88,12 +94,18 @@ class StagedSource final : public ItemSource {
     std::vector<Piece> pieces{};
   };
 
-  /// Position of the next item to copy, with its memory reserved; waits for room. Empty if none is
-  /// left.
-  std::optional<std::size_t> take_next(std::unique_lock<std::mutex>& lock);
+  /// Positions of items to copy together, with their memory reserved; waits for room for one.
+  /// Empty if none is left.
+  std::vector<std::size_t> take_batch(std::unique_lock<std::mutex>& lock);
+  /// Whether there is an item to copy; cursor_ is its position.
+  bool find_next();
+  /// Takes it if memory for it can be reserved.
+  std::optional<std::size_t> take_next();
   void copy_all();
   /// Returns what went wrong.
-  std::optional<CheckpointError> copy(const Item& item);
+  std::optional<CheckpointError> copy(std::span<const std::size_t> batch);
+  void copy_from_cpu(const Item& item);
+  void copy_from_device(std::span<const std::size_t> batch);
   void write_staged(const std::vector<Piece>& pieces, const std::function<void(ByteView)>& sink);
   void require_state(const WriteItem& item) const;
   void finish_direct(Item& entry);
@@ -109,6 +121,7 @@ class StagedSource final : public ItemSource {
   void reserve(Item& item);
   std::size_t add_block(std::byte* memory);
   void drop(std::size_t block);
+  void give_back(Block& block);
 
   std::optional<StateSource> state_;  ///< until stage() has returned
   const std::vector<Bytes> objects_;
@@ -117,6 +130,7 @@ class StagedSource final : public ItemSource {
   std::vector<Item> items_;            ///< tensors with elements, in the order of the plan
   std::vector<std::size_t> by_place_;  ///< positions in items_, by source and begin
   bool copies_first_ = false;
+  bool has_devices_ = false;  ///< some of them are in memory of devices
 
   mutable std::mutex mutex_;  ///< of everything below, of steps and of the pool
   std::condition_variable changed_;

@@ -2,12 +2,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "mapping/base/api.h"
+#include "mapping/state/tensor.h"
 
 namespace DCKPT_API dckpt {
+
+class CopyEvent;
+class DeviceRuntime;
 
 /// Memory for copies of the state, in blocks of one size, at most `budget` bytes (and at least a
 /// block). Blocks are allocated when first needed and kept for the lifetime of the pool: the first
@@ -19,6 +24,13 @@ class StagingPool {
 
   explicit StagingPool(std::uint64_t budget)
       : capacity_(budget < kBlockBytes ? 1 : static_cast<std::size_t>(budget / kBlockBytes)) {}
+  ~StagingPool();
+  StagingPool(const StagingPool&) = delete;
+  StagingPool& operator=(const StagingPool&) = delete;
+
+  /// Blocks are from now on page-locked memory, to which a registered device copies fastest, as far
+  /// as there is some. Frees those that are not; none may be in use.
+  void lock_pages_for(const Device& device);
 
   std::size_t capacity() const noexcept { return capacity_; }
   std::size_t available() const noexcept { return free_.size() + (capacity_ - blocks_.size()); }
@@ -26,14 +38,29 @@ class StagingPool {
   /// Of these, blocks that have been used before.
   std::size_t reusable() const noexcept { return free_.size(); }
 
-  /// `count` blocks, which must be available.
+  /// `count` blocks, which must be available. Throws CheckpointError (io) of a device.
   std::vector<std::byte*> acquire(std::size_t count);
   void release(std::byte* block) { free_.push_back(block); }
+  /// Takes a block back that copies may still use: it is free once all events are reached.
+  void abandon(std::byte* block, std::vector<std::shared_ptr<const CopyEvent>> free_when);
+  /// Looks which abandoned blocks are free now.
+  void reclaim();
 
  private:
+  using Block = std::unique_ptr<std::byte, std::function<void(std::byte*)>>;
+  struct Abandoned {
+    std::byte* block;
+    std::vector<std::shared_ptr<const CopyEvent>> free_when;
+  };
+  Block allocate();
+
   std::size_t capacity_;
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::shared_ptr<DeviceRuntime> runtime_;  ///< whose page-locked memory new blocks are
+  int device_ = 0;
+  bool exhausted_ = false;  ///< there is no more
+  std::vector<Block> blocks_;
   std::vector<std::byte*> free_;
+  std::vector<Abandoned> abandoned_;
 };
 
 }  // namespace dckpt

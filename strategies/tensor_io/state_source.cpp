@@ -13,6 +13,14 @@ constexpr std::uint64_t kPieceBytes =
 
 }  // namespace
 
+void StateSource::add(PendingCopies& copies, const WriteItem& item, std::uint64_t begin,
+                      std::uint64_t end, std::byte* to) const {
+  const Tensor& tensor = tensors_[item.source];
+  const std::size_t size = item_size(tensor.dtype());
+  DeviceSource::add(copies, tensor, item.source_begin + static_cast<std::int64_t>(begin / size),
+                    item.source_begin + static_cast<std::int64_t>(end / size), to);
+}
+
 void StateSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
   const Tensor& tensor = tensors_[item.source];
   const std::size_t size = item_size(tensor.dtype());

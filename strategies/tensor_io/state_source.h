@@ -21,6 +21,15 @@ class StateSource : public ItemSource {
   /// Contiguous tensors are passed on without a copy, others gathered piece by piece.
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
 
+  Device device_of(const WriteItem& item) const { return tensors_[item.source].device(); }
+  /// For items of the same device as `item`, which is not the CPU: copies to memory of the caller.
+  PendingCopies copies_from(const WriteItem& item) const {
+    return devices_.copies_from(tensors_[item.source]);
+  }
+  /// Adds the bytes [begin, end) of an item, which are whole elements.
+  void add(PendingCopies& copies, const WriteItem& item, std::uint64_t begin, std::uint64_t end,
+           std::byte* to) const;
+
  private:
   std::vector<Tensor> tensors_;
   std::vector<Bytes> objects_;

@@ -81,6 +81,10 @@ struct SimulatedDevice::Machine {
     }
   }
 
+  bool is_idle() const {
+    return std::ranges::all_of(streams, [](const auto& stream) { return stream->work.empty(); });
+  }
+
   void enqueue(StreamThread& stream, std::function<bool()> step) {
     stream.work.push_back(std::move(step));
     changed.notify_all();
@@ -137,6 +141,11 @@ void SimulatedDevice::hang(bool stop) {
   machine_->changed.notify_all();
 }
 
+bool SimulatedDevice::is_idle() const {
+  const std::lock_guard lock(machine_->mutex);
+  return machine_->is_idle();
+}
+
 Tensor SimulatedDevice::on_device(const Tensor& content, int device) {
   std::int64_t last = 0;
   for (std::size_t axis = 0; axis < content.dim(); ++axis)
@@ -170,9 +179,7 @@ Tensor SimulatedDevice::on_device(const Tensor& content, int device) {
 
 Tensor SimulatedDevice::on_cpu(const Tensor& tensor) {
   std::unique_lock lock(machine_->mutex);
-  machine_->changed.wait(lock, [&] {
-    return std::ranges::all_of(machine_->streams, [](const auto& s) { return s->work.empty(); });
-  });
+  machine_->changed.wait(lock, [&] { return machine_->is_idle(); });
   const std::byte* const shadow = machine_->shadow(tensor.data(), 1, tensor.device().index);
   Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
   strided_copy(tensor.shape(), item_size(tensor.dtype()), shadow, {0, tensor.strides()},

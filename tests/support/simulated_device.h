@@ -34,7 +34,10 @@ class SimulatedDevice final : public DeviceRuntime {
   void limit_page_locked(std::uint64_t bytes) { page_locked_limit_ = bytes; }
   /// Streams stop where they are until it is called with false.
   void hang(bool stop);
+  bool is_idle() const;  ///< nothing is enqueued in any stream
 
+  /// Bytes of page-locked memory that have not been given back.
+  std::uint64_t page_locked() const { return page_locked_; }
   /// Page-locked allocations, streams and events that have not been given back.
   int leaked() const { return objects_; }
   std::string misuse() const;  ///< what no caller may do; empty if nothing

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dist_checkpointing/conformance/device_conformance.h"
@@ -22,6 +23,8 @@
 #include "dist_checkpointing/save/save_async.h"
 #include "strategies/comm/threads.h"
 #include "strategies/device/page_locked_pool.h"
+#include "strategies/tensor_io/staged_source.h"
+#include "strategies/tensor_io/staging_pool.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/simulated_device.h"
 #include "tests/support/temp_dir.h"
@@ -278,6 +281,110 @@ TEST_F(DeviceTensors, AHangingKernelIsAnErrorAfterTheTimeout) {
   EXPECT_EQ(hanging->misuse(), "");
 }
 
+/// The plan of a rank that saves all of these tensors whole.
+SavePlan plan_of(const std::vector<Tensor>& tensors) {
+  SavePlan plan;
+  for (const Tensor& tensor : tensors) {
+    WriteItem item;
+    item.key = "weights." + std::to_string(plan.size());
+    item.source = static_cast<std::uint32_t>(plan.size());
+    item.nbytes = tensor.nbytes();
+    item.properties.dtype = tensor.dtype();
+    item.chunk = whole(tensor.shape());
+    plan.push_back(item);
+  }
+  return plan;
+}
+
+/// Copies tensors into the pool, and expects that it then has what they had.
+void expect_staged(const std::vector<Tensor>& tensors, const std::vector<Tensor>& expected,
+                   StagingPool& pool) {
+  const SavePlan plan = plan_of(tensors);
+  StagedSource source(plan, tensors, {}, pool);
+  source.stage(1);
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    Bytes staged;
+    source.tensor(plan[i],
+                  [&](ByteView part) { staged.insert(staged.end(), part.begin(), part.end()); });
+    EXPECT_TRUE(
+        equal(Tensor::from_bytes(DType::kFloat32, expected[i].shape(), staged), expected[i]))
+        << i;
+  }
+}
+
+TEST_F(DeviceTensors, AreCopiedStraightIntoPageLockedStagingMemory) {
+  std::vector<Tensor> expected = contents();
+  for (int i = 0; i < 200; ++i) expected.push_back(counting({7, i}, static_cast<float>(i)));
+  const std::vector<Tensor> tensors = on_device(expected);
+  StagingPool pool(std::uint64_t{16} << 20);
+  expect_staged(expected, expected, pool);
+  EXPECT_EQ(simulation->page_locked(), 0);
+  for (const int save : {1, 2}) {
+    SCOPED_TRACE(save);
+    expect_staged(tensors, expected, pool);
+    // 9 MiB, 840 kB, and the small ones together.
+    EXPECT_EQ(simulation->page_locked(), 11 * StagingPool::kBlockBytes);
+  }
+}
+
+TEST_F(DeviceTensors, AreStagedInOrdinaryMemoryWhereNoneIsPageLocked) {
+  simulation->limit_page_locked(3 * StagingPool::kBlockBytes);
+  StagingPool pool(std::uint64_t{16} << 20);
+  for (const int save : {1, 2}) {
+    SCOPED_TRACE(save);
+    expect_staged(on_device(contents()), contents(), pool);
+    EXPECT_EQ(simulation->page_locked(), 3 * StagingPool::kBlockBytes);
+  }
+}
+
+TEST_F(DeviceTensors, WhateverFailsWhileTheyAreStagedReachesTheWriter) {
+  const std::vector<Tensor> tensors = on_device({counting({400, 400}), counting({500, 500})});
+  const SavePlan plan = plan_of(tensors);
+  int failures = 0;
+  for (int calls = 0;; ++calls) {
+    SCOPED_TRACE(calls);
+    StagingPool pool(std::uint64_t{16} << 20);
+    simulation->fail_after(calls);
+    StagedSource source(plan, tensors, {}, pool);
+    source.stage(1);
+    const bool has_failed = simulation->has_failed();
+    simulation->fail_after(-2);
+    for (const WriteItem& item : plan) {
+      try {
+        source.tensor(item, [](ByteView) {});
+      } catch (const CheckpointError& error) {
+        EXPECT_THAT(error.message(), HasSubstr("the simulated device fails"));
+        ++failures;
+      }
+    }
+    if (!has_failed) break;
+  }
+  EXPECT_GT(failures, 10);
+}
+
+TEST_F(DeviceTensors, StagingMemoryIsUsedAgainOnceCopiesThatHungHaveEnded) {
+  RegisteredSimulation hanging{{.timeout = std::chrono::milliseconds(30)}};
+  const Tensor content = counting({1000});
+  const StateDict state = state_of({hanging->on_device(content)});
+  {
+    SaveOptions options;
+    options.async.staging_memory = StagingPool::kBlockBytes;
+    options.async.snapshot = Snapshot::kLazy;
+    const auto alone = single_rank();
+    AsyncSaver saver(options, *alone);
+    hanging->hang(true);
+    const auto first = saver.save(state, dir / "first");
+    EXPECT_THAT(error_of([&] { first.wait(); }).message(), HasSubstr("has not copied a piece"));
+    hanging->hang(false);
+    while (!hanging->is_idle()) std::this_thread::yield();
+    saver.save(state, dir / "second").wait();
+  }
+  EXPECT_TRUE(equal(load_plain_tensors(dir / "second").at("weights.0").as_tensor(), content));
+  register_device(Device::Kind::kCuda, nullptr);
+  EXPECT_EQ(hanging->leaked(), 0);
+  EXPECT_EQ(hanging->misuse(), "");
+}
+
 TEST(UnregisteredDevice, IsNamedWithWhatToLink) {
   const TempDir dir;
   std::optional<RegisteredSimulation> simulation(std::in_place);
@@ -325,7 +432,7 @@ StateDict halves(const RegisteredSimulation& simulation, int rank) {
 }
 
 /// What the small ones of halves() are halves of, in two places.
-StateDict whole(const RegisteredSimulation& simulation, int rank) {
+StateDict small_ones(const RegisteredSimulation& simulation, int rank) {
   StateDict state = Value::dict();
   for (const int place : {0, 1}) {
     const Tensor tensor = simulation->on_device(Tensor::zeros(DType::kFloat32, {6, 5}));
@@ -344,7 +451,7 @@ TEST(DeviceFaults, OfASaveLeaveThePreviousCheckpointOnAllRanks) {
           run_ranks(2, [&](Communicator& comm) {
             SaveOptions options;
             options.overwrite = true;
-            options.async.staging_memory = std::uint64_t{4} << 20;
+            options.async.staging_memory = std::uint64_t{8} << 20;
             const StateDict state = halves(simulation, comm.rank());
             const auto attempt = [&] {
               if (!background) return save(state, dir / "saved", options, comm), void();
@@ -392,7 +499,7 @@ TEST(DeviceFaults, OfALoadAreErrorsOnAllRanks) {
         [&](RegisteredSimulation& simulation) {
           run_ranks(2, [&](Communicator& comm) {
             StateDict state =
-                share ? whole(simulation, comm.rank()) : halves(simulation, comm.rank());
+                share ? small_ones(simulation, comm.rank()) : halves(simulation, comm.rank());
             bool failed = false;
             try {
               load(state, dir / "saved", share ? together : LoadOptions(), comm);
