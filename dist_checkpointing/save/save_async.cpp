@@ -42,6 +42,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
+#include "mapping/base/thread_priority.h"
 #include "strategies/comm/agree.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/tensor_io/staged_source.h"
@@ -369,6 +370,7 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
       const auto before = jobs_.empty() ? nullptr : jobs_.back()->outcome;
       job->thread = std::jthread([running = job.get(), before, checkpoint = std::move(checkpoint),
                                   published = std::move(published), started]() mutable {
+        lower_priority_of_thread();
         if (started.get() && running->begin_after(before))
           running->run(std::move(checkpoint), published);
       });

@@ -55,7 +55,7 @@ StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
       has_devices_ = true;
     }
   }
-  copies_first_ = large + blocks_for(small) <= pool_.reusable();
+  copies_first_ = large + blocks_for(small) <= pool_.capacity();
   needed_ = items_.size();
   std::ranges::sort(by_place_, {},
                     [&](std::size_t index) { return place_of(*items_[index].item); });

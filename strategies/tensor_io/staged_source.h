@@ -28,11 +28,11 @@ struct StagedBytes {
 /// Feeds a background writer from copies of the state, which may change once stage() has returned.
 ///
 /// The threads of stage() copy the items of the plan one after the other into the pool; the writer
-/// frees each copy after writing it. If the pool has used memory for all of them, copying comes
-/// first and the writer waits. Otherwise, and when the pool is full, the writer does not wait: what
-/// it reaches before it is copied, it takes straight from the state, which needs no memory. Neither
-/// side therefore ever waits for the other to make room, however small the pool is, and stage()
-/// takes no longer than copying everything or writing what does not fit.
+/// frees each copy after writing it. If all of them fit into the pool, copying comes first and the
+/// writer waits: the caller waits for one copy. Otherwise the writer does not wait: what it reaches
+/// before it is copied, it takes straight from the state, which needs no memory. Neither side
+/// therefore ever waits for the other to make room, however small the pool is, and stage() takes no
+/// longer than copying everything or writing what does not fit.
 ///
 /// Elements in memory of a device are copied straight to page-locked memory of the pool, many items
 /// at a time.

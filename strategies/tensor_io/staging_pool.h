@@ -15,9 +15,9 @@ class CopyEvent;
 class DeviceRuntime;
 
 /// Memory for copies of the state, in blocks of one size, at most `budget` bytes (and at least a
-/// block). Blocks are allocated when first needed and kept for the lifetime of the pool: the first
-/// touch of fresh memory costs several times as much as a copy, so later saves should reuse blocks.
-/// Not safe to use from several threads.
+/// block). It is allocated when first needed, in slabs of many blocks, and kept for the lifetime of
+/// the pool: the first touch of fresh memory costs several times as much as a copy, so later saves
+/// should reuse blocks. Not safe to use from several threads.
 class StagingPool {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
@@ -33,10 +33,7 @@ class StagingPool {
   void lock_pages_for(const Device& device);
 
   std::size_t capacity() const noexcept { return capacity_; }
-  std::size_t available() const noexcept { return free_.size() + (capacity_ - blocks_.size()); }
-
-  /// Of these, blocks that have been used before.
-  std::size_t reusable() const noexcept { return free_.size(); }
+  std::size_t available() const noexcept { return free_.size() + (capacity_ - allocated_); }
 
   /// `count` blocks, which must be available. Throws CheckpointError (io) of a device.
   std::vector<std::byte*> acquire(std::size_t count);
@@ -47,18 +44,24 @@ class StagingPool {
   void reclaim();
 
  private:
-  using Block = std::unique_ptr<std::byte, std::function<void(std::byte*)>>;
+  struct Slab {
+    std::unique_ptr<std::byte, std::function<void(std::byte*)>> memory;
+    std::size_t blocks;
+  };
   struct Abandoned {
     std::byte* block;
     std::vector<std::shared_ptr<const CopyEvent>> free_when;
   };
-  Block allocate();
+  Slab allocate(std::size_t blocks);
+  void grow(std::size_t wanted);
+  bool is_abandoned(const Slab& slab) const;
 
   std::size_t capacity_;
   std::shared_ptr<DeviceRuntime> runtime_;  ///< whose page-locked memory new blocks are
   int device_ = 0;
-  bool exhausted_ = false;  ///< there is no more
-  std::vector<Block> blocks_;
+  bool exhausted_ = false;     ///< there is no more
+  std::size_t allocated_ = 0;  ///< blocks
+  std::vector<Slab> slabs_;
   std::vector<std::byte*> free_;
   std::vector<Abandoned> abandoned_;
 };

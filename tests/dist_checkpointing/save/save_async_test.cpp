@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -36,6 +38,7 @@ struct Gate {
   std::atomic<int> fails_on{-1};
   std::atomic<bool> slow{false};  ///< writing takes different times, and waits for nothing
   std::atomic<int> writes{0};
+  std::atomic<int> niceness{0};  ///< of the thread that wrote last
 };
 Gate gate;
 
@@ -45,6 +48,7 @@ class GatedStrategy final : public SaveStrategy {
       : inner_(make_torch_dist_save_strategy(options)) {}
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
                           const SavePlan& plan, ItemSource& source) const override {
+    gate.niceness = getpriority(PRIO_PROCESS, 0);
     if (gate.slow)
       std::this_thread::sleep_for(std::chrono::microseconds(gate.writes++ * 7 % 11 * 300));
     else
@@ -333,6 +337,19 @@ TEST_F(SaveAsync, ASaveThatCannotBePlannedReplacesNothing) {
     for (const auto& entry : std::filesystem::directory_iterator(directory_.path()))
       std::filesystem::remove_all(entry);
   }
+}
+
+TEST_F(SaveAsync, WritersLeaveTheProcessorsToTheTrainer) {
+  const int mine = getpriority(PRIO_PROCESS, 0);
+  const auto alone = single_rank();
+  AsyncSaver saver(gated(), *alone);
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kInt8, {7}));
+  const PendingSave pending = saver.save(state, path("saved"));
+  gate.open.release();
+  pending.wait();
+  EXPECT_EQ(gate.niceness, std::max(mine, 10));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), mine);
 }
 
 TEST_F(SaveAsync, AllRanksReplaceTheSameSaves) {
