@@ -10,9 +10,20 @@ Bytes MeteredSource::object(const WriteItem& item) {
 }
 
 void MeteredSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
+  metered(sink, [&](const auto& counted) { source_.tensor(item, counted); });
+}
+
+void MeteredSource::part(const WriteItem& item, std::uint64_t begin,
+                         const std::function<void(ByteView)>& sink) {
+  metered(sink, [&](const auto& counted) { source_.part(item, begin, counted); });
+}
+
+void MeteredSource::metered(
+    const std::function<void(ByteView)>& sink,
+    const std::function<void(const std::function<void(ByteView)>&)>& deliver) {
   const PhaseClock::Scope copying(&phases_, Phase::kCopy);
   heartbeat_.check();
-  source_.tensor(item, [&](ByteView part) {
+  deliver([&](ByteView part) {
     sink(part);
     heartbeat_.add(part.size());
   });

@@ -15,8 +15,15 @@ class MeteredSource final : public ItemSource {
 
   Bytes object(const WriteItem& item) override;
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
+  bool has_parts(const WriteItem& item) const override { return source_.has_parts(item); }
+  void part(const WriteItem& item, std::uint64_t begin,
+            const std::function<void(ByteView)>& sink) override;
 
  private:
+  /// What `deliver` hands on.
+  void metered(const std::function<void(ByteView)>& sink,
+               const std::function<void(const std::function<void(ByteView)>&)>& deliver);
+
   ItemSource& source_;
   Heartbeat& heartbeat_;
   PhaseClock& phases_;

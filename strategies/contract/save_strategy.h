@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "mapping/base/api.h"
+#include "mapping/base/error.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/save/local_plan.h"
 #include "strategies/contract/common_state.h"
@@ -22,7 +24,8 @@ struct PlannedFile {
   std::span<const std::size_t> items;  ///< positions in the plan
 };
 
-/// Source of the bytes of planned items. Called from several threads at once, for different items.
+/// Source of the bytes of planned items. Called from several threads at once, for different items
+/// or different parts of one.
 class ItemSource {
  public:
   virtual ~ItemSource() = default;
@@ -32,6 +35,20 @@ class ItemSource {
   /// Delivers the row-major elements of a tensor item in order, in pieces of any size,
   /// `item.nbytes` in all.
   virtual void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) = 0;
+
+  /// Of the parts that a tensor item consists of; the last one has what is left. A multiple of
+  /// every dtype's size.
+  static constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
+  /// Whether part() may be called for a tensor item instead of tensor(). By default it may not.
+  virtual bool has_parts(const WriteItem& /*item*/) const { return false; }
+  /// Delivers the part that begins at byte `begin`, a multiple of kPartBytes below `item.nbytes`,
+  /// as tensor() would. Each part is requested at most once, in any order, and none of an item that
+  /// is requested whole. By default throws CheckpointError (unsupported).
+  virtual void part(const WriteItem& item, std::uint64_t /*begin*/,
+                    const std::function<void(ByteView)>& /*sink*/) {
+    throw CheckpointError(ErrorCode::kUnsupported, "this source delivers items as a whole only",
+                          {.key = item.key});
+  }
 
   // For strategies that go on with what was interrupted (Capabilities::resume).
 

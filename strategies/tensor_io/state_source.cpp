@@ -21,17 +21,18 @@ void StateSource::add(PendingCopies& copies, const WriteItem& item, std::uint64_
                     item.source_begin + static_cast<std::int64_t>(end / size), to);
 }
 
-void StateSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
+void StateSource::read(const WriteItem& item, std::uint64_t begin, std::uint64_t end,
+                       const std::function<void(ByteView)>& sink) {
   const Tensor& tensor = tensors_[item.source];
   const std::size_t size = item_size(tensor.dtype());
-  const std::int64_t elements = numel(item.chunk.sizes);
-  if (tensor.device().kind != Device::Kind::kCpu)
-    return devices_.read(tensor, item.source_begin, item.source_begin + elements, sink);
+  const auto first = item.source_begin + static_cast<std::int64_t>(begin / size);
+  const auto last = item.source_begin + static_cast<std::int64_t>(end / size);
+  if (tensor.device().kind != Device::Kind::kCpu) return devices_.read(tensor, first, last, sink);
   const auto step = static_cast<std::int64_t>(kPieceBytes / size);
   const bool contiguous = tensor.is_contiguous();
-  Bytes gathered(contiguous ? 0 : static_cast<std::size_t>(std::min(step, elements)) * size);
-  for (std::int64_t at = item.source_begin; at < item.source_begin + elements; at += step) {
-    const std::int64_t count = std::min(step, item.source_begin + elements - at);
+  Bytes gathered(contiguous ? 0 : static_cast<std::size_t>(std::min(step, last - first)) * size);
+  for (std::int64_t at = first; at < last; at += step) {
+    const std::int64_t count = std::min(step, last - at);
     if (contiguous) {
       sink({tensor.data() + static_cast<std::size_t>(at) * size,
             static_cast<std::size_t>(count) * size});

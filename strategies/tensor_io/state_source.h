@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -19,7 +20,22 @@ class StateSource : public ItemSource {
 
   Bytes object(const WriteItem& item) override { return objects_[item.source]; }
   /// Contiguous tensors are passed on without a copy, others gathered piece by piece.
-  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
+  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+    read(item, 0, item.nbytes, sink);
+  }
+  /// Not of tensors of devices: those are copied ahead of the writer, from their beginning.
+  bool has_parts(const WriteItem& item) const override {
+    return device_of(item).kind == Device::Kind::kCpu;
+  }
+  void part(const WriteItem& item, std::uint64_t begin,
+            const std::function<void(ByteView)>& sink) override {
+    read(item, begin, std::min(item.nbytes, begin + kPartBytes), sink);
+  }
+
+  /// Delivers the bytes [begin, end) of an item, which are whole elements, as tensor() does. From
+  /// several threads at once, for tensors of devices too.
+  void read(const WriteItem& item, std::uint64_t begin, std::uint64_t end,
+            const std::function<void(ByteView)>& sink);
 
   Device device_of(const WriteItem& item) const { return tensors_[item.source].device(); }
   /// For items of the same device as `item`, which is not the CPU: copies to memory of the caller.

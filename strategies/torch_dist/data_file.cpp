@@ -25,31 +25,41 @@ std::size_t step_of(IoEngine engine) {
   return engine == IoEngine::kDirect ? kHashedBytes : SIZE_MAX;
 }
 
-/// `position`: where the archive begins in `file`, a SectionBuffer or ZstdEncoder. `most`: bytes to
-/// hash and append at a time.
+/// Appends the `expected` bytes that `deliver` hands to its argument to `file`, a SectionBuffer or
+/// ZstdEncoder, and returns their CRC if there are checksums. `most`: bytes to hash and append at a
+/// time.
+template <typename File, typename Deliver>
+std::uint32_t write_elements(File& file, const WriteItem& item, std::uint64_t expected,
+                             bool checksums, std::size_t most, Deliver&& deliver) {
+  std::uint32_t crc = 0;
+  std::uint64_t delivered = 0;
+  deliver([&](ByteView piece) {
+    delivered += piece.size();
+    while (!piece.empty()) {
+      const ByteView step = piece.first(std::min(piece.size(), most));
+      if (checksums) crc = crc32(step, crc);
+      file.append(step);
+      piece = piece.subspan(step.size());
+    }
+  });
+  if (delivered != expected) {
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the source delivered {} bytes instead of {}", delivered, expected),
+        {.key = item.key});
+  }
+  return crc;
+}
+
+/// `position`: where the archive begins in `file`.
 template <typename File>
 void write_tensor(File& file, std::uint64_t position, const WriteItem& item,
                   const DataFileTarget& target, std::size_t most) {
   const auto blob = blob_of(target.blobs, item, position);
   file.append(blob->head());
-  std::uint32_t crc = 0;
-  std::uint64_t delivered = 0;
-  target.source.tensor(item, [&](ByteView part) {
-    delivered += part.size();
-    while (!part.empty()) {
-      const ByteView step = part.first(std::min(part.size(), most));
-      if (target.io.checksums) crc = crc32(step, crc);
-      file.append(step);
-      part = part.subspan(step.size());
-    }
-  });
-  if (delivered != blob->payload_size()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the source delivered {} bytes instead of {}", delivered, blob->payload_size()),
-        {.key = item.key});
-  }
-  file.append(blob->tail(crc));
+  file.append(
+      blob->tail(write_elements(file, item, blob->payload_size(), target.io.checksums, most,
+                                [&](const auto& sink) { target.source.tensor(item, sink); })));
 }
 
 template <typename File>
@@ -89,17 +99,34 @@ std::shared_ptr<const TensorBlobWriter> blob_of(TensorBlobWriters& blobs, const 
 DataFileWriter::DataFileWriter(const DataFileTarget& target, std::string name,
                                std::vector<std::size_t> items)
     : target_(target), name_(std::move(name)), items_(std::move(items)), places_(items_.size()) {
-  const auto kind = [&](std::size_t i) { return target_.plan[items_[i]].kind; };
+  plan_sections();
+  left_ = sections_.size();
+}
+
+void DataFileWriter::plan_sections() {
+  const auto item = [&](std::size_t i) -> const WriteItem& { return target_.plan[items_[i]]; };
+  const auto is_shared = [&](std::size_t i) {
+    return item(i).nbytes > ItemSource::kPartBytes && target_.source.has_parts(item(i));
+  };
   std::size_t begin = 0;
-  while (begin < items_.size() && kind(begin) == WriteItem::Kind::kObject) ++begin;
+  while (begin < items_.size() && item(begin).kind == WriteItem::Kind::kObject) ++begin;
   do {
     std::size_t end = begin;
-    for (std::uint64_t bytes = 0; end < items_.size() && bytes < kSectionBytes; ++end)
-      bytes += target_.plan[items_[end]].nbytes + kBlobOverhead;
-    sections_.push_back({begin, end});
+    if (begin < items_.size() && is_shared(begin)) {
+      const auto parts =
+          static_cast<std::size_t>((item(begin).nbytes - 1) / ItemSource::kPartBytes + 1);
+      SharedTensor& tensor = shared_.emplace_back(parts);
+      ++end;
+      for (std::size_t part = 0; part < parts; ++part)
+        sections_.push_back({begin, end, &tensor, part});
+    } else {
+      for (std::uint64_t bytes = 0; end < items_.size() && bytes < kSectionBytes && !is_shared(end);
+           ++end)
+        bytes += item(end).nbytes + kBlobOverhead;
+      sections_.push_back({begin, end});
+    }
     begin = end;
   } while (begin < items_.size());
-  left_ = sections_.size();
 }
 
 void DataFileWriter::write(std::size_t section) {
@@ -108,10 +135,12 @@ void DataFileWriter::write(std::size_t section) {
     if (!std::exchange(begun_, true)) begin();
     if (!file_) return;  // it is complete, or the call that began it failed
   }
-  const auto [first, end] = sections_[section];
-  if (first < end) {
-    const auto part = file_->section(places_[first].offset);
-    write_items(*part, file_->engine(), first, end);
+  const Section& planned = sections_[section];
+  if (planned.tensor != nullptr) {
+    write_part(planned);
+  } else if (planned.begin < planned.end) {
+    const auto part = file_->section(places_[planned.begin].offset);
+    write_items(*part, file_->engine(), planned.begin, planned.end);
     part->close();
   }
   if (--left_ == 0) finish(*file_);
@@ -165,6 +194,37 @@ void DataFileWriter::write_items(FileSection& section, IoEngine engine, std::siz
     places_[k] = {0, start, out.position() - start, target_.codec};
   }
   out.flush();
+}
+
+void DataFileWriter::write_part(const Section& section) {
+  const WriteItem& item = target_.plan[items_[section.begin]];
+  const std::uint64_t position = places_[section.begin].offset;
+  SharedTensor& tensor = *section.tensor;
+  with_context({.key = item.key, .rank = target_.rank}, [&] {
+    const auto blob = blob_of(target_.blobs, item, position);
+    const std::uint64_t elements = position + blob->head().size();
+    const std::uint64_t begin = section.part * ItemSource::kPartBytes;
+    const bool first = section.part == 0;
+    const bool last = section.part + 1 == tensor.crcs.size();
+    const auto part = file_->section(first ? position : elements + begin);
+    SectionBuffer out(*part, file_->engine());
+    if (first) out.append(blob->head());
+    tensor.crcs[section.part] =
+        write_elements(out, item, last ? blob->payload_size() - begin : ItemSource::kPartBytes,
+                       target_.io.checksums, step_of(file_->engine()),
+                       [&](const auto& sink) { target_.source.part(item, begin, sink); });
+    out.flush();
+    part->close();
+    if (--tensor.left > 0) return;
+    std::uint32_t crc = tensor.crcs.front();
+    for (std::size_t k = 1; k < tensor.crcs.size(); ++k) {
+      const std::uint64_t end = std::min(item.nbytes, (k + 1) * ItemSource::kPartBytes);
+      crc = crc32_combine(crc, tensor.crcs[k], end - k * ItemSource::kPartBytes);
+    }
+    const auto tail = file_->section(elements + blob->payload_size());
+    tail->append(blob->tail(crc));
+    tail->close();
+  });
 }
 
 void DataFileWriter::finish(WritableFile& file) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -53,21 +54,34 @@ class DataFileWriter {
   const std::vector<StorageInfo>& places() const noexcept { return places_; }
 
  private:
+  /// A tensor of which each section writes a part; the last one to end adds the tail.
+  struct SharedTensor {
+    explicit SharedTensor(std::size_t parts) : crcs(parts), left(parts) {}
+    std::vector<std::uint32_t> crcs;
+    std::atomic<std::size_t> left;  ///< parts to be written
+  };
+
   struct Section {
     std::size_t begin = 0;  ///< positions in items_
     std::size_t end = 0;
+    SharedTensor* tensor = nullptr;  ///< the only item, if it shares it with others
+    std::size_t part = 0;
   };
+
+  void plan_sections();
 
   PlannedFile planned() const { return {name_, target_.plan, items_}; }
   void begin();
   void write_front_to_back(std::unique_ptr<WritableFile> file);
   /// Appends [begin, end) of items_.
   void write_items(FileSection& section, IoEngine engine, std::size_t begin, std::size_t end);
+  void write_part(const Section& section);
   void finish(WritableFile& file);
 
   const DataFileTarget& target_;
   std::string name_;
   std::vector<std::size_t> items_;
+  std::deque<SharedTensor> shared_;
   std::vector<Section> sections_;
   std::vector<StorageInfo> places_;
   std::mutex mutex_;

@@ -7,8 +7,10 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
+#include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/storage/hashed_file.h"
 #include "strategies/storage/hashing.h"
 #include "strategies/storage/memory.h"
@@ -201,10 +203,135 @@ TEST(DataFiles, TheirBytesDependNeitherOnThreadsNorOnTheEngineNorOnTheStorage) {
   }
 }
 
+constexpr std::int64_t kPart = ItemSource::kPartBytes;
+
+/// Bytes that depend on their place, also in parts; one of those may be missing.
+class Parts final : public ItemSource {
+ public:
+  explicit Parts(bool in_parts = true, std::optional<std::uint64_t> missing = std::nullopt)
+      : in_parts_(in_parts), missing_(missing) {
+    for (std::size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = static_cast<std::byte>(i * 7 >> 3);
+  }
+  Bytes object(const WriteItem& item) override { return Bytes(item.nbytes); }
+  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+    deliver(0, item.nbytes, sink);
+  }
+  bool has_parts(const WriteItem&) const override { return in_parts_; }
+  void part(const WriteItem& item, std::uint64_t begin,
+            const std::function<void(ByteView)>& sink) override {
+    EXPECT_EQ(begin % kPartBytes, 0U);
+    EXPECT_GT(item.nbytes, kPartBytes) << "smaller ones are requested whole";
+    EXPECT_LT(begin, item.nbytes);
+    if (begin == missing_) throw CheckpointError(ErrorCode::kIo, "this part is missing");
+    deliver(begin, std::min(item.nbytes, begin + kPartBytes), sink);
+  }
+
+ private:
+  void deliver(std::uint64_t begin, std::uint64_t end, const std::function<void(ByteView)>& sink) {
+    while (begin < end) {
+      const auto at = static_cast<std::size_t>(begin % bytes_.size());
+      const ByteView piece =
+          ByteView(bytes_).subspan(at, std::min<std::size_t>(bytes_.size() - at, end - begin));
+      sink(piece);
+      begin += piece.size();
+    }
+  }
+
+  bool in_parts_;
+  std::optional<std::uint64_t> missing_;
+  Bytes bytes_ = Bytes(1'000'003);
+};
+
+/// Tensors around one, two and three parts, with small ones in between.
+SavePlan large_tensors() {
+  return {object("o"),
+          tensor("first", kPart + 1),
+          tensor("small", 137),
+          tensor("empty", 0),
+          tensor("one", kPart),
+          tensor("two", 2 * kPart),
+          tensor("three", 3 * kPart - 5)};
+}
+
+TEST(DataFiles, TheirBytesDoNotDependOnWhetherThreadsShareATensor) {
+  const SavePlan plan = large_tensors();
+  for (const bool checksums : {true, false}) {
+    std::set<std::string> digests;
+    const auto write = [&](const std::shared_ptr<Storage>& storage, int threads, IoEngine engine,
+                           bool in_parts) {
+      Parts source(in_parts);
+      const WriteOptions io{
+          .engine = engine, .threads = threads, .fsync = false, .checksums = checksums};
+      const WrittenItems written = write_data_files(*storage, "", 0, plan, source, io);
+      EXPECT_EQ(written.places, measure_data_files(0, plan, io).places);
+      digests.insert(file_sha256(*storage->open(written.files.front())));
+    };
+    for (const int threads : {1, 2, 3, 7}) {
+      for (const IoEngine engine : {IoEngine::kBuffered, IoEngine::kDirect}) {
+        const TempDir directory;
+        write(posix_storage(directory.path()), threads, engine, true);
+      }
+    }
+    write(memory_storage(), 2, IoEngine::kAuto, true);
+    write(memory_storage(), 2, IoEngine::kAuto, false);
+    write(hashing_storage(memory_storage(), std::make_shared<FileDigests>()), 2, IoEngine::kAuto,
+          true);
+    EXPECT_EQ(digests.size(), 1U) << "checksums " << checksums;
+  }
+}
+
+TEST(DataFiles, ChecksumsOfSharedTensorsAreThoseOfTheirBytes) {
+  const SavePlan plan = large_tensors();
+  const auto storage = memory_storage();
+  Parts source;
+  const WrittenItems written = write_data_files(*storage, "", 0, plan, source, {.threads = 3});
+  const auto file = storage->open(written.files.front());
+  for (std::size_t i = 1; i < plan.size(); ++i)
+    EXPECT_TRUE(check_tensor_blob(*file, written.places[i].offset, written.places[i].length))
+        << plan[i].key;
+}
+
+TEST(DataFiles, AMissingPartIsAnErrorOfItsTensor) {
+  for (const std::uint64_t part : {0, 1, 2}) {
+    for (const int threads : {1, 3}) {
+      Parts source(true, part * kPart);
+      const auto error = testing::error_of([&] {
+        write_data_files(*memory_storage(), "", 0, {tensor("three", 3 * kPart)}, source,
+                         {.threads = threads});
+      });
+      EXPECT_EQ(error.code(), ErrorCode::kIo);
+      EXPECT_EQ(error.context().key, "three");
+    }
+  }
+}
+
+/// Delivers a part when another thread asks for one, too.
+class MeetingParts final : public ItemSource {
+ public:
+  Bytes object(const WriteItem& item) override { return Bytes(item.nbytes); }
+  void tensor(const WriteItem&, const std::function<void(ByteView)>&) override { FAIL(); }
+  bool has_parts(const WriteItem&) const override { return true; }
+  void part(const WriteItem& item, std::uint64_t begin,
+            const std::function<void(ByteView)>& sink) override {
+    meeting_.tensor(item, [](ByteView) {});
+    sink(Bytes(std::min(item.nbytes - begin, kPartBytes)));
+  }
+  bool met() const { return meeting_.met(); }
+
+ private:
+  Meeting meeting_{2};
+};
+
+TEST(DataFiles, OneTensorIsWrittenByAsManyThreadsAsThereMayBe) {
+  MeetingParts two;
+  write_data_files(*memory_storage(), "", 0, {tensor("a", kPart + 1)}, two, {.threads = 2});
+  EXPECT_TRUE(two.met());
+}
+
 TEST(DataFiles, AFailureOfAnyOperationIsReportedByName) {
   const SavePlan plan{object("o"), tensor("large", 9'000'000), tensor("larger", 9'000'001),
-                      tensor("small", 3)};
-  Patterns patterns;
+                      tensor("small", 3), tensor("in parts", kPart + 1)};
+  Parts patterns;
   const WriteOptions io{.threads = 3, .checksums = false};
   FaultyStorage counted(memory_storage());
   write_data_files(counted, "", 0, plan, patterns, io);
