@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <tuple>
 #include <utility>
 
 #include "mapping/base/error_boundary.h"
@@ -11,8 +12,8 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kSmallItem =
-    StagingPool::kBlockBytes / 2;  // up to this size items share blocks
+constexpr std::size_t kSmallPart =
+    StagingPool::kBlockBytes / 2;  // up to this size parts share blocks
 
 std::size_t blocks_for(std::uint64_t bytes) {
   return static_cast<std::size_t>((bytes + StagingPool::kBlockBytes - 1) /
@@ -23,9 +24,10 @@ std::size_t blocks_for(std::uint64_t bytes) {
 /// enqueued keeps it busy while one of them wakes up.
 constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20;
 
-/// Tells the items of a rank apart.
-std::pair<std::uint32_t, std::int64_t> place_of(const WriteItem& item) {
-  return {item.source, item.source_begin};
+/// Tells the parts of a rank's items apart.
+std::tuple<std::uint32_t, std::int64_t, std::uint64_t> place_of(const WriteItem& item,
+                                                                std::uint64_t begin) {
+  return {item.source, item.source_begin, begin};
 }
 
 }  // namespace
@@ -42,13 +44,16 @@ StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
   std::uint64_t small = 0;
   for (const WriteItem& item : plan) {
     if (item.kind != WriteItem::Kind::kTensor || item.nbytes == 0) continue;
-    by_place_.push_back(items_.size());
-    items_.push_back({&item});
     bytes_->total += item.nbytes;
-    if (item.nbytes > kSmallItem)
-      large += blocks_for(item.nbytes);
-    else
-      small += item.nbytes;
+    for (std::uint64_t begin = 0; begin < item.nbytes; begin += kPartBytes) {
+      by_place_.push_back(parts_.size());
+      parts_.push_back({&item, begin, std::min(item.nbytes, begin + kPartBytes)});
+      const Part& part = parts_.back();
+      if (part.nbytes() > kSmallPart)
+        large += blocks_for(part.nbytes());
+      else
+        small += part.nbytes();
+    }
     const Device device = state_->device_of(item);
     if (device.kind != Device::Kind::kCpu) {
       pool_.lock_pages_for(device);
@@ -56,9 +61,10 @@ StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
     }
   }
   copies_first_ = large + blocks_for(small) <= pool_.capacity();
-  needed_ = items_.size();
-  std::ranges::sort(by_place_, {},
-                    [&](std::size_t index) { return place_of(*items_[index].item); });
+  needed_ = parts_.size();
+  std::ranges::sort(by_place_, {}, [&](std::size_t index) {
+    return place_of(*parts_[index].item, parts_[index].begin);
+  });
 }
 
 StagedSource::~StagedSource() {
@@ -112,18 +118,18 @@ void StagedSource::copy_all() {
     const auto failure = copy(batch);
     lock.lock();
     for (const std::size_t index : batch) {
-      Item& item = items_[index];
+      Part& part = parts_[index];
       if (failure) {
-        for (const Piece& piece : item.pieces) drop(piece.block);
-        item.pieces.clear();
-        item.step = Step::kWaiting;
+        for (const Piece& piece : part.pieces) drop(piece.block);
+        part.pieces.clear();
+        part.step = Step::kWaiting;
         ++needed_;
         continue;
       }
-      item.step = Step::kStaged;
-      staged_.bytes += item.item->nbytes;
+      part.step = Step::kStaged;
+      staged_.bytes += part.nbytes();
       staged_.time = std::chrono::steady_clock::now() - begin_;
-      bytes_->released += item.item->nbytes;
+      bytes_->released += part.nbytes();
     }
     if (failure) {
       fail(*failure);
@@ -136,34 +142,34 @@ void StagedSource::copy_all() {
 }
 
 bool StagedSource::find_next() {
-  while (cursor_ < items_.size() && (items_[cursor_].step != Step::kWaiting ||
-                                     blocks_for(items_[cursor_].item->nbytes) > pool_.capacity()))
+  while (cursor_ < parts_.size() && (parts_[cursor_].step != Step::kWaiting ||
+                                     blocks_for(parts_[cursor_].nbytes()) > pool_.capacity()))
     ++cursor_;
-  return !failure_ && cursor_ < items_.size();
+  return !failure_ && cursor_ < parts_.size();
 }
 
 std::vector<std::size_t> StagedSource::take_batch(std::unique_lock<std::mutex>& lock) {
-  while (find_next() && !has_room(items_[cursor_].item->nbytes)) {
+  while (find_next() && !has_room(parts_[cursor_].nbytes())) {
     --copying_;
     changed_.notify_all();
     changed_.wait(lock, [&] {
-      return failure_ || cursor_ == items_.size() || items_[cursor_].step != Step::kWaiting ||
-             has_room(items_[cursor_].item->nbytes);
+      return failure_ || cursor_ == parts_.size() || parts_[cursor_].step != Step::kWaiting ||
+             has_room(parts_[cursor_].nbytes());
     });
     ++copying_;
   }
   std::vector<std::size_t> batch;
   std::uint64_t bytes = 0;
-  while (find_next() && has_room(items_[cursor_].item->nbytes)) {
-    const WriteItem& item = *items_[cursor_].item;
-    const Device device = state_->device_of(item);
-    if (!batch.empty() && (bytes + item.nbytes > kBatchBytes ||
-                           state_->device_of(*items_[batch.front()].item) != device))
+  while (find_next() && has_room(parts_[cursor_].nbytes())) {
+    const std::uint64_t nbytes = parts_[cursor_].nbytes();
+    const Device device = state_->device_of(*parts_[cursor_].item);
+    if (!batch.empty() &&
+        (bytes + nbytes > kBatchBytes || state_->device_of(*parts_[batch.front()].item) != device))
       break;
     const auto taken = take_next();
     if (!taken) break;
     batch.push_back(*taken);
-    bytes += item.nbytes;
+    bytes += nbytes;
     if (device.kind == Device::Kind::kCpu) break;
   }
   return batch;
@@ -172,20 +178,20 @@ std::vector<std::size_t> StagedSource::take_batch(std::unique_lock<std::mutex>& 
 std::optional<std::size_t> StagedSource::take_next() {
   const std::size_t index = cursor_++;
   try {
-    reserve(items_[index]);
+    reserve(parts_[index]);
   } catch (const std::bad_alloc&) {
     return std::nullopt;  // what is not copied is written from the state, before stage() returns
   } catch (const CheckpointError& error) {
     fail(error);
     return std::nullopt;
   }
-  items_[index].step = Step::kCopying;
+  parts_[index].step = Step::kCopying;
   --needed_;
   return index;
 }
 
 bool StagedSource::has_room(std::uint64_t bytes) const {
-  if (bytes <= kSmallItem && shared_block_ && shared_fill_ + bytes <= StagingPool::kBlockBytes)
+  if (bytes <= kSmallPart && shared_block_ && shared_fill_ + bytes <= StagingPool::kBlockBytes)
     return true;
   // The block that small items share is given up when a full one is needed and nothing else is in
   // it.
@@ -193,9 +199,9 @@ bool StagedSource::has_room(std::uint64_t bytes) const {
          blocks_for(bytes);
 }
 
-void StagedSource::reserve(Item& item) {
-  const auto bytes = static_cast<std::size_t>(item.item->nbytes);
-  const bool small = bytes <= kSmallItem;
+void StagedSource::reserve(Part& part) {
+  const auto bytes = static_cast<std::size_t>(part.nbytes());
+  const bool small = bytes <= kSmallPart;
   if (!small || !shared_block_ || shared_fill_ + bytes > StagingPool::kBlockBytes) {
     if (shared_block_ && (small || pool_.available() < blocks_for(bytes))) {
       drop(*shared_block_);
@@ -204,7 +210,7 @@ void StagedSource::reserve(Item& item) {
     const std::vector<std::byte*> taken = pool_.acquire(blocks_for(bytes));
     if (!small) {
       for (std::size_t i = 0; i < taken.size(); ++i) {
-        item.pieces.push_back(
+        part.pieces.push_back(
             {add_block(taken[i]), 0,
              std::min(StagingPool::kBlockBytes, bytes - i * StagingPool::kBlockBytes)});
       }
@@ -213,7 +219,7 @@ void StagedSource::reserve(Item& item) {
     shared_block_ = add_block(taken.front());
     shared_fill_ = 0;
   }
-  item.pieces.push_back({*shared_block_, shared_fill_, bytes});
+  part.pieces.push_back({*shared_block_, shared_fill_, bytes});
   ++blocks_[*shared_block_].users;
   shared_fill_ += bytes;
 }
@@ -245,7 +251,7 @@ void StagedSource::give_back(Block& block) {
 }
 
 std::optional<CheckpointError> StagedSource::copy(std::span<const std::size_t> batch) try {
-  const Item& first = items_[batch.front()];
+  const Part& first = parts_[batch.front()];
   if (state_->device_of(*first.item).kind == Device::Kind::kCpu)
     copy_from_cpu(first);
   else
@@ -259,18 +265,18 @@ std::optional<CheckpointError> StagedSource::copy(std::span<const std::size_t> b
       error.context());
 }
 
-void StagedSource::copy_from_cpu(const Item& item) {
+void StagedSource::copy_from_cpu(const Part& part) {
   std::size_t piece = 0;
   std::size_t filled = 0;
   std::byte* memory = nullptr;
-  state_->tensor(*item.item, [&](ByteView part) {
-    while (!part.empty()) {
-      if (filled == 0) memory = memory_of(item.pieces[piece]);
-      const std::size_t count = std::min(part.size(), item.pieces[piece].length - filled);
-      streaming_copy(memory + filled, part.data(), count);
-      part = part.subspan(count);
+  state_->read(*part.item, part.begin, part.end, [&](ByteView bytes) {
+    while (!bytes.empty()) {
+      if (filled == 0) memory = memory_of(part.pieces[piece]);
+      const std::size_t count = std::min(bytes.size(), part.pieces[piece].length - filled);
+      streaming_copy(memory + filled, bytes.data(), count);
+      bytes = bytes.subspan(count);
       filled += count;
-      if (filled == item.pieces[piece].length) {
+      if (filled == part.pieces[piece].length) {
         ++piece;
         filled = 0;
       }
@@ -279,13 +285,13 @@ void StagedSource::copy_from_cpu(const Item& item) {
 }
 
 void StagedSource::copy_from_device(std::span<const std::size_t> batch) {
-  PendingCopies copies = state_->copies_from(*items_[batch.front()].item);
+  PendingCopies copies = state_->copies_from(*parts_[batch.front()].item);
   try {
     for (const std::size_t index : batch) {
-      const Item& item = items_[index];
-      std::uint64_t begin = 0;
-      for (const Piece& piece : item.pieces) {
-        state_->add(copies, *item.item, begin, begin + piece.length, memory_of(piece));
+      const Part& part = parts_[index];
+      std::uint64_t begin = part.begin;
+      for (const Piece& piece : part.pieces) {
+        state_->add(copies, *part.item, begin, begin + piece.length, memory_of(piece));
         begin += piece.length;
       }
     }
@@ -295,7 +301,7 @@ void StagedSource::copy_from_device(std::span<const std::size_t> batch) {
     if (const auto free_when = copies.settle()) {
       const std::lock_guard lock(mutex_);
       for (const std::size_t index : batch) {
-        for (const Piece& piece : items_[index].pieces)
+        for (const Piece& piece : parts_[index].pieces)
           blocks_[piece.block].free_when.push_back(free_when);
       }
     }
@@ -303,55 +309,60 @@ void StagedSource::copy_from_device(std::span<const std::size_t> batch) {
   }
 }
 
-StagedSource::Item& StagedSource::entry_of(const WriteItem& item) {
-  const auto found =
-      std::ranges::lower_bound(by_place_, place_of(item), {},
-                               [&](std::size_t index) { return place_of(*items_[index].item); });
-  if (found == by_place_.end() || place_of(*items_[*found].item) != place_of(item))
+StagedSource::Part& StagedSource::part_at(const WriteItem& item, std::uint64_t begin) {
+  const auto place = [&](std::size_t index) {
+    return place_of(*parts_[index].item, parts_[index].begin);
+  };
+  const auto found = std::ranges::lower_bound(by_place_, place_of(item, begin), {}, place);
+  if (found == by_place_.end() || place(*found) != place_of(item, begin))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "the strategy asks for an item that is not in its plan",
                           {.key = item.key});
-  return items_[*found];
+  return parts_[*found];
 }
 
 void StagedSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
-  if (item.nbytes == 0) return;
-  Item& entry = entry_of(item);
-  const auto counted = [&](ByteView part) {
-    sink(part);
-    bytes_->written += part.size();
+  for (std::uint64_t begin = 0; begin < item.nbytes; begin += kPartBytes) part(item, begin, sink);
+}
+
+void StagedSource::part(const WriteItem& item, std::uint64_t begin,
+                        const std::function<void(ByteView)>& sink) {
+  Part& part = part_at(item, begin);
+  const auto counted = [&](ByteView bytes) {
+    sink(bytes);
+    bytes_->written += bytes.size();
   };
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !writer_must_wait(entry); });
-  if (entry.step == Step::kDirect || entry.step == Step::kDone) {
+  changed_.wait(lock, [&] { return !writer_must_wait(part); });
+  if (part.step == Step::kDirect || part.step == Step::kDone) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "the strategy asks for the same item twice; its bytes are delivered once",
                           {.key = item.key});
   }
-  if (entry.step == Step::kStaged) {
-    entry.step = Step::kDone;
+  if (part.step == Step::kStaged) {
+    part.step = Step::kDone;
     lock.unlock();
-    return write_staged(entry.pieces, counted);
+    return write_staged(part.pieces, counted);
   }
   require_state(item);
-  entry.step = Step::kDirect;
+  part.step = Step::kDirect;
   --needed_;
   ++direct_;
   lock.unlock();
   try {
-    state_->tensor(item, [&](ByteView part) {
+    state_->read(item, part.begin, part.end, [&](ByteView bytes) {
       {
         const std::lock_guard again(mutex_);
         require_state(item);
       }
-      counted(part);
+      counted(bytes);
     });
   } catch (...) {
-    finish_direct(entry);
+    finish_direct(part);
     throw;
   }
-  bytes_->released += item.nbytes;
-  finish_direct(entry);
+  bytes_->released += part.nbytes();
+  finish_direct(part);
 }
 
 /// Throws if the state must not be read any more.
@@ -359,9 +370,9 @@ void StagedSource::require_state(const WriteItem& item) const {
   if (failure_) throw CheckpointError(*failure_).with({.key = item.key});
 }
 
-void StagedSource::finish_direct(Item& entry) {
+void StagedSource::finish_direct(Part& part) {
   const std::lock_guard lock(mutex_);
-  entry.step = Step::kDone;
+  part.step = Step::kDone;
   --direct_;
   changed_.notify_all();
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -189,6 +190,102 @@ TEST(StagedSource, AFailingWriterGivesItsMemoryBack) {
       source.tensor(state.plan[0], [](ByteView) { throw std::runtime_error("disk full"); }),
       std::runtime_error);
   EXPECT_EQ(pool.available(), pool.capacity());
+}
+
+constexpr std::int64_t kPart = ItemSource::kPartBytes;
+
+TEST(StagedSource, PartsAreCopiedAndWrittenByThemselvesInAnyOrder) {
+  State state({2 * kPart + 5, kPart, 10});
+  const auto bytes = std::make_shared<StagedBytes>();
+  StagingPool pool(40 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool, bytes);
+  const WriteItem& item = state.plan[0];
+  EXPECT_TRUE(source.has_parts(item));
+  Bytes whole(item.nbytes);
+  const auto take = [&](std::int64_t begin) {
+    auto to = whole.begin() + begin;
+    source.part(item, static_cast<std::uint64_t>(begin),
+                [&](ByteView part) { to = std::ranges::copy(part, to).out; });
+    return to - whole.begin();
+  };
+  EXPECT_EQ(take(kPart), 2 * kPart) << "from the state: nothing is copied yet";
+  EXPECT_EQ(bytes->released, static_cast<std::uint64_t>(kPart));
+  source.stage(2);
+  state.overwrite();
+  EXPECT_EQ(source.staged().bytes, static_cast<std::uint64_t>(2 * kPart + 15));
+  EXPECT_EQ(take(2 * kPart), 2 * kPart + 5);
+  EXPECT_EQ(take(0), kPart);
+  EXPECT_TRUE(is_original(whole, 0));
+  EXPECT_EQ(error_of([&] { take(0); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { source.part(item, 3 * kPart, [](ByteView) {}); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(is_original(bytes_of(source, state.plan[1]), 1)) << "whole";
+  EXPECT_EQ(bytes->released, bytes->total);
+  EXPECT_EQ(bytes->written, bytes->total - 10);
+}
+
+TEST(StagedSource, CancellingStopsBetweenParts) {
+  State state({2 * kPart});
+  StagingPool pool(1 << 20);
+  StagedSource source(state.plan, state.tensors, {}, pool);
+  std::jthread writer([&] {
+    source.part(state.plan[0], 0, [](ByteView) {});
+    source.cancel();
+    EXPECT_EQ(error_of([&] { source.part(state.plan[0], kPart, [](ByteView) {}); }).code(),
+              ErrorCode::kCancelled);
+  });
+  source.stage(1);
+}
+
+TEST(StagedSource, ThreadsShareATensorThatIsLargerThanThePool) {
+  State state({100, 3 * kPart - 1, 2 * kPart});
+  for (const std::uint64_t budget : {20, 40}) {
+    for (const int threads : {1, 3}) {
+      StagingPool pool(budget << 20);
+      StagedSource source(state.plan, state.tensors, {}, pool);
+      Bytes written(state.plan[1].nbytes);
+      std::jthread writer([&] {
+        parallel_for(3, threads, [&](std::size_t i) {
+          auto to = written.begin() + static_cast<std::ptrdiff_t>(i * kPart);
+          source.part(state.plan[1], i * kPart,
+                      [&](ByteView part) { to = std::ranges::copy(part, to).out; });
+        });
+        EXPECT_TRUE(is_original(bytes_of(source, state.plan[2]), 2));
+        bytes_of(source, state.plan[0]);
+        source.finish();
+      });
+      source.stage(2);
+      writer.join();
+      EXPECT_TRUE(is_original(written, 1));
+    }
+  }
+}
+
+TEST(StateSource, PartsOfATensorWithStridesAreThoseOfItsElements) {
+  Tensor whole = Tensor::empty(DType::kComplex64, {3000, 1000});
+  for (std::size_t at = 0; at < whole.nbytes(); ++at)
+    whole.data()[at] = static_cast<std::byte>(at * 31 % 251);
+  const Tensor transposed(whole.dtype(), {1000, 3000}, {1, 1000}, whole.data(), whole.owner());
+  WriteItem item;
+  item.source_begin = 1234;  // a flattened range
+  item.properties.dtype = whole.dtype();
+  item.chunk.sizes = {3'000'000 - 2345};
+  item.nbytes = (3'000'000 - 2345) * 8;
+  StateSource source({transposed}, {});
+  ASSERT_TRUE(source.has_parts(item));
+  Bytes expected;
+  source.tensor(item,
+                [&](ByteView part) { expected.insert(expected.end(), part.begin(), part.end()); });
+  Bytes rest;
+  Bytes all;
+  source.part(item, kPart,
+              [&](ByteView part) { rest.insert(rest.end(), part.begin(), part.end()); });
+  source.part(item, 0, [&](ByteView part) { all.insert(all.end(), part.begin(), part.end()); });
+  EXPECT_EQ(all.size(), static_cast<std::size_t>(kPart));
+  all.insert(all.end(), rest.begin(), rest.end());
+  EXPECT_TRUE(all == expected);
+  EXPECT_TRUE(std::ranges::equal(ByteView(expected).first(8),
+                                 whole.bytes().subspan((1234 % 3000) * 1000 * 8, 8)));
 }
 
 /// Any sizes, any budget, any number of threads on both sides, items asked for in any order: each
