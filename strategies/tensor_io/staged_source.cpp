@@ -135,7 +135,8 @@ void StagedSource::copy_all() {
       fail(*failure);
       break;
     }
-    changed_.notify_all();
+    // Otherwise writers wait for all copies: waking them for each would cost more than a small one.
+    if (!copies_first_) changed_.notify_all();
   }
   --copying_;
   changed_.notify_all();
