@@ -17,6 +17,8 @@ constexpr std::uint64_t kPageSize = 4096;
 // What one thread writes before it takes the next: enough for a few large requests, little enough
 // that all threads end at about the same time, and that items are taken nearly in their order.
 constexpr std::uint64_t kSectionBytes = std::uint64_t{16} << 20;
+// Of a tensor that several threads write: at least so many for each, of the whole file.
+constexpr std::uint64_t kSectionsPerThread = 8;
 // What is hashed, then copied, and stays in the core's cache in between. Only where it is copied by
 // the process: system calls are worth more than the cache.
 constexpr std::size_t kHashedBytes = std::size_t{512} << 10;
@@ -103,10 +105,23 @@ DataFileWriter::DataFileWriter(const DataFileTarget& target, std::string name,
   left_ = sections_.size();
 }
 
+/// A large part of what a thread has to write: cutting all tensors into short sections made durable
+/// saves slower.
+std::size_t DataFileWriter::parts_of_section() const {
+  const auto threads = static_cast<std::uint64_t>(std::max(target_.io.threads, 1));
+  if (threads == 1) return 0;
+  std::uint64_t bytes = 0;
+  for (const std::size_t i : items_) bytes += target_.plan[i].nbytes;
+  return static_cast<std::size_t>(bytes / (kSectionsPerThread * threads) / ItemSource::kPartBytes) +
+         1;
+}
+
 void DataFileWriter::plan_sections() {
   const auto item = [&](std::size_t i) -> const WriteItem& { return target_.plan[items_[i]]; };
+  const std::size_t most = parts_of_section();
   const auto is_shared = [&](std::size_t i) {
-    return item(i).nbytes > ItemSource::kPartBytes && target_.source.has_parts(item(i));
+    return most > 0 && item(i).nbytes > most * ItemSource::kPartBytes &&
+           target_.source.has_parts(item(i));
   };
   std::size_t begin = 0;
   while (begin < items_.size() && item(begin).kind == WriteItem::Kind::kObject) ++begin;
@@ -117,8 +132,8 @@ void DataFileWriter::plan_sections() {
           static_cast<std::size_t>((item(begin).nbytes - 1) / ItemSource::kPartBytes + 1);
       SharedTensor& tensor = shared_.emplace_back(parts);
       ++end;
-      for (std::size_t part = 0; part < parts; ++part)
-        sections_.push_back({begin, end, &tensor, part});
+      for (std::size_t part = 0; part < parts; part += most)
+        sections_.push_back({begin, end, &tensor, part, std::min(part + most, parts)});
     } else {
       for (std::uint64_t bytes = 0; end < items_.size() && bytes < kSectionBytes && !is_shared(end);
            ++end)
@@ -137,7 +152,7 @@ void DataFileWriter::write(std::size_t section) {
   }
   const Section& planned = sections_[section];
   if (planned.tensor != nullptr) {
-    write_part(planned);
+    write_parts(planned);
   } else if (planned.begin < planned.end) {
     const auto part = file_->section(places_[planned.begin].offset);
     write_items(*part, file_->engine(), planned.begin, planned.end);
@@ -196,31 +211,33 @@ void DataFileWriter::write_items(FileSection& section, IoEngine engine, std::siz
   out.flush();
 }
 
-void DataFileWriter::write_part(const Section& section) {
+void DataFileWriter::write_parts(const Section& section) {
+  constexpr std::uint64_t kPart = ItemSource::kPartBytes;
   const WriteItem& item = target_.plan[items_[section.begin]];
   const std::uint64_t position = places_[section.begin].offset;
   SharedTensor& tensor = *section.tensor;
   with_context({.key = item.key, .rank = target_.rank}, [&] {
     const auto blob = blob_of(target_.blobs, item, position);
     const std::uint64_t elements = position + blob->head().size();
-    const std::uint64_t begin = section.part * ItemSource::kPartBytes;
-    const bool first = section.part == 0;
-    const bool last = section.part + 1 == tensor.crcs.size();
-    const auto part = file_->section(first ? position : elements + begin);
-    SectionBuffer out(*part, file_->engine());
+    const auto size_of = [&](std::size_t part) {
+      return std::min(kPart, blob->payload_size() - part * kPart);
+    };
+    const bool first = section.first_part == 0;
+    const auto file = file_->section(first ? position : elements + section.first_part * kPart);
+    SectionBuffer out(*file, file_->engine());
     if (first) out.append(blob->head());
-    tensor.crcs[section.part] =
-        write_elements(out, item, last ? blob->payload_size() - begin : ItemSource::kPartBytes,
-                       target_.io.checksums, step_of(file_->engine()),
-                       [&](const auto& sink) { target_.source.part(item, begin, sink); });
-    out.flush();
-    part->close();
-    if (--tensor.left > 0) return;
-    std::uint32_t crc = tensor.crcs.front();
-    for (std::size_t k = 1; k < tensor.crcs.size(); ++k) {
-      const std::uint64_t end = std::min(item.nbytes, (k + 1) * ItemSource::kPartBytes);
-      crc = crc32_combine(crc, tensor.crcs[k], end - k * ItemSource::kPartBytes);
+    for (std::size_t part = section.first_part; part < section.end_part; ++part) {
+      tensor.crcs[part] =
+          write_elements(out, item, size_of(part), target_.io.checksums, step_of(file_->engine()),
+                         [&](const auto& sink) { target_.source.part(item, part * kPart, sink); });
     }
+    out.flush();
+    file->close();
+    const std::size_t written = section.end_part - section.first_part;
+    if ((tensor.left -= written) > 0) return;
+    std::uint32_t crc = tensor.crcs.front();
+    for (std::size_t part = 1; part < tensor.crcs.size(); ++part)
+      crc = crc32_combine(crc, tensor.crcs[part], size_of(part));
     const auto tail = file_->section(elements + blob->payload_size());
     tail->append(blob->tail(crc));
     tail->close();

@@ -54,7 +54,7 @@ class DataFileWriter {
   const std::vector<StorageInfo>& places() const noexcept { return places_; }
 
  private:
-  /// A tensor of which each section writes a part; the last one to end adds the tail.
+  /// A tensor of which each section writes some parts; the last one to end adds the tail.
   struct SharedTensor {
     explicit SharedTensor(std::size_t parts) : crcs(parts), left(parts) {}
     std::vector<std::uint32_t> crcs;
@@ -65,7 +65,8 @@ class DataFileWriter {
     std::size_t begin = 0;  ///< positions in items_
     std::size_t end = 0;
     SharedTensor* tensor = nullptr;  ///< the only item, if it shares it with others
-    std::size_t part = 0;
+    std::size_t first_part = 0;
+    std::size_t end_part = 0;
   };
 
   void plan_sections();
@@ -75,7 +76,9 @@ class DataFileWriter {
   void write_front_to_back(std::unique_ptr<WritableFile> file);
   /// Appends [begin, end) of items_.
   void write_items(FileSection& section, IoEngine engine, std::size_t begin, std::size_t end);
-  void write_part(const Section& section);
+  void write_parts(const Section& section);
+  /// Parts that a section has of a tensor that is shared; 0: none is.
+  std::size_t parts_of_section() const;
   void finish(WritableFile& file);
 
   const DataFileTarget& target_;
