@@ -93,7 +93,8 @@ class PendingSave {
 /// Copies take at most `options.async.staging_memory` bytes, which are reused across saves; with
 /// WhenBusy::kReplace, half of them is for the save that runs, half for the queued one. What does
 /// not fit at once is written from the tensors themselves, or copied when there is room, before
-/// they may change. The ranks communicate over communicators of their own, split off from `comm`.
+/// they may change. Threads that write have a lower priority than the caller (nice 10). The ranks
+/// communicate over communicators of their own, split off from `comm`.
 class AsyncSaver {
  public:
   /// Collective. `comm` is used for splitting, by busy() and, unless WhenBusy::kWait, by save(). It

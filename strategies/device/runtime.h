@@ -62,8 +62,9 @@ class DeviceRuntime {
 };
 
 struct DeviceSettings {
-  /// Limit of page-locked memory that saves and loads of this process use together, in bytes. It is
-  /// allocated when first needed, and kept. If the system has less, they use what there is.
+  /// Limit of page-locked memory that saves and loads of this process use together, in bytes,
+  /// beside the staging memory of background saves (AsyncOptions::staging_memory). It is allocated
+  /// when first needed, and kept. If the system has less, they use what there is.
   std::uint64_t page_locked = std::uint64_t{64} << 20;
   /// How long a save or load waits for one piece of a copy, including the producer's kernels before
   /// it, until it fails with CheckpointError (unavailable).
