@@ -2,6 +2,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/base/huge_pages.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -14,7 +15,10 @@ Bytes read_file(const ReadableFile& file, std::uint64_t limit) {
                                      grouped(file.size()), grouped(limit)),
                           {.file = file.name()});
   }
-  Bytes content(file.size());
+  Bytes content;
+  content.reserve(file.size());
+  prefer_huge_pages(content.data(), content.capacity());
+  content.resize(file.size());
   file.read(0, content);
   return content;
 }

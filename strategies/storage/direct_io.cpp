@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "mapping/base/huge_pages.h"
+
 namespace dckpt::posix {
 namespace {
 
@@ -18,7 +20,6 @@ namespace {
 // with few requests in flight, and files in memory have no disk.
 constexpr unsigned long kDirectFileSystems[] = {0xEF53, 0x58465342};
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kMapped = HugeBlock::kSize + kHugePage;
 
 class Pool {
@@ -64,7 +65,7 @@ HugeBlock::HugeBlock() {
   if (mapping_ == MAP_FAILED) throw std::bad_alloc();
   const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(mapping_) % kHugePage;
   memory_ = static_cast<std::byte*>(mapping_) + (kHugePage - misplaced) % kHugePage;
-  ::madvise(memory_, kSize, MADV_HUGEPAGE);  // else pages of 4 KiB, which do as well
+  prefer_huge_pages(memory_, kSize);
 }
 
 HugeBlock::~HugeBlock() {

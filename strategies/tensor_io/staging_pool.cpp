@@ -1,12 +1,11 @@
 #include "strategies/tensor_io/staging_pool.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "mapping/base/format.h"
+#include "mapping/base/huge_pages.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "strategies/device/copy_event.h"
@@ -16,13 +15,11 @@ namespace dckpt {
 
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kMaxSlabBlocks = 64;
 
-/// In huge pages if there are any: the first copy into them takes a third of the time.
 std::byte* allocate_ordinary(std::size_t bytes) {
   auto* const memory = static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kHugePage)));
-  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  prefer_huge_pages(memory, bytes);
   return memory;
 }
 
