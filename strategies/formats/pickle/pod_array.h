@@ -8,8 +8,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "mapping/base/huge_pages.h"
-
 namespace dckpt::pickle {
 
 /// A growing array of plain values for millions of small ones. Other than std::vector it does not
@@ -68,7 +66,6 @@ class PodArray {
     if (moved == nullptr) throw std::bad_alloc();
     data_ = static_cast<T*>(moved);
     capacity_ = wanted;
-    prefer_huge_pages(data_, capacity_ * sizeof(T));
   }
 
   T* data_ = nullptr;
