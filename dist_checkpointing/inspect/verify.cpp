@@ -20,6 +20,7 @@
 #include "mapping/planning/validate.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/hashed_file.h"
+#include "strategies/storage/read_ahead_file.h"
 
 namespace dckpt {
 namespace {
@@ -173,7 +174,8 @@ class Verifier {
       const std::string& name = metadata_.files[place(tasks[i].front()).file];
       attempt(problems[i], {.file = name}, [&] {
         const std::shared_ptr<const ReadableFile> opened = reader_.storage().open(name);
-        const auto check = [&](const ReadableFile& file) {
+        const auto check = [&](const ReadableFile& whole) {
+          const ReadAheadFile file(whole);
           for (const ChunkRef& ref : tasks[i]) {
             const TensorStorageMetadata& tensor = metadata_.tensors[ref.tensor];
             attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset},

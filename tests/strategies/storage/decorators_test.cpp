@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "mapping/base/error.h"
@@ -8,6 +9,7 @@
 #include "strategies/storage/hashed_file.h"
 #include "strategies/storage/hashing.h"
 #include "strategies/storage/memory.h"
+#include "strategies/storage/read_ahead_file.h"
 
 namespace dckpt {
 namespace {
@@ -86,6 +88,50 @@ TEST_F(Decorators, AWindowPassesOnOnlyPrefetchesThatLeaveIt) {
   EXPECT_EQ(counters_->prefetches, 0u);
   windowed.prefetch(3, 5);
   EXPECT_EQ(counters_->prefetches, 1u);
+}
+
+TEST_F(Decorators, ShortReadsFromFrontToBackShareGrowingWindows) {
+  Bytes content(std::size_t{1} << 20);
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<std::byte>(i * 7 >> 5);
+  storage_->create("large")->append(content);
+  const auto file = storage_->open("large");
+  const ReadAheadFile ahead(*file);
+  const auto expect_read = [&](std::uint64_t offset, std::size_t length) {
+    EXPECT_TRUE(std::ranges::equal(as_bytes(read(ahead, offset, length)),
+                                   ByteView(content).subspan(offset, length)))
+        << offset;
+  };
+  for (std::size_t offset = 0; offset + 1000 <= content.size(); offset += 1000)
+    expect_read(offset, 1000);
+  expect_read(content.size() - 10, 10);
+  expect_read(content.size(), 0);
+  EXPECT_LT(counters_->reads, 10u);
+  EXPECT_LT(counters_->bytes_read, content.size() + 10000);
+
+  std::uint64_t before = counters_->bytes_read;
+  for (std::size_t jump = 0; jump < 4; ++jump) expect_read(700000 - 200000 * jump, 100);
+  EXPECT_EQ(counters_->bytes_read - before, 4 * ReadAheadFile::kFirstWindow);
+  before = counters_->bytes_read;
+  expect_read(5, ReadAheadFile::kLongRead);
+  EXPECT_EQ(counters_->bytes_read - before, ReadAheadFile::kLongRead);
+}
+
+TEST_F(Decorators, ReadingAheadFailsOnlyWhereTheFileDoes) {
+  struct Torn final : ReadableFile {
+    const std::string name_ = "torn";
+    const std::string& name() const noexcept override { return name_; }
+    std::uint64_t size() const noexcept override { return 1000; }
+    void read(std::uint64_t offset, MutableByteView into) const override {
+      if (offset + into.size() > 500) throw CheckpointError(ErrorCode::kIo, "bad sector");
+      std::ranges::fill(into, std::byte{'x'});
+    }
+    void prefetch(std::uint64_t, std::uint64_t) const override {}
+  } torn;
+  const ReadAheadFile ahead(torn);
+  EXPECT_EQ(read(ahead, 490, 10), "xxxxxxxxxx");
+  EXPECT_THROW(read(ahead, 495, 10), CheckpointError);
+  EXPECT_EQ(read(ahead, 495, 5), "xxxxx");
+  EXPECT_THROW(read(ahead, 999, 2), CheckpointError) << "beyond the end";
 }
 
 TEST_F(Decorators, AHashIsMadeOfWhatIsReadAnyway) {
