@@ -22,13 +22,17 @@ std::uint64_t bytes_of_item(const Metadata& metadata, const ReadItem& item) {
          item_size(metadata.tensors[item.tensor].properties.dtype);
 }
 
+bool is_large(const Metadata& metadata, const ReadItem& item) {
+  return bytes_of_item(metadata, item) > kSplitBytes;
+}
+
 }  // namespace
 
 ReadJobs::ReadJobs(const Metadata& metadata, std::span<const ReadItem> items,
                    const ReadJobOptions& options)
-    : metadata_(metadata), options_(options) {
+    : metadata_(metadata), options_(options), items_(items) {
   parts_.reserve(items.size());
-  for (std::size_t i = 0; i < items.size(); ++i) add({items[i], i});
+  for (std::size_t i = 0; i < items.size(); ++i) add(i);
   sort();
   for (std::size_t first = 0; first < parts_.size();) {
     const std::size_t last = end_of_place(first);
@@ -42,11 +46,12 @@ ReadJobs::ReadJobs(const Metadata& metadata, std::span<const ReadItem> items,
 }
 
 const StorageInfo& ReadJobs::place(std::size_t index) const noexcept {
-  return metadata_.tensors[parts_[index].tensor].places[parts_[index].chunk];
+  const ReadItem& item = part(index);
+  return metadata_.tensors[item.tensor].places[item.chunk];
 }
 
 bool ReadJobs::same_chunk(std::size_t a, std::size_t b) const noexcept {
-  return parts_[a].tensor == parts_[b].tensor && parts_[a].chunk == parts_[b].chunk;
+  return part(a).tensor == part(b).tensor && part(a).chunk == part(b).chunk;
 }
 
 std::size_t ReadJobs::first_of_chunk(std::size_t index) const noexcept {
@@ -69,45 +74,48 @@ std::size_t ReadJobs::end_of_place(std::size_t first) const noexcept {
 
 std::uint64_t ReadJobs::bytes_of(std::size_t first, std::size_t last) const noexcept {
   std::uint64_t bytes = 0;
-  for (std::size_t i = first; i < last; ++i) bytes += bytes_of_item(metadata_, parts_[i]);
+  for (std::size_t i = first; i < last; ++i) bytes += bytes_of_item(metadata_, part(i));
   return bytes;
 }
 
 std::uint64_t ReadJobs::chunk_bytes(std::size_t index) const noexcept {
-  const TensorStorageMetadata& tensor = metadata_.tensors[parts_[index].tensor];
-  return static_cast<std::uint64_t>(numel(tensor.chunks.sizes(parts_[index].chunk))) *
+  const TensorStorageMetadata& tensor = metadata_.tensors[part(index).tensor];
+  return static_cast<std::uint64_t>(numel(tensor.chunks.sizes(part(index).chunk))) *
          item_size(tensor.properties.dtype);
 }
 
-/// Cuts an item along its first long axis until the parts are small enough.
-void ReadJobs::add(const ReadPart& item) {
+void ReadJobs::add(std::size_t item) {
+  if (is_large(metadata_, items_[item]))
+    cut(item, items_[item]);
+  else
+    parts_.push_back({item});
+}
+
+/// Along the first long axis, until the parts are small enough.
+void ReadJobs::cut(std::size_t item, const ReadItem& from) {
   const auto axis =
-      static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(),
+      static_cast<std::size_t>(std::find_if(from.sizes.begin(), from.sizes.end(),
                                             [](std::int64_t size) { return size > 1; }) -
-                               item.sizes.begin());
-  const std::uint64_t bytes = bytes_of_item(metadata_, item);
-  if (bytes <= kSplitBytes || axis == item.sizes.size()) {
-    parts_.push_back(item);
-    return;
-  }
-  const std::int64_t extent = item.sizes[axis];
+                               from.sizes.begin());
+  const std::uint64_t bytes = bytes_of_item(metadata_, from);
+  const std::int64_t extent = from.sizes[axis];
   const auto parts = std::min<std::int64_t>(
       extent, static_cast<std::int64_t>((bytes + kSplitBytes - 1) / kSplitBytes));
   for (std::int64_t part = 0; part < parts; ++part) {
     const std::int64_t first = extent * part / parts;
-    ReadPart piece = item;
+    ReadItem piece = from;
     piece.sizes[axis] = extent * (part + 1) / parts - first;
-    piece.source.offset += first * item.source.strides[axis];
-    piece.target.offset += first * item.target.strides[axis];
-    if (parts == extent && bytes_of_item(metadata_, piece) > kSplitBytes) {
-      add(piece);  // one entry of this axis is still too large: go on with the next axis
+    piece.source.offset += first * from.source.strides[axis];
+    piece.target.offset += first * from.target.strides[axis];
+    if (parts == extent && is_large(metadata_, piece)) {
+      cut(item, piece);  // one entry of this axis is still too large: go on with the next axis
     } else {
-      parts_.push_back(std::move(piece));
+      parts_.push_back({item, pieces_.size()});
+      pieces_.push_back(std::move(piece));
     }
   }
 }
 
-/// Parts are large objects: only numbers move while they are compared.
 void ReadJobs::sort() {
   struct Position {
     std::uint64_t offset;
@@ -119,16 +127,16 @@ void ReadJobs::sort() {
   std::vector<Position> positions;
   positions.reserve(parts_.size());
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const ReadPart& part = parts_[i];
+    const ReadItem& item = part(i);
     positions.push_back(
-        {place(i).offset, part.source.offset, place(i).file, part.tensor, part.chunk, i});
+        {place(i).offset, item.source.offset, place(i).file, item.tensor, item.chunk, i});
   }
   const auto before = [](const Position& a, const Position& b) { return a.order() < b.order(); };
   if (std::ranges::is_sorted(positions, before)) return;
   std::ranges::sort(positions, before);
-  std::vector<ReadPart> sorted;
+  std::vector<Part> sorted;
   sorted.reserve(parts_.size());
-  for (const Position& position : positions) sorted.push_back(std::move(parts_[position.index]));
+  for (const Position& position : positions) sorted.push_back(parts_[position.index]);
   parts_ = std::move(sorted);
 }
 
@@ -179,7 +187,7 @@ void ReadJobs::add_ranges(std::size_t first, std::size_t last) {
   std::uint64_t bytes = 0;
   std::size_t begin = first;
   for (std::size_t i = first; i < last; ++i) {
-    bytes += bytes_of_item(metadata_, parts_[i]);
+    bytes += bytes_of_item(metadata_, part(i));
     if (bytes >= kSplitBytes / 2 || i + 1 == last) {
       jobs_.push_back({begin, i + 1, false, checked});
       begin = i + 1;

@@ -10,11 +10,6 @@
 
 namespace dckpt {
 
-/// An item, or a part of one that is large.
-struct ReadPart : ReadItem {
-  std::size_t whole = 0;  ///< position of the item that it belongs to
-};
-
 /// Parts [first, last), all of one file, that a thread reads at one go.
 struct ReadJob {
   std::size_t first = 0;
@@ -37,12 +32,18 @@ struct ReadJobOptions {
 /// one job: where there are many of them, the number of requests counts, not the bytes.
 class ReadJobs {
  public:
+  /// `items` must outlive it.
   ReadJobs(const Metadata& metadata, std::span<const ReadItem> items,
            const ReadJobOptions& options);
 
   std::span<const ReadJob> jobs() const noexcept { return jobs_; }
-  /// By file and position in it.
-  const ReadPart& part(std::size_t index) const noexcept { return parts_[index]; }
+  /// An item, or a part of one that is large; by file and position in it.
+  const ReadItem& part(std::size_t index) const noexcept {
+    const Part& part = parts_[index];
+    return part.piece == kWhole ? items_[part.item] : pieces_[part.piece];
+  }
+  /// Position of the item that it belongs to.
+  std::size_t item_of(std::size_t index) const noexcept { return parts_[index].item; }
   std::size_t size() const noexcept { return parts_.size(); }
   /// The parts of one chunk are [first_of_chunk(any), end_of_chunk(any)).
   std::size_t first_of_chunk(std::size_t index) const noexcept;
@@ -50,11 +51,18 @@ class ReadJobs {
   std::uint64_t bytes_of(std::size_t first, std::size_t last) const noexcept;
 
  private:
+  static constexpr std::size_t kWhole = SIZE_MAX;
+  struct Part {
+    std::size_t item;
+    std::size_t piece = kWhole;
+  };
+
   const StorageInfo& place(std::size_t index) const noexcept;
   std::uint64_t chunk_bytes(std::size_t index) const noexcept;
   bool same_chunk(std::size_t a, std::size_t b) const noexcept;
   std::size_t end_of_place(std::size_t first) const noexcept;
-  void add(const ReadPart& item);
+  void add(std::size_t item);
+  void cut(std::size_t item, const ReadItem& from);
   void sort();
   bool worth_reading_whole(std::size_t first, std::size_t last) const;
   bool worth_reading_over(std::uint64_t gap, std::uint64_t gaps, std::uint64_t span) const;
@@ -63,7 +71,9 @@ class ReadJobs {
 
   const Metadata& metadata_;
   ReadJobOptions options_;
-  std::vector<ReadPart> parts_;
+  std::span<const ReadItem> items_;
+  std::vector<ReadItem> pieces_;  ///< of items that are cut; most are not, and large objects
+  std::vector<Part> parts_;
   std::vector<ReadJob> jobs_;
 };
 

@@ -232,7 +232,7 @@ class TensorReadEngine {
     }
     std::set<std::size_t> wholes;
     for (std::size_t i = first; i < work_.end_of_chunk(first); ++i)
-      wholes.insert(work_.part(i).whole);
+      wholes.insert(work_.item_of(i));
     for (const std::size_t whole : wholes) {
       const ReadItem& item = wholes_[whole];
       ranges.read(as_stored(tensor(item), item, payload), from, payload.offset, record);
