@@ -22,50 +22,73 @@ RecordChecks::Place RecordChecks::place(ChunkNumber chunk) const {
   return {place.file, place.offset};
 }
 
-RecordChecks::Entry& RecordChecks::entry(ChunkNumber chunk) {
-  return entries_.try_emplace(place(chunk), Entry{.chunk = chunk}).first->second;
+std::size_t RecordChecks::shard_of(const Place& place) noexcept {
+  return (place.first + (place.second >> 20)) % kShards;
+}
+
+/// Mostly they are asked for in their order.
+RecordChecks::Entry& RecordChecks::entry(Shard& shard, const Place& place, ChunkNumber chunk) {
+  return shard.entries.try_emplace(shard.entries.end(), place, Entry{.chunk = chunk})->second;
 }
 
 bool RecordChecks::checked(ChunkNumber chunk) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(place(chunk));
-  return found != entries_.end() && found->second.checked;
+  const Place place = this->place(chunk);
+  const Shard& shard = shards_[shard_of(place)];
+  const std::lock_guard lock(shard.mutex);
+  const auto found = shard.entries.find(place);
+  return found != shard.entries.end() && found->second.checked;
 }
 
 void RecordChecks::want(ChunkNumber chunk, std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  entry(chunk).wanted += bytes;
+  const Place place = this->place(chunk);
+  Shard& shard = shards_[shard_of(place)];
+  const std::lock_guard lock(shard.mutex);
+  entry(shard, place, chunk).wanted += bytes;
 }
 
 void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece& piece) {
   if (piece.begin == piece.end) return;
-  const std::lock_guard lock(mutex_);
-  Entry& entry = this->entry(chunk);
-  if (entry.checked || entry.pieces.size() > kMostPieces) return;
-  entry.record = record;
-  auto next = entry.pieces.lower_bound(piece.begin);
-  const auto before = next == entry.pieces.begin() ? entry.pieces.end() : std::prev(next);
-  if (next != entry.pieces.end() && next->second.begin < piece.end) return;
-  if (before != entry.pieces.end() && before->second.end > piece.begin) return;
+  const Place place = this->place(chunk);
+  Shard& shard = shards_[shard_of(place)];
+  const std::lock_guard lock(shard.mutex);
+  Entry& entry = RecordChecks::entry(shard, place, chunk);
+  if (entry.checked) return;
+  if (piece.begin == record.offset && piece.end - piece.begin == record.length) {
+    entry.checked = true;
+    entry.incomplete.reset();
+    return compare(chunk, record, piece.crc);
+  }
+  if (entry.incomplete == nullptr) entry.incomplete = std::make_unique<Incomplete>();
+  entry.incomplete->record = record;
+  auto& pieces = entry.incomplete->pieces;
+  if (pieces.size() > kMostPieces) return;
+  auto next = pieces.lower_bound(piece.begin);
+  const auto before = next == pieces.begin() ? pieces.end() : std::prev(next);
+  if (next != pieces.end() && next->second.begin < piece.end) return;
+  if (before != pieces.end() && before->second.end > piece.begin) return;
 
   Piece joined = piece;
   const auto append = [](Piece& front, const Piece& back) {
     front = {front.begin, back.end, crc32_combine(front.crc, back.crc, back.end - back.begin)};
   };
-  if (next != entry.pieces.end() && next->second.begin == joined.end) {
+  if (next != pieces.end() && next->second.begin == joined.end) {
     append(joined, next->second);
-    next = entry.pieces.erase(next);
+    next = pieces.erase(next);
   }
-  if (before != entry.pieces.end() && before->second.end == joined.begin) {
+  if (before != pieces.end() && before->second.end == joined.begin) {
     append(before->second, joined);
     joined = before->second;
   } else {
-    entry.pieces.emplace_hint(next, joined.begin, joined);
+    pieces.emplace_hint(next, joined.begin, joined);
   }
   if (joined.begin != record.offset || joined.end - joined.begin != record.length) return;
-  entry.pieces.clear();
+  entry.incomplete.reset();
   entry.checked = true;
-  if (joined.crc == record.crc) return;
+  compare(chunk, record, joined.crc);
+}
+
+void RecordChecks::compare(ChunkNumber chunk, const RecordedCrc& record, std::uint32_t crc) const {
+  if (crc == record.crc) return;
   const TensorStorageMetadata& tensor = metadata_.tensors[chunk.tensor];
   throw CheckpointError(
       ErrorCode::kCorrupt,
@@ -77,43 +100,51 @@ void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece
 }
 
 std::uint64_t RecordChecks::unchecked_bytes() const {
-  const std::lock_guard lock(mutex_);
   std::uint64_t bytes = 0;
-  for (const auto& [place, entry] : entries_) bytes += entry.checked ? 0 : entry.wanted;
+  for (const Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    for (const auto& [place, entry] : shard.entries) bytes += entry.checked ? 0 : entry.wanted;
+  }
   return bytes;
 }
 
 std::vector<ChunkNumber> RecordChecks::unchecked() const {
-  const std::lock_guard lock(mutex_);
   std::vector<ChunkNumber> chunks;
-  for (const auto& [place, entry] : entries_) {
-    if (!entry.checked && entry.wanted > 0) chunks.push_back(entry.chunk);
+  for (const Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    for (const auto& [place, entry] : shard.entries) {
+      if (!entry.checked && entry.wanted > 0) chunks.push_back(entry.chunk);
+    }
   }
   std::ranges::sort(chunks);
   return chunks;
 }
 
 Bytes RecordChecks::incomplete() const {
-  const std::lock_guard lock(mutex_);
-  Bytes out;
-  WireWriter writer(out);
-  writer.number(static_cast<std::uint64_t>(
-      std::count_if(entries_.begin(), entries_.end(),
-                    [](const auto& entry) { return !entry.second.pieces.empty(); })));
-  for (const auto& [place, entry] : entries_) {
-    if (entry.pieces.empty()) continue;
-    for (const std::uint64_t number :
-         {std::uint64_t{entry.chunk.tensor}, std::uint64_t{entry.chunk.chunk}, entry.record.offset,
-          entry.record.length, std::uint64_t{entry.record.crc},
-          std::uint64_t{entry.pieces.size()}}) {
-      writer.number(number);
-    }
-    for (const auto& [begin, piece] : entry.pieces) {
-      writer.number(begin - entry.record.offset);
-      writer.number(piece.end - begin);
-      writer.number(piece.crc);
+  Bytes entries;
+  WireWriter writer(entries);
+  std::uint64_t count = 0;
+  for (const Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    for (const auto& [place, entry] : shard.entries) {
+      if (entry.incomplete == nullptr) continue;
+      const auto& [record, pieces] = *entry.incomplete;
+      for (const std::uint64_t number :
+           {std::uint64_t{entry.chunk.tensor}, std::uint64_t{entry.chunk.chunk}, record.offset,
+            record.length, std::uint64_t{record.crc}, std::uint64_t{pieces.size()}}) {
+        writer.number(number);
+      }
+      for (const auto& [begin, piece] : pieces) {
+        writer.number(begin - record.offset);
+        writer.number(piece.end - begin);
+        writer.number(piece.crc);
+      }
+      ++count;
     }
   }
+  Bytes out;
+  WireWriter(out).number(count);
+  out.insert(out.end(), entries.begin(), entries.end());
   return out;
 }
 

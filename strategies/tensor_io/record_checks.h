@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -45,21 +48,31 @@ class RecordChecks {
   void take(ByteView pieces, const std::string& from);
 
  private:
+  struct Incomplete {
+    RecordedCrc record{};
+    std::map<std::uint64_t, Piece> pieces{};  ///< by their beginnings; apart from each other
+  };
   struct Entry {
     ChunkNumber chunk{};
     std::uint64_t wanted = 0;
     bool checked = false;
-    RecordedCrc record{};
-    std::map<std::uint64_t, Piece> pieces{};  // by their beginnings; apart from each other
+    std::unique_ptr<Incomplete> incomplete{};  ///< most records arrive whole
   };
+  using Place = std::pair<std::uint32_t, std::uint64_t>;  ///< file and offset
+  /// Threads read places far from each other, and so seldom want the same lock.
+  struct Shard {
+    mutable std::mutex mutex;
+    std::map<Place, Entry> entries;
+  };
+  static constexpr std::size_t kShards = 64;
 
-  using Place = std::pair<std::uint32_t, std::uint64_t>;  // file and offset
   Place place(ChunkNumber chunk) const;
-  Entry& entry(ChunkNumber chunk);
+  static std::size_t shard_of(const Place& place) noexcept;
+  static Entry& entry(Shard& shard, const Place& place, ChunkNumber chunk);
+  void compare(ChunkNumber chunk, const RecordedCrc& record, std::uint32_t crc) const;
 
   const Metadata& metadata_;
-  mutable std::mutex mutex_;
-  std::map<Place, Entry> entries_;
+  std::array<Shard, kShards> shards_;
 };
 
 /// The CRC of what one thread reads of a chunk's record, from front to back where it can.
