@@ -231,8 +231,7 @@ class TensorReadEngine {
       if (!strided_.insert(first).second) return;
     }
     std::set<std::size_t> wholes;
-    for (std::size_t i = first; i < work_.end_of_chunk(first); ++i)
-      wholes.insert(work_.item_of(i));
+    for (std::size_t i = first; i < work_.end_of_chunk(first); ++i) wholes.insert(work_.item_of(i));
     for (const std::size_t whole : wholes) {
       const ReadItem& item = wholes_[whole];
       ranges.read(as_stored(tensor(item), item, payload), from, payload.offset, record);
