@@ -124,6 +124,10 @@ void PendingSave::cancel() const noexcept {
 struct AsyncSaver::Slot {
   Slot(Communicator& callers, SavePlanCache* cache)
       : comm(callers.split(0)), plan_cache(cache != nullptr ? *cache : own_cache) {}
+  /// For a save that is planned while others have not ended, and with them their plans.
+  Slot(Communicator& callers, std::string why_no_plans) : Slot(callers, nullptr) {
+    own_cache.clear(std::move(why_no_plans));
+  }
 
   const std::unique_ptr<Communicator> comm;
   SavePlanCache own_cache;
@@ -153,7 +157,7 @@ struct AsyncSaver::Job {
     return begun;
   }
 
-  /// With the lock of the turns. The threads end.
+  /// With the lock of the turns. The threads end. The plan, which all ranks have agreed on, stays.
   void be_replaced(const Location& by) {
     const CheckpointError why(
         ErrorCode::kCancelled,
@@ -163,6 +167,7 @@ struct AsyncSaver::Job {
     if (call.comm.rank() == 0) log_notice(why.what());
     replaced = outcome->replaced = true;
     source->cancel();
+    slot.plan_cache.commit(std::move(plans));
     outcome->promise.set_exception(std::make_exception_ptr(why));
     turns.changed.notify_all();
   }
@@ -245,8 +250,11 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
       callers_(comm),
       turns_(std::make_unique<Turns>()) {
   const bool replaces = options_.async.when_busy == WhenBusy::kReplace;
-  for (std::size_t i = 0; i < (replaces ? 3U : 1U); ++i)
-    slots_.push_back(std::make_unique<Slot>(comm, i == 0 ? cache : nullptr));
+  slots_.push_back(std::make_unique<Slot>(comm, cache));
+  for (const char* const why :
+       {"first save while one runs", "first save while another is queued"}) {
+    if (replaces) slots_.push_back(std::make_unique<Slot>(comm, why));
+  }
   const std::size_t pools = replaces ? 2 : 1;
   for (std::size_t i = 0; i < pools; ++i)
     pools_.push_back(std::make_unique<StagingPool>(options_.async.staging_memory / pools));

@@ -314,6 +314,21 @@ TEST_F(SaveAsync, AQueuedSaveIsReplacedByALaterOne) {
   }
 }
 
+TEST_F(SaveAsync, TheNextSaveReusesThePlanOfOneThatWasReplaced) {
+  run_ranks(2, [&](Communicator& comm) {
+    AsyncSaver saver(replacing(gated()), comm);
+    std::vector<PendingSave> saves;
+    for (const std::string name : {"running", "replaced", "too", "last"})
+      saves.push_back(saver.save(state_of(comm.rank(), 1), path(name)));
+    EXPECT_TRUE(saves[1].replaced() && saves[2].replaced());
+    gate.open.release(2);
+    EXPECT_EQ(saves[0].wait().why_planned, "first save");
+    EXPECT_EQ(saves[3].wait().why_planned, "");
+    EXPECT_TRUE(saves[3].wait().plan_cached);
+  });
+  expect_holds("last", 1);
+}
+
 TEST_F(SaveAsync, ASaveThatCannotBePlannedReplacesNothing) {
   for (const bool is_lazy : {false, true}) {
     run_ranks(2, [&](Communicator& comm) {
