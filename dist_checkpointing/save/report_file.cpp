@@ -1,6 +1,5 @@
 #include "dist_checkpointing/save/report_file.h"
 
-#include <cmath>
 #include <limits>
 
 #include "mapping/base/error.h"
@@ -14,6 +13,7 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;
 constexpr std::uint32_t kMaxDepth = 8;
+constexpr double kMaxSeconds = 1e9;  // 31 years
 
 /// An object of the file.
 class Fields {
@@ -33,8 +33,9 @@ class Fields {
     const double seconds = field.is(Value::Kind::kFloat) ? field.as_float()
                            : field.is_int()              ? static_cast<double>(field.as_int())
                                                          : -1.0;
-    if (!std::isfinite(seconds) || seconds < 0)
-      corrupt(str_format("the field {} is no time", quote(name)));
+    if (!(seconds >= 0 && seconds <= kMaxSeconds))
+      corrupt(
+          str_format("the field {} is no time from 0 to {:.0f} seconds", quote(name), kMaxSeconds));
     return seconds;
   }
 

@@ -179,6 +179,7 @@ TEST_F(SaveReportTest, ThatIsKeptIsReadBackAndCheckedFieldByField) {
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {"\"bytes\": 12", "\"bytes\": -1"},
            {"\"seconds\": 1.5", "\"seconds\": -1.5"},
+           {"\"seconds\": 1.5", "\"seconds\": 1e300"},
            {"\"seconds\": 1.5", "\"seconds\": \"long\""},
            {"\"slowest_rank\": 7", "\"slowest_rank\": 4294967296"},
            {"\"engine\"", "\"motor\""},
