@@ -59,6 +59,18 @@ constexpr std::array kRules{
                  return policy.save.planner.kind != PlannerKind::kMegatron &&
                         !saves_dcp(policy, backend);
                }},
+    OptionRule{
+        kSave, "save.planner.split_replicas",
+        "would have no effect, since only one rank may write each tensor; say parallel: "
+        "{enabled: true} with kind: mcore, and not dedup: off with the others, or leave it at "
+        "false",
+        kInvalid,
+        [](const Policy& policy, const Backend* backend) {
+          const PlannerOptions& planner = policy.save.planner;
+          if (!planner.split_replicas) return false;
+          if (policy.save.compat == Compat::kDcp) return planner.effective_dedup() == Dedup::kOff;
+          return !saves_dcp(policy, backend) && !policy.save.parallel.enabled;
+        }},
     OptionRule{kSave, "save.flattened",
                "strategy {strategy} stores flattened tensors as boxes only; leave it at boxes",
                kUnsupported,

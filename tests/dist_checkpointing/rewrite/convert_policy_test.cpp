@@ -31,7 +31,7 @@ const std::vector<Case> kCases{
     {"save: {planner: {cache: false}}", Effect::kNamedAsUnused},
     {"save: {planner: {keep_plans: metadata}}", Effect::kRefused},
     {"save: {planner: {validate: false}}", Effect::kRefused},
-    {"save: {planner: {split_replicas: true}}", Effect::kNamedAsUnused},
+    {"save: {parallel: {enabled: true}, planner: {split_replicas: true}}", Effect::kNamedAsUnused},
     {"save: {parallel: {enabled: true}}", Effect::kNamedAsUnused},
     {"save: {async: {enabled: true}}", Effect::kNamedAsUnused},
     {"save: {async: {snapshot: eager, staging_memory: 1GiB, when_busy: skip}}",
