@@ -25,6 +25,15 @@ Shape destination_strides(const Tensor& data, std::size_t prepended) {
   return strides;
 }
 
+/// Whether several elements lie at one address, as in a tensor that was expanded.
+bool has_shared_elements(const Tensor& data) {
+  if (data.numel() == 0) return false;
+  for (std::size_t axis = 0; axis < data.dim(); ++axis) {
+    if (data.strides()[axis] == 0 && data.shape()[axis] > 1) return true;
+  }
+  return false;
+}
+
 /// That every file a plan reads from is there and long enough: before the first byte moves, not in
 /// the middle.
 void check_files(const CheckpointReader& reader, std::span<const ReadItem> items) {
@@ -82,6 +91,13 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
                     : Tensor::empty(shard.dtype, shard.data_shape());
   if (const std::string reason = unreachable(data.device()); !reason.empty()) {
     problems_.add(str_format("the destination of {} {}", quote(shard.key), reason));
+    return nothing();
+  }
+  if (has_shared_elements(data)) {
+    problems_.add(
+        str_format("the destination of {} has the shape {} and the strides {}: several "
+                   "elements share their memory; load into a tensor of its own",
+                   quote(shard.key), to_string(data.shape()), to_string(data.strides())));
     return nothing();
   }
   if (tensor.properties.dtype != shard.dtype)

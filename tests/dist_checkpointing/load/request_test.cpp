@@ -61,6 +61,25 @@ TEST_F(SaveLoad, ADtypeIsNeverCastSilently) {
               HasSubstr("dtype mismatch for loaded (float32) and expected (bfloat16)"));
 }
 
+TEST_F(SaveLoad, ADestinationWhoseElementsShareMemoryIsRefused) {
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", arange({2, 3}));
+  save(state, checkpoint());
+  const Tensor row = untouched({3});
+  StateDict wanted;
+  wanted["w"] =
+      ShardedTensor::whole("w", Tensor(DType::kFloat32, {2, 3}, {0, 1}, row.data(), row.owner()));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }),
+              HasSubstr("the destination of 'w' has the shape (2, 3) and the strides (0, 1): "
+                        "several elements share their memory"));
+  EXPECT_TRUE(equal(row, untouched({3})));
+  save(wanted, checkpoint("expanded"));  // that is no obstacle
+  StateDict rows;
+  rows["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {2, 3}));
+  load(rows, checkpoint("expanded"));
+  EXPECT_TRUE(equal(rows.at("w").as_sharded_tensor().data->narrow(0, 1, 1).view({3}), row));
+}
+
 TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
   StateDict state;
   state["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", arange({8, 2}));
