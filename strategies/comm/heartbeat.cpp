@@ -107,8 +107,12 @@ Heartbeat::Sign Heartbeat::sign(bool ended, const std::optional<CheckpointError>
   mine.cancelled = options_.cancel.stop_requested();
   mine.halted = failure && (stopped_ || mine.cancelled) && failure->code() == ErrorCode::kCancelled;
   mine.failed = failure && !mine.halted;
-  mine.expired = options_.timeout > milliseconds(0) && now - begin_ >= options_.timeout;
-  mine.leaves = stopped_ && now - stopped_at_ >= comm_.timeout();
+  // In milliseconds: the greatest limits are beyond what nanoseconds can hold.
+  const auto has_passed = [now](Clock::time_point since, milliseconds limit) {
+    return std::chrono::floor<milliseconds>(now - since) >= limit;
+  };
+  mine.expired = options_.timeout > milliseconds(0) && has_passed(begin_, options_.timeout);
+  mine.leaves = stopped_ && has_passed(stopped_at_, comm_.timeout());
   return mine;
 }
 

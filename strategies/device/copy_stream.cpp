@@ -94,9 +94,12 @@ void CopyStream::finish() {
 
 void CopyStream::wait_for(const CopyEvent& event) const {
   const auto timeout = device_->settings.timeout;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto begin = std::chrono::steady_clock::now();
   for (Pause pause; !event.reached(); pause()) {
-    if (std::chrono::steady_clock::now() < deadline) continue;
+    // In milliseconds: the greatest limits are beyond what nanoseconds can hold.
+    if (std::chrono::floor<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin) <
+        timeout)
+      continue;
     throw CheckpointError(
         ErrorCode::kUnavailable,
         str_format("{} device {} has not copied a piece within {} s: a kernel of the stream before "

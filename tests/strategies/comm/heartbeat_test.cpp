@@ -184,6 +184,20 @@ TEST(Heartbeat, WorkThatDoesNotStopKeepsOnlyItsOwnRank) {
         << rank;
 }
 
+TEST(Heartbeat, TheGreatestTimeoutIsNone) {
+  const auto alone = single_rank();
+  std::atomic<bool> has_sent{false};
+  Heartbeat heartbeat(
+      *alone, {.timeout = milliseconds::max(), .progress = [&](std::uint64_t, std::uint64_t) {
+                 has_sent = true;
+                 has_sent.notify_one();
+               }});
+  heartbeat.agree("writing", [&] {
+    has_sent.wait(false);
+    heartbeat.check();
+  });
+}
+
 TEST(Heartbeat, OneRankAloneCanBeStoppedToo) {
   const auto alone = single_rank();
   Heartbeat heartbeat(*alone, {.timeout = milliseconds(10)});

@@ -281,6 +281,12 @@ TEST_F(DeviceTensors, AHangingKernelIsAnErrorAfterTheTimeout) {
   EXPECT_EQ(hanging->misuse(), "");
 }
 
+TEST_F(DeviceTensors, TheGreatestTimeoutIsNone) {
+  RegisteredSimulation patient{{.timeout = std::chrono::milliseconds::max()}};
+  save(state_of({patient->on_device(counting({1000}))}), dir / "saved");
+  EXPECT_EQ(patient->misuse(), "");
+}
+
 /// The plan of a rank that saves all of these tensors whole.
 SavePlan plan_of(const std::vector<Tensor>& tensors) {
   SavePlan plan;
