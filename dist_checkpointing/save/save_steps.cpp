@@ -72,6 +72,7 @@ PlannerOptions planner_options(const SaveOptions& options) {
 
 StateDict prepared(StateDict state, const SaveHooks& hooks) {
   if (hooks.preprocess) state = hooks.preprocess(std::move(state));
+  if (state.is_none()) state = Value::dict();  // what StateDict() is
   if (hooks.content_metadata) state[kContentMetadataKey] = *hooks.content_metadata;
   return state;
 }

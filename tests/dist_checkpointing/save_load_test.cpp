@@ -209,6 +209,23 @@ TEST_F(SaveLoad, UnevenAndEmptyShardsMakeOneTensor) {
   EXPECT_TRUE(equal(load_plain_tensors(checkpoint())["v"].as_tensor(), arange({12})));
 }
 
+TEST_F(SaveLoad, ARankMayHaveNothingToSave) {
+  for (const Compat compat : {Compat::kMegatron, Compat::kDcp}) {
+    SaveOptions options;
+    options.compat = compat;
+    options.overwrite = true;
+    save_on(
+        2,
+        [](int rank) {
+          StateDict state;
+          if (rank == 0) state["v"] = ShardedTensor::whole("v", arange({12}));
+          return state;
+        },
+        options);
+    EXPECT_TRUE(equal(load_plain_tensors(checkpoint())["v"].as_tensor(), arange({12})));
+  }
+}
+
 TEST_F(SaveLoad, ObjectsOfEveryRankAndTheCommonStateComeBack) {
   save_on(2, [](int rank) {
     StateDict state;
