@@ -23,7 +23,8 @@
 namespace dckpt {
 namespace {
 
-constexpr const char* kNoElements = ".empty";  // an array without elements has no chunks
+/// An array without elements has no chunks; what its shards have instead begins with it.
+constexpr const char* kNoElements = ".empty";
 
 [[noreturn]] void refuse(const std::string& key, const std::string& what) {
   throw CheckpointError(ErrorCode::kUnsupported, what, {.key = key});
@@ -61,7 +62,12 @@ std::string file_of(const WriteItem& item) {
     refuse(item.key, str_format("zarr has no elements of {}; leave the tensor out (--exclude), or "
                                 "write torch_dist",
                                 to_string(item.properties.dtype)));
-  if (item.nbytes == 0) return join_name(item.key, kNoElements);
+  if (item.nbytes == 0) {
+    const Shape& offsets = item.chunk.offsets;
+    const bool first = std::ranges::all_of(offsets, [](std::int64_t at) { return at == 0; });
+    return join_name(
+        item.key, first ? kNoElements : str_format("{}.{}", kNoElements, zarr_chunk_name(offsets)));
+  }
   Shape position;
   for (std::size_t axis = 0; axis < item.size.size(); ++axis) {
     const std::int64_t extent = item.chunk.sizes[axis];

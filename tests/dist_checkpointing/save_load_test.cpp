@@ -165,6 +165,21 @@ TEST_F(SaveLoad, ZarrTakesShardsOfOneSize) {
   EXPECT_EQ(wanted["step"], Value(7));
 }
 
+TEST_F(SaveLoad, ZarrTakesShardsWithoutElementsOfSeveralRanks) {
+  const auto state_of = [](int rank) {
+    StateDict state;
+    state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, {2, 0}),
+                                                  {{.axis = 0, .rank = rank, .count = 3}});
+    return state;
+  };
+  save_on(3, state_of, {.strategy = {.name = "zarr"}});
+  run_ranks(3, [&](Communicator& comm) {
+    StateDict wanted = state_of(comm.rank());
+    load(wanted, checkpoint(), {}, comm);
+  });
+  EXPECT_EQ(load_plain_tensors(checkpoint())["w"].as_tensor().shape(), (Shape{6, 0}));
+}
+
 /// Three data-parallel ranks share a (4, 6) tensor as flattened ranges; then two ranks with another
 /// grid load it.
 void save_flattened(const std::filesystem::path& path, FlattenedForm form) {
