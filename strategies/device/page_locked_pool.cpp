@@ -10,10 +10,16 @@
 #include "mapping/base/text.h"
 
 namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMostPieces = std::uint64_t{1} << 20;  // 4 TiB: no system has more to lock
+
+}  // namespace
 
 PageLockedPool::PageLockedPool(std::shared_ptr<DeviceRuntime> runtime, std::uint64_t limit)
     : runtime_(std::move(runtime)),
-      limit_(std::max<std::size_t>(1, static_cast<std::size_t>(limit / kPieceBytes))) {
+      limit_(static_cast<std::size_t>(
+          std::clamp<std::uint64_t>(limit / kPieceBytes, 1, kMostPieces))) {
   // release() and abandon() do not allocate.
   free_.reserve(limit_);
   abandoned_.reserve(limit_);

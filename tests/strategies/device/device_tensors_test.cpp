@@ -281,8 +281,9 @@ TEST_F(DeviceTensors, AHangingKernelIsAnErrorAfterTheTimeout) {
   EXPECT_EQ(hanging->misuse(), "");
 }
 
-TEST_F(DeviceTensors, TheGreatestTimeoutIsNone) {
-  RegisteredSimulation patient{{.timeout = std::chrono::milliseconds::max()}};
+TEST_F(DeviceTensors, TheGreatestLimitsAreNone) {
+  RegisteredSimulation patient{
+      {.page_locked = UINT64_MAX, .timeout = std::chrono::milliseconds::max()}};
   save(state_of({patient->on_device(counting({1000}))}), dir / "saved");
   EXPECT_EQ(patient->misuse(), "");
 }
