@@ -18,6 +18,13 @@ void MeteredSource::part(const WriteItem& item, std::uint64_t begin,
   metered(sink, [&](const auto& counted) { source_.part(item, begin, counted); });
 }
 
+std::unique_ptr<ItemSource> MeteredSource::in_order(const SavePlan& plan,
+                                                    std::span<const std::size_t> items) {
+  auto source = source_.in_order(plan, items);
+  if (source == nullptr) return nullptr;
+  return std::unique_ptr<ItemSource>(new MeteredSource(std::move(source), heartbeat_, phases_));
+}
+
 void MeteredSource::metered(
     const std::function<void(ByteView)>& sink,
     const std::function<void(const std::function<void(ByteView)>&)>& deliver) {

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <memory>
+#include <span>
+#include <utility>
+
 #include "mapping/base/phase_clock.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/contract/save_strategy.h"
@@ -18,12 +22,18 @@ class MeteredSource final : public ItemSource {
   bool has_parts(const WriteItem& item) const override { return source_.has_parts(item); }
   void part(const WriteItem& item, std::uint64_t begin,
             const std::function<void(ByteView)>& sink) override;
+  std::unique_ptr<ItemSource> in_order(const SavePlan& plan,
+                                       std::span<const std::size_t> items) override;
 
  private:
+  MeteredSource(std::unique_ptr<ItemSource> source, Heartbeat& heartbeat, PhaseClock& phases)
+      : owned_(std::move(source)), source_(*owned_), heartbeat_(heartbeat), phases_(phases) {}
+
   /// What `deliver` hands on.
   void metered(const std::function<void(ByteView)>& sink,
                const std::function<void(const std::function<void(ByteView)>&)>& deliver);
 
+  const std::unique_ptr<ItemSource> owned_{};  ///< the source, unless it is somebody else's
   ItemSource& source_;
   Heartbeat& heartbeat_;
   PhaseClock& phases_;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,6 +49,15 @@ class ItemSource {
                     const std::function<void(ByteView)>& /*sink*/) {
     throw CheckpointError(ErrorCode::kUnsupported, "this source delivers items as a whole only",
                           {.key = item.key});
+  }
+
+  /// A source for a thread that is about to request these items of a plan whole, once each, in this
+  /// order, and nothing else of this source meanwhile: it may fetch many small ones together. Null,
+  /// as by default: there is none, and the thread requests them here. What is referred to must
+  /// outlive it.
+  virtual std::unique_ptr<ItemSource> in_order(const SavePlan& /*plan*/,
+                                               std::span<const std::size_t> /*items*/) {
+    return nullptr;
   }
 
   // For strategies that go on with what was interrupted (Capabilities::resume).

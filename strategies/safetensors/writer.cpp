@@ -116,9 +116,10 @@ WrittenItems write_safetensors(Storage& storage, const std::string& directory, i
         storage.create(join_name(directory, planned.name),
                        {.size_hint = planned.size, .durable = io.fsync, .engine = io.engine}));
     file.append(planned.header);
+    const auto in_order = source.in_order(plan, planned.items);
     for (const std::size_t i : planned.items)
       with_context({.key = plan[i].key, .rank = rank},
-                   [&] { write_tensor(file, plan[i], source); });
+                   [&] { write_tensor(file, plan[i], in_order ? *in_order : source); });
     file.finish(io.fsync);
     source.wrote(file_of_plan, {});
   });

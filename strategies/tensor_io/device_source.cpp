@@ -1,13 +1,17 @@
 #include "strategies/tensor_io/device_source.h"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
 
 #include "mapping/base/error_boundary.h"
 #include "mapping/geometry/flat_range.h"
 
 namespace dckpt {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // of ranges in a piece
+
+}  // namespace
+
 DeviceSource::DeviceSource(std::span<const Tensor> tensors) noexcept {
   try {
     streams_.add_devices_of(tensors);
@@ -16,13 +20,13 @@ DeviceSource::DeviceSource(std::span<const Tensor> tensors) noexcept {
   }
 }
 
-CopyStream& DeviceSource::stream_of(const Tensor& tensor) const {
+const CopyStreams& DeviceSource::streams() const {
   if (failure_) throw CheckpointError(*failure_);
-  return streams_.of(tensor);
+  return streams_;
 }
 
 PendingCopies DeviceSource::copies_from(const Tensor& tensor) const {
-  return PendingCopies(stream_of(tensor));
+  return PendingCopies(streams().of(tensor));
 }
 
 void DeviceSource::add(PendingCopies& copies, const Tensor& tensor, std::int64_t begin,
@@ -37,30 +41,76 @@ void DeviceSource::add(PendingCopies& copies, const Tensor& tensor, std::int64_t
 }
 
 void DeviceSource::read(const Tensor& tensor, std::int64_t begin, std::int64_t end,
-                        const std::function<void(ByteView)>& sink) {
-  CopyStream& stream = stream_of(tensor);
-  if (begin == end) return;
-  const std::size_t size = item_size(tensor.dtype());
-  const auto step = static_cast<std::int64_t>(PageLockedPool::kPieceBytes / size);
-  StagedPiece first(stream);
-  const auto second = end - begin > step ? StagedPiece::extra(stream) : nullptr;
-  const std::array<StagedPiece*, 2> ring{&first, second.get()};
-  const std::int64_t in_flight = second ? 2 : 1;
-  const auto start = [&](StagedPiece& piece, std::int64_t from, std::int64_t to) {
-    add(piece.copies(), tensor, from, to, piece.memory());
-    piece.enqueued();
-  };
-  for (std::int64_t k = 0; k < in_flight; ++k)
-    start(*ring[k], begin + k * step, std::min(begin + (k + 1) * step, end));
-  std::size_t turn = 0;
-  for (std::int64_t at = begin; at < end; at += step) {
-    StagedPiece& piece = *ring[turn];
-    piece.wait();
-    sink({piece.memory(), static_cast<std::size_t>(std::min(step, end - at)) * size});
-    const std::int64_t next = at + in_flight * step;
-    if (next < end) start(piece, next, std::min(next + step, end));
-    turn = (turn + 1) % static_cast<std::size_t>(in_flight);
+                        const std::function<void(ByteView)>& sink) const {
+  if (begin < end) in_order({{&tensor, begin, end}}).next(sink);
+}
+
+DeviceSequence DeviceSource::in_order(std::vector<DeviceRange> ranges) const {
+  return {streams(), std::move(ranges)};
+}
+
+void DeviceSequence::next(const std::function<void(ByteView)>& sink) {
+  const DeviceRange& range = ranges_[next_++];
+  std::size_t left =
+      static_cast<std::size_t>(range.end - range.begin) * item_size(range.tensor->dtype());
+  while (left > 0) {
+    if (ring_[turn_].piece == nullptr) begin();
+    Slot& slot = ring_[turn_];
+    if (slot.delivered == 0) slot.piece->wait();
+    const Run run = slot.runs[slot.delivered++];
+    sink({slot.piece->memory() + run.offset, run.nbytes});
+    left -= run.nbytes;
+    if (slot.delivered < slot.runs.size()) continue;
+    fill(slot);
+    if (ring_[1 - turn_].piece != nullptr) turn_ = 1 - turn_;
   }
+}
+
+/// When there is nothing in the ring: before the first range, or the first one of another device.
+void DeviceSequence::begin() {
+  const Tensor& tensor = *ranges_[range_].tensor;
+  CopyStream& stream = streams_.of(tensor);
+  device_ = tensor.device();
+  turn_ = 0;
+  ring_[0].piece = std::make_unique<StagedPiece>(stream);
+  fill(ring_[0]);
+  if (!has_more()) return;
+  ring_[1].piece = StagedPiece::extra(stream);
+  if (ring_[1].piece != nullptr) fill(ring_[1]);
+}
+
+bool DeviceSequence::has_more() const {
+  return range_ < ranges_.size() && ranges_[range_].tensor->device() == device_;
+}
+
+/// Copies what fits into it, or gives it back.
+void DeviceSequence::fill(Slot& slot) {
+  slot.runs.clear();
+  slot.delivered = 0;
+  std::size_t filled = 0;
+  while (has_more()) {
+    const DeviceRange& range = ranges_[range_];
+    const std::size_t size = item_size(range.tensor->dtype());
+    const std::int64_t begin = range.begin + copied_;
+    const std::int64_t end =
+        std::min(range.end,
+                 begin + static_cast<std::int64_t>((PageLockedPool::kPieceBytes - filled) / size));
+    if (begin == end) break;
+    DeviceSource::add(slot.piece->copies(), *range.tensor, begin, end,
+                      slot.piece->memory() + filled);
+    const std::size_t nbytes = static_cast<std::size_t>(end - begin) * size;
+    slot.runs.push_back({filled, nbytes});
+    filled = std::min(PageLockedPool::kPieceBytes,
+                      (filled + nbytes + kAlignment - 1) / kAlignment * kAlignment);
+    copied_ += end - begin;
+    if (end < range.end) break;
+    ++range_;
+    copied_ = 0;
+  }
+  if (slot.runs.empty())
+    slot.piece.reset();
+  else
+    slot.piece->enqueued();
 }
 
 }  // namespace dckpt

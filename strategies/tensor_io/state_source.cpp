@@ -1,7 +1,9 @@
 #include "strategies/tensor_io/state_source.h"
 
 #include <algorithm>
+#include <cstddef>
 
+#include "mapping/base/error.h"
 #include "mapping/geometry/flat_range.h"
 #include "mapping/geometry/strided_copy.h"
 
@@ -13,21 +15,67 @@ constexpr std::uint64_t kPieceBytes =
 
 }  // namespace
 
-void StateSource::add(PendingCopies& copies, const WriteItem& item, std::uint64_t begin,
-                      std::uint64_t end, std::byte* to) const {
+/// Delivers items of devices from a sequence, in which they are copied together.
+class StateSource::InOrder final : public ItemSource {
+ public:
+  InOrder(StateSource& state, std::vector<const WriteItem*> on_devices,
+          std::vector<DeviceRange> ranges)
+      : state_(state),
+        on_devices_(std::move(on_devices)),
+        sequence_(state.devices_.in_order(std::move(ranges))) {}
+
+  Bytes object(const WriteItem& item) override { return state_.object(item); }
+  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+    if (item.nbytes == 0 || !state_.is_on_device(item)) return state_.tensor(item, sink);
+    if (next_ == on_devices_.size() || on_devices_[next_] != &item)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "the strategy asks for items in another order than it said",
+                            {.key = item.key});
+    ++next_;
+    sequence_.next(sink);
+  }
+
+ private:
+  StateSource& state_;
+  const std::vector<const WriteItem*> on_devices_;
+  std::size_t next_ = 0;
+  DeviceSequence sequence_;
+};
+
+std::unique_ptr<ItemSource> StateSource::in_order(const SavePlan& plan,
+                                                  std::span<const std::size_t> items) {
+  std::vector<const WriteItem*> on_devices;
+  std::vector<DeviceRange> ranges;
+  for (const std::size_t i : items) {
+    const WriteItem& item = plan[i];
+    if (item.kind != WriteItem::Kind::kTensor || item.nbytes == 0 || !is_on_device(item)) continue;
+    on_devices.push_back(&item);
+    ranges.push_back(range_of(item, 0, item.nbytes));
+  }
+  if (ranges.empty()) return nullptr;
+  return std::make_unique<InOrder>(*this, std::move(on_devices), std::move(ranges));
+}
+
+DeviceRange StateSource::range_of(const WriteItem& item, std::uint64_t begin,
+                                  std::uint64_t end) const {
   const Tensor& tensor = tensors_[item.source];
   const std::size_t size = item_size(tensor.dtype());
-  DeviceSource::add(copies, tensor, item.source_begin + static_cast<std::int64_t>(begin / size),
-                    item.source_begin + static_cast<std::int64_t>(end / size), to);
+  return {&tensor, item.source_begin + static_cast<std::int64_t>(begin / size),
+          item.source_begin + static_cast<std::int64_t>(end / size)};
+}
+
+void StateSource::add(PendingCopies& copies, const WriteItem& item, std::uint64_t begin,
+                      std::uint64_t end, std::byte* to) const {
+  const DeviceRange range = range_of(item, begin, end);
+  DeviceSource::add(copies, *range.tensor, range.begin, range.end, to);
 }
 
 void StateSource::read(const WriteItem& item, std::uint64_t begin, std::uint64_t end,
                        const std::function<void(ByteView)>& sink) {
-  const Tensor& tensor = tensors_[item.source];
+  const auto [source, first, last] = range_of(item, begin, end);
+  const Tensor& tensor = *source;
   const std::size_t size = item_size(tensor.dtype());
-  const auto first = item.source_begin + static_cast<std::int64_t>(begin / size);
-  const auto last = item.source_begin + static_cast<std::int64_t>(end / size);
-  if (tensor.device().kind != Device::Kind::kCpu) return devices_.read(tensor, first, last, sink);
+  if (is_on_device(item)) return devices_.read(tensor, first, last, sink);
   const auto step = static_cast<std::int64_t>(kPieceBytes / size);
   const bool contiguous = tensor.is_contiguous();
   Bytes gathered(contiguous ? 0 : static_cast<std::size_t>(std::min(step, last - first)) * size);

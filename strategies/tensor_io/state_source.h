@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "mapping/state/tensor.h"
@@ -24,13 +27,15 @@ class StateSource : public ItemSource {
     read(item, 0, item.nbytes, sink);
   }
   /// Not of tensors of devices: those are copied ahead of the writer, from their beginning.
-  bool has_parts(const WriteItem& item) const override {
-    return device_of(item).kind == Device::Kind::kCpu;
-  }
+  bool has_parts(const WriteItem& item) const override { return !is_on_device(item); }
   void part(const WriteItem& item, std::uint64_t begin,
             const std::function<void(ByteView)>& sink) override {
     read(item, begin, std::min(item.nbytes, begin + kPartBytes), sink);
   }
+
+  /// Of items of devices. The others are delivered as by this source.
+  std::unique_ptr<ItemSource> in_order(const SavePlan& plan,
+                                       std::span<const std::size_t> items) override;
 
   /// Delivers the bytes [begin, end) of an item, which are whole elements, as tensor() does. From
   /// several threads at once, for tensors of devices too.
@@ -47,6 +52,14 @@ class StateSource : public ItemSource {
            std::byte* to) const;
 
  private:
+  class InOrder;
+
+  bool is_on_device(const WriteItem& item) const {
+    return device_of(item).kind != Device::Kind::kCpu;
+  }
+  /// The bytes [begin, end) of an item.
+  DeviceRange range_of(const WriteItem& item, std::uint64_t begin, std::uint64_t end) const;
+
   std::vector<Tensor> tensors_;
   std::vector<Bytes> objects_;
   DeviceSource devices_;

@@ -1,6 +1,7 @@
 #include "strategies/torch_dist/data_file.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "mapping/base/error.h"
@@ -56,21 +57,20 @@ std::uint32_t write_elements(File& file, const WriteItem& item, std::uint64_t ex
 /// `position`: where the archive begins in `file`.
 template <typename File>
 void write_tensor(File& file, std::uint64_t position, const WriteItem& item,
-                  const DataFileTarget& target, std::size_t most) {
+                  const DataFileTarget& target, ItemSource& source, std::size_t most) {
   const auto blob = blob_of(target.blobs, item, position);
   file.append(blob->head());
-  file.append(
-      blob->tail(write_elements(file, item, blob->payload_size(), target.io.checksums, most,
-                                [&](const auto& sink) { target.source.tensor(item, sink); })));
+  file.append(blob->tail(write_elements(file, item, blob->payload_size(), target.io.checksums, most,
+                                        [&](const auto& sink) { source.tensor(item, sink); })));
 }
 
 template <typename File>
 void write_item(File& file, std::uint64_t position, const WriteItem& item,
-                const DataFileTarget& target, std::size_t most) {
+                const DataFileTarget& target, ItemSource& source, std::size_t most) {
   if (item.kind == WriteItem::Kind::kObject)
-    file.append(target.source.object(item));
+    file.append(source.object(item));
   else
-    write_tensor(file, position, item, target, most);
+    write_tensor(file, position, item, target, source, most);
 }
 
 /// As told to wrote(); only a damaged journal says something else.
@@ -195,15 +195,18 @@ void DataFileWriter::write_front_to_back(std::unique_ptr<WritableFile> file) {
 
 void DataFileWriter::write_items(FileSection& section, IoEngine engine, std::size_t begin,
                                  std::size_t end) {
+  const auto in_order =
+      target_.source.in_order(target_.plan, std::span(items_).subspan(begin, end - begin));
+  ItemSource& source = in_order ? *in_order : target_.source;
   SectionBuffer out(section, engine);
   for (std::size_t k = begin; k < end; ++k) {
     const WriteItem& item = target_.plan[items_[k]];
     const std::uint64_t start = out.position();
     with_context({.key = item.key, .rank = target_.rank}, [&] {
       if (target_.codec == StorageCodec::kPlain)
-        return write_item(out, start, item, target_, step_of(engine));
+        return write_item(out, start, item, target_, source, step_of(engine));
       ZstdEncoder frame([&](ByteView part) { out.append(part); });
-      write_item(frame, 0, item, target_, step_of(engine));
+      write_item(frame, 0, item, target_, source, step_of(engine));
       frame.finish();
     });
     places_[k] = {0, start, out.position() - start, target_.codec};

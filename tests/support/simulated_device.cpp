@@ -265,6 +265,7 @@ void SimulatedDevice::destroy_event(int, Event event) noexcept {
 
 void SimulatedDevice::record(int device, Event event, Stream stream) {
   count_call("recording an event");
+  ++recorded_;
   const std::lock_guard lock(machine_->mutex);
   auto* const thread = static_cast<StreamThread*>(stream);
   if (thread->device != device) machine_->misuse = "records on the stream of another device";

@@ -36,6 +36,8 @@ class SimulatedDevice final : public DeviceRuntime {
   void hang(bool stop);
   bool is_idle() const;  ///< nothing is enqueued in any stream
 
+  /// How often events were recorded, each time to be waited for.
+  int recorded() const { return recorded_; }
   /// Bytes of page-locked memory that have not been given back.
   std::uint64_t page_locked() const { return page_locked_; }
   /// Page-locked allocations, streams and events that have not been given back.
@@ -62,6 +64,7 @@ class SimulatedDevice final : public DeviceRuntime {
   std::unique_ptr<Machine> machine_;
   std::atomic<int> calls_left_{-2};
   std::atomic<int> objects_{0};
+  std::atomic<int> recorded_{0};
   std::atomic<std::uint64_t> page_locked_limit_{~std::uint64_t{0}};
   std::atomic<std::uint64_t> page_locked_{0};
 };

@@ -10,10 +10,12 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dist_checkpointing/conformance/device_conformance.h"
@@ -25,6 +27,7 @@
 #include "strategies/device/page_locked_pool.h"
 #include "strategies/tensor_io/staged_source.h"
 #include "strategies/tensor_io/staging_pool.h"
+#include "strategies/tensor_io/state_source.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/simulated_device.h"
 #include "tests/support/temp_dir.h"
@@ -66,6 +69,21 @@ StateDict state_of(const std::vector<Tensor>& tensors) {
     state[key] = ShardedTensor::from_rank_offsets(key, tensors[i], {});
   }
   return state;
+}
+
+/// The plan of a rank that saves all of these tensors whole.
+SavePlan plan_of(const std::vector<Tensor>& tensors) {
+  SavePlan plan;
+  for (const Tensor& tensor : tensors) {
+    WriteItem item;
+    item.key = "weights." + std::to_string(plan.size());
+    item.source = static_cast<std::uint32_t>(plan.size());
+    item.nbytes = tensor.nbytes();
+    item.properties.dtype = tensor.dtype();
+    item.chunk = whole(tensor.shape());
+    plan.push_back(item);
+  }
+  return plan;
 }
 
 TEST(DeviceConformance, TheSimulationConforms) {
@@ -139,6 +157,97 @@ TEST_F(DeviceTensors, AreStoredLikeThoseOfTheCpu) {
   save(state_of(on_device(contents())), dir / "device");
   save(state_of(contents()), dir / "cpu");
   EXPECT_EQ(bytes_of(dir / "device" / "__0_0.distcp"), bytes_of(dir / "cpu" / "__0_0.distcp"));
+}
+
+TEST_F(DeviceTensors, ManySmallOnesAreWaitedForTogether) {
+  constexpr std::int64_t kTensors = 10'000;
+  const Tensor rows = counting({kTensors, 256});
+  const Tensor on_gpu = simulation->on_device(rows);
+  std::vector<Tensor> tensors;
+  std::vector<Tensor> expected;
+  for (std::int64_t i = 0; i < kTensors; ++i) {
+    expected.push_back(rows.narrow(0, i, 1));
+    tensors.push_back(on_gpu.narrow(0, i, 1));
+  }
+  save(state_of(expected), dir / "cpu");
+  const int before = simulation->recorded();
+  save(state_of(tensors), dir / "device");
+  EXPECT_LT(simulation->recorded() - before, 10);
+  EXPECT_EQ(bytes_of(dir / "device" / "__0_0.distcp"), bytes_of(dir / "cpu" / "__0_0.distcp"));
+}
+
+/// Of many sizes, types and strides, among them larger than two pieces.
+std::vector<Tensor> a_mixture() {
+  std::vector<Tensor> tensors = contents();
+  for (int i = 0; i < 60; ++i) {
+    tensors.push_back(counting({i % 7, 1 + i % 40}, static_cast<float>(i)));
+    const auto bytes = static_cast<std::size_t>(i % 11);
+    tensors.push_back(Tensor::from_bytes(DType::kUInt8, {i % 11}, Bytes(bytes, std::byte{7})));
+    tensors.push_back(transposed(counting({3 + i % 5, 4}, static_cast<float>(i))));
+    if (i == 30) tensors.push_back(transposed(counting({1000, 1100}, 3)));
+  }
+  return tensors;
+}
+
+std::map<std::string, std::string> data_files(const std::filesystem::path& path) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    if (entry.path().extension() == ".distcp" || entry.path().extension() == ".safetensors")
+      files[entry.path().filename()] = bytes_of(entry.path());
+  }
+  return files;
+}
+
+TEST_F(DeviceTensors, AreStoredAlikeWhateverThePoolTheThreadsAndTheirNeighbours) {
+  const std::vector<Tensor> expected = a_mixture();
+  for (const char* const strategy : {"torch_dist", "safetensors"}) {
+    SaveOptions options;
+    options.strategy.name = strategy;
+    options.io.fsync = false;
+    options.overwrite = true;
+    save(state_of(expected), dir / "cpu", options);
+    const auto files = data_files(dir / "cpu");
+    EXPECT_THAT(files, ::testing::Not(::testing::IsEmpty()));
+    for (const auto& [pieces, threads] : {std::pair(1, 1), {1, 4}, {3, 4}}) {
+      SCOPED_TRACE(::testing::Message() << strategy << ", " << pieces << " pieces, " << threads);
+      const RegisteredSimulation pair{{.page_locked = pieces * PageLockedPool::kPieceBytes}, 2};
+      std::vector<Tensor> tensors;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        // Runs on one device, with some in CPU memory; then on one after the other.
+        const bool on_cpu = i % 5 == 3;
+        const int device = i < 100 ? 0 : static_cast<int>(i % 2);
+        tensors.push_back(on_cpu ? expected[i] : pair->on_device(expected[i], device));
+      }
+      options.io.threads = threads;
+      save(state_of(tensors), dir / "device", options);
+      EXPECT_TRUE(data_files(dir / "device") == files);
+      EXPECT_LE(pair->page_locked(), pieces * PageLockedPool::kPieceBytes);
+      EXPECT_EQ(pair->misuse(), "");
+    }
+  }
+}
+
+TEST_F(DeviceTensors, AreDeliveredInTheOrderThatWasSaid) {
+  const std::vector<Tensor> expected = {counting({4}), counting({5}, 10), counting({6}, 100)};
+  const std::vector<Tensor> tensors = {simulation->on_device(expected[0]), expected[1],
+                                       simulation->on_device(expected[2])};
+  const SavePlan plan = plan_of(tensors);
+  StateSource source(tensors, {});
+  const std::vector<std::size_t> on_cpu{1};
+  EXPECT_EQ(source.in_order(plan, on_cpu), nullptr) << "needs no copy";
+  const std::vector<std::size_t> order{2, 1, 0};
+  const auto in_order = source.in_order(plan, order);
+  for (const std::size_t i : order) {
+    in_order->tensor(plan[i], [&](ByteView bytes) {
+      EXPECT_TRUE(equal(Tensor::from_bytes(DType::kFloat32, expected[i].shape(),
+                                           Bytes(bytes.begin(), bytes.end())),
+                        expected[i]));
+    });
+  }
+  const auto again = source.in_order(plan, order);
+  const auto ignore = [](ByteView) {};
+  EXPECT_THAT(error_of([&] { again->tensor(plan[0], ignore); }).message(),
+              HasSubstr("in another order than it said"));
 }
 
 TEST_F(DeviceTensors, AreSavedInTheBackground) {
@@ -288,21 +397,6 @@ TEST_F(DeviceTensors, TheGreatestLimitsAreNone) {
   EXPECT_EQ(patient->misuse(), "");
 }
 
-/// The plan of a rank that saves all of these tensors whole.
-SavePlan plan_of(const std::vector<Tensor>& tensors) {
-  SavePlan plan;
-  for (const Tensor& tensor : tensors) {
-    WriteItem item;
-    item.key = "weights." + std::to_string(plan.size());
-    item.source = static_cast<std::uint32_t>(plan.size());
-    item.nbytes = tensor.nbytes();
-    item.properties.dtype = tensor.dtype();
-    item.chunk = whole(tensor.shape());
-    plan.push_back(item);
-  }
-  return plan;
-}
-
 /// Copies tensors into the pool, and expects that it then has what they had.
 void expect_staged(const std::vector<Tensor>& tensors, const std::vector<Tensor>& expected,
                    StagingPool& pool) {
@@ -424,7 +518,8 @@ void fail_each_call(const std::function<void(RegisteredSimulation&)>& run,
 
 /// Two pieces and a bit, and small ones.
 std::vector<Tensor> few() {
-  return {counting({2, kPieceFloats + 5}), counting({3, 5}, 100)};
+  return {counting({2, kPieceFloats + 5}), counting({3, 5}, 100),
+          transposed(counting({2, 3}, 200))};
 }
 
 StateDict halves(const RegisteredSimulation& simulation, int rank) {
