@@ -2,6 +2,9 @@
 // because the caller may free the tensors next. If they fail or do not end in time, their memory
 // goes to its pool together with the event that tells when it is free (PendingCopies::settle,
 // PageLockedPool::abandon). Streams may be destroyed before what is enqueued in them has ended.
+//
+// Drivers hold so many copies of a stream; the call for one more blocks. Behind a kernel that hangs
+// it would never return, so none is enqueued before the producer's kernels have ended.
 
 #include "strategies/device/copy_stream.h"
 
@@ -36,13 +39,13 @@ class Pause {
 
 }  // namespace
 
-CopyStream::CopyStream(const Device& device) : device_(registered(device)), index_(device.index) {
+CopyStream::CopyStream(const Device& device)
+    : device_(registered(device)), index_(device.index), produced_(device_->runtime, index_) {
   DeviceRuntime& runtime = *device_->runtime;
   stream_ = runtime.create_stream(index_);
   try {
-    const CopyEvent produced(device_->runtime, index_);
-    produced.record(runtime.producer_stream(index_));
-    produced.make_wait(stream_);
+    produced_.record(runtime.producer_stream(index_));
+    produced_.make_wait(stream_);
   } catch (...) {
     runtime.destroy_stream(index_, stream_);
     throw;
@@ -55,6 +58,7 @@ CopyStream::~CopyStream() {
 
 void CopyStream::enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
                          const StridedView& from, const StridedView& to) {
+  wait_for_producer();
   const auto bytes = [&](std::int64_t elements) {
     return static_cast<std::ptrdiff_t>(elements) * static_cast<std::ptrdiff_t>(item_size);
   };
@@ -90,6 +94,12 @@ void CopyStream::finish() {
   const CopyEvent event(device_->runtime, index_);
   event.record(stream_);
   wait_for(event);
+}
+
+void CopyStream::wait_for_producer() {
+  if (is_produced_) return;
+  wait_for(produced_);
+  is_produced_ = true;
 }
 
 void CopyStream::wait_for(const CopyEvent& event) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -37,9 +38,12 @@ class CopyStream {
   void enqueue(ShapeView sizes, std::size_t item_size, const DeviceCopy& copy,
                const StridedView& from, const StridedView& to);
   void wait_for(const CopyEvent& event) const;
+  void wait_for_producer();
 
   const std::shared_ptr<RegisteredDevice> device_;
   const int index_;
+  const CopyEvent produced_;  ///< reached when the thread's kernels have ended
+  std::atomic<bool> is_produced_ = false;
   DeviceRuntime::Stream stream_ = nullptr;
 };
 

@@ -20,6 +20,8 @@
 namespace dckpt::testing {
 namespace {
 
+constexpr std::size_t kQueue = 1000;
+
 struct Recorded {
   std::uint64_t wanted = 0;  ///< number of times it was recorded
   std::uint64_t passed = 0;
@@ -297,6 +299,8 @@ bool SimulatedDevice::reached(int, Event event) {
 void SimulatedDevice::copy(int device, Stream stream, const DeviceCopy& copy) {
   count_call("copying");
   const std::lock_guard lock(machine_->mutex);
+  if (machine_->hangs && static_cast<StreamThread*>(stream)->work.size() > kQueue)
+    machine_->misuse = "enqueues more than a queue holds while the device hangs";
   machine_->enqueue(*static_cast<StreamThread*>(stream), [=, this] {
     for (std::size_t row = 0; row < copy.rows; ++row) {
       const std::byte* from = copy.from + row * copy.from_pitch;

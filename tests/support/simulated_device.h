@@ -32,7 +32,8 @@ class SimulatedDevice final : public DeviceRuntime {
   bool has_failed() const { return calls_left_ == -1; }
   /// Bytes of page-locked memory that can be allocated.
   void limit_page_locked(std::uint64_t bytes) { page_locked_limit_ = bytes; }
-  /// Streams stop where they are until it is called with false.
+  /// Streams stop where they are until it is called with false. To enqueue a thousand copies in one
+  /// meanwhile is misuse: drivers hold so many, and then block.
   void hang(bool stop);
   bool is_idle() const;  ///< nothing is enqueued in any stream
 

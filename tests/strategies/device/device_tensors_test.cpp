@@ -390,6 +390,27 @@ TEST_F(DeviceTensors, AHangingKernelIsAnErrorAfterTheTimeout) {
   EXPECT_EQ(hanging->misuse(), "");
 }
 
+TEST_F(DeviceTensors, AHangingKernelIsAnErrorOfManySmallOnes) {
+  RegisteredSimulation hanging{{.timeout = std::chrono::milliseconds(30)}};
+  const auto rows_of = [](const Tensor& tensor) {
+    std::vector<Tensor> rows;
+    for (std::int64_t i = 0; i < tensor.shape()[0]; ++i) rows.push_back(tensor.narrow(0, i, 1));
+    return rows;
+  };
+  const Tensor content = counting({2000, 4});
+  save(state_of(rows_of(content)), dir / "before");
+  StateDict state = state_of(rows_of(hanging->on_device(content)));
+  const auto timed_out = HasSubstr("has not copied a piece within 0.03 s");
+  hanging->hang(true);
+  EXPECT_THAT(error_of([&] { save(state, dir / "saved"); }).message(), timed_out);
+  EXPECT_THAT(error_of([&] { load(state, dir / "before"); }).message(), timed_out);
+  const auto alone = single_rank();
+  AsyncSaver saver(SaveOptions(), *alone);
+  EXPECT_THAT(error_of([&] { saver.save(state, dir / "saved").wait(); }).message(), timed_out);
+  hanging->hang(false);
+  EXPECT_EQ(hanging->misuse(), "");
+}
+
 TEST_F(DeviceTensors, TheGreatestLimitsAreNone) {
   RegisteredSimulation patient{
       {.page_locked = UINT64_MAX, .timeout = std::chrono::milliseconds::max()}};
