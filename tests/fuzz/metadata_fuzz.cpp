@@ -8,14 +8,19 @@
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 
-/// Reads bytes as DCP metadata; what is accepted must be sound, and the same after it was written
+/// Reads bytes as DCP metadata; what is read as rows must read the same as nodes. What is accepted
+/// must be sound, and the same after it was written
 /// and read again. Without some of its keys it is refused, or reads as metadata that may lack more
 /// than these (chosen pickles share containers), but never have them.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dckpt;
+  const ByteView bytes{reinterpret_cast<const std::byte*>(data), size};
+  if (const auto rows = read_metadata_rows(bytes)) {
+    if (write_dcp_metadata(*rows) != write_dcp_metadata(read_metadata_nodes(bytes))) std::abort();
+  }
   Metadata metadata;
   try {
-    metadata = read_dcp_metadata({reinterpret_cast<const std::byte*>(data), size});
+    metadata = read_dcp_metadata(bytes);
   } catch (const CheckpointError&) {
     return 0;
   }
@@ -36,8 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const auto removed = [](std::string_view key) { return key.size() % 2 == 0; };
   try {
-    const Metadata less =
-        read_dcp_metadata(without_keys({reinterpret_cast<const std::byte*>(data), size}, removed));
+    const Metadata less = read_dcp_metadata(without_keys(bytes, removed));
     for (const TensorStorageMetadata& tensor : less.tensors) {
       if (removed(tensor.key)) std::abort();
     }

@@ -95,17 +95,31 @@ void MetadataGraph::refuse_count(Id id, std::string_view what) const {
   expected(what, "an int from 0 to 2^63 - 1", id);
 }
 
+void MetadataGraph::refuse_axes(std::string_view what, std::size_t axes) {
+  throw_corrupt(
+      str_format("{} has {} axes, more than the limit of {}", what, grouped(axes), kMaxDims));
+}
+
 void MetadataGraph::shape(Id id, std::string_view what, Shape& out) const {
   if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (kind(id) == Kind::kRow) return row_shape(id, what, out);
   Id numbers = id;
   if (is_call_of(id, torch_size_) && arguments(id).size() == 1) numbers = arguments(id)[0];
   if (kind(numbers) != Kind::kTuple) expected(what, "a torch.Size", id);
   const auto members = graph_.children(numbers);
-  if (members.size() > kMaxDims)
-    throw_corrupt(str_format("{} has {} axes, more than the limit of {}", what,
-                             grouped(members.size()), kMaxDims));
+  if (members.size() > kMaxDims) refuse_axes(what, members.size());
   out.resize(members.size());
   for (std::size_t axis = 0; axis < members.size(); ++axis) out[axis] = count(members[axis], what);
+}
+
+void MetadataGraph::row_shape(Id id, std::string_view what, Shape& out) const {
+  const Id cell = is_row(id, pickle::Graph::kCountsRow) ? graph_.cells(id)[0] : id;
+  if (!pickle::Graph::is_in_pickle(cell) || !graph_.has_counts(cell))
+    expected(what, "a torch.Size", id);
+  std::array<std::int64_t, kMaxDims> counts;
+  const std::size_t dims = graph_.counts(cell, counts);
+  if (dims > kMaxDims) refuse_axes(what, dims);
+  out.assign(counts.begin(), counts.begin() + dims);
 }
 
 bool MetadataGraph::is_pathlib(Id id) const noexcept {
@@ -145,6 +159,7 @@ std::string MetadataGraph::describe(Id id) const {
     case Kind::kStr: return "the str " + quote(graph_.text(id), 60);
     case Kind::kBytes: return "bytes";
     case Kind::kByteArray: return "a bytearray";
+    case Kind::kRow: return "a part of the metadata of a chunk";
     case Kind::kList: return "a list";
     case Kind::kTuple: return "a tuple";
     case Kind::kSet: return "a set";

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +38,18 @@ struct GlobalName {
   explicit operator bool() const noexcept { return !name.empty(); }
 };
 
+/// What metadata have for each chunk: its box, and the key and the value of its storage record.
+inline constexpr std::size_t kChunkRow = 0;
+inline constexpr std::size_t kIndexRow = 1;
+inline constexpr std::size_t kPlaceRow = 2;
+inline constexpr std::array<pickle::RowType, 3> kRowTypes{
+    {{kMetadataModule, "ChunkStorageMetadata", {"offsets", "sizes"}},
+     {kMetadataModule, "MetadataIndex", {"fqn", "offset", "index"}},
+     {kFilesystemModule,
+      "_StorageInfo",
+      {"relative_path", "offset", "length", "transform_descriptors"}}}};
+inline constexpr pickle::RowTypes kMetadataRows{kRowTypes, "torch", "Size"};
+
 /// A class or function that is asked for again and again. A pickler writes each name once and then
 /// refers to it, so that the node which was right the last time mostly answers the question.
 struct KnownGlobal {
@@ -55,6 +69,21 @@ struct Fields {
   mutable std::array<std::uint32_t, kCount> positions{};
 };
 
+/// A class of kRowTypes: its objects are rows, or nodes like others.
+template <std::size_t kCount>
+struct RowClass {
+  std::size_t row_type;
+  KnownGlobal global{kRowTypes[row_type].module, kRowTypes[row_type].name};
+  Fields<kCount> fields{first_names(kRowTypes[row_type])};
+
+ private:
+  static std::array<std::string_view, kCount> first_names(const pickle::RowType& type) {
+    std::array<std::string_view, kCount> names;
+    std::copy_n(type.fields.begin(), kCount, names.begin());
+    return names;
+  }
+};
+
 /// Reads the few kinds of Python values that DCP metadata are made of, straight from the nodes of
 /// the pickle. `what` names a value in messages. Everything throws CheckpointError (corrupt)
 /// without key and file for a value of another kind; the reader adds those.
@@ -67,7 +96,10 @@ class MetadataGraph {
   explicit MetadataGraph(const pickle::Graph& graph) : graph_(graph) {}
 
   const pickle::Graph& nodes() const noexcept { return graph_; }
-  Kind kind(Id id) const noexcept { return graph_.kind(id); }
+  /// kRow also for a value of a row that is no node.
+  Kind kind(Id id) const noexcept {
+    return pickle::Graph::is_in_pickle(id) ? Kind::kRow : graph_.kind(id);
+  }
   bool is_none(Id id) const noexcept { return id == kAbsent || kind(id) == Kind::kNone; }
   bool is_text(Id id) const noexcept { return id != kAbsent && kind(id) == Kind::kStr; }
   bool is_path(Id id) const noexcept { return is_text(id) || is_pathlib(id); }
@@ -81,6 +113,11 @@ class MetadataGraph {
     return id != kAbsent && (id == known.node || is_named(id, known));
   }
   bool is_object_of(Id id, const KnownGlobal& type) const { return is(class_node(id), type); }
+  template <std::size_t kCount>
+  bool is_object_of(Id id, const RowClass<kCount>& type) const {
+    if (id == kAbsent || kind(id) != Kind::kRow) return is_object_of(id, type.global);
+    return is_row(id, type.row_type);
+  }
   bool is_call_of(Id id, const KnownGlobal& function) const {
     return id != kAbsent && kind(id) == Kind::kCall && is(graph_.children(id)[0], function);
   }
@@ -127,6 +164,15 @@ class MetadataGraph {
     return values;
   }
 
+  /// The same for the attributes of an object of this class.
+  template <std::size_t kCount>
+  std::array<Id, kCount> fields(Id object, const RowClass<kCount>& type) const {
+    if (kind(object) != Kind::kRow) return find(attributes(object), type.fields);
+    std::array<Id, kCount> values;
+    std::copy_n(graph_.cells(object).begin(), kCount, values.begin());
+    return values;
+  }
+
   /// key, value, … of a dict or OrderedDict.
   std::span<const Id> dict(Id id, std::string_view what) const;
   std::span<const Id> list_or_tuple(Id id, std::string_view what) const;
@@ -134,7 +180,14 @@ class MetadataGraph {
   bool boolean(Id id, std::string_view what) const;
   /// An int from 0 to 2^63 - 1; True and False are none.
   std::int64_t count(Id id, std::string_view what) const {
+    if (is_count_in_pickle(id)) return graph_.count(id);
     if (id == kAbsent || kind(id) != Kind::kInt || graph_.integer(id) < 0) refuse_count(id, what);
+    return graph_.integer(id);
+  }
+  /// The value of an int of 64 bits; nothing for anything else.
+  std::optional<std::int64_t> integer(Id id) const {
+    if (is_count_in_pickle(id)) return graph_.count(id);
+    if (id == kAbsent || kind(id) != Kind::kInt) return std::nullopt;
     return graph_.integer(id);
   }
   /// A torch.Size or tuple of counts, at most kMaxDims of them, into `out`.
@@ -148,6 +201,12 @@ class MetadataGraph {
 
  private:
   bool is_pathlib(Id id) const noexcept;
+  bool is_row(Id id, std::size_t type) const noexcept {
+    return !pickle::Graph::is_in_pickle(id) && graph_.row_type(id) == type;
+  }
+  bool is_count_in_pickle(Id id) const noexcept {
+    return pickle::Graph::is_in_pickle(id) && !graph_.has_counts(id);
+  }
   /// The node that names the class of a plain object, or kAbsent.
   Id class_node(Id object) const noexcept {
     if (object == kAbsent) return kAbsent;
@@ -168,6 +227,8 @@ class MetadataGraph {
   }
   [[noreturn]] void refuse_changed(Id object) const;
   [[noreturn]] void refuse_state(Id object, Id given) const;
+  void row_shape(Id id, std::string_view what, Shape& out) const;
+  [[noreturn]] static void refuse_axes(std::string_view what, std::size_t axes);
   [[noreturn]] void refuse_count(Id found, std::string_view what) const;
   [[noreturn]] void expected(std::string_view what, std::string_view wanted, Id found) const;
 

@@ -20,11 +20,10 @@ namespace dckpt {
 namespace {
 
 using dcp::ChunkMatcher;
-using dcp::Fields;
 using dcp::GlobalName;
 using dcp::kCachedPlan;
-using dcp::KnownGlobal;
 using dcp::MetadataGraph;
+using dcp::RowClass;
 using dcp::throw_corrupt;
 using Id = MetadataGraph::Id;
 using Kind = MetadataGraph::Kind;
@@ -161,7 +160,7 @@ class MetadataReader {
         throw_corrupt(str_format("the list of chunks has {} (expected: ChunkStorageMetadata)",
                                  graph_.describe(chunk)));
       }
-      const auto [offsets, sizes] = graph_.find(graph_.attributes(chunk), chunk_fields_);
+      const auto [offsets, sizes] = graph_.fields(chunk, chunk_class_);
       graph_.shape(offsets, "an offset of a chunk", box.offsets);
       graph_.shape(sizes, "a size of a chunk", box.sizes);
       if (!fits(box, tensor.size)) {
@@ -305,7 +304,7 @@ class MetadataReader {
         throw_corrupt(str_format("a key of storage_data is {} (expected: MetadataIndex)",
                                  graph_.describe(items[i])));
       }
-      const auto index = graph_.find(graph_.attributes(items[i]), index_fields_);
+      const auto index = graph_.fields(items[i], index_class_);
       const Id fqn = index[0];
       const Id offset = index[1];
       const Id hint = index[2];
@@ -319,10 +318,7 @@ class MetadataReader {
         if (entry->is_tensor) {
           if (graph_.is_none(offset)) throw_corrupt("a storage record of the tensor has no offset");
           graph_.shape(offset, "the offset of a storage record", offsets);
-          const bool has_hint = !graph_.is_none(hint) && graph_.kind(hint) == Kind::kInt;
-          matchers[position].add(
-              offsets, has_hint ? std::optional(graph_.nodes().integer(hint)) : std::nullopt,
-              place);
+          matchers[position].add(offsets, graph_.integer(hint), place);
         } else {
           if (!graph_.is_none(offset))
             throw_corrupt("a storage record of the object has an offset, as only tensors have");
@@ -367,8 +363,7 @@ class MetadataReader {
       throw_corrupt(
           str_format("a storage record is {} (expected: _StorageInfo)", graph_.describe(id)));
     }
-    const auto [path, offset_id, length_id, transforms] =
-        graph_.find(graph_.attributes(id), place_fields_);
+    const auto [path, offset_id, length_id, transforms] = graph_.fields(id, place_class_);
     const StorageCodec codec = read_codec(transforms);
     const std::uint32_t file = read_file(path);
     const std::int64_t offset = graph_.count(offset_id, "the file offset of a storage record");
@@ -491,12 +486,9 @@ class MetadataReader {
 
   MetadataGraph graph_;
   std::uint64_t pickle_size_;
-  KnownGlobal chunk_class_{dcp::kMetadataModule, "ChunkStorageMetadata"};
-  KnownGlobal index_class_{dcp::kMetadataModule, "MetadataIndex"};
-  KnownGlobal place_class_{dcp::kFilesystemModule, "_StorageInfo"};
-  Fields<2> chunk_fields_{{"offsets", "sizes"}};
-  Fields<3> index_fields_{{"fqn", "offset", "index"}};
-  Fields<4> place_fields_{{"relative_path", "offset", "length", "transform_descriptors"}};
+  RowClass<2> chunk_class_{dcp::kChunkRow};
+  RowClass<3> index_class_{dcp::kIndexRow};
+  RowClass<4> place_class_{dcp::kPlaceRow};
   Metadata metadata_;
   std::vector<Entry> entries_;  // of state_dict_metadata, in its order
   std::unordered_map<std::string_view, std::uint32_t> entry_of_key_;
@@ -511,6 +503,21 @@ class MetadataReader {
 }  // namespace
 
 Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name) {
+  // Nodes read what is unusual, and tell what is wrong.
+  if (std::optional<Metadata> metadata = read_metadata_rows(pickle)) return std::move(*metadata);
+  return read_metadata_nodes(pickle, file_name);
+}
+
+std::optional<Metadata> read_metadata_rows(ByteView pickle) {
+  try {
+    const pickle::Graph graph = pickle::read_rows(pickle, "", dcp::kMetadataRows);
+    return MetadataReader(graph, pickle.size()).read();
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
+Metadata read_metadata_nodes(ByteView pickle, const std::string& file_name) {
   return with_context({.file = file_name}, [&] {
     const pickle::Graph graph = pickle::read_graph(pickle, file_name);
     return MetadataReader(graph, pickle.size()).read();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "mapping/base/bytes.h"
@@ -22,5 +23,10 @@ namespace dckpt {
 /// for anything that contradicts the above, (unsupported) for chunks that were transformed
 /// otherwise than by zstd, sparse layouts, and dtypes and storage writers that are not known.
 Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name = ".metadata");
+
+/// The two ways in which it does so, with the same result. The first takes half of the time and of
+/// the memory, and returns nothing for a pickle that is wrong or unusual.
+std::optional<Metadata> read_metadata_rows(ByteView pickle);
+Metadata read_metadata_nodes(ByteView pickle, const std::string& file_name = ".metadata");
 
 }  // namespace dckpt

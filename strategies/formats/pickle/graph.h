@@ -11,6 +11,7 @@
 
 #include "mapping/base/bytes.h"
 #include "strategies/formats/pickle/pod_array.h"
+#include "strategies/formats/pickle/rows.h"
 
 namespace dckpt::pickle {
 
@@ -34,6 +35,7 @@ class Graph {
     kStr,    ///< text(): UTF-8, surrogates passed
     kBytes,
     kByteArray,  ///< bytes()
+    kRow,        ///< cells(), of the class row_type(); only with read_rows
     kList,
     kSet,   ///< children(): members
     kDict,  ///< children(): key, value, key, value, …
@@ -75,6 +77,21 @@ class Graph {
   std::size_t child_count(Id id) const noexcept { return children(id).size(); }
   /// Empty spans when there are none.
   Extras extras(Id id) const noexcept;
+  /// Of a kRow: position of its class in RowTypes::classes; or kCountsRow, whose only cell is a
+  /// tuple of counts by itself.
+  std::size_t row_type(Id id) const noexcept { return number(id) & kRowTypeMask; }
+  static constexpr std::size_t kCountsRow = 15;
+  /// The attributes of a kRow in the order of RowType::fields: kNil for one that it does not have,
+  /// a node, or a value that is still in the pickle.
+  std::span<const Id> cells(Id id) const noexcept { return run(id + 1, number(id) / kRowCell); }
+  static constexpr Id kInPickle = 0x80000000;  ///< cells from here on: plus a position in it
+  static bool is_in_pickle(Id cell) noexcept { return cell >= kInPickle && cell != kNil; }
+  /// Whether a value in the pickle is a tuple of counts instead of a count.
+  bool has_counts(Id cell) const noexcept;
+  std::int64_t count(Id cell) const noexcept;
+  /// The first of the counts, as many as there is room for. Returns how many there are.
+  std::size_t counts(Id cell, std::span<std::int64_t> out) const noexcept;
+
   /// All nodes of kPersistent, also those that the root does not reach, in the order in which they
   /// were made.
   std::span<const Id> persistent() const noexcept { return persistent_; }
@@ -89,6 +106,8 @@ class Graph {
   //   kFloat                     two words
   //   kLong, kStr, kBytes, …     the number is the length, a word the position in the pickle; if
   //                              wide, the word is the position in texts_
+  //   kRow                       the number is the type and the count of the cells; the cells. A
+  //                              cell from kInPickle on is the position of the first opcode
   //   kList, kSet, kDict         a word: position of the run of children, which is their count and
   //                              they themselves
   //   kTuple … kPersistent       the number of children and the children; if wide, a word has their
@@ -103,6 +122,9 @@ class Graph {
       0x80;  // while reading: filled in steps that do not lie one after the other
   static constexpr int kNumberShift = 8;
   static constexpr std::uint64_t kMaxNumber = (1U << 24) - 1;
+
+  static constexpr Word kRowTypeMask = 0xF;
+  static constexpr Word kRowCell = 0x10;
 
   struct ObjectExtras {  // states, list items, dict items one after the other
     Word first = 0;
@@ -164,5 +186,9 @@ struct Limits {
 /// STOP are allowed and their position is stored there (streams of several pickles).
 Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits = {},
                  std::size_t* consumed = nullptr);
+
+/// The same with rows (rows.h). Where it cannot tell an object from its row any more (a part of one
+/// is referred to, or changed), and only then, it throws for pickles that read_graph accepts.
+Graph read_rows(ByteView pickle, const std::string& what, const RowTypes& rows);
 
 }  // namespace dckpt::pickle

@@ -94,6 +94,19 @@ Graph::Id GraphBuilder::fixed(Kind kind, std::span<const Id> members) {
   return id_of(node);
 }
 
+bool GraphBuilder::is_named(Id global, std::string_view module,
+                            std::string_view name) const noexcept {
+  const auto parts = graph_.children(global);
+  return text(parts[1]) == name && text(parts[0]) == module;
+}
+
+Graph::Id GraphBuilder::row(std::size_t type, std::span<const Id> cells) {
+  max_words_ = Graph::kInPickle;
+  const Id id = add_head(Kind::kRow, type + cells.size() * Graph::kRowCell, cells.size() + 1);
+  copy_ids(cells, graph_.words_.data() + id + 1);
+  return id;
+}
+
 void GraphBuilder::extend(Id id, std::span<const Id> members) {
   if (members.empty()) return;
   PodArray<Word>& words = graph_.words_;
@@ -169,7 +182,7 @@ void GraphBuilder::too_many_words() const {
   throw CheckpointError(ErrorCode::kUnsupported,
                         str_format("the values of the pickle and what they refer to take more than "
                                    "{} words, which is the limit",
-                                   grouped(Graph::kNil)));
+                                   grouped(max_words_)));
 }
 
 void GraphBuilder::gather_pieces() {

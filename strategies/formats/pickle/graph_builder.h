@@ -25,6 +25,9 @@ class GraphBuilder {
   Kind kind(Id id) const noexcept { return graph_.kind(id); }
   bool is_object(Id id) const noexcept { return graph_.is_object(id); }
   std::string_view text(Id id) const noexcept { return graph_.text(id); }
+  bool is_global(Id id, std::string_view module, std::string_view name) const noexcept {
+    return !Graph::is_in_pickle(id) && kind(id) == Kind::kGlobal && is_named(id, module, name);
+  }
 
   /// None, a bool or the empty tuple: one node each.
   Id constant(Kind kind) {
@@ -62,6 +65,9 @@ class GraphBuilder {
   }
   /// kTuple, kFrozenSet, kGlobal or kPersistent.
   Id fixed(Kind kind, std::span<const Id> members);
+  /// kRow. A graph with rows cannot become as large as one without.
+  bool has_room_for_rows() const noexcept { return graph_.words_.size() < Graph::kInPickle / 2; }
+  Id row(std::size_t type, std::span<const Id> cells);
   /// kCall or kNew.
   Id object(Kind kind, std::span<const Id> parts) {
     const Id id = add_head(kind, parts.size(), parts.size() + 2);
@@ -96,7 +102,7 @@ class GraphBuilder {
     return extend_words(words);
   }
   Word* extend_words(std::uint64_t count) {
-    if (count >= Graph::kNil - graph_.words_.size()) too_many_words();
+    if (count >= max_words_ - graph_.words_.size()) too_many_words();
     return graph_.words_.extend(count);
   }
   Id add_head(Kind kind, std::size_t number, std::size_t words) {
@@ -105,6 +111,7 @@ class GraphBuilder {
     return id_of(node);
   }
   Id add_integer(std::int64_t value);
+  bool is_named(Id global, std::string_view module, std::string_view name) const noexcept;
   /// Mostly one to three ids, for which a call of memmove would take longer than the copy.
   static Word* copy_ids(std::span<const Id> ids, Word* to) {
     if (ids.size() > 3) return std::copy(ids.begin(), ids.end(), to);
@@ -119,6 +126,7 @@ class GraphBuilder {
   Graph graph_;
   std::size_t pickle_size_;
   std::uint64_t max_nodes_;
+  std::uint64_t max_words_ = Graph::kNil;
   std::vector<Piece> pieces_;
   std::array<Id, 16> constants_;
   std::array<Id, 256> small_integers_;

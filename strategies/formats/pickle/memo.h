@@ -36,6 +36,18 @@ class Memo {
     (index < dense_.size() ? dense_[index] : strays_[index]) = id;
   }
 
+  /// Whether all indices so far were counted up, as MEMOIZE does. Only then the following three.
+  bool is_counted_up() const noexcept { return strays_.empty() && size_ == dense_.size(); }
+  void count_up(Id id) {
+    dense_.push_back(id);
+    ++size_;
+  }
+  void replace(std::uint32_t index, Id id) noexcept { dense_[index] = id; }
+  void shrink(std::uint32_t size) noexcept {
+    dense_.shrink(size);
+    size_ = size;
+  }
+
   /// MEMOIZE stores at this index: the number of different indices in use.
   std::uint32_t size() const noexcept { return size_; }
 

@@ -78,4 +78,9 @@ enum class Op : std::uint8_t {
   kReadonlyBuffer,  // protocol 5
 };
 
+/// An int of one to four bytes, or of so many as it says.
+constexpr bool is_count(Op op) noexcept {
+  return op == Op::kBinInt1 || op == Op::kBinInt2 || op == Op::kBinInt || op == Op::kLong1;
+}
+
 }  // namespace dckpt::pickle

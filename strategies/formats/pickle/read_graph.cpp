@@ -16,6 +16,7 @@
 #include "strategies/formats/pickle/opcodes.h"
 #include "strategies/formats/pickle/protocol0_literals.h"
 #include "strategies/formats/pickle/python2_names.h"
+#include "strategies/formats/pickle/row_scanner.h"
 
 namespace dckpt::pickle {
 namespace {
@@ -59,6 +60,8 @@ class Cursor {
     if (at_ == end_) corrupt("the bytes end before STOP");
     return Op{static_cast<std::uint8_t>(*at_++)};
   }
+  bool next_is(Op op) const noexcept { return at_ != end_ && *at_ == static_cast<std::byte>(op); }
+  void move_to(const std::byte* position) noexcept { at_ = position; }
   std::string_view take(std::uint64_t count) {
     if (count > left()) too_few_bytes(count, left());
     const std::string_view taken = as_text({at_, count});
@@ -90,8 +93,11 @@ class Cursor {
 /// The stack machine that a pickle is a program for, building nodes instead of objects.
 class Machine {
  public:
-  Machine(ByteView pickle, const Limits& limits)
-      : in_(pickle), limits_(limits), graph_(pickle, limits.max_nodes), at_(pickle.data()) {}
+  Machine(ByteView pickle, const Limits& limits, const RowTypes* rows)
+      : in_(pickle), limits_(limits), graph_(pickle, limits.max_nodes), at_(pickle.data()) {
+    if (rows != nullptr) rows_.emplace(*rows, pickle, graph_, memo_);
+  }
+  Machine(const Machine&) = delete;  // rows_ refers to the others
 
   /// Runs until STOP.
   Graph run();
@@ -156,7 +162,9 @@ class Machine {
   void add_dict_items(std::size_t first);
   void add_set_items(std::size_t first);
   void build();
+  void put(std::uint32_t index);
   void get(std::uint32_t index);
+  const std::byte* behind_row(const std::byte* at);
   static std::uint32_t text_index(std::string_view text);
 
   ByteView in_;
@@ -168,6 +176,7 @@ class Machine {
   PodArray<std::size_t> marks_;  // sizes of the stack
   std::size_t floor_ = 0;        // the last of them, or 0
   Memo memo_;
+  std::optional<RowScanner> rows_;
 };
 
 /// The opcodes that pickles of protocol 2 and above consist of almost wholly are in this loop, so
@@ -192,11 +201,17 @@ Graph Machine::run() {
       case Op::kReduce: push_object(Kind::kCall, 2); break;
       case Op::kNewObj: push_object(Kind::kNew, 2); break;
       case Op::kBuild: build(); break;
-      case Op::kBinPut: memo_.store(in.number<std::uint8_t>(), top()); break;
-      case Op::kLongBinPut: memo_.store(in.number<std::uint32_t>(), top()); break;
+      case Op::kBinPut: put(in.number<std::uint8_t>()); break;
+      case Op::kLongBinPut: put(in.number<std::uint32_t>()); break;
       case Op::kMemoize: memo_.store(memo_.size(), top()); break;
-      case Op::kBinGet: get(in.number<std::uint8_t>()); break;
-      case Op::kLongBinGet: get(in.number<std::uint32_t>()); break;
+      case Op::kBinGet:
+        get(in.number<std::uint8_t>());
+        if (in.next_is(Op::kEmptyTuple)) in.move_to(behind_row(in.position()));
+        break;
+      case Op::kLongBinGet:
+        get(in.number<std::uint32_t>());
+        if (in.next_is(Op::kEmptyTuple)) in.move_to(behind_row(in.position()));
+        break;
       case Op::kStop: {
         const Id root = pop();
         if (!stack_.empty())
@@ -320,7 +335,7 @@ void Machine::execute(Op op, Cursor& in) {
     }
     case Op::kBinPersId: need(1); return push_fixed(Kind::kPersistent, stack_.size() - 1);
 
-    case Op::kPut: return memo_.store(text_index(in.line()), top());
+    case Op::kPut: return put(text_index(in.line()));
     case Op::kGet: return get(text_index(in.line()));
 
     case Op::kProto:
@@ -449,10 +464,28 @@ void Machine::build() {
   graph_.extend(top(), Part::kStates, {&state, 1});
 }
 
+void Machine::put(std::uint32_t index) {
+  if (rows_ && index != memo_.size()) {
+    if (rows_->took_any()) unknown_index(index);
+    rows_.reset();
+  }
+  memo_.store(index, top());
+}
+
 void Machine::get(std::uint32_t index) {
   const Id id = memo_.find(index);
   if (id == Graph::kNil) unknown_index(index);
-  push(id);
+  push(Graph::is_in_pickle(id) ? graph_.row(Graph::kCountsRow, {&id, 1}) : id);
+}
+
+/// If the bytes at `at` make a row of the class on top of the stack, puts it there. Returns where
+/// to go on.
+const std::byte* Machine::behind_row(const std::byte* at) {
+  constexpr std::size_t kMarks = 2;  // inside a row
+  if (!rows_ || marks_.size() + kMarks > limits_.max_depth) return at;
+  const Id row = rows_->take(top(), at);
+  if (row != Graph::kNil) stack_.back() = row;
+  return at;
 }
 
 std::uint32_t Machine::text_index(std::string_view text) {
@@ -461,10 +494,8 @@ std::uint32_t Machine::text_index(std::string_view text) {
   return *index;
 }
 
-}  // namespace
-
-Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits,
-                 std::size_t* consumed) {
+Graph run(ByteView pickle, const std::string& what, const Limits& limits, const RowTypes* rows,
+          std::size_t* consumed) {
   const std::uint64_t max_bytes = std::min<std::uint64_t>(
       limits.max_bytes,
       std::numeric_limits<std::uint32_t>::max());  // lengths of texts have 32 bits
@@ -474,7 +505,7 @@ Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits,
                                      human_bytes(max_bytes)),
                           {.file = what});
   }
-  Machine machine(pickle, limits);
+  Machine machine(pickle, limits, rows);
   try {
     Graph graph = machine.run();
     const std::size_t rest = pickle.size() - machine.position();
@@ -487,6 +518,17 @@ Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits,
   } catch (const CheckpointError& error) {
     throw error.with({.file = what, .offset = machine.position()});
   }
+}
+
+}  // namespace
+
+Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits,
+                 std::size_t* consumed) {
+  return run(pickle, what, limits, nullptr, consumed);
+}
+
+Graph read_rows(ByteView pickle, const std::string& what, const RowTypes& rows) {
+  return run(pickle, what, {}, &rows, nullptr);
 }
 
 }  // namespace dckpt::pickle
