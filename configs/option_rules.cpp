@@ -120,6 +120,14 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return policy.load.map.name.empty() && !policy.load.map.set.empty();
                }},
+    OptionRule{kLoad, "load.parallel.exchange",
+               "would have no effect, since every rank reads what it needs; say parallel: "
+               "{enabled: true}, or leave it at auto",
+               kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 const ParallelOptions& parallel = policy.load.parallel;
+                 return !parallel.enabled && parallel.exchange != Exchange::kAuto;
+               }},
     OptionRule{
         kLoad, "load.allow_partial_load",
         "would have no effect, since the checkpoint is no plain DCP directory; leave the default",
@@ -139,8 +147,7 @@ constexpr std::array kRules{
                is_set<&LoadOptions::validate_access_integrity>},
     OptionRule{kLoadTensors, "load.allow_partial_load", kNoEffect, kInvalid,
                is_set<&LoadOptions::allow_partial_load>},
-    OptionRule{kLoadTensors, "load.parallel", kNoEffect, kInvalid,
-               [](const Policy& policy, const Backend*) { return policy.load.parallel.enabled; }},
+    OptionRule{kLoadTensors, "load.parallel", kNoEffect, kInvalid, is_set<&LoadOptions::parallel>},
     // Conversions.
     OptionRule{kConvert, "save.planner.validate",
                "a conversion always checks that chunks cover their tensors; leave it at true",

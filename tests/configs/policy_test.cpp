@@ -195,9 +195,9 @@ TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
     EXPECT_EQ(policy_of("save: {planner: {dedup: " + std::string(name) + "}}").save.planner.dedup,
               value);
   for (const auto& [value, name] : kExchangeNames)
-    EXPECT_EQ(
-        policy_of("load: {parallel: {exchange: " + std::string(name) + "}}").load.parallel.exchange,
-        value);
+    EXPECT_EQ(policy_of("load: {parallel: {enabled: true, exchange: " + std::string(name) + "}}")
+                  .load.parallel.exchange,
+              value);
 }
 
 // Messages that people meet, whole.

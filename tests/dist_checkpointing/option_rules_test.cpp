@@ -38,6 +38,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.rename", "load: {rename: [{from: a, to: b}]}"},
     {"load.objects", "load: {objects: []}"},
     {"load.validate_access_integrity", "load: {validate_access_integrity: false}"},
+    {"load.parallel.exchange", "load: {parallel: {exchange: gather}}"},
     {"load.parallel", "load: {parallel: {enabled: true}}"},
 };
 

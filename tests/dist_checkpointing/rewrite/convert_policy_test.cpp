@@ -50,7 +50,7 @@ const std::vector<Case> kCases{
     {"load: {strict: raise_all}", Effect::kRefused},
     {"load: {allow_partial_load: true}", Effect::kRefused},
     {"load: {parallel: {enabled: true}}", Effect::kNamedAsUnused},
-    {"load: {parallel: {exchange: gather}}", Effect::kNamedAsUnused},
+    {"load: {parallel: {enabled: true, exchange: gather}}", Effect::kNamedAsUnused},
     {"load: {allow_shape_mismatch: [x]}", Effect::kRefused},
     {"load: {padding: replicate}", Effect::kRefused},
     {"load: {cast: allow}", Effect::kRefused},
