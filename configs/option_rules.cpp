@@ -15,6 +15,7 @@ constexpr auto kSave = static_cast<std::uint8_t>(Call::kSave);
 constexpr auto kLoad = static_cast<std::uint8_t>(Call::kLoad);
 constexpr auto kConvert = static_cast<std::uint8_t>(Call::kConvert);
 constexpr auto kLoadTensors = static_cast<std::uint8_t>(Call::kLoadTensors);
+constexpr auto kKeep = static_cast<std::uint8_t>(Call::kKeep);
 constexpr auto kWithoutState =
     static_cast<std::uint8_t>(static_cast<std::uint8_t>(Call::kLoadAll) | kLoadTensors);
 
@@ -166,6 +167,15 @@ constexpr std::array kRules{
     OptionRule{kConvert, "load.padding", kNoShapes, kInvalid, is_set<&LoadOptions::padding>},
     OptionRule{kConvert, "load.cast", "a conversion keeps every dtype", kInvalid,
                is_set<&LoadOptions::cast>},
+    // What a run keeps.
+    OptionRule{
+        kKeep, "retention.keep_every",
+        "would have no effect, since keep_last: 0 keeps every checkpoint; say with keep_last "
+        "how many of the newest to keep (1 or more), or leave keep_every at 0",
+        kInvalid,
+        [](const Policy& policy, const Backend*) {
+          return policy.retention.keep_every != 0 && policy.retention.keep_last == 0;
+        }},
 };
 
 std::string message_of(const OptionRule& rule, const Policy& policy, const Backend* backend) {

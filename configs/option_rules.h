@@ -20,6 +20,7 @@ enum class Call : std::uint8_t {
   kLoadAll = 4,      ///< load_state_dict(): no state dict to fill
   kLoadTensors = 8,  ///< load_plain_tensors(): nor other ranks
   kConvert = 16,
+  kKeep = 32,  ///< Checkpointer, once a checkpoint has been saved
 };
 
 /// A strategy, or the format that was found, as rules see it.

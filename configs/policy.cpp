@@ -36,7 +36,7 @@ bool says_format(const YamlNode& root) {
 
 /// What can be said without knowing the strategies.
 void check_rules(const Policy& policy, const YamlNode& root, ConfigProblems& problems) {
-  for (const Call call : {Call::kSave, Call::kLoad}) {
+  for (const Call call : {Call::kSave, Call::kLoad, Call::kKeep}) {
     for (const BrokenRule& broken : broken_rules(call, policy, nullptr))
       problems.push_back({place_of(root, broken.rule->field), broken.message, broken.rule->code});
   }

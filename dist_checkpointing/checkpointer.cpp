@@ -104,6 +104,7 @@ Checkpointer::Checkpointer(Location root, Policy policy, Communicator& comm, Sav
       comm_(comm) {
   make_save_strategy(policy_.save);  // before training, not at the first save
   require_rules(Call::kLoad, policy_, nullptr);
+  require_rules(Call::kKeep, policy_, nullptr);
   if (const StrategySpec& strategy = policy_.load.strategy; strategy.name != kAutoStrategy)
     find_load_strategy(strategy.name, strategy.version);
 } catch (...) {

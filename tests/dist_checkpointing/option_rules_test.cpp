@@ -39,8 +39,14 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.objects", "load: {objects: []}"},
     {"load.validate_access_integrity", "load: {validate_access_integrity: false}"},
     {"load.parallel.exchange", "load: {parallel: {exchange: gather}}"},
+    {"retention.keep_every", "retention: {keep_every: 1000}"},
     {"load.parallel", "load: {parallel: {enabled: true}}"},
 };
+
+/// What 'config check' knows.
+constexpr std::uint8_t kOfPolicies = static_cast<std::uint8_t>(Call::kSave) |
+                                     static_cast<std::uint8_t>(Call::kLoad) |
+                                     static_cast<std::uint8_t>(Call::kKeep);
 
 class OptionRules : public SaveLoad {
  protected:
@@ -58,8 +64,9 @@ class OptionRules : public SaveLoad {
     };
     StateDict state = state_;
     std::map<std::string, std::string> said;
-    if (is_for(Call::kSave)) {
+    if (is_for(Call::kSave))
       said["save"] = error_of([&] { save(state, checkpoint("new"), policy.save); });
+    if (is_for(Call::kSave) || is_for(Call::kKeep)) {
       said["Checkpointer"] = error_of([&] {
         const auto alone = single_rank();
         Checkpointer(checkpoint("run"), policy, *alone);
@@ -88,15 +95,15 @@ TEST_F(OptionRules, AreBrokenByAPolicyEachAndSayTheSameEverywhere) {
     EXPECT_FALSE(rule.is_broken(Policy(), &limited)) << "the default policy breaks no rule";
     ASSERT_TRUE(rule.is_broken(checked.policy, &limited));
     std::string message;
-    for (const Call call :
-         {Call::kSave, Call::kLoad, Call::kLoadAll, Call::kLoadTensors, Call::kConvert}) {
+    for (const Call call : {Call::kSave, Call::kLoad, Call::kLoadAll, Call::kLoadTensors,
+                            Call::kConvert, Call::kKeep}) {
       for (const BrokenRule& broken : broken_rules(call, checked.policy, &limited)) {
         if (broken.rule == &rule) message = broken.message;
       }
     }
     for (const auto& [who, said] : said_of(rule, checked.policy))
       EXPECT_THAT(said, HasSubstr(message)) << who;
-    if (rule.is_broken(checked.policy, nullptr) && (rule.calls & 3) != 0) {
+    if (rule.is_broken(checked.policy, nullptr) && (rule.calls & kOfPolicies) != 0) {
       ASSERT_EQ(checked.problems.size(), 1U) << "so that 'config check' says it too";
       EXPECT_EQ(checked.problems.front().message, message);
       EXPECT_EQ(checked.problems.front().code, rule.code);
