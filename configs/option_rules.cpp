@@ -54,6 +54,18 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return policy.save.io.engine == IoEngine::kUring;
                }},
+    OptionRule{kSave, "save.timeout",
+               "found {timeout} ms, but a time limit is not negative; say 0 for none", kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 return policy.save.timeout < policy.save.timeout.zero();
+               }},
+    OptionRule{kSave | kConvert, "save.io.threads",
+               "found {threads}, but it takes at least one thread to write", kInvalid,
+               [](const Policy& policy, const Backend*) { return policy.save.io.threads < 1; }},
+    OptionRule{
+        kSave | kConvert, "save.io.files_per_rank",
+        "found {files}, but a rank needs at least one file", kInvalid,
+        [](const Policy& policy, const Backend*) { return policy.save.io.files_per_rank < 1; }},
     OptionRule{kSave, "save.planner.kind",
                "{kind} saves plain DCP directories, but compat is {compat}; say {remedy}", kInvalid,
                [](const Policy& policy, const Backend* backend) {
@@ -121,6 +133,9 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return policy.load.map.name.empty() && !policy.load.map.set.empty();
                }},
+    OptionRule{kLoad | kConvert, "load.threads",
+               "found {readers}, but it takes at least one thread to read", kInvalid,
+               [](const Policy& policy, const Backend*) { return policy.load.threads < 1; }},
     OptionRule{kLoad, "load.parallel.exchange",
                "would have no effect, since every rank reads what it needs; say parallel: "
                "{enabled: true}, or leave it at auto",
@@ -182,12 +197,16 @@ std::string message_of(const OptionRule& rule, const Policy& policy, const Backe
   std::string text = str_format("{}: {}", rule.field, rule.message);
   const bool has_compat = backend == nullptr || backend->capabilities.compat;
   const bool file_of_plans = backend != nullptr && backend->capabilities.plans == KeepPlans::kFile;
-  const std::array<std::pair<std::string_view, std::string>, 6> values{{
+  const std::array<std::pair<std::string_view, std::string>, 10> values{{
       {"{strategy}", quote(backend != nullptr ? backend->name : "")},
       {"{kind}", std::string(to_string(policy.save.planner.kind))},
       {"{compat}", std::string(to_string(policy.save.compat))},
       {"{remedy}", has_compat ? "compat: dcp, or kind: mcore" : "kind: mcore"},
       {"{plans}", std::string(name_of(kKeepPlansNames, policy.save.planner.keep_plans))},
+      {"{timeout}", std::to_string(policy.save.timeout.count())},
+      {"{threads}", std::to_string(policy.save.io.threads)},
+      {"{files}", std::to_string(policy.save.io.files_per_rank)},
+      {"{readers}", std::to_string(policy.load.threads)},
       {"{kept}", file_of_plans ? "file, or off" : "off"},
   }};
   for (const auto& [name, value] : values) {

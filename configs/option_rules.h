@@ -35,8 +35,8 @@ struct Backend {
 struct OptionRule {
   std::uint8_t calls = 0;  ///< a set of Call
   std::string_view field;  ///< the one to change: "save.planner.kind"
-  std::string_view
-      message;  ///< why, and what to do; {strategy}, {kind}, {compat} and {remedy} are filled in
+  /// Why, and what to do; {strategy}, {kind} and the like are filled in (message_of).
+  std::string_view message;
   ErrorCode code = ErrorCode::kInvalidArgument;
   /// `backend` is null as long as nobody knows the strategy, as for a policy that is only parsed.
   /// Rules that need one are not broken then.

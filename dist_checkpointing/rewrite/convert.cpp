@@ -380,7 +380,12 @@ void check_round_trip(const Location& source, ConvertOptions& options) {
 /// Under the keys that the map gives, which decide the format if no option does.
 std::unique_ptr<CheckpointReader> open_source(const Location& source, ConvertOptions& options,
                                               std::vector<std::string>& remarks) {
-  require_rules(Call::kConvert, {.load = {.strategy = options.from, .map = options.map}}, nullptr);
+  require_rules(Call::kConvert,
+                {.save = {.io = options.io},
+                 .load = {.strategy = options.from,
+                          .map = options.map,
+                          .threads = options.read_threads.value_or(options.io.threads)}},
+                nullptr);
   if (options.map.name.empty()) {
     if (options.check_round_trip)
       throw CheckpointError(ErrorCode::kInvalidArgument,

@@ -43,6 +43,22 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.parallel", "load: {parallel: {enabled: true}}"},
 };
 
+/// What no YAML can say, but code can.
+const std::map<std::string_view, void (*)(Policy&)> kBrokenInCode{
+    {"save.timeout", [](Policy& policy) { policy.save.timeout = std::chrono::milliseconds(-5); }},
+    {"save.io.threads", [](Policy& policy) { policy.save.io.threads = 0; }},
+    {"save.io.files_per_rank", [](Policy& policy) { policy.save.io.files_per_rank = -1; }},
+    {"load.threads", [](Policy& policy) { policy.load.threads = 0; }},
+};
+
+CheckedPolicy breaking(std::string_view field) {
+  const auto yaml = kBroken.find(field);
+  if (yaml != kBroken.end()) return check_policy(std::string("version: 1\n") + yaml->second);
+  CheckedPolicy checked;
+  kBrokenInCode.at(field)(checked.policy);
+  return checked;
+}
+
 /// What 'config check' knows.
 constexpr std::uint8_t kOfPolicies = static_cast<std::uint8_t>(Call::kSave) |
                                      static_cast<std::uint8_t>(Call::kLoad) |
@@ -89,9 +105,9 @@ TEST_F(OptionRules, AreBrokenByAPolicyEachAndSayTheSameEverywhere) {
   const Backend limited{.name = "limited"};
   for (const OptionRule& rule : option_rules()) {
     SCOPED_TRACE(rule.field);
-    ASSERT_TRUE(kBroken.contains(rule.field)) << "a new rule needs a policy that breaks it";
-    const CheckedPolicy checked =
-        check_policy(std::string("version: 1\n") + kBroken.at(rule.field));
+    ASSERT_TRUE(kBroken.contains(rule.field) || kBrokenInCode.contains(rule.field))
+        << "a new rule needs a policy that breaks it";
+    const CheckedPolicy checked = breaking(rule.field);
     EXPECT_FALSE(rule.is_broken(Policy(), &limited)) << "the default policy breaks no rule";
     ASSERT_TRUE(rule.is_broken(checked.policy, &limited));
     std::string message;
@@ -103,12 +119,28 @@ TEST_F(OptionRules, AreBrokenByAPolicyEachAndSayTheSameEverywhere) {
     }
     for (const auto& [who, said] : said_of(rule, checked.policy))
       EXPECT_THAT(said, HasSubstr(message)) << who;
-    if (rule.is_broken(checked.policy, nullptr) && (rule.calls & kOfPolicies) != 0) {
+    if (rule.is_broken(checked.policy, nullptr) && (rule.calls & kOfPolicies) != 0 &&
+        kBroken.contains(rule.field)) {
       ASSERT_EQ(checked.problems.size(), 1U) << "so that 'config check' says it too";
       EXPECT_EQ(checked.problems.front().message, message);
       EXPECT_EQ(checked.problems.front().code, rule.code);
     }
   }
+}
+
+TEST_F(OptionRules, SayWhichNumberTheyHaveFound) {
+  SaveOptions options;
+  options.timeout = std::chrono::milliseconds(-5);
+  options.io.threads = 0;
+  EXPECT_THAT(error_of([&] { save(state_, checkpoint("new"), options); }),
+              HasSubstr("save.timeout: found -5 ms, but a time limit is not negative; say 0 for "
+                        "none\nsave.io.threads: found 0, but it takes at least one thread to "
+                        "write"));
+  EXPECT_THAT(
+      error_of([&] { convert(checkpoint(), checkpoint("new"), {.io = {.files_per_rank = 0}}); }),
+      HasSubstr("save.io.files_per_rank: found 0"));
+  EXPECT_THAT(error_of([&] { convert(checkpoint(), checkpoint("new"), {.read_threads = -1}); }),
+              HasSubstr("load.threads: found -1"));
 }
 
 }  // namespace
