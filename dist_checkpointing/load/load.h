@@ -77,12 +77,13 @@ std::string to_string(const LoadReport& report);
 /// The tree keeps its descriptions, so that it can be saved and loaded again. `data` of each
 /// ShardedTensor is filled in place if it has memory, of the CPU or of a registered device
 /// (docs/gpu_tensors.md), and is a new tensor of the CPU otherwise; memory that several of its
-/// elements share (an expanded tensor) is refused. A ShardedObject gets the stored value, a
-/// factory's data the merged tensor, and local non-persistent objects stay. The common state
-/// replaces the plain values of the tree, and plain tensors of the same dtype and shape are filled
-/// in place. Values that it lacks are kept and reported. From a plain DCP directory, plain tensors
-/// are filled and other leaves replaced by what is stored under their path; a dict or list without
-/// tensors that torch 2.3 or older stored as one object is replaced as a whole.
+/// elements share (an expanded tensor), or that was imported to be saved only (DlpackUse::kSave),
+/// is refused. A ShardedObject gets the stored value, a factory's data the merged tensor, and local
+/// non-persistent objects stay. The common state replaces the plain values of the tree, and plain
+/// tensors of the same dtype and shape are filled in place. Values that it lacks are kept and
+/// reported. From a plain DCP directory, plain tensors are filled and other leaves replaced by what
+/// is stored under their path; a dict or list without tensors that torch 2.3 or older stored as one
+/// object is replaced as a whole.
 ///
 /// The ranks' requests must cover each key exactly once, not counting replicas; to load parts, set
 /// options.validate_access_integrity = false. If no rank has a sharded leaf, only the common state

@@ -7,6 +7,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
+#include "mapping/state/dlpack.h"
 #include "mapping/state/tree.h"
 
 namespace dckpt {
@@ -38,23 +39,6 @@ PathElement element_of(const Value& key) {
 bool can_hold(const Tensor& into, const Tensor& stored) {
   return into.has_data() && into.device().kind == Device::Kind::kCpu && stored.has_data() &&
          into.dtype() == stored.dtype() && equal(into.shape(), stored.shape());
-}
-
-/// The stored value in place of a plain one. Tensors stay where they are if they fit.
-void replace(Value& into, const Value& stored) {
-  if (into.is_list() && stored.is_list() && into.size() == stored.size()) {
-    ValueList& items = into.mutable_items();
-    for (std::size_t i = 0; i < items.size(); ++i) replace(items[i], stored.items()[i]);
-  } else if (into.is_tensor() && stored.is_tensor() &&
-             can_hold(into.as_tensor(), stored.as_tensor())) {
-    const Tensor& to = into.as_tensor();
-    const Tensor& from = stored.as_tensor();
-    if (to.numel() == 0) return;
-    strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(),
-                 {0, to.strides()});
-  } else {
-    into = stored;
-  }
 }
 
 class CommonMerge {
@@ -90,6 +74,29 @@ class CommonMerge {
     for (const auto& [key, value] : stored) {
       if (into.find(key) == nullptr) into.mutable_dict().set(key, value);
     }
+  }
+
+  /// The stored value in place of a plain one. Tensors stay where they are if they fit.
+  void replace(Value& into, const Value& stored) const {
+    if (into.is_list() && stored.is_list() && into.size() == stored.size()) {
+      ValueList& items = into.mutable_items();
+      for (std::size_t i = 0; i < items.size(); ++i) replace(items[i], stored.items()[i]);
+    } else if (into.is_tensor() && stored.is_tensor() &&
+               can_hold(into.as_tensor(), stored.as_tensor())) {
+      fill(into.as_tensor(), stored.as_tensor());
+    } else {
+      into = stored;
+    }
+  }
+
+  void fill(const Tensor& to, const Tensor& from) const {
+    if (is_save_only(to))
+      refuse(
+          "a tensor that was imported through DLPack to be saved only; import it with "
+          "DlpackUse::kLoad");
+    if (to.numel() == 0) return;
+    strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(),
+                 {0, to.strides()});
   }
 
   /// Items of nothing but sharded or local leaves are not in the stored list.

@@ -13,6 +13,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
+#include "mapping/state/dlpack.h"
 #include "strategies/device/registry.h"
 
 namespace dckpt {
@@ -91,6 +92,13 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
                     : Tensor::empty(shard.dtype, shard.data_shape());
   if (const std::string reason = unreachable(data.device()); !reason.empty()) {
     problems_.add(str_format("the destination of {} {}", quote(shard.key), reason));
+    return nothing();
+  }
+  if (is_save_only(data)) {
+    problems_.add(
+        str_format("the destination of {} was imported through DLPack to be saved only; import it "
+                   "with DlpackUse::kLoad",
+                   quote(shard.key)));
     return nothing();
   }
   if (has_shared_elements(data)) {

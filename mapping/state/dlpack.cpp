@@ -176,12 +176,22 @@ struct Taken {
   Managed* managed = nullptr;
 };
 
+/// The deleter of an owner whose elements are only read, by which it is known: all tensors that
+/// share elements share the owner.
+struct SaveOnlyOwner {
+  void operator()(const void*) noexcept { owner.reset(); }
+  std::shared_ptr<const void> owner;
+};
+
 /// Takes over as the last step: if there is no memory for the handle, the caller still owns it.
 template <typename Managed>
-Tensor taken(Managed* managed) {
+Tensor taken(Managed* managed, DlpackUse use) {
   const Tensor tensor = described(managed->dl_tensor);
   const auto owner = std::make_shared<Taken<Managed>>();
-  Tensor handle(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.data(), owner,
+  const std::shared_ptr<const void> known =
+      use == DlpackUse::kSave ? std::shared_ptr<const void>(owner.get(), SaveOnlyOwner{owner})
+                              : owner;
+  Tensor handle(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.data(), known,
                 tensor.device());
   owner->managed = managed;
   return handle;
@@ -242,17 +252,22 @@ Tensor from_dlpack(DLManagedTensorVersioned* managed, DlpackUse use) {
     invalid("it is read-only; a tensor that is only saved is imported with DlpackUse::kSave");
   if (managed->dl_tensor.dtype.bits < 8 && (managed->flags & kPaddedSubBytes) != 0)
     unsupported("its elements of less than a byte are padded");
-  return taken(managed);
+  return taken(managed, use);
 }
 
 Tensor from_dlpack(DLManagedTensor* managed) {
   if (managed == nullptr) invalid("the pointer is null");
-  return taken(managed);
+  return taken(managed, DlpackUse::kLoad);
+}
+
+bool is_save_only(const Tensor& tensor) noexcept {
+  return std::get_deleter<SaveOnlyOwner>(tensor.owner()) != nullptr;
 }
 
 DLManagedTensorVersioned* to_dlpack(const Tensor& tensor) {
   auto* const managed = exported<DLManagedTensorVersioned>(tensor);
   managed->version = kVersion;
+  if (is_save_only(tensor)) managed->flags |= kReadOnly;
   return managed;
 }
 

@@ -18,7 +18,7 @@ namespace DCKPT_API dckpt {
 /// What will be done with an imported tensor.
 enum class DlpackUse : std::uint8_t {
   kLoad,  ///< its elements may be written: one that is flagged as read-only is refused
-  kSave,  ///< its elements are only read
+  kSave,  ///< its elements are only read: a load into it is refused
 };
 
 /// Takes over `managed`: its deleter runs when the last copy of the handle is gone, in the thread
@@ -34,9 +34,13 @@ Tensor from_dlpack(DLManagedTensorVersioned* managed, DlpackUse use = DlpackUse:
 /// The same for the form that DLPack had before 1.0, which cannot say that it is read-only.
 Tensor from_dlpack(DLManagedTensor* managed);
 
+/// Whether it shares the elements of a tensor that was imported for saving only.
+bool is_save_only(const Tensor& tensor) noexcept;
+
 /// A description for another library, which calls its deleter; until then the elements stay alive.
 /// Throws CheckpointError: (invalid argument) for a tensor without elements in memory,
-/// (unsupported) for quantised types, whose scales are stored elsewhere.
+/// (unsupported) for quantised types, whose scales are stored elsewhere. One that is_save_only() is
+/// flagged as read-only.
 DLManagedTensorVersioned* to_dlpack(const Tensor& tensor);
 /// The same in the form that DLPack had before 1.0.
 DLManagedTensor* to_dlpack_unversioned(const Tensor& tensor);

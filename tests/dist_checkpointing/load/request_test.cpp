@@ -8,6 +8,7 @@
 
 #include "configs/policy.h"
 #include "configs/strategy_options.h"
+#include "mapping/state/dlpack.h"
 #include "strategies/contract/registry.h"
 #include "tests/support/expect_error.h"
 
@@ -78,6 +79,36 @@ TEST_F(SaveLoad, ADestinationWhoseElementsShareMemoryIsRefused) {
   rows["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {2, 3}));
   load(rows, checkpoint("expanded"));
   EXPECT_TRUE(equal(rows.at("w").as_sharded_tensor().data->narrow(0, 1, 1).view({3}), row));
+}
+
+/// As another library would see it, and back.
+Tensor save_only(const Tensor& tensor) {
+  return from_dlpack(to_dlpack(tensor), DlpackUse::kSave);
+}
+
+TEST_F(SaveLoad, ATensorThatWasImportedToBeSavedIsNotLoadedInto) {
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", save_only(arange({2, 3})));
+  state["plain"] = save_only(arange({2}));
+  save(state, checkpoint());
+  const Tensor elements = untouched({2, 3});
+  StateDict wanted;
+  wanted["w"] = ShardedTensor::whole("w", save_only(elements));
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }),
+              HasSubstr("the destination of 'w' was imported through DLPack to be saved only; "
+                        "import it with DlpackUse::kLoad"));
+  EXPECT_TRUE(equal(elements, untouched({2, 3})));
+  wanted["w"] = ShardedTensor::whole("w", from_dlpack(to_dlpack(elements)));
+  const Tensor plain = untouched({2});
+  wanted["plain"] = save_only(plain);
+  EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }),
+              HasSubstr("cannot merge the common state at ('plain',): a tensor that was imported "
+                        "through DLPack to be saved only; import it with DlpackUse::kLoad"));
+  EXPECT_TRUE(equal(plain, untouched({2})));
+  wanted["plain"] = from_dlpack(to_dlpack(plain));
+  load(wanted, checkpoint());
+  EXPECT_TRUE(equal(elements, arange({2, 3})));
+  EXPECT_TRUE(equal(plain, arange({2})));
 }
 
 TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {

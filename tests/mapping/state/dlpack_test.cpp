@@ -110,6 +110,26 @@ TEST(Dlpack, WhatIsReadOnlyCanBeSavedOnly) {
   EXPECT_EQ(to_string(from_dlpack(&produced.managed, DlpackUse::kSave)), "float32 (2, 3)");
 }
 
+TEST(Dlpack, KnowsWhatIsImportedForSavingOnly) {
+  Produced produced;
+  {
+    const Tensor tensor = from_dlpack(&produced.managed, DlpackUse::kSave);
+    EXPECT_TRUE(is_save_only(tensor));
+    EXPECT_TRUE(is_save_only(tensor.narrow(1, 0, 1)));
+    DLManagedTensorVersioned* const exported = to_dlpack(tensor);
+    EXPECT_EQ(exported->flags, 1U) << "read-only";
+    exported->deleter(exported);
+    EXPECT_EQ(produced.deleted, 0);
+  }
+  EXPECT_EQ(produced.deleted, 1);
+  const Tensor tensor = from_dlpack(&produced.managed);
+  EXPECT_FALSE(is_save_only(tensor));
+  DLManagedTensorVersioned* const exported = to_dlpack(tensor);
+  EXPECT_EQ(exported->flags, 0U);
+  exported->deleter(exported);
+  EXPECT_FALSE(is_save_only(Tensor::zeros(DType::kFloat32, {2})));
+}
+
 TEST(Dlpack, RefusesWhatContradictsItselfAndLeavesItToTheCaller) {
   const auto refuses = [](auto&& damage, ErrorCode code, const char* message) {
     Produced produced;
