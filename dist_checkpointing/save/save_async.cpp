@@ -212,11 +212,20 @@ struct AsyncSaver::Job {
     turns.changed.notify_all();
   }
 
+  /// What ranks have agreed on is the same on all: rank 0 tells, and the rank that it is about.
+  /// Where one waited for others in vain, each knows something else.
+  bool tells(const CheckpointError& error) const noexcept {
+    const std::optional<int> about = error.context().rank;
+    return call.comm.rank() == 0 || !about || *about == call.comm.rank() ||
+           error.code() == ErrorCode::kUnavailable;
+  }
+
   void report_failure() const noexcept {
     try {
       outcome->ended.get();
     } catch (const std::exception& error) {
       const auto* const known = dynamic_cast<const CheckpointError*>(&error);
+      if (known != nullptr && !tells(*known)) return;
       if (known != nullptr && known->code() == ErrorCode::kCancelled)
         return log_notice(std::string("a save in the background: ") + error.what());
       log(LogLevel::kError, std::string("a save in the background failed: ") + error.what());
