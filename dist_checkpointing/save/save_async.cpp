@@ -124,9 +124,12 @@ void PendingSave::cancel() const noexcept {
 struct AsyncSaver::Slot {
   Slot(Communicator& callers, SavePlanCache* cache)
       : comm(callers.split(0)), plan_cache(cache != nullptr ? *cache : own_cache) {}
-  /// For a save that is planned while others have not ended, and with them their plans.
-  Slot(Communicator& callers, std::string why_no_plans) : Slot(callers, nullptr) {
-    own_cache.clear(std::move(why_no_plans));
+  /// For a save that is planned while others have not ended, and with them their plans. It begins
+  /// with what is known before the first one.
+  Slot(Communicator& callers, const SavePlanCache& known, std::string why_no_plans)
+      : Slot(callers, nullptr) {
+    own_cache = known;
+    if (known.empty()) own_cache.clear(std::move(why_no_plans));
   }
 
   const std::unique_ptr<Communicator> comm;
@@ -262,7 +265,7 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
   slots_.push_back(std::make_unique<Slot>(comm, cache));
   for (const char* const why :
        {"first save while one runs", "first save while another is queued"}) {
-    if (replaces) slots_.push_back(std::make_unique<Slot>(comm, why));
+    if (replaces) slots_.push_back(std::make_unique<Slot>(comm, slots_.front()->plan_cache, why));
   }
   const std::size_t pools = replaces ? 2 : 1;
   for (std::size_t i = 0; i < pools; ++i)

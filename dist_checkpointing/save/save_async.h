@@ -99,7 +99,8 @@ class AsyncSaver {
  public:
   /// Collective. `comm` is used for splitting, by busy() and, unless WhenBusy::kWait, by save(). It
   /// must outlive the saver, and so must `cache`, which nothing else uses while a save runs; if it
-  /// is null, the saver has its own.
+  /// is null, the saver has its own. With WhenBusy::kReplace, saves that are planned while others
+  /// run begin with what `cache` holds now.
   AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks = {},
              SavePlanCache* cache = nullptr);
   /// Waits for the running save and the queued one, however they end.

@@ -64,6 +64,7 @@ class SavePlanCache {
     content_ = std::move(content);
     why_empty_ = "first save";
   }
+  bool empty() const noexcept { return !content_.local && !content_.global; }
   /// Of an empty cache.
   const std::string& why_empty() const noexcept { return why_empty_; }
 

@@ -18,6 +18,7 @@
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
+#include "dist_checkpointing/save/warm_plan_cache.h"
 #include "strategies/comm/threads.h"
 #include "strategies/contract/registry.h"
 #include "strategies/torch_dist/save_strategy.h"
@@ -327,6 +328,23 @@ TEST_F(SaveAsync, TheNextSaveReusesThePlanOfOneThatWasReplaced) {
     EXPECT_TRUE(saves[3].wait().plan_cached);
   });
   expect_holds("last", 1);
+}
+
+TEST_F(SaveAsync, PlansThatACheckpointKeepsAreForSavesThatAreQueuedToo) {
+  run_ranks(2, [&](Communicator& comm) {
+    save(state_of(comm.rank(), 1), path("kept"), {.planner = {.keep_plans = KeepPlans::kMetadata}},
+         comm);
+    SavePlanCache cache;
+    ASSERT_TRUE(warm_plan_cache(cache, path("kept"), comm));
+    AsyncSaver saver(replacing(gated()), comm, {}, &cache);
+    std::vector<PendingSave> saves;
+    for (const std::string name : {"running", "replaced", "last"})
+      saves.push_back(saver.save(state_of(comm.rank(), 2), path(name)));
+    EXPECT_TRUE(saves[1].replaced());
+    gate.open.release(2);
+    for (const int i : {0, 2}) EXPECT_EQ(saves[static_cast<std::size_t>(i)].wait().why_planned, "");
+  });
+  expect_holds("last", 2);
 }
 
 TEST_F(SaveAsync, ASaveThatCannotBePlannedReplacesNothing) {
