@@ -2,7 +2,7 @@
 //
 // 1. Rank 0 opens it, and records what the storage answers and the bytes that are read of files. If
 //    that fails, every rank throws its error.
-// 2. Rank 0 broadcasts the head of the record: everything but the bytes.
+// 2. Rank 0 broadcasts the head of the record: everything but the bytes; and its note.
 // 3. Every other rank looks at the files that rank 0 has read. If all of them have the same size
 //    and time at its own location, they are the same files, or copies that are as good. A rank with
 //    others (a copy on a disk of its own, another location, a storage without times) opens them
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/storage/recorded.h"
@@ -77,26 +78,38 @@ void broadcast_contents(Communicator& comm, std::span<const MutableByteView> vie
   }
 }
 
+Bytes with_note(const std::string& note, ByteView head) {
+  Bytes message;
+  WireWriter(message).text(note);
+  message.insert(message.end(), head.begin(), head.end());
+  return message;
+}
+
 }  // namespace
 
 void open_together(const Location& location, Communicator& comm,
-                   const std::function<void(const Location&)>& open) {
-  if (comm.size() == 1) return Heartbeat(comm).agree(kAttempt, [&] { open(location); });
+                   const std::function<void(const Location&, std::string& note)>& open) {
+  std::string note;
+  if (comm.size() == 1) return Heartbeat(comm).agree(kAttempt, [&] { open(location, note); });
   const bool reads = comm.rank() == 0;
   auto record = std::make_shared<StorageRecord>();
   const auto through_record = [&] {
     return Location(recorded_storage(location.storage(), record), location.name());
   };
   Heartbeat(comm).agree(kAttempt, [&] {
-    if (reads) open(through_record());
+    if (reads) open(through_record(), note);
   });
 
-  const Bytes head = comm.broadcast(reads ? record->head() : Bytes{}, 0);
+  const Bytes head = comm.broadcast(reads ? with_note(note, record->head()) : Bytes{}, 0);
   std::vector<MutableByteView> contents;
   bool is_mine = false;
   std::size_t total = 0;
   agree(comm, kAttempt, [&] {
-    if (!reads) record = std::make_shared<StorageRecord>(head);
+    if (!reads) {
+      WireReader reader(head, "what rank 0 has read (do all ranks run the same build?)");
+      note = reader.text();
+      record = std::make_shared<StorageRecord>(reader.rest());
+    }
     total = record->contents_size();
     is_mine = !reads && record->is_of(location.storage());
     if (is_mine || reads) contents = record->contents();
@@ -107,7 +120,7 @@ void open_together(const Location& location, Communicator& comm,
   if (reads) record->end();
 
   Heartbeat(comm).agree(kAttempt, [&] {
-    if (!reads) open(is_mine ? through_record() : location);
+    if (!reads) open(is_mine ? through_record() : location, note);
   });
   record->end();
 }

@@ -14,6 +14,7 @@
 #include <set>
 #include <utility>
 
+#include "configs/key_map.h"
 #include "configs/option_rules.h"
 #include "configs/policy.h"
 #include "dist_checkpointing/integrity.h"
@@ -35,16 +36,33 @@
 #include "strategies/comm/heartbeat.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
+#include "strategies/key_map/mapped_reader.h"
 
 namespace dckpt {
 namespace {
 
 constexpr std::size_t kShownPaths = 10;
 
+/// The key map that `options` name, with all that it extends; none if there is none, or the
+/// checkpoint decides. Whoever reads it first leaves its text for other ranks, unless it is too
+/// long: a map of that size cannot be read back.
+std::optional<KeyMap> map_for_load(const KeyMapOptions& options, std::string& text) {
+  if (options.name.empty() || options.name == kAutoMap) return std::nullopt;
+  if (!text.empty()) return KeyMap::from_text(text, options.name);
+  std::optional<KeyMap> map = KeyMap::find(options.name);
+  if (std::string all = to_yaml(*map); all.size() <= kMaxYamlBytes) text = std::move(all);
+  return map;
+}
+
 std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
-                                                const LoadOptions& options) {
+                                                const LoadOptions& options, std::string& map_text) {
   require_rules(Call::kLoad, {.load = options}, nullptr);
-  return open_checkpoint(location, {.strategy = options.strategy, .map = options.map});
+  auto reader = open_checkpoint(location, {.strategy = options.strategy});
+  if (options.map.name.empty()) return reader;
+  return with_context({.file = location.display()}, [&] {
+    const std::optional<KeyMap> map = map_for_load(options.map, map_text);
+    return mapped_reader(std::move(reader), options.map, nullptr, nullptr, map ? &*map : nullptr);
+  });
 }
 
 /// What the files are compared with before anything is loaded; empty if they are not.
@@ -84,7 +102,6 @@ bool is_plain_dcp(const CheckpointReader& reader, const Value& common) {
   return reader.info().conventions.keys_are_paths && common.is_none();
 }
 
-/// All of a stored tensor, without data.
 /// What a partial load goes on without because data files are missing.
 LostData excused_loss(const CheckpointReader& reader, const LoadOptions& options,
                       const Communicator& comm) {
@@ -96,6 +113,7 @@ LostData excused_loss(const CheckpointReader& reader, const LoadOptions& options
   return lost;
 }
 
+/// All of a stored tensor, without data.
 ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
   return ShardedTensor::whole(tensor.key,
                               Tensor::meta(tensor.properties.dtype, tensor.global_shape()));
@@ -132,8 +150,8 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   std::optional<StoredKeys> keys;
   Value common;
   std::optional<CheckpointError> unreadable;  // the common state; if it is damaged, digests tell
-  open_together(location, comm, [&](const Location& shared) {
-    reader = open_for_load(shared, options);
+  open_together(location, comm, [&](const Location& shared, std::string& map) {
+    reader = open_for_load(shared, options, map);
     manifest = manifest_for_load(*reader, options);
     unreadable = failure_of([&] { common = reader->common_state(); });
   });
@@ -196,9 +214,9 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
   std::vector<SelectedKey> chosen;
   std::vector<std::pair<KeyPath, Value>> leaves;
   TensorRequest request;
-  open_together(location, comm, [&](const Location& shared) {
+  open_together(location, comm, [&](const Location& shared, std::string& map) {
     require_rules(Call::kLoadAll, {.load = options}, nullptr);
-    reader = open_for_load(shared, options);
+    reader = open_for_load(shared, options, map);
     manifest = manifest_for_load(*reader, options);
   });
   agree(comm, "choosing what to load", [&] {
@@ -282,7 +300,8 @@ StateDict load_sharded_metadata(const Location& location, const OpenOptions& opt
 
 StateDict load_plain_tensors(const Location& location, const LoadOptions& options) try {
   require_rules(Call::kLoadTensors, {.load = options}, nullptr);
-  const auto reader = open_for_load(location, options);
+  std::string map;
+  const auto reader = open_for_load(location, options, map);
   if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
   const StoredKeys keys(reader->metadata(), {});
   TensorRequestBuilder builder(*reader, keys, options);

@@ -19,7 +19,6 @@
 namespace dckpt {
 namespace {
 
-constexpr const char* kAutoMap = "auto";
 constexpr const char* kMtpLayers = "mtp_num_layers";
 constexpr std::size_t kShownDropped = 20;
 
@@ -191,9 +190,13 @@ std::unique_ptr<CheckpointReader> converted(
 /// A map, and a checkpoint that it is applied to.
 class Mapping {
  public:
-  Mapping(const CheckpointReader& source, const KeyMapOptions& options, const Storage* model_files)
+  Mapping(const CheckpointReader& source, const KeyMapOptions& options, const Storage* model_files,
+          const KeyMap* map = nullptr)
       : settings_(parse_settings(options.set)), config_(model_config(source, model_files)) {
-    map_ = options.name == kAutoMap ? map_for(config_.hf) : KeyMap::find(options.name);
+    if (map != nullptr)
+      map_ = *map;
+    else
+      map_ = options.name == kAutoMap ? map_for(config_.hf) : KeyMap::find(options.name);
     numbers_.emplace(map_, config_, settings_.numbers);
   }
 
@@ -449,8 +452,8 @@ static std::unique_ptr<CheckpointReader> rounded(
 
 std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
                                                 const KeyMapOptions& options, MapReport* report,
-                                                const Storage* model_files) {
-  const Mapping mapping(*source, options, model_files);
+                                                const Storage* model_files, const KeyMap* map) {
+  const Mapping mapping(*source, options, model_files, map);
   MapReport own;
   return mapping.apply(std::move(source), report != nullptr ? *report : own);
 }

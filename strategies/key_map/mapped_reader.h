@@ -6,12 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "configs/key_map.h"
 #include "configs/options.h"
 #include "strategies/contract/reader.h"
 #include "strategies/key_map/apply_key_map.h"
 #include "strategies/key_map/map_rule.h"
 
 namespace dckpt {
+
+/// The name that stands for the shipped map that config.json asks for.
+inline constexpr const char* kAutoMap = "auto";
 
 /// What a map did, for people.
 struct MapReport {
@@ -36,13 +40,14 @@ struct MapReport {
 ///   prefix=language_model.|model.language_model.     of the result's keys
 ///   dequantise=bfloat16|float16|float32   what weights with scales become
 ///
-/// `model_files` is the folder with config.json if the checkpoint has none. The name `auto` stands
-/// for the shipped map that config.json asks for. Throws CheckpointError, as apply_key_map() does,
-/// and (invalid argument) for settings and names that do not exist.
+/// `model_files` is the folder with config.json if the checkpoint has none. Throws CheckpointError,
+/// as apply_key_map() does, and (invalid argument) for settings and names that do not exist. `map`
+/// is that of `options.name`, for those who have read it before.
 std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
                                                 const KeyMapOptions& options,
                                                 MapReport* report = nullptr,
-                                                const Storage* model_files = nullptr);
+                                                const Storage* model_files = nullptr,
+                                                const KeyMap* map = nullptr);
 
 /// `key`: of a tensor in the checkpoint, or of one that the map makes. Empty for other keys.
 std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,

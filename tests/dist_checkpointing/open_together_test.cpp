@@ -162,6 +162,61 @@ tensors:
     EXPECT_EQ(opened->times[name], 1) << name;
 }
 
+/// Calls `meanwhile` before it says what is where.
+class InterruptedStorage final : public ForwardingStorage {
+ public:
+  InterruptedStorage(std::shared_ptr<Storage> storage, std::function<void()> meanwhile)
+      : ForwardingStorage(std::move(storage)), meanwhile_(std::move(meanwhile)) {}
+
+  std::optional<FileInfo> stat(const std::string& name) const override {
+    meanwhile_();
+    return storage_->stat(name);
+  }
+  std::shared_ptr<Storage> subtree(const std::string& name) override {
+    return std::make_shared<InterruptedStorage>(storage_->subtree(name), meanwhile_);
+  }
+
+ private:
+  std::function<void()> meanwhile_;
+};
+
+TEST_F(OpenTogether, AKeyMapIsReadByOneRankWithWhatItExtends) {
+  save(StateDict(Value::dict({{"w", ShardedTensor::whole("w", arange({8, 3}))}})), checkpoint(),
+       {.strategy = {.name = "hf"}});
+  const fs::path map = directory_.path() / "two.yaml";
+  std::ofstream(directory_.path() / "one.yaml") << R"(version: 1
+family: one
+tensors:
+  - {megatron: decoder.weight, hf: w}
+)";
+  std::ofstream(map) << "version: 1\nextends: one.yaml\nfamily: two\n";
+  const auto load_mapped = [&] {
+    std::vector<std::string> errors(kRanks, "no error");
+    run_ranks(kRanks, [&](Communicator& comm) {
+      StateDict state;
+      state["w"] = ShardedTensor::whole("decoder.weight", Tensor::zeros(DType::kFloat32, {8, 3}),
+                                        {.replica_id = comm.rank()});
+      // Rank 0 has read the map when the others look at the checkpoint.
+      const Location location(
+          std::make_shared<InterruptedStorage>(posix_storage(checkpoint().parent_path()),
+                                               [&, is_first = comm.rank() == 0] {
+                                                 if (!is_first) fs::remove(map);
+                                               }),
+          checkpoint().filename().string());
+      try {
+        load(state, location, {.map = {.name = map.string()}}, comm);
+        EXPECT_TRUE(equal(state.at("w").as_tensor(), arange({8, 3})));
+      } catch (const CheckpointError& error) {
+        errors[static_cast<std::size_t>(comm.rank())] = error.what();
+      }
+    });
+    return errors;
+  };
+  expect_everywhere(load_mapped(), "no error");
+  EXPECT_FALSE(fs::exists(map));
+  expect_everywhere(load_mapped(), "two.yaml");  // is missing on rank 0
+}
+
 TEST_F(OpenTogether, ARankWithACopyOfItsOwnReadsThat) {
   save_all();
   fs::create_directory(checkpoint("node"));
@@ -233,7 +288,7 @@ TEST_F(OpenTogether, EveryFormatIsOpenedFromWhatOneRankHasRead) {
       const Location location = logged(entry.path() / "ckpt", opened);
       std::unique_ptr<CheckpointReader> reader;
       Value common;
-      open_together(location, comm, [&](const Location& from) {
+      open_together(location, comm, [&](const Location& from, std::string&) {
         reader = open_checkpoint(from);
         common = reader->common_state();
       });
