@@ -72,6 +72,15 @@ constexpr std::array kRules{
                  return policy.save.planner.kind != PlannerKind::kMegatron &&
                         !saves_dcp(policy, backend);
                }},
+    OptionRule{kSave, "save.planner.dedup",
+               "{dedup} would have no effect, since only the main replica may write a part; say "
+               "parallel: {enabled: true}, or leave it at balanced",
+               kInvalid,
+               [](const Policy& policy, const Backend* backend) {
+                 return policy.save.planner.effective_dedup() != Dedup::kBalanced &&
+                        policy.save.planner.kind == PlannerKind::kMegatron &&
+                        !saves_dcp(policy, backend) && !policy.save.parallel.enabled;
+               }},
     OptionRule{
         kSave, "save.planner.split_replicas",
         "would have no effect, since only one rank may write each tensor; say parallel: "
@@ -197,9 +206,10 @@ std::string message_of(const OptionRule& rule, const Policy& policy, const Backe
   std::string text = str_format("{}: {}", rule.field, rule.message);
   const bool has_compat = backend == nullptr || backend->capabilities.compat;
   const bool file_of_plans = backend != nullptr && backend->capabilities.plans == KeepPlans::kFile;
-  const std::array<std::pair<std::string_view, std::string>, 10> values{{
+  const std::array<std::pair<std::string_view, std::string>, 11> values{{
       {"{strategy}", quote(backend != nullptr ? backend->name : "")},
       {"{kind}", std::string(to_string(policy.save.planner.kind))},
+      {"{dedup}", std::string(to_string(policy.save.planner.effective_dedup()))},
       {"{compat}", std::string(to_string(policy.save.compat))},
       {"{remedy}", has_compat ? "compat: dcp, or kind: mcore" : "kind: mcore"},
       {"{plans}", std::string(name_of(kKeepPlansNames, policy.save.planner.keep_plans))},

@@ -192,8 +192,10 @@ TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
   for (const auto& [value, name] : kStrictNames)
     EXPECT_EQ(policy_of("load: {strict: " + std::string(name) + "}").load.strict, value);
   for (const auto& [value, name] : kDedupNames)
-    EXPECT_EQ(policy_of("save: {planner: {dedup: " + std::string(name) + "}}").save.planner.dedup,
-              value);
+    EXPECT_EQ(
+        policy_of("save: {parallel: {enabled: true}, planner: {dedup: " + std::string(name) + "}}")
+            .save.planner.dedup,
+        value);
   for (const auto& [value, name] : kExchangeNames)
     EXPECT_EQ(policy_of("load: {parallel: {enabled: true, exchange: " + std::string(name) + "}}")
                   .load.parallel.exchange,

@@ -27,7 +27,7 @@ const std::vector<Case> kCases{
     {"save: {compat: megatron-0.19}", Effect::kHonoured},
     {"save: {flattened: megatron}", Effect::kHonoured},
     {"save: {compat: dcp, planner: {kind: standard}}", Effect::kNamedAsUnused},
-    {"save: {planner: {dedup: lowest_rank}}", Effect::kNamedAsUnused},
+    {"save: {parallel: {enabled: true}, planner: {dedup: lowest_rank}}", Effect::kNamedAsUnused},
     {"save: {planner: {cache: false}}", Effect::kNamedAsUnused},
     {"save: {planner: {keep_plans: metadata}}", Effect::kRefused},
     {"save: {planner: {validate: false}}", Effect::kRefused},
