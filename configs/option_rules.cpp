@@ -29,6 +29,9 @@ constexpr std::string_view kNoKeys =
     "a conversion asks for no keys; choose them with include and exclude";
 constexpr std::string_view kNoShapes = "a conversion keeps every shape";
 
+/// Of load.staging for each thread: a block of reads past the page cache (read_tensors.cpp).
+constexpr std::uint64_t kDirectStaging = std::uint64_t{8} << 20;
+
 template <auto Field>
 bool is_set(const Policy& policy, const Backend*) {
   static const LoadOptions usual;
@@ -145,6 +148,16 @@ constexpr std::array kRules{
     OptionRule{kLoad | kConvert, "load.threads",
                "found {readers}, but it takes at least one thread to read", kInvalid,
                [](const Policy& policy, const Backend*) { return policy.load.threads < 1; }},
+    OptionRule{
+        kLoad, "load.engine",
+        "direct takes 8 MiB of load.staging for each thread, but {staging} are for {readers} "
+        "threads; raise load.staging, lower load.threads, or leave it at auto",
+        kInvalid,
+        [](const Policy& policy, const Backend*) {
+          const LoadOptions& load = policy.load;
+          return load.engine == ReadEngine::kDirect && load.threads > 0 &&
+                 load.staging / static_cast<std::uint64_t>(load.threads) < kDirectStaging;
+        }},
     OptionRule{kLoad, "load.parallel.exchange",
                "would have no effect, since every rank reads what it needs; say parallel: "
                "{enabled: true}, or leave it at auto",
@@ -206,7 +219,7 @@ std::string message_of(const OptionRule& rule, const Policy& policy, const Backe
   std::string text = str_format("{}: {}", rule.field, rule.message);
   const bool has_compat = backend == nullptr || backend->capabilities.compat;
   const bool file_of_plans = backend != nullptr && backend->capabilities.plans == KeepPlans::kFile;
-  const std::array<std::pair<std::string_view, std::string>, 11> values{{
+  const std::array<std::pair<std::string_view, std::string>, 12> values{{
       {"{strategy}", quote(backend != nullptr ? backend->name : "")},
       {"{kind}", std::string(to_string(policy.save.planner.kind))},
       {"{dedup}", std::string(to_string(policy.save.planner.effective_dedup()))},
@@ -216,6 +229,7 @@ std::string message_of(const OptionRule& rule, const Policy& policy, const Backe
       {"{timeout}", std::to_string(policy.save.timeout.count())},
       {"{threads}", std::to_string(policy.save.io.threads)},
       {"{files}", std::to_string(policy.save.io.files_per_rank)},
+      {"{staging}", human_bytes(policy.load.staging)},
       {"{readers}", std::to_string(policy.load.threads)},
       {"{kept}", file_of_plans ? "file, or off" : "off"},
   }};

@@ -43,7 +43,8 @@ constexpr std::uint64_t kMostBuffer = std::uint64_t{1} << 20;     // stays in a 
 constexpr std::uint64_t kUncachedBatch = (std::uint64_t{4} << 20) - (std::uint64_t{8} << 10);
 constexpr std::uint64_t kLeastUncachedBatch = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDirectFrom =
-    std::uint64_t{8} << 20;  // of a thread, so that it has a block for direct reads
+    std::uint64_t{8} << 20;  // of a thread, so that it has a block for direct reads;
+                             // the rules of options refuse `direct` with less
 
 class TensorReadEngine {
  public:

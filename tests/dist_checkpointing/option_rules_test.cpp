@@ -39,6 +39,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.rename", "load: {rename: [{from: a, to: b}]}"},
     {"load.objects", "load: {objects: []}"},
     {"load.validate_access_integrity", "load: {validate_access_integrity: false}"},
+    {"load.engine", "load: {engine: direct, threads: 2, staging: 15MiB}"},
     {"load.parallel.exchange", "load: {parallel: {exchange: gather}}"},
     {"retention.keep_every", "retention: {keep_every: 1000}"},
     {"load.parallel", "load: {parallel: {enabled: true}}"},

@@ -92,6 +92,7 @@ TEST_F(LoadReportTest, SaysHowTheRanksHaveRead) {
   EXPECT_EQ(columns.bytes_mapped, 2048 * 128 * sizeof(float));
 
   options.engine = ReadEngine::kDirect;
+  options.staging = std::uint64_t{16} << 20;  // no less will do for two threads
   const bool has_direct = testing::can_be_cold(directory_ / "large" / "__0_0.distcp");
   const LoadReport direct = report_of({2048, 2048}, {0, 0}, options);
   EXPECT_EQ(direct.engine, has_direct ? "direct" : "buffered");
