@@ -174,6 +174,14 @@ constexpr std::array kRules{
           return found != nullptr && !found->conventions.keys_are_paths &&
                  policy.load.allow_partial_load;
         }},
+    OptionRule{kLoad, "load.strict",
+               "would have no effect with allow_partial_load: true, which goes on without any key; "
+               "leave one of them out",
+               kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 return policy.load.allow_partial_load &&
+                        policy.load.strict != LoadOptions().strict;
+               }},
     OptionRule{kWithoutState, "load.strict", kNoEffect, kInvalid, is_set<&LoadOptions::strict>},
     OptionRule{kWithoutState, "load.allow_shape_mismatch", kNoEffect, kInvalid,
                is_set<&LoadOptions::allow_shape_mismatch>},

@@ -56,7 +56,6 @@ save:
 load:
   strategy: auto
   strict: raise_all
-  allow_partial_load: true
   parallel: {enabled: true, exchange: broadcast}
   allow_shape_mismatch: ["*.word_embeddings.weight", head]
   padding: replicate
@@ -87,7 +86,6 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_TRUE(policy.save.integrity);
   EXPECT_TRUE(policy.save.report);
   EXPECT_EQ(policy.load.strict, StrictHandling::kRaiseAll);
-  EXPECT_TRUE(policy.load.allow_partial_load);
   EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
   EXPECT_EQ(policy.load.padding, Padding::kReplicate);

@@ -32,7 +32,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.strategy", "load: {backend: {version: 2}}"},
     {"load.map", "load: {map: {set: [vocab_size=1]}}"},
     {"load.allow_partial_load", "load: {allow_partial_load: true}"},
-    {"load.strict", "load: {strict: raise_all}"},
+    {"load.strict", "load: {strict: raise_all, allow_partial_load: true}"},
     {"load.allow_shape_mismatch", "load: {allow_shape_mismatch: ['*']}"},
     {"load.padding", "load: {padding: replicate}"},
     {"load.cast", "load: {cast: allow}"},
