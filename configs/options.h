@@ -63,7 +63,7 @@ struct ParallelSaveOptions {
 /// Fully parallel load: data that several ranks need is read by one of them.
 struct ParallelOptions {
   bool enabled = false;
-  Exchange exchange = Exchange::kAuto;
+  Exchange exchange = Exchange::kAuto;  ///< others need `enabled`
 
   friend bool operator==(const ParallelOptions&, const ParallelOptions&) = default;
 };
@@ -235,7 +235,7 @@ struct LoadOptions {
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
   StrictHandling strict = StrictHandling::kAssumeOkUnexpected;
   bool allow_partial_load = false;  ///< in plain DCP, leaves that are not stored, or whose file is
-                                    ///< missing, keep their values, regardless of `strict`
+                                    ///< missing, keep their values; `strict` stays the default
   ParallelOptions parallel{};
   /// Globs of keys whose global shape may differ from the stored one: the common part, starting at
   /// the origin, is read and the rest is padded.
@@ -267,7 +267,7 @@ struct LoadOptions {
 /// and those whose iteration is a multiple of `keep_every`.
 struct Retention {
   std::uint64_t keep_last = 0;   ///< 0: all
-  std::uint64_t keep_every = 0;  ///< 0: none
+  std::uint64_t keep_every = 0;  ///< 0: none; others need `keep_last`
 
   friend bool operator==(const Retention&, const Retention&) = default;
 };
