@@ -47,6 +47,20 @@ void fail_each_call(const std::function<void(RegisteredSimulation&)>& run,
   }
 }
 
+/// Whether the attempt failed on account of the device, which both ranks must say alike.
+bool fails_on_all(Communicator& comm, const std::function<void()>& attempt) {
+  bool failed = false;
+  try {
+    attempt();
+  } catch (const CheckpointError& error) {
+    failed = true;
+    EXPECT_THAT(error.message(), HasSubstr("the simulated device fails"));
+  }
+  const auto outcomes = comm.all_gather(Bytes(1, std::byte{failed}));
+  EXPECT_EQ(outcomes[0], outcomes[1]);
+  return failed;
+}
+
 /// Two pieces and a bit, and small ones.
 std::vector<Tensor> few() {
   return {counting({2, kPieceFloats + 5}), counting({3, 5}, 100),
@@ -90,16 +104,7 @@ TEST(DeviceFaults, OfASaveLeaveThePreviousCheckpointOnAllRanks) {
               AsyncSaver saver(options, comm);
               saver.save(state, dir / "saved").wait();
             };
-            bool failed = false;
-            try {
-              attempt();
-            } catch (const CheckpointError& error) {
-              failed = true;
-              EXPECT_THAT(error.message(), HasSubstr("the simulated device fails"));
-            }
-            const auto outcomes = comm.all_gather(Bytes(1, std::byte{failed}));
-            EXPECT_EQ(outcomes[0], outcomes[1]);
-            failures += failed && comm.rank() == 0;
+            failures += fails_on_all(comm, attempt) && comm.rank() == 0;
           });
         },
         [&] {
@@ -132,16 +137,10 @@ TEST(DeviceFaults, OfALoadAreErrorsOnAllRanks) {
           run_ranks(2, [&](Communicator& comm) {
             StateDict state =
                 share ? small_ones(simulation, comm.rank()) : halves(simulation, comm.rank());
-            bool failed = false;
-            try {
+            const auto attempt = [&] {
               load(state, dir / "saved", share ? together : LoadOptions(), comm);
-            } catch (const CheckpointError& error) {
-              failed = true;
-              EXPECT_THAT(error.message(), HasSubstr("the simulated device fails"));
-            }
-            const auto outcomes = comm.all_gather(Bytes(1, std::byte{failed}));
-            EXPECT_EQ(outcomes[0], outcomes[1]);
-            failures += failed && comm.rank() == 0;
+            };
+            failures += fails_on_all(comm, attempt) && comm.rank() == 0;
           });
         },
         [] {});

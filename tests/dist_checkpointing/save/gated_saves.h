@@ -1,0 +1,134 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <semaphore>
+#include <string>
+#include <thread>
+
+#include "dist_checkpointing/inspect/verify.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/open.h"
+#include "strategies/contract/registry.h"
+#include "strategies/torch_dist/save_strategy.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt::testing {
+
+/// torch_dist, but data are written only when the test lets them, and not at all on rank
+/// `fails_on`.
+struct Gate {
+  std::counting_semaphore<64> open{0};
+  std::atomic<int> fails_on{-1};
+  std::atomic<bool> slow{false};  ///< writing takes different times, and waits for nothing
+  std::atomic<int> writes{0};
+  std::atomic<int> niceness{0};  ///< of the thread that wrote last
+};
+inline Gate gate;
+
+class GatedStrategy final : public SaveStrategy {
+ public:
+  explicit GatedStrategy(const SaveOptions& options)
+      : inner_(make_torch_dist_save_strategy(options)) {}
+  WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
+                          const SavePlan& plan, ItemSource& source) const override {
+    gate.niceness = getpriority(PRIO_PROCESS, 0);
+    if (gate.slow)
+      std::this_thread::sleep_for(std::chrono::microseconds(gate.writes++ * 7 % 11 * 300));
+    else
+      gate.open.acquire();
+    if (rank == gate.fails_on)
+      throw CheckpointError(ErrorCode::kIo, "the disk of this rank is full");
+    return inner_->write_data(storage, directory, rank, plan, source);
+  }
+  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const CommonState* common) const override {
+    inner_->write_metadata(storage, directory, metadata, common);
+  }
+
+ private:
+  std::unique_ptr<SaveStrategy> inner_;
+};
+
+/// Saves in the background of two ranks, written when the test lets them.
+class GatedSaves : public ::testing::Test {
+ protected:
+  GatedSaves() {
+    register_strategy(SaveStrategyEntry{
+        .name = "gated", .about = "for this test", .make = [](const SaveOptions& options) {
+          SaveOptions inner = options;
+          inner.strategy = {};
+          return std::make_unique<GatedStrategy>(inner);
+        }});
+    gate.fails_on = -1;
+    gate.slow = false;
+    while (gate.open.try_acquire()) {
+    }
+  }
+
+  static SaveOptions gated() {
+    SaveOptions options;
+    options.strategy.name = "gated";
+    return options;
+  }
+
+  static SaveOptions lazy(std::uint64_t staging_memory = std::uint64_t{1} << 30) {
+    SaveOptions options = gated();
+    options.async.snapshot = Snapshot::kLazy;
+    options.async.staging_memory = staging_memory;
+    return options;
+  }
+  /// Staging memory that state_of() does not fit in: the writer takes it from the state itself.
+  static constexpr std::uint64_t kTooLittle = 0;
+
+  std::filesystem::path path(const std::string& name) const { return directory_.path() / name; }
+
+  /// Half of a tensor, all elements `number`; some common state with a tensor in a tuple; an
+  /// object.
+  static StateDict state_of(int rank, float number, std::int64_t rows = 300) {
+    Tensor half = Tensor::empty(DType::kFloat32, {rows, 1000});
+    std::fill_n(reinterpret_cast<float*>(half.data()), half.numel(), number);
+    Tensor step = Tensor::empty(DType::kFloat32, {1});
+    *reinterpret_cast<float*>(step.data()) = number;
+    StateDict state;
+    state["w"] =
+        ShardedTensor::from_rank_offsets("w", half, {{.axis = 0, .rank = rank, .count = 2}});
+    state["rng"] = ShardedObject{.key = "rng",
+                                 .data = Value(std::int64_t{rank}),
+                                 .global_shape = {2},
+                                 .global_offset = {rank}};
+    state["common"] = Value::tuple({Value(step), Value("text")});
+    return state;
+  }
+
+  static void overwrite(StateDict& state) {
+    const Tensor& half = *state["w"].as_sharded_tensor().data;
+    std::memset(half.data(), 0, half.nbytes());
+    const Tensor& step = state["common"].items()[0].as_tensor();
+    std::memset(step.data(), 0, step.nbytes());
+  }
+
+  void expect_holds(const std::string& name, float number) const {
+    EXPECT_TRUE(verify(*open_checkpoint(path(name)), {.deep = true}).ok());
+    const StateDict tensors = load_plain_tensors(path(name));
+    const Tensor& w = tensors.at("w").as_tensor();
+    const auto* const values = reinterpret_cast<const float*>(w.data());
+    EXPECT_TRUE(std::all_of(values, values + w.numel(), [&](float value) {
+      return value == number;
+    })) << name;
+    const StateDict common = load_common_state(path(name));
+    EXPECT_EQ(*reinterpret_cast<const float*>(common.at("common").items()[0].as_tensor().data()),
+              number);
+  }
+
+  TempDir directory_;
+};
+
+}  // namespace dckpt::testing
