@@ -92,7 +92,7 @@ const std::vector<FieldCase> kSaveFields{
     {"save.async.enabled", "save: {async: {enabled: true}}", ""},
     {"save.async.snapshot", "", "", "SaveAsync.ALazySaveReturnsBeforeTheStateMayChange"},
     {"save.async.staging_memory", "", "", "SaveAsync.AStateLargerThanTheStagingMemoryIsStreamed"},
-    {"save.async.when_busy", "", "", "SaveAsync.ASaveMayBeSkippedWhileAnotherRuns"},
+    {"save.async.when_busy", "", "", "SaveWhileBusy.ASaveMayBeSkippedWhileAnotherRuns"},
     {"save.separation_hint", "save: {separation_hint: optimizer}", ""},
     {"save.io.engine", "save: {io: {engine: direct}}", "save: {io: {engine: buffered}}"},
     {"save.io.threads", "", "", "DataFiles.AreWrittenByAsManyThreadsAsThereMayBe"},
