@@ -3,11 +3,11 @@
 #include <string>
 #include <utility>
 
+#include "dist_checkpointing/load/destination.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
-#include "mapping/state/dlpack.h"
 #include "mapping/state/tree.h"
 
 namespace dckpt {
@@ -90,10 +90,8 @@ class CommonMerge {
   }
 
   void fill(const Tensor& to, const Tensor& from) const {
-    if (is_save_only(to))
-      refuse(
-          "a tensor that was imported through DLPack to be saved only; import it with "
-          "DlpackUse::kLoad");
+    if (const std::string reason = unfit_to_load_into(to); !reason.empty())
+      refuse("the state's tensor " + reason);
     if (to.numel() == 0) return;
     strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(),
                  {0, to.strides()});

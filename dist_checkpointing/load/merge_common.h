@@ -17,8 +17,8 @@ struct MergedCommon {
 /// and shape is filled in place; a list without such leaves is replaced as a whole; in a list with
 /// such leaves, the stored items replace its other items in order. Plain values that are not stored
 /// are kept. Throws CheckpointError (mismatch) naming the path if a plain value is stored in place
-/// of a sharded leaf, or if a list with sharded leaves has a different number of other items than
-/// stored.
+/// of a sharded leaf, if a list with sharded leaves has a different number of other items than
+/// stored, or if a tensor to fill cannot be loaded into (unfit_to_load_into).
 MergedCommon merge_common(Value state, const Value& common);
 
 }  // namespace dckpt

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "dist_checkpointing/load/destination.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/shard_spec.h"
@@ -13,7 +14,6 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
-#include "mapping/state/dlpack.h"
 #include "strategies/device/registry.h"
 
 namespace dckpt {
@@ -24,15 +24,6 @@ Shape destination_strides(const Tensor& data, std::size_t prepended) {
   Shape strides(prepended, 0);
   strides.insert(strides.end(), data.strides().begin(), data.strides().end());
   return strides;
-}
-
-/// Whether several elements lie at one address, as in a tensor that was expanded.
-bool has_shared_elements(const Tensor& data) {
-  if (data.numel() == 0) return false;
-  for (std::size_t axis = 0; axis < data.dim(); ++axis) {
-    if (data.strides()[axis] == 0 && data.shape()[axis] > 1) return true;
-  }
-  return false;
 }
 
 /// That every file a plan reads from is there and long enough: before the first byte moves, not in
@@ -90,22 +81,10 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   Tensor data = shard.data && shard.data->has_data()
                     ? *shard.data
                     : Tensor::empty(shard.dtype, shard.data_shape());
-  if (const std::string reason = unreachable(data.device()); !reason.empty()) {
+  std::string reason = unreachable(data.device());
+  if (reason.empty()) reason = unfit_to_load_into(data);
+  if (!reason.empty()) {
     problems_.add(str_format("the destination of {} {}", quote(shard.key), reason));
-    return nothing();
-  }
-  if (is_save_only(data)) {
-    problems_.add(
-        str_format("the destination of {} was imported through DLPack to be saved only; import it "
-                   "with DlpackUse::kLoad",
-                   quote(shard.key)));
-    return nothing();
-  }
-  if (has_shared_elements(data)) {
-    problems_.add(
-        str_format("the destination of {} has the shape {} and the strides {}: several "
-                   "elements share their memory; load into a tensor of its own",
-                   quote(shard.key), to_string(data.shape()), to_string(data.strides())));
     return nothing();
   }
   if (tensor.properties.dtype != shard.dtype)

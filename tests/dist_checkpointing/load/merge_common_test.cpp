@@ -48,6 +48,22 @@ TEST(MergeCommon, PlainTensorsAreFilledInPlaceWhereTheyFit) {
     EXPECT_TRUE(equal(merged.state.at(key).as_tensor(), arange({2}))) << key;
 }
 
+TEST(MergeCommon, ATensorWhoseElementsShareTheirMemoryIsNotFilled) {
+  const Tensor row = Tensor::zeros(DType::kFloat32, {3});
+  const Tensor expanded(DType::kFloat32, {2, 3}, {0, 1}, row.data(), row.owner());
+  const auto merge = [](const Tensor& into, const Tensor& stored) {
+    merge_common(Value::dict({{"bias", into}}), Value::dict({{"bias", stored}}));
+  };
+  EXPECT_THAT(testing::error_of([&] {
+                merge(expanded, arange({2, 3}));
+              }).what(),
+              HasSubstr("cannot merge the common state at ('bias',): the state's tensor has the "
+                        "shape (2, 3) and the strides (0, 1): several elements share their memory; "
+                        "load into a tensor of its own"));
+  EXPECT_TRUE(equal(row, Tensor::zeros(DType::kFloat32, {3})));
+  merge(expanded, arange({3, 2}));  // does not fit: the stored one takes its place
+}
+
 TEST(MergeCommon, PlainValuesThatAreNotStoredAreKeptAndReported) {
   const MergedCommon merged = merge_common(
       Value::dict({{"w", shard()}, {"new", Value::dict({{"rate", 0.5}})}}), Value::dict());

@@ -101,9 +101,10 @@ TEST_F(SaveLoad, ATensorThatWasImportedToBeSavedIsNotLoadedInto) {
   wanted["w"] = ShardedTensor::whole("w", from_dlpack(to_dlpack(elements)));
   const Tensor plain = untouched({2});
   wanted["plain"] = save_only(plain);
-  EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }),
-              HasSubstr("cannot merge the common state at ('plain',): a tensor that was imported "
-                        "through DLPack to be saved only; import it with DlpackUse::kLoad"));
+  EXPECT_THAT(
+      error_of([&] { load(wanted, checkpoint()); }),
+      HasSubstr("cannot merge the common state at ('plain',): the state's tensor was "
+                "imported through DLPack to be saved only; import it with DlpackUse::kLoad"));
   EXPECT_TRUE(equal(plain, untouched({2})));
   wanted["plain"] = from_dlpack(to_dlpack(plain));
   load(wanted, checkpoint());
