@@ -172,7 +172,8 @@ std::optional<std::uint64_t> Checkpointer::latest() try {
 LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state) {
   LoadReport report = dckpt::load(state, checkpoint, policy_.load, comm_, load_plans_);
   agree(comm_, "remembering what was loaded", [&] { sharded_paths_ = ShardedPaths(state); });
-  if (policy_.save.planner.keep_plans != KeepPlans::kOff)
+  const PlannerOptions& planner = policy_.save.planner;
+  if (planner.cache && planner.keep_plans != KeepPlans::kOff)
     warm_plan_cache(save_plans_, checkpoint, comm_, {.strategy = policy_.load.strategy});
   return report;
 }
