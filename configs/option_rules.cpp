@@ -29,9 +29,6 @@ constexpr std::string_view kNoKeys =
     "a conversion asks for no keys; choose them with include and exclude";
 constexpr std::string_view kNoShapes = "a conversion keeps every shape";
 
-/// Of load.staging for each thread: a block of reads past the page cache (read_tensors.cpp).
-constexpr std::uint64_t kDirectStaging = std::uint64_t{8} << 20;
-
 template <auto Field>
 bool is_set(const Policy& policy, const Backend*) {
   static const LoadOptions usual;

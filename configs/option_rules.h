@@ -13,6 +13,9 @@
 
 namespace DCKPT_API dckpt {
 
+/// What each thread needs of load.staging to read past the page cache.
+inline constexpr std::uint64_t kDirectStaging = std::uint64_t{8} << 20;
+
 /// What options are used for.
 enum class Call : std::uint8_t {
   kSave = 1,

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 
+#include "configs/option_rules.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -42,9 +43,6 @@ constexpr std::uint64_t kMostBuffer = std::uint64_t{1} << 20;     // stays in a 
 // 4 MiB.
 constexpr std::uint64_t kUncachedBatch = (std::uint64_t{4} << 20) - (std::uint64_t{8} << 10);
 constexpr std::uint64_t kLeastUncachedBatch = std::uint64_t{1} << 20;
-constexpr std::uint64_t kDirectFrom =
-    std::uint64_t{8} << 20;  // of a thread, so that it has a block for direct reads;
-                             // the rules of options refuse `direct` with less
 
 class TensorReadEngine {
  public:
@@ -58,7 +56,8 @@ class TensorReadEngine {
             std::clamp<std::uint64_t>(options.staging / kLeastBuffer, 1,
                                       static_cast<std::uint64_t>(std::max(options.threads, 1)))),
         buffer_(std::min(options.staging / threads_, kMostBuffer)),
-        engine_(options.staging / threads_ < kDirectFrom ? ReadEngine::kBuffered : options.engine),
+        engine_(options.staging / threads_ < kDirectStaging ? ReadEngine::kBuffered
+                                                            : options.engine),
         own_checks_(metadata_),
         checks_(options.checks != nullptr ? *options.checks : own_checks_),
         delivery_(metadata_, destinations, options.progress),
