@@ -120,8 +120,10 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   agree(comm, "preparing the tensors", [&] {
     parts = parts_of(request, reader, share);
     devices.emplace(request.destinations);
-    for (const Tensor& tensor : request.to_zero)
-      is_in_device_memory(tensor) ? devices->fill_zero(tensor) : fill_zero(tensor);
+    devices->fill_zero(request.to_zero);
+    for (const Tensor& tensor : request.to_zero) {
+      if (!is_in_device_memory(tensor)) fill_zero(tensor);
+    }
   });
   RecordChecks checks(reader.metadata());
   if ((comm.size() > 1 || !parts.device.empty()) && reading.verify) reading.checks = &checks;

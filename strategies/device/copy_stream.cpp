@@ -74,22 +74,6 @@ void CopyStream::enqueue(ShapeView sizes, std::size_t item_size, const DeviceCop
   });
 }
 
-void CopyStream::copy(ShapeView sizes, std::size_t item_size, const std::byte* from,
-                      const StridedView& from_view, std::byte* to, const StridedView& to_view) {
-  try {
-    enqueue(sizes, item_size,
-            {.to = to, .from = from, .direction = DeviceCopy::Direction::kOnDevice}, from_view,
-            to_view);
-  } catch (...) {
-    try {
-      finish();  // the caller may free the tensors next
-    } catch (const CheckpointError&) {
-    }
-    throw;
-  }
-  finish();
-}
-
 void CopyStream::finish() {
   const CopyEvent event(device_->runtime, index_);
   event.record(stream_);
@@ -168,6 +152,13 @@ void PendingCopies::to_device(ShapeView sizes, std::size_t item_size, const std:
   enqueue(sizes, item_size,
           {.to = tensor, .from = host, .direction = DeviceCopy::Direction::kToDevice}, host_view,
           tensor_view);
+}
+
+void PendingCopies::on_device(ShapeView sizes, std::size_t item_size, const std::byte* from,
+                              const StridedView& from_view, std::byte* to,
+                              const StridedView& to_view) {
+  enqueue(sizes, item_size, {.to = to, .from = from, .direction = DeviceCopy::Direction::kOnDevice},
+          from_view, to_view);
 }
 
 void PendingCopies::enqueued() {

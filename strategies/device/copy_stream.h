@@ -25,11 +25,7 @@ class CopyStream {
   CopyStream(const CopyStream&) = delete;
   CopyStream& operator=(const CopyStream&) = delete;
 
-  /// Copies a box between tensors of the device, which must not overlap. Returns when it is in
-  /// place. Throws CheckpointError as StagedPiece::wait().
-  void copy(ShapeView sizes, std::size_t item_size, const std::byte* from,
-            const StridedView& from_view, std::byte* to, const StridedView& to_view);
-  /// Returns when all that it is behind has ended. Throws the same.
+  /// Returns when all that it is behind has ended. Throws CheckpointError as PendingCopies::wait().
   void finish();
 
  private:
@@ -59,7 +55,7 @@ class CopyStreams {
   std::vector<std::pair<Device, std::unique_ptr<CopyStream>>> streams_;
 };
 
-/// Copies between tensor memory and host memory that are under way together. One thread at a time;
+/// Copies from and to tensor memory that are under way together. One thread at a time;
 /// the stream must outlive it, and so must the memory, unless settle() is called first.
 class PendingCopies {
  public:
@@ -75,6 +71,9 @@ class PendingCopies {
                const StridedView& tensor_view, std::byte* host, const StridedView& host_view);
   void to_device(ShapeView sizes, std::size_t item_size, const std::byte* host,
                  const StridedView& host_view, std::byte* tensor, const StridedView& tensor_view);
+  /// Between tensors of the device, which must not overlap.
+  void on_device(ShapeView sizes, std::size_t item_size, const std::byte* from,
+                 const StridedView& from_view, std::byte* to, const StridedView& to_view);
   /// Call after the last of several copies.
   void enqueued();
   /// Returns when they have ended. Throws CheckpointError: (unavailable) after the device's

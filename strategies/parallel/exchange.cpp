@@ -31,6 +31,8 @@ namespace dckpt {
 namespace {
 
 using Transfer = ExchangeSchedule::Transfer;
+using Incoming = ExchangeSteps::Incoming;
+using Outgoing = ExchangeSteps::Outgoing;
 
 class Rounds {
  public:
@@ -88,9 +90,13 @@ class Rounds {
       sizes[static_cast<std::size_t>(&buffer_for(transfer) - buffers_.data())] =
           transfer.offset + transfer.bytes;
     for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].resize(sizes[i]);
+    std::vector<Outgoing> messages;
+    messages.reserve(transfers.size());
     for (const Transfer& transfer : transfers)
-      steps_.pack(transfer,
-                  MutableByteView(buffer_for(transfer)).subspan(transfer.offset, transfer.bytes));
+      messages.push_back(
+          {transfer,
+           MutableByteView(buffer_for(transfer)).subspan(transfer.offset, transfer.bytes)});
+    steps_.pack(messages);
   }
 
   /// The parts of a round's messages; what has no boxes has its place in host memory.
@@ -99,15 +105,13 @@ class Rounds {
     to_host_.clear();
     lay_out(packed, steps_.sent_from, outgoing_, sent_, from_host_);
     lay_out(unpacked, steps_.received_into, incoming_, received_, to_host_);
-    for (const auto& [transfer, bytes] : from_host_) steps_.pack(transfer, bytes);
+    steps_.pack(from_host_);
   }
-
-  using Packed = std::pair<Transfer, MutableByteView>;
 
   template <typename BoxesOf>
   static void lay_out(std::span<const Transfer> transfers, const BoxesOf& boxes_of,
                       std::vector<std::vector<MessagePart>>& messages, Bytes& memory,
-                      std::vector<Packed>& in_memory) {
+                      std::vector<Outgoing>& in_memory) {
     for (auto& message : messages) message.clear();
     std::vector<std::vector<DeviceBox>> boxes;
     std::uint64_t size = 0;
@@ -121,7 +125,7 @@ class Rounds {
       const Transfer& transfer = transfers[i];
       MessagePart part{.bytes = transfer.bytes, .boxes = std::move(boxes[i])};
       if (part.boxes.empty()) {
-        in_memory.emplace_back(transfer, rest.first(transfer.bytes));
+        in_memory.push_back({transfer, rest.first(transfer.bytes)});
         part.host = rest.data();
         rest = rest.subspan(transfer.bytes);
       }
@@ -132,7 +136,10 @@ class Rounds {
   void move_parts() {
     devices_->all_to_all(outgoing_, incoming_);
     try {
-      for (const auto& [transfer, bytes] : to_host_) steps_.unpack(transfer, bytes);
+      std::vector<Incoming> messages;
+      messages.reserve(to_host_.size());
+      for (const auto& [transfer, bytes] : to_host_) messages.push_back({transfer, bytes});
+      steps_.unpack(messages);
     } catch (...) {
       failure_ = std::current_exception();
     }
@@ -167,6 +174,8 @@ class Rounds {
               std::optional<std::uint32_t> only_from = {}) {
     if (failure_) return;
     try {
+      std::vector<Incoming> messages;
+      messages.reserve(transfers.size());
       for (const Transfer& transfer : transfers) {
         if (only_from && transfer.peer != *only_from) continue;
         const ByteView buffer = buffer_of(transfer);
@@ -177,8 +186,9 @@ class Rounds {
                   "rank {} sent {} bytes where {} were due: do all ranks run the same build?",
                   transfer.peer, buffer.size(), transfer.offset + transfer.bytes));
         }
-        steps_.unpack(transfer, buffer.subspan(transfer.offset, transfer.bytes));
+        messages.push_back({transfer, buffer.subspan(transfer.offset, transfer.bytes)});
       }
+      steps_.unpack(messages);
     } catch (...) {
       failure_ = std::current_exception();
     }
@@ -199,8 +209,8 @@ class Rounds {
   std::vector<std::vector<MessagePart>> incoming_;
   Bytes sent_;
   Bytes received_;
-  std::vector<Packed> from_host_;  ///< of sent_
-  std::vector<Packed> to_host_;    ///< of received_
+  std::vector<Outgoing> from_host_;  ///< of sent_
+  std::vector<Outgoing> to_host_;    ///< of received_
   std::size_t next_packed_ = 0;
   std::size_t next_unpacked_ = 0;
   std::size_t next_broadcast_ = 0;

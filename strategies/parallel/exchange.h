@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,20 @@ namespace dckpt {
 struct ExchangeSteps {
   using Transfer = ExchangeSchedule::Transfer;
 
+  struct Outgoing {
+    Transfer transfer;
+    MutableByteView into;
+  };
+  struct Incoming {
+    Transfer transfer;
+    ByteView from;
+  };
+
   std::string what;  ///< is attempted, for errors: "reading tensors"
   /// Called before a round is packed, and with the number of rounds at the end.
   std::function<void(std::uint32_t round)> prepare;
-  std::function<void(const Transfer& transfer, MutableByteView into)> pack;
-  std::function<void(const Transfer& transfer, ByteView from)> unpack;
+  std::function<void(std::span<const Outgoing> messages)> pack;  ///< all of a round
+  std::function<void(std::span<const Incoming> messages)> unpack;
   /// Both or none; used if the communicator is a DeviceExchange and the kind all_to_all. Where the
   /// bytes of a transfer are on that device: in one box, or in each of several that receive them.
   /// Without a box it is packed, or unpacked.

@@ -35,14 +35,15 @@ class ParallelObjectRead {
     const ExchangeSteps steps{.what = "reading objects",
                               .prepare = [&](std::uint32_t round) { read(round); },
                               .pack =
-                                  [&](const Transfer& transfer, MutableByteView into) {
-                                    std::copy(read_.at(transfer.message).begin(),
-                                              read_.at(transfer.message).end(), into.begin());
+                                  [&](std::span<const ExchangeSteps::Outgoing> parts) {
+                                    for (const auto& [transfer, into] : parts)
+                                      std::ranges::copy(read_.at(transfer.message), into.begin());
                                   },
                               .unpack =
-                                  [&](const Transfer& transfer, ByteView from) {
-                                    values_[transfer.message] =
-                                        reader_.decode_object(transfer.message, from);
+                                  [&](std::span<const ExchangeSteps::Incoming> parts) {
+                                    for (const auto& [transfer, from] : parts)
+                                      values_[transfer.message] =
+                                          reader_.decode_object(transfer.message, from);
                                   }};
     run_exchange(schedule_, how_, steps, comm_);
     return std::move(values_);

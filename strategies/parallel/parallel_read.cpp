@@ -90,13 +90,22 @@ class ParallelTensorRead {
       return stats_;
     }
     agree(comm_, "preparing the reading of tensors", [&] { prepare_rounds(); });
-    ExchangeSteps steps{
-        .what = kReading,
-        .prepare = [&](std::uint32_t round) { prepare(round); },
-        .pack = [&](const Transfer& transfer,
-                    MutableByteView into) { pack(part_of(transfer), transfer.round, into); },
-        .unpack = [&](const Transfer& transfer,
-                      ByteView from) { unpack(part_of(transfer), from); }};
+    ExchangeSteps steps{.what = kReading,
+                        .prepare = [&](std::uint32_t round) { prepare(round); },
+                        .pack =
+                            [&](std::span<const ExchangeSteps::Outgoing> messages) {
+                              BoxCopies copies(devices_);
+                              for (const auto& [transfer, into] : messages)
+                                pack(part_of(transfer), transfer.round, into, copies);
+                              copies.finish();
+                            },
+                        .unpack =
+                            [&](std::span<const ExchangeSteps::Incoming> messages) {
+                              BoxCopies copies(devices_);
+                              for (const auto& [transfer, from] : messages)
+                                unpack(part_of(transfer), from, copies);
+                              copies.finish();
+                            }};
     if (exchange_device_) {
       steps.sent_from = [&](const Transfer& transfer) { return source_box(part_of(transfer)); };
       steps.received_into = [&](const Transfer& transfer) {
@@ -169,16 +178,18 @@ class ParallelTensorRead {
     stats_ += read;
     if (round > 0) batches_[round - 1].clear();
     start_reading(round + 1);
-    for (const std::uint32_t slab : batches_[round].slabs()) take_own_parts(slab, round);
-    if (round == plan_->schedule.rounds) copy_repeated();
+    BoxCopies copies(devices_);
+    for (const std::uint32_t slab : batches_[round].slabs()) take_own_parts(slab, round, copies);
+    if (round == plan_->schedule.rounds) copy_repeated(copies);
+    copies.finish();
   }
 
   /// What this rank itself wants of a slab that it has read.
-  void take_own_parts(std::uint32_t index, std::uint32_t round) const {
+  void take_own_parts(std::uint32_t index, std::uint32_t round, BoxCopies& copies) const {
     const Slab& slab = plan_->distribution.slabs[index];
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = plan_->distribution.shared[i];
-      copy_in(part, batches_[round].slab(index).data(), view_in_slab(part));
+      copy_in(part, batches_[round].slab(index).data(), view_in_slab(part), copies);
     }
   }
 
@@ -220,32 +231,25 @@ class ParallelTensorRead {
   const Tensor& tensor_of(const ReadItem& item) const { return destinations_[item.destination]; }
 
   /// From host memory to all places where this rank wants the part.
-  void copy_in(const Part& part, const std::byte* from, const StridedView& view) const {
+  void copy_in(const Part& part, const std::byte* from, const StridedView& view,
+               BoxCopies& copies) const {
     std::optional<ReadItem> first;
     for_own_items(part, [&](const ReadItem& item) {
-      if (first) return copy_again(*first, item);
+      if (first) return copy_again(*first, item, copies);
       first = item;
-      const Tensor& tensor = tensor_of(item);
-      if (is_in_device_memory(tensor))
-        devices_->put(item.sizes, from, view, tensor, item.target);
-      else
-        strided_copy(item.sizes, size_of(item.tensor), from, view, tensor.data(), item.target);
+      copies.put(item.sizes, from, view, tensor_of(item), item.target);
     });
   }
 
   /// From one place where this rank wants something to another one.
-  void copy_again(const ReadItem& done, const ReadItem& item) const {
+  void copy_again(const ReadItem& done, const ReadItem& item, BoxCopies& copies) const {
     const Tensor& from = tensor_of(done);
     const Tensor& to = tensor_of(item);
     if (to.data() == from.data() && item.target == done.target) return;
-    if (is_in_device_memory(from) || is_in_device_memory(to))
-      devices_->copy(item.sizes, from, done.target, to, item.target);
-    else
-      strided_copy(item.sizes, size_of(item.tensor), from.data(), done.target, to.data(),
-                   item.target);
+    copies.copy(item.sizes, from, done.target, to, item.target);
   }
 
-  void pack(const Part& part, std::uint32_t round, MutableByteView into) const {
+  void pack(const Part& part, std::uint32_t round, MutableByteView into, BoxCopies& copies) const {
     const StridedView packed{0, row_major_strides(part.box.sizes)};
     if (part.holder != rank_) {
       strided_copy(part.box.sizes, size_of(part.tensor), batches_[round].slab(part.slab).data(),
@@ -253,12 +257,7 @@ class ParallelTensorRead {
       return;
     }
     const ReadItem item = first_item(part);
-    const Tensor& tensor = tensor_of(item);
-    if (is_in_device_memory(tensor))
-      devices_->get(item.sizes, tensor, item.target, into.data(), packed);
-    else
-      strided_copy(item.sizes, size_of(item.tensor), tensor.data(), item.target, into.data(),
-                   packed);
+    copies.get(item.sizes, tensor_of(item), item.target, into.data(), packed);
   }
 
   DeviceBox box_of(const ReadItem& item) const {
@@ -285,18 +284,18 @@ class ParallelTensorRead {
     return boxes;
   }
 
-  void unpack(const Part& part, ByteView from) const {
-    copy_in(part, from.data(), {0, row_major_strides(part.box.sizes)});
+  void unpack(const Part& part, ByteView from, BoxCopies& copies) const {
+    copy_in(part, from.data(), {0, row_major_strides(part.box.sizes)}, copies);
   }
 
   /// What this rank has read straight into one place and wants in several.
-  void copy_repeated() const {
+  void copy_repeated(BoxCopies& copies) const {
     for (const std::vector<Part>* const parts :
          {&plan_->distribution.shared, &plan_->distribution.own}) {
       for (const Part& part : *parts) {
         if (part.reader != rank_ || part.slab != LoadDistribution::kNoSlab) continue;
         const ReadItem read = first_item(part);
-        for_own_items(part, [&](const ReadItem& item) { copy_again(read, item); });
+        for_own_items(part, [&](const ReadItem& item) { copy_again(read, item, copies); });
       }
     }
   }

@@ -41,9 +41,13 @@ std::size_t rounded(std::uint64_t bytes) {
   return static_cast<std::size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
 
+std::size_t bytes_of(ShapeView box, const Tensor& tensor) {
+  return static_cast<std::size_t>(numel(box)) * item_size(tensor.dtype());
+}
+
 /// Bytes that an item takes in a piece of host memory.
 std::size_t room_for(const ReadItem& item, const Tensor& destination) {
-  return rounded(static_cast<std::uint64_t>(numel(item.sizes)) * item_size(destination.dtype()));
+  return rounded(bytes_of(item.sizes, destination));
 }
 
 /// In the order of the items; each fits into a piece.
@@ -164,63 +168,108 @@ std::int64_t elements_of_piece(const Tensor& tensor) {
 
 }  // namespace
 
-void DeviceDestinations::fill_zero(const Tensor& destination) {
-  if (destination.numel() == 0) return;
-  StagedPiece zeros(streams_.of(destination));
-  std::memset(zeros.memory(), 0, PageLockedPool::kPieceBytes);
-  const std::size_t size = item_size(destination.dtype());
-  for_each_box(destination.shape(), {0, row_major_strides(destination.shape())},
-               {0, destination.strides()}, elements_of_piece(destination),
-               [&](const ReadItem& part, const StridedView& dense) {
-                 zeros.to_device(part.sizes, size, dense, destination.data(), part.target);
-               });
-  zeros.enqueued();
-  zeros.wait();
+void DeviceDestinations::fill_zero(std::span<const Tensor> destinations) {
+  std::optional<StagedPiece> zeros;
+  const CopyStream* in_use = nullptr;
+  const auto finish = [&] {
+    if (!zeros) return;
+    zeros->enqueued();
+    zeros->wait();
+    zeros.reset();
+  };
+  for (const Tensor& destination : destinations) {
+    if (!is_in_device_memory(destination) || destination.numel() == 0) continue;
+    CopyStream& stream = streams_.of(destination);
+    if (in_use != &stream) {
+      finish();
+      zeros.emplace(stream);
+      std::memset(zeros->memory(), 0, PageLockedPool::kPieceBytes);
+      in_use = &stream;
+    }
+    for_each_box(destination.shape(), {0, row_major_strides(destination.shape())},
+                 {0, destination.strides()}, elements_of_piece(destination),
+                 [&](const ReadItem& part, const StridedView& dense) {
+                   zeros->to_device(part.sizes, item_size(destination.dtype()), dense,
+                                    destination.data(), part.target);
+                 });
+  }
+  finish();
 }
 
-void DeviceDestinations::put(ShapeView sizes, const std::byte* from, const StridedView& from_view,
-                             const Tensor& to, const StridedView& to_view) const {
-  StagedPiece piece(streams_.of(to));
+void BoxCopies::put(ShapeView sizes, const std::byte* from, const StridedView& from_view,
+                    const Tensor& to, const StridedView& to_view) {
   const std::size_t size = item_size(to.dtype());
+  if (!is_in_device_memory(to))
+    return strided_copy(sizes, size, from, from_view, to.data(), to_view);
   for_each_box(sizes, from_view, to_view, elements_of_piece(to),
                [&](const ReadItem& part, const StridedView& dense) {
-                 piece.wait();
-                 strided_copy(part.sizes, size, from, part.source, piece.memory(), dense);
-                 piece.to_device(part.sizes, size, dense, to.data(), part.target);
-                 piece.enqueued();
+                 std::byte* const at = room(to, bytes_of(part.sizes, to));
+                 strided_copy(part.sizes, size, from, part.source, at, dense);
+                 piece_->copies().to_device(part.sizes, size, at, dense, to.data(), part.target);
                });
-  piece.wait();
 }
 
-void DeviceDestinations::get(ShapeView sizes, const Tensor& from, const StridedView& from_view,
-                             std::byte* to, const StridedView& to_view) const {
-  StagedPiece piece(streams_.of(from));
+void BoxCopies::get(ShapeView sizes, const Tensor& from, const StridedView& from_view,
+                    std::byte* to, const StridedView& to_view) {
   const std::size_t size = item_size(from.dtype());
+  if (!is_in_device_memory(from))
+    return strided_copy(sizes, size, from.data(), from_view, to, to_view);
   for_each_box(sizes, from_view, to_view, elements_of_piece(from),
                [&](const ReadItem& part, const StridedView& dense) {
-                 piece.copies().to_host(part.sizes, size, from.data(), part.source, piece.memory(),
-                                        dense);
-                 piece.enqueued();
-                 piece.wait();
-                 strided_copy(part.sizes, size, piece.memory(), dense, to, part.target);
+                 std::byte* const at = room(from, bytes_of(part.sizes, from));
+                 piece_->copies().to_host(part.sizes, size, from.data(), part.source, at, dense);
+                 arrivals_.push_back({part.sizes, size, at, to, part.target});
                });
 }
 
-void DeviceDestinations::copy(ShapeView sizes, const Tensor& from, const StridedView& from_view,
-                              const Tensor& to, const StridedView& to_view) const {
+void BoxCopies::copy(ShapeView sizes, const Tensor& from, const StridedView& from_view,
+                     const Tensor& to, const StridedView& to_view) {
   if (!is_in_device_memory(from)) return put(sizes, from.data(), from_view, to, to_view);
   if (!is_in_device_memory(to)) return get(sizes, from, from_view, to.data(), to_view);
+  const std::size_t size = item_size(to.dtype());
   if (from.device() == to.device()) {
-    return streams_.of(to).copy(sizes, item_size(to.dtype()), from.data(), from_view, to.data(),
-                                to_view);
+    room(to, 0);
+    return piece_->copies().on_device(sizes, size, from.data(), from_view, to.data(), to_view);
   }
   Bytes host;
   for_each_box(sizes, from_view, to_view, elements_of_piece(from),
                [&](const ReadItem& part, const StridedView& dense) {
-                 host.resize(static_cast<std::size_t>(numel(part.sizes)) * item_size(from.dtype()));
+                 host.resize(bytes_of(part.sizes, from));
                  get(part.sizes, from, part.source, host.data(), dense);
+                 finish();
                  put(part.sizes, host.data(), dense, to, part.target);
                });
+}
+
+void BoxCopies::finish() {
+  if (!piece_) return;
+  drain();
+  piece_.reset();
+}
+
+std::byte* BoxCopies::room(const Tensor& tensor, std::size_t bytes) {
+  CopyStream& stream = devices_->streams_.of(tensor);
+  if (!piece_ || stream_ != &stream) {
+    finish();
+    piece_.emplace(stream);
+    stream_ = &stream;
+  } else if (bytes > PageLockedPool::kPieceBytes - filled_) {
+    drain();
+  }
+  std::byte* const at = piece_->memory() + filled_;
+  filled_ = std::min(PageLockedPool::kPieceBytes, filled_ + rounded(bytes));
+  return at;
+}
+
+void BoxCopies::drain() {
+  piece_->enqueued();
+  piece_->wait();
+  for (const Arrival& arrival : arrivals_) {
+    strided_copy(arrival.sizes, arrival.item_size, arrival.from,
+                 {0, row_major_strides(arrival.sizes)}, arrival.to, arrival.view);
+  }
+  arrivals_.clear();
+  filled_ = 0;
 }
 
 }  // namespace dckpt

@@ -284,6 +284,36 @@ TEST_F(DeviceTensors, OfSeveralRanksAreReadOnce) {
   }
 }
 
+TEST_F(DeviceTensors, ThatRanksExchangeAreWaitedForTogether) {
+  const Tensor rows = counting({1500, 16});
+  std::vector<Tensor> expected;
+  for (std::int64_t i = 0; i < rows.shape()[0]; ++i) expected.push_back(rows.narrow(0, i, 1));
+  save(state_of(expected), dir / "saved");
+  LoadOptions options;
+  options.parallel.enabled = true;
+  for (const Exchange exchange : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) {
+    options.parallel.exchange = exchange;
+    const int before = simulation->recorded();
+    run_ranks(2, [&](Communicator& comm) {
+      // Each rank has everything twice.
+      const Tensor zeros = Tensor::zeros(rows.dtype(), rows.shape());
+      const std::array<Tensor, 2> places{simulation->on_device(zeros),
+                                         simulation->on_device(zeros)};
+      StateDict state = Value::dict();
+      for (std::int64_t i = 0; i < rows.shape()[0]; ++i) {
+        for (int place = 0; place < 2; ++place)
+          state[std::to_string(i) + "." + std::to_string(place)] =
+              ShardedTensor::whole("weights." + std::to_string(i),
+                                   places[static_cast<std::size_t>(place)].narrow(0, i, 1),
+                                   {.replica_id = {comm.rank(), place}});
+      }
+      load(state, dir / "saved", options, comm);
+      for (const Tensor& place : places) EXPECT_TRUE(equal(simulation->on_cpu(place), rows));
+    });
+    EXPECT_LT(simulation->recorded() - before, 40);
+  }
+}
+
 TEST_F(DeviceTensors, OfWhichRanksWantInterleavedRunsAreReadOnce) {
   const Tensor whole = counting({3000, 64});
   save(state_of({whole}), dir / "saved");
@@ -328,6 +358,13 @@ TEST_F(DeviceTensors, AreCastAndPaddedWithZeros) {
   const Tensor loaded = simulation->on_cpu(wide);
   EXPECT_EQ(loaded.data<double>()[14], 14);
   EXPECT_EQ(loaded.data<double>()[15], 0);
+  const int before = simulation->recorded();
+  StateDict padded = Value::dict();
+  for (std::size_t i = 0; i < 100; ++i)
+    padded[std::to_string(i)] = ShardedTensor::whole("weights.0", on_device({counting({4, 5})})[0],
+                                                     {.replica_id = {static_cast<int>(i)}});
+  load(padded, dir / "saved", options);
+  EXPECT_LT(simulation->recorded() - before, 10);
   options.padding = Padding::kReplicate;
   EXPECT_THAT(error_of([&] { load(state, dir / "saved", options); }).message(),
               HasSubstr("needs a destination in CPU memory"));
