@@ -32,9 +32,10 @@ bool whole_keys_once(const Value& sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   std::unordered_set<std::string_view> keys;
   const auto is_whole = [&](const ShardedTensor* tensor) {
-    tensor->validate();
     return !tensor->flattened_range && tensor->replica_id.is_main() &&
-           tensor->global_box() == whole(tensor->global_shape) && keys.insert(tensor->key).second;
+           tensor->prepend_axis_num == 0 && equal(tensor->local_shape, tensor->global_shape) &&
+           std::ranges::all_of(tensor->global_offset, [](std::int64_t at) { return at == 0; }) &&
+           keys.insert(tensor->key).second;
   };
   return leaves.objects.empty() && std::ranges::all_of(leaves.tensors, is_whole);
 }

@@ -69,7 +69,7 @@ void check_names(const LoadContext& load, const std::vector<LeafRequest>& reques
   for (const LeafRequest& leaf_request : requested) {
     const bool is_misfit = leaf_request.value.is(Value::Kind::kShardedObject) &&
                            misfitting.contains(leaf_request.value.as_sharded_object().key);
-    if (!leaf_request.is_excused && !is_misfit) asked.keys.insert(leaf_request.name);
+    if (!leaf_request.is_excused && !is_misfit) asked.keys.push_back(leaf_request.name);
   }
   if (!load.options.allow_partial_load && checks_unexpected(load.options.strict)) {
     const KeyDifference difference =

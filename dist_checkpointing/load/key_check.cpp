@@ -40,7 +40,7 @@ std::vector<Asked> gather(const Asked& mine, Communicator& comm) {
     WireReader reader(sent, "a rank's list of keys");
     Asked& asked = all.emplace_back();
     for (std::size_t count = reader.count(); count > 0; --count)
-      asked.keys.insert(asked.keys.end(), reader.text());
+      asked.keys.push_back(reader.text());
     for (std::size_t count = reader.count(); count > 0; --count) {
       Misfit& misfit = asked.misfits.emplace_back();
       for (std::string* const text : {&misfit.what, &misfit.key, &misfit.advice})
@@ -61,8 +61,9 @@ struct AllRanks {
   AllRanks(const std::vector<Asked>& asked_by_rank, const KeySet& stored) {
     for (std::size_t rank = 0; rank < asked_by_rank.size(); ++rank) {
       const Asked& each = asked_by_rank[rank];
-      const KeySet unknown = difference(each.keys, stored);
-      asked.insert(each.keys.begin(), each.keys.end());
+      const KeySet keys(each.keys.begin(), each.keys.end());
+      const KeySet unknown = difference(keys, stored);
+      asked.insert(keys.begin(), keys.end());
       unexpected.insert(unknown.begin(), unknown.end());
       misfits.insert(misfits.end(), each.misfits.begin(), each.misfits.end());
       if (!unknown.empty()) unexpected_on.push_back(rank);
@@ -152,13 +153,16 @@ bool checks_missing(StrictHandling strict) noexcept {
 
 KeySet united(const KeySet& mine, Communicator& comm) {
   if (!any_rank(!mine.empty(), comm)) return {};
-  return AllRanks(gather({mine, {}}, comm), {}).asked;
+  return AllRanks(gather({{mine.begin(), mine.end()}, {}}, comm), {}).asked;
 }
 
 KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
                          Communicator& comm) {
   if (!checks_unexpected(strict)) return {};
-  KeyDifference found{{}, difference(asked.keys, stored)};
+  KeyDifference found;
+  for (const std::string& key : asked.keys) {
+    if (!stored.contains(key)) found.unexpected.insert(key);
+  }
   const bool tells = raises(strict) || logs(strict);
   const bool differs = !found.unexpected.empty() || (raises(strict) && !asked.misfits.empty());
   if (!checks_missing(strict) && (!tells || !any_rank(differs, comm))) return found;

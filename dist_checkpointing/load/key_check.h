@@ -25,7 +25,7 @@ bool checks_missing(StrictHandling strict) noexcept;
 
 /// What a rank requests.
 struct Asked {
-  KeySet keys{};
+  std::vector<std::string> keys{};  ///< in any order
   /// For what is stored in another form; their keys need not be among `keys`.
   std::vector<Misfit> misfits{};
 };

@@ -52,8 +52,8 @@ KeySet find_unexpected(const LoadContext& load, const Value& sharded,
   if (!checks_unexpected(load.options.strict)) return {};
   const ShardedLeaves leaves = collect_sharded(sharded);
   Asked asked{{}, misfits};
-  for (const ShardedTensor* const tensor : leaves.tensors) asked.keys.insert(tensor->key);
-  for (const ShardedObject* const object : leaves.objects) asked.keys.insert(object->key);
+  for (const ShardedTensor* const tensor : leaves.tensors) asked.keys.push_back(tensor->key);
+  for (const ShardedObject* const object : leaves.objects) asked.keys.push_back(object->key);
   KeyDifference difference = check_keys(asked, load.keys.keys(), load.options.strict, load.comm);
   if (returns(load.options.strict)) {
     load.report.missing.assign(difference.missing.begin(), difference.missing.end());
@@ -69,11 +69,11 @@ void require_all(const LoadContext& load, const Value& sharded, std::vector<Misf
   for (const Misfit& misfit : misfits) misfitting.insert(misfit.key);
   Asked asked{{}, std::move(misfits)};
   for (const ShardedTensor* const tensor : leaves.tensors) {
-    if (!misfitting.contains(tensor->key)) asked.keys.insert(tensor->key);
+    if (!misfitting.contains(tensor->key)) asked.keys.push_back(tensor->key);
   }
   for (const ShardedObject* const object : leaves.objects) {
     if (!misfitting.contains(object->key) && !is_excused(*object, load))
-      asked.keys.insert(object->unique_key());
+      asked.keys.push_back(object->unique_key());
   }
   require_stored(asked, load.keys, "keys are asked for that the checkpoint does not have",
                  load.comm);

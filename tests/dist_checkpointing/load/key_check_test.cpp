@@ -105,8 +105,9 @@ StoredKeys tensors(const KeySet& keys) {
 TEST(RequireStored, IsOneErrorForTheWholeJob) {
   EXPECT_THAT(messages(3,
                        [](Communicator& comm) {
-                         KeySet asked = {"norm"};
-                         if (comm.rank() != 1) asked.insert("norm" + std::to_string(comm.rank()));
+                         std::vector<std::string> asked = {"norm"};
+                         if (comm.rank() != 1)
+                           asked.push_back("norm" + std::to_string(comm.rank()));
                          require_stored({.keys = asked}, tensors(kStored),
                                         "keys are asked for that are not there", comm);
                        }),
