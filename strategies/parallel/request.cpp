@@ -119,7 +119,7 @@ std::uint64_t smallest_budget(std::span<const Request> requests) {
 
 std::uint64_t round_budget(std::uint64_t staging, int ranks) {
   constexpr std::uint64_t kPerRank = std::uint64_t{1} << 20;
-  constexpr std::uint64_t kLeast = std::uint64_t{4} << 20;
+  constexpr std::uint64_t kLeast = std::uint64_t{8} << 20;
   return std::max<std::uint64_t>(
       std::min(staging / 2, std::max(kLeast, static_cast<std::uint64_t>(ranks) * kPerRank)), 1);
 }

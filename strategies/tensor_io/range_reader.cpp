@@ -18,10 +18,10 @@ constexpr std::uint64_t kSharedGap =
 constexpr std::uint64_t kDirectRun = std::uint64_t{64}
                                      << 10;  // runs from this length are read straight into place
 constexpr std::uint64_t kUncached =
-    std::uint64_t{4} << 20;  // runs from this length are worth a look at the page cache
+    std::uint64_t{1} << 20;  // runs from this length are worth a look at the page cache
 constexpr std::size_t kHashedBytes =
     std::size_t{512} << 10;  // hashed, then copied, and in the core's cache in between
-constexpr std::uint64_t kMapped = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMapped = std::uint64_t{8} << 20;
 constexpr std::int64_t kRunsToMap = 16;  // for fewer ones requests are cheaper
 
 /// Along the first axis that has several entries; empty for a single element.
@@ -43,23 +43,45 @@ std::optional<std::pair<ReadItem, ReadItem>> halve(const ReadItem& item) {
 
 }  // namespace
 
-void RangeReader::read(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
-                       PassingRecord& record) {
-  if (!delivery_.takes_reads(item)) return read_buffered(item, file, payload, record);
+RangeReader::Way RangeReader::way_of(const ReadItem& item, const RunPlan& plan) const {
+  if (!delivery_.takes_reads(item)) return Way::kBuffered;
   const std::size_t size = element(item);
-  const RunPlan plan = plan_runs(item.sizes, item.source, item.target);
-  const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
   const std::uint64_t run = static_cast<std::uint64_t>(plan.run) * size;
+  if (run >= kDirectRun || plan.counts.empty()) return Way::kRuns;
+  const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
   const bool close_together =
       stored.counts.empty() || worth_reading_gaps(stored.run, stored.source_strides.back(), size);
   // Runs that are broken up only in the destination come through the buffer, too.
-  if (run < kDirectRun && (plan.run < stored.run || close_together))
-    return read_buffered(item, file, payload, record);
-  if (run < kDirectRun && !plan.counts.empty()) {
-    record.give_up();  // too many pieces
-    return read_apart(item, file, payload);
+  return plan.run < stored.run || close_together ? Way::kBuffered : Way::kApart;
+}
+
+void RangeReader::read(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
+                       PassingRecord& record) {
+  const RunPlan plan = plan_runs(item.sizes, item.source, item.target);
+  switch (way_of(item, plan)) {
+    case Way::kBuffered: return read_buffered(item, file, payload, record);
+    case Way::kRuns: return read_runs(item, plan, file, payload, record);
+    case Way::kApart: break;
   }
-  read_runs(item, plan, file, payload, record);
+  record.give_up();  // too many pieces
+  read_apart(item, file, payload);
+}
+
+bool RangeReader::copy_ends(const ReadItem& item, const ReadableFile& file,
+                            const StorageInfo& place, Ends& ends) const {
+  constexpr std::uint64_t kWindow = std::uint64_t{1} << 20;
+  const auto* const mappable = dynamic_cast<const MappableFile*>(&file);
+  if (mappable == nullptr || place.length < 2 * kWindow ||
+      way_of(item, plan_runs(item.sizes, item.source, item.target)) != Way::kApart)
+    return false;
+  const auto copy_head = [&](const std::byte* bytes) {
+    std::memcpy(ends.head.data(), bytes, ends.head.size());
+  };
+  const auto copy_tail = [&](const std::byte* bytes) {
+    std::memcpy(ends.tail.data(), bytes + kWindow - ends.tail.size(), ends.tail.size());
+  };
+  return mappable->with_mapped(place.offset, kWindow, copy_head) &&
+         mappable->with_mapped(place.offset + place.length - kWindow, kWindow, copy_tail);
 }
 
 void RangeReader::read_runs(const ReadItem& item, const RunPlan& plan, const ReadableFile& file,

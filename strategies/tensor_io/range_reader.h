@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -33,6 +35,17 @@ class RangeReader {
   void read(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
             PassingRecord& record);
 
+  /// The first and the last bytes of a chunk's place, where archives say what they hold.
+  struct Ends {
+    std::array<std::byte, 8192> head;
+    std::array<std::byte, 8192> tail;
+  };
+  /// Copies them out of the mapped file, if that is how the item will be read: requests for a few
+  /// KiB leave small pages in the page cache, which are mapped one by one. Returns false, with
+  /// unspecified bytes, if they are to be read otherwise.
+  bool copy_ends(const ReadItem& item, const ReadableFile& file, const StorageInfo& place,
+                 Ends& ends) const;
+
   /// Reads a range past the page cache, where the engine has it so: `take` as that of UncachedFile.
   /// Returns false, with nothing handed over, if it is to be read otherwise.
   bool read_past_cache(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
@@ -45,6 +58,14 @@ class RangeReader {
   MutableByteView buffer(std::uint64_t bytes);
 
  private:
+  enum class Way {
+    kRuns,      ///< each straight into the destination
+    kBuffered,  ///< many together, through the buffer
+    kApart      ///< out of the mapped file: short runs with gaps that are not worth reading
+  };
+  /// `plan` has the runs from the item's source to its target.
+  Way way_of(const ReadItem& item, const RunPlan& plan) const;
+
   std::size_t element(const ReadItem& item) const {
     return item_size(metadata_.tensors[item.tensor].properties.dtype);
   }

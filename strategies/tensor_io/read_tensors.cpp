@@ -200,11 +200,24 @@ class TensorReadEngine {
     }
   }
 
+  ChunkPayload locate(const ReadItem& item, const ReadableFile& file,
+                      const RangeReader& ranges) const {
+    const StorageInfo& at = place(item);
+    RangeReader::Ends ends;
+    if (ranges.copy_ends(item, file, at, ends)) {
+      const WindowedFile with_head(file, at.offset, ends.head);
+      const WindowedFile with_ends(with_head, at.offset + at.length - ends.tail.size(), ends.tail);
+      ChunkPayload payload = locate_chunk(reader_, item, with_ends);
+      if (!payload.decoded) return payload;  // else it goes on reading from the file
+    }
+    return locate_chunk(reader_, item, file);
+  }
+
   void read_ranges(const ReadJob& job, const ReadableFile& file, RangeReader& ranges) {
     for (std::size_t first = job.first; first < job.last;) {
       const ReadItem& front = work_.part(first);
       const std::size_t next = std::min(work_.end_of_chunk(first), job.last);
-      const ChunkPayload payload = locate_chunk(reader_, front, file);
+      const ChunkPayload payload = locate(front, file, ranges);
       const ReadableFile& from = payload.decoded ? *payload.decoded : file;
       with_context({.key = tensor(front).key, .file = file.name()}, [&] {
         PassingRecord record(job.checked ? &checks_ : nullptr, number_of(front), payload.record);

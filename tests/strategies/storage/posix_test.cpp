@@ -540,6 +540,29 @@ TEST_F(MappedFile, IsThereOrShrinksWithoutASignal) {
   EXPECT_TRUE(file.with_mapped(0, 10'000, [](const std::byte*) {}));
 }
 
+TEST_F(MappedFile, LongRangesMayBeginAndEndAnywhere) {
+  constexpr std::size_t kLong = 5 * kSize + 777;  // more than two huge pages
+  std::string content(kLong, '\0');
+  for (std::size_t i = 0; i < kLong; ++i) content[i] = static_cast<char>('a' + i % 23);
+  put("file", content);
+  file_ = storage_->open("file");
+  const auto& file = dynamic_cast<const MappableFile&>(*file_);
+  for (const std::size_t begin :
+       {std::size_t{0}, std::size_t{4095}, 2 * kSize - 1, 3 * kSize + 5}) {
+    for (const std::size_t end : {begin + kSize, begin + 2 * kSize, kLong}) {
+      std::string seen;
+      EXPECT_TRUE(file.with_mapped(begin, end - begin, [&](const std::byte* bytes) {
+        seen.assign(reinterpret_cast<const char*>(bytes), end - begin);
+      }));
+      EXPECT_EQ(seen, content.substr(begin, end - begin)) << begin << " to " << end;
+    }
+  }
+  EXPECT_FALSE(file.with_mapped(3 * kSize, 2 * kSize, [&](const std::byte* bytes) {
+    shrink();
+    EXPECT_EQ(bytes[2 * kSize - 1], std::byte{});
+  }));
+}
+
 using MappedFileDeathTest = MappedFile;
 
 TEST_F(MappedFileDeathTest, OtherBusErrorsAreStillThoseOfTheProgram) {

@@ -316,6 +316,19 @@ TEST(ReadTensors, LongRunsAreReadPastThePageCacheIfItDoesNotHoldThem) {
   expect_corrupt("CRC", [&] { pages_after(options); });
 }
 
+TEST(ReadTensors, RunsOfOneMiBAreLongEnough) {
+  const Bent reader({12, 300'000});  // rows of 1.1 MiB
+  const OnDisk disk(reader);
+  if (!testing::can_be_cold(disk.path())) GTEST_SKIP() << "this file system is never read so";
+  testing::drop_from_cache(disk.path());
+  const ReadStats stats =
+      read_part(reader, {{5, 0}, {1, 300'000}},
+                {.engine = ReadEngine::kAuto,
+                 .open = [&](const std::string& name) { return disk.open(name); }});
+  EXPECT_EQ(stats.bytes_direct, 300'000 * sizeof(float));
+  EXPECT_EQ(testing::cached_pages(disk.path()), 0u);
+}
+
 TEST(ReadTensors, SoAreSmallChunksThatLieCloseTogether) {
   Bent reader({64, 100}, {}, 1000);  // 24 MiB in chunks of 25 KiB
   reader.record_crcs();
