@@ -20,8 +20,7 @@ constexpr std::uint64_t kDirectRun = std::uint64_t{64}
 constexpr std::uint64_t kUncached =
     std::uint64_t{1} << 20;  // runs from this length are worth a look at the page cache
 constexpr std::size_t kHashedBytes =
-    std::size_t{512} << 10;  // hashed, then copied, and in the core's cache in between
-constexpr std::uint64_t kMapped = std::uint64_t{8} << 20;
+    std::size_t{512} << 10;              // hashed, then copied, and in the core's cache in between
 constexpr std::int64_t kRunsToMap = 16;  // for fewer ones requests are cheaper
 
 /// Along the first axis that has several entries; empty for a single element.
@@ -127,7 +126,7 @@ bool RangeReader::copy_uncached(const ReadableFile& file, std::uint64_t offset,
 /// only a few are mapped at a time.
 void RangeReader::read_apart(const ReadItem& item, const ReadableFile& file,
                              std::uint64_t payload) {
-  if (span_of(item) > kMapped) {
+  if (span_of(item) > options_.mapped) {
     if (const auto halves = halve(item)) {
       read_apart(halves->first, file, payload);
       return read_apart(halves->second, file, payload);
@@ -144,7 +143,7 @@ bool RangeReader::copy_mapped(const ReadItem& item, const ReadableFile& file,
                               std::uint64_t payload) {
   const auto* const mappable = dynamic_cast<const MappableFile*>(&file);
   const std::uint64_t span = span_of(item);
-  if (mappable == nullptr || span > kMapped) return false;
+  if (mappable == nullptr || span > options_.mapped) return false;
   ReadItem local = item;
   local.source.offset = 0;
   const std::uint64_t begin =

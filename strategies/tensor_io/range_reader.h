@@ -23,6 +23,8 @@ class RangeReader {
  public:
   struct Options {
     std::uint64_t buffer = std::uint64_t{1} << 20;  ///< largest size, in bytes
+    /// So many bytes of a file are mapped at a time, and huge pages around them.
+    std::uint64_t mapped = std::uint64_t{8} << 20;
     /// Of long runs. Past the page cache takes 4 MiB beside the buffer.
     ReadEngine engine = ReadEngine::kBuffered;
     bool shared = false;  ///< over-read at most 5 %: others may read what lies between

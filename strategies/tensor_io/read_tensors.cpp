@@ -39,6 +39,8 @@ namespace {
 
 constexpr std::uint64_t kLeastBuffer = std::uint64_t{256} << 10;  // of a thread
 constexpr std::uint64_t kMostBuffer = std::uint64_t{1} << 20;     // stays in a core's cache
+// Longer windows are little faster, and their pages count as memory of the process.
+constexpr std::uint64_t kMostMapped = std::uint64_t{8} << 20;
 // Of small chunks, read past the page cache with one request: pages around them fit a block of
 // 4 MiB.
 constexpr std::uint64_t kUncachedBatch = (std::uint64_t{4} << 20) - (std::uint64_t{8} << 10);
@@ -109,7 +111,10 @@ class TensorReadEngine {
 
   void work() {
     RangeReader ranges(metadata_, delivery_,
-                       {.buffer = buffer_, .engine = engine_, .shared = options_.shared});
+                       {.buffer = buffer_,
+                        .mapped = std::min(options_.staging / threads_, kMostMapped),
+                        .engine = engine_,
+                        .shared = options_.shared});
     try {
       for (std::size_t next = next_job_++; next < work_.jobs().size() && !failed_;
            next = next_job_++) {
