@@ -1,3 +1,12 @@
+// How ranks read objects together.
+//
+//   1 all_gather   every rank tells which objects it wants; every rank gives each of them to one of
+//                  those that want it, by the same rules
+//   2 all_gather   readers tell how long the objects are that others want, too. Only reading tells:
+//                  what a file holds may be compressed, or be a part of something else. What fits
+//                  into the temporary memory is kept, the rest is read again for its round
+//   3 rounds       run_exchange; what a rank alone wants, it reads at the end
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -6,6 +15,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/heartbeat.h"
 #include "strategies/parallel/exchange.h"
 #include "strategies/parallel/parallel_read.h"
 #include "strategies/parallel/request.h"
@@ -15,6 +25,9 @@ namespace dckpt {
 namespace {
 
 using Transfer = ExchangeSchedule::Transfer;
+
+constexpr const char* kReading = "reading objects";
+constexpr std::uint64_t kLongest = std::uint64_t{1} << 48;  // bytes, of an object
 
 class ParallelObjectRead {
  public:
@@ -32,7 +45,13 @@ class ParallelObjectRead {
     agree(comm_, "listing the wanted objects", [&] { message = list_objects(); });
     const std::vector<Bytes> messages = comm_.all_gather(message);
     agree(comm_, "sharing out the reading of objects", [&] { share_out(messages); });
-    const ExchangeSteps steps{.what = "reading objects",
+    if (!shared_.empty()) {
+      Bytes lengths;
+      Heartbeat(comm_).agree(kReading, [&] { lengths = read_shared(); });
+      const std::vector<Bytes> all_lengths = comm_.all_gather(lengths);
+      agree(comm_, "scheduling objects", [&] { schedule(all_lengths); });
+    }
+    const ExchangeSteps steps{.what = kReading,
                               .prepare = [&](std::uint32_t round) { read(round); },
                               .pack =
                                   [&](std::span<const ExchangeSteps::Outgoing> parts) {
@@ -77,8 +96,7 @@ class ParallelObjectRead {
       }
       wanted.finish();
     }
-    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, how_,
-                            smallest_budget(requests));
+    budget_ = smallest_budget(requests);
     std::vector<std::uint64_t> load(requests.size());
     for (std::uint32_t object = 0; object < stored.size(); ++object) {
       std::vector<std::uint32_t>& ranks = wanting[object];
@@ -90,17 +108,45 @@ class ParallelObjectRead {
       load[from] += stored[object].place.length + 1;
       ranks.erase(least);
       if (!ranks.empty()) {
-        builder.add(from, {object, std::move(ranks), stored[object].place.length});
+        shared_.push_back({object, from, std::move(ranks)});
       } else if (from == rank_) {
         own_.push_back(object);
       }
     }
+  }
+
+  /// What this rank sends; returns the lengths.
+  Bytes read_shared() {
+    Bytes lengths;
+    WireWriter writer(lengths);
+    std::uint64_t kept = 0;
+    for (const Shared& shared : shared_) {
+      if (shared.from != rank_) continue;
+      Bytes bytes = reader_.object_bytes(shared.object);
+      values_[shared.object] = reader_.decode_object(shared.object, bytes);
+      writer.number(bytes.size());
+      if (bytes.size() > staging_ - kept) continue;
+      kept += bytes.size();
+      read_.emplace(shared.object, std::move(bytes));
+    }
+    return lengths;
+  }
+
+  void schedule(std::span<const Bytes> all_lengths) {
+    std::vector<WireReader> lengths;
+    for (const Bytes& bytes : all_lengths)
+      lengths.emplace_back(bytes, "another rank's list of the lengths of objects");
+    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, how_, budget_);
+    for (Shared& shared : shared_)
+      builder.add(shared.from,
+                  {shared.object, std::move(shared.to), lengths[shared.from].number(kLongest)});
+    for (const WireReader& list : lengths) list.finish();
     schedule_ = builder.finish();
     for (const Transfer& transfer : schedule_.packed)
       last_round_[transfer.message] = transfer.round;
   }
 
-  /// Reads what is first packed in this round; at the end what no other rank wants.
+  /// Has what is first packed in this round; at the end reads what no other rank wants.
   void read(std::uint32_t round) {
     std::erase_if(read_, [&](const auto& entry) { return last_round_.at(entry.first) < round; });
     for (; next_packed_ < schedule_.packed.size() && schedule_.packed[next_packed_].round == round;
@@ -111,16 +157,22 @@ class ParallelObjectRead {
       if (bytes.size() != transfer.bytes) {
         throw CheckpointError(
             ErrorCode::kCorrupt,
-            str_format("the object has {} bytes, expected {}; did its file change?", bytes.size(),
-                       transfer.bytes),
+            str_format("the object has {} bytes, and had {} before: did its file change?",
+                       bytes.size(), transfer.bytes),
             {.key = reader_.metadata().objects[transfer.message].key});
       }
-      values_[transfer.message] = reader_.decode_object(transfer.message, bytes);
       read_.emplace(transfer.message, std::move(bytes));
     }
     if (round < schedule_.rounds) return;
     for (const std::uint32_t object : own_) values_[object] = reader_.object(object);
   }
+
+  /// An object that several ranks want.
+  struct Shared {
+    std::uint32_t object = 0;
+    std::uint32_t from = 0;  ///< its reader
+    std::vector<std::uint32_t> to;
+  };
 
   const CheckpointReader& reader_;
   std::vector<std::uint32_t> objects_;
@@ -128,7 +180,9 @@ class ParallelObjectRead {
   Communicator& comm_;
   std::uint64_t staging_;
   std::uint32_t rank_;
+  std::uint64_t budget_ = 0;        ///< of a round
   std::vector<std::uint32_t> own_;  ///< that no other rank wants
+  std::vector<Shared> shared_;      ///< by object, the same on all ranks
   ExchangeSchedule schedule_;
   std::size_t next_packed_ = 0;
   std::unordered_map<std::uint32_t, std::uint32_t> last_round_;  ///< in which an object is packed
