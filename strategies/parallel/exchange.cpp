@@ -24,6 +24,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/base/phase_clock.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
 
@@ -63,6 +64,7 @@ class Rounds {
       });
       devices_ != nullptr ? move_parts() : move(round, unpacked);
     }
+    const PhaseClock::Pause reading(Phase::kExchange);
     Heartbeat(comm_).agree(steps_.what, [&] {  // all that only one rank wants is read here
       finish_unpacking();
       steps_.prepare(schedule_.rounds);
