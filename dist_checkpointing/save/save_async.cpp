@@ -3,7 +3,8 @@
 //   trainer's thread            every rank agrees on the plan as in save_steps.cpp (steps 1 and 2),
 //                               then that the background can start
 //   trainer's thread (eager)    the items are copied, as far as there is room; the rest is written
-//   or a copying one (lazy)     from the state
+//   or a copying one (lazy)     from the state. Unless the next save waits, ranks leave together
+//                               (eager)
 //   background thread           when the save before has ended: steps 3 and 4, which write the
 //                               items from the copies and publish; then `published`
 //
@@ -44,6 +45,7 @@
 #include "mapping/base/text.h"
 #include "mapping/base/thread_priority.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/heartbeat.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/tensor_io/staged_source.h"
 #include "strategies/tensor_io/staging_pool.h"
@@ -341,6 +343,15 @@ bool AsyncSaver::replace_queued(const Location& by) {
   return true;
 }
 
+/// Where a rank's state does not fit into the staging memory, this takes as long as writing the
+/// rest. The next save begins with wait(), or else with a collective, to which the other ranks must
+/// not come too early.
+void AsyncSaver::copy_state(Job& job) {
+  const auto copy = [&] { job.stage(options_.io.threads); };
+  if (options_.async.when_busy == WhenBusy::kWait) return copy();
+  Heartbeat(callers_).agree("copying the state", copy);
+}
+
 AsyncSaver::Slot& AsyncSaver::free_slot() {
   return **std::ranges::find_if(slots_, [&](const auto& slot) {
     return std::ranges::none_of(jobs_, [&](const auto& job) { return &job->slot == slot.get(); });
@@ -405,7 +416,7 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   }
   jobs_.push_back(std::move(job));
   start.set_value(true);
-  if (!lazy) jobs_.back()->stage(options_.io.threads);
+  if (!lazy) copy_state(*jobs_.back());
   return PendingSave(jobs_.back()->outcome);
 } catch (...) {
   throw_checkpoint_error();

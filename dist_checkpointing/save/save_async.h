@@ -137,6 +137,7 @@ class AsyncSaver {
   void settle_ended();
   void make_room(const Location& location);
   bool replace_queued(const Location& by);
+  void copy_state(Job& job);
   Slot& free_slot();
   StagingPool& free_pool();
 

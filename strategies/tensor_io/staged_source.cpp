@@ -112,7 +112,12 @@ void StagedSource::copy_all() {
   begun_ = true;
   ++copying_;
   for (;;) {
-    const std::vector<std::size_t> batch = take_batch(lock);
+    std::vector<std::size_t> batch;
+    try {
+      batch = take_batch(lock);
+    } catch (...) {
+      fail(current_error());
+    }
     if (batch.empty()) break;
     lock.unlock();
     const auto failure = copy(batch);
@@ -167,28 +172,30 @@ std::vector<std::size_t> StagedSource::take_batch(std::unique_lock<std::mutex>& 
     if (!batch.empty() &&
         (bytes + nbytes > kBatchBytes || state_->device_of(*parts_[batch.front()].item) != device))
       break;
-    const auto taken = take_next();
-    if (!taken) break;
-    batch.push_back(*taken);
+    batch.push_back(cursor_);  // first: a part that is taken must be in the batch
+    if (!take_next()) {
+      batch.pop_back();
+      break;
+    }
     bytes += nbytes;
     if (device.kind == Device::Kind::kCpu) break;
   }
   return batch;
 }
 
-std::optional<std::size_t> StagedSource::take_next() {
-  const std::size_t index = cursor_++;
+bool StagedSource::take_next() {
+  Part& part = parts_[cursor_++];
   try {
-    reserve(parts_[index]);
+    reserve(part);
   } catch (const std::bad_alloc&) {
-    return std::nullopt;  // what is not copied is written from the state, before stage() returns
+    return false;  // what is not copied is written from the state, before stage() returns
   } catch (const CheckpointError& error) {
     fail(error);
-    return std::nullopt;
+    return false;
   }
-  parts_[index].step = Step::kCopying;
+  part.step = Step::kCopying;
   --needed_;
-  return index;
+  return true;
 }
 
 bool StagedSource::has_room(std::uint64_t bytes) const {

@@ -109,7 +109,7 @@ class StagedSource final : public ItemSource {
   /// Whether there is a part to copy; cursor_ is its position.
   bool find_next();
   /// Takes it if memory for it can be reserved.
-  std::optional<std::size_t> take_next();
+  bool take_next();
   void copy_all();
   /// Returns what went wrong.
   std::optional<CheckpointError> copy(std::span<const std::size_t> batch);

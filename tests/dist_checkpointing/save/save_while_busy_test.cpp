@@ -133,6 +133,35 @@ TEST_F(SaveWhileBusy, PlansThatACheckpointKeepsAreForSavesThatAreQueuedToo) {
   expect_holds("last", 2);
 }
 
+TEST_F(SaveWhileBusy, ARankWhoseStateDoesNotFitIsWaitedForHoweverLongItTakes) {
+  constexpr std::chrono::milliseconds kTimeout{200};
+  for (const WhenBusy when_busy : {WhenBusy::kWait, WhenBusy::kSkip, WhenBusy::kReplace}) {
+    SaveOptions options = gated();
+    options.async.when_busy = when_busy;
+    options.async.staging_memory = std::uint64_t{16} << 20;
+    const std::jthread slow_disk([&] {
+      std::this_thread::sleep_for(4 * kTimeout);
+      gate.open.release(4);  // for both saves
+    });
+    const auto body = [&](Communicator& comm) {
+      const std::int64_t rows = comm.rank() == 0 ? 1 : 8;  // of 4 MiB
+      StateDict state;
+      state["w"] = ShardedTensor::whole("w" + std::to_string(comm.rank()),
+                                        Tensor::zeros(DType::kFloat32, {rows, 1 << 20}));
+      AsyncSaver saver(options, comm);
+      saver.save(state, path("first"));
+      saver.save(state, path("second"));
+      saver.wait();
+    };
+    run_ranks(2, body, kTimeout);
+    EXPECT_TRUE(verify(*open_checkpoint(path("first")), {}).ok());
+    std::filesystem::remove_all(path("first"));
+    std::filesystem::remove_all(path("second"));
+    while (gate.open.try_acquire()) {
+    }
+  }
+}
+
 TEST_F(SaveWhileBusy, ASaveThatCannotBePlannedReplacesNothing) {
   for (const bool is_lazy : {false, true}) {
     run_ranks(2, [&](Communicator& comm) {
