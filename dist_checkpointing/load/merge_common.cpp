@@ -3,11 +3,11 @@
 #include <string>
 #include <utility>
 
-#include "dist_checkpointing/load/destination.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
+#include "mapping/state/destination.h"
 #include "mapping/state/tree.h"
 
 namespace dckpt {

@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "dist_checkpointing/load/destination.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/shard_spec.h"
@@ -14,6 +13,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
+#include "mapping/state/destination.h"
 #include "strategies/device/registry.h"
 
 namespace dckpt {

@@ -272,6 +272,8 @@ DLManagedTensorVersioned* to_dlpack(const Tensor& tensor) {
 }
 
 DLManagedTensor* to_dlpack_unversioned(const Tensor& tensor) {
+  if (is_save_only(tensor))
+    invalid("it is read-only, which the unversioned form cannot say; export it with to_dlpack()");
   return exported<DLManagedTensor>(tensor);
 }
 

@@ -42,7 +42,8 @@ bool is_save_only(const Tensor& tensor) noexcept;
 /// (unsupported) for quantised types, whose scales are stored elsewhere. One that is_save_only() is
 /// flagged as read-only.
 DLManagedTensorVersioned* to_dlpack(const Tensor& tensor);
-/// The same in the form that DLPack had before 1.0.
+/// The same in the form that DLPack had before 1.0, which has no flags: (invalid argument) for a
+/// tensor that is_save_only().
 DLManagedTensor* to_dlpack_unversioned(const Tensor& tensor);
 
 }  // namespace dckpt

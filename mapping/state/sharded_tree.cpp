@@ -4,6 +4,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
+#include "mapping/state/destination.h"
 
 namespace dckpt {
 namespace {
@@ -97,6 +98,10 @@ Value refilled(ShardedTensorFactory factory, const Value& merged) {
                             "the factory merged what was loaded in other memory than its tensor's, "
                             "and one of the two is not of the CPU; return the tensor itself, or "
                             "use load_plain()",
+                            {.key = factory.key});
+    }
+    if (const std::string reason = unfit_to_load_into(into); !reason.empty()) {
+      throw CheckpointError(ErrorCode::kInvalidArgument, "the factory's tensor " + reason,
                             {.key = factory.key});
     }
     strided_copy(into.shape(), item_size(into.dtype()), from.data(), {0, from.strides()},

@@ -119,6 +119,8 @@ TEST(Dlpack, KnowsWhatIsImportedForSavingOnly) {
     DLManagedTensorVersioned* const exported = to_dlpack(tensor);
     EXPECT_EQ(exported->flags, 1U) << "read-only";
     exported->deleter(exported);
+    EXPECT_THAT(error_of([&] { to_dlpack_unversioned(tensor); }).message(),
+                HasSubstr("export it with to_dlpack()"));
     EXPECT_EQ(produced.deleted, 0);
   }
   EXPECT_EQ(produced.deleted, 1);

@@ -112,6 +112,20 @@ TEST(ShardedTree, AFactoryFillsATensorOfADeviceOnlyInPlace) {
               HasSubstr("return the tensor itself"));
 }
 
+TEST(ShardedTree, AFactoryFillsNothingThatCannotBeLoadedInto) {
+  float element = 7;
+  ShardedTensorFactory factory{
+      .key = "w",
+      .data = Tensor(DType::kFloat32, {3}, {0}, reinterpret_cast<std::byte*>(&element), nullptr)};
+  factory.merge = [](const Value&) { return Value(Tensor::zeros(DType::kFloat32, {3})); };
+  const CheckpointError error = error_of([&] {
+    merge_into_factories(Value::dict({{"w", 1}}), Value::dict({{"w", factory}}));
+  });
+  EXPECT_EQ(error.context().key, "w");
+  EXPECT_THAT(error.message(), HasSubstr("several elements share their memory"));
+  EXPECT_EQ(element, 7);
+}
+
 TEST(ShardedTree, FactoriesWithoutFunctionsAreRefused) {
   const Value state = Value::dict({{"w", ShardedTensorFactory{.key = "the key"}}});
   EXPECT_EQ(error_of([&] { apply_factories(state); }).context().key, "the key");

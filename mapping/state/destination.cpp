@@ -1,4 +1,4 @@
-#include "dist_checkpointing/load/destination.h"
+#include "mapping/state/destination.h"
 
 #include <cstddef>
 
