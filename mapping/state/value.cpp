@@ -17,19 +17,6 @@ namespace {
                         str_format("expected {}, found {}", wanted, to_string(found)));
 }
 
-/// The object for its only holder: a copy if others hold it, too.
-template <typename T>
-T& detached(std::shared_ptr<T>& held) {
-  if (held.use_count() > 1) {
-    held = std::make_shared<T>(*held);
-  } else {
-    // Giving a second reference back is an acquire on the counter: what another thread did with the
-    // object before it let go is over.
-    std::shared_ptr<T>(held).reset();
-  }
-  return *held;
-}
-
 /// Without the bytes that only repeat the sign.
 void trim(Bytes& number) {
   while (number.size() > 1) {
@@ -52,9 +39,9 @@ const char* to_string(Value::Kind kind) noexcept {
   static constexpr std::array kNames = {"None",
                                         "bool",
                                         "int",
-                                        "int",
                                         "float",
                                         "complex",
+                                        "int",
                                         "str",
                                         "bytes",
                                         "bytearray",
@@ -74,57 +61,83 @@ const char* to_string(Value::Kind kind) noexcept {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-Value::Data Value::big(std::uint64_t value) {
+Value::Value(const Value& other) noexcept : kind_(other.kind_), scalar_(0) {
+  if (other.is_boxed())
+    std::construct_at(&boxed_, other.boxed_);
+  else
+    scalar_ = other.scalar_;
+}
+
+Value::Value(Value&& other) noexcept : kind_(other.kind_), scalar_(0) {
+  if (!other.is_boxed()) {
+    scalar_ = other.scalar_;
+    return;
+  }
+  std::construct_at(&boxed_, std::move(other.boxed_));
+  std::destroy_at(&other);
+  std::construct_at(&other);
+}
+
+Value& Value::operator=(const Value& other) noexcept {
+  return *this = Value(other);
+}
+
+Value& Value::operator=(Value&& other) noexcept {
+  Value taken(std::move(other));  // before what this value holds goes, which may hold `other`
+  std::destroy_at(this);
+  return *std::construct_at(this, std::move(taken));
+}
+
+Value Value::beyond_int64(std::uint64_t value) {
   Bytes bytes;
   append_le(bytes, value);
   bytes.push_back(std::byte{0});
-  return std::make_shared<BigInt>(BigInt{std::move(bytes)});
+  return {Kind::kBigInt, std::make_shared<BigInt>(BigInt{std::move(bytes)})};
 }
 
-Value::Value(BigInt value) {
+Value::Value(BigInt value) : Value() {
   trim(value.bytes);
-  if (value.bytes.size() <= sizeof(std::int64_t)) {
-    data_ = small_integer(value.bytes);
-  } else {
-    data_ = std::make_shared<BigInt>(std::move(value));
-  }
+  if (value.bytes.size() <= sizeof(std::int64_t))
+    *this = Value(small_integer(value.bytes));
+  else
+    *this = {Kind::kBigInt, std::make_shared<BigInt>(std::move(value))};
 }
 
-Value::Value(std::string text) : data_(std::make_shared<std::string>(std::move(text))) {}
-Value::Value(Tensor tensor) : data_(std::make_shared<Tensor>(std::move(tensor))) {}
-Value::Value(TorchStorage storage) : data_(std::make_shared<TorchStorage>(std::move(storage))) {}
-Value::Value(Global global) : data_(std::make_shared<Global>(std::move(global))) {}
-Value::Value(Opaque opaque) : data_(std::make_shared<Opaque>(std::move(opaque))) {}
-Value::Value(Dict dict) : data_(std::make_shared<Dict>(std::move(dict))) {}
-Value::Value(ShardedTensor shard) : data_(std::make_shared<ShardedTensor>(std::move(shard))) {}
-Value::Value(ShardedObject object) : data_(std::make_shared<ShardedObject>(std::move(object))) {}
+Value::Value(std::complex<double> value)
+    : Value(Kind::kComplex, std::make_shared<std::complex<double>>(value)) {}
+Value::Value(std::string text)
+    : Value(Kind::kStr, std::make_shared<std::string>(std::move(text))) {}
+Value::Value(Tensor tensor) : Value(Kind::kTensor, std::make_shared<Tensor>(std::move(tensor))) {}
+Value::Value(TorchStorage storage)
+    : Value(Kind::kStorage, std::make_shared<TorchStorage>(std::move(storage))) {}
+Value::Value(Global global) : Value(Kind::kGlobal, std::make_shared<Global>(std::move(global))) {}
+Value::Value(Opaque opaque) : Value(Kind::kOpaque, std::make_shared<Opaque>(std::move(opaque))) {}
+Value::Value(Dict dict) : Value(Kind::kDict, std::make_shared<Dict>(std::move(dict))) {}
+Value::Value(ShardedTensor shard)
+    : Value(Kind::kShardedTensor, std::make_shared<ShardedTensor>(std::move(shard))) {}
+Value::Value(ShardedObject object)
+    : Value(Kind::kShardedObject, std::make_shared<ShardedObject>(std::move(object))) {}
 Value::Value(ShardedTensorFactory factory)
-    : data_(std::make_shared<ShardedTensorFactory>(std::move(factory))) {}
+    : Value(Kind::kShardedTensorFactory,
+            std::make_shared<ShardedTensorFactory>(std::move(factory))) {}
 Value::Value(LocalNonpersistentObject object)
-    : data_(std::make_shared<LocalNonpersistentObject>(std::move(object))) {}
+    : Value(Kind::kLocalNonpersistentObject,
+            std::make_shared<LocalNonpersistentObject>(std::move(object))) {}
 
 Value Value::bytes(Bytes value) {
-  Value result;
-  result.data_ = std::make_shared<Bytes>(std::move(value));
-  return result;
+  return {Kind::kBytes, std::make_shared<Bytes>(std::move(value))};
 }
 
 Value Value::byte_array(Bytes value) {
-  Value result;
-  result.data_ = std::make_shared<ByteArrayData>(ByteArrayData{std::move(value)});
-  return result;
+  return {Kind::kByteArray, std::make_shared<Bytes>(std::move(value))};
 }
 
 Value Value::list(ValueList items) {
-  Value result;
-  result.data_ = std::make_shared<ValueList>(std::move(items));
-  return result;
+  return {Kind::kList, std::make_shared<ValueList>(std::move(items))};
 }
 
 Value Value::tuple(ValueList items) {
-  Value result;
-  result.data_ = std::make_shared<TupleData>(TupleData{std::move(items)});
-  return result;
+  return {Kind::kTuple, std::make_shared<ValueList>(std::move(items))};
 }
 
 namespace {
@@ -143,50 +156,15 @@ ValueList distinct(ValueList items) {
 }  // namespace
 
 Value Value::set(ValueList items) {
-  Value result;
-  result.data_ = std::make_shared<SetData>(SetData{distinct(std::move(items)), false});
-  return result;
+  return {Kind::kSet, std::make_shared<ValueList>(distinct(std::move(items)))};
 }
 
 Value Value::frozen_set(ValueList items) {
-  Value result;
-  result.data_ = std::make_shared<SetData>(SetData{distinct(std::move(items)), true});
-  return result;
+  return {Kind::kFrozenSet, std::make_shared<ValueList>(distinct(std::move(items)))};
 }
 
 Value Value::dict(std::initializer_list<std::pair<Value, Value>> items) {
   return Value(Dict(items));
-}
-
-Value::Kind Value::kind() const noexcept {
-  struct KindOf {
-    Kind operator()(std::monostate) const { return Kind::kNone; }
-    Kind operator()(bool) const { return Kind::kBool; }
-    Kind operator()(std::int64_t) const { return Kind::kInt; }
-    Kind operator()(double) const { return Kind::kFloat; }
-    Kind operator()(const std::complex<double>&) const { return Kind::kComplex; }
-    Kind operator()(const Ref<BigInt>&) const { return Kind::kBigInt; }
-    Kind operator()(const Ref<std::string>&) const { return Kind::kStr; }
-    Kind operator()(const Ref<Bytes>&) const { return Kind::kBytes; }
-    Kind operator()(const Ref<ByteArrayData>&) const { return Kind::kByteArray; }
-    Kind operator()(const Ref<ValueList>&) const { return Kind::kList; }
-    Kind operator()(const Ref<TupleData>&) const { return Kind::kTuple; }
-    Kind operator()(const Ref<SetData>& set) const {
-      return set->frozen ? Kind::kFrozenSet : Kind::kSet;
-    }
-    Kind operator()(const Ref<Dict>&) const { return Kind::kDict; }
-    Kind operator()(const Ref<Tensor>&) const { return Kind::kTensor; }
-    Kind operator()(const Ref<TorchStorage>&) const { return Kind::kStorage; }
-    Kind operator()(const Ref<Global>&) const { return Kind::kGlobal; }
-    Kind operator()(const Ref<Opaque>&) const { return Kind::kOpaque; }
-    Kind operator()(const Ref<ShardedTensor>&) const { return Kind::kShardedTensor; }
-    Kind operator()(const Ref<ShardedObject>&) const { return Kind::kShardedObject; }
-    Kind operator()(const Ref<ShardedTensorFactory>&) const { return Kind::kShardedTensorFactory; }
-    Kind operator()(const Ref<LocalNonpersistentObject>&) const {
-      return Kind::kLocalNonpersistentObject;
-    }
-  };
-  return std::visit(KindOf{}, data_);
 }
 
 bool Value::is_sharded() const noexcept {
@@ -196,113 +174,119 @@ bool Value::is_sharded() const noexcept {
 }
 
 template <typename T>
-const T& Value::get(const char* wanted) const {
-  if (const auto* held = std::get_if<Ref<T>>(&data_)) return **held;
-  throw_kind(wanted, kind());
+const T& Value::get(Kind kind, const char* wanted) const {
+  if (kind_ != kind) throw_kind(wanted, kind_);
+  return *static_cast<const T*>(boxed_.get());
 }
 
+/// The boxed object for its only holder: a copy if others hold it, too.
 template <typename T>
-T& Value::get_mutable(const char* wanted) {
-  if (auto* held = std::get_if<Ref<T>>(&data_)) return detached(*held);
-  throw_kind(wanted, kind());
+T& Value::unshared() {
+  if (boxed_.use_count() > 1) {
+    boxed_ = std::make_shared<T>(*static_cast<const T*>(boxed_.get()));
+  } else {
+    // Giving a second reference back is an acquire on the counter: what another thread did with the
+    // object before it let go is over.
+    Boxed(boxed_).reset();
+  }
+  return *static_cast<T*>(boxed_.get());
 }
 
 bool Value::as_bool() const {
-  if (const bool* value = std::get_if<bool>(&data_)) return *value;
-  throw_kind("bool", kind());
+  if (!is(Kind::kBool)) throw_kind("bool", kind_);
+  return scalar_ != 0;
 }
 
 std::int64_t Value::as_int() const {
-  if (const std::int64_t* value = std::get_if<std::int64_t>(&data_)) return *value;
-  if (is(Kind::kBigInt)) throw_kind("an int of 64 bits", kind());
-  throw_kind("int", kind());
+  if (!is(Kind::kInt)) throw_kind(is(Kind::kBigInt) ? "an int of 64 bits" : "int", kind_);
+  return scalar_;
 }
 
 double Value::as_float() const {
-  if (const double* value = std::get_if<double>(&data_)) return *value;
-  if (const std::int64_t* value = std::get_if<std::int64_t>(&data_))
-    return static_cast<double>(*value);
-  throw_kind("float", kind());
+  if (is(Kind::kFloat)) return std::bit_cast<double>(scalar_);
+  if (is(Kind::kInt)) return static_cast<double>(scalar_);
+  throw_kind("float", kind_);
 }
 
 std::complex<double> Value::as_complex() const {
-  if (const auto* value = std::get_if<std::complex<double>>(&data_)) return *value;
-  throw_kind("complex", kind());
+  return get<std::complex<double>>(Kind::kComplex, "complex");
 }
 
 const BigInt& Value::as_big_int() const {
-  return get<BigInt>("an int beyond 64 bits");
+  return get<BigInt>(Kind::kBigInt, "an int beyond 64 bits");
 }
 const std::string& Value::as_str() const {
-  return get<std::string>("str");
+  return get<std::string>(Kind::kStr, "str");
 }
 
 const Bytes& Value::as_bytes() const {
-  if (const auto* array = std::get_if<Ref<ByteArrayData>>(&data_)) return (*array)->bytes;
-  return get<Bytes>("bytes");
+  return get<Bytes>(is(Kind::kByteArray) ? kind_ : Kind::kBytes, "bytes");
 }
 
 const ValueList& Value::items() const {
-  if (const auto* tuple = std::get_if<Ref<TupleData>>(&data_)) return (*tuple)->items;
-  if (const auto* set = std::get_if<Ref<SetData>>(&data_)) return (*set)->items;
-  return get<ValueList>("list, tuple or set");
+  const bool other = is(Kind::kTuple) || is(Kind::kSet) || is(Kind::kFrozenSet);
+  return get<ValueList>(other ? kind_ : Kind::kList, "list, tuple or set");
 }
 
 ValueList& Value::mutable_items() {
-  if (auto* tuple = std::get_if<Ref<TupleData>>(&data_)) return detached(*tuple).items;
-  if (auto* set = std::get_if<Ref<SetData>>(&data_)) return detached(*set).items;
-  return get_mutable<ValueList>("list, tuple or set");
+  items();
+  return unshared<ValueList>();
 }
 
 const Dict& Value::as_dict() const {
-  return get<Dict>("dict");
+  return get<Dict>(Kind::kDict, "dict");
 }
 
 Dict& Value::mutable_dict() {
-  if (is_none()) data_ = std::make_shared<Dict>();
-  return get_mutable<Dict>("dict");
+  if (is_none()) *this = Dict();
+  as_dict();
+  return unshared<Dict>();
 }
 
 const Tensor& Value::as_tensor() const {
   if (is(Kind::kShardedTensorFactory)) return as_factory().data;
-  if (!is(Kind::kShardedTensor)) return get<Tensor>("tensor");
+  if (!is(Kind::kShardedTensor)) return get<Tensor>(Kind::kTensor, "tensor");
   const ShardedTensor& shard = as_sharded_tensor();
   if (shard.data) return *shard.data;
   throw CheckpointError(ErrorCode::kInvalidArgument,
                         "the ShardedTensor has no data (a meta tensor)", {.key = shard.key});
 }
 Tensor& Value::mutable_tensor() {
-  return get_mutable<Tensor>("tensor");
+  get<Tensor>(Kind::kTensor, "tensor");
+  return unshared<Tensor>();
 }
 const TorchStorage& Value::as_storage() const {
-  return get<TorchStorage>("storage");
+  return get<TorchStorage>(Kind::kStorage, "storage");
 }
 const Global& Value::as_global() const {
-  return get<Global>("global");
+  return get<Global>(Kind::kGlobal, "global");
 }
 const Opaque& Value::as_opaque() const {
-  return get<Opaque>("object");
+  return get<Opaque>(Kind::kOpaque, "object");
 }
 Opaque& Value::mutable_opaque() {
-  return get_mutable<Opaque>("object");
+  get<Opaque>(Kind::kOpaque, "object");
+  return unshared<Opaque>();
 }
 const ShardedTensor& Value::as_sharded_tensor() const {
-  return get<ShardedTensor>("ShardedTensor");
+  return get<ShardedTensor>(Kind::kShardedTensor, "ShardedTensor");
 }
 ShardedTensor& Value::mutable_sharded_tensor() {
-  return get_mutable<ShardedTensor>("ShardedTensor");
+  get<ShardedTensor>(Kind::kShardedTensor, "ShardedTensor");
+  return unshared<ShardedTensor>();
 }
 const ShardedObject& Value::as_sharded_object() const {
-  return get<ShardedObject>("ShardedObject");
+  return get<ShardedObject>(Kind::kShardedObject, "ShardedObject");
 }
 ShardedObject& Value::mutable_sharded_object() {
-  return get_mutable<ShardedObject>("ShardedObject");
+  get<ShardedObject>(Kind::kShardedObject, "ShardedObject");
+  return unshared<ShardedObject>();
 }
 const ShardedTensorFactory& Value::as_factory() const {
-  return get<ShardedTensorFactory>("ShardedTensorFactory");
+  return get<ShardedTensorFactory>(Kind::kShardedTensorFactory, "ShardedTensorFactory");
 }
 const LocalNonpersistentObject& Value::as_local_nonpersistent() const {
-  return get<LocalNonpersistentObject>("LocalNonpersistentObject");
+  return get<LocalNonpersistentObject>(Kind::kLocalNonpersistentObject, "LocalNonpersistentObject");
 }
 
 Value& Value::operator[](const Value& key) {
@@ -325,8 +309,7 @@ const Value& Value::at(const Value& key) const {
 }
 
 const Value* Value::find(const Value& key) const {
-  const auto* dict = std::get_if<Ref<Dict>>(&data_);
-  return dict == nullptr ? nullptr : std::as_const(**dict).find(key);
+  return is_dict() ? as_dict().find(key) : nullptr;
 }
 
 std::size_t Value::size() const {
@@ -334,15 +317,7 @@ std::size_t Value::size() const {
 }
 
 const void* Value::identity() const noexcept {
-  return std::visit(
-      [](const auto& held) -> const void* {
-        if constexpr (requires { held.get(); }) {
-          return held.get();
-        } else {
-          return nullptr;
-        }
-      },
-      data_);
+  return is_boxed() && !is(Kind::kComplex) ? boxed_.get() : nullptr;
 }
 
 std::string Opaque::class_path() const {

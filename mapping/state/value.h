@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <complex>
 #include <concepts>
 #include <cstdint>
@@ -10,7 +11,6 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "mapping/base/api.h"
@@ -61,9 +61,9 @@ class Value {
     kNone,
     kBool,
     kInt,
-    kBigInt,
-    kFloat,
+    kFloat,  // the last kind that is not boxed
     kComplex,
+    kBigInt,
     kStr,
     kBytes,
     kByteArray,
@@ -82,14 +82,18 @@ class Value {
     kLocalNonpersistentObject,
   };
 
-  Value() = default;
-  Value(std::nullptr_t) {}
-  Value(bool value) : data_(value) {}
+  Value() noexcept : scalar_(0) {}
+  Value(std::nullptr_t) noexcept : Value() {}
+  Value(bool value) noexcept : kind_(Kind::kBool), scalar_(value ? 1 : 0) {}
   template <std::integral T>
   requires(!std::same_as<T, bool> && !std::same_as<T, char>) Value(T value)
-      : data_(from_integer(value)) {}
-  Value(double value) : data_(value) {}
-  Value(std::complex<double> value) : data_(value) {}
+      : kind_(Kind::kInt), scalar_(static_cast<std::int64_t>(value)) {
+    if constexpr (std::unsigned_integral<T> && sizeof(T) == 8) {
+      if (value > static_cast<T>(INT64_MAX)) *this = beyond_int64(value);
+    }
+  }
+  Value(double value) noexcept : kind_(Kind::kFloat), scalar_(std::bit_cast<std::int64_t>(value)) {}
+  Value(std::complex<double> value);
   Value(const char* text) : Value(std::string(text)) {}
   Value(std::string_view text) : Value(std::string(text)) {}
   /// Str: UTF-8; lone surrogates as three bytes each, as Python's surrogatepass.
@@ -112,7 +116,15 @@ class Value {
   static Value frozen_set(ValueList items = {});
   static Value dict(std::initializer_list<std::pair<Value, Value>> items = {});
 
-  Kind kind() const noexcept;
+  Value(const Value& other) noexcept;
+  Value(Value&& other) noexcept;
+  Value& operator=(const Value& other) noexcept;
+  Value& operator=(Value&& other) noexcept;
+  ~Value() {
+    if (is_boxed()) boxed_.~Boxed();
+  }
+
+  Kind kind() const noexcept { return kind_; }
   bool is(Kind wanted) const noexcept { return kind() == wanted; }
   bool is_none() const noexcept { return is(Kind::kNone); }
   bool is_str() const noexcept { return is(Kind::kStr); }
@@ -170,39 +182,21 @@ class Value {
   const void* identity() const noexcept;
 
  private:
-  template <typename T>
-  using Ref = std::shared_ptr<T>;
-  struct TupleData {
-    ValueList items;
-  };
-  struct SetData {
-    ValueList items;
-    bool frozen = false;
-  };
-  struct ByteArrayData {
-    Bytes bytes;
-  };
-  using Data =
-      std::variant<std::monostate, bool, std::int64_t, double, std::complex<double>, Ref<BigInt>,
-                   Ref<std::string>, Ref<Bytes>, Ref<ByteArrayData>, Ref<ValueList>, Ref<TupleData>,
-                   Ref<SetData>, Ref<Dict>, Ref<Tensor>, Ref<TorchStorage>, Ref<Global>,
-                   Ref<Opaque>, Ref<ShardedTensor>, Ref<ShardedObject>, Ref<ShardedTensorFactory>,
-                   Ref<LocalNonpersistentObject>>;
+  using Boxed = std::shared_ptr<void>;
 
-  template <std::integral T>
-  static Data from_integer(T value) {
-    if constexpr (std::unsigned_integral<T> && sizeof(T) == 8) {
-      if (value > static_cast<T>(INT64_MAX)) return big(value);
-    }
-    return static_cast<std::int64_t>(value);
-  }
-  static Data big(std::uint64_t value);
+  Value(Kind kind, Boxed boxed) noexcept : kind_(kind), boxed_(std::move(boxed)) {}
+  static Value beyond_int64(std::uint64_t value);
+  bool is_boxed() const noexcept { return kind_ > Kind::kFloat; }
   template <typename T>
-  const T& get(const char* wanted) const;
+  const T& get(Kind kind, const char* wanted) const;
   template <typename T>
-  T& get_mutable(const char* wanted);
+  T& unshared();
 
-  Data data_;
+  Kind kind_ = Kind::kNone;
+  union {                  // not a std::variant, whose 21 alternatives every file would instantiate
+    std::int64_t scalar_;  // none, bool, int; the bits of a float
+    Boxed boxed_;          // the others, by kind: what as_…() returns
+  };
 };
 
 const char* to_string(Value::Kind kind) noexcept;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <variant>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
