@@ -6,6 +6,14 @@
 
 namespace dckpt {
 
+Shape::Shape() noexcept = default;
+Shape::Shape(std::initializer_list<std::int64_t> extents) : small_vector(extents) {}
+Shape::Shape(const Shape& other) = default;
+Shape::Shape(Shape&& other) noexcept = default;
+Shape& Shape::operator=(const Shape& other) = default;
+Shape& Shape::operator=(Shape&& other) noexcept = default;
+Shape::~Shape() = default;
+
 std::optional<std::int64_t> checked_numel(ShapeView shape) noexcept {
   std::int64_t product = 1;
   bool zero = false;
