@@ -208,4 +208,47 @@ std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const st
   return positions;
 }
 
+AnyRead read_member(std::size_t offset, AnyRead read) {
+  return [offset, read = std::move(read)](const YamlNode& node, const std::string& path, void* into,
+                                          ConfigProblems& problems) {
+    read(node, path, static_cast<std::byte*>(into) + offset, problems);
+  };
+}
+
+AnyShow show_member(std::size_t offset, AnyShow show) {
+  return [offset, show = std::move(show)](const void* value) {
+    return show(static_cast<const std::byte*>(value) + offset);
+  };
+}
+
+AnyRead read_section(std::vector<AnyField> fields, AnyCheck check) {
+  std::vector<std::string> names;
+  for (const AnyField& field : fields) names.push_back(field.name);
+  return [fields = std::move(fields), names = std::move(names), check = std::move(check)](
+             const YamlNode& node, const std::string& path, void* into, ConfigProblems& problems) {
+    const auto positions = read_keys(node, path, names, problems);
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      if (!positions[i] || node.values[i].kind == YamlNode::Kind::kRefused) continue;
+      const AnyField& field = fields[*positions[i]];
+      field.read(node.values[i], path.empty() ? field.name : path + "." + field.name, into,
+                 problems);
+    }
+    if (check && node.kind == YamlNode::Kind::kMap) check(node, path, into, problems);
+  };
+}
+
+AnyShow show_section(std::vector<AnyField> fields) {
+  return [fields = std::move(fields)](const void* value) {
+    YamlNode map;
+    map.kind = YamlNode::Kind::kMap;
+    for (const AnyField& field : fields) {
+      std::optional<YamlNode> shown = field.show(value);
+      if (!shown) continue;
+      map.keys.push_back(YamlNode::plain(field.name));
+      map.values.push_back(std::move(*shown));
+    }
+    return std::optional(std::move(map));
+  };
+}
+
 }  // namespace dckpt::config

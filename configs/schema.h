@@ -2,8 +2,8 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -27,6 +27,10 @@
 namespace DCKPT_API dckpt {
 namespace config {
 
+// Descriptions are tables of erased functions: what reads a field takes the address of the struct's
+// member. A policy has some sixty fields, and templates for each of them took a compiler half a
+// minute.
+
 /// A function whose copies share what it has captured: types are made of types, and each use of one
 /// is a copy.
 template <typename Signature>
@@ -35,28 +39,86 @@ class SharedFunction;
 template <typename Result, typename... Arguments>
 class SharedFunction<Result(Arguments...)> {
  public:
+  SharedFunction() = default;
   template <typename Callable>
   requires(!std::same_as<Callable, SharedFunction>)
       SharedFunction(Callable callable)  // NOLINT(google-explicit-constructor): as std::function
-      : function_(
-            std::make_shared<const std::function<Result(Arguments...)>>(std::move(callable))) {}
+      : target_(static_cast<Target*>(new Held<Callable>(std::move(callable)))) {}
 
-  Result operator()(Arguments... arguments) const {
-    return (*function_)(std::forward<Arguments>(arguments)...);
-  }
+  Result operator()(Arguments... arguments) const { return target_->call(arguments...); }
+  explicit operator bool() const noexcept { return target_ != nullptr; }
 
  private:
-  std::shared_ptr<const std::function<Result(Arguments...)>> function_;
+  struct Target {
+    Target() = default;
+    Target(const Target&) = delete;
+    Target& operator=(const Target&) = delete;
+    virtual ~Target() = default;
+    virtual Result call(Arguments... arguments) const = 0;
+  };
+  template <typename Callable>
+  struct Held final : Target {
+    explicit Held(Callable held) : callable(std::move(held)) {}
+    Result call(Arguments... arguments) const override { return callable(arguments...); }
+    Callable callable;
+  };
+
+  std::shared_ptr<const Target> target_;
+};
+
+using AnyRead = SharedFunction<void(const YamlNode& node, const std::string& path, void* into,
+                                    ConfigProblems& problems)>;
+using AnyShow = SharedFunction<std::optional<YamlNode>(const void* value)>;
+using AnyCheck = SharedFunction<void(const YamlNode& node, const std::string& path,
+                                     const void* value, ConfigProblems& problems)>;
+
+/// How a T is read: a function (node, path, T& into, problems).
+template <typename T>
+class Read {
+ public:
+  template <typename Callable>
+  requires std::invocable<const Callable&, const YamlNode&, const std::string&, T&, ConfigProblems&>
+  Read(Callable callable)  // NOLINT(google-explicit-constructor): as std::function
+      : any([callable = std::move(callable)](const YamlNode& node, const std::string& path,
+                                             void* into, ConfigProblems& problems) {
+          callable(node, path, *static_cast<T*>(into), problems);
+        }) {}
+  explicit Read(AnyRead read) : any(std::move(read)) {}
+  void operator()(const YamlNode& node, const std::string& path, T& into,
+                  ConfigProblems& problems) const {
+    any(node, path, &into, problems);
+  }
+
+  AnyRead any;
+};
+
+/// How a T is shown: a function (const T&) → YamlNode, or std::optional<YamlNode> in a field.
+template <typename T, typename Result>
+class Show {
+ public:
+  template <typename Callable>
+  requires std::invocable<const Callable&, const T&> Show(
+      Callable callable)  // NOLINT(google-explicit-constructor): as std::function
+      : any([callable = std::move(callable)](const void* value) -> std::optional<YamlNode> {
+          return callable(*static_cast<const T*>(value));
+        }) {}
+  explicit Show(AnyShow show) : any(std::move(show)) {}
+  Result operator()(const T& value) const {
+    if constexpr (std::same_as<Result, YamlNode>)
+      return *any(&value);
+    else
+      return any(&value);
+  }
+
+  AnyShow any;
 };
 
 /// How a value is read from a node and shown as one. `read` leaves the value alone and reports a
 /// problem, under the field's path, if the node does not fit.
 template <typename T>
 struct Type {
-  SharedFunction<void(const YamlNode& node, const std::string& path, T& into,
-                      ConfigProblems& problems)>
-      read;
-  SharedFunction<YamlNode(const T& value)> show;
+  Read<T> read;
+  Show<T, YamlNode> show;
 };
 
 /// "save.io.threads: found 'many', expected an integer from 1 to 1024"
@@ -131,26 +193,46 @@ Type<std::vector<T>> list_of(Type<T> item, std::string expected) {
 template <typename S>
 struct Field {
   std::string name;
-  SharedFunction<void(const YamlNode&, const std::string& path, S&, ConfigProblems&)> read;
-  SharedFunction<std::optional<YamlNode>(const S&)> show;  ///< empty: not shown
+  Read<S> read;
+  Show<S, std::optional<YamlNode>> show;  ///< empty: not shown
 };
+
+/// What reads and shows the part of a struct that begins at `offset`.
+AnyRead read_member(std::size_t offset, AnyRead read);
+AnyShow show_member(std::size_t offset, AnyShow show);
 
 template <typename S, typename T>
 Field<S> field(std::string name, T S::*member, Type<std::type_identity_t<T>> type) {
-  return {
-      std::move(name),
-      [member, type](const YamlNode& node, const std::string& path, S& into,
-                     ConfigProblems& problems) { type.read(node, path, into.*member, problems); },
-      [member, type](const S& value) -> std::optional<YamlNode> {
-        return type.show(value.*member);
-      }};
+  static const S example{};
+  const auto offset =
+      static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&(example.*member)) -
+                               reinterpret_cast<const std::byte*>(&example));
+  return {std::move(name), Read<S>(read_member(offset, std::move(type.read.any))),
+          Show<S, std::optional<YamlNode>>(show_member(offset, std::move(type.show.any)))};
 }
+
+/// What must hold of a struct once the fields of a map have been read: a function (node, path,
+/// const S&, problems).
+template <typename S>
+class Check {
+ public:
+  Check() = default;
+  template <typename Callable>
+  requires std::invocable<const Callable&, const YamlNode&, const std::string&, const S&,
+                          ConfigProblems&>
+  Check(Callable callable)  // NOLINT(google-explicit-constructor): as std::function
+      : any([callable = std::move(callable)](const YamlNode& node, const std::string& path,
+                                             const void* value, ConfigProblems& problems) {
+          callable(node, path, *static_cast<const S*>(value), problems);
+        }) {}
+
+  AnyCheck any;
+};
 
 template <typename S>
 struct Schema {
   std::vector<Field<S>> fields;
-  /// What must hold of the whole, once the fields of a map have been read.
-  std::function<void(const YamlNode&, const std::string& path, const S&, ConfigProblems&)> check{};
+  Check<S> check{};
 };
 
 /// Which of `names` each key of a map is; reports a problem for a node that is not a map (an empty
@@ -159,34 +241,22 @@ std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const st
                                                   const std::vector<std::string>& names,
                                                   ConfigProblems& problems);
 
+struct AnyField {
+  std::string name;
+  AnyRead read;
+  AnyShow show;
+};
+AnyRead read_section(std::vector<AnyField> fields, AnyCheck check);
+AnyShow show_section(std::vector<AnyField> fields);
+
 /// A struct: a map of some of its fields; the others keep their defaults.
 template <typename S>
 Type<S> section(Schema<S> schema) {
-  std::vector<std::string> names;
-  for (const Field<S>& field : schema.fields) names.push_back(field.name);
-  return {[schema, names](const YamlNode& node, const std::string& path, S& into,
-                          ConfigProblems& problems) {
-            const auto positions = read_keys(node, path, names, problems);
-            for (std::size_t i = 0; i < positions.size(); ++i) {
-              if (!positions[i] || node.values[i].kind == YamlNode::Kind::kRefused) continue;
-              const Field<S>& field = schema.fields[*positions[i]];
-              field.read(node.values[i], path.empty() ? field.name : path + "." + field.name, into,
-                         problems);
-            }
-            if (schema.check && node.kind == YamlNode::Kind::kMap)
-              schema.check(node, path, into, problems);
-          },
-          [schema](const S& value) {
-            YamlNode map;
-            map.kind = YamlNode::Kind::kMap;
-            for (const Field<S>& field : schema.fields) {
-              std::optional<YamlNode> shown = field.show(value);
-              if (!shown) continue;
-              map.keys.push_back(YamlNode::plain(field.name));
-              map.values.push_back(std::move(*shown));
-            }
-            return map;
-          }};
+  std::vector<AnyField> fields;
+  for (Field<S>& field : schema.fields)
+    fields.push_back({std::move(field.name), field.read.any, field.show.any});
+  return {Read<S>(read_section(fields, schema.check.any)),
+          Show<S, YamlNode>(show_section(std::move(fields)))};
 }
 
 }  // namespace config
