@@ -1,7 +1,5 @@
 #include "tools/dckpt/command.h"
 
-#include <CLI/CLI.hpp>
-
 #include "configs/policy.h"
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
@@ -22,81 +20,78 @@ std::string CheckpointArgument::resolved() const {
   return resolve_checkpoint(path, {.iteration = iteration}).display();
 }
 
-void add_iteration(CLI::App& command, const std::string& option,
+void add_iteration(Parser command, const std::string& option,
                    std::optional<IterationName>& iteration) {
-  const auto take = [option, &iteration](const std::string& text) {
+  const auto take = [&iteration](const std::string& text) {
     iteration = text == "latest" ? std::nullopt : parse_iteration_name(text);
-    if (!iteration && text != "latest") {
-      throw CLI::ValidationError(
-          option,
-          str_format("found {}, expected an iteration (1000 or iter_0001000), release or latest",
-                     quote(text)));
-    }
+    if (iteration || text == "latest") return std::string();
+    return str_format("found {}, expected an iteration (1000 or iter_0001000), release or latest",
+                      quote(text));
   };
   command
-      .add_option_function<std::string>(
-          option, take, "Of a training root or local files: this iteration, 'release', or 'latest'")
-      ->type_name("N");
+      .add_option(option, take,
+                  "Of a training root or local files: this iteration, 'release', or 'latest'")
+      .type_name("N");
 }
 
-void add_checkpoint(CLI::App& command, CheckpointArgument& argument) {
+void add_checkpoint(Parser command, CheckpointArgument& argument) {
   command
       .add_option("PATH", argument.path,
                   "Checkpoint directory, training root, or a file of a checkpoint")
-      ->required()
-      ->type_name("");
+      .required()
+      .type_name("");
   add_iteration(command, "--iteration", argument.iteration);
 }
 
-void add_backend(CLI::App& command, CheckpointArgument& argument) {
+void add_backend(Parser command, CheckpointArgument& argument) {
   command
       .add_option("--policy", argument.policy,
                   "Open it with load.backend of this policy (see dckpt config)")
-      ->type_name("FILE");
+      .type_name("FILE");
 }
 
-void add_map(CLI::App& command, KeyMapOptions& map) {
+void add_map(Parser command, KeyMapOptions& map) {
   command
       .add_option("--map", map.name,
                   "Other keys, by a map from Megatron's to others: name, file or auto")
-      ->type_name("MAP");
+      .type_name("MAP");
   command
       .add_option("--set", map.set,
                   "For the map: vocab_size=32000, or another number or setting; repeatable")
-      ->type_name("NAME=VALUE")
-      ->allow_extra_args(false);
+      .type_name("NAME=VALUE")
+      .repeatable();
 }
 
-void add_json(CLI::App& command, bool& json) {
+void add_json(Parser command, bool& json) {
   command.add_flag("--json", json, "Print JSON for programs");
 }
 
-void add_key_filter(CLI::App& command, KeyFilter& filter) {
+void add_key_filter(Parser command, KeyFilter& filter) {
   command
       .add_option("--keys", filter.include,
                   "Only keys that match this pattern (* ? [a-z]); repeatable")
-      ->type_name("GLOB")
-      ->allow_extra_args(false);
+      .type_name("GLOB")
+      .repeatable();
   command.add_option("--exclude", filter.exclude, "No keys that match this pattern; repeatable")
-      ->type_name("GLOB")
-      ->allow_extra_args(false);
+      .type_name("GLOB")
+      .repeatable();
 }
 
-void add_number(CLI::App& command, const std::string& option, const std::string& about, int largest,
+void add_number(Parser command, const std::string& option, const std::string& about, int largest,
                 std::function<void(int)> take) {
-  const auto parse = [option, largest, take = std::move(take)](const std::string& text) {
+  const auto parse = [largest, take = std::move(take)](const std::string& text) {
     const std::optional<std::uint64_t> number = parse_u64(text);
     if (!number || *number < 1 || *number > static_cast<std::uint64_t>(largest)) {
-      throw CLI::ValidationError(option,
-                                 str_format("found {}, expected a number from 1 to {}", quote(text),
-                                            grouped(static_cast<std::uint64_t>(largest))));
+      return str_format("found {}, expected a number from 1 to {}", quote(text),
+                        grouped(static_cast<std::uint64_t>(largest)));
     }
     take(static_cast<int>(*number));
+    return std::string();
   };
-  command.add_option_function<std::string>(option, parse, about)->type_name("N");
+  command.add_option(option, parse, about).type_name("N");
 }
 
-void add_threads(CLI::App& command, int& threads) {
+void add_threads(Parser command, int& threads) {
   constexpr int kMaxThreads = 1024;
   add_number(command, "--threads", str_format("Threads that read and compute [{}]", threads),
              kMaxThreads, [&threads](int number) { threads = number; });

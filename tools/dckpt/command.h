@@ -12,10 +12,7 @@
 #include "dist_checkpointing/tracker.h"
 #include "mapping/state/value.h"
 #include "strategies/contract/reader.h"
-
-namespace CLI {
-class App;
-}
+#include "tools/dckpt/parser.h"
 
 namespace dckpt::tool {
 
@@ -52,23 +49,23 @@ struct CheckpointArgument {
 };
 
 /// --iteration N, or another name of the option: which checkpoint of a training root.
-void add_iteration(CLI::App& command, const std::string& option,
+void add_iteration(Parser command, const std::string& option,
                    std::optional<IterationName>& iteration);
 /// PATH and --iteration.
-void add_checkpoint(CLI::App& command, CheckpointArgument& argument);
+void add_checkpoint(Parser command, CheckpointArgument& argument);
 /// --policy FILE
-void add_backend(CLI::App& command, CheckpointArgument& argument);
+void add_backend(Parser command, CheckpointArgument& argument);
 /// --map NAME and --set NAME=VALUE
-void add_map(CLI::App& command, KeyMapOptions& map);
+void add_map(Parser command, KeyMapOptions& map);
 /// --json
-void add_json(CLI::App& command, bool& json);
+void add_json(Parser command, bool& json);
 /// --keys GLOB and --exclude GLOB, both repeatable.
-void add_key_filter(CLI::App& command, KeyFilter& filter);
+void add_key_filter(Parser command, KeyFilter& filter);
 /// An option with a whole number, in decimal digits whatever it begins with.
-void add_number(CLI::App& command, const std::string& option, const std::string& about, int largest,
+void add_number(Parser command, const std::string& option, const std::string& about, int largest,
                 std::function<void(int)> take);
 /// --threads N
-void add_threads(CLI::App& command, int& threads);
+void add_threads(Parser command, int& threads);
 
 /// JSON on stdout, ending in a newline.
 void print_json(const Value& value);

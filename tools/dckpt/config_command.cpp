@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 
 #include "configs/key_map.h"
@@ -161,8 +159,8 @@ int run_show(const Options& options) {
 
 Command add_config(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand(
-      "config", "Check or show a policy (how to save and load) or a map of keys");
+  Parser command(program, "config",
+                 "Check or show a policy (how to save and load) or a map of keys");
   std::string names;
   for (const ShippedPolicy& policy : shipped_policies()) names += "\n  " + std::string(policy.name);
   names += "\n\nand these maps:";
@@ -181,16 +179,16 @@ Command add_config(CLI::App& program) {
       "  dckpt config show production > run.yaml\n"
       "  dckpt config check run.yaml --json | jq '.problems'");
   command.add_option("ACTION", options->action, "check or show")
-      ->required()
-      ->type_name("")
-      ->check(CLI::IsMember({"check", "show"}).description(""));
+      .required()
+      .type_name("")
+      .one_of({"check", "show"});
   command
       .add_option("FILE", options->policy.name,
                   "Policy or map: a file, or the name of one that comes with dckpt")
-      ->required()
-      ->type_name("");
+      .required()
+      .type_name("");
   add_json(command, options->json);
-  return {&command, [options] {
+  return {&command.app(), [options] {
             return options->action == "check" ? run_check(*options) : run_show(*options);
           }};
 }

@@ -245,8 +245,8 @@ int run_convert(const Options& options) {
 Command add_convert(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   ConvertOptions& convert = options->convert;
-  CLI::App& command = *program.add_subcommand(
-      "convert", "Write a checkpoint anew: another format, other shards, fewer keys");
+  Parser command(program, "convert",
+                 "Write a checkpoint anew: another format, other shards, fewer keys");
   command.footer(
       "The result appears under DST in one step when it is complete. Memory stays within "
       "--max-memory,\n"
@@ -286,35 +286,35 @@ Command add_convert(CLI::App& program) {
   command
       .add_option("SRC", options->source,
                   "Checkpoint directory, training root, or a file of a checkpoint")
-      ->required()
-      ->type_name("");
-  command.add_option("DST", options->destination, "Directory to write")->required()->type_name("");
+      .required()
+      .type_name("");
+  command.add_option("DST", options->destination, "Directory to write").required().type_name("");
   add_iteration(command, "--iteration", convert.iteration);
   command
       .add_option("--to", convert.to,
                   "Format to write, one of those of dckpt formats; default: SRC's")
-      ->type_name("FORMAT");
+      .type_name("FORMAT");
   command
       .add_option("--policy", options->policy.name,
                   "Take from this policy what no other option says (see dckpt config)")
-      ->type_name("FILE");
+      .type_name("FILE");
   command
       .add_option("--compat", options->compat,
                   "Readers of the model: megatron (0.6 and newer), megatron-0.19, dcp")
-      ->type_name("NAME");
+      .type_name("NAME");
   command
       .add_option("--optimizer", options->optimizer,
                   "fully_reshardable, fully_sharded_model_space or dp_reshardable: see below")
-      ->type_name("FORM");
+      .type_name("FORM");
   command
       .add_option("--arg", options->run,
                   "For dp_reshardable: another argument of the run that resumes; repeatable")
-      ->type_name("NAME=VALUE")
-      ->allow_extra_args(false);
+      .type_name("NAME=VALUE")
+      .repeatable();
   command
       .add_option("--flattened", options->flattened,
                   "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")
-      ->type_name("FORM");
+      .type_name("FORM");
   add_map(command, convert.map);
   command.add_flag("--roundtrip-check", convert.check_round_trip,
                    "Go through the map and back in memory first, and compare bit by bit");
@@ -337,29 +337,30 @@ Command add_convert(CLI::App& program) {
                      {flag, name, std::to_string(value), name != "data_parallel_size"});
                });
   command
-      .add_option_function<std::string>(
+      .add_option(
           "--transformer-impl",
           [options](const std::string& value) {
             options->of_layout.push_back({"--transformer-impl", "transformer_impl", value});
+            return std::string();
           },
           "For the same: local or transformer_engine, if SRC's args do not say it")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"local", "transformer_engine"}).description(""));
+      .type_name("NAME")
+      .one_of({"local", "transformer_engine"});
   command
       .add_option("--model-files", options->model_files,
                   "Folder of config.json, for the map, and tokenizer, to copy; by default SRC")
-      ->type_name("FOLDER");
+      .type_name("FOLDER");
   command
       .add_option("--include", convert.keys.include,
                   "Only keys that match this pattern; repeatable")
-      ->type_name("GLOB")
-      ->allow_extra_args(false);
+      .type_name("GLOB")
+      .repeatable();
   command
       .add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; repeatable")
-      ->type_name("GLOB")
-      ->allow_extra_args(false);
+      .type_name("GLOB")
+      .repeatable();
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")
-      ->type_name("SIZE");
+      .type_name("SIZE");
   add_number(command, "--jobs",
              "Threads that read, compute and write [all cores]; fewer if memory is small", kMaxJobs,
              [options](int jobs) { options->jobs = jobs; });
@@ -375,7 +376,7 @@ Command add_convert(CLI::App& program) {
                    "Say what would be written and how large it is, write nothing");
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
   add_json(command, options->json);
-  return {&command, [options] {
+  return {&command.app(), [options] {
             Interruption interruption;
             options->convert.stop = interruption.token();
             return interruption.run([&] { return run_convert(*options); });

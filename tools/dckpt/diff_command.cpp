@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 
 #include "dist_checkpointing/inspect/diff.h"
@@ -129,8 +127,7 @@ int run_diff(const Options& options) {
 
 Command add_diff(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command =
-      *program.add_subcommand("diff", "Compare two checkpoints of any formats and shardings");
+  Parser command(program, "diff", "Compare two checkpoints of any formats and shardings");
   command.footer(
       "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if "
       "anything\n"
@@ -142,22 +139,22 @@ Command add_diff(CLI::App& program) {
       "  dckpt diff run/checkpoints run/checkpoints --iteration-a 1000 --iteration-b 2000\n"
       "  dckpt diff a b --keys 'decoder.*' --rtol 1e-5 --atol 1e-8\n"
       "  dckpt diff a b --no-common --json | jq '.differences'");
-  command.add_option("A", options->a.path, "One checkpoint")->required()->type_name("");
-  command.add_option("B", options->b.path, "The other")->required()->type_name("");
+  command.add_option("A", options->a.path, "One checkpoint").required().type_name("");
+  command.add_option("B", options->b.path, "The other").required().type_name("");
   add_iteration(command, "--iteration-a", options->a.iteration);
   add_iteration(command, "--iteration-b", options->b.iteration);
   add_map(command, options->a.map);
   command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")
-      ->type_name("X")
-      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+      .type_name("X")
+      .non_negative();
   command.add_option("--atol", options->diff.atol, "Absolute tolerance for floating-point numbers")
-      ->type_name("Y")
-      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+      .type_name("Y")
+      .non_negative();
   command.add_flag("--no-common", options->no_common, "Leave the common state out");
   add_key_filter(command, options->diff.keys);
   add_threads(command, options->diff.threads);
   add_json(command, options->json);
-  return {&command, [options] { return run_diff(*options); }};
+  return {&command.app(), [options] { return run_diff(*options); }};
 }
 
 }  // namespace dckpt::tool

@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 
 #include "dist_checkpointing/inspect/digest.h"
@@ -73,8 +71,7 @@ int run_digest(const Options& options) {
 
 Command add_digest(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command =
-      *program.add_subcommand("digest", "SHA-256 of each tensor as a whole and of each object");
+  Parser command(program, "digest", "SHA-256 of each tensor as a whole and of each object");
   command.footer(
       "A tensor is assembled from its chunks in C order, little-endian, so that its digest does "
       "not depend\n"
@@ -88,7 +85,7 @@ Command add_digest(CLI::App& program) {
   add_key_filter(command, options->digest.keys);
   add_threads(command, options->digest.threads);
   add_json(command, options->json);
-  return {&command, [options] { return run_digest(*options); }};
+  return {&command.app(), [options] { return run_digest(*options); }};
 }
 
 }  // namespace dckpt::tool

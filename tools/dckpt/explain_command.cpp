@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include "dist_checkpointing/inspect/explain.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -159,8 +157,8 @@ int run_explain(const Options& options) {
 
 Command add_explain(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand(
-      "explain", "Where one tensor's bytes are, how it is cut, and what belongs to it");
+  Parser command(program, "explain",
+                 "Where one tensor's bytes are, how it is cut, and what belongs to it");
   command.footer(
       "Examples:\n"
       "  dckpt explain iter_0001000 decoder.final_layernorm.weight\n"
@@ -170,10 +168,10 @@ Command add_explain(CLI::App& program) {
   add_map(command, options->checkpoint.map);
   add_backend(command, options->checkpoint);
   command.add_option("KEY", options->key, "Key of a tensor, or unique key of an object")
-      ->required()
-      ->type_name("");
+      .required()
+      .type_name("");
   add_json(command, options->json);
-  return {&command, [options] { return run_explain(*options); }};
+  return {&command.app(), [options] { return run_explain(*options); }};
 }
 
 }  // namespace dckpt::tool

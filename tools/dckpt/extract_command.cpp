@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 
 #include "dist_checkpointing/inspect/extract/render.h"
@@ -136,8 +134,7 @@ int run_extract(const Options& options) {
 
 Command add_extract(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command =
-      *program.add_subcommand("extract", "Take out one tensor, an object, or the common state");
+  Parser command(program, "extract", "Take out one tensor, an object, or the common state");
   command.footer(
       "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 "
       "and\n"
@@ -155,15 +152,15 @@ Command add_extract(CLI::App& program) {
       "  dckpt extract iter_0001000 --objects -o objects.json");
   add_checkpoint(command, options->checkpoint);
   add_backend(command, options->checkpoint);
-  command.add_option("KEY", options->key, "Key of a tensor or object")->type_name("");
+  command.add_option("KEY", options->key, "Key of a tensor or object").type_name("");
   command.add_flag("--common", options->common, "The common state");
   command.add_flag("--objects", options->objects, "All objects: {key: value}");
   command
       .add_option("-o,--output", options->output,
                   "File to write; - for standard output, the default of JSON")
-      ->type_name("FILE");
+      .type_name("FILE");
   add_json(command, options->json);
-  return {&command, [options] { return run_extract(*options); }};
+  return {&command.app(), [options] { return run_extract(*options); }};
 }
 
 }  // namespace dckpt::tool

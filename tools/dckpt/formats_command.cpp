@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -84,11 +82,10 @@ int run_formats(bool json) {
 
 Command add_formats(CLI::App& program) {
   const auto json = std::make_shared<bool>(false);
-  CLI::App& command =
-      *program.add_subcommand("formats", "List the formats that can be read and written");
+  Parser command(program, "formats", "List the formats that can be read and written");
   command.footer("Example:\n  dckpt formats --json");
   add_json(command, *json);
-  return {&command, [json] { return run_formats(*json); }};
+  return {&command.app(), [json] { return run_formats(*json); }};
 }
 
 }  // namespace dckpt::tool

@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -540,7 +538,7 @@ int run_inspect(const Options& options) {
 
 Command add_inspect(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand("inspect", "Show what a checkpoint holds");
+  Parser command(program, "inspect", "Show what a checkpoint holds");
   command.footer(
       "Examples:\n"
       "  dckpt inspect run/checkpoints                       the latest iteration of a run\n"
@@ -550,26 +548,26 @@ Command add_inspect(CLI::App& program) {
       "  dckpt inspect iter_0001000 --json | jq '.tensors[].key'");
   add_checkpoint(command, options->checkpoint);
   add_backend(command, options->checkpoint);
-  const std::vector<CLI::Option*> opening = command.get_options({});
+  const std::vector<Option> opening = command.options();
   add_map(command, options->checkpoint.map);
   add_key_filter(command, options->inspect.keys);
   command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");
   command.add_flag("--tree", options->tree, "Show keys as a tree, cut at dots, with sums");
   command
       .add_option("--sort", options->sort, "Order of the rows: key, size, chunks or stored [key]")
-      ->type_name("BY")
-      ->check(CLI::IsMember({"key", "size", "chunks", "stored"}).description(""));
+      .type_name("BY")
+      .one_of({"key", "size", "chunks", "stored"});
   command.add_flag("--unfold", options->unfold,
                    "A row for each key, also of optimizer state and of numbered layers");
-  CLI::Option* const timing =
+  Option timing =
       command.add_flag("--timing", options->timing,
                        "Show what the save took instead (if its policy had save.report)");
-  for (CLI::Option* const other : command.get_options({})) {
+  for (const Option& other : command.options()) {
     if (other != timing && std::ranges::find(opening, other) == opening.end())
-      timing->excludes(other);
+      timing.excludes(other);
   }
   add_json(command, options->json);
-  return {&command, [options] { return run_inspect(*options); }};
+  return {&command.app(), [options] { return run_inspect(*options); }};
 }
 
 }  // namespace dckpt::tool

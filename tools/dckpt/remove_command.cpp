@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -65,8 +63,8 @@ int run_remove(const Options& options, const std::stop_token& stop) {
 
 Command add_remove(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *program.add_subcommand(
-      "remove", "Take the tensors and objects with a prefix out of a checkpoint, in place");
+  Parser command(program, "remove",
+                 "Take the tensors and objects with a prefix out of a checkpoint, in place");
   command.footer(
       "Data files that hold nothing else are deleted (save with separation_hint to have them so); "
       "files\n"
@@ -78,11 +76,11 @@ Command add_remove(CLI::App& program) {
       "  dckpt remove iter_0001000 --prefix optimizer --json | jq '.bytes_freed'");
   add_checkpoint(command, options->checkpoint);
   command.add_option("--prefix", options->prefix, "What the keys begin with")
-      ->required()
-      ->type_name("TEXT");
+      .required()
+      .type_name("TEXT");
   command.add_flag("--dry-run", options->dry_run, "Report, change nothing");
   add_json(command, options->json);
-  return {&command, [options] {
+  return {&command.app(), [options] {
             Interruption interruption;
             return interruption.run([&] { return run_remove(*options, interruption.token()); });
           }};

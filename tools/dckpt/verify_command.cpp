@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <unordered_map>
 
@@ -219,8 +217,7 @@ int run_verify(const Options& options) {
 
 Command add_verify(CLI::App& program) {
   const auto options = std::make_shared<Options>();
-  CLI::App& command =
-      *program.add_subcommand("verify", "Check that a checkpoint is complete and sound");
+  Parser command(program, "verify", "Check that a checkpoint is complete and sound");
   command.footer(
       "Without --deep no tensor is read: it checks files, byte ranges, the coverage of every "
       "tensor,\n"
@@ -240,7 +237,7 @@ Command add_verify(CLI::App& program) {
                    "Every checkpoint of a training root, and which one a run would take");
   add_threads(command, options->verify.threads);
   add_json(command, options->json);
-  return {&command, [options] { return run_verify(*options); }};
+  return {&command.app(), [options] { return run_verify(*options); }};
 }
 
 }  // namespace dckpt::tool

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace dckpt::tool {
+
+// Commands declare their arguments through these two handles. Only parser.cpp and cli.cpp include
+// CLI11 itself, whose templates take a compiler ten seconds.
+
+/// An option or argument of a command. The setters return it again.
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+
+  Option required();
+  /// What --help calls the value; empty for arguments, which have a name already.
+  Option type_name(const std::string& name);
+  /// It takes one value each time that it is given.
+  Option repeatable();
+  Option one_of(std::vector<std::string> values);
+  Option non_negative();
+  /// The two cannot be given together.
+  Option excludes(Option other);
+
+  friend bool operator==(const Option&, const Option&) = default;
+
+ private:
+  CLI::Option* option_;
+};
+
+/// The arguments of one command. Variables that take values must live until the command has run.
+class Parser {
+ public:
+  Parser(CLI::App& program, const std::string& name, const std::string& about);
+
+  void footer(const std::string& text);
+  Option add_option(const std::string& name, std::string& value, const std::string& about);
+  Option add_option(const std::string& name, std::optional<double>& value,
+                    const std::string& about);
+  Option add_option(const std::string& name, std::vector<std::string>& values,
+                    const std::string& about);
+  /// `take` returns what is wrong with a value, as a sentence about it, or "".
+  Option add_option(const std::string& name, std::function<std::string(const std::string&)> take,
+                    const std::string& about);
+  Option add_flag(const std::string& name, bool& given, const std::string& about);
+  /// Those added so far, and --help.
+  std::vector<Option> options() const;
+  const CLI::App& app() const noexcept { return *app_; }
+
+ private:
+  CLI::App* app_;
+};
+
+}  // namespace dckpt::tool
