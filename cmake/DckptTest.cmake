@@ -1,16 +1,38 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# dckpt_test(NAME SOURCES files… [LIBRARIES targets…] [LABELS labels…]): one test program, its cases registered one by one.
+# What nearly every test includes.
+file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/tests_precompiled.cpp" CONTENT "int main() {}" @ONLY)
+add_executable(tests_precompiled "${CMAKE_CURRENT_BINARY_DIR}/tests_precompiled.cpp")
+target_link_libraries(tests_precompiled PRIVATE dckpt_strategies dckpt_flags GTest::gmock)
+target_compile_options(tests_precompiled PRIVATE $<$<CONFIG:Release>:-O1>)
+target_precompile_headers(tests_precompiled PRIVATE
+  <gmock/gmock.h> <gtest/gtest.h> <chrono> <filesystem> <functional> <map> <memory> <numeric> <set> <span> <string>
+  <thread> <unordered_map> <variant> <vector>
+  <mapping/base/format.h> <mapping/base/text.h>
+  <mapping/state/sharded_tensor.h> <configs/options.h>
+  <strategies/comm/communicator.h> <strategies/contract/reader.h>
+  <strategies/storage/location.h>)
+
+# dckpt_test(NAME SOURCES files… [LIBRARIES targets…] [LABELS labels…]): one test program, its cases registered one by one (under a sanitizer, the program).
 # Labels: `oracle` needs Python and Megatron-Core (see scripts/bootstrap); `threads` is run under ThreadSanitizer too; `gpu` skips where there is none.
 # The target tests_labelled_LABEL builds all programs with that label.
 # Programs run in the source tree, so that the path of the test data is the same in every checkout and a compiler cache can serve them all.
 function(dckpt_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
+  if(NOT "${arg_LIBRARIES}" MATCHES "torch|c10d|cuda|nccl|Cuda|Nccl")  # these have flags of their own
+    target_precompile_headers(${name} REUSE_FROM tests_precompiled)
+  endif()
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} dckpt_flags GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE DCKPT_TEST_DATA="tests/data")
-  gtest_discover_tests(${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS "${arg_LABELS}")
+  if(DCKPT_SANITIZE)  # as one test, as a process starts slowly there
+    add_test(NAME program.${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(program.${name} PROPERTIES TIMEOUT 1800 LABELS "${arg_LABELS}")
+  else()
+    gtest_discover_tests(${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS "${arg_LABELS}")
+  endif()
   foreach(label IN LISTS arg_LABELS)
     if(NOT TARGET tests_labelled_${label})
       add_custom_target(tests_labelled_${label})
