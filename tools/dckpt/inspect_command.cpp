@@ -8,13 +8,14 @@
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
-#include "dist_checkpointing/save/report_file.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/head_rows.h"
+#include "tools/dckpt/inspect_timing.h"
 #include "tools/dckpt/key_rows.h"
 #include "tools/dckpt/resume_report.h"
 #include "tools/dckpt/table.h"
@@ -193,28 +194,6 @@ std::string modelopt_text(const ModelOptState& state) {
                     state.version.empty() ? "" : ", by ModelOpt " + state.version, state.place);
 }
 
-/// Rows of a name and a text, which goes on in the next line where a terminal of kColumns ends.
-class Head {
- public:
-  void add(const std::string& name, std::string text) {
-    if (text.empty()) return;
-    constexpr std::size_t kColumns = 100;
-    constexpr std::size_t kText = kColumns - 2 - 11 - 2;  // beside indent and the longest name
-    std::string first = name;
-    while (text.size() > kText) {
-      const std::size_t space = text.rfind(' ', kText);
-      if (space == std::string::npos || space == 0) break;
-      table_.add({std::exchange(first, ""), text.substr(0, space)});
-      text.erase(0, space + 1);
-    }
-    table_.add({first, text});
-  }
-  void print() const { table_.print(); }
-
- private:
-  Table table_{{{""}, {""}}};
-};
-
 void print_groups(const CheckpointSummary& summary) {
   using Align = Table::Align;
   Table table({{"GROUP"},
@@ -238,7 +217,7 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
   print(styled(Style::kBold, shown(options.checkpoint.resolved())) + "\n");
   std::uint64_t bytes = 0;
   for (const FileSummary& file : summary.files) bytes += file.bytes;
-  Head head;
+  HeadRows head;
   std::string format = summary.info.format;
   if (summary.info.version) format += " version " + std::to_string(*summary.info.version);
   if (!summary.info.producer.empty()) format += str_format(" ({})", summary.info.producer);
@@ -461,58 +440,8 @@ std::unique_ptr<CheckpointReader> open(const Options& options, const Resume& res
   }
 }
 
-std::string seconds_text(double seconds) {
-  return str_format("{:.3f} s", seconds);
-}
-
-/// What the phases of the save took.
-int run_timing(const Options& options) {
-  const auto reader = options.checkpoint.open();
-  const std::optional<SaveReport> report = find_report(reader->storage());
-  if (!report)
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          str_format("the checkpoint keeps no report of its save ({}); a save with "
-                                     "save.report: true in its policy writes one",
-                                     kReportFile),
-                          {.file = options.checkpoint.resolved()});
-  if (options.json) {
-    print_json(to_value(*report));
-    return kOk;
-  }
-  print(styled(Style::kBold, shown(options.checkpoint.resolved())) + "\n");
-  Head head;
-  head.add("saved",
-           str_format("{} in {}{} in {}", human_bytes(report->bytes), grouped(report->files),
-                      report->files == 1 ? " file" : " files", seconds_text(report->seconds)));
-  head.add("plan", report->plan_cached ? "cached" : "not cached: " + shown(report->why_planned));
-  head.add("engine", shown(report->engine));
-  head.print();
-  using Align = Table::Align;
-  print("\n");
-  Table table({{"PHASE"},
-               {"MINIMUM", Align::kRight},
-               {"MEDIAN", Align::kRight},
-               {"MAXIMUM", Align::kRight},
-               {"SLOWEST", Align::kRight},
-               {"BYTES", Align::kRight},
-               {"RATE", Align::kRight},
-               {""}});
-  for (const auto& [phase, member] : kSavePhases) {
-    const PhaseReport& taken = (*report).*member;
-    if (taken.seconds == 0) continue;
-    const bool counts = taken.bytes > 0;
-    const bool is_part = phase == Phase::kCopy || phase == Phase::kSync;
-    table.add({std::string(name_of(kPhaseNames, phase)), seconds_text(taken.minimum),
-               seconds_text(taken.median), seconds_text(taken.seconds),
-               "rank " + std::to_string(taken.slowest_rank), counts ? human_bytes(taken.bytes) : "",
-               counts ? rate_text(taken) : "", is_part ? "part of write" : ""});
-  }
-  table.print();
-  return kOk;
-}
-
 int run_inspect(const Options& options) {
-  if (options.timing) return run_timing(options);
+  if (options.timing) return show_timing(options.checkpoint, options.json);
   const bool of_root = !options.checkpoint.iteration && is_training_root(options.checkpoint.path);
   const Resume resume = of_root ? Resume(resume_choice(options.checkpoint.path)) : std::nullopt;
   const auto reader = open(options, resume);

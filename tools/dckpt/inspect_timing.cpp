@@ -1,0 +1,69 @@
+#include "tools/dckpt/inspect_timing.h"
+
+#include <optional>
+#include <string>
+
+#include "dist_checkpointing/save/report_file.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/head_rows.h"
+#include "tools/dckpt/table.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+std::string seconds_text(double seconds) {
+  return str_format("{:.3f} s", seconds);
+}
+
+}  // namespace
+
+int show_timing(const CheckpointArgument& checkpoint, bool json) {
+  const auto reader = checkpoint.open();
+  const std::optional<SaveReport> report = find_report(reader->storage());
+  if (!report)
+    throw CheckpointError(ErrorCode::kIncomplete,
+                          str_format("the checkpoint keeps no report of its save ({}); a save with "
+                                     "save.report: true in its policy writes one",
+                                     kReportFile),
+                          {.file = checkpoint.resolved()});
+  if (json) {
+    print_json(to_value(*report));
+    return kOk;
+  }
+  print(styled(Style::kBold, shown(checkpoint.resolved())) + "\n");
+  HeadRows head;
+  head.add("saved",
+           str_format("{} in {}{} in {}", human_bytes(report->bytes), grouped(report->files),
+                      report->files == 1 ? " file" : " files", seconds_text(report->seconds)));
+  head.add("plan", report->plan_cached ? "cached" : "not cached: " + shown(report->why_planned));
+  head.add("engine", shown(report->engine));
+  head.print();
+  using Align = Table::Align;
+  print("\n");
+  Table table({{"PHASE"},
+               {"MINIMUM", Align::kRight},
+               {"MEDIAN", Align::kRight},
+               {"MAXIMUM", Align::kRight},
+               {"SLOWEST", Align::kRight},
+               {"BYTES", Align::kRight},
+               {"RATE", Align::kRight},
+               {""}});
+  for (const auto& [phase, member] : kSavePhases) {
+    const PhaseReport& taken = (*report).*member;
+    if (taken.seconds == 0) continue;
+    const bool counts = taken.bytes > 0;
+    const bool is_part = phase == Phase::kCopy || phase == Phase::kSync;
+    table.add({std::string(name_of(kPhaseNames, phase)), seconds_text(taken.minimum),
+               seconds_text(taken.median), seconds_text(taken.seconds),
+               "rank " + std::to_string(taken.slowest_rank), counts ? human_bytes(taken.bytes) : "",
+               counts ? rate_text(taken) : "", is_part ? "part of write" : ""});
+  }
+  table.print();
+  return kOk;
+}
+
+}  // namespace dckpt::tool
