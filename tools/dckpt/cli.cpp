@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -22,16 +23,15 @@ constexpr const char* kAbout =
     "Inspect, verify, compare and convert Megatron-style sharded checkpoints.";
 constexpr const char* kFooter =
     "A checkpoint is named by its directory, a training root (its latest iteration), or a file in "
-    "it.\n"
-    "dckpt COMMAND --help explains a command and gives examples.\n\n"
+    "it. dckpt COMMAND --help explains a command and gives examples.\n\n"
     "Examples:\n"
     "  dckpt inspect run/checkpoints\n"
     "  dckpt verify run/checkpoints --deep\n"
     "  dckpt diff before/iter_0001000 after/iter_0001000\n"
     "  dckpt convert iter_0001000 plain --to dcp\n\n"
-    "Exit codes: 0 ok; 1 differs, or verification found a problem; 2 usage; 3 input/output;\n"
-    "            4 corrupt or refused; 5 incomplete; 6 unsupported; 7 conflict (exists already,\n"
-    "            or another job is at work); 70 internal error; 128+n stopped by signal n";
+    "Exit codes: 0 ok; 1 differs, or verification found a problem; 2 usage; 3 input/output; 4 "
+    "corrupt or refused; 5 incomplete; 6 unsupported; 7 conflict (exists already, or another job "
+    "is at work); 70 internal error; 128+n stopped by signal n";
 
 using Commands = std::vector<Command>;
 
@@ -52,18 +52,25 @@ int usage_error(const std::string& message, const Command* command) {
   return kUsage;
 }
 
+int print_help_or_version(const CLI::App& program, const CLI::ParseError& asked) {
+  std::ostringstream text;
+  const int code = program.exit(asked, text, text);
+  print_wrapped(text.str(), columns_of_prose());
+  return code;
+}
+
 int run(int argc, char** argv) {
   CLI::App program(kAbout, "dckpt");
   program.footer(kFooter);
   program.set_version_flag("--version", "dckpt " DCKPT_VERSION, "Print the version");
   program.set_help_flag("-h,--help", "Print this help");
-  program.get_formatter()->column_width(26);
+  program.get_formatter()->column_width(27);
   const Commands commands = {add_inspect(program), add_verify(program),  add_digest(program),
                              add_diff(program),    add_explain(program), add_extract(program),
                              add_convert(program), add_remove(program),  add_config(program),
                              add_formats(program)};
   if (argc == 1) {
-    print(program.help());
+    print_wrapped(program.help(), columns_of_prose());
     return kOk;
   }
   const std::string first = argv[1];
@@ -79,7 +86,7 @@ int run(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return program.exit(error);  // help and version
+    if (error.get_exit_code() == 0) return print_help_or_version(program, error);
     return usage_error(error.what(), chosen());
   }
   const Command* const command = chosen();

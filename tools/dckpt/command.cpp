@@ -98,7 +98,8 @@ void add_threads(Parser command, int& threads) {
 }
 
 void print_json(const Value& value) {
-  print(to_json(value, 2) + "\n");
+  const std::string text = to_json(value, 2) + "\n";
+  print_bytes(text.data(), text.size());
 }
 
 Value to_json_list(ShapeView shape) {

@@ -141,10 +141,12 @@ int run_show(const Options& options) {
       report_problems(options, checked.problems);
       return code_of(checked.problems);
     }
-    if (options.json)
+    if (options.json) {
       print_json(to_json_value(type.show(shown)));
-    else
-      print(to_yaml(shown));
+    } else {
+      const std::string yaml = to_yaml(shown);
+      print_bytes(yaml.data(), yaml.size());
+    }
     return kOk;
   };
   if (is_key_map(text.yaml)) {
@@ -167,13 +169,12 @@ Command add_config(CLI::App& program) {
   for (const ShippedPolicy& map : shipped_maps()) names += "\n  " + std::string(map.name);
   command.footer(
       "check reports everything that is wrong, each with line and column; show prints every field "
-      "with\n"
-      "the value in effect, as YAML that is a policy (or map) itself.\n\n"
+      "with the value in effect, as YAML that is a policy (or map) itself.\n\n"
       "These policies come with dckpt and go by their names:" +
       names +
       "\n\n"
-      "Exit codes: 0 sound; 1 something is wrong; 2 no such name; 3 the file cannot be read;\n"
-      "            6 it asks for what this version cannot do, and nothing else is wrong\n\n"
+      "Exit codes: 0 sound; 1 something is wrong; 2 no such name; 3 the file cannot be read; "
+      "6 it asks for what this version cannot do, and nothing else is wrong\n\n"
       "Examples:\n"
       "  dckpt config check run.yaml\n"
       "  dckpt config show production > run.yaml\n"

@@ -130,10 +130,8 @@ Command add_diff(CLI::App& program) {
   Parser command(program, "diff", "Compare two checkpoints of any formats and shardings");
   command.footer(
       "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if "
-      "anything\n"
-      "differs. Without --rtol and --atol tensors are compared bit by bit; with them numbers are "
-      "equal if\n"
-      "|a - b| <= atol + rtol * |b|, and NaN equals NaN.\n\n"
+      "anything differs. Without --rtol and --atol tensors are compared bit by bit; with them "
+      "numbers are equal if |a - b| <= atol + rtol * |b|, and NaN equals NaN.\n\n"
       "Examples:\n"
       "  dckpt diff before/iter_0001000 after/iter_0001000\n"
       "  dckpt diff run/checkpoints run/checkpoints --iteration-a 1000 --iteration-b 2000\n"

@@ -39,7 +39,7 @@ std::vector<Entry> in_order(std::vector<Entry> entries) {
 }
 
 void print_table(const Digests& digests) {
-  Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}}, "");
+  Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, Table::names("KEY")}, "");
   for (const TensorDigest& tensor : in_order(digests.tensors))
     table.add({tensor.sha256, std::string(to_string(tensor.dtype)), to_string(tensor.shape),
                shown(tensor.key)});
@@ -74,8 +74,7 @@ Command add_digest(CLI::App& program) {
   Parser command(program, "digest", "SHA-256 of each tensor as a whole and of each object");
   command.footer(
       "A tensor is assembled from its chunks in C order, little-endian, so that its digest does "
-      "not depend\n"
-      "on format or sharding.\n\n"
+      "not depend on format or sharding.\n\n"
       "Examples:\n"
       "  dckpt digest iter_0001000\n"
       "  dckpt digest iter_0001000 --keys 'decoder.*' --json");

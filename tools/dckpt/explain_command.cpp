@@ -1,9 +1,15 @@
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
 #include "dist_checkpointing/inspect/explain.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/pictures/grid.h"
 #include "tools/dckpt/table.h"
 #include "tools/dckpt/terminal.h"
 
@@ -99,6 +105,31 @@ void print_rule(const MapRule& rule) {
   table.print();
 }
 
+/// Then ranks stand for files, else their numbers.
+bool all_have_ranks(const Explanation& explanation) {
+  return std::ranges::all_of(explanation.files,
+                             [](const FileShare& share) { return share.rank.has_value(); });
+}
+
+/// Which rank, or which file, has which part of a tensor that is cut.
+void print_grid(const Explanation& explanation) {
+  if (explanation.is_object || explanation.chunks.size() < 2) return;
+  const bool has_ranks = all_have_ranks(explanation);
+  std::unordered_map<std::string_view, std::string> label_of;  // by file
+  for (std::size_t i = 0; i < explanation.files.size(); ++i) {
+    const FileShare& share = explanation.files[i];
+    label_of.emplace(share.file,
+                     std::to_string(has_ranks ? static_cast<std::size_t>(*share.rank) : i));
+  }
+  std::vector<GridPiece> pieces;
+  for (const ChunkSummary& chunk : explanation.chunks)
+    pieces.push_back({chunk.box, label_of.at(chunk.file)});
+  const Picture picture = grid(explanation.stored_shape, pieces, picture_style());
+  if (picture.empty()) return;
+  print(has_ranks ? "\nRanks that stored the parts\n" : "\nNumbers of the files of the parts\n");
+  print(picture);
+}
+
 void print_explanation(const Explanation& explanation) {
   print(shown(explanation.key) + "\n");
   if (explanation.is_object) {
@@ -112,6 +143,7 @@ void print_explanation(const Explanation& explanation) {
                      to_string(explanation.stored_shape)));
     print(str_format("  cut     {}\n", cut_text(explanation)));
   }
+  print_grid(explanation);
   print("\nChunks\n");
   Table chunks(
       {{"OFFSET", Table::Align::kRight}, {"LENGTH", Table::Align::kRight}, {"FILE"}, {"BOX"}});
@@ -121,13 +153,16 @@ void print_explanation(const Explanation& explanation) {
   chunks.print();
   if (explanation.files.size() > 1) {
     print("\nFiles\n");
-    Table files({{"RANK", Table::Align::kRight},
+    const bool has_ranks = all_have_ranks(explanation);
+    Table files({{has_ranks ? "RANK" : "NO.", Table::Align::kRight},
                  {"CHUNKS", Table::Align::kRight},
                  {"SIZE", Table::Align::kRight},
-                 {"NAME"}});
-    for (const FileShare& share : explanation.files)
-      files.add({share.rank ? std::to_string(*share.rank) : "", grouped(share.chunks),
+                 Table::names("NAME")});
+    for (std::size_t i = 0; i < explanation.files.size(); ++i) {
+      const FileShare& share = explanation.files[i];
+      files.add({has_ranks ? std::to_string(*share.rank) : std::to_string(i), grouped(share.chunks),
                  human_bytes(share.bytes), shown(share.file)});
+    }
     files.print();
   }
   if (!explanation.related.empty()) {

@@ -137,11 +137,9 @@ Command add_extract(CLI::App& program) {
   Parser command(program, "extract", "Take out one tensor, an object, or the common state");
   command.footer(
       "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 "
-      "and\n"
-      "no float8, safetensors has. An object that stands for bytes (an _extra_state) goes into "
-      "FILE as\n"
-      "they are, unless it is called .json. Everything else becomes JSON; what JSON lacks is "
-      "tagged:\n"
+      "and no float8, safetensors has. An object that stands for bytes (an _extra_state) goes "
+      "into FILE as they are, unless it is called .json. Everything else becomes JSON; what JSON "
+      "lacks is tagged:\n"
       "{\"__tuple__\": [...]}, {\"__tensor__\": {dtype, shape, sha256, first}}, ...\n\n"
       "Examples:\n"
       "  dckpt extract iter_0001000 decoder.final_layernorm.weight -o norm.safetensors\n"

@@ -2,15 +2,18 @@
 
 #include <utility>
 
+#include "tools/dckpt/terminal.h"
+#include "tools/dckpt/text_layout.h"
+
 namespace dckpt::tool {
 
 void HeadRows::add(const std::string& name, std::string text) {
   if (text.empty()) return;
-  constexpr std::size_t kColumns = 100;
-  constexpr std::size_t kText = kColumns - 2 - 11 - 2;  // beside indent and the longest name
+  if (columns_of_stream(stdout) != kUnlimited) return table_.add({name, text});
+  const std::size_t room = columns_of_prose() - 2 - 11 - 2;  // beside indent and the longest name
   std::string first = name;
-  while (text.size() > kText) {
-    const std::size_t space = text.rfind(' ', kText);
+  while (text.size() > room) {
+    const std::size_t space = text.rfind(' ', room);
     if (space == std::string::npos || space == 0) break;
     table_.add({std::exchange(first, ""), text.substr(0, space)});
     text.erase(0, space + 1);

@@ -15,8 +15,10 @@
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/head_rows.h"
+#include "tools/dckpt/inspect_sizes.h"
 #include "tools/dckpt/inspect_timing.h"
 #include "tools/dckpt/key_rows.h"
+#include "tools/dckpt/pictures/tree.h"
 #include "tools/dckpt/resume_report.h"
 #include "tools/dckpt/table.h"
 #include "tools/dckpt/terminal.h"
@@ -209,8 +211,10 @@ void print_groups(const CheckpointSummary& summary) {
                  number(total.elements), human_bytes(total.bytes)});
   }
   if (table.empty()) return;
+  add_bars(summary, table);
   print("\n");
   table.print();
+  print_layers(summary);
 }
 
 void print_head(const Options& options, const CheckpointSummary& summary, const Resume& resume) {
@@ -263,16 +267,21 @@ void print_tree(const CheckpointSummary& summary, std::size_t depth) {
   if (summary.tensors.empty()) return;
   using Align = Table::Align;
   print(str_format("\n{}\n", styled(Style::kBold, "Tensors")));
-  Table table({{"SIZE", Align::kRight}, {"HOLDS"}, {"KEY"}});
-  for (const KeyTreeRow& row : key_tree(summary.tensors)) {
-    if (row.depth >= depth) continue;
+  Table table({{"SIZE", Align::kRight}, {"HOLDS"}, Table::names("KEY")});
+  std::vector<KeyTreeRow> rows = key_tree(summary.tensors);
+  std::erase_if(rows, [&](const KeyTreeRow& row) { return row.depth >= depth; });
+  std::vector<std::size_t> depths;
+  for (const KeyTreeRow& row : rows) depths.push_back(row.depth);
+  const std::vector<std::string> in_front = branches(depths, shows_unicode());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const KeyTreeRow& row = rows[i];
     std::string holds =
         grouped(row.total.tensors) + (row.total.tensors == 1 ? " tensor" : " tensors");
     if (row.leaf != KeyTreeRow::kNoLeaf)
       holds = str_format("{} {}", to_string(summary.tensors[row.leaf].dtype),
                          to_string(summary.tensors[row.leaf].shape));
     table.add({human_bytes(row.total.bytes), holds,
-               std::string(row.depth * 2, ' ') + (row.name.empty() ? "(empty)" : shown(row.name))});
+               in_front[i] + (row.name.empty() ? "(empty)" : shown(row.name))});
   }
   table.print();
 }
@@ -362,7 +371,11 @@ void print_tensors(const Options& options, const CheckpointSummary& summary) {
   }
   using Align = Table::Align;
   print(str_format("\n{}\n", styled(Style::kBold, "Tensors")));
-  Table table({{"SIZE", Align::kRight}, {"DTYPE"}, {"SHAPE"}, {"CHUNKS", Align::kRight}, {"KEY"}});
+  Table table({{"SIZE", Align::kRight},
+               {"DTYPE"},
+               {"SHAPE"},
+               {"CHUNKS", Align::kRight},
+               Table::names("KEY")});
   const std::size_t shown_rows =
       options.unfold || options.inspect.chunks ? rows.size() : std::min(rows.size(), kMostRows);
   for (const TensorRow& row : std::span(rows).first(shown_rows)) {
@@ -397,7 +410,7 @@ void print_objects(const Options& options, const CheckpointSummary& summary) {
       fold_keys(keys, options.unfold ? keys : std::vector<std::string>(keys.size()));
   using Align = Table::Align;
   print(str_format("\n{}\n", styled(Style::kBold, "Objects")));
-  Table table({{"SIZE", Align::kRight}, {"KEY"}});
+  Table table({{"SIZE", Align::kRight}, Table::names("KEY")});
   const std::size_t shown_rows = options.unfold ? rows.size() : std::min(rows.size(), kMostRows);
   for (const KeyRow& row : std::span(rows).first(shown_rows)) {
     std::uint64_t bytes = 0;
@@ -419,7 +432,7 @@ void print_rest(const CheckpointSummary& summary) {
                        styled(Style::kDim, ": "), short_value(value)));
   }
   print(str_format("\n{}\n", styled(Style::kBold, "Files")));
-  Table files({{"SIZE", Align::kRight}, {"NAME"}});
+  Table files({{"SIZE", Align::kRight}, Table::names("NAME")});
   for (const FileSummary& file : summary.files) {
     const std::uint64_t unused = file.unused.value_or(0);
     files.add(

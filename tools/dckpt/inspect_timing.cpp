@@ -1,7 +1,9 @@
 #include "tools/dckpt/inspect_timing.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dist_checkpointing/save/report_file.h"
 #include "mapping/base/error.h"
@@ -9,6 +11,7 @@
 #include "mapping/base/text.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/head_rows.h"
+#include "tools/dckpt/pictures/waterfall.h"
 #include "tools/dckpt/table.h"
 #include "tools/dckpt/terminal.h"
 
@@ -17,6 +20,39 @@ namespace {
 
 std::string seconds_text(double seconds) {
   return str_format("{:.3f} s", seconds);
+}
+
+/// Phases after each other, as a rank goes through them.
+std::vector<TimeSpan> time_spans(const SaveReport& report) {
+  const double planned = report.plan.seconds;
+  // A save that stages first writes while it does.
+  const double written = planned + std::max(report.stage.seconds, report.write.seconds);
+  std::vector<TimeSpan> spans;
+  const auto add = [&](Phase phase, const PhaseReport& taken, double start) {
+    if (taken.seconds > 0)
+      spans.push_back(
+          {std::string(name_of(kPhaseNames, phase)), start, taken.minimum, taken.seconds});
+  };
+  add(Phase::kPlan, report.plan, 0);
+  add(Phase::kStage, report.stage, planned);
+  add(Phase::kWrite, report.write, planned);
+  add(Phase::kCopy, report.copy, planned);
+  add(Phase::kSync, report.sync,
+      planned + std::max(report.write.seconds - report.sync.seconds, 0.0));
+  add(Phase::kPublish, report.publish, written);
+  return spans;
+}
+
+void print_waterfall(const SaveReport& report) {
+  const PictureStyle style = picture_style();
+  const Picture picture = waterfall(time_spans(report), style);
+  if (picture.empty()) return;
+  print("\n");
+  print(picture);
+  print(
+      str_format("  Solid until the fastest rank was done, {} until the slowest. Copy and sync are "
+                 "parts of write, drawn at its beginning and its end.\n",
+                 style.unicode ? "shaded" : "dashed"));
 }
 
 }  // namespace
@@ -63,6 +99,7 @@ int show_timing(const CheckpointArgument& checkpoint, bool json) {
                counts ? rate_text(taken) : "", is_part ? "part of write" : ""});
   }
   table.print();
+  print_waterfall(*report);
   return kOk;
 }
 

@@ -67,9 +67,8 @@ Command add_remove(CLI::App& program) {
                  "Take the tensors and objects with a prefix out of a checkpoint, in place");
   command.footer(
       "Data files that hold nothing else are deleted (save with separation_hint to have them so); "
-      "files\n"
-      "that hold other keys too stay as they are. The common state is never removed. It cannot be "
-      "undone:\n"
+      "files that hold other keys too stay as they are. The common state is never removed. It "
+      "cannot be undone: "
       "look with --dry-run first. A crash leaves the checkpoint as it was or without the keys.\n\n"
       "Examples:\n"
       "  dckpt remove iter_0001000 --prefix optimizer --dry-run\n"

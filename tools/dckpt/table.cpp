@@ -3,27 +3,60 @@
 #include <algorithm>
 
 #include "tools/dckpt/terminal.h"
+#include "tools/dckpt/text_layout.h"
 
 namespace dckpt::tool {
+namespace {
 
-void Table::print() const {
+constexpr std::size_t kNarrow = 24;  // with fewer columns a last cell gets a line of its own
+
+}  // namespace
+
+std::string Table::last_cell(const std::string& cell, std::size_t start) const {
+  const std::size_t columns = columns_of_stream(stdout);
+  if (columns == kUnlimited || start + kNarrow > columns) return cell;
+  if (columns_.back().holds_names) return shortened(cell, columns - start, shows_unicode());
+  std::string text;
+  for (const char c : wrapped(cell, columns - start)) {
+    text += c;
+    if (c == '\n') text.append(start, ' ');
+  }
+  return text;
+}
+
+void Table::add_column(Column column, const std::vector<std::string>& cells) {
+  columns_.push_back(std::move(column));
+  for (std::size_t row = 0; row < rows_.size(); ++row) rows_[row].push_back(cells.at(row));
+}
+
+std::size_t Table::columns() const {
+  std::size_t columns = columns_of(indent_);
+  for (const std::size_t width : widths()) columns += width + 2;
+  return columns - 2;
+}
+
+std::vector<std::size_t> Table::widths() const {
   std::vector<std::size_t> widths;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
-    std::size_t width = columns_[c].title.size();
-    for (const auto& row : rows_) width = std::max(width, row[c].size());
+    std::size_t width = columns_of(columns_[c].title);
+    for (const auto& row : rows_) width = std::max(width, columns_of(row[c]));
     widths.push_back(width);
   }
+  return widths;
+}
+
+void Table::print() const {
+  const std::vector<std::size_t> widths = this->widths();
   const auto line = [&](const auto& cell_of) {
     std::string text = indent_;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
-      const std::string& cell = cell_of(c);
       const bool last = c + 1 == columns_.size();
-      const std::string padding(last && columns_[c].align == Align::kLeft
-                                    ? 0
-                                    : widths[c] - std::min(widths[c], cell.size()),
-                                ' ');
-      text += columns_[c].align == Align::kRight ? padding + cell : cell + padding;
-      if (!last) text += "  ";
+      const bool right = columns_[c].align == Align::kRight;
+      if (last && !right)
+        text += last_cell(cell_of(c), columns_of(text));
+      else
+        text += right ? padded_left(cell_of(c), widths[c]) : padded(cell_of(c), widths[c]) + "  ";
+      if (!last && right) text += "  ";
     }
     text.erase(text.find_last_not_of(' ') + 1);
     return text;

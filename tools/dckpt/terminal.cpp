@@ -1,14 +1,19 @@
 #include "tools/dckpt/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "tools/dckpt/text_layout.h"
 
 namespace dckpt::tool {
 namespace {
@@ -25,9 +30,34 @@ void check(bool ok) {
                         std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
-void print_to_stderr(const std::string& line) {
+void write(const void* data, std::size_t size) {
+  if (!reader_is_gone) check(std::fwrite(data, 1, size, stdout) == size);
+}
+
+std::string unfinished_line;  // has been printed, but cannot be wrapped yet
+
+void write_unfinished_line() {
+  const std::string line = wrapped(std::exchange(unfinished_line, ""), columns_of_stream(stdout));
+  write(line.data(), line.size());
+}
+
+/// Every line of a text wrapped, and its end.
+std::string wrapped_lines(std::string_view text, std::size_t columns) {
+  std::string out;
+  for (std::size_t start = 0;;) {
+    const std::size_t end = text.find('\n', start);
+    out += wrapped(text.substr(start, end - start), columns);
+    if (end == std::string_view::npos) return out;
+    out += '\n';
+    start = end + 1;
+  }
+}
+
+void print_to_stderr(const std::string& text) {
+  if (!unfinished_line.empty()) write_unfinished_line();
   std::fflush(stdout);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  const std::string lines = wrapped_lines(text, columns_of_stream(stderr));
+  std::fwrite(lines.data(), 1, lines.size(), stderr);
 }
 
 }  // namespace
@@ -41,6 +71,47 @@ bool wants_colour(std::FILE* stream) {
   const char* const term = std::getenv("TERM");
   return is_terminal(stream) && (no_colour == nullptr || *no_colour == '\0') && term != nullptr &&
          std::strcmp(term, "dumb") != 0;
+}
+
+std::size_t columns_of_stream(std::FILE* stream) {
+  constexpr std::size_t kFewest = 20;  // nothing is legible in fewer, so terminals break the lines
+  constexpr std::size_t kMost = 10'000;
+  if (!is_terminal(stream)) return kUnlimited;
+  winsize size{};
+  if (ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    return std::max<std::size_t>(size.ws_col, kFewest);
+  const char* const columns = std::getenv("COLUMNS");
+  const std::uint64_t said = columns == nullptr ? 0 : parse_u64(columns).value_or(0);
+  return said == 0 ? 80 : std::clamp<std::uint64_t>(said, kFewest, kMost);
+}
+
+std::size_t columns_of_prose() {
+  const std::size_t columns = columns_of_stream(stdout);
+  return columns == kUnlimited ? 100 : columns;
+}
+
+bool shows_unicode() {
+  const auto said = [](const char* name) {
+    const char* const text = std::getenv(name);
+    return std::string(text == nullptr ? "" : text);
+  };
+  std::string locale;
+  for (const char* const name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    if (locale.empty()) locale = said(name);
+  }
+  std::ranges::transform(locale, locale.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return locale.find("UTF-8") != std::string::npos || locale.find("UTF8") != std::string::npos;
+}
+
+PictureStyle picture_style() {
+  // A picture grows with the terminal until it is easier to read no more.
+  constexpr std::size_t kInPipes = 80;
+  constexpr std::size_t kMost = 120;
+  const std::size_t columns = columns_of_stream(stdout);
+  return {.columns = columns == kUnlimited ? kInPipes : std::min(columns, kMost),
+          .unicode = shows_unicode(),
+          .color = wants_colour(stdout)};
 }
 
 std::string styled(Style style, std::string_view text) {
@@ -68,14 +139,33 @@ std::string safe_message(std::string_view text) {
 }
 
 void print_bytes(const void* data, std::size_t size) {
-  if (!reader_is_gone) check(std::fwrite(data, 1, size, stdout) == size);
+  if (!unfinished_line.empty()) write_unfinished_line();
+  write(data, size);
 }
 
 void print(std::string_view text) {
-  print_bytes(text.data(), text.size());
+  const std::size_t columns = columns_of_stream(stdout);
+  if (columns == kUnlimited) return write(text.data(), text.size());
+  const std::size_t end = text.rfind('\n');
+  if (end == std::string_view::npos) return void(unfinished_line += text);
+  const std::string lines =
+      wrapped_lines(std::exchange(unfinished_line, "") + std::string(text.substr(0, end)),
+                    columns) +
+      '\n';
+  write(lines.data(), lines.size());
+  unfinished_line = text.substr(end + 1);
+}
+
+void print_wrapped(std::string_view text, std::size_t columns) {
+  print(wrapped_lines(text, columns));
+}
+
+void print(const Picture& picture) {
+  for (const std::string& line : picture) print(line + "\n");
 }
 
 void flush_output() {
+  if (!unfinished_line.empty()) write_unfinished_line();
   if (!reader_is_gone) check(std::fflush(stdout) == 0);
 }
 

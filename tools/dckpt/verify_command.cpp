@@ -220,10 +220,8 @@ Command add_verify(CLI::App& program) {
   Parser command(program, "verify", "Check that a checkpoint is complete and sound");
   command.footer(
       "Without --deep no tensor is read: it checks files, byte ranges, the coverage of every "
-      "tensor,\n"
-      "the head of every chunk, and decodes all objects and the common state. Exit code 1 if there "
-      "is\n"
-      "a problem; what cannot be opened at all ends with 3 to 6 (see dckpt --help).\n\n"
+      "tensor, the head of every chunk, and decodes all objects and the common state. Exit code 1 "
+      "if there is a problem; what cannot be opened at all ends with 3 to 6 (see dckpt --help).\n\n"
       "Examples:\n"
       "  dckpt verify run/checkpoints\n"
       "  dckpt verify run/checkpoints --all --deep\n"

@@ -1,0 +1,104 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "dist_checkpointing/save/save.h"
+#include "tests/tools/goldens.h"
+#include "tests/tools/run_on_terminal.h"
+#include "tests/tools/run_tool.h"
+#include "tools/dckpt/text_layout.h"
+
+// What people see: the tool on terminals of several widths.
+
+namespace dckpt {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kModel;
+using ::testing::Not;
+using testing::path_of;
+using testing::run_on_terminal;
+using testing::run_tool;
+
+constexpr const char* kLayerKey = "decoder.layers.mlp.linear_fc1.weight";
+
+/// Nothing that can be broken is wider than the terminal.
+void expect_fits(const std::string& text, std::size_t columns) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t start = line.find_first_not_of(' ');
+    const bool one_word = start != std::string::npos && line.find(' ', start) == std::string::npos;
+    if (one_word) continue;
+    EXPECT_LE(tool::columns_of(line), columns) << line;
+  }
+}
+
+TEST(ToolOnATerminal, EverythingFits) {
+  const std::string model = path_of(kModel);
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--help"},
+                                                {"convert", "--help"},
+                                                {"inspect", "--help"},
+                                                {"verify", model, "--deep"},
+                                                {"inspect", model},
+                                                {"inspect", model, "--tree"},
+                                                {"inspect", model, "--chunks"},
+                                                {"explain", model, kLayerKey},
+                                                {"inspect", "/no/such/checkpoint"},
+                                                {"inspekt"}}) {
+    expect_fits(run_on_terminal(words, 80), 80);
+    expect_fits(run_on_terminal(words, 120, true), 120);
+  }
+}
+
+TEST(ToolOnATerminal, KeysAreShortenedThereAndWholeInPipes) {
+  const std::vector<std::string> words = {"inspect", path_of(kModel)};
+  const std::string key = "decoder.layers.self_attention.linear_qkv.layer_norm_weight";
+  EXPECT_THAT(run_on_terminal(words, 72), HasSubstr("…layer_norm_weight\n"));
+  EXPECT_THAT(run_on_terminal(words, 72), Not(HasSubstr(key)));
+  EXPECT_THAT(run_on_terminal(words, 120), HasSubstr(key));
+  EXPECT_THAT(run_tool(words).out, HasSubstr(key));
+}
+
+TEST(ToolOnATerminal, ExplainDrawsTheGridOfATensor) {
+  const std::string picture = R"(
+    0   32  64  96  128
+    ┌───┬───┬───┬───┐
+  0 │ 0 │ 3 │ 0 │ 1 │
+    ├───┼───┼───┼───┤
+  1 │ 2 │ 3 │ 0 │ 1 │
+    ├───┼───┼───┼───┤
+  2 │ 6 │ 5 │ 6 │ 5 │
+    ├───┼───┼───┼───┤
+  3 │ 4 │ 7 │ 6 │ 5 │
+    └───┴───┴───┴───┘
+)";
+  const std::vector<std::string> words = {"explain", path_of(kModel), kLayerKey};
+  EXPECT_THAT(run_on_terminal(words, 80), HasSubstr(picture));
+  EXPECT_THAT(run_on_terminal(words, 80, true), HasSubstr("\x1b[32m0\x1b[0m"));
+  EXPECT_THAT(run_tool({"explain", path_of(kModel), kLayerKey, "--json"}).out,
+              Not(HasSubstr("───")));
+}
+
+TEST(ToolOnATerminal, InspectDrawsGroupsLayersAndTheTree) {
+  const std::string shown = run_on_terminal({"inspect", path_of(kModel), "--tree"}, 80);
+  EXPECT_THAT(shown, HasSubstr("588.8 KiB  ███████████"));
+  EXPECT_THAT(shown, HasSubstr("  decoder 0…3  ███████████"));
+  EXPECT_THAT(shown, HasSubstr("  16.0 KiB  1 tensor                  │  └─ linear_fc2\n"));
+}
+
+TEST(ToolOnATerminal, TimingIsAWaterfall) {
+  const TempDir directory;
+  StateDict state;
+  state["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {1000}));
+  save(state, directory / "a", {.report = true});
+  const std::string shown =
+      run_on_terminal({"inspect", (directory / "a").string(), "--timing"}, 80);
+  EXPECT_THAT(shown, HasSubstr("  write   "));
+  EXPECT_THAT(shown, HasSubstr("█"));
+  EXPECT_THAT(shown, HasSubstr("Solid until the fastest rank was done"));
+  expect_fits(shown, 80);
+}
+
+}  // namespace
+}  // namespace dckpt

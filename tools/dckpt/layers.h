@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dist_checkpointing/inspect/inspect.h"
+
+namespace dckpt::tool {
+
+/// Larger numbers in keys are not those of layers.
+inline constexpr std::uint64_t kMostLayers = 100'000;
+
+/// The layer that a tensor belongs to, by its key: "decoder" and 3 of "decoder.layers.3.mlp.weight"
+/// and of its optimizer state, "transformer" and 3 of "transformer.h.3.attn.weight".
+struct LayerName {
+  std::string stack;
+  std::uint64_t number = 0;
+};
+std::optional<LayerName> layer_of(std::string_view key);
+
+/// Bytes of tensors by layer.
+struct LayerSizes {
+  std::map<std::string, std::map<std::uint64_t, std::uint64_t>> stacks{};
+  std::uint64_t outside = 0;  ///< in no layer
+};
+
+/// By layer_of(). Tensors that hold all layers along their first axis, as Megatron stores equal
+/// ones ("decoder.layers.mlp.weight"), count with equal parts for each.
+LayerSizes layer_sizes(const CheckpointSummary& summary);
+
+}  // namespace dckpt::tool
