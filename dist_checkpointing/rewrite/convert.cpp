@@ -33,6 +33,7 @@
 #include "mapping/base/problem_list.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/rearrange.h"
 #include "mapping/planning/reshard.h"
 #include "mapping/planning/save/global_plan.h"
 #include "strategies/contract/registry.h"
@@ -171,12 +172,32 @@ void restore_order(Entries& entries, const Entries& source) {
                    [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
 }
 
+/// By data file; parts that are made while reading are in none.
+std::vector<HeldBytes> held_by_files(const Metadata& metadata) {
+  std::vector<HeldBytes> held(metadata.files.size());
+  for (std::size_t i = 0; i < held.size(); ++i) held[i].file = metadata.files[i];
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    for (std::size_t i = 0; i < tensor.places.size(); ++i)
+      held[tensor.places[i].file].bytes +=
+          static_cast<std::uint64_t>(numel(tensor.chunks.sizes(i))) *
+          item_size(tensor.properties.dtype);
+  }
+  for (const BytesStorageMetadata& object : metadata.objects)
+    held[object.place.file].bytes += object.place.length;
+  std::erase_if(held, [](const HeldBytes& file) { return !is_stored_file(file.file); });
+  return held;
+}
+
 /// What is known of the copy before it is written.
 void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& report) {
   const Metadata& metadata = copy.plan.metadata;
   report.tensors = metadata.tensors.size();
   report.objects = copy.contents.metadata.objects.size();
   report.ranks = static_cast<int>(copy.items.size());
+  for (const SavePlan& items : copy.items) {
+    report.held_after.push_back(0);
+    for (const WriteItem& item : items) report.held_after.back() += item.nbytes;
+  }
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     report.chunks_after += tensor.chunks.size();
     report.bytes += tensor.nbytes();
@@ -415,6 +436,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   ConvertReport report;
   auto reader = open_source(source, options, report.remarks);
   report.source = found.display();
+  report.held_before = held_by_files(reader->metadata());
   report.destination = destination.display();
   report.from = reader->info().format;
   ConvertTarget target = choose_target(*reader, report.source, options, report.remarks);

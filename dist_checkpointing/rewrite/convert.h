@@ -87,6 +87,12 @@ struct ConvertOptions {
   std::stop_token stop{};
 };
 
+/// What a data file holds of tensors and objects.
+struct HeldBytes {
+  std::string file;
+  std::uint64_t bytes = 0;  ///< of elements, and of objects as stored
+};
+
 struct ConvertReport {
   std::string from;
   std::string to;
@@ -106,6 +112,8 @@ struct ConvertReport {
   std::uint64_t left_out = 0;
   std::vector<std::string> lost;  ///< keys that allow_partial has left out
   int ranks = 0;
+  std::vector<HeldBytes> held_before;     ///< by the data files of the source, in their order
+  std::vector<std::uint64_t> held_after;  ///< bytes of what each rank of the result holds
   /// For people: what changed its form and why, and which releases load the result.
   std::vector<std::string> remarks;
 };

@@ -40,9 +40,9 @@ TEST(Layers, SharePartsOfTensorsThatHoldThemAll) {
   add("decoder.layers.odd", {5}, 20);
   add("embedding.weight", {100}, 50);
   const LayerSizes sizes = layer_sizes(summary);
-  const std::map<std::uint64_t, std::uint64_t> decoder = {{0, 100}, {1, 100}, {2, 100}, {3, 107}};
-  EXPECT_EQ(sizes.stacks,
-            (std::map<std::string, std::map<std::uint64_t, std::uint64_t>>{{"decoder", decoder}}));
+  ASSERT_EQ(sizes.stacks.size(), 1u);
+  EXPECT_EQ(sizes.by_number(sizes.stacks.at("decoder")),
+            (std::map<std::uint64_t, std::uint64_t>{{0, 100}, {1, 100}, {2, 100}, {3, 107}}));
   EXPECT_EQ(sizes.outside, 70u);
 }
 

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <sstream>
 
 #include "dist_checkpointing/save/save.h"
@@ -85,6 +86,47 @@ TEST(ToolOnATerminal, InspectDrawsGroupsLayersAndTheTree) {
   EXPECT_THAT(shown, HasSubstr("588.8 KiB  ███████████"));
   EXPECT_THAT(shown, HasSubstr("  decoder 0…3  ███████████"));
   EXPECT_THAT(shown, HasSubstr("  16.0 KiB  1 tensor                  │  └─ linear_fc2\n"));
+}
+
+TEST(ToolOnATerminal, ConversionsShowWhatRanksHoldBeforeAndAfter) {
+  const TempDir directory;
+  const std::string target = (directory / "b").string();
+  const std::vector<std::string> words = {"convert", path_of(kModel), target, "--ranks",
+                                          "3",       "--dry-run"};
+  const std::string shown = run_on_terminal(words, 80);
+  EXPECT_THAT(shown, HasSubstr(R"(
+before
+  rank 0  █████████████████▊                        114.4 KiB
+)"));
+  EXPECT_THAT(shown, HasSubstr("\nafter\n  rank 0  ███████"));
+  expect_fits(shown, 80);
+  const Value held =
+      run_tool({"convert", path_of(kModel), target, "--ranks", "3", "--dry-run", "--json"})
+          .json()
+          .at("held");
+  EXPECT_EQ(held.at("after").size(), 3u);
+  EXPECT_EQ(held.at("before").items()[0].at("file").as_str(), "__0_0.distcp");
+}
+
+/// Layers of four elements, of which one is in the last layer of `value`.
+void save_layers(const Location& location, float value) {
+  StateDict state;
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string key = "decoder.layers." + std::to_string(layer) + ".weight";
+    Tensor tensor = Tensor::zeros(DType::kFloat32, {4});
+    if (layer == 3) std::memcpy(tensor.data(), &value, sizeof value);
+    state[key] = ShardedTensor::whole(key, tensor);
+  }
+  save(state, location, {});
+}
+
+TEST(ToolOnATerminal, DiffShowsTheLayersThatDiffer) {
+  const TempDir directory;
+  save_layers(directory / "a", 1);
+  save_layers(directory / "b", 2);
+  const std::vector<std::string> words = {"diff", (directory / "a").string(),
+                                          (directory / "b").string()};
+  EXPECT_THAT(run_on_terminal(words, 80), HasSubstr("\n  decoder  0 ···█\n"));
 }
 
 TEST(ToolOnATerminal, TimingIsAWaterfall) {

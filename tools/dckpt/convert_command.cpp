@@ -11,6 +11,7 @@
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/held_bytes.h"
 #include "tools/dckpt/interruption.h"
 #include "tools/dckpt/policy_argument.h"
 #include "tools/dckpt/progress_line.h"
@@ -67,10 +68,11 @@ Value to_json_value(const ConvertReport& report, bool dry_run) {
                       {"kept_files", report.kept_files},
                       {"disk_bytes", report.disk_bytes},
                       {"ranks", report.ranks},
+                      {"held", held_json(report)},
                       {"remarks", Value::list(std::move(remarks))}});
 }
 
-void print_report(const ConvertReport& report, bool dry_run) {
+void print_report(const ConvertReport& report, bool dry_run, bool cut_for_ranks) {
   Table table({{""}, {""}}, "");
   table.add({"from", str_format("{} ({})", shown(report.source), shown(report.from))});
   table.add({"to", str_format("{} ({})", shown(report.destination), shown(report.to))});
@@ -89,6 +91,7 @@ void print_report(const ConvertReport& report, bool dry_run) {
                                      grouped(report.kept_files), grouped(report.files))});
   table.add({"on disk", std::string(dry_run ? "about " : "") + human_bytes(report.disk_bytes)});
   table.print();
+  if (cut_for_ranks) print_held(report);
   for (const std::string& remark : report.remarks)
     print(str_format("note: {}\n", safe_message(remark)));
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n"
@@ -236,7 +239,7 @@ int run_convert(const Options& options) {
   if (options.json)
     print_json(to_json_value(report, convert_options.dry_run));
   else
-    print_report(report, convert_options.dry_run);
+    print_report(report, convert_options.dry_run, convert_options.ranks.has_value());
   return kOk;
 }
 

@@ -6,9 +6,11 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
+#include "tools/dckpt/diff_layers.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/progress_line.h"
 #include "tools/dckpt/terminal.h"
+#include "tools/dckpt/text_layout.h"
 
 namespace dckpt::tool {
 namespace {
@@ -70,18 +72,36 @@ std::string what_differs(const Difference& difference) {
 
 /// "KIND  KEY  WHAT", in two lines if it is long.
 void print_difference(const Difference& difference) {
-  constexpr std::size_t kColumns = 100;
   std::string head = to_string(difference.kind);
   head.resize(std::max<std::size_t>(head.size(), 9), ' ');
   head += str_format("  {}{}{}", shown(difference.key),
                      difference.path.empty() || difference.key.empty() ? "" : " ",
                      shown(difference.path));
   const std::string what = what_differs(difference);
-  const bool fits = head.size() + 2 + what.size() <= kColumns;
+  const bool fits = columns_of(head) + 2 + columns_of(what) <= columns_of_prose();
   print(str_format("{}{}{}\n", head, fits ? "  " : "\n" + std::string(13, ' '), what));
 }
 
-void print_report(const Options& options, const DiffReport& report) {
+/// The keys of tensors that were compared.
+std::vector<std::string> keys_of(const Options& options, const CheckpointReader& a,
+                                 const CheckpointReader& b) {
+  std::vector<std::string> keys;
+  for (const CheckpointReader* const reader : {&a, &b}) {
+    for (const TensorStorageMetadata& tensor : reader->metadata().tensors)
+      if (options.diff.keys(tensor.key)) keys.push_back(tensor.key);
+  }
+  return keys;
+}
+
+void print_layers(const DiffReport& report, const std::vector<std::string>& keys) {
+  const Picture picture = layer_heat(keys, report, picture_style());
+  if (picture.empty()) return;
+  print(picture);
+  print("\n");
+}
+
+void print_report(const Options& options, const DiffReport& report,
+                  const std::vector<std::string>& keys) {
   if (!report.equal()) {
     print(str_format("A  {}\nB  {}\n\n", shown(options.a.resolved()), shown(options.b.resolved())));
     for (std::size_t i = 0; i < std::min(report.differences.size(), kShownDifferences); ++i)
@@ -90,6 +110,7 @@ void print_report(const Options& options, const DiffReport& report) {
       print(str_format("… and {} more (--json lists all)\n",
                        grouped(report.differences.size() - kShownDifferences)));
     print("\n");
+    print_layers(report, keys);
   }
   print(str_format("{} tensors and {} objects are in both{}\n", grouped(report.tensors_compared),
                    grouped(report.objects_compared),
@@ -119,7 +140,7 @@ int run_diff(const Options& options) {
   if (options.json)
     print_json(to_json_value(report));
   else
-    print_report(options, report);
+    print_report(options, report, keys_of(options, *a, *b));
   return report.equal() ? kOk : kDiffers;
 }
 

@@ -39,7 +39,9 @@ Picture layer_bars(const CheckpointSummary& summary, const PictureStyle& style) 
   const LayerSizes sizes = layer_sizes(summary);
   std::vector<Bar> rows;
   std::size_t layers = 0;
-  for (const auto& [stack, by_number] : sizes.stacks) {
+  if (sizes.stacks.size() > kMostStacks) return {};
+  for (const auto& [stack, of_stack] : sizes.stacks) {
+    const auto by_number = sizes.by_number(of_stack);
     layers += by_number.size();
     for (auto layer = by_number.begin(); layer != by_number.end();) {
       auto last = layer;

@@ -44,21 +44,26 @@ std::optional<LayerName> layer_of(std::string_view key) {
   return LayerName{stack->name, number};
 }
 
+std::map<std::uint64_t, std::uint64_t> LayerSizes::by_number(const Stack& stack) const {
+  std::map<std::uint64_t, std::uint64_t> sizes = stack.own;
+  for (std::uint64_t layer = 0; stack.each > 0 && layer < layers; ++layer)
+    sizes[layer] += stack.each;
+  return sizes;
+}
+
 LayerSizes layer_sizes(const CheckpointSummary& summary) {
-  std::int64_t layers = 0;
-  for (const auto& [name, number] : summary.run.model) {
-    if (name == "layers") layers = number;
-  }
   LayerSizes sizes;
+  for (const auto& [name, number] : summary.run.model) {
+    if (name == "layers" && number > 1 && number < static_cast<std::int64_t>(kMostLayers))
+      sizes.layers = static_cast<std::uint64_t>(number);
+  }
   for (const TensorSummary& tensor : summary.tensors) {
     const std::optional<StackInKey> stacked = stack_in(tensor.key, false);
     if (const std::optional<LayerName> layer = layer_of(tensor.key)) {
-      sizes.stacks[layer->stack][layer->number] += tensor.bytes;
-    } else if (stacked && layers > 1 && layers < static_cast<std::int64_t>(kMostLayers) &&
-               !tensor.shape.empty() && tensor.shape[0] == layers) {
-      auto& stack = sizes.stacks[stacked->name];
-      const auto count = static_cast<std::uint64_t>(layers);
-      for (std::uint64_t i = 0; i < count; ++i) stack[i] += tensor.bytes / count;
+      sizes.stacks[layer->stack].own[layer->number] += tensor.bytes;
+    } else if (stacked && sizes.layers > 0 && !tensor.shape.empty() &&
+               tensor.shape[0] == static_cast<std::int64_t>(sizes.layers)) {
+      sizes.stacks[stacked->name].each += tensor.bytes / sizes.layers;
     } else {
       sizes.outside += tensor.bytes;
     }

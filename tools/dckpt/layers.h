@@ -21,10 +21,20 @@ struct LayerName {
 };
 std::optional<LayerName> layer_of(std::string_view key);
 
+/// Checkpoints with more stacks of layers than this are not drawn by layer.
+inline constexpr std::size_t kMostStacks = 16;
+
 /// Bytes of tensors by layer.
 struct LayerSizes {
-  std::map<std::string, std::map<std::uint64_t, std::uint64_t>> stacks{};
+  struct Stack {
+    std::map<std::uint64_t, std::uint64_t> own{};  ///< in tensors of one layer
+    std::uint64_t each = 0;  ///< of every layer below `layers`, in tensors that hold all
+  };
+  std::map<std::string, Stack> stacks{};
+  std::uint64_t layers = 0;   ///< that the run had, 0 if that is not known
   std::uint64_t outside = 0;  ///< in no layer
+
+  std::map<std::uint64_t, std::uint64_t> by_number(const Stack& stack) const;
 };
 
 /// By layer_of(). Tensors that hold all layers along their first axis, as Megatron stores equal

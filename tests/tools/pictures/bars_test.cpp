@@ -29,10 +29,23 @@ TEST(Bars, HaveNamesAndTexts) {
   optimizer      ██████████████  589 MiB
   other objects  ▏                 1 MiB
 )");
-  EXPECT_EQ(text_of(bars(kThree, kAscii, 1000)), R"(
-  weights        ####                                       98 MiB
-  optimizer      ########################                  589 MiB
+  EXPECT_EQ(text_of(bars(kThree, kAscii)), R"(
+  weights        #######                                    98 MiB
+  optimizer      ########################################  589 MiB
   other objects  #                                           1 MiB
+)");
+}
+
+TEST(Bars, OfGroupsHaveOneScale) {
+  const std::vector<BarGroup> groups = {
+      {"before", {{"one_file.bin", 400, "400 B"}}},
+      {"after", {{"rank 0", 100, "100 B"}, {"rank 1", 300, "300 B"}}}};
+  EXPECT_EQ(text_of(bars(groups, kNarrow)), R"(
+before
+  one_file.bin  █████████████████  400 B
+after
+  rank 0        ████▎              100 B
+  rank 1        ████████████▊      300 B
 )");
 }
 
@@ -61,7 +74,8 @@ TEST(Bars, OfTenThousandTheFirstAndTheLast) {
 }
 
 TEST(Bars, OfNothingAreNone) {
-  EXPECT_TRUE(bars({}, kWide).empty());
+  EXPECT_TRUE(bars(std::vector<Bar>{}, kWide).empty());
+  EXPECT_TRUE(bars(std::vector<BarGroup>{}, kWide).empty());
   EXPECT_EQ(text_of(bars(std::vector<Bar>{{"a", 0, "0 B"}, {"b", 0, "0 B"}}, kNarrow)), R"(
   a                                  0 B
   b                                  0 B

@@ -34,7 +34,7 @@ TEST(HeatLine, HasACellForEachLayer) {
   EXPECT_EQ(text_of(heat_line("decoder", shares_of(12), kAscii)), R"(
   decoder   0 .-+*#.-+*#.-
 )");
-  EXPECT_EQ(heat_legend(kAscii), ". none  - up to 0.1%  + 1%  * 10%  # more");
+  EXPECT_EQ(heat_legend(kAscii), ". none, - up to 0.1%, + 1%, * 10%, # more.");
 }
 
 TEST(HeatLine, CellsStandForSeveralLayersIfTheyAreMany) {

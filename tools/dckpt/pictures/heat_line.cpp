@@ -61,7 +61,7 @@ Picture heat_line(const std::string& name, std::span<const double> shares,
 
 std::string heat_legend(const PictureStyle& style) {
   const auto& shades = style.unicode ? kShades : kAsciiShades;
-  return str_format("{} none  {} up to 0.1%  {} 1%  {} 10%  {} more", shades[0], shades[1],
+  return str_format("{} none, {} up to 0.1%, {} 1%, {} 10%, {} more.", shades[0], shades[1],
                     shades[2], shades[3], shades[4]);
 }
 
