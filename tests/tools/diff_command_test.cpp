@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/support/golden.h"
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
@@ -9,11 +11,13 @@ namespace dckpt {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::golden;
 using testing::golden_expected;
 using ::testing::HasSubstr;
 using testing::kModel;
 using testing::kSynthetic;
 using testing::path_of;
+using testing::Root;
 using testing::run_tool;
 using testing::ToolRun;
 
@@ -48,6 +52,40 @@ TEST(ToolDiff, DiffEndsWithOneWhereSomethingDiffers) {
       run_tool({"diff", path_of(kModel), path_of("mcore-0.14-flattened-single"), "--json"}).json();
   EXPECT_FALSE(json.at("equal").as_bool());
   EXPECT_GT(json.at("differences").size(), 0u);
+}
+
+TEST(ToolDiff, TwoIterationsOfOneRootAreCompared) {
+  Root root;
+  std::filesystem::copy(golden("mcore-0.14-flattened-single"), root.directory / "iter_0000030",
+                        std::filesystem::copy_options::recursive);
+  root.track(10);
+  const auto exit_of = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "diff");
+    return run_tool(std::move(words)).exit_code;
+  };
+  EXPECT_EQ(exit_of({root.text(), "--iteration-a", "10", "--iteration-b", "30"}), 1);
+  EXPECT_EQ(exit_of({root.text(), "--iteration-a", "30"}), 1);  // with the latest
+  EXPECT_EQ(exit_of({root.text(), path_of(kModel), "--iteration-a", "10"}), 0);
+  EXPECT_EQ(exit_of({root.text(), "--iteration-a", "10", "--iteration-b", "latest"}), 2);
+  EXPECT_EQ(exit_of({root.text()}), 2);
+  EXPECT_EQ(exit_of({root.text(), "--iteration", "10"}), 2);
+  EXPECT_THAT(run_tool({"diff", root.text(), "--iteration", "10"}).err,
+              HasSubstr("--iteration-a and --iteration-b"));
+}
+
+TEST(ToolDiff, AnIterationIsOfBothRootsUnlessASideHasItsOwn) {
+  Root a, b;
+  std::filesystem::copy(golden("mcore-0.14-flattened-single"), b.directory / "iter_0000030",
+                        std::filesystem::copy_options::recursive);
+  b.track(30);
+  const auto run = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"diff", a.text(), b.text()});
+    return run_tool(std::move(options));
+  };
+  EXPECT_EQ(run({"--iteration", "10"}).exit_code, 0);
+  EXPECT_EQ(run({"--iteration", "10", "--iteration-b", "30"}).exit_code, 1);
+  EXPECT_EQ(run({"--iteration", "10", "--iteration-b", "latest"}).exit_code, 1);
+  EXPECT_EQ(run({"--iteration", "30"}).exit_code, 5);  // a has none
 }
 
 }  // namespace

@@ -16,22 +16,23 @@ std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
   return with_context({.file = path}, [&] { return open_checkpoint(path, options); });
 }
 
+Location CheckpointArgument::location() const {
+  return resolve_checkpoint(path, {.iteration = iteration});
+}
+
 std::string CheckpointArgument::resolved() const {
-  return resolve_checkpoint(path, {.iteration = iteration}).display();
+  return location().display();
 }
 
 void add_iteration(Parser command, const std::string& option,
-                   std::optional<IterationName>& iteration) {
+                   std::optional<IterationName>& iteration, const std::string& of) {
   const auto take = [&iteration](const std::string& text) {
     iteration = text == "latest" ? std::nullopt : parse_iteration_name(text);
     if (iteration || text == "latest") return std::string();
     return str_format("found {}, expected an iteration (1000 or iter_0001000), release or latest",
                       quote(text));
   };
-  command
-      .add_option(option, take,
-                  "Of a training root or local files: this iteration, 'release', or 'latest'")
-      .type_name("N");
+  command.add_option(option, take, of + ": this iteration, 'release', or 'latest'").type_name("N");
 }
 
 void add_checkpoint(Parser command, CheckpointArgument& argument) {

@@ -44,13 +44,16 @@ struct CheckpointArgument {
 
   /// Errors name the path unless they name a file already.
   std::unique_ptr<CheckpointReader> open() const;
-  /// The checkpoint that it leads to, for people.
+  /// The checkpoint that it leads to.
+  Location location() const;
+  /// The same for people.
   std::string resolved() const;
 };
 
-/// --iteration N, or another name of the option: which checkpoint of a training root.
+/// --iteration N, or another name of the option: which checkpoint of a training root, or `of` what.
 void add_iteration(Parser command, const std::string& option,
-                   std::optional<IterationName>& iteration);
+                   std::optional<IterationName>& iteration,
+                   const std::string& of = "Of a training root or local files");
 /// PATH and --iteration.
 void add_checkpoint(Parser command, CheckpointArgument& argument);
 /// --policy FILE

@@ -20,6 +20,7 @@ constexpr std::size_t kShownDifferences = 200;
 struct Options {
   CheckpointArgument a;
   CheckpointArgument b;
+  std::optional<IterationName> both{};  // --iteration
   DiffOptions diff;
   bool no_common = false;
   bool json = false;
@@ -124,6 +125,34 @@ void print_report(const Options& options, const DiffReport& report,
                   "\n");
 }
 
+/// Gives the sides what they share: --iteration to those without an iteration of their own, and A
+/// to B if that is left out.
+void complete_sides(Options& options, const Parser& command) {
+  const auto given = [&](const char* option) { return command.given(option); };
+  if (!given("--iteration-a")) options.a.iteration = options.both;
+  if (!given("--iteration-b")) options.b.iteration = options.both;
+  if (given("B")) return;
+  options.b.path = options.a.path;
+  if (!given("--iteration-a") && !given("--iteration-b")) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "there is nothing to compare it with: name another checkpoint, or choose "
+                          "two iterations of this training root with --iteration-a and "
+                          "--iteration-b",
+                          {.file = options.a.path});
+  }
+  // Local checkpoints of several iterations share a directory.
+  const Location a = options.a.location();
+  const bool in_one_directory = a == Location(options.a.path);
+  if (a == options.b.location() &&
+      (!in_one_directory || options.a.iteration == options.b.iteration)) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("--iteration-a and --iteration-b lead to the same checkpoint, "
+                                     "{}: choose two iterations",
+                                     quote(options.a.resolved())),
+                          {.file = options.a.path});
+  }
+}
+
 int run_diff(const Options& options) {
   const auto a = options.a.open();
   const auto b = options.b.open();
@@ -155,13 +184,17 @@ Command add_diff(CLI::App& program) {
       "numbers are equal if |a - b| <= atol + rtol * |b|, and NaN equals NaN.\n\n"
       "Examples:\n"
       "  dckpt diff before/iter_0001000 after/iter_0001000\n"
-      "  dckpt diff run/checkpoints run/checkpoints --iteration-a 1000 --iteration-b 2000\n"
+      "  dckpt diff run/checkpoints --iteration-a 1000 --iteration-b 2000    two of one run\n"
+      "  dckpt diff run/checkpoints --iteration-a 1000                       and its latest\n"
+      "  dckpt diff run/checkpoints copy/checkpoints --iteration 1000        the same of two runs\n"
       "  dckpt diff a b --keys 'decoder.*' --rtol 1e-5 --atol 1e-8\n"
       "  dckpt diff a b --no-common --json | jq '.differences'");
   command.add_option("A", options->a.path, "One checkpoint").required().type_name("");
-  command.add_option("B", options->b.path, "The other").required().type_name("");
-  add_iteration(command, "--iteration-a", options->a.iteration);
-  add_iteration(command, "--iteration-b", options->b.iteration);
+  command.add_option("B", options->b.path, "The other; without it, A with another iteration")
+      .type_name("");
+  add_iteration(command, "--iteration", options->both, "Of both training roots");
+  add_iteration(command, "--iteration-a", options->a.iteration, "Of A");
+  add_iteration(command, "--iteration-b", options->b.iteration, "Of B, or of A if B is left out");
   add_map(command, options->a.map);
   command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")
       .type_name("X")
@@ -173,7 +206,10 @@ Command add_diff(CLI::App& program) {
   add_key_filter(command, options->diff.keys);
   add_threads(command, options->diff.threads);
   add_json(command, options->json);
-  return {&command.app(), [options] { return run_diff(*options); }};
+  return {&command.app(), [options, command] {
+            complete_sides(*options, command);
+            return run_diff(*options);
+          }};
 }
 
 }  // namespace dckpt::tool

@@ -71,6 +71,10 @@ Option Parser::add_flag(const std::string& name, bool& given, const std::string&
   return Option(app_->add_flag(name, given, about));
 }
 
+bool Parser::given(const std::string& option) const {
+  return app_->count(option) > 0;
+}
+
 std::vector<Option> Parser::options() const {
   std::vector<Option> all;
   for (CLI::Option* const option : app_->get_options({})) all.emplace_back(option);

@@ -51,6 +51,8 @@ class Parser {
   Option add_option(const std::string& name, std::function<std::string(const std::string&)> take,
                     const std::string& about);
   Option add_flag(const std::string& name, bool& given, const std::string& about);
+  /// Once the command line has been parsed: whether the option is on it.
+  bool given(const std::string& option) const;
   /// Those added so far, and --help.
   std::vector<Option> options() const;
   const CLI::App& app() const noexcept { return *app_; }
