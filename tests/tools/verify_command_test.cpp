@@ -51,6 +51,22 @@ TEST(ToolVerify, VerifyAllLooksAtEveryIterationOfARoot) {
   EXPECT_EQ(run_tool({"verify", root.text(), "--all", "--iteration", "10"}).exit_code, 2);
 }
 
+TEST(ToolVerify, SoundIterationsInARowShareALine) {
+  const Root root;
+  for (const char* const name : {"iter_0000008", "iter_0000009", "iter_0000030"})
+    fs::copy(path_of("dcp-fsdp2-tp"), root.directory / name, fs::copy_options::recursive);
+  const ToolRun run = run_tool({"verify", root.text(), "--all"});
+  EXPECT_EQ(run.exit_code, 1);
+  const std::string path = root.text() + "/iter_00000";
+  EXPECT_THAT(run.out, StartsWith("OK  " + path + "08 … iter_0000010 (3)\n" + path + "20\n"));
+  EXPECT_THAT(run.out, HasSubstr("\nOK  " + path + "30\n\n5 checkpoints, "));
+  EXPECT_THAT(run.out, HasSubstr(": 4 OK, 1 with problems: 'iter_0000020'\n"));
+  fs::remove_all(root.directory / "iter_0000020");
+  EXPECT_THAT(run_tool({"verify", root.text(), "--all", "--deep"}).out,
+              AllOf(StartsWith("OK  " + path + "08 … iter_0000030 (4)\n\n4 checkpoints, "),
+                    HasSubstr(": 4 OK\nchecksums of ")));
+}
+
 TEST(ToolVerify, DamageIsShownOncePerFile) {
   Copy broken(kModel);
   fs::resize_file(broken.path() / "__2_0.distcp", 5000);

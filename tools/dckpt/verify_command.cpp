@@ -167,6 +167,75 @@ Verified verified_or_problem(const Options& options, const CheckpointArgument& c
   }
 }
 
+/// The reports of many checkpoints: sound ones in a row share a line unless there is something to
+/// remark, damaged ones are reported in full. A line is printed as soon as no checkpoint can join.
+class FoldedReport {
+ public:
+  void add(const Verified& verified) {
+    const VerifyReport& report = verified.report;
+    ++count_;
+    total_.bytes += report.bytes;
+    total_.chunks += report.chunks + report.objects;
+    total_.chunks_without_checksum +=
+        report.chunks_without_checksum + report.objects_without_checksum;
+    const bool is_empty = report.tensors + report.objects == 0;
+    if (report.ok() && report.remarks.empty() && !is_empty) {
+      if (sound_++ == 0) first_ = verified.path;
+      last_ = verified.path;
+      return;
+    }
+    end_row();
+    if (report.ok()) return print_remarks(verified, is_empty);
+    print(styled(Style::kBold, shown(verified.path)) + "\n");
+    print_report(verified);
+    damaged_.push_back(name_of(verified.path));
+  }
+
+  /// "10 checkpoints, 1.2 GiB: 9 OK, 1 with problems: 'iter_0000100'"
+  void finish(bool deep) {
+    end_row();
+    std::string text = str_format("{}, {}: {} OK", count(count_, "checkpoint"),
+                                  human_bytes(total_.bytes), grouped(count_ - damaged_.size()));
+    if (!damaged_.empty()) {
+      text += str_format(", {} with problems: {}", grouped(damaged_.size()),
+                         quoted_list(damaged_, kNamedDamaged));
+    }
+    print("\n" + styled(damaged_.empty() ? Style::kGreen : Style::kRed, text) + "\n");
+    if (!deep) return print("content not read; --deep also compares checksums\n");
+    const std::size_t without = total_.chunks_without_checksum;
+    print(str_format("checksums of {} of {} chunks and objects compared\n",
+                     grouped(total_.chunks - std::min(total_.chunks, without)),
+                     grouped(total_.chunks)));
+  }
+
+ private:
+  static constexpr std::size_t kNamedDamaged = 10;
+
+  static void print_remarks(const Verified& verified, bool is_empty) {
+    print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(verified.path)));
+    for (const std::string& remark : verified.report.remarks)
+      print(str_format("    note: {}\n", remark));
+    if (is_empty) print("    note: the checkpoint holds no tensors and no objects\n");
+  }
+
+  void end_row() {
+    if (sound_ == 0) return;
+    std::string row = styled(Style::kGreen, "OK") + "  " + shown(first_);
+    if (sound_ > 1) row += str_format(" … {} ({})", shown(name_of(last_)), grouped(sound_));
+    print(row + "\n");
+    flush_output();
+    sound_ = 0;
+  }
+
+  static std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+  std::size_t count_ = 0;
+  VerifyReport total_;  // only the fields that finish() prints; chunks count objects, too
+  std::vector<std::string> damaged_;
+  std::size_t sound_ = 0;  // in the row that is not printed yet
+  std::string first_, last_;
+};
+
 int run_all(const Options& options) {
   const std::string& root = options.checkpoint.path;
   if (options.checkpoint.iteration || !is_training_root(root)) {
@@ -174,12 +243,10 @@ int run_all(const Options& options) {
                           "--all is for a training root, without --iteration", {.file = root});
   }
   std::vector<Verified> checkpoints;
+  FoldedReport report;
   for (const CheckpointArgument& checkpoint : checkpoints_of(options.checkpoint)) {
     checkpoints.push_back(verified_or_problem(options, checkpoint));
-    if (options.json) continue;
-    if (checkpoints.size() > 1) print("\n");
-    print(styled(Style::kBold, shown(checkpoints.back().path)) + "\n");
-    print_report(checkpoints.back());
+    if (!options.json) report.add(checkpoints.back());
   }
   const LatestChoice resume = resume_choice(root);
   const auto damaged = std::ranges::find_if(
@@ -196,7 +263,8 @@ int run_all(const Options& options) {
                             {"checkpoints", Value::list(std::move(list))},
                             {"resume", resume_json(resume)}}));
   } else {
-    print(str_format("\na run that starts here takes  {}\n", resume_text(resume)));
+    report.finish(options.verify.deep);
+    print(str_format("a run that starts here takes  {}\n", resume_text(resume)));
     for (const std::string& why : resume.passed_over)
       print(str_format("skipped  {}\n", safe_message(why)));
   }
@@ -224,7 +292,7 @@ Command add_verify(CLI::App& program) {
       "if there is a problem; what cannot be opened at all ends with 3 to 6 (see dckpt --help).\n\n"
       "Examples:\n"
       "  dckpt verify run/checkpoints\n"
-      "  dckpt verify run/checkpoints --all --deep\n"
+      "  dckpt verify run/checkpoints --all --deep      every iteration; sound ones share a line\n"
       "  dckpt verify iter_0001000 --deep --threads 8\n"
       "  dckpt verify iter_0001000 --json | jq '.problems'");
   add_checkpoint(command, options->checkpoint);
