@@ -23,7 +23,8 @@ void add_files(const Storage& storage, const std::string& directory, std::size_t
   for (const FileInfo& entry : storage.list(directory)) {
     const std::string name =
         directory.empty() ? entry.name : str_format("{}/{}", directory, entry.name);
-    if (entry.kind == FileInfo::Kind::kRegular) files.push_back({name, entry.size});
+    if (entry.kind == FileInfo::Kind::kRegular)
+      files.push_back({.name = name, .bytes = entry.size, .modified = entry.modified});
     if (entry.kind == FileInfo::Kind::kDirectory) add_files(storage, name, depth + 1, files);
   }
 }
@@ -53,7 +54,8 @@ std::vector<FileSummary> files_of(const CheckpointReader& reader) {
   return {{*single, reader.storage().open(*single)->size()}};
 }
 
-void count_unused(const CheckpointReader& reader, std::vector<FileSummary>& files) {
+/// Sets FileSummary::unused and CheckpointSummary::unreferenced.
+void count_unused(const CheckpointReader& reader, CheckpointSummary& summary) {
   const CheckpointInfo& info = reader.info();
   if (!info.conventions.records) return;
   const Metadata& metadata = reader.metadata();
@@ -64,9 +66,10 @@ void count_unused(const CheckpointReader& reader, std::vector<FileSummary>& file
   if (info.common_place) use(*info.common_place);
   std::unordered_map<std::string_view, std::uint64_t> used_of;
   for (std::size_t i = 0; i < used.size(); ++i) used_of[metadata.files[i]] += used[i];
-  for (FileSummary& file : files) {
+  for (FileSummary& file : summary.files) {
     const auto found = used_of.find(file.name);
     if (found == used_of.end() && !file.name.ends_with(".distcp")) continue;
+    if (found == used_of.end()) summary.unreferenced.push_back(file.name);
     const std::uint64_t taken = found == used_of.end() ? 0 : found->second;
     file.unused = file.bytes - std::min(file.bytes, taken);
   }
@@ -173,7 +176,8 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
     summary.optimizer.reshardable = describe_resharding(form);
   }
   summary.files = files_of(reader);
-  count_unused(reader, summary.files);
+  summary.data_files = check_data_files(reader);
+  count_unused(reader, summary);
   return summary;
 } catch (...) {
   throw_checkpoint_error();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dist_checkpointing/data_files.h"
 #include "dist_checkpointing/inspect/modelopt.h"
 #include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/key_filter.h"
@@ -46,6 +47,7 @@ struct FileSummary {
   /// Bytes of a data file that belong to no record: removed keys, padding. For formats whose data
   /// files are sequences of records (torch_dist, dcp).
   std::optional<std::uint64_t> unused{};
+  std::int64_t modified = 0;  ///< as FileInfo::modified
 };
 
 /// Every regular file below a storage's root. Throws CheckpointError: (unsupported) for directories
@@ -102,6 +104,10 @@ struct CheckpointSummary {
   /// Every regular file below the checkpoint, even if it does not belong to it; of a single file
   /// (CheckpointInfo::single_file), this one.
   std::vector<FileSummary> files;
+  DataFiles data_files;
+  /// Data files that nothing in the metadata refers to; for formats whose data files are sequences
+  /// of records (torch_dist, dcp).
+  std::vector<std::string> unreferenced;
   Value common;  ///< none if the format has no common state
   std::array<GroupTotal, kContentGroupNames.size()> groups{};  ///< by ContentGroup
   bool has_optimizer = false;  ///< any key is an optimizer key, selected or not

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "dist_checkpointing/data_files.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -12,27 +13,6 @@
 
 namespace dckpt {
 namespace {
-
-std::optional<std::string> why_files_incomplete(const CheckpointReader& reader) {
-  const Metadata& metadata = reader.metadata();
-  std::vector<std::uint64_t> needed(metadata.files.size(), 0);
-  const auto need = [&](const StorageInfo& place) {
-    needed[place.file] = std::max(needed[place.file], place.offset + place.length);
-  };
-  for (const TensorStorageMetadata& tensor : metadata.tensors)
-    std::ranges::for_each(tensor.places, need);
-  for (const BytesStorageMetadata& object : metadata.objects) need(object.place);
-  for (std::size_t i = 0; i < needed.size(); ++i) {
-    const std::string name = quote(metadata.files[i]);
-    const auto file = reader.storage().stat(metadata.files[i]);
-    if (!file) return name + " is missing";
-    if (file->kind != FileInfo::Kind::kRegular) return name + " is not a regular file";
-    if (file->size < needed[i])
-      return str_format("{} has {} bytes of {}: it is truncated", name, grouped(file->size),
-                        grouped(needed[i]));
-  }
-  return std::nullopt;
-}
 
 /// Megatron writes metadata.json last, and a directory without it could pass for a plain DCP one;
 /// but those have no common state.
@@ -49,8 +29,7 @@ bool says_nothing(ErrorCode code) {
 /// Goes through candidates, and remembers why each was passed over.
 class Search {
  public:
-  Search(Location root, StrategySpec strategy)
-      : root_(std::move(root)), strategy_(std::move(strategy)) {}
+  Search(Location root, const CompletenessCheck& check) : root_(std::move(root)), check_(check) {}
 
   LatestChoice run() {
     choose();
@@ -88,8 +67,7 @@ class Search {
 
   bool accepts(const std::string& directory) {
     const Location checkpoint = root_ / directory;
-    const auto reason =
-        checkpoint.is_directory() ? why_incomplete(checkpoint, strategy_) : "it does not exist";
+    const auto reason = checkpoint.is_directory() ? check_(directory) : "it does not exist";
     if (reason) pass_over(str_format("'{}' is not used: {}", directory, *reason));
     return !reason;
   }
@@ -109,7 +87,7 @@ class Search {
   }
 
   const Location root_;
-  const StrategySpec strategy_;
+  const CompletenessCheck& check_;
   LatestChoice choice_;
 };
 
@@ -125,26 +103,49 @@ std::unique_ptr<CheckpointReader> open_in_root(const Location& checkpoint,
   return open_checkpoint(checkpoint);
 }
 
-std::optional<std::string> why_incomplete(const Location& checkpoint,
+std::optional<Unfinished> find_unfinished(const Location& checkpoint,
                                           const StrategySpec& strategy) {
+  using Kind = Unfinished::Kind;
+  bool opened = false;
   try {
     const auto reader = open_in_root(checkpoint, strategy);
-    if (lacks_config(*reader))
-      return "metadata.json is missing: the save was interrupted before it finished";
+    if (lacks_config(*reader)) {
+      return Unfinished{Kind::kNoMetadata,
+                        "metadata.json is missing: the save was interrupted before it finished"};
+    }
+    opened = true;
     reader->common_state();
-    return why_files_incomplete(*reader);
+    const DataFiles files = check_data_files(*reader);
+    if (files.complete()) return std::nullopt;
+    const Kind kind = files.missing.empty() ? Kind::kFileTruncated : Kind::kFileMissing;
+    return Unfinished{kind, describe(files)};
   } catch (const CheckpointError& error) {
     // What a strategy was told is not about the checkpoint either.
     const bool is_of_policy =
         error.code() == ErrorCode::kInvalidArgument && strategy.name != kAutoStrategy;
     if (is_of_policy || says_nothing(error.code()) || error.code() == ErrorCode::kUnsupported)
       throw;
-    return error.what();
+    const Kind incomplete = opened ? Kind::kFileMissing : Kind::kNoMetadata;
+    const bool is_incomplete = error.code() == ErrorCode::kIncomplete;
+    return Unfinished{is_incomplete ? incomplete : Kind::kDamaged, error.what()};
   }
 }
 
+std::optional<std::string> why_incomplete(const Location& checkpoint,
+                                          const StrategySpec& strategy) {
+  std::optional<Unfinished> unfinished = find_unfinished(checkpoint, strategy);
+  if (!unfinished) return std::nullopt;
+  return std::move(unfinished->why);
+}
+
 LatestChoice choose_latest(const Location& root, const StrategySpec& strategy) {
-  return Search(root, strategy).run();
+  return choose_latest(root, [&](const std::string& directory) {
+    return why_incomplete(root / directory, strategy);
+  });
+}
+
+LatestChoice choose_latest(const Location& root, const CompletenessCheck& check) {
+  return Search(root, check).run();
 }
 
 std::optional<LatestCheckpoint> find_latest(const Location& root, const StrategySpec& strategy) {

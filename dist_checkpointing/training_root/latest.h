@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,10 +18,25 @@ namespace dckpt {
 std::unique_ptr<CheckpointReader> open_in_root(const Location& checkpoint,
                                                const StrategySpec& strategy);
 
-/// Why a directory is not a finished checkpoint; empty if it is one: its markers and its common
-/// state can be read, and every data file exists and is long enough. Does not read tensor bytes.
-/// Throws CheckpointError (io, unsupported, invalid argument) if this cannot be determined: an
-/// unreadable checkpoint is not an unfinished one. Opens as open_in_root() does.
+/// Why a directory is not a finished checkpoint.
+struct Unfinished {
+  enum class Kind : std::uint8_t {
+    kNoMetadata,     ///< the save did not reach its end
+    kFileMissing,    ///< a data file, or the common state's
+    kFileTruncated,  ///< data files are there, but too short or not regular
+    kDamaged,        ///< the metadata or the common state cannot be decoded
+  };
+  Kind kind;
+  std::string why;  ///< for people
+};
+
+/// Empty for a finished checkpoint: its markers and its common state can be read, and every data
+/// file exists and is long enough. Does not read tensor bytes. Throws CheckpointError (io,
+/// unsupported, invalid argument) if this cannot be determined: an unreadable checkpoint is not an
+/// unfinished one. Opens as open_in_root() does.
+std::optional<Unfinished> find_unfinished(const Location& checkpoint,
+                                          const StrategySpec& strategy = OpenOptions().strategy);
+/// The reason alone.
 std::optional<std::string> why_incomplete(const Location& checkpoint,
                                           const StrategySpec& strategy = OpenOptions().strategy);
 
@@ -41,6 +57,11 @@ struct LatestChoice {
 /// why_incomplete throws.
 LatestChoice choose_latest(const Location& root,
                            const StrategySpec& strategy = OpenOptions().strategy);
+
+/// The same with the caller's knowledge of which directories of the root are complete; `check`
+/// returns why one is not, and what it throws passes through.
+using CompletenessCheck = std::function<std::optional<std::string>(const std::string& directory)>;
+LatestChoice choose_latest(const Location& root, const CompletenessCheck& check);
 
 /// The same for a run that resumes; a warning names everything that was skipped. Empty for a root
 /// that does not exist or holds no checkpoint and no tracker. Throws CheckpointError (incomplete)

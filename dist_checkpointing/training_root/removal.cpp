@@ -24,6 +24,8 @@
 
 #include "dist_checkpointing/training_root/removal.h"
 
+#include <algorithm>
+
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/staging_token.h"
@@ -112,6 +114,27 @@ std::vector<std::string> unfinished_attempts(const Location& target) {
       names.push_back(entry.name);
   }
   return names;
+}
+
+std::vector<UnfinishedWork> list_unfinished_work(const Location& root) {
+  using State = UnfinishedWork::State;
+  std::vector<UnfinishedWork> found;
+  for (const FileInfo& entry : root.directory()->list("")) {
+    const auto sibling = parse_hidden_sibling(entry.name);
+    if (!sibling || entry.kind != FileInfo::Kind::kDirectory) continue;
+    const auto iteration = parse_iteration_directory(sibling->name);
+    const std::string& purpose = sibling->purpose;
+    const bool is_known = purpose == "saving" || purpose == "replaced" || purpose == kDeleting ||
+                          purpose == kInterrupted;
+    if (!iteration || !is_known) continue;
+    const bool ended = purpose == kInterrupted || made_by_ended_process(sibling->token);
+    const State state = ended                                     ? State::kEnded
+                        : made_by_running_process(sibling->token) ? State::kRunning
+                                                                  : State::kElsewhere;
+    found.push_back({entry.name, *iteration, purpose, state, entry.modified});
+  }
+  std::ranges::stable_sort(found, {}, &UnfinishedWork::iteration);
+  return found;
 }
 
 void remove_leftovers(const Location& root, const StrategySpec& strategy) {

@@ -47,7 +47,7 @@ set(layer_strategies ${core} configs strategies)
 
 set(below ${core} configs strategies)
 set(shared "")  # single files that the rooms below share, from the bottom to the top
-foreach(file progress phase_report key_filter same_on_all_ranks tracker shard_spec open open_together integrity lost_data)
+foreach(file progress phase_report key_filter same_on_all_ranks tracker shard_spec open open_together integrity data_files lost_data)
   set(layer_dist_checkpointing/${file} ${below} ${shared})
   list(APPEND shared dist_checkpointing/${file})
 endforeach()
@@ -55,6 +55,8 @@ set(layer_dist_checkpointing/training_root ${below} ${shared})
 set(layer_dist_checkpointing/save ${below} ${shared} dist_checkpointing/training_root)
 set(layer_dist_checkpointing/load ${below} ${shared})
 set(layer_dist_checkpointing/inspect ${below} ${shared})
+set(layer_dist_checkpointing/inspect/root_survey ${below} ${shared} dist_checkpointing/training_root
+    dist_checkpointing/inspect)
 set(layer_dist_checkpointing/rewrite ${below} ${shared} dist_checkpointing/training_root
     dist_checkpointing/inspect dist_checkpointing/load/stored_keys
     dist_checkpointing/save/write_checkpoint)

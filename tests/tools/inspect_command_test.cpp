@@ -38,9 +38,9 @@ TEST(ToolInspect, InspectJsonHasTheDocumentedShape) {
   const ToolRun run = run_tool({"inspect", path_of(kSynthetic), "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Value json = run.json();
-  EXPECT_THAT(members(json),
-              ElementsAre("format", "version", "producer", "run", "optimizer", "modelopt",
-                          "readers", "groups", "tensors", "objects", "common", "files"));
+  EXPECT_THAT(members(json), ElementsAre("format", "version", "producer", "run", "optimizer",
+                                         "modelopt", "readers", "groups", "tensors", "objects",
+                                         "common", "files", "data_files"));
   EXPECT_THAT(members(json.at("groups")),
               ElementsAre("weights", "optimizer", "RNG state", "extra state", "other objects"));
   EXPECT_EQ(json.at("format").as_str(), "torch_dist");
@@ -134,6 +134,28 @@ TEST(ToolInspect, InspectOfARootSaysWhatARunTakes) {
   EXPECT_EQ(untracked.exit_code, 5);
   EXPECT_THAT(untracked.err, HasSubstr("a run that starts here takes: iter_0000010"));
   EXPECT_THAT(run_tool({"inspect", path_of(kModel)}).out, Not(HasSubstr("resume  ")));
+}
+
+TEST(ToolInspect, InspectSaysWhichDataFilesAreMissingCutOrNotReferredTo) {
+  const Copy copy(kModel);
+  fs::remove(copy.path() / "__2_0.distcp");
+  fs::remove(copy.path() / "__3_0.distcp");
+  fs::resize_file(copy.path() / "__1_0.distcp", 5000);
+  fs::copy(copy.path() / "__0_0.distcp", copy.path() / "__9_9.distcp");
+  const ToolRun run = run_tool({"inspect", copy.text()});
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_THAT(run.out, AllOf(HasSubstr("data files are missing: '__2_0.distcp', '__3_0.distcp'; "),
+                             HasSubstr("'__1_0.distcp' has"), HasSubstr("it is truncated"),
+                             HasSubstr("dckpt verify"), HasSubstr("not used     '__9_9.distcp'")));
+  const Value files = run_tool({"inspect", copy.text(), "--json"}).json().at("data_files");
+  EXPECT_EQ(files.at("missing").size(), 2u);
+  const Value& truncated = files.at("truncated").items().front();
+  EXPECT_EQ(truncated.at("name").as_str(), "__1_0.distcp");
+  EXPECT_EQ(truncated.at("bytes").as_int(), 5000);
+  EXPECT_GT(truncated.at("needed").as_int(), 5000);
+  EXPECT_EQ(files.at("unreferenced").items().front().as_str(), "__9_9.distcp");
+  EXPECT_THAT(run_tool({"inspect", path_of(kModel)}).out,
+              AllOf(Not(HasSubstr("incomplete  ")), Not(HasSubstr("not used  "))));
 }
 
 TEST(ToolInspect, InspectFoldsKeysThatDifferInNumbersOnly) {

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <unordered_map>
 #include <utility>
 
+#include "configs/policy.h"
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
@@ -20,6 +22,7 @@
 #include "tools/dckpt/key_rows.h"
 #include "tools/dckpt/pictures/tree.h"
 #include "tools/dckpt/resume_report.h"
+#include "tools/dckpt/root_table.h"
 #include "tools/dckpt/table.h"
 #include "tools/dckpt/terminal.h"
 
@@ -33,6 +36,7 @@ struct Options {
   bool tree = false;
   bool unfold = false;
   bool timing = false;
+  bool all = false;
   bool json = false;
 };
 
@@ -58,6 +62,22 @@ Value run_to_json(const RunFacts& run) {
   Value parallel = Value::dict();
   for (const auto& [name, number] : run.parallel) parallel[name] = number;
   return Value::dict({{"model", std::move(model)}, {"parallel", std::move(parallel)}});
+}
+
+Value data_files_to_json(const CheckpointSummary& summary) {
+  const auto names = [](const std::vector<std::string>& files) {
+    return Value::list(ValueList(files.begin(), files.end()));
+  };
+  ValueList truncated;
+  for (const DataFiles::Truncated& file : summary.data_files.truncated) {
+    truncated.push_back(
+        Value::dict({{"name", file.name}, {"bytes", file.bytes}, {"needed", file.needed}}));
+  }
+  return Value::dict({{"needed", summary.data_files.needed},
+                      {"missing", names(summary.data_files.missing)},
+                      {"irregular", names(summary.data_files.irregular)},
+                      {"truncated", Value::list(std::move(truncated))},
+                      {"unreferenced", names(summary.unreferenced)}});
 }
 
 /// None if ModelOpt has not changed the model.
@@ -125,7 +145,8 @@ Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool
        {"tensors", Value::list(std::move(tensors))},
        {"objects", Value::list(std::move(objects))},
        {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
-       {"files", Value::list(std::move(files))}});
+       {"files", Value::list(std::move(files))},
+       {"data_files", data_files_to_json(summary)}});
   if (resume) json["resume"] = resume_json(*resume);
   return json;
 }
@@ -232,6 +253,15 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
   for (const FileSummary& file : summary.files) unused += file.unused.value_or(0);
   if (unused > 0)
     head.add("unused", human_bytes(unused) + " of the data files, which no record takes");
+  if (!summary.data_files.complete()) {
+    head.add("incomplete",
+             str_format("{} (dckpt verify lists all problems)", describe(summary.data_files)));
+  }
+  if (!summary.unreferenced.empty()) {
+    head.add("not used",
+             str_format("{}: the metadata does not refer to {}", quoted_list(summary.unreferenced),
+                        summary.unreferenced.size() == 1 ? "it" : "them"));
+  }
   if (const Value* iteration = summary.common.find("iteration");
       iteration != nullptr && iteration->is_int())
     head.add("iteration", std::to_string(iteration->as_int()));
@@ -453,15 +483,42 @@ std::unique_ptr<CheckpointReader> open(const Options& options, const Resume& res
   }
 }
 
+/// Empty for a path that is not a training root.
+std::optional<RootSurvey> survey(const Options& options) {
+  const std::string& path = options.checkpoint.path;
+  const bool is_root = is_training_root(path);
+  if (options.all && !is_root) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "--all is for a training root",
+                          {.file = path});
+  }
+  if (!is_root) return std::nullopt;
+  SurveyOptions survey_options;
+  if (options.all) survey_options.newest = std::numeric_limits<std::size_t>::max();
+  if (!options.checkpoint.policy.empty()) {
+    const Policy policy = Policy::find(options.checkpoint.policy);
+    survey_options.strategy = policy.load.strategy;
+    survey_options.retention = policy.retention;
+  }
+  return survey_root(path, survey_options);
+}
+
 int run_inspect(const Options& options) {
   if (options.timing) return show_timing(options.checkpoint, options.json);
-  const bool of_root = !options.checkpoint.iteration && is_training_root(options.checkpoint.path);
-  const Resume resume = of_root ? Resume(resume_choice(options.checkpoint.path)) : std::nullopt;
+  const std::optional<RootSurvey> root = survey(options);
+  // With --iteration it is asked for another checkpoint than a run takes.
+  const bool says_resume = root && (options.json || !options.checkpoint.iteration);
+  const Resume resume = says_resume ? Resume(root->resume) : std::nullopt;
+  if (root && !options.json) print_root(*root, options.checkpoint.path, options.all);
   const auto reader = open(options, resume);
   const CheckpointSummary summary = with_context({.file = options.checkpoint.path},
                                                  [&] { return inspect(*reader, options.inspect); });
   if (options.json) {
-    print_json(to_json_value(summary, resume, options.inspect.chunks));
+    Value json = to_json_value(summary, resume, options.inspect.chunks);
+    if (root) {
+      json["iterations"] = iterations_json(*root, !options.checkpoint.policy.empty());
+      json["unfinished"] = unfinished_json(*root);
+    }
+    print_json(json);
     return kOk;
   }
   print_head(options, summary, resume);
@@ -482,8 +539,11 @@ Command add_inspect(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   Parser command(program, "inspect", "Show what a checkpoint holds");
   command.footer(
+      "A training root begins with a table of its iterations. With --policy it also says which of "
+      "them the policy's retention removes when a run that resumes here saves next.\n\n"
       "Examples:\n"
-      "  dckpt inspect run/checkpoints                       the latest iteration of a run\n"
+      "  dckpt inspect run/checkpoints                       the iterations of a run, the latest\n"
+      "  dckpt inspect run/checkpoints --all --policy run.yaml\n"
       "  dckpt inspect run/checkpoints --iteration 1000 --tree\n"
       "  dckpt inspect iter_0001000 --keys 'decoder.*' --chunks\n"
       "  dckpt inspect iter_0001000 --timing                 how long its save took, and where\n"
@@ -504,6 +564,8 @@ Command add_inspect(CLI::App& program) {
   Option timing =
       command.add_flag("--timing", options->timing,
                        "Show what the save took instead (if its policy had save.report)");
+  command.add_flag("--all", options->all,
+                   "Of a training root: a row for each iteration, not for the newest ones only");
   for (const Option& other : command.options()) {
     if (other != timing && std::ranges::find(opening, other) == opening.end())
       timing.excludes(other);

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "configs/options.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/training_root/latest.h"
+#include "dist_checkpointing/training_root/removal.h"
+#include "mapping/base/enum_names.h"
+#include "strategies/storage/location.h"
+
+namespace dckpt {
+
+/// A checkpoint of a training root.
+struct IterationSummary {
+  enum class State : std::uint8_t {
+    kNotExamined,  ///< older than SurveyOptions::newest, and nothing else asked for it
+    kComplete,     ///< a run could resume from it
+    kNoMetadata,   ///< as Unfinished::Kind, as are the next three
+    kFileMissing,
+    kFileTruncated,
+    kDamaged,
+    kUnreadable,  ///< could not be examined: I/O errors, unsupported formats
+  };
+
+  std::string directory;                     ///< "iter_0001000" or "release"
+  std::optional<std::uint64_t> iteration{};  ///< empty for `release`
+  /// When its newest file changed, in nanoseconds since 1970; of the directory itself if it was not
+  /// examined. 0 if unknown.
+  std::int64_t saved = 0;
+  std::uint64_t bytes = 0;  ///< of all its files; 0 if it was not examined
+  std::size_t files = 0;
+  State state = State::kNotExamined;
+  std::string why{};               ///< it is not complete, for people
+  bool resumed = false;            ///< a run that starts here takes it
+  bool tracked = false;            ///< the tracker names it
+  bool removed_by_policy = false;  ///< see SurveyOptions::retention
+};
+inline constexpr EnumNames<IterationSummary::State, 7> kIterationStateNames{
+    {{IterationSummary::State::kNotExamined, "not-examined"},
+     {IterationSummary::State::kComplete, "complete"},
+     {IterationSummary::State::kNoMetadata, "no-metadata"},
+     {IterationSummary::State::kFileMissing, "file-missing"},
+     {IterationSummary::State::kFileTruncated, "file-truncated"},
+     {IterationSummary::State::kDamaged, "damaged"},
+     {IterationSummary::State::kUnreadable, "unreadable"}}};
+
+struct RootSurvey {
+  std::vector<IterationSummary> iterations;  ///< `release` first, then ascending
+  std::vector<UnfinishedWork> unfinished;    ///< hidden directories of saves and deletions
+  std::string tracker;                       ///< name of the tracker file
+  std::optional<std::string> tracked{};      ///< directory that the tracker names, there or not
+  /// What choose_latest() answers. That it cannot be determined, because a checkpoint cannot be
+  /// examined, is among what is passed over.
+  LatestChoice resume;
+};
+
+struct SurveyOptions {
+  /// How many of the newest checkpoints are examined: listed, their metadata read, and a stat for
+  /// each data file. Of older ones only those that decide on the other questions.
+  std::size_t newest = 10;
+  StrategySpec strategy = OpenOptions().strategy;  ///< that the run loads with
+  /// Marks what it removes when a run that has resumed here saves for the first time.
+  std::optional<Retention> retention{};
+  int threads = 4;
+};
+
+/// The checkpoints of a training root. Reads no tensor and changes nothing. Throws CheckpointError
+/// (io) if the root itself cannot be listed.
+RootSurvey survey_root(const Location& root, const SurveyOptions& options = {});
+
+}  // namespace dckpt

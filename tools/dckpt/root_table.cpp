@@ -1,0 +1,224 @@
+#include "tools/dckpt/root_table.h"
+
+#include <algorithm>
+#include <chrono>
+#include <tuple>
+#include <vector>
+
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "tools/dckpt/table.h"
+#include "tools/dckpt/terminal.h"
+#include "tools/dckpt/time_line.h"
+
+namespace dckpt::tool {
+namespace {
+
+using State = IterationSummary::State;
+
+std::int64_t now() {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
+}
+
+/// The state in few words, and in more for where there is room.
+struct StateText {
+  std::string brief, full;
+};
+
+StateText state_text(const IterationSummary& summary) {
+  const std::string why = safe_message(summary.why.substr(0, summary.why.find('\n')));
+  switch (summary.state) {
+    case State::kNotExamined: return {"not examined", "not examined"};
+    case State::kComplete: return {"complete", "complete"};
+    case State::kNoMetadata: return {"no metadata", "unfinished save, no metadata"};
+    case State::kFileMissing: return {"file missing", why};
+    case State::kFileTruncated: return {"file truncated", why};
+    case State::kDamaged: return {"damaged", "damaged: " + why};
+    case State::kUnreadable: break;
+  }
+  return {"unreadable", "unreadable: " + why};
+}
+
+bool is_bad(const IterationSummary& summary) {
+  return summary.state != State::kComplete && summary.state != State::kNotExamined;
+}
+
+std::string row_text(const IterationSummary& summary, std::size_t room) {
+  const std::string resumed = summary.resumed ? ", a run resumes here" : "";
+  const std::string tracked = summary.tracked && !summary.resumed ? ", in tracker" : "";
+  const std::string removed = summary.removed_by_policy ? ", to be removed" : "";
+  const StateText state = state_text(summary);
+  const std::size_t marks = resumed.size() + tracked.size() + removed.size();
+  const std::string& text = state.full.size() + marks <= room ? state.full : state.brief;
+  return (is_bad(summary) ? styled(Style::kRed, text) : text) +
+         (resumed.empty() ? "" : styled(Style::kGreen, resumed)) + tracked +
+         (removed.empty() ? "" : styled(Style::kYellow, removed));
+}
+
+std::string row_text(const UnfinishedWork& work) {
+  using Unfinished = UnfinishedWork::State;
+  const bool deletes = work.purpose == "deleting";
+  if (work.state == Unfinished::kRunning)
+    return styled(Style::kYellow, deletes ? "is being deleted" : "is being saved");
+  if (work.purpose == "interrupted") return "interrupted conversion";
+  if (work.state == Unfinished::kElsewhere)
+    return deletes ? "is deleted by another host" : "unfinished, of another host";
+  return styled(Style::kRed, deletes                      ? "leftover of a killed deletion"
+                             : work.purpose == "replaced" ? "set aside by a killed save"
+                                                          : "leftover of a killed save");
+}
+
+std::string name_of_row(const IterationSummary& summary) {
+  return summary.iteration ? std::to_string(*summary.iteration) : summary.directory;
+}
+
+/// Neighbours that share a row. `first` and `last` are the ends of the range in the survey.
+struct Fold {
+  std::size_t first, last, removed;
+};
+
+bool folds(const IterationSummary& summary, std::size_t newer) {
+  return newer >= SurveyOptions().newest && !summary.resumed && !summary.tracked;
+}
+
+void add_fold(Table& table, const RootSurvey& survey, const Fold& fold, std::int64_t at) {
+  const IterationSummary& first = survey.iterations[fold.first];
+  std::string text = str_format("… {} more, {} to {}", grouped(fold.last - fold.first + 1),
+                                name_of_row(first), name_of_row(survey.iterations[fold.last]));
+  if (fold.removed > 0) text += str_format(", {} to be removed", grouped(fold.removed));
+  table.add(
+      {"...", local_time(first.saved), age(first.saved, at), "", text + " (--all shows them)"});
+}
+
+void print_table(const RootSurvey& survey, bool all) {
+  using Align = Table::Align;
+  Table table({{"ITERATION", Align::kRight},
+               {"SAVED"},
+               {"", Align::kRight},
+               {"SIZE", Align::kRight},
+               {"STATE"}});
+  const std::int64_t at = now();
+  constexpr std::size_t kOtherColumns = 52;
+  const std::size_t columns = terminal_columns();
+  const std::size_t room = columns - std::min(columns, kOtherColumns);
+  std::size_t next_work = 0;
+  const auto add_work = [&](std::optional<std::uint64_t> below) {
+    for (; next_work < survey.unfinished.size(); ++next_work) {
+      const UnfinishedWork& work = survey.unfinished[next_work];
+      if (below && work.iteration >= *below) return;
+      table.add({std::to_string(work.iteration), local_time(work.modified), age(work.modified, at),
+                 "", row_text(work)});
+    }
+  };
+  for (std::size_t i = 0; i < survey.iterations.size(); ++i) {
+    const auto folds_at = [&](std::size_t j) {
+      return !all && folds(survey.iterations[j], survey.iterations.size() - 1 - j);
+    };
+    const IterationSummary& summary = survey.iterations[i];
+    Fold fold{i, i, 0};
+    for (; fold.last < survey.iterations.size() && folds_at(fold.last); ++fold.last)
+      fold.removed += survey.iterations[fold.last].removed_by_policy ? 1 : 0;
+    if (fold.last > i + 1) {
+      i = --fold.last;
+      add_work(survey.iterations[i].iteration);
+      add_fold(table, survey, fold, at);
+      continue;
+    }
+    add_work(summary.iteration ? *summary.iteration : 0);
+    table.add({name_of_row(summary), local_time(summary.saved), age(summary.saved, at),
+               summary.state == State::kNotExamined ? "" : human_bytes(summary.bytes),
+               row_text(summary, room)});
+  }
+  add_work(std::nullopt);
+  table.print();
+}
+
+void print_time_line(const RootSurvey& survey) {
+  std::vector<TimeMark> marks;
+  for (const IterationSummary& summary : survey.iterations)
+    if (summary.iteration && summary.saved != 0) marks.push_back({summary.saved, !is_bad(summary)});
+  if (marks.empty()) return;
+  const auto [first, last] = std::ranges::minmax(marks, {}, &TimeMark::time);
+  const std::string begin = local_time(first.time), end = local_time(last.time);
+  if (begin == end) return;
+  const bool utf8 = locale_is_utf8();
+  const bool any_bad = std::ranges::any_of(marks, [](const TimeMark& mark) { return !mark.good; });
+  const std::string legend = !any_bad ? "" : utf8 ? "  ○ not complete" : "  x not complete";
+  const std::size_t around = 2 + begin.size() + 1 + 1 + end.size() + (any_bad ? 16 : 0);
+  const std::size_t columns = terminal_columns();
+  const std::string line = time_line(marks, columns > around ? columns - around : 0, utf8);
+  if (line.empty()) return;
+  print(str_format("  {} {} {}{}\n", styled(Style::kDim, begin), line, styled(Style::kDim, end),
+                   styled(Style::kDim, legend)));
+}
+
+void print_removal(const RootSurvey& survey) {
+  const auto removed = static_cast<std::size_t>(
+      std::ranges::count_if(survey.iterations, &IterationSummary::removed_by_policy));
+  if (removed > 0) {
+    print(str_format("  the policy removes {} of them when a run that resumes here saves next\n",
+                     grouped(removed)));
+  }
+}
+
+Value time_json(std::int64_t time) {
+  return time == 0 ? Value() : Value(utc_time(time));
+}
+
+}  // namespace
+
+void print_root(const RootSurvey& survey, const std::string& root, bool all) {
+  std::size_t iterations = survey.iterations.size();
+  const bool has_release = iterations > 0 && !survey.iterations.front().iteration;
+  if (has_release) --iterations;
+  const std::string count = iterations == 0   ? "no iterations"
+                            : iterations == 1 ? "1 iteration"
+                                              : grouped(iterations) + " iterations";
+  print(str_format("{}  {}{}\n", styled(Style::kBold, shown(root)), count,
+                   has_release ? " and a release" : ""));
+  if (!survey.iterations.empty() || !survey.unfinished.empty()) print_table(survey, all);
+  const auto is_tracked = [](const IterationSummary& summary) { return summary.tracked; };
+  if (survey.tracked && std::ranges::none_of(survey.iterations, is_tracked)) {
+    print(str_format("  {} names {}, which does not exist\n", survey.tracker, *survey.tracked));
+  }
+  print_removal(survey);
+  print_time_line(survey);
+  print("\n");
+}
+
+Value iterations_json(const RootSurvey& survey, bool with_policy) {
+  ValueList list;
+  for (const IterationSummary& summary : survey.iterations) {
+    const bool examined = summary.state != State::kNotExamined;
+    list.push_back(Value::dict(
+        {{"directory", summary.directory},
+         {"iteration", summary.iteration ? Value(*summary.iteration) : Value()},
+         {"saved", time_json(summary.saved)},
+         {"bytes", examined ? Value(summary.bytes) : Value()},
+         {"files", examined ? Value(summary.files) : Value()},
+         {"state", std::string(name_of(kIterationStateNames, summary.state))},
+         {"why", summary.why},
+         {"resumed", summary.resumed},
+         {"tracked", summary.tracked},
+         {"removed_by_policy", with_policy ? Value(summary.removed_by_policy) : Value()}}));
+  }
+  return Value::list(std::move(list));
+}
+
+Value unfinished_json(const RootSurvey& survey) {
+  ValueList list;
+  for (const UnfinishedWork& work : survey.unfinished) {
+    const char* const state = work.state == UnfinishedWork::State::kRunning ? "running"
+                              : work.state == UnfinishedWork::State::kEnded ? "ended"
+                                                                            : "elsewhere";
+    list.push_back(Value::dict({{"name", work.name},
+                                {"iteration", work.iteration},
+                                {"purpose", work.purpose},
+                                {"state", state},
+                                {"saved", time_json(work.modified)}}));
+  }
+  return Value::list(std::move(list));
+}
+
+}  // namespace dckpt::tool
