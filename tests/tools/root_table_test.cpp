@@ -141,14 +141,16 @@ TEST(ToolRootTable, WhatCannotBeOpenedHasItsTableFirst) {
 }
 
 TEST(ToolRootTable, OldIterationsShareARow) {
-  const Root root;
+  Root root;
   for (int i = 30; i < 60; ++i)
     fs::create_directory(root.directory / ("iter_00000" + std::to_string(i)));
   const std::string table = table_of({root.text()});
   EXPECT_THAT(table, HasSubstr("32 iterations\n"));
-  EXPECT_THAT(table, HasSubstr("… 20 more, 30 to 49 (--all shows them)\n"));
+  EXPECT_THAT(table, HasSubstr("… 20 more, 30 to 49, 20 not complete (--all shows them)\n"));
   EXPECT_THAT(table, AllOf(HasSubstr("\n         20  "), Not(HasSubstr("\n         49  ")),
                            HasSubstr("\n         50  "), HasSubstr("\n         59  ")));
+  root.track(10);  // so that no other is examined
+  EXPECT_THAT(table_of({root.text()}), HasSubstr("… 21 more, 20 to 49 (--all shows them)\n"));
   EXPECT_THAT(table_of({root.text(), "--all"}),
               AllOf(HasSubstr("\n         49  "), Not(HasSubstr("--all"))));
   EXPECT_EQ(run_tool({"inspect", root.text(), "--json"}).json().at("iterations").size(), 32u);

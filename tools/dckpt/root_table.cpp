@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <tuple>
+#include <span>
 #include <vector>
 
 #include "mapping/base/format.h"
@@ -73,20 +73,21 @@ std::string name_of_row(const IterationSummary& summary) {
   return summary.iteration ? std::to_string(*summary.iteration) : summary.directory;
 }
 
-/// Neighbours that share a row. `first` and `last` are the ends of the range in the survey.
-struct Fold {
-  std::size_t first, last, removed;
-};
-
 bool folds(const IterationSummary& summary, std::size_t newer) {
   return newer >= SurveyOptions().newest && !summary.resumed && !summary.tracked;
 }
 
-void add_fold(Table& table, const RootSurvey& survey, const Fold& fold, std::int64_t at) {
-  const IterationSummary& first = survey.iterations[fold.first];
-  std::string text = str_format("… {} more, {} to {}", grouped(fold.last - fold.first + 1),
-                                name_of_row(first), name_of_row(survey.iterations[fold.last]));
-  if (fold.removed > 0) text += str_format(", {} to be removed", grouped(fold.removed));
+/// The row that neighbours share.
+void add_fold(Table& table, std::span<const IterationSummary> iterations, std::int64_t at) {
+  const IterationSummary& first = iterations.front();
+  std::string text = str_format("… {} more, {} to {}", grouped(iterations.size()),
+                                name_of_row(first), name_of_row(iterations.back()));
+  const auto add = [&](auto selected, const char* what) {
+    const auto count = static_cast<std::size_t>(std::ranges::count_if(iterations, selected));
+    if (count > 0) text += str_format(", {} {}", grouped(count), what);
+  };
+  add(is_bad, "not complete");
+  add([](const IterationSummary& summary) { return summary.removed_by_policy; }, "to be removed");
   table.add(
       {"...", local_time(first.saved), age(first.saved, at), "", text + " (--all shows them)"});
 }
@@ -116,13 +117,12 @@ void print_table(const RootSurvey& survey, bool all) {
       return !all && folds(survey.iterations[j], survey.iterations.size() - 1 - j);
     };
     const IterationSummary& summary = survey.iterations[i];
-    Fold fold{i, i, 0};
-    for (; fold.last < survey.iterations.size() && folds_at(fold.last); ++fold.last)
-      fold.removed += survey.iterations[fold.last].removed_by_policy ? 1 : 0;
-    if (fold.last > i + 1) {
-      i = --fold.last;
-      add_work(survey.iterations[i].iteration);
-      add_fold(table, survey, fold, at);
+    std::size_t end = i;
+    while (end < survey.iterations.size() && folds_at(end)) ++end;
+    if (end > i + 1) {
+      add_work(survey.iterations[end - 1].iteration);
+      add_fold(table, std::span(survey.iterations).subspan(i, end - i), at);
+      i = end - 1;
       continue;
     }
     add_work(summary.iteration ? *summary.iteration : 0);
