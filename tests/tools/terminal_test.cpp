@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <sstream>
 
 #include "dist_checkpointing/save/save.h"
@@ -15,6 +16,7 @@
 namespace dckpt {
 namespace {
 
+using testing::Copy;
 using ::testing::HasSubstr;
 using testing::kModel;
 using ::testing::Not;
@@ -127,6 +129,23 @@ TEST(ToolOnATerminal, DiffShowsTheLayersThatDiffer) {
   const std::vector<std::string> words = {"diff", (directory / "a").string(),
                                           (directory / "b").string()};
   EXPECT_THAT(run_on_terminal(words, 80), HasSubstr("\n  decoder  0 ···█\n"));
+}
+
+TEST(ToolOnATerminal, VerifyDrawsHolesAndOverlaps) {
+  const Copy broken(kModel);
+  const std::filesystem::path file = broken.path() / ".metadata";
+  std::string bytes = testing::slurp(file);
+  // The chunk at (0, 96, 0) of the tensor is at (0, 80, 0) now.
+  const std::string before("K\x00K\x60K\x00\x87", 7);
+  for (std::size_t at = 0; (at = bytes.find(before, at)) != std::string::npos; ++at)
+    bytes[at + 3] = 80;
+  std::ofstream(file, std::ios::binary) << bytes;
+  EXPECT_THAT(run_on_terminal({"verify", broken.text()}, 80), HasSubstr(R"(
+    0    32   64   80   96   112  128
+    ┌────┬────┬────┬────┬────┬────┐
+  0 │ 0  │ 3  │ 0  │0+1 │ 1  │hole│
+    ├────┼────┼────┼────┼────┼────┤
+)"));
 }
 
 TEST(ToolOnATerminal, TimingIsAWaterfall) {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <map>
+#include <set>
 #include <unordered_map>
 
 #include "dist_checkpointing/inspect/verify.h"
@@ -7,6 +9,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
+#include "tools/dckpt/coverage_picture.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/progress_line.h"
 #include "tools/dckpt/resume_report.h"
@@ -29,7 +32,24 @@ struct Verified {
   std::string path;
   std::string format;
   VerifyReport report;
+  std::map<std::string, Picture> pictures{};  ///< of tensors with holes or overlaps, by key
 };
+
+/// Of the first problems, those that can be drawn.
+std::map<std::string, Picture> pictures_of(const CheckpointReader& reader,
+                                           const VerifyReport& report) {
+  constexpr std::size_t kMostPictures = 4;
+  std::map<std::string, Picture> pictures;
+  std::set<std::string> looked_at;
+  for (const CheckpointError& problem : report.problems) {
+    const ErrorContext& context = problem.context();
+    if (!context.key || context.file || !looked_at.insert(*context.key).second) continue;
+    if (pictures.size() == kMostPictures || looked_at.size() > kShownProblems) break;
+    Picture picture = coverage_picture(reader.metadata(), *context.key, picture_style());
+    if (!picture.empty()) pictures.emplace(*context.key, std::move(picture));
+  }
+  return pictures;
+}
 
 Value to_json_value(const Verified& verified) {
   const VerifyReport& report = verified.report;
@@ -82,6 +102,7 @@ std::vector<std::vector<const CheckpointError*>> by_file(
 }
 
 void print_problems(const Verified& verified) {
+  std::map<std::string, Picture> pictures = verified.pictures;
   const auto groups = by_file(verified.report.problems, verified.path);
   for (std::size_t i = 0; i < std::min(groups.size(), kShownProblems); ++i) {
     const CheckpointError& first = *groups[i].front();
@@ -90,6 +111,11 @@ void print_problems(const Verified& verified) {
     if (groups[i].size() > 1)
       print(str_format(", and {} in this file", count(groups[i].size() - 1, "more problem")));
     print("\n");
+    if (const auto drawn = pictures.find(first.context().key.value_or(""));
+        drawn != pictures.end()) {
+      print(drawn->second);
+      pictures.erase(drawn);
+    }
   }
   if (groups.size() > kShownProblems)
     print(str_format("… and {} more files (--json lists all)\n",
@@ -133,7 +159,9 @@ Verified verified(const Options& options, const CheckpointArgument& checkpoint) 
   verify_options.progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(done, total);
   };
-  return {checkpoint.resolved(), reader->info().format, verify(*reader, verify_options)};
+  Verified verified{checkpoint.resolved(), reader->info().format, verify(*reader, verify_options)};
+  if (!options.json) verified.pictures = pictures_of(*reader, verified.report);
+  return verified;
 }
 
 int failed(const Verified& verified) {

@@ -133,6 +133,18 @@ TEST(Grid, ShowsHolesAndOverlaps) {
             std::string::npos);
 }
 
+TEST(Grid, ShowsAHoleAmongManyCells) {
+  std::vector<GridPiece> pieces = cut({640}, {64});
+  pieces.erase(pieces.begin() + 30);
+  EXPECT_EQ(text_of(grid(Shape{640}, pieces, kNarrow, Shape{300})), R"(
+      280  290  300  310  320      640
+  ┌───┬────┬────┬────┬────┬────┬───┐
+  │ … │ 28 │ 29 │hole│ 31 │ 32 │ … │
+  └───┴────┴────┴────┴────┴────┴───┘
+  64 cells along axis 0, some shown.
+)");
+}
+
 TEST(Grid, OneCellAndNone) {
   EXPECT_EQ(text_of(grid(Shape{3, 2}, cut({3, 2}, {1, 1}), kWide)), R"(
     0   2
@@ -162,6 +174,7 @@ TEST(Grid, StaysInsideTheTerminalWithTenThousandRanks) {
       const PictureStyle style{columns, unicode, true};
       EXPECT_LE(widest(grid(Shape{640'000}, strip, style)), columns);
       EXPECT_LE(widest(grid(Shape{1000, 8192}, matrix, style)), columns);
+      EXPECT_LE(widest(grid(Shape{1000, 8192}, matrix, style, Shape{500, 5000})), columns);
     }
   }
 }

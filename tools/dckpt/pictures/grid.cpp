@@ -55,6 +55,18 @@ Shown first_and_last(std::size_t count, std::size_t most) {
   return shown;
 }
 
+/// The same, or those around `focus` if it is not among the first and last.
+Shown around(std::size_t count, std::size_t most, std::size_t focus) {
+  Shown shown = first_and_last(count, most);
+  if (std::ranges::find(shown, std::optional(focus)) != shown.end()) return shown;
+  const std::size_t fit = most - 2;  // beside gaps on both sides
+  const std::size_t first = focus - std::min(focus, fit / 2);
+  shown = {std::nullopt};
+  for (std::size_t i = first; i < first + fit; ++i) shown.emplace_back(i);
+  shown.emplace_back();
+  return shown;
+}
+
 /// The axes that are drawn; a strip has no rows.
 struct Axes {
   std::optional<std::size_t> row{};
@@ -87,7 +99,8 @@ class Drawing {
       cuts_.push_back(cuts_of(pieces, axis, shape[axis]));
     axes_ = chosen_axes(cuts_);
     at_.assign(shape.size(), 0);
-    if (at.size() == shape.size()) at_.assign(at.begin(), at.end());
+    has_focus_ = at.size() == shape.size();
+    if (has_focus_) at_.assign(at.begin(), at.end());
   }
 
   Picture lines() {
@@ -120,7 +133,7 @@ class Drawing {
 
   /// Which rows and columns are drawn, and how wide; false if not even one fits.
   bool lay_out() {
-    rows_ = axes_.row ? first_and_last(row_cuts().size() - 1, kMostRows) : Shown{0};
+    rows_ = axes_.row ? chosen(*axes_.row, kMostRows) : Shown{0};
     for (const std::optional<std::size_t> row : rows_) {
       if (axes_.row && row)
         row_name_ = std::max(row_name_, std::to_string(row_cuts()[*row]).size());
@@ -139,8 +152,18 @@ class Drawing {
       most = beside_gap / (inner_ + 1) + 1;
     }
     if (count > most && most < 3) return false;
-    columns_ = first_and_last(count, most);
+    columns_ = chosen(axes_.column, most);
     return true;
+  }
+
+  /// The intervals of an axis that are drawn.
+  Shown chosen(std::size_t axis, std::size_t most) const {
+    const Cuts& cuts = cuts_[axis];
+    const std::size_t count = cuts.size() - 1;
+    if (!has_focus_) return first_and_last(count, most);
+    const auto after = std::ranges::upper_bound(cuts, at_[axis]) - cuts.begin();
+    const auto focus = static_cast<std::size_t>(std::max<std::ptrdiff_t>(after - 1, 0));
+    return around(count, most, std::min(focus, count - 1));
   }
 
   /// Puts the pieces into the cells.
@@ -252,7 +275,9 @@ class Drawing {
     const auto gap = [](const Shown& shown) {
       return !std::ranges::all_of(shown, [](const auto& position) { return position.has_value(); });
     };
-    const std::string some = gap(rows_) || gap(columns_) ? ", first and last shown" : "";
+    const std::string some = !gap(rows_) && !gap(columns_) ? ""
+                             : has_focus_                  ? ", some shown"
+                                                           : ", first and last shown";
     const std::size_t columns = column_cuts().size() - 1;
     std::string text =
         axes_.row ? str_format("{} x {} cells{}: rows along axis {}, columns along axis {}.",
@@ -280,6 +305,7 @@ class Drawing {
   std::vector<Cuts> cuts_{};  // by axis
   Axes axes_{};
   Shape at_{};
+  bool has_focus_ = false;
   Shown rows_{};
   Shown columns_{};
   std::size_t row_name_ = 0;  // columns

@@ -17,8 +17,8 @@ struct GridPiece {
 /// The cells into which the boxes cut a tensor, with the offsets where they begin: two axes as rows
 /// and columns, one as a strip. Of more axes that are cut, those after the first two are looked at
 /// where `at` is (by default their beginning), which a sentence below says. Of cells that do not
-/// fit, the first and the last are shown. Cells without a piece are holes, cells with several
-/// overlap. Pieces may be invalid; parts outside of the tensor are not drawn.
+/// fit, the first and the last are shown, or those around `at`. Cells without a piece are holes,
+/// cells with several overlap. Pieces may be invalid; parts outside of the tensor are not drawn.
 Picture grid(ShapeView shape, std::span<const GridPiece> pieces, const PictureStyle& style,
              ShapeView at = {});
 
