@@ -30,9 +30,11 @@ constexpr const char* kLayerKey = "decoder.layers.mlp.linear_fc1.weight";
 void expect_fits(const std::string& text, std::size_t columns) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const std::size_t start = line.find_first_not_of(' ');
-    const bool one_word = start != std::string::npos && line.find(' ', start) == std::string::npos;
-    if (one_word) continue;
+    std::istringstream words(line);
+    bool has_long_word = false;  // such as a path, which stays whole behind an indent or a name
+    for (std::string word; words >> word;)
+      has_long_word = has_long_word || tool::columns_of(word) + 8 > columns;
+    if (has_long_word) continue;
     EXPECT_LE(tool::columns_of(line), columns) << line;
   }
 }
@@ -49,9 +51,21 @@ TEST(ToolOnATerminal, EverythingFits) {
                                                 {"explain", model, kLayerKey},
                                                 {"inspect", "/no/such/checkpoint"},
                                                 {"inspekt"}}) {
+    expect_fits(run_on_terminal(words, 40), 40);
     expect_fits(run_on_terminal(words, 80), 80);
     expect_fits(run_on_terminal(words, 120, true), 120);
   }
+}
+
+TEST(ToolOnATerminal, ColumnsTellsTheWidthOfATerminalThatDoesNot) {
+  const std::vector<std::string> words = {"verify", path_of(kModel)};
+  ::setenv("COLUMNS", "50", 1);
+  const std::string narrow = run_on_terminal(words, 0);
+  ::setenv("COLUMNS", "many", 1);
+  const std::string wide = run_on_terminal(words, 0);
+  ::unsetenv("COLUMNS");
+  EXPECT_EQ(narrow, run_on_terminal(words, 50));
+  EXPECT_EQ(wide, run_on_terminal(words, 80));
 }
 
 TEST(ToolOnATerminal, KeysAreShortenedThereAndWholeInPipes) {

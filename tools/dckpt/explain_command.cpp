@@ -167,7 +167,7 @@ void print_explanation(const Explanation& explanation) {
   }
   if (!explanation.related.empty()) {
     print("\nBelongs together\n");
-    Table related({{""}, {""}});
+    Table related({{""}, Table::names("")});
     for (const RelatedEntry& entry : explanation.related)
       related.add({entry.relation, shown(entry.key)});
     related.print();
