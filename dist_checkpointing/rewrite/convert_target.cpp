@@ -16,10 +16,12 @@ void require_writable(const std::string& format, bool is_sources_own) {
   std::vector<std::string> names;
   for (const SaveStrategyEntry& entry : save_strategies()) names.push_back(entry.name);
   if (std::ranges::find(names, format) != names.end()) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("checkpoints can be written as {}, not as {}{}", quoted_list(names, names.size()),
-                 quote(format), is_sources_own ? " (the source's format); name one of them" : ""));
+  std::string hint = is_sources_own ? " (the source's format); name one of them" : "";
+  if (const auto close = nearest(format, names); close && !is_sources_own)
+    hint = str_format("; did you mean {}?", quote(*close));
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        str_format("checkpoints can be written as {}, not as {}{}",
+                                   quoted_list(names, names.size()), quote(format), hint));
 }
 
 void require_convertible(const CheckpointReader& reader, const std::string& source) {

@@ -4,98 +4,73 @@
 
 #include <algorithm>
 #include <csignal>
-#include <sstream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
-#include "mapping/base/text.h"
-#include "tools/dckpt/command.h"
+#include "tools/dckpt/build_info.h"
+#include "tools/dckpt/command_line.h"
+#include "tools/dckpt/completion_scripts.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/program.h"
 #include "tools/dckpt/terminal.h"
+#include "tools/dckpt/wrong_usage.h"
 
 namespace dckpt::tool {
 namespace {
 
-constexpr const char* kAbout =
-    "Inspect, verify, compare and convert Megatron-style sharded checkpoints.";
-constexpr const char* kFooter =
-    "A checkpoint is named by its directory, a training root (its latest iteration), or a file in "
-    "it. dckpt COMMAND --help explains a command and gives examples.\n\n"
-    "Examples:\n"
-    "  dckpt inspect run/checkpoints\n"
-    "  dckpt verify run/checkpoints --deep\n"
-    "  dckpt diff before/iter_0001000 after/iter_0001000\n"
-    "  dckpt convert iter_0001000 plain --to dcp\n\n"
-    "Exit codes: 0 ok; 1 differs, or verification found a problem; 2 usage; 3 input/output; 4 "
-    "corrupt or refused; 5 incomplete; 6 unsupported; 7 conflict (exists already, or another job "
-    "is at work); 70 internal error; 128+n stopped by signal n";
+/// Of the build, which installs what this writes.
+constexpr std::string_view kExtrasWord = "__extras";
 
-using Commands = std::vector<Command>;
-
-/// What to say when the first word is not a command.
-std::string unknown_command(const std::string& word, const Commands& commands) {
-  std::vector<std::string> names;
-  for (const Command& command : commands) names.push_back(command.parser->get_name());
-  const std::optional<std::string> close = nearest(word, names);
-  return str_format("there is no command {}{}", quote(word),
-                    close ? str_format("; did you mean {}?", quote(*close))
-                          : "; there are " + quoted_list(names, names.size()));
-}
-
-int usage_error(const std::string& message, const Command* command) {
-  print_error(message);
+int usage_error(const Refusal& refusal, CLI::App& program, CLI::App& command) {
+  print_error(refusal.message);
+  const bool whole = &command == &program;
+  if (refusal.of_arguments) print_note("usage: " + usage_line(program, command));
   print_note(str_format("'dckpt {}--help' explains how to call it",
-                        command != nullptr ? command->parser->get_name() + " " : std::string()));
+                        whole ? std::string() : command.get_name() + " "));
   return kUsage;
 }
 
-int print_help_or_version(const CLI::App& program, const CLI::ParseError& asked) {
-  std::ostringstream text;
-  const int code = program.exit(asked, text, text);
-  print_wrapped(text.str(), columns_of_prose());
-  return code;
-}
-
 int run(int argc, char** argv) {
-  CLI::App program(kAbout, "dckpt");
-  program.footer(kFooter);
-  program.set_version_flag("--version", "dckpt " DCKPT_VERSION, "Print the version");
-  program.set_help_flag("-h,--help", "Print this help");
-  program.get_formatter()->column_width(27);
-  const Commands commands = {add_inspect(program), add_verify(program),  add_digest(program),
-                             add_diff(program),    add_explain(program), add_extract(program),
-                             add_convert(program), add_remove(program),  add_config(program),
-                             add_formats(program)};
-  if (argc == 1) {
-    print_wrapped(program.help(), columns_of_prose());
+  Program program = make_program();
+  CLI::App& app = *program.app;
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty()) {
+    print_wrapped(help_of(app, app), columns_of_prose());
     return kOk;
   }
-  const std::string first = argv[1];
-  const auto is_first = [&](const Command& command) { return command.parser->get_name() == first; };
-  if (!first.starts_with('-') && std::ranges::none_of(commands, is_first))
-    return usage_error(unknown_command(first, commands), nullptr);
+  if (words[0] == kCompleteWord)
+    return answer_shell(program, words.size() > 1 ? words[1] : std::string());
+  if (words[0] == kExtrasWord && words.size() == 2) return write_extras(program, words[1]);
+  if (!words[0].starts_with('-') && find_command(app, words[0]) == nullptr)
+    return usage_error({unknown_command(app, words[0])}, app, app);
 
-  const auto chosen = [&]() -> const Command* {
-    const auto found = std::ranges::find_if(
-        commands, [](const Command& command) { return command.parser->parsed(); });
-    return found == commands.end() ? nullptr : &*found;
-  };
+  const CommandLine line = read_command_line(app, words);
   try {
-    program.parse(argc, argv);
+    app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return print_help_or_version(program, error);
-    return usage_error(error.what(), chosen());
+    if (error.get_exit_code() != 0)
+      return usage_error(explain_refusal(app, line, error), app, *line.app);
+    print_wrapped(help_of(app, *line.app), columns_of_prose());
+    return kOk;
   }
-  const Command* const command = chosen();
-  if (command == nullptr) return usage_error("no command is given", nullptr);
+  if (program.request->version) {
+    print(program.request->json ? version_json() : version_text());
+    return kOk;
+  }
+  if (program.request->json)
+    return usage_error({"--json stands behind a command, or beside --version"}, app, app);
+  const Command* const command = program.chosen();
+  if (command == nullptr) return usage_error({"no command is given"}, app, app);
   try {
     return command->run();
   } catch (const CheckpointError& error) {
-    if (error.code() == ErrorCode::kInvalidArgument) return usage_error(error.what(), command);
-    throw;
+    if (error.code() == ErrorCode::kInvalidArgument)
+      return usage_error({error.what()}, app, *line.app);
+    throw with_suggested_path(error, line);
   }
 }
 

@@ -32,7 +32,9 @@ void add_iteration(Parser command, const std::string& option,
     return str_format("found {}, expected an iteration (1000 or iter_0001000), release or latest",
                       quote(text));
   };
-  command.add_option(option, take, of + ": this iteration, 'release', or 'latest'").type_name("N");
+  command.add_option(option, take, of + ": this iteration, 'release', or 'latest'")
+      .type_name("N")
+      .takes(Takes::kIteration);
 }
 
 void add_checkpoint(Parser command, CheckpointArgument& argument) {
@@ -40,7 +42,8 @@ void add_checkpoint(Parser command, CheckpointArgument& argument) {
       .add_option("PATH", argument.path,
                   "Checkpoint directory, training root, or a file of a checkpoint")
       .required()
-      .type_name("");
+      .type_name("")
+      .takes(Takes::kCheckpoint);
   add_iteration(command, "--iteration", argument.iteration);
 }
 
@@ -48,19 +51,22 @@ void add_backend(Parser command, CheckpointArgument& argument) {
   command
       .add_option("--policy", argument.policy,
                   "Open it with load.backend of this policy (see dckpt config)")
-      .type_name("FILE");
+      .type_name("FILE")
+      .takes(Takes::kPolicy);
 }
 
 void add_map(Parser command, KeyMapOptions& map) {
   command
       .add_option("--map", map.name,
                   "Other keys, by a map from Megatron's to others: name, file or auto")
-      .type_name("MAP");
+      .type_name("MAP")
+      .takes(Takes::kMap);
   command
       .add_option("--set", map.set,
                   "For the map: vocab_size=32000, or another number or setting; repeatable")
       .type_name("NAME=VALUE")
-      .repeatable();
+      .repeatable()
+      .takes(Takes::kMapSetting);
 }
 
 void add_json(Parser command, bool& json) {
@@ -72,10 +78,12 @@ void add_key_filter(Parser command, KeyFilter& filter) {
       .add_option("--keys", filter.include,
                   "Only keys that match this pattern (* ? [a-z]); repeatable")
       .type_name("GLOB")
-      .repeatable();
+      .repeatable()
+      .takes(Takes::kKeyPattern);
   command.add_option("--exclude", filter.exclude, "No keys that match this pattern; repeatable")
       .type_name("GLOB")
-      .repeatable();
+      .repeatable()
+      .takes(Takes::kKeyPattern);
 }
 
 void add_number(Parser command, const std::string& option, const std::string& about, int largest,

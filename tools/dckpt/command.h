@@ -34,6 +34,8 @@ Command add_convert(CLI::App& program);
 Command add_remove(CLI::App& program);
 Command add_config(CLI::App& program);
 Command add_formats(CLI::App& program);
+Command add_completion(CLI::App& program);
+Command add_help(CLI::App& program);  // last: it knows the others
 
 /// A checkpoint named on the command line: its directory, a training root, or a file in it.
 struct CheckpointArgument {

@@ -187,7 +187,8 @@ Command add_config(CLI::App& program) {
       .add_option("FILE", options->policy.name,
                   "Policy or map: a file, or the name of one that comes with dckpt")
       .required()
-      .type_name("");
+      .type_name("")
+      .takes(Takes::kPolicyOrMap);
   add_json(command, options->json);
   return {&command.app(), [options] {
             return options->action == "check" ? run_check(*options) : run_show(*options);

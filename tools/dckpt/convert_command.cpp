@@ -168,21 +168,11 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     return CheckpointError(ErrorCode::kInvalidArgument,
                            str_format("{}: found {}, expected {}", option, quote(text), expected));
   };
-  if (!options.compat.empty()) {
-    parsed.compat = parse_compat(options.compat);
-    if (!parsed.compat) throw refuse("--compat", options.compat, "megatron, megatron-0.19 or dcp");
-  }
-  if (!options.flattened.empty()) {
-    const std::optional<FlattenedForm> form = value_of(kFlattenedFormNames, options.flattened);
-    if (!form) throw refuse("--flattened", options.flattened, "megatron or boxes");
-    parsed.flattened = *form;
-  }
-  if (!options.optimizer.empty()) {
+  if (!options.compat.empty()) parsed.compat = parse_compat(options.compat);
+  if (!options.flattened.empty())
+    parsed.flattened = value_of(kFlattenedFormNames, options.flattened).value();
+  if (!options.optimizer.empty())
     parsed.optimizer = value_of(kOptimizerShardingNames, options.optimizer);
-    if (!parsed.optimizer)
-      throw refuse("--optimizer", options.optimizer,
-                   "fully_reshardable, fully_sharded_model_space or dp_reshardable");
-  }
   for (const std::string& text : options.run) {
     const std::size_t equals = text.find('=');
     if (equals == 0 || equals >= text.size() - 1)
@@ -282,25 +272,33 @@ Command add_convert(CLI::App& program) {
       .add_option("SRC", options->source,
                   "Checkpoint directory, training root, or a file of a checkpoint")
       .required()
-      .type_name("");
-  command.add_option("DST", options->destination, "Directory to write").required().type_name("");
+      .type_name("")
+      .takes(Takes::kCheckpoint);
+  command.add_option("DST", options->destination, "Directory to write")
+      .required()
+      .type_name("")
+      .takes(Takes::kFolder);
   add_iteration(command, "--iteration", convert.iteration);
   command
       .add_option("--to", convert.to,
                   "Format to write, one of those of dckpt formats; default: SRC's")
-      .type_name("FORMAT");
+      .type_name("FORMAT")
+      .takes(Takes::kFormat);
   command
       .add_option("--policy", options->policy.name,
                   "Take from this policy what no other option says (see dckpt config)")
-      .type_name("FILE");
+      .type_name("FILE")
+      .takes(Takes::kPolicy);
   command
       .add_option("--compat", options->compat,
                   "Readers of the model: megatron (0.6 and newer), megatron-0.19, dcp")
-      .type_name("NAME");
+      .type_name("NAME")
+      .one_of(names_of(kCompatNames));
   command
       .add_option("--optimizer", options->optimizer,
                   "fully_reshardable, fully_sharded_model_space or dp_reshardable: see below")
-      .type_name("FORM");
+      .type_name("FORM")
+      .one_of(names_of(kOptimizerShardingNames));
   command
       .add_option("--arg", options->run,
                   "For dp_reshardable: another argument of the run that resumes; repeatable")
@@ -309,7 +307,8 @@ Command add_convert(CLI::App& program) {
   command
       .add_option("--flattened", options->flattened,
                   "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")
-      .type_name("FORM");
+      .type_name("FORM")
+      .one_of(names_of(kFlattenedFormNames));
   add_map(command, convert.map);
   command.add_flag("--roundtrip-check", convert.check_round_trip,
                    "Go through the map and back in memory first, and compare bit by bit");
@@ -344,16 +343,19 @@ Command add_convert(CLI::App& program) {
   command
       .add_option("--model-files", options->model_files,
                   "Folder of config.json, for the map, and tokenizer, to copy; by default SRC")
-      .type_name("FOLDER");
+      .type_name("FOLDER")
+      .takes(Takes::kFolder);
   command
       .add_option("--include", convert.keys.include,
                   "Only keys that match this pattern; repeatable")
       .type_name("GLOB")
-      .repeatable();
+      .repeatable()
+      .takes(Takes::kKeyPattern);
   command
       .add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; repeatable")
       .type_name("GLOB")
-      .repeatable();
+      .repeatable()
+      .takes(Takes::kKeyPattern);
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")
       .type_name("SIZE");
   add_number(command, "--jobs",

@@ -189,9 +189,13 @@ Command add_diff(CLI::App& program) {
       "  dckpt diff run/checkpoints copy/checkpoints --iteration 1000        the same of two runs\n"
       "  dckpt diff a b --keys 'decoder.*' --rtol 1e-5 --atol 1e-8\n"
       "  dckpt diff a b --no-common --json | jq '.differences'");
-  command.add_option("A", options->a.path, "One checkpoint").required().type_name("");
+  command.add_option("A", options->a.path, "One checkpoint")
+      .required()
+      .type_name("")
+      .takes(Takes::kCheckpoint);
   command.add_option("B", options->b.path, "The other; without it, A with another iteration")
-      .type_name("");
+      .type_name("")
+      .takes(Takes::kCheckpoint);
   add_iteration(command, "--iteration", options->both, "Of both training roots");
   add_iteration(command, "--iteration-a", options->a.iteration, "Of A");
   add_iteration(command, "--iteration-b", options->b.iteration, "Of B, or of A if B is left out");

@@ -204,7 +204,8 @@ Command add_explain(CLI::App& program) {
   add_backend(command, options->checkpoint);
   command.add_option("KEY", options->key, "Key of a tensor, or unique key of an object")
       .required()
-      .type_name("");
+      .type_name("")
+      .takes(Takes::kKey);
   add_json(command, options->json);
   return {&command.app(), [options] { return run_explain(*options); }};
 }

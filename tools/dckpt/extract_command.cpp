@@ -150,13 +150,16 @@ Command add_extract(CLI::App& program) {
       "  dckpt extract iter_0001000 --objects -o objects.json");
   add_checkpoint(command, options->checkpoint);
   add_backend(command, options->checkpoint);
-  command.add_option("KEY", options->key, "Key of a tensor or object").type_name("");
+  command.add_option("KEY", options->key, "Key of a tensor or object")
+      .type_name("")
+      .takes(Takes::kKey);
   command.add_flag("--common", options->common, "The common state");
   command.add_flag("--objects", options->objects, "All objects: {key: value}");
   command
       .add_option("-o,--output", options->output,
                   "File to write; - for standard output, the default of JSON")
-      .type_name("FILE");
+      .type_name("FILE")
+      .takes(Takes::kFile);
   add_json(command, options->json);
   return {&command.app(), [options] { return run_extract(*options); }};
 }

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "tools/dckpt/values.h"
+
 namespace dckpt::tool {
 
 Option Option::required() {
@@ -21,13 +23,18 @@ Option Option::repeatable() {
   return *this;
 }
 
+Option Option::takes(Takes kind) {
+  option_->check(tool::takes(kind));
+  return *this;
+}
+
 Option Option::one_of(std::vector<std::string> values) {
-  option_->check(CLI::IsMember(std::move(values)).description(""));
+  option_->check(tool::one_of(std::move(values)));
   return *this;
 }
 
 Option Option::non_negative() {
-  option_->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+  option_->check(not_negative());
   return *this;
 }
 

@@ -12,8 +12,35 @@ class Option;
 
 namespace dckpt::tool {
 
-// Commands declare their arguments through these two handles. Only parser.cpp and cli.cpp include
-// CLI11 itself, whose templates take a compiler ten seconds.
+/// What an option's value or an argument stands for. It is said once, where the option is declared;
+/// the check of choices, the message about a wrong one, and completion follow from it.
+enum class Takes {
+  kAnything,
+  kChoice,
+  kFormat,  ///< to write
+  kMap,
+  kMapSetting,  ///< NAME=VALUE of the map that is given
+  kPolicy,
+  kPolicyOrMap,
+  kCheckpoint,
+  kIteration,
+  kFile,
+  kFolder,
+  kKey,
+  kKeyPattern,
+};
+
+/// The choices that are the names of an enumeration (enum_names.h).
+template <typename Names>
+std::vector<std::string> names_of(const Names& names) {
+  std::vector<std::string> choices;
+  for (const auto& [value, name] : names) choices.emplace_back(name);
+  return choices;
+}
+
+// Commands declare their arguments through these two handles. Of the tool, only what parses,
+// explains and completes the command line includes CLI11 itself, whose templates take a compiler
+// ten seconds.
 
 /// An option or argument of a command. The setters return it again.
 class Option {
@@ -25,6 +52,7 @@ class Option {
   Option type_name(const std::string& name);
   /// It takes one value each time that it is given.
   Option repeatable();
+  Option takes(Takes kind);
   Option one_of(std::vector<std::string> values);
   Option non_negative();
   /// The two cannot be given together.

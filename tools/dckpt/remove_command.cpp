@@ -76,7 +76,8 @@ Command add_remove(CLI::App& program) {
   add_checkpoint(command, options->checkpoint);
   command.add_option("--prefix", options->prefix, "What the keys begin with")
       .required()
-      .type_name("TEXT");
+      .type_name("TEXT")
+      .takes(Takes::kKey);
   command.add_flag("--dry-run", options->dry_run, "Report, change nothing");
   add_json(command, options->json);
   return {&command.app(), [options] {

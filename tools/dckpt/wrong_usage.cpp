@@ -1,0 +1,108 @@
+#include "tools/dckpt/wrong_usage.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "tools/dckpt/similar_path.h"
+#include "tools/dckpt/values.h"
+
+namespace dckpt::tool {
+namespace {
+
+std::vector<std::string> option_names(CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* const option : command.get_options({})) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+/// A name that begins with the word, or else the nearest one.
+std::optional<std::string> likely(const std::string& word, const std::vector<std::string>& names) {
+  constexpr std::size_t kShortest = 4;  // "--de"
+  const auto begins_so = [&](const std::string& name) { return name.starts_with(word); };
+  const auto found = word.size() < kShortest ? names.end() : std::ranges::find_if(names, begins_so);
+  return found != names.end() ? *found : nearest(word, names);
+}
+
+std::string no_such_option(CLI::App& program, CLI::App& command, const std::string& option) {
+  const bool of_command = &command != &program;
+  const std::string message = str_format("there is no option {}{}", quote(option),
+                                         of_command ? " of " + command.get_name() : std::string());
+  std::vector<std::string> others;  // that have it
+  for (CLI::App* const other : program.get_subcommands({})) {
+    if (other != &command && other->get_option_no_throw(option) != nullptr)
+      others.push_back(other->get_name());
+  }
+  if (!of_command && !others.empty())
+    return str_format("{}; options of a command stand behind it: {} {} {}", message,
+                      program.get_name(), others.front(), option);
+  if (!others.empty())
+    return str_format("{}; {} {} it", message, alternatives(others, "and"),
+                      others.size() == 1 ? "has" : "have");
+  if (const auto close = likely(option, option_names(command)))
+    return str_format("{}; did you mean {}?", message, quote(*close));
+  return message;
+}
+
+std::string too_many_arguments(CLI::App& command, const std::string& argument) {
+  std::string taken;
+  for (const CLI::Option* const option : command.get_options({})) {
+    if (option->get_positional()) taken += (taken.empty() ? "" : " ") + main_name(*option);
+  }
+  return str_format("{} is one argument too many: {} takes {}", quote(argument), command.get_name(),
+                    taken.empty() ? "none" : taken);
+}
+
+/// "PATH and --prefix TEXT"
+std::string missing(const CommandLine& line) {
+  std::vector<std::string> names;
+  for (const CLI::Option* const option : line.app->get_options({})) {
+    if (option->get_required() && line.find(option) == nullptr) names.push_back(usage_of(*option));
+  }
+  return alternatives(names, "and");
+}
+
+}  // namespace
+
+Refusal explain_refusal(CLI::App& program, const CommandLine& line, const CLI::ParseError& error) {
+  const auto unknown = std::ranges::find(line.given, nullptr, &Given::option);
+  if (unknown != line.given.end() && !unknown->is_argument)
+    return {no_such_option(program, *line.app, unknown->name)};
+  if (line.expects != nullptr)
+    return {str_format("{} needs a value: {}", main_name(*line.expects), usage_of(*line.expects))};
+  if (unknown != line.given.end() && line.app != &program)
+    return {too_many_arguments(*line.app, unknown->name), true};
+  const bool lacks = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+  if (const std::string names = missing(line); lacks && !names.empty())
+    return {str_format("{} needs {}", line.app->get_name(), names), true};
+  return {error.what()};
+}
+
+std::string unknown_command(CLI::App& program, const std::string& word) {
+  const std::vector<std::string> names = command_names(program);
+  const std::optional<std::string> close = nearest(word, names);
+  return str_format("there is no command {}{}", quote(word),
+                    close ? str_format("; did you mean {}?", quote(*close))
+                          : "; there are " + quoted_list(names, names.size()));
+}
+
+CheckpointError with_suggested_path(const CheckpointError& error, const CommandLine& line) {
+  if (error.code() != ErrorCode::kIo) return error;
+  for (const Given& given : line.given) {
+    if (given.option == nullptr || !given.value) continue;
+    const Takes kind = values_of(*given.option).kind;
+    if (kind != Takes::kCheckpoint && kind != Takes::kPolicy && kind != Takes::kPolicyOrMap &&
+        kind != Takes::kMap)
+      continue;
+    if (const std::optional<std::string> close = similar_path(*given.value))
+      return CheckpointError(error.code(),
+                             str_format("{}; did you mean {}?", error.message(), quote(*close)),
+                             error.context(), error.cause());
+  }
+  return error;
+}
+
+}  // namespace dckpt::tool
