@@ -101,9 +101,12 @@ std::string wrapped(std::string_view line, std::size_t columns) {
     if (word == end) break;
     const std::size_t width = columns_of(line.substr(word, end - word));
     const std::size_t start = taken + (word - at);
-    if (has_word && start + width > columns && start > indent.size()) {
-      out += '\n' + indent;
-      taken = indent.size();
+    // A word that does not fit behind the indent gets a smaller one.
+    const std::size_t before =
+        width > columns ? indent.size() : std::min(indent.size(), columns - width);
+    if (has_word && start + width > columns && start > before) {
+      out += '\n' + indent.substr(0, before);
+      taken = before;
     } else {
       out += line.substr(at, word - at);
       taken = start;
