@@ -19,6 +19,7 @@ std::uint32_t crc32(ByteView bytes, std::uint32_t previous) noexcept {
   return ::crc32_gzip_refl(previous, reinterpret_cast<const unsigned char*>(bytes.data()),
                            bytes.size());
 #else
+  if (bytes.empty()) return previous;  // zlib would begin again if the pointer is null
   return static_cast<std::uint32_t>(
       ::crc32_z(previous, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
 #endif
