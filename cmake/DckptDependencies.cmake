@@ -1,18 +1,17 @@
 # Third-party packages. Each is named in one or two source files only.
+if(DCKPT_STATIC_DEPENDENCIES)
+  set(OPENSSL_USE_STATIC_LIBS ON)
+  find_library(ZLIB_LIBRARY libz.a REQUIRED)
+endif()
 find_package(Threads REQUIRED)
 find_package(Boost REQUIRED)                       # container: headers only
-find_package(ZLIB REQUIRED)                        # CRC-32 where ISA-L is missing
+find_package(ZLIB REQUIRED)                        # CRC-32 where ISA-L (isal) is missing
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)   # SHA-256
 find_path(DCKPT_XXHASH_INCLUDE xxhash.h REQUIRED)  # XXH3, header-only use, in mapping/base/fingerprint.cpp
 find_package(fmt REQUIRED)                         # header-only, mapping/base/format.cpp
 find_package(nlohmann_json REQUIRED)
-find_package(yaml-cpp REQUIRED)                    # configs/yaml.cpp
-find_library(DCKPT_ZSTD_LIBRARY zstd REQUIRED)    # strategies/formats/zstd/zstd.cpp
-find_path(DCKPT_ZSTD_INCLUDE zstd.h REQUIRED)
-find_library(DCKPT_RE2_LIBRARY re2 REQUIRED)      # configs/rename.cpp
-find_path(DCKPT_RE2_INCLUDE re2/re2.h REQUIRED)
-find_library(DCKPT_ISAL_LIBRARY isal)
-find_path(DCKPT_ISAL_INCLUDE isa-l/crc.h)
+find_package(DckptThirdParty REQUIRED              # zstd: strategies/formats/zstd/zstd.cpp; re2: configs/rename.cpp
+  COMPONENTS zstd re2 yaml_cpp OPTIONAL_COMPONENTS isal)  # yaml_cpp: configs/yaml.cpp; isal: mapping/base/hash.cpp
 if(DCKPT_TORCH STREQUAL "ON")                      # mapping/torch and strategies/comm/c10d only
   find_package(DckptTorch REQUIRED)
 elseif(NOT DCKPT_TORCH STREQUAL "OFF")

@@ -1,25 +1,16 @@
-# Steps of the install test; any failing step fails it.
+# Builds and runs the project CONSUMER with what is installed in PREFIX; any failing step fails the test.
 cmake_minimum_required(VERSION 3.22)
-
-function(run)
-  list(JOIN ARGN " " line)
-  message(STATUS "${line}")
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "failed (${status}): ${line}")
-  endif()
-endfunction()
+include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
 
 file(REMOVE_RECURSE "${WORK}")
-run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/prefix")
-run(${CMAKE_COMMAND} -S "${CONSUMER}" -B "${WORK}/build" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" "-DCMAKE_PREFIX_PATH=${WORK}/prefix"
+run(${CMAKE_COMMAND} -S "${CONSUMER}" -B "${WORK}/build" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" "-DCMAKE_PREFIX_PATH=${PREFIX}"
     "-DEXAMPLES=${EXAMPLES}" "-DWITH_TORCH=${TORCH}" "-DDCKPT_TORCH_ROOT=${TORCH_ROOT}" "-DWITH_CUDA=${CUDA}" "-DWITH_NCCL=${NCCL}" "-DDCKPT_NCCL_ROOT=${NCCL_ROOT}" "-DDCKPT_CUDA_ROOT=${CUDA_ROOT}")
 run(${CMAKE_COMMAND} --build "${WORK}/build")
 run("${WORK}/build/front_door" "${WORK}/front_door")
 run("${WORK}/build/quickstart" "${WORK}/quickstart")
-run("${WORK}/prefix/bin/dckpt" verify "${WORK}/quickstart")
+run("${PREFIX}/bin/dckpt" verify "${WORK}/quickstart")
 foreach(file man/man1/dckpt.1 man/man1/dckpt-convert.1 bash-completion/completions/dckpt zsh/site-functions/_dckpt fish/vendor_completions.d/dckpt.fish)
-  if(NOT EXISTS "${WORK}/prefix/share/${file}")
+  if(NOT EXISTS "${PREFIX}/share/${file}")
     message(FATAL_ERROR "share/${file} is not installed")
   endif()
 endforeach()

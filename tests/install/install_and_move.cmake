@@ -1,0 +1,27 @@
+# Installs below WORK, moves that to PREFIX, and looks for absolute paths in the packages there.
+cmake_minimum_required(VERSION 3.22)
+include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
+
+file(REMOVE_RECURSE "${WORK}")
+run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/made")
+file(RENAME "${WORK}/made" "${PREFIX}")
+
+file(GLOB_RECURSE packages "${PREFIX}/*.cmake" "${PREFIX}/*.pc")
+list(FILTER packages EXCLUDE REGEX "/FindDckpt(Cuda|Nccl)[.]cmake$")  # look into /usr/local/cuda
+list(LENGTH packages count)
+if(count LESS 6)
+  message(FATAL_ERROR "Expected the packages for CMake and pkg-config below ${PREFIX}, found ${packages}")
+endif()
+foreach(package IN LISTS packages)
+  file(STRINGS "${package}" lines REGEX "(^|[ \";=:>])/[a-z]+/|-I/|-L/|[.]so|${BUILD}|${SOURCE}")
+  list(FILTER lines EXCLUDE REGEX "IMPORTED_(LOCATION|SONAME)[A-Z_]* \"(.._IMPORT_PREFIX.|lib)|^ *#|_(IMPORT_CHECK_FILES|import_check_files)")
+  if(lines)
+    list(JOIN lines "\n  " text)
+    message(FATAL_ERROR "${package} names files of this machine:\n  ${text}")
+  endif()
+endforeach()
+foreach(file IN ITEMS README.md CHANGELOG.md LICENSE docs/building.md examples/quickstart.cpp)
+  if(NOT EXISTS "${PREFIX}/share/doc/dckpt/${file}")
+    message(FATAL_ERROR "${file} is not installed below ${PREFIX}/share/doc/dckpt")
+  endif()
+endforeach()

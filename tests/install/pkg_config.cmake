@@ -1,0 +1,25 @@
+# Compiles PROGRAM with COMPILER and what pkg-config says of the installation in PREFIX, and runs it.
+cmake_minimum_required(VERSION 3.22)
+include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
+if(NOT PKG_CONFIG OR NOT COMPILER)
+  message(STATUS "skipped: pkg-config or this compiler is missing")
+  return()
+endif()
+
+file(REMOVE_RECURSE "${WORK}")
+file(MAKE_DIRECTORY "${WORK}")
+file(GLOB_RECURSE package "${PREFIX}/*/dckpt.pc")
+get_filename_component(folder "${package}" DIRECTORY)
+set(ENV{PKG_CONFIG_PATH} "${folder}")
+function(ask option result)
+  execute_process(COMMAND "${PKG_CONFIG}" ${option} dckpt OUTPUT_VARIABLE answer OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(answer UNIX_COMMAND "${answer}")
+  set(${result} ${answer} PARENT_SCOPE)
+endfunction()
+ask(--cflags flags)
+ask(--libs libraries)
+ask(--variable=libdir libdir)
+run("${COMPILER}" -std=c++20 -O2 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror "${PROGRAM}" ${flags} ${libraries}
+    "-Wl,-rpath,${libdir}" -o "${WORK}/program")
+run("${WORK}/program" "${WORK}/checkpoint")
