@@ -1,3 +1,4 @@
+include(CMakeDependentOption)
 include(GNUInstallDirs)
 # Build options and the flags that all targets share.
 option(DCKPT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
@@ -8,6 +9,8 @@ option(DCKPT_INSTALL "Install the library, the tool and the documentation" ${PRO
 option(DCKPT_STATIC_DEPENDENCIES "Link other libraries statically, the tool's C++ runtime included" OFF)
 option(DCKPT_WERROR "Treat warnings as errors" OFF)
 set(DCKPT_SANITIZE "" CACHE STRING "Sanitizers for all targets, as -fsanitize takes them (address,undefined or thread)")
+# A process starts slowly under a sanitizer, and there are three thousand cases.
+cmake_dependent_option(DCKPT_TEST_PROGRAMS "ctest runs a test program as one test, not case by case" OFF "NOT DCKPT_SANITIZE" ON)
 set(DCKPT_TORCH "AUTO" CACHE STRING "Build dckpt::torch: AUTO (when libtorch is found), ON or OFF")
 set_property(CACHE DCKPT_TORCH PROPERTY STRINGS AUTO ON OFF)
 set(DCKPT_CUDA "AUTO" CACHE STRING "Build dckpt::cuda: AUTO (when the CUDA runtime is found), ON or OFF")

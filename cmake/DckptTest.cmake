@@ -14,7 +14,7 @@ target_precompile_headers(tests_precompiled PRIVATE
   <strategies/comm/communicator.h> <strategies/contract/reader.h>
   <strategies/storage/location.h>)
 
-# dckpt_test(NAME SOURCES files… [LIBRARIES targets…] [LABELS labels…]): one test program, its cases registered one by one (under a sanitizer, the program).
+# dckpt_test(NAME SOURCES files… [LIBRARIES targets…] [LABELS labels…]): one test program, its cases registered one by one, or with DCKPT_TEST_PROGRAMS as one test.
 # Labels: `oracle` needs Python and Megatron-Core (see scripts/bootstrap); `threads` is run under ThreadSanitizer too; `gpu` skips where there is none.
 # The target tests_labelled_LABEL builds all programs with that label.
 # Programs run in the source tree, so that the path of the test data is the same in every checkout and a compiler cache can serve them all.
@@ -27,7 +27,7 @@ function(dckpt_test name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} dckpt_flags GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE DCKPT_TEST_DATA="tests/data")
-  if(DCKPT_SANITIZE)  # as one test, as a process starts slowly there
+  if(DCKPT_TEST_PROGRAMS)
     add_test(NAME program.${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(program.${name} PROPERTIES TIMEOUT 1800 LABELS "${arg_LABELS}")
   else()
