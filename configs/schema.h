@@ -72,7 +72,7 @@ using AnyShow = SharedFunction<std::optional<YamlNode>(const void* value)>;
 using AnyCheck = SharedFunction<void(const YamlNode& node, const std::string& path,
                                      const void* value, ConfigProblems& problems)>;
 
-/// How a T is read: a function (node, path, T& into, problems).
+/// Wraps a function (node, path, T& into, problems) that reads a T.
 template <typename T>
 class Read {
  public:
@@ -92,7 +92,7 @@ class Read {
   AnyRead any;
 };
 
-/// How a T is shown: a function (const T&) → YamlNode, or std::optional<YamlNode> in a field.
+/// Wraps a function (const T&) that shows a T as a YamlNode, or in a field as an optional one.
 template <typename T, typename Result>
 class Show {
  public:
@@ -197,7 +197,7 @@ struct Field {
   Show<S, std::optional<YamlNode>> show;  ///< empty: not shown
 };
 
-/// What reads and shows the part of a struct that begins at `offset`.
+/// These two read and show the part of a struct that begins at `offset`.
 AnyRead read_member(std::size_t offset, AnyRead read);
 AnyShow show_member(std::size_t offset, AnyShow show);
 
@@ -211,8 +211,8 @@ Field<S> field(std::string name, T S::*member, Type<std::type_identity_t<T>> typ
           Show<S, std::optional<YamlNode>>(show_member(offset, std::move(type.show.any)))};
 }
 
-/// What must hold of a struct once the fields of a map have been read: a function (node, path,
-/// const S&, problems).
+/// Wraps a function (node, path, const S&, problems) that checks a struct once the fields of a map
+/// have been read.
 template <typename S>
 class Check {
  public:

@@ -122,8 +122,8 @@ class Surveyor {
       survey_.iterations[found->second].resumed = true;
   }
 
-  /// As Checkpointer does after its next save: what it has loaded and what is newer than that save
-  /// stays, as do links.
+  /// Marks what Checkpointer deletes after its next save. It keeps the checkpoint that it has
+  /// loaded, those newer than that save, and links.
   void apply_retention(const Retention& retention) {
     const auto resumed = std::ranges::find_if(survey_.iterations, &IterationSummary::resumed);
     if (resumed == survey_.iterations.end() || !resumed->iteration) return;

@@ -53,8 +53,8 @@ struct RootSurvey {
   std::vector<UnfinishedWork> unfinished;    ///< hidden directories of saves and deletions
   std::string tracker;                       ///< name of the tracker file
   std::optional<std::string> tracked{};      ///< directory that the tracker names, there or not
-  /// What choose_latest() answers. That it cannot be determined, because a checkpoint cannot be
-  /// examined, is among what is passed over.
+  /// The answer of choose_latest(). If a checkpoint cannot be examined, its error is among what is
+  /// passed over.
   LatestChoice resume;
 };
 

@@ -71,7 +71,8 @@ minimal_system() {  # ROOT
   debootstrap=$(get_debootstrap) || skip "debootstrap cannot be had"
   mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
     grep -oE 'https?://[^ ]+/debian/?( |$)' | head -1 | tr -d ' ') || true
-  $debootstrap --variant=minbase --include=ca-certificates bookworm "$1" "${mirror:-http://deb.debian.org/debian}" \
+  [[ -n $mirror ]] || skip "apt's sources name no archive of Debian"
+  $debootstrap --variant=minbase --include=ca-certificates bookworm "$1" "$mirror" \
     >"$cache/debootstrap.log" 2>&1 || { tail -3 "$cache/debootstrap.log"; skip "debootstrap has failed, see $cache/debootstrap.log"; }
   cp -aL /etc/resolv.conf /etc/hosts "$1/etc/"
   cp -a /etc/apt/apt.conf.d/. "$1/etc/apt/apt.conf.d/"
