@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""docs_name_peers.py ROOT: the names in the column "here" of docs/peers.md exist.
+"""docs_name_peers.py ROOT: the names in the column "here" of docs/peers.md can be called.
 
-`Class::member`, `function()` and other identifiers must be in one header of the tree, outside of
-comments; `save.io.fsync` must be a field of policies, and `dckpt remove` a command of the tool.
+`Class::member`, `function()` and other identifiers must be in one header that users have, outside
+of comments: one of include/dckpt, or one that these include. A name with ° behind it must be in a
+header of the tree that users do not have. `save.io.fsync` must be a field of policies, and
+`dckpt remove` a command of the tool.
 """
 import pathlib
 import re
@@ -10,16 +12,28 @@ import sys
 
 TOPS = ("mapping", "configs", "strategies", "dist_checkpointing", "include")
 COMMENT = re.compile(r"//.*")
+INCLUDE = re.compile(r'#include "([^"]+)"')
 FIELD = re.compile(r"^(save|load|retention)\.[a-z_.]+$")
 IDENTIFIER = re.compile(r"^[A-Za-z_]\w*(::[A-Za-z_]\w*)*(\(\))?$")
 
 
-def headers(root):
+def of_users(root):
+    """The headers that an installation brings."""
+    waiting = sorted(root.glob("include/dckpt/*.h"))
+    reached = set(waiting)
+    while waiting:
+        for name in INCLUDE.findall(waiting.pop().read_text(encoding="utf-8")):
+            file = root / name
+            if file.exists() and file not in reached:
+                reached.add(file)
+                waiting.append(file)
+    return reached
+
+
+def words(files):
     """The set of words of each header."""
-    for top in TOPS:
-        for file in root.glob(f"{top}/**/*.h"):
-            text = COMMENT.sub("", file.read_text(encoding="utf-8"))
-            yield frozenset(re.findall(r"[A-Za-z_]\w*", text))
+    return [frozenset(re.findall(r"[A-Za-z_]\w*", COMMENT.sub("", file.read_text(encoding="utf-8"))))
+            for file in files]
 
 
 def rows(page):
@@ -35,7 +49,7 @@ def rows(page):
             yield number, cells
 
 
-def exists(root, words, name):
+def exists(root, headers, name):
     if FIELD.match(name):
         listed = (root / "docs/policies.md").read_text(encoding="utf-8")
         schema = (root / "configs/policy_schema.cpp").read_text(encoding="utf-8")
@@ -43,28 +57,36 @@ def exists(root, words, name):
     if name.startswith("dckpt "):
         return f"add_{name[6:]}(" in (root / "tools/dckpt/command.h").read_text(encoding="utf-8")
     parts = set(re.findall(r"\w+", name))
-    return bool(IDENTIFIER.match(name)) and any(parts <= header for header in words)
+    return bool(IDENTIFIER.match(name)) and any(parts <= header for header in headers)
 
 
-def missing(root):
-    """(line, name) for each name that is not there."""
-    words = list(headers(root))
+def wrong(root):
+    """(line, name, what is wrong) for each name that is not where the page says."""
+    users = of_users(root)
+    tree = {file for top in TOPS for file in root.glob(f"{top}/**/*.h")}
+    installed, inside = words(users), words(tree - users)
     for line, cells in rows(root / "docs/peers.md"):
-        for name in re.findall(r"`([^`]*)`", cells[1]):
-            if not exists(root, words, name):
-                yield line, name
+        for name, internal in re.findall(r"`([^`]*)`(°?)", cells[1]):
+            if internal and exists(root, installed, name):
+                yield line, name, "users have it: take away its °"
+            elif internal and not exists(root, inside, name):
+                yield line, name, "no header of the tree has it"
+            elif not internal and not exists(root, installed, name):
+                yield line, name, ("users do not have it: a header of the tree does, so write ° "
+                                   "behind it" if exists(root, inside, name) else
+                                   "there is no such name in the headers, the schema of policies "
+                                   "or the tool; write what it is called now")
         if not cells[0].strip() or not cells[1].strip():
-            yield line, "an empty column"
+            yield line, "", "an empty column"
 
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    found = list(missing(root))
+    found = list(wrong(root))
     if not list(rows(root / "docs/peers.md")):
         sys.exit("docs/peers.md has no table with a column 'here'")
-    for line, name in found:
-        print(f"docs/peers.md:{line}: there is no `{name}` in the headers, the schema of policies "
-              "or the tool; write what it is called now", file=sys.stderr)
+    for line, name, problem in found:
+        print(f"docs/peers.md:{line}: `{name}`: {problem}", file=sys.stderr)
     return 1 if found else 0
 
 

@@ -54,8 +54,11 @@ class Files(Tree):
 class Peers(Tree):
     def setUp(self):
         super().setUp()
-        self.write("mapping/box.h", "// Crate\nstruct Box { bool whole() const; };\n")
+        self.write("include/dckpt/dckpt.h", '#include "mapping/box.h"\n')
+        self.write("mapping/box.h", '#include "mapping/tensor.h"\n'
+                   "// Crate\nstruct Box { bool whole() const; };\n")
         self.write("mapping/tensor.h", "class Tensor;\n")
+        self.write("mapping/knot.h", "class Knot;\n")
         self.write("tools/dckpt/command.h", "Command add_remove(CLI::App& program);\n")
         self.write("configs/policy_schema.cpp", 'field("verify", …)\n')
         self.write("docs/policies.md", "\n| `load.verify` | `crc` |\n| `load.proof` | |\n")
@@ -72,8 +75,14 @@ class Peers(Tree):
     def test_made_up_names(self):
         for name in ("Crate", "Box::half()", "Tensor::whole()", "load.verified", "load.proof",
                      "dckpt improve", "some text"):
-            self.assertIn(f"docs/peers.md:3: there is no `{name}`",
+            self.assertIn(f"docs/peers.md:3: `{name}`: there is no such name",
                           self.problems_of(f"`Box`, `{name}`"))
+
+    def test_names_that_users_do_not_have_are_marked(self):
+        self.assertEqual("", self.problems_of("`Box`, `Knot`°"))
+        self.assertIn("write ° behind it", self.problems_of("`Knot`"))
+        self.assertIn("take away its °", self.problems_of("`Box`°"))
+        self.assertIn("no header of the tree", self.problems_of("`Crate`°"))
 
     def test_an_empty_column(self):
         self.assertIn("empty column", self.problems_of(""))
