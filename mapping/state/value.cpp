@@ -192,6 +192,12 @@ T& Value::unshared() {
   return *static_cast<T*>(boxed_.get());
 }
 
+/// What a temporary holds: moved out where nobody else holds it.
+template <typename T>
+T Value::give_away(const T& /*held*/) {
+  return std::move(unshared<T>());
+}
+
 bool Value::as_bool() const {
   if (!is(Kind::kBool)) throw_kind("bool", kind_);
   return scalar_ != 0;
@@ -212,20 +218,32 @@ std::complex<double> Value::as_complex() const {
   return get<std::complex<double>>(Kind::kComplex, "complex");
 }
 
-const BigInt& Value::as_big_int() const {
+const BigInt& Value::as_big_int() const& {
   return get<BigInt>(Kind::kBigInt, "an int beyond 64 bits");
 }
-const std::string& Value::as_str() const {
+BigInt Value::as_big_int() && {
+  return give_away(std::as_const(*this).as_big_int());
+}
+const std::string& Value::as_str() const& {
   return get<std::string>(Kind::kStr, "str");
 }
-
-const Bytes& Value::as_bytes() const {
-  return get<Bytes>(is(Kind::kByteArray) ? kind_ : Kind::kBytes, "bytes");
+std::string Value::as_str() && {
+  return give_away(std::as_const(*this).as_str());
 }
 
-const ValueList& Value::items() const {
+const Bytes& Value::as_bytes() const& {
+  return get<Bytes>(is(Kind::kByteArray) ? kind_ : Kind::kBytes, "bytes");
+}
+Bytes Value::as_bytes() && {
+  return give_away(std::as_const(*this).as_bytes());
+}
+
+const ValueList& Value::items() const& {
   const bool other = is(Kind::kTuple) || is(Kind::kSet) || is(Kind::kFrozenSet);
   return get<ValueList>(other ? kind_ : Kind::kList, "list, tuple or set");
+}
+ValueList Value::items() && {
+  return give_away(std::as_const(*this).items());
 }
 
 ValueList& Value::mutable_items() {
@@ -233,8 +251,11 @@ ValueList& Value::mutable_items() {
   return unshared<ValueList>();
 }
 
-const Dict& Value::as_dict() const {
+const Dict& Value::as_dict() const& {
   return get<Dict>(Kind::kDict, "dict");
+}
+Dict Value::as_dict() && {
+  return give_away(std::as_const(*this).as_dict());
 }
 
 Dict& Value::mutable_dict() {
@@ -243,7 +264,7 @@ Dict& Value::mutable_dict() {
   return unshared<Dict>();
 }
 
-const Tensor& Value::as_tensor() const {
+const Tensor& Value::as_tensor() const& {
   if (is(Kind::kShardedTensorFactory)) return as_factory().data;
   if (!is(Kind::kShardedTensor)) return get<Tensor>(Kind::kTensor, "tensor");
   const ShardedTensor& shard = as_sharded_tensor();
@@ -251,49 +272,73 @@ const Tensor& Value::as_tensor() const {
   throw CheckpointError(ErrorCode::kInvalidArgument,
                         "the ShardedTensor has no data (a meta tensor)", {.key = shard.key});
 }
+Tensor Value::as_tensor() && {
+  return std::as_const(*this).as_tensor();
+}
 Tensor& Value::mutable_tensor() {
   get<Tensor>(Kind::kTensor, "tensor");
   return unshared<Tensor>();
 }
-const TorchStorage& Value::as_storage() const {
+const TorchStorage& Value::as_storage() const& {
   return get<TorchStorage>(Kind::kStorage, "storage");
 }
-const Global& Value::as_global() const {
+TorchStorage Value::as_storage() && {
+  return give_away(std::as_const(*this).as_storage());
+}
+const Global& Value::as_global() const& {
   return get<Global>(Kind::kGlobal, "global");
 }
-const Opaque& Value::as_opaque() const {
+Global Value::as_global() && {
+  return give_away(std::as_const(*this).as_global());
+}
+const Opaque& Value::as_opaque() const& {
   return get<Opaque>(Kind::kOpaque, "object");
+}
+Opaque Value::as_opaque() && {
+  return give_away(std::as_const(*this).as_opaque());
 }
 Opaque& Value::mutable_opaque() {
   get<Opaque>(Kind::kOpaque, "object");
   return unshared<Opaque>();
 }
-const ShardedTensor& Value::as_sharded_tensor() const {
+const ShardedTensor& Value::as_sharded_tensor() const& {
   return get<ShardedTensor>(Kind::kShardedTensor, "ShardedTensor");
+}
+ShardedTensor Value::as_sharded_tensor() && {
+  return give_away(std::as_const(*this).as_sharded_tensor());
 }
 ShardedTensor& Value::mutable_sharded_tensor() {
   get<ShardedTensor>(Kind::kShardedTensor, "ShardedTensor");
   return unshared<ShardedTensor>();
 }
-const ShardedObject& Value::as_sharded_object() const {
+const ShardedObject& Value::as_sharded_object() const& {
   return get<ShardedObject>(Kind::kShardedObject, "ShardedObject");
+}
+ShardedObject Value::as_sharded_object() && {
+  return give_away(std::as_const(*this).as_sharded_object());
 }
 ShardedObject& Value::mutable_sharded_object() {
   get<ShardedObject>(Kind::kShardedObject, "ShardedObject");
   return unshared<ShardedObject>();
 }
-const ShardedTensorFactory& Value::as_factory() const {
+const ShardedTensorFactory& Value::as_factory() const& {
   return get<ShardedTensorFactory>(Kind::kShardedTensorFactory, "ShardedTensorFactory");
 }
-const LocalNonpersistentObject& Value::as_local_nonpersistent() const {
+ShardedTensorFactory Value::as_factory() && {
+  return give_away(std::as_const(*this).as_factory());
+}
+const LocalNonpersistentObject& Value::as_local_nonpersistent() const& {
   return get<LocalNonpersistentObject>(Kind::kLocalNonpersistentObject, "LocalNonpersistentObject");
+}
+LocalNonpersistentObject Value::as_local_nonpersistent() && {
+  return give_away(std::as_const(*this).as_local_nonpersistent());
 }
 
 Value& Value::operator[](const Value& key) {
   return mutable_dict()[key];
 }
 
-const Value& Value::at(const Value& key) const {
+const Value& Value::at(const Value& key) const& {
   const Dict& dict = as_dict();
   if (const Value* value = dict.find(key)) return *value;
   std::vector<std::string> known;
@@ -308,7 +353,11 @@ const Value& Value::at(const Value& key) const {
                                    known.empty() ? "" : "; it has " + quoted_list(known)));
 }
 
-const Value* Value::find(const Value& key) const {
+Value Value::at(const Value& key) && {
+  return std::as_const(*this).at(key);
+}
+
+const Value* Value::find(const Value& key) const& {
   return is_dict() ? as_dict().find(key) : nullptr;
 }
 

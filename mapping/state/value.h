@@ -137,37 +137,53 @@ class Value {
   bool is_sharded() const noexcept;
 
   /// Each throws CheckpointError (invalid argument) naming both kinds if the value is of another
-  /// kind.
+  /// kind. References and pointers are into the value; a temporary value gives what it holds away,
+  /// so that `for (auto& [key, leaf] : load_sharded_metadata(folder).as_dict())` is sound.
   bool as_bool() const;
   std::int64_t as_int() const;
   double as_float() const;  ///< accepts int, too
   std::complex<double> as_complex() const;
-  const BigInt& as_big_int() const;
-  const std::string& as_str() const;
-  const Bytes& as_bytes() const;   ///< bytes or bytearray
-  const ValueList& items() const;  ///< list, tuple, set or frozenset
-  ValueList& mutable_items();      ///< detaches from other copies
-  const Dict& as_dict() const;
-  Dict& mutable_dict();             ///< detaches; turns none into an empty dict
-  const Tensor& as_tensor() const;  ///< a tensor, or the data of a ShardedTensor or factory
+  const BigInt& as_big_int() const&;
+  BigInt as_big_int() &&;
+  const std::string& as_str() const&;
+  std::string as_str() &&;
+  const Bytes& as_bytes() const&;  ///< bytes or bytearray
+  Bytes as_bytes() &&;
+  const ValueList& items() const&;  ///< list, tuple, set or frozenset
+  ValueList items() &&;
+  ValueList& mutable_items();  ///< detaches from other copies
+  const Dict& as_dict() const&;
+  Dict as_dict() &&;
+  Dict& mutable_dict();              ///< detaches; turns none into an empty dict
+  const Tensor& as_tensor() const&;  ///< a tensor, or the data of a ShardedTensor or factory
+  Tensor as_tensor() &&;
   Tensor& mutable_tensor();
-  const TorchStorage& as_storage() const;
-  const Global& as_global() const;
-  const Opaque& as_opaque() const;
+  const TorchStorage& as_storage() const&;
+  TorchStorage as_storage() &&;
+  const Global& as_global() const&;
+  Global as_global() &&;
+  const Opaque& as_opaque() const&;
+  Opaque as_opaque() &&;
   Opaque& mutable_opaque();
-  const ShardedTensor& as_sharded_tensor() const;
+  const ShardedTensor& as_sharded_tensor() const&;
+  ShardedTensor as_sharded_tensor() &&;
   ShardedTensor& mutable_sharded_tensor();
-  const ShardedObject& as_sharded_object() const;
+  const ShardedObject& as_sharded_object() const&;
+  ShardedObject as_sharded_object() &&;
   ShardedObject& mutable_sharded_object();
-  const ShardedTensorFactory& as_factory() const;
-  const LocalNonpersistentObject& as_local_nonpersistent() const;
+  const ShardedTensorFactory& as_factory() const&;
+  ShardedTensorFactory as_factory() &&;
+  const LocalNonpersistentObject& as_local_nonpersistent() const&;
+  LocalNonpersistentObject as_local_nonpersistent() &&;
 
   /// Dict access. `operator[]` turns none into a dict and inserts none for a new key; `at` throws
   /// naming the key; `find` and `contains` do not throw for values that are not dicts.
   Value& operator[](const Value& key);
   Value& operator[](const char* key) { return (*this)[Value(key)]; }
-  const Value& at(const Value& key) const;
-  const Value* find(const Value& key) const;
+  const Value& at(const Value& key) const&;
+  Value at(const Value& key) &&;
+  const Value* find(const Value& key) const&;
+  const Value* find(const Value& key) && = delete;
   bool contains(const Value& key) const { return find(key) != nullptr; }
   std::size_t size() const;  ///< of a container; throws for anything else
 
@@ -191,6 +207,8 @@ class Value {
   const T& get(Kind kind, const char* wanted) const;
   template <typename T>
   T& unshared();
+  template <typename T>
+  T give_away(const T& held);
 
   Kind kind_ = Kind::kNone;
   union {                  // not a std::variant, whose 21 alternatives every file would instantiate
@@ -217,8 +235,9 @@ class Dict {
   auto begin() const noexcept { return items_.begin(); }
   auto end() const noexcept { return items_.end(); }
 
-  const Value* find(const Value& key) const;
-  Value* find(const Value& key);
+  const Value* find(const Value& key) const&;
+  Value* find(const Value& key) &;
+  const Value* find(const Value& key) && = delete;
   Value& operator[](const Value& key);  ///< inserts none
   void set(Value key, Value value);     ///< replaces the value and keeps the place of an equal key
   bool erase(const Value& key);         ///< linear

@@ -27,6 +27,24 @@ TEST(Value, KnowsWhatItHolds) {
   EXPECT_FALSE(Value(LocalNonpersistentObject{}).is_sharded());
 }
 
+TEST(Value, ATemporaryGivesAwayWhatItHolds) {
+  const auto tree = [] {
+    Value made;
+    made["list"] = Value::list({std::string(100, 'x')});
+    return made;
+  };
+  for (const auto& [key, leaf] : tree().as_dict()) EXPECT_EQ(leaf.items().size(), 1u);
+  for (const Value& item : tree().at("list").items())
+    EXPECT_EQ(item.as_str(), std::string(100, 'x'));
+  const Value& leaf = tree().at("list");
+  EXPECT_EQ(leaf.size(), 1u);
+
+  const Value kept = tree();
+  EXPECT_EQ(Value(kept).as_dict().size(), 1u);
+  EXPECT_EQ(kept.size(), 1u) << "other holders keep it";
+  EXPECT_EQ(error_of([&] { Value(1).as_dict(); }).code(), ErrorCode::kInvalidArgument);
+}
+
 TEST(Value, IntegersBeyond64BitsAreKept) {
   EXPECT_EQ(Value(std::uint64_t{INT64_MAX}).as_int(), INT64_MAX);
   const Value big(UINT64_MAX);
