@@ -48,7 +48,7 @@ class Choice {
 
 std::vector<SelectedKey> select_keys(const Metadata& metadata, std::span<const std::string> wanted,
                                      std::set<std::string>& unused) {
-  if (const auto problem = problem_of_paths(metadata)) throw *problem;
+  if (key_of_stray_path(metadata)) throw *problem_of_paths(metadata);
   Choice choice(wanted, unused);
   std::vector<std::string> keys;
   for (const TensorStorageMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);

@@ -315,18 +315,25 @@ std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tens
   return problems;
 }
 
-std::optional<CheckpointError> problem_of_paths(const Metadata& metadata) {
-  const auto& strays = metadata.stray_paths;
-  if (strays.empty()) return std::nullopt;
+std::optional<std::string> key_of_stray_path(const Metadata& metadata) {
   std::unordered_set<std::string_view> placed;
   for (const auto& [key, path] : metadata.paths) placed.insert(key);
-  std::vector<std::string> homeless;  // one of them may be what a stray key should be
+  std::vector<std::string> homeless;
   const auto consider = [&](const std::string& key) {
     if (!placed.contains(key)) homeless.push_back(key);
   };
   for (const TensorStorageMetadata& tensor : metadata.tensors) consider(tensor.key);
   for (const BytesStorageMetadata& object : metadata.objects) consider(object.key);
-  const auto meant = nearest(strays.front(), homeless);
+  for (const std::string& stray : metadata.stray_paths) {
+    if (auto meant = nearest(stray, homeless)) return meant;
+  }
+  return std::nullopt;
+}
+
+std::optional<CheckpointError> problem_of_paths(const Metadata& metadata) {
+  const auto& strays = metadata.stray_paths;
+  if (strays.empty()) return std::nullopt;
+  const auto meant = key_of_stray_path(metadata);
   return CheckpointError(
       ErrorCode::kCorrupt,
       str_format("planner_data names {} for which nothing is stored: {}{}",

@@ -44,4 +44,8 @@ inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
 /// nested state dict.
 std::optional<CheckpointError> problem_of_paths(const Metadata& metadata);
 
+/// The stored key without a path that one of these keys resembles: it is damaged. Without one, they
+/// are left from tensors that were removed, and nothing that is stored lost its place.
+std::optional<std::string> key_of_stray_path(const Metadata& metadata);
+
 }  // namespace dckpt

@@ -18,6 +18,15 @@ class WriterChooser {
   }
 
   ChosenItems run() {
+    if (options_.kind == PlannerKind::kHyperParallel) {
+      for_each_part([&](const Part& part) {
+        if (holders(part) == 1) choose(part);
+      });
+      for_each_part([&](const Part& part) {
+        if (holders(part) > 1) choose(part);
+      });
+      return std::move(result_);
+    }
     if (!options_.use_replicas || options_.any_holder()) {
       for_each_part([&](const Part& part) { choose(part); });
       return std::move(result_);
@@ -28,9 +37,7 @@ class WriterChooser {
     };
     std::vector<SharedPart> parts;
     for_each_part([&](const Part& part) {
-      const auto& [key, box] = part.item;
-      parts.push_back(
-          {part, deduped_[key].equal.equals_of(box).size(), collected_.keys[key].bytes(box)});
+      parts.push_back({part, holders(part), collected_.keys[part.item.key].bytes(part.item.box)});
     });
     std::stable_sort(parts.begin(), parts.end(), [](const SharedPart& a, const SharedPart& b) {
       return a.holders != b.holders ? a.holders < b.holders : a.bytes > b.bytes;
@@ -53,6 +60,10 @@ class WriterChooser {
         if (is_first(collected_.items[i])) visit(Part{collected_.items[i], rank});
       }
     }
+  }
+
+  std::size_t holders(const Part& part) const {
+    return deduped_[part.item.key].equal.equals_of(part.item.box).size();
   }
 
   bool is_first(const CollectedItems::Item& item) const {

@@ -58,7 +58,8 @@ struct GlobalPlan {
 ///
 /// With Dedup::kBalanced a part goes to the possible writer with the fewest bytes so far; objects
 /// and empty chunks count as one byte. Parts come in the order in which they are first met (as in
-/// DCP), with `use_replicas` those with few possible writers first, then large ones first.
+/// DCP); under HyperParallel's rule those with one holder first; with `use_replicas` those with few
+/// possible writers first, then large ones first.
 class GlobalPlanner {
  public:
   explicit GlobalPlanner(const GlobalPlanOptions& options)

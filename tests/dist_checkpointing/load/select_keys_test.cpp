@@ -37,6 +37,13 @@ TEST(ChooseKeys, AllInTheOrderInWhichTheyWereSaved) {
   EXPECT_THAT(chosen({}), ElementsAre("layer.w", "optimizer.0.m", "optimizer.1", "bare.key"));
 }
 
+TEST(ChooseKeys, PathsOfRemovedTensorsDoNotMatter) {
+  Metadata removed = metadata();
+  removed.stray_paths = {"encoder.embedding.weight"};
+  std::set<std::string> unused;
+  EXPECT_EQ(select_keys(removed, {}, unused).size(), 4U);
+}
+
 TEST(ChooseKeys, OnlyWherePlannerDataNamesWhatIsStored) {
   Metadata damaged = metadata();
   damaged.stray_paths = {"bare.kez"};

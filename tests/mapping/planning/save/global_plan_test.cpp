@@ -66,6 +66,16 @@ TEST(GlobalSavePlan, LetsTheLeastLoadedRankWriteWhatSeveralHold) {
   EXPECT_EQ(global.metadata.tensors.size(), 3U);
 }
 
+TEST(GlobalSavePlan, TheStandardPlannerGivesOutWhatSeveralHoldAfterWhatOneHolds) {
+  const std::vector plans{local({whole_tensor("shared", {4}), whole_tensor("own", {4})}),
+                          local({whole_tensor("shared", {4})})};
+  const auto of_rank_0 = [&](PlannerKind kind) {
+    return positions(plan_global_save(plans, {.kind = kind}).items[0]);
+  };
+  EXPECT_THAT(of_rank_0(PlannerKind::kHyperParallel), ElementsAre(1U));
+  EXPECT_THAT(of_rank_0(PlannerKind::kDcp), ElementsAre(0U, 1U));
+}
+
 TEST(GlobalSavePlan, LetsTheLowestRankWriteWhenAsked) {
   const SavePlan plan = local({whole_tensor("a", {100}), whole_tensor("b", {60})});
   const GlobalPlan global = plan_global_save(
