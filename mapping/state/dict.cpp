@@ -25,12 +25,12 @@ std::optional<std::size_t> Dict::position(const Value& key) const {
   return std::nullopt;
 }
 
-const Value* Dict::find(const Value& key) const& {
+const Value* Dict::find(const Value& key) const {
   const auto at = position(key);
   return at ? &items_[*at].second : nullptr;
 }
 
-Value* Dict::find(const Value& key) & {
+Value* Dict::find(const Value& key) {
   const auto at = position(key);
   return at ? &items_[*at].second : nullptr;
 }

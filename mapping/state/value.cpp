@@ -357,7 +357,7 @@ Value Value::at(const Value& key) && {
   return std::as_const(*this).at(key);
 }
 
-const Value* Value::find(const Value& key) const& {
+const Value* Value::find(const Value& key) const {
   return is_dict() ? as_dict().find(key) : nullptr;
 }
 

@@ -182,8 +182,7 @@ class Value {
   Value& operator[](const char* key) { return (*this)[Value(key)]; }
   const Value& at(const Value& key) const&;
   Value at(const Value& key) &&;
-  const Value* find(const Value& key) const&;
-  const Value* find(const Value& key) && = delete;
+  const Value* find(const Value& key) const;
   bool contains(const Value& key) const { return find(key) != nullptr; }
   std::size_t size() const;  ///< of a container; throws for anything else
 
@@ -235,9 +234,8 @@ class Dict {
   auto begin() const noexcept { return items_.begin(); }
   auto end() const noexcept { return items_.end(); }
 
-  const Value* find(const Value& key) const&;
-  Value* find(const Value& key) &;
-  const Value* find(const Value& key) && = delete;
+  const Value* find(const Value& key) const;
+  Value* find(const Value& key);
   Value& operator[](const Value& key);  ///< inserts none
   void set(Value key, Value value);     ///< replaces the value and keeps the place of an equal key
   bool erase(const Value& key);         ///< linear
