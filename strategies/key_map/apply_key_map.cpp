@@ -8,6 +8,7 @@
 #include "strategies/key_map/arrange_rows.h"
 #include "strategies/key_map/completeness.h"
 #include "strategies/key_map/source_rows.h"
+#include "strategies/key_map/weight_arguments.h"
 
 namespace dckpt {
 namespace {
@@ -47,6 +48,7 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
   refuse_models(map, numbers);
   Completeness completeness;
   SourceRows rows = assign_rows(map, numbers, source, target, state_layout, completeness);
+  if (!state_layout) require_known_meaning(map, numbers, rows, target);
   MappedKeys result{
       .from = rows.side.names, .from_layout = rows.side.layout, .prefix = rows.prefix};
   result.dropped = std::move(rows.dropped);

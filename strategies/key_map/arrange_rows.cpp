@@ -9,6 +9,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/key_map/relation.h"
+#include "strategies/key_map/weight_arguments.h"
 
 namespace dckpt {
 namespace {
@@ -180,6 +181,7 @@ class Arrangement {
       known.common = common_pieces();
     }
     require_columns(map_.tensors[row], known.from.whole);
+    if (result_.from != result_.to) require_axes(map_.tensors[row], known.from.whole);
     std::optional<std::int64_t> rows;
     if (has_step(map_.tensors[row].hf.transform, MapStep::kPadRows) && !known.from.whole.empty()) {
       result_.padded_rows = known.from.whole.front();

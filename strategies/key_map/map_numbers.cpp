@@ -12,6 +12,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
+#include "strategies/key_map/weight_arguments.h"
 
 namespace dckpt {
 namespace {
@@ -19,6 +20,8 @@ namespace {
 constexpr const char* kHfConfig = "config.json";
 constexpr const char* kRunConfig = "run_config.yaml";
 constexpr const char* kOfMap = "by the map";
+constexpr std::array kTrue{"true", "True", "TRUE"};
+constexpr std::array kFalse{"false", "False", "FALSE"};
 constexpr std::uint64_t kMaxHfConfig = std::uint64_t{4} << 20;
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 48;
 
@@ -39,22 +42,26 @@ std::optional<double> parse_decimal(std::string_view text) {
   return error == std::errc{} && rest == end ? std::optional(value) : std::nullopt;
 }
 
-/// A YAML mapping of plain values; what is nested is none.
+/// A plain value; what is nested is none. What YAML files may not have here is a text of its own,
+/// so that nobody takes it for nothing.
+Value plain_value(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kRefused) return "what an anchor, alias or tag says";
+  if (node.kind != YamlNode::Kind::kText) return {};
+  if (node.quoted) return node.text;
+  for (const bool truth : {true, false}) {
+    for (const char* const spelling : truth ? kTrue : kFalse) {
+      if (node.text == spelling) return truth;
+    }
+  }
+  if (const auto number = parse_u64(node.text)) return *number;
+  if (const auto part = parse_decimal(node.text)) return *part;
+  return node.text;
+}
+
 Value plain_values(const YamlNode& map) {
   Value dict = Value::dict();
-  for (std::size_t i = 0; i < map.keys.size(); ++i) {
-    const YamlNode& node = map.values[i];
-    Value value;
-    if (node.kind == YamlNode::Kind::kText && !node.quoted) {
-      if (node.text == "true" || node.text == "false")
-        value = node.text == "true";
-      else if (const auto number = parse_u64(node.text))
-        value = *number;
-      else if (const auto part = parse_decimal(node.text))
-        value = *part;
-    }
-    dict[map.keys[i].text] = value;
-  }
+  for (std::size_t i = 0; i < map.keys.size(); ++i)
+    dict[map.keys[i].text] = plain_value(map.values[i]);
   return dict;
 }
 
@@ -173,9 +180,9 @@ class Evaluation {
       const auto flag = number_of(values.find(number.args_if), "");
       if (flag && flag->value == 0) return std::nullopt;
     }
-    for (const std::string& name : number.args) {
-      if (auto found = value_of(number, values.find(name), str_format("{} of {}", name, where)))
-        return found;
+    for (const std::string& wanted : number.args) {
+      const auto [name, value] = find_argument(values, wanted);
+      if (auto found = value_of(number, value, str_format("{} of {}", name, where))) return found;
     }
     if (number.args_not.empty()) return std::nullopt;
     auto opposite = number_of(values.find(number.args_not), number.args_not + " of " + where);
@@ -247,10 +254,11 @@ ModelConfig model_config(const CheckpointReader& reader, const Storage* model_fi
     config.hf = parse_json(read_file(*file, kMaxHfConfig), file->name());
   }
   if (storage.stat(kRunConfig)) {
-    ConfigProblems ignored;
+    ConfigProblems problems;  // of other sections, if there is a document
     const auto file = storage.open(kRunConfig);
     const Bytes text = read_file(*file, kMaxYamlBytes);
-    const auto root = parse_yaml(as_text(text), ignored);
+    const auto root = parse_yaml(as_text(text), problems);
+    if (!root) raise_if_any(std::move(problems), file->name());
     const YamlNode* const model = root ? root->find("model") : nullptr;
     if (model != nullptr) config.run_config = plain_values(*model);
   }
@@ -259,7 +267,7 @@ ModelConfig model_config(const CheckpointReader& reader, const Storage* model_fi
 
 MapNumbers::MapNumbers(const KeyMap& map, const ModelConfig& config,
                        const std::map<std::string, std::string>& given)
-    : map_(&map) {
+    : map_(&map), config_(config) {
   std::vector<std::string> names;
   for (const MapNumber& number : map.numbers) names.push_back(number.name);
   for (const auto& [name, value] : given) {

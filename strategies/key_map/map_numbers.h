@@ -65,8 +65,11 @@ class MapNumbers {
   /// The args that Megatron would have: what the next conversion takes them from.
   Value as_args() const;
 
+  const ModelConfig& config() const noexcept { return config_; }
+
  private:
   const KeyMap* map_;
+  ModelConfig config_;
   std::map<std::string, KnownNumber> known_;
   std::vector<std::string> overridden_;
 };
