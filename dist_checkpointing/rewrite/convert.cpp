@@ -1,6 +1,7 @@
 #include "dist_checkpointing/rewrite/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <string_view>
@@ -424,6 +425,59 @@ std::unique_ptr<CheckpointReader> open_source(const Location& source, ConvertOpt
   return reader;
 }
 
+/// Whether a key is one of Megatron-Core's, which no model of Hugging Face has.
+bool is_megatron_key(std::string_view key) {
+  constexpr std::array<std::string_view, 3> kParts{".self_attention.linear_", ".mlp.linear_fc",
+                                                   ".mlp.experts.experts."};
+  return key.starts_with("embedding.word_embeddings.") ||
+         std::ranges::any_of(kParts,
+                             [&](std::string_view part) { return key.find(part) != key.npos; });
+}
+
+/// A folder for transformers has the keys of its models. A copy of such a folder stays as it is.
+void require_map_for_models(const CheckpointReader& reader, const Location& source,
+                            const ConvertTarget& target, const ConvertOptions& options) {
+  if (!target.format->conventions.model_folder || reader.info().conventions.model_folder ||
+      !options.map.name.empty())
+    return;
+  const auto& tensors = reader.metadata().tensors;
+  if (std::ranges::none_of(tensors, [](const auto& tensor) {
+        return !is_optimizer_key(tensor.key) && is_megatron_key(tensor.key);
+      }))
+    return;
+  std::vector<std::string> ignored;
+  std::string fitting;
+  for (const std::string& map :
+       fitting_maps(*open_for_map(source, options, ignored), model_files_of(options).get()))
+    fitting += (fitting.empty() ? "--map " : " or --map ") + map;
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      str_format("the keys are Megatron's, and transformers finds none of them; {}; --map none "
+                 "insists on these keys",
+                 fitting.empty() ? "no shipped map fits this model, so write one (docs/maps.md)"
+                                 : "it has the keys and shapes of a model for " + fitting));
+}
+
+/// Models are what Hugging Face folders hold: the optimizer stays behind unless it is asked for.
+void leave_optimizer(const CheckpointReader& reader, const ConvertTarget& target,
+                     ConvertOptions& options, std::vector<std::string>& remarks) {
+  if (!target.format->conventions.model_folder || reader.info().conventions.model_folder ||
+      !options.keys.include.empty() || options.optimizer)
+    return;
+  const Metadata& metadata = reader.metadata();
+  std::vector<std::string> of_optimizer, of_model;
+  for (const TensorStorageMetadata& tensor : metadata.tensors)
+    (is_optimizer_key(tensor.key) ? of_optimizer : of_model).push_back(tensor.key);
+  if (of_optimizer.empty() || of_model.empty()) return;
+  for (const char* const pattern : {"optimizer.*", "chained_[0-9]*.optimizer.*", "optim.*"}) {
+    if (std::ranges::any_of(of_optimizer,
+                            [&](const auto& key) { return glob_match(pattern, key); }))
+      options.keys.exclude.emplace_back(pattern);
+  }
+  remarks.push_back(str_format("the optimizer stays behind: {} tensors; include '*' takes them",
+                               grouped(of_optimizer.size())));
+}
+
 /// Formats of Megatron-Core: what is not a DCP directory and has objects.
 bool makes_megatron_keys(const SaveStrategyEntry& format) {
   return !format.conventions.keys_are_paths && format.capabilities.objects;
@@ -433,6 +487,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                                  ConvertOptions options) {
   const Location found = resolve_checkpoint(source, {.iteration = options.iteration});
   require_outside(found, destination);
+  const bool insists = options.map.name == kNoMap;
+  if (insists) options.map.name.clear();
   ConvertReport report;
   auto reader = open_source(source, options, report.remarks);
   report.source = found.display();
@@ -441,6 +497,9 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   report.from = reader->info().format;
   ConvertTarget target = choose_target(*reader, report.source, options, report.remarks);
   report.to = target.format->name;
+  if (!insists) require_map_for_models(*reader, source, target, options);
+  const bool chosen = options.keys.include.size() + options.keys.exclude.size() > 0;
+  leave_optimizer(*reader, target, options, report.remarks);
   std::vector<std::string> of_optimizer;
   const auto go_on = [&] { require_not_stopped(options); };
   const bool of_fsdp = reader->info().conventions.megatron_fsdp;
@@ -493,7 +552,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   contents = can.objects || can.common_state
                  ? with_common_state(std::move(contents), *reader, target, options.check_source,
                                      report.remarks)
-                 : tensors_only(std::move(contents), *reader, report.remarks);
+                 : tensors_only(std::move(contents), *reader, chosen, report.remarks);
   if (std::string conflict = iteration_conflict(*reader); !conflict.empty())
     report.remarks.push_back(std::move(conflict));
   report.left_out = contents.left_out;

@@ -1,6 +1,7 @@
 #include "dist_checkpointing/rewrite/copy_contents.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <string_view>
 #include <unordered_map>
@@ -15,7 +16,9 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/validate.h"
+#include "mapping/state/sharded_object.h"
 #include "strategies/contract/common_state.h"
+#include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/rearranged/rearranged_reader.h"
 
 namespace dckpt {
@@ -122,27 +125,79 @@ CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> 
   return contents;
 }
 
-CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
+namespace {
+
+constexpr std::size_t kNamed = 5;
+
+bool has_elements(const Value& value) {
+  bool found = false;
+  replace_tensors(value, [&](const Tensor& tensor) {
+    found |= tensor.numel() > 0;
+    return tensor;
+  });
+  return found;
+}
+
+/// What a run needs besides its model. Tensors in there are no weights.
+bool is_state_of_run(const std::string& key) {
+  constexpr std::array<std::string_view, 3> kStates{"rng_state", "rerun_state_machine_state",
+                                                    "opt_param_scheduler"};
+  return is_optimizer_key(key) || std::ranges::find(kStates, key) != kStates.end();
+}
+
+/// Some of the objects with tensors that a format of tensors would lose. Sharded objects are
+/// Megatron's, which has its tensors elsewhere.
+std::vector<std::string> objects_with_tensors(const CopyContents& contents,
+                                              const CheckpointReader& source) {
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < contents.object_of.size() && found.size() < kNamed; ++i) {
+    const std::string& key = contents.metadata.objects[i].key;
+    if (!ShardedObject::is_unique_key(key) && !is_state_of_run(key) &&
+        has_elements(source.object(contents.object_of[i].position)))
+      found.push_back(key);
+  }
+  return found;
+}
+
+}  // namespace
+
+CopyContents tensors_only(CopyContents contents, const CheckpointReader& source, bool chosen,
                           std::vector<std::string>& remarks) {
   Metadata& metadata = contents.metadata;
+  const auto refuse = [](const std::string& what, const std::vector<std::string>& keys,
+                         const std::string& way) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the format holds tensors only, and would lose {}: {}; {}",
+                                     what, quoted_list(keys, kNamed), way));
+  };
+  if (const auto lost = objects_with_tensors(contents, source); !lost.empty())
+    refuse("tensors that are stored as objects", lost,
+           "leave them out (exclude), or write a format that holds objects, such as dcp");
   std::vector<std::string> objects;
   for (const BytesStorageMetadata& object : metadata.objects) objects.push_back(object.key);
-  std::vector<std::string> values;
+  std::vector<std::string> values, with_tensors;
   if (const Value common = source.common_state(); common.is_dict()) {
-    for (const auto& [key, value] : common.as_dict())
+    for (const auto& [key, value] : common.as_dict()) {
       values.push_back(key.is_str() ? key.as_str() : to_string(key.kind()));
+      if (!is_state_of_run(values.back()) && has_elements(value))
+        with_tensors.push_back(values.back());
+    }
   }
+  if (!with_tensors.empty() && !chosen)
+    refuse("tensors of the common state", with_tensors,
+           "say which keys are wanted (include '*' takes all other tensors), or write a format "
+           "that holds a common state, such as torch_dist");
   if (!objects.empty())
     remarks.push_back(str_format("left out, as the format holds tensors only: {} objects, {}",
                                  grouped(objects.size()), quoted_list(objects)));
   if (!values.empty())
     remarks.push_back("left out, as the format holds tensors only: the common state with " +
                       quoted_list(values, 10));
-  if (metadata.tensors.empty() && !source.metadata().tensors.empty())
+  if (metadata.tensors.empty())
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("of the keys that are to be copied, none is a tensor, and the "
                                      "format holds nothing else: {}",
-                                     quoted_list(objects)));
+                                     objects.empty() ? "there are none" : quoted_list(objects)));
   contents.left_out += objects.size();
   metadata.objects.clear();
   metadata.common_paths.clear();

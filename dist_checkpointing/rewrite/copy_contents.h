@@ -53,8 +53,10 @@ CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> 
                              std::vector<std::string>& remarks);
 
 /// The same for a format of tensors alone: without the objects. Says in `remarks` what it has no
-/// place for, the common state too.
-CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
+/// place for, the common state too. Throws CheckpointError (invalid argument) rather than lose a
+/// tensor: for objects with tensors, for a common state with tensors unless the keys are `chosen`
+/// by patterns, and if no tensor is left.
+CopyContents tensors_only(CopyContents contents, const CheckpointReader& source, bool chosen,
                           std::vector<std::string>& remarks);
 
 /// What the contents are, as a checkpoint: what is left of `source` under its new names, with the

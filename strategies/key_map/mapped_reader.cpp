@@ -200,6 +200,18 @@ class Mapping {
     numbers_.emplace(map_, config_, settings_.numbers);
   }
 
+  /// How closely the map takes Megatron's keys to Hugging Face's: rows that every model of it has
+  /// and this one uses, then, negative, rows that it does not use. Throws if it does not.
+  std::pair<std::ptrdiff_t, std::ptrdiff_t> closeness(const Metadata& source) const {
+    const MappedKeys keys = apply_key_map(map_, *numbers_, source, settings_.target);
+    if (keys.from != KeyNames::kMegatron || keys.to != KeyNames::kHf)
+      throw CheckpointError(ErrorCode::kMismatch, "the keys are not Megatron's");
+    const std::set<std::size_t> used(keys.rows.begin(), keys.rows.end());
+    return {
+        std::ranges::count_if(used, [&](std::size_t row) { return !map_.tensors[row].optional; }),
+        std::ssize(used) - std::ssize(map_.tensors)};
+  }
+
   /// With values in place of weights that are quantised.
   std::unique_ptr<CheckpointReader> dequantised(std::unique_ptr<CheckpointReader> source) const {
     const MapDequantise& map = map_.dequantise;
@@ -462,6 +474,23 @@ std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
                                 const KeyMapOptions& options, const std::string& key) {
   const Mapping mapping(*source, options, nullptr);
   return mapping.rule_for(std::move(source), key);
+}
+
+std::vector<std::string> fitting_maps(const CheckpointReader& source, const Storage* model_files) {
+  std::map<std::pair<std::ptrdiff_t, std::ptrdiff_t>, std::vector<std::string>> names;
+  const auto wanted = shipped_map(model_config(source, model_files).hf);
+  for (const ShippedPolicy& shipped : shipped_maps()) {
+    const KeyMap map = KeyMap::from_text(shipped.yaml, std::string(shipped.name) + ".yaml");
+    if (map.architectures.empty()) continue;  // its other names are made up
+    try {
+      const auto closeness = Mapping(source, {}, model_files, &map).closeness(source.metadata());
+      if (wanted && wanted->family == map.family) return {std::string(shipped.name)};
+      names[closeness].emplace_back(shipped.name);
+    } catch (const CheckpointError&) {
+      continue;  // of another model
+    }
+  }
+  return names.empty() ? std::vector<std::string>() : names.rbegin()->second;
 }
 
 RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,

@@ -17,6 +17,9 @@ namespace dckpt {
 /// The name that stands for the shipped map that config.json asks for.
 inline constexpr const char* kAutoMap = "auto";
 
+/// The name that stands for no map, of those who insist on having none.
+inline constexpr const char* kNoMap = "none";
+
 /// What a map did, for people.
 struct MapReport {
   std::string map;  ///< its family
@@ -52,6 +55,10 @@ std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader
 /// `key`: of a tensor in the checkpoint, or of one that the map makes. Empty for other keys.
 std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
                                 const KeyMapOptions& options, const std::string& key);
+
+/// The shipped maps that take all of Megatron's keys in `source` to Hugging Face's: that which
+/// config.json asks for, in `model_files` or beside the checkpoint, or else the closest ones.
+std::vector<std::string> fitting_maps(const CheckpointReader& source, const Storage* model_files);
 
 /// A checkpoint, and the same after a map and back. Both have the tensors that the map keeps, no
 /// objects, and zeros in rows that pad a vocabulary.

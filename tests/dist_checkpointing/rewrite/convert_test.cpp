@@ -402,7 +402,7 @@ TEST(DescribeReaders, SaysWhoResumesTheOptimizer) {
 
 TEST_F(Convert, ToSafetensorsAndBackKeepsTheTensorsAndNamesTheRest) {
   const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
-  const ConvertOptions to_hf{.to = "hf"};
+  const ConvertOptions to_hf{.to = "hf", .map = {.name = "none"}, .keys = {.include = {"*"}}};
   ConvertOptions plan = to_hf;
   plan.dry_run = true;
   const ConvertReport planned = convert(source, at("model"), plan);
@@ -415,7 +415,9 @@ TEST_F(Convert, ToSafetensorsAndBackKeepsTheTensorsAndNamesTheRest) {
                                              HasSubstr("'args'"))));
   EXPECT_THAT(report.remarks, Contains(HasSubstr("no config.json")));
   convert(at("model"), at("back"), {.to = "torch_dist", .ranks = 3});
-  convert(at("back"), at("again"), {.to = "safetensors"});
+  ConvertOptions again = to_hf;
+  again.to = "safetensors";
+  convert(at("back"), at("again"), again);
   EXPECT_EQ(differences(at("model"), at("again")), 0U);
   EXPECT_EQ(open_checkpoint(at("back"))->metadata().tensors.size(), report.tensors);
 }
@@ -553,10 +555,52 @@ TEST_F(Convert, ARoundTripShowsProgressAndStops) {
 TEST_F(Convert, WithoutTensorsThereIsNoModel) {
   const auto [code, message] = error_of([&] {
     convert(fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/mcore", at("x"),
-            {.to = "hf", .keys = {.include = {"*._extra_state/*"}}});
+            {.to = "hf", .map = {.name = "none"}, .keys = {.include = {"*._extra_state/*"}}});
   });
   EXPECT_EQ(code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(message, HasSubstr("none is a tensor"));
+  save(Value::dict({{"step", 1}}), at("numbers"), {.compat = Compat::kDcp});
+  EXPECT_THAT(error_of([&] { run("numbers", "x", {.to = "hf"}); }).second,
+              HasSubstr("none is a tensor"));
+}
+
+TEST_F(Convert, NoFormatOfTensorsLosesOne) {
+  fs::create_directory(at("ranks"));
+  for (const char* const rank : {"0", "1"}) {  // as FSDP's plain tensors are saved
+    const Bytes file = save_torch_file(Value::dict({{"w", arange({2})}, {"step", 3}}));
+    std::ofstream(at("ranks") / str_format("model_rank_{}.pt", rank), std::ios::binary)
+        .write(reinterpret_cast<const char*>(file.data()), std::ssize(file));
+  }
+  save(Value::dict({{"sharded", ShardedTensor::from_rank_offsets("sharded", arange({4}), {})},
+                    {"bias", arange({3})},
+                    {"rng_state", arange({5})}}),
+       at("common"));
+  for (const char* const format : {"hf", "safetensors"}) {
+    const auto [code, message] = error_of([&] { run("ranks", "x", {.to = format}); });
+    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(message, HasSubstr("stored as objects: 'model_rank.w'; leave them out"));
+    EXPECT_THAT(error_of([&] { run("common", "x", {.to = format}); }).second,
+                HasSubstr("tensors of the common state: 'bias'; say which keys are wanted"));
+    EXPECT_EQ(run("common", format, {.to = format, .keys = {.include = {"*"}}}).tensors, 1U);
+  }
+}
+
+TEST_F(Convert, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
+  const fs::path pairs = fs::path(DCKPT_TEST_DATA) / "hf_pairs";
+  for (const char* const family : {"qwen2", "qwen3", "gpt2", "mixtral", "deepseek_v3"}) {
+    const auto [code, message] =
+        error_of([&] { convert(pairs / family / "mcore", at("x"), {.to = "hf"}); });
+    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(message, HasSubstr(str_format("for --map {}; --map none insists", family)));
+  }
+  const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
+  EXPECT_THAT(error_of([&] { convert(source, at("x"), {.to = "safetensors"}); }).second,
+              HasSubstr("no shipped map fits this model"));
+  const ConvertReport report = convert(source, at("model"), {.to = "hf", .map = {.name = "none"}});
+  EXPECT_THAT(report.remarks, Contains(HasSubstr("the optimizer stays behind")));
+  for (const TensorStorageMetadata& tensor : open_checkpoint(at("model"))->metadata().tensors)
+    EXPECT_FALSE(is_optimizer_key(tensor.key)) << tensor.key;
+  EXPECT_EQ(run("model", "copy", {}).tensors, report.tensors) << "a copy of it stays as it is";
 }
 
 TEST_F(Convert, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
