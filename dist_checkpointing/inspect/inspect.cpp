@@ -177,6 +177,13 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   }
   summary.files = files_of(reader);
   summary.data_files = check_data_files(reader);
+  if (!summary.data_files.complete()) {
+    for (std::string* const readers : {&summary.readers.model, &summary.readers.optimizer})
+      if (!readers->empty())
+        *readers =
+            "nothing as it is, as data files are missing or cut (dckpt convert "
+            "--allow-partial keeps the keys that are whole)";
+  }
   count_unused(reader, summary);
   return summary;
 } catch (...) {

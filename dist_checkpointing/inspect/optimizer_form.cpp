@@ -13,6 +13,7 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/reformulation.h"
+#include "strategies/contract/run_args.h"
 
 namespace dckpt {
 namespace {
@@ -101,6 +102,18 @@ std::string model_readers(const StoredForm& form) {
   return "PyTorch DCP; no Megatron-Core as torch_dist";
 }
 
+/// A tensor of the optimizer whose tensor of the model is not there, as after a rename of one of
+/// them; empty if there is none.
+std::string_view stray_state(const Metadata& metadata) {
+  std::unordered_set<std::string_view> keys;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    const std::string_view key = parse_optimizer_state_key(tensor.key).model_key;
+    if (!key.empty() && !keys.contains(key)) return tensor.key;
+  }
+  return {};
+}
+
 std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
   if (form.state_left_out > 0)
     return str_format("nothing, as {} of its tensors and objects {} left out",
@@ -136,6 +149,10 @@ std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
         none, kModelSpace);
   }
   const std::string first = old_common ? "0.15" : "0.19";
+  if (sharding.empty() || sharding == "fully_reshardable") {
+    if (const std::string_view stray = stray_state(form.metadata); !stray.empty())
+      return str_format("not known, as {} is of no tensor of the model", quote(stray));
+  }
   if (sharding == "fully_reshardable")
     return str_format("Megatron-Core {} and newer, under any layout", first);
   if (sharding == "dp_reshardable")
@@ -145,6 +162,8 @@ std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
                       old_common ? "0.6" : "0.19");
   if (!sharding.empty())
     return "the releases of Megatron-Core that know the sharding type " + sharding;
+  if (run_args(form.common) == nullptr)
+    return "not known, as the common state has no args of Megatron";
   return model_readers(form);
 }
 

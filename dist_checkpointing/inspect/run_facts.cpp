@@ -71,7 +71,14 @@ RunFacts run_facts(const CheckpointReader& reader) {
   const ModelConfig config = configuration(reader);
   RunFacts facts;
   add(kModel, config, facts.model);
+  // Megatron's args say 1 where heads are in no groups.
+  if (!run_flag(&config.args, "group_query_attention").value_or(true))
+    std::erase_if(facts.model, [](const auto& fact) { return fact.first == "query groups"; });
   add(kParallel, config, facts.parallel);
+  // Of args that a conversion has made up, no run is known.
+  if (!run_arg(&config.args, "world_size") && !run_arg(&config.args, "data_parallel_size") &&
+      config.run_config.is_none())
+    facts.parallel.clear();
   const Value* const optimizer = config.args.find("optimizer");
   if (optimizer != nullptr && optimizer->is_str()) facts.optimizer = optimizer->as_str();
   return facts;

@@ -6,10 +6,14 @@
 #include <filesystem>
 
 #include "dist_checkpointing/inspect/explain.h"
+#include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "strategies/contract/registry.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -20,6 +24,7 @@ using ::testing::ElementsAre;
 using testing::FakeReader;
 using testing::golden;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Inspect, SumsUpByKindOfContent) {
   FakeReader reader;
@@ -112,6 +117,58 @@ TEST(Inspect, SaysWhatARunMayChange) {
     for (const auto& [name, size] : summary.run.parallel)
       sizes.push_back(name + std::to_string(size));
     EXPECT_EQ(joined(sizes), known.layout);
+  }
+}
+
+TEST(Inspect, ClaimsNothingThatItCannotKnow) {
+  const auto resumed = [](const Value& common, const std::string& state) {
+    FakeReader reader;
+    reader.tensor("decoder.weight", DType::kFloat32, {2}, counting<float>(2))
+        .tensor("optimizer.state.exp_avg." + state, DType::kFloat32, {2}, counting<float>(2))
+        .common(common)
+        .write();
+    const Metadata& metadata = reader.metadata();
+    return readers_of({.conventions = find_save_strategy("torch_dist").conventions,
+                       .common_file = true,
+                       .metadata = metadata,
+                       .common = common})
+        .optimizer;
+  };
+  const Value args = Value::dict({{"args", Value::dict({{"num_layers", 1}})}});
+  EXPECT_THAT(resumed(args, "decoder.weight"), HasSubstr("Megatron-Core 0.6"));
+  EXPECT_THAT(resumed(Value::dict({{"step", 1}}), "decoder.weight"),
+              HasSubstr("not known, as the common state has no args"));
+  EXPECT_THAT(resumed(args, "renamed.weight"),
+              HasSubstr("not known, as 'optimizer.state.exp_avg.renamed.weight' is of no tensor"));
+
+  const auto facts = [](const fs::path& model) {
+    const RunFacts run = inspect(*open_checkpoint(model)).run;
+    std::string text;
+    for (const auto* const numbers : {&run.model, &run.parallel}) {
+      for (const auto& [name, number] : *numbers)
+        text += name + " " + std::to_string(number) + ", ";
+    }
+    return text;
+  };
+  const fs::path pairs = fs::path(DCKPT_TEST_DATA) / "hf_pairs";
+  EXPECT_THAT(facts(pairs / "gpt2/mcore"), Not(HasSubstr("query groups")));
+  EXPECT_THAT(facts(pairs / "qwen2/mcore"), HasSubstr("query groups 2"));
+  TempDir directory;
+  convert(pairs / "qwen2/hf", directory / "made", {.map = {.name = "auto"}});
+  EXPECT_THAT(facts(directory / "made"), Not(HasSubstr("TP"))) << "no run has saved it";
+}
+
+TEST(Inspect, ACheckpointThatLacksDataLoadsNowhere) {
+  TempDir directory;
+  for (const bool cut : {true, false}) {
+    const fs::path copy = directory / (cut ? "cut" : "missing");
+    fs::copy(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), copy, fs::copy_options::recursive);
+    const fs::path file = copy / "__2_1.distcp";
+    fs::permissions(file, fs::perms::owner_write, fs::perm_options::add);
+    cut ? fs::resize_file(file, fs::file_size(file) - 1) : void(fs::remove(file));
+    const Readers readers = inspect(*open_checkpoint(copy)).readers;
+    EXPECT_THAT(readers.model, HasSubstr("nothing as it is")) << cut;
+    EXPECT_THAT(readers.optimizer, HasSubstr("nothing as it is")) << cut;
   }
 }
 
