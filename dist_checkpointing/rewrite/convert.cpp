@@ -74,7 +74,7 @@ PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder f
                       const ConvertOptions& options) {
   const std::optional<int> ranks = target.format->capabilities.cut_tensors ? options.ranks : 1;
   if (target.format->capabilities.equal_chunks) make_chunks_equal(contents.metadata);
-  std::vector<SavePlan> local = plan_reshard(contents.metadata, {ranks, options.flattened});
+  std::vector<SavePlan> local = plan_reshard(contents.metadata, {ranks, target.save.flattened});
   if (contents.common_object) {
     WriteItem item;
     item.kind = WriteItem::Kind::kObject;
@@ -95,6 +95,11 @@ PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder f
   for (std::size_t rank = 0; rank < local.size(); ++rank)
     copy.items.push_back(final_plan(local[rank], copy.plan.items[rank]));
   return copy;
+}
+
+/// Formats of Megatron-Core: what is not a DCP directory and has objects.
+bool makes_megatron_keys(const SaveStrategyEntry& format) {
+  return !format.conventions.keys_are_paths && format.capabilities.objects;
 }
 
 bool holds_buckets(const Metadata& metadata) {
@@ -217,6 +222,30 @@ void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& re
                         .state_left_out = copy.contents.state_left_out};
   for (std::string& sentence : describe_readers(form))
     report.remarks.push_back(std::move(sentence));
+}
+
+/// Megatron 0.8 to 0.15 resume from flattened state beside a common.pt, and from nothing else.
+void require_resumable(const CopyContents& contents, const ConvertTarget& target,
+                       const ConvertOptions& options) {
+  const std::string sharding = optimizer_sharding(contents.common);
+  if (options.optimizer || !makes_megatron_keys(*target.format) ||
+      sharding != name_of(kOptimizerShardingNames, OptimizerSharding::kFullyShardedModelSpace) ||
+      std::ranges::none_of(contents.metadata.tensors, [](const TensorStorageMetadata& tensor) {
+        return tensor.flattened_shape && is_optimizer_key(tensor.key);
+      }))
+    return;
+  const bool newest = target.save.compat == Compat::kMegatron019;
+  if (!newest && target.save.flattened == FlattenedForm::kMegatron) return;
+  if (!target.format->capabilities.flattened_form && !newest) return;  // zarr, which has no other
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      str_format(
+          "Megatron-Core 0.8 to 0.15 resume from the source's flattened optimizer state, and no "
+          "release would from {}; --optimizer fully_reshardable makes what {} and newer resume "
+          "from, and without {} it stays what 0.8 to 0.15 do (--exclude 'optimizer.*' takes the "
+          "model alone)",
+          newest ? "it with a common state that is an object" : "its boxes",
+          newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
 }
 
 /// How many files there will be, and how large. A format that cannot tell has the bytes of what is
@@ -478,11 +507,6 @@ void leave_optimizer(const CheckpointReader& reader, const ConvertTarget& target
                                grouped(of_optimizer.size())));
 }
 
-/// Formats of Megatron-Core: what is not a DCP directory and has objects.
-bool makes_megatron_keys(const SaveStrategyEntry& format) {
-  return !format.conventions.keys_are_paths && format.capabilities.objects;
-}
-
 ConvertReport convert_checkpoint(const Location& source, const Location& destination,
                                  ConvertOptions options) {
   const Location found = resolve_checkpoint(source, {.iteration = options.iteration});
@@ -572,6 +596,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
           " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
   }
 
+  require_resumable(contents, target, options);
   const PlannedCopy copy =
       plan_copy(std::move(contents), std::move(target), std::move(folder), options);
   describe(copy, reader->metadata(), report);

@@ -24,8 +24,9 @@ struct ConvertOptions {
   std::string to{};
   std::optional<int> strategy_version{};  ///< of `to`; empty: the newest
   YamlNode strategy_options{};            ///< of `to`, as in save.backend.options of a policy
-  /// For torch_dist: kMegatron (the default) or kMegatron019; for dcp: kDcp. Contradictions are
-  /// refused.
+  /// For torch_dist: kMegatron or kMegatron019; for dcp: kDcp. Contradictions are refused. Empty:
+  /// kMegatron, or kMegatron019 for a source of that form if `to`, `flattened` and `optimizer` say
+  /// nothing either: such a copy keeps its form.
   std::optional<Compat> compat{};
   /// Gives the source other keys, as load.map of a policy does: everything else sees these.
   KeyMapOptions map{};
@@ -38,8 +39,9 @@ struct ConvertOptions {
   std::optional<int> ranks{};
   /// How to store optimizer state that Megatron 0.8 to 0.15 flattens: as boxes, which every reader
   /// loads, or in the form from which only these releases resume. The latter is made from boxes if
-  /// the source (zarr) has them, or refused.
-  FlattenedForm flattened = FlattenedForm::kBoxes;
+  /// the source (zarr) has them, or refused. Empty: as the source of the same format has it, else
+  /// boxes.
+  std::optional<FlattenedForm> flattened{};
   /// The form from which Megatron's distributed optimizer is to resume; empty leaves it as it is.
   /// kFullyShardedModelSpace sets `flattened` to kMegatron; the others need kBoxes. `keys` and
   /// `rename` then name what it has become.
@@ -128,8 +130,9 @@ inline constexpr int kMaxRanks = 1'000'000;
 /// then nothing is visible at the destination and what was there is unchanged. Among others
 /// (already exists) for a destination that is not to be replaced, (mismatch) if what it is to
 /// resume was another conversion, (unsupported) for rank folders of Megatron's oldest format, whose
-/// tensors no Megatron finds before they are joined, and (io) if there is not enough free space,
-/// even in a dry run.
+/// tensors no Megatron finds before they are joined, (invalid argument) for what would leave
+/// flattened optimizer state in a form from which no release resumes, and (io) if there is not
+/// enough free space, even in a dry run.
 ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options = {});
 

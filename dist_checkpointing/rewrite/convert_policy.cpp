@@ -26,7 +26,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   } else if (names_format) {
     options.compat = save.compat;
   }
-  options.flattened = save.flattened;
+  if (save.flattened != usual.save.flattened) options.flattened = save.flattened;
   options.map = load.map;
   options.rename = load.rename;
   options.check_source = load.verify != Verify::kNone;

@@ -40,6 +40,10 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   require_convertible(reader, source);
   ConvertTarget target;
   SaveOptions& save = target.save;
+  const bool asks_nothing =
+      options.to.empty() && !options.compat && !options.flattened && !options.optimizer;
+  if (asks_nothing && reader.info().common_place && !reader.info().conventions.keys_are_paths)
+    save.compat = Compat::kMegatron019;
   save.compat = options.compat.value_or(save.compat);
   if (!options.to.empty())
     save.strategy = {options.to, options.strategy_version, {}};
@@ -80,7 +84,10 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
                                      "cut anew for ranks; leave out the number of ranks",
                                      quote(format)));
   }
-  save.flattened = options.flattened;
+  const bool keeps_form = format == reader.info().format && !options.optimizer &&
+                          target.format->capabilities.flattened_form;
+  save.flattened =
+      options.flattened.value_or(keeps_form ? FlattenedForm::kMegatron : FlattenedForm::kBoxes);
   save.separation_hint = options.separation_hint;
   save.integrity = options.integrity;
   save.overwrite = options.overwrite;

@@ -94,7 +94,7 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
   facts.add("reader", text_of(options.from));
   facts.add("format", text_of(target.save.strategy));
   facts.add("readers", std::string(to_string(target.save.compat)));
-  facts.add("flattened", std::string(name_of(kFlattenedFormNames, options.flattened)));
+  facts.add("flattened", std::string(name_of(kFlattenedFormNames, target.save.flattened)));
   facts.add("optimizer", options.optimizer
                              ? std::string(name_of(kOptimizerShardingNames, *options.optimizer))
                              : std::string("as it is"));

@@ -112,7 +112,7 @@ TEST(ToolOnATerminal, ConversionsShowWhatRanksHoldBeforeAndAfter) {
   const std::string shown = run_on_terminal(words, 80);
   EXPECT_THAT(shown, HasSubstr(R"(
 before
-  rank 0  █████████████████▊                        114.4 KiB
+  rank 0  █████████████████▌                        114.4 KiB
 )"));
   EXPECT_THAT(shown, HasSubstr("\nafter\n  rank 0  ███████"));
   expect_fits(shown, 80);

@@ -245,13 +245,13 @@ Command add_convert(CLI::App& program) {
       "--max-memory, whatever the size of the tensors.\n\n"
       "Who loads the result:\n"
       "  model      by default every Megatron-Core with torch_dist (0.6 and newer) and PyTorch "
-      "DCP; --compat megatron-0.19: Megatron-Core 0.19 and newer; --to dcp: PyTorch DCP\n"
+      "DCP; --compat megatron-0.19: Megatron-Core 0.19 and newer; --to dcp: PyTorch DCP. A copy "
+      "in SRC's format keeps SRC's form\n"
       "  optimizer  no form serves every release. --optimizer fully_reshardable: Megatron-Core "
       "0.15 and newer; --optimizer fully_sharded_model_space: 0.8 to 0.15; --optimizer "
       "dp_reshardable: 0.15 and newer under one layout, which options or the source's args say "
-      "(tensor_model_parallel_size, … as Megatron calls them). Without it the form stays, but "
-      "flattened state becomes boxes, from which no release resumes, unless --flattened megatron "
-      "is given.\n"
+      "(tensor_model_parallel_size, … as Megatron calls them). Without it the form stays; "
+      "options that would leave a form from which no release resumes are refused.\n"
       "  The notes after a conversion, and dckpt inspect, say it of the checkpoint at hand.\n\n"
       "Models of Hugging Face (--to hf, safetensors) have other keys than Megatron's: --map NAME "
       "makes them, --map none insists on the keys as they are. Without --include the optimizer "
@@ -309,7 +309,7 @@ Command add_convert(CLI::App& program) {
       .repeatable();
   command
       .add_option("--flattened", options->flattened,
-                  "Flattened optimizer state as boxes [default] or for megatron 0.8 to 0.15")
+                  "Flattened optimizer state as boxes or for megatron 0.8 to 0.15 [as SRC has it]")
       .type_name("FORM")
       .one_of(names_of(kFlattenedFormNames));
   add_map(command, convert.map);

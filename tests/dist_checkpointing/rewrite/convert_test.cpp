@@ -152,28 +152,45 @@ TEST_F(Convert, AFormatAndReadersThatContradictEachOtherAreRefused) {
       << "readers alone decide the format";
 }
 
-TEST_F(Convert, WritesWhatMostReadersLoadUnlessAskedForAnOlderOrNewerForm) {
-  const ConvertReport plain = convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("boxes"));
-  const auto boxes = open_checkpoint(at("boxes"));
-  EXPECT_FALSE(boxes->metadata().has_mcore_data);
-  EXPECT_THAT(plain.remarks,
-              Contains(HasSubstr("the model loads in: Megatron-Core 0.6 and newer")));
-  EXPECT_THAT(plain.remarks,
-              Contains(HasSubstr("the optimizer continues in: no Megatron-Core release")));
-
-  const ConvertReport old = convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("flattened"),
-                                    {.flattened = FlattenedForm::kMegatron});
-  EXPECT_TRUE(open_checkpoint(at("flattened"))->metadata().has_mcore_data);
-  EXPECT_THAT(old.remarks,
-              Contains(HasSubstr("the optimizer continues in: Megatron-Core 0.8 to 0.15")));
-
-  convert(golden("mcore-head-synthetic"), at("common"));
-  EXPECT_TRUE(fs::exists(at("common") / "common.pt"));
-  const ConvertReport newest =
-      convert(golden("mcore-head-synthetic"), at("newest"), {.compat = Compat::kMegatron019});
+TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
+  const fs::path flattened = golden("mcore-0.14-flattened-tp2pp2dp2");
+  for (const ConvertOptions& options : {ConvertOptions{},
+                                        {.to = "torch_dist"},
+                                        {.ranks = 2},
+                                        {.compat = Compat::kMegatron},
+                                        {.flattened = FlattenedForm::kMegatron}}) {
+    const ConvertReport report = convert(flattened, at("copy"), options);
+    EXPECT_TRUE(open_checkpoint(at("copy"))->metadata().has_mcore_data);
+    EXPECT_THAT(report.remarks,
+                Contains(HasSubstr("the optimizer continues in: Megatron-Core 0.8 to 0.15")));
+    EXPECT_EQ(differences(flattened, at("copy")), 0U);
+    fs::remove_all(at("copy"));
+  }
+  convert(golden("mcore-head-synthetic"), at("newest"));
   EXPECT_FALSE(fs::exists(at("newest") / "common.pt"));
-  EXPECT_THAT(newest.remarks,
-              Contains(HasSubstr("the model loads in: Megatron-Core 0.19 and newer")));
+  const ConvertReport old =
+      convert(golden("mcore-head-synthetic"), at("old"), {.compat = Compat::kMegatron});
+  EXPECT_TRUE(fs::exists(at("old") / "common.pt"));
+  EXPECT_THAT(old.remarks, Contains(HasSubstr("the model loads in: Megatron-Core 0.6 and newer")));
+}
+
+TEST_F(Convert, AFormFromWhichNoReleaseResumesIsRefusedWithTheWaysOn) {
+  const fs::path flattened = golden("mcore-0.14-flattened-tp2pp2dp2");
+  for (ConvertOptions options : {ConvertOptions{.flattened = FlattenedForm::kBoxes},
+                                 ConvertOptions{.compat = Compat::kMegatron019}}) {
+    const auto [code, message] = error_of([&] { convert(flattened, at("x"), options); });
+    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(message, AllOf(HasSubstr("--optimizer fully_reshardable"), HasSubstr("without --"),
+                               HasSubstr("--exclude 'optimizer.*'")));
+    options.dry_run = true;
+    options.keys.exclude = {"optimizer.*"};
+    EXPECT_NO_THROW(convert(flattened, at("x"), options));
+    options.keys = {};
+    options.flattened.reset();
+    options.optimizer = OptimizerSharding::kFullyReshardable;
+    EXPECT_THAT(convert(flattened, at("x"), options).remarks,
+                Contains(HasSubstr("the optimizer continues in: Megatron-Core 0.1")));
+  }
 }
 
 TEST_F(Convert, NobodyContinuesWithAnOptimizerOfWhichPartsAreLeftOut) {
