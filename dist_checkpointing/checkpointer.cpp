@@ -3,6 +3,8 @@
 //   1  The first save locks ROOT/.dckpt.lock (flock) and keeps it: of several jobs, one saves; the
 //      others get an error before they have changed anything. The system releases the lock when
 //      rank 0's process ends, however it ends. The file stays; it says who has or had the root.
+//      Each save first sees to it that the file in the root is still the one that is locked: if the
+//      root or the file was removed or moved meanwhile, another job can have taken it.
 //   2  With the lock held, what killed jobs have left is removed: nobody can be using it
 //      (removal.cpp).
 //   3  A save publishes ROOT/iter_N in one step (publish.cpp). A crash before leaves hidden files,
@@ -301,7 +303,7 @@ void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
 }
 
 void Checkpointer::take_root() {
-  if (claimed_) return;
+  if (claimed_ && still_has_root()) return;
   root_.directory()->make_directory("");
   std::unique_ptr<StorageLock> lock = lock_root();
   if (lock) remove_leftovers(root_, policy_.load.strategy);
@@ -309,6 +311,18 @@ void Checkpointer::take_root() {
   claimed_ = true;
   log_info(str_format("saving to training root {} with the policy\n{}", quote(root_.display()),
                       policy_text_));
+}
+
+/// If not, nothing that was known of the root is true any more.
+bool Checkpointer::still_has_root() {
+  if (!lock_ || lock_->is_held()) return true;
+  log_warning(
+      str_format("training root {}: the root, or {} in it, was removed or moved while this "
+                 "job was saving there; the job claims the root again",
+                 quote(root_.display()), quote(kLockFile)));
+  const std::lock_guard lock(mutex_);
+  known_complete_.clear();
+  return false;
 }
 
 std::unique_ptr<StorageLock> Checkpointer::lock_root() const {

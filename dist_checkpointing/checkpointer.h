@@ -101,6 +101,7 @@ class Checkpointer {
   // Rank 0.
   void take_root();
   std::unique_ptr<StorageLock> lock_root() const;
+  bool still_has_root();
   bool must_replace(std::uint64_t iteration);
   void warn_if_behind(std::uint64_t iteration);
   void remove_old(std::uint64_t saved);

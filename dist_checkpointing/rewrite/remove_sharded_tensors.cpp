@@ -2,6 +2,10 @@
 // and two files cannot change in one step. In between, the manifest therefore does not mention what
 // is about to change.
 //
+// Two removals at once would each write the keys back that the other has removed. All steps are
+// therefore done under a lock, a file in the checkpoint that is removed before it is let go; where
+// the storage has no locks, only step 2 compares .metadata with what was read.
+//
 //      step                                               a crash after it leaves
 //   1  write the new .metadata and manifests under hidden   the old checkpoint, and hidden files
 //      names, sync each
@@ -24,10 +28,12 @@
 
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
+#include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/common_state.h"
@@ -77,6 +83,7 @@ class KeyRemover {
       manifest_->files.push_back({kMetadataFile, sha256_hex(new_pickle)});
       claiming.emplace(*storage_, kIntegrityFile, as_bytes(write_integrity_manifest(*manifest_)));
     }
+    require_unchanged();
     if (unclaiming) unclaiming->commit();  // 2
     metadata.commit();                     // 3
     delete_files();                        // 4
@@ -84,6 +91,16 @@ class KeyRemover {
   }
 
  private:
+  void require_unchanged() const {
+    const auto file = storage_->open(kMetadataFile);
+    if (std::ranges::equal(read_file(*file, kMaxMetadataBytes), old_pickle_)) return;
+    throw CheckpointError(
+        ErrorCode::kAborted,
+        "cannot remove keys: another job has changed .metadata meanwhile; nothing "
+        "was removed, try again when it has ended",
+        {.file = file->name()});
+  }
+
   bool is_removed(std::string_view key) const {
     return key.starts_with(prefix_) && key != kCommonStateKey;
   }
@@ -250,6 +267,41 @@ class KeyRemover {
   RemovedTensors result_;
 };
 
+/// Held while keys are removed.
+class RemovalLock {
+ public:
+  explicit RemovalLock(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {
+    try {
+      lock_ = storage_->lock(kRemovalLock, "job " + staging_token());
+    } catch (const CheckpointError& error) {
+      if (error.code() == ErrorCode::kAborted) {
+        throw CheckpointError(error.code(),
+                              str_format("another job removes keys from this checkpoint ({}); "
+                                         "nothing was changed, try again when it has ended",
+                                         error.message()),
+                              {.file = storage_->display_path("")});
+      }
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      log_warning(str_format("{}: make sure that no other job removes keys here: {}",
+                             quote(storage_->display_path("")), error.what()));
+    }
+  }
+  RemovalLock(const RemovalLock&) = delete;
+  RemovalLock& operator=(const RemovalLock&) = delete;
+  ~RemovalLock() {
+    if (!lock_) return;
+    try {
+      storage_->remove_all(kRemovalLock);
+    } catch (const std::exception& error) {
+      log_warning("a lock file could not be removed: " + std::string(error.what()));
+    }
+  }
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  std::unique_ptr<StorageLock> lock_;
+};
+
 }  // namespace
 
 RemovedTensors remove_sharded_tensors(const Location& location, std::string_view key_prefix,
@@ -266,6 +318,8 @@ RemovedTensors remove_sharded_tensors(const Location& location, std::string_view
   }
   if (options.stop.stop_requested())
     throw CheckpointError(ErrorCode::kCancelled, "the removal was stopped; nothing is changed");
+  std::optional<RemovalLock> lock;
+  if (!options.dry_run) lock.emplace(checkpoint.directory());
   KeyRemover remover(checkpoint.directory(), key_prefix);
   if (!options.dry_run) remover.run();
   return remover.result();

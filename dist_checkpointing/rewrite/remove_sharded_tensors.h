@@ -13,6 +13,10 @@
 
 namespace DCKPT_API dckpt {
 
+/// The file in a checkpoint that a removal of keys locks; it is there only while one runs, or after
+/// one that was killed.
+inline constexpr const char* kRemovalLock = ".dckpt.remove.lock";
+
 struct RemoveOptions {
   bool dry_run = false;                      ///< report, change nothing
   std::optional<IterationName> iteration{};  ///< under a training root, instead of the latest
@@ -37,12 +41,14 @@ struct RemovedTensors {
 /// common state is never removed. integrity.json, if present, is updated without reading data
 /// files: the digests of remaining files are kept.
 ///
-/// Call it from one process while nothing else uses the checkpoint. A crash at any moment leaves
+/// Call it while nothing else uses the checkpoint; of several removals at once, one is done and the
+/// others throw (aborted) before they have changed anything. A crash at any moment leaves
 /// the checkpoint readable, with or without the keys; a second call deletes files that the first
 /// one left.
 ///
 /// Throws CheckpointError: (invalid argument) for an empty prefix and for one that no key starts
-/// with, naming similar ones; (corrupt) if .metadata does not have the digest of integrity.json;
+/// with, naming similar ones; (aborted) if another removal is at work, or .metadata has changed
+/// meanwhile; (corrupt) if .metadata does not have the digest of integrity.json;
 /// (unsupported) for other formats; (io). If it throws while files are being deleted, the keys have
 /// already been removed.
 RemovedTensors remove_sharded_tensors(const Location& location, std::string_view key_prefix,

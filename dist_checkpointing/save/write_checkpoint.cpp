@@ -5,6 +5,7 @@
 
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/save/report_file.h"
+#include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
@@ -51,14 +52,18 @@ Publication begin_publication(const Location& target, const SaveOptions& options
   if (options.overwrite) check_replaceable(target);
   remove_dead_attempts(target);
   return Publication::begin(target.storage(), target.name(), staging_token(),
-                            {.overwrite = options.overwrite, .sync = options.io.fsync});
+                            {.overwrite = options.overwrite,
+                             .sync = options.io.fsync,
+                             .foreign = [target] { return foreign_entries(target); }});
 }
 
 Publication begin_resumable(const Location& target, const SaveOptions& options,
                             const std::string& left) {
   if (options.overwrite) check_replaceable(target);
-  const Publication::Options kept{
-      .overwrite = options.overwrite, .sync = options.io.fsync, .keep_unfinished = true};
+  const Publication::Options kept{.overwrite = options.overwrite,
+                                  .sync = options.io.fsync,
+                                  .keep_unfinished = true,
+                                  .foreign = [target] { return foreign_entries(target); }};
   Publication publication =
       left.empty()
           ? Publication::begin(target.storage(), target.name(), staging_token(), kept)

@@ -1,12 +1,12 @@
 // What may be found in a training root after a crash, by the protocol of
 // strategies/storage/publish.cpp and by that of delete_checkpoint:
 //
-//   .N.saving-TOKEN     an unfinished save, or what a finished     remove
-//                       one was about to remove
+//   .N.saving-TOKEN     an unfinished save, or what a finished     remove; what no save has written
+//                       one was about to remove                    moves to N
 //   .N.interrupted-TOKEN  what a conversion that failed  remove
 //                       had finished
 //   .N.replaced-TOKEN   what was at N before:
-//                         N is there: the save had finished        remove
+//                         N is there: the save had finished        the same
 //                         N is missing: the save died between      rename back to N if it is
 //                         two renames                              complete, else remove
 //   .N.deleting-TOKEN   a checkpoint that had been deleted,        remove
@@ -27,6 +27,7 @@
 #include <algorithm>
 
 #include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
@@ -40,27 +41,37 @@ namespace {
 
 constexpr const char* kDeleting = "deleting";
 constexpr const char* kInterrupted = "interrupted";
+constexpr const char* kReplaced = "replaced";
 
 bool is_leftover(const HiddenSibling& sibling) {
   if (sibling.purpose == kInterrupted) return parse_iteration_directory(sibling.name).has_value();
   if (made_by_running_process(sibling.token)) return false;
   if (sibling.name == kTrackerFile) return sibling.purpose == "tmp";
   return parse_iteration_directory(sibling.name) &&
-         (sibling.purpose == "saving" || sibling.purpose == "replaced" ||
+         (sibling.purpose == "saving" || sibling.purpose == kReplaced ||
           sibling.purpose == kDeleting);
 }
 
 /// Of a process of this host that has ended, or waiting for one that goes on with it.
 bool is_dead_attempt(const HiddenSibling& sibling) {
   if (sibling.purpose == kInterrupted) return true;
-  return (sibling.purpose == "saving" || sibling.purpose == "replaced") &&
+  return (sibling.purpose == "saving" || sibling.purpose == kReplaced) &&
          made_by_ended_process(sibling.token);
+}
+
+/// False also for what cannot be judged.
+bool is_complete(const Location& checkpoint, const StrategySpec& strategy) {
+  try {
+    return !find_unfinished(checkpoint, strategy);
+  } catch (const CheckpointError&) {
+    return false;
+  }
 }
 
 void remove_leftover(Storage& directory, const HiddenSibling& sibling,
                      const StrategySpec& strategy) {
   const std::string name = to_string(sibling);
-  if (sibling.purpose == "replaced" && !directory.stat(sibling.name) &&
+  if (sibling.purpose == kReplaced && !directory.stat(sibling.name) &&
       !why_incomplete(Location(directory.shared_from_this(), name), strategy)) {
     directory.rename(name, sibling.name);
     directory.sync_directory("");
@@ -68,6 +79,11 @@ void remove_leftover(Storage& directory, const HiddenSibling& sibling,
                            quote(directory.display_path("")), quote(sibling.name)));
     return;
   }
+  const bool may_be_replaced = sibling.purpose == "saving" || sibling.purpose == kReplaced;
+  const Location left(directory.shared_from_this(), name);
+  if (may_be_replaced && directory.stat(sibling.name) && left.is_directory() &&
+      is_complete(left, strategy))
+    move_entries(directory, foreign_entries(left), name, sibling.name);
   directory.remove_all(name);
   log_info(str_format("training root {}: removed {}, left by a save or deletion that died",
                       quote(directory.display_path("")), quote(name)));
@@ -110,10 +126,18 @@ std::vector<std::string> unfinished_attempts(const Location& target) {
   for (const FileInfo& entry : target.storage()->list("")) {
     const auto sibling = parse_hidden_sibling(entry.name);
     if (entry.kind == FileInfo::Kind::kDirectory && sibling && sibling->name == target.name() &&
-        sibling->purpose != "replaced" && is_dead_attempt(*sibling))
+        sibling->purpose != kReplaced && is_dead_attempt(*sibling))
       names.push_back(entry.name);
   }
   return names;
+}
+
+bool was_being_replaced(const Location& target) {
+  const std::vector<FileInfo> entries = target.storage()->list("");
+  return std::ranges::any_of(entries, [&](const FileInfo& entry) {
+    const auto sibling = parse_hidden_sibling(entry.name);
+    return sibling && sibling->name == target.name() && sibling->purpose == kReplaced;
+  });
 }
 
 std::vector<UnfinishedWork> list_unfinished_work(const Location& root) {
@@ -124,7 +148,7 @@ std::vector<UnfinishedWork> list_unfinished_work(const Location& root) {
     if (!sibling || entry.kind != FileInfo::Kind::kDirectory) continue;
     const auto iteration = parse_iteration_directory(sibling->name);
     const std::string& purpose = sibling->purpose;
-    const bool is_known = purpose == "saving" || purpose == "replaced" || purpose == kDeleting ||
+    const bool is_known = purpose == "saving" || purpose == kReplaced || purpose == kDeleting ||
                           purpose == kInterrupted;
     if (!iteration || !is_known) continue;
     const bool ended = purpose == kInterrupted || made_by_ended_process(sibling->token);

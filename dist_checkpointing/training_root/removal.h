@@ -28,6 +28,9 @@ struct UnfinishedWork {
   std::int64_t modified = 0;  ///< as FileInfo::modified
 };
 
+/// Whether there is a hidden directory of what was at `target` before a save replaced it.
+bool was_being_replaced(const Location& target);
+
 /// In the order of the iterations. Removes nothing.
 std::vector<UnfinishedWork> list_unfinished_work(const Location& root);
 

@@ -16,6 +16,7 @@ namespace dckpt::posix {
 namespace {
 
 constexpr std::size_t kMaxOwnerBytes = 200;
+constexpr int kMaxAttempts = 100;
 
 std::string read_owner(const Fd& file) {
   std::array<char, kMaxOwnerBytes> text{};
@@ -24,33 +25,52 @@ std::string read_owner(const Fd& file) {
                     : std::string("somebody");
 }
 
+struct stat status_of(const Fd& file, const std::string& path) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0)
+    throw system_error("cannot examine the lock file", errno, path);
+  return status;
+}
+
+/// Whether `path` is a name of the open file.
+bool is_at(const Fd& file, const std::string& path) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
+    throw system_error("cannot examine the lock file", errno, path);
+  }
+  const struct stat mine = status_of(file, path);
+  return found.st_dev == mine.st_dev && found.st_ino == mine.st_ino;
+}
+
 class FileLock final : public StorageLock {
  public:
-  explicit FileLock(Fd file) : file_(std::move(file)) {}
+  FileLock(Fd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  bool is_held() const override { return is_at(file_, path_); }
 
  private:
   Fd file_;
+  std::string path_;
 };
 
-}  // namespace
-
-std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& entry,
-                                       const std::string& path, const std::string& owner) {
+Fd open_regular(const Fd& directory, const std::string& entry, const std::string& path) {
   Fd file(::openat(directory.get(), entry.c_str(),
                    O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
   if (!file && errno == ELOOP)
     throw CheckpointError(ErrorCode::kCorrupt, "refusing to lock the file: it is a link",
                           {.file = path});
   if (!file) throw system_error("cannot open the lock file", errno, path);
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0)
-    throw system_error("cannot examine the lock file", errno, path);
+  const struct stat status = status_of(file, path);
   if (!S_ISREG(status.st_mode)) {
     throw CheckpointError(
         ErrorCode::kCorrupt,
         str_format("refusing to lock: it is {}, not a regular file", kind_of(status.st_mode)),
         {.file = path});
   }
+  return file;
+}
+
+void lock_without_waiting(const Fd& file, const std::string& path) {
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK)
@@ -59,11 +79,27 @@ std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& e
     throw system_error("cannot lock the file", errno, path,
                        errno == EIO ? ErrorCode::kIo : ErrorCode::kUnsupported);
   }
+}
+
+}  // namespace
+
+std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& entry,
+                                       const std::string& path, const std::string& absolute,
+                                       const std::string& owner) {
+  Fd file;
+  for (int attempt = 0; !file || !is_at(file, absolute); ++attempt) {
+    // Its last holder has removed it in between: nobody else finds what is locked then.
+    if (attempt == kMaxAttempts)
+      throw CheckpointError(ErrorCode::kAborted, "the lock file is removed again and again",
+                            {.file = path});
+    file = open_regular(directory, entry, path);
+    lock_without_waiting(file, path);
+  }
   // Only a help for people: that it could not be written does not make the lock worse.
   const std::string_view shown = std::string_view(owner).substr(0, kMaxOwnerBytes);
   if (::ftruncate(file.get(), 0) == 0) [[maybe_unused]]
     const ssize_t written = ::pwrite(file.get(), shown.data(), shown.size(), 0);
-  return std::make_unique<FileLock>(std::move(file));
+  return std::make_unique<FileLock>(std::move(file), absolute);
 }
 
 }  // namespace dckpt::posix

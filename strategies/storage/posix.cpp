@@ -248,7 +248,8 @@ class PosixStorage final : public Storage {
 
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
     const DirEntryRef place = find_parent(name, "cannot open the lock file");
-    return posix::lock_file(place.parent, place.last, display_path(name), owner);
+    return posix::lock_file(place.parent, place.last, display_path(name),
+                            (absolute_root_ / name).string(), owner);
   }
 
   std::optional<std::uint64_t> available_space() const override {

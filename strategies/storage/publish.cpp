@@ -28,7 +28,9 @@
 //         R = `.N.replaced-TOKEN`, then rename S to N        complete in R and `mv R N` brings it
 //                                                            back; then N complete
 //   6  sync P                                                N complete
-//   7  remove what was replaced (S or R)                     N complete; some of the replaced one,
+//   7  move what belongs to somebody else from what was      N complete; the rest of the replaced
+//      replaced (S or R) to N                                one, hidden
+//   8  remove what was replaced                              N complete; some of the replaced one,
 //                                                            hidden
 //
 // b also serves where N is an empty directory that may be replaced without being asked: if it turns
@@ -234,6 +236,8 @@ void Publication::commit() {
       storage_->sync_directory(above = parent_name(above));
   }
   const bool replaces = must_replace(*storage_, name_, options_.overwrite);
+  std::vector<std::string> foreign;
+  if (replaces && options_.foreign) foreign = options_.foreign();
   std::string replaced;
   DirectorySwap visible(*storage_, name_, staging_, aside_);
   try {
@@ -262,7 +266,12 @@ void Publication::commit() {
   open_ = false;
   if (!replaces) return;
   try {
-    storage_->remove_all(replaced);  // 7
+    const std::vector<std::string> kept = move_entries(*storage_, foreign, replaced, name_);  // 7
+    if (!kept.empty()) {
+      log_warning(str_format("{} was replaced; kept in it what no save had written: {}",
+                             quote(storage_->display_path(name_)), quoted_list(kept)));
+    }
+    storage_->remove_all(replaced);  // 8
   } catch (const std::exception& error) {
     log_warning(str_format("the checkpoint is saved, but the one it replaced is still in {}: {}",
                            quote(storage_->display_path(replaced)), error.what()));
@@ -283,6 +292,18 @@ void Publication::abandon() noexcept {
     } catch (...) {  // no memory for a message: nothing is left to be done
     }
   }
+}
+
+std::vector<std::string> move_entries(Storage& storage, const std::vector<std::string>& names,
+                                      const std::string& from, const std::string& to) {
+  std::vector<std::string> moved;
+  for (const std::string& name : names) {
+    if (storage.stat(join_name(to, name))) continue;
+    storage.rename(join_name(from, name), join_name(to, name));
+    moved.push_back(name);
+  }
+  if (!moved.empty()) storage.sync_directory(to);
+  return moved;
 }
 
 StagedFile::StagedFile(Storage& storage, std::string name, ByteView content)

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "strategies/storage/storage.h"
 
@@ -34,6 +35,10 @@ class Publication {
     bool sync = true;        ///< fsync directories (files are synced by who writes them)
     /// abandon() keeps what was written as `.{name}.interrupted-{token}`, for adopt().
     bool keep_unfinished = false;
+    /// Entries of the directory that is replaced which belong to somebody else: they are moved into
+    /// the new one, except where it has an entry of that name, and a warning names them. Called by
+    /// commit(), before anything has changed.
+    std::function<std::vector<std::string>()> foreign{};
   };
 
   /// Creates the hidden sibling `.{name}.saving-{token}` of `name` in `storage`. `token`
@@ -76,6 +81,11 @@ class Publication {
   Options options_;
   bool open_ = false;
 };
+
+/// Moves `names` from one directory to another, except those that are there already, and makes that
+/// durable. Returns what it moved.
+std::vector<std::string> move_entries(Storage& storage, const std::vector<std::string>& names,
+                                      const std::string& from, const std::string& to);
 
 /// A small file that is replaced in one step: it is written under a hidden name and synced first,
 /// so that a lack of space fails before the replacement. One process at a time. Throws

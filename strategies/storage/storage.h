@@ -65,6 +65,10 @@ struct FileInfo {
 class StorageLock {
  public:
   virtual ~StorageLock() = default;
+  /// Whether others who take the lock by its name are still excluded: false once the file that was
+  /// locked, or a directory above it, has been removed, moved or replaced. Throws CheckpointError
+  /// (io). By default true.
+  virtual bool is_held() const { return true; }
 };
 
 /// A tree of files under one root. Names are relative, components separated by '/', never empty,

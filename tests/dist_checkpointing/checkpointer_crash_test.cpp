@@ -175,6 +175,35 @@ TEST_F(CheckpointerCrashTest, TwoCheckpointersOfOneProcessExcludeEachOtherToo) {
   EXPECT_EQ(second.latest(), 100U);
 }
 
+TEST_F(CheckpointerCrashTest, ARootOrALockThatIsTakenAwayIsClaimedAgainOrGivenUp) {
+  const std::vector<std::function<void()>> losses = {
+      [&] { std::filesystem::remove_all(root_); },
+      [&] { std::filesystem::rename(root_, directory_ / "moved"); },
+      [&] { std::filesystem::remove(root_ / ".dckpt.lock"); },
+      [&] { std::filesystem::rename(root_ / ".dckpt.lock", root_ / "lock.old"); },
+  };
+  const auto alone = single_rank();
+  for (const bool other_is_first : {false, true}) {
+    for (const auto& lose : losses) {
+      std::filesystem::remove_all(root_);
+      std::filesystem::remove_all(directory_ / "moved");
+      Checkpointer first(root_, {}, *alone);
+      Checkpointer second(root_, {}, *alone);
+      first.save(state_at(100, 0, 1), 100);
+      lose();
+      const Warnings warnings;
+      Checkpointer& winner = other_is_first ? second : first;
+      Checkpointer& loser = other_is_first ? first : second;
+      winner.save(state_at(200, 0, 1), 200);
+      EXPECT_EQ(error_of([&] { loser.save(state_at(300, 0, 1), 300); }).code(),
+                ErrorCode::kAborted);
+      winner.save(state_at(400, 0, 1), 400);
+      EXPECT_EQ(winner.latest(), 400U);
+      EXPECT_THAT(warnings.text(), HasSubstr("was removed or moved while this job"));
+    }
+  }
+}
+
 TEST_F(CheckpointerCrashTest, ADiskThatIsFullFailsTheSaveAndLeavesWhatWasThere) {
   saved({100});
   ChildProcess child([&] {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "mapping/base/parallel_for.h"
 #include "tests/support/golden.h"
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
@@ -12,6 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using testing::Copy;
 using testing::golden;
 using ::testing::HasSubstr;
@@ -34,6 +36,37 @@ TEST(ToolRemove, TakesAPrefixOutAndSaysWhatStays) {
   EXPECT_FALSE(json.at("dry_run").as_bool());
   EXPECT_THAT(run_tool({"inspect", copy.text()}).out, Not(HasSubstr("optimizer.state")));
   EXPECT_EQ(run_tool({"verify", copy.text(), "--deep"}).exit_code, 0);
+}
+
+TEST(ToolRemove, OfTwoAtOnceOneIsDoneAndTheOtherIsTold) {
+  int conflicts = 0;
+  for (int run = 0; run < 20; ++run) {
+    SCOPED_TRACE(run);
+    const Copy copy(kModel);
+    const std::vector<std::string> prefixes{"optimizer.state.exp_avg.",
+                                            "optimizer.state.exp_avg_sq."};
+    std::vector<ToolRun> runs(2);
+    parallel_for(2, 2, [&](std::size_t i) {
+      runs[i] = run_tool({"remove", copy.text(), "--prefix", prefixes[i]});
+    });
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_THAT(runs[i].exit_code, AnyOf(0, 7)) << runs[i].err;
+      conflicts += runs[i].exit_code == 7 ? 1 : 0;
+      const auto holds = HasSubstr("\"" + prefixes[i]);
+      const std::string keys = run_tool({"inspect", copy.text(), "--json"}).out;
+      if (runs[i].exit_code == 0)
+        EXPECT_THAT(keys, Not(holds)) << "it printed: " << runs[i].out;
+      else
+        EXPECT_THAT(keys, holds) << "it printed: " << runs[i].err;
+    }
+    EXPECT_EQ(run_tool({"verify", copy.text(), "--deep"}).exit_code, 0);
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (runs[i].exit_code == 7)
+        EXPECT_EQ(run_tool({"remove", copy.text(), "--prefix", prefixes[i]}).exit_code, 0);
+    }
+    EXPECT_FALSE(fs::exists(fs::path(copy.text()) / ".dckpt.remove.lock"));
+  }
+  RecordProperty("conflicts", conflicts);
 }
 
 TEST(ToolRemove, APrefixWithoutKeysIsAUsageError) {

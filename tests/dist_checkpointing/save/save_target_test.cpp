@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+#include "mapping/base/log.h"
+
 namespace dckpt {
 namespace {
 
@@ -16,6 +18,42 @@ TEST_F(SaveLoad, WhatThisVersionCannotDoIsRefusedNotIgnored) {
   EXPECT_THAT(error_of([&] { save_on(1, state, {.io = {.engine = IoEngine::kUring}}); }),
               HasSubstr("engine"));
   EXPECT_FALSE(std::filesystem::exists(checkpoint()));
+}
+
+TEST_F(SaveLoad, ReplacingACheckpointKeepsWhatNoSaveHasWritten) {
+  namespace fs = std::filesystem;
+  const auto state_of = [](int rank) {
+    StateDict state;
+    state["w"] =
+        ShardedTensor::from_rank_offsets("w", arange({4}), {{.axis = 0, .rank = rank, .count = 2}});
+    return state;
+  };
+  for (const SaveOptions& options :
+       {SaveOptions{.overwrite = true, .integrity = true, .report = true},
+        SaveOptions{.strategy = {.name = "zarr"}, .overwrite = true}}) {
+    fs::remove_all(checkpoint());
+    save_on(2, state_of, options);
+    fs::create_directories(checkpoint() / "tokenizer");
+    for (const char* const name : {"notes.txt", "run_config.yaml", "tokenizer/vocab.json"})
+      std::ofstream(checkpoint() / name) << "mine";
+    fs::create_symlink("elsewhere", checkpoint() / "link");
+    std::ofstream(checkpoint() / "__7_0.distcp") << "of a save of more ranks";
+    std::string warnings;
+    set_log_sink([&](LogLevel level, std::string_view text) {
+      if (level >= LogLevel::kWarning) warnings += text;
+    });
+    for (int again = 0; again < 2; ++again) save_on(2, state_of, options);
+    set_log_sink({});
+    for (const char* const name : {"notes.txt", "run_config.yaml", "tokenizer/vocab.json"}) {
+      std::string content;
+      std::ifstream(checkpoint() / name) >> content;
+      EXPECT_EQ(content, "mine") << name;
+    }
+    EXPECT_TRUE(fs::is_symlink(checkpoint() / "link"));
+    EXPECT_FALSE(fs::exists(checkpoint() / "__7_0.distcp"));
+    EXPECT_THAT(warnings, HasSubstr("kept in it what no save had written: 'link', 'notes.txt', "
+                                    "'run_config.yaml', 'tokenizer'"));
+  }
 }
 
 TEST_F(SaveLoad, AFailingRankFailsAllAndLeavesNothing) {

@@ -49,6 +49,20 @@ class Leftovers : public ::testing::Test {
   TempDir root_;
 };
 
+TEST_F(Leftovers, OfAReplacedCheckpointGiveBackWhatNoSaveHasWritten) {
+  make_complete("iter_0000100");
+  for (const char* const purpose : {"saving", "replaced"}) {
+    const std::string left = hidden("iter_0000100", purpose);
+    make_complete(left);
+    std::ofstream(root_ / left / (std::string(purpose) + ".txt")) << "mine";
+  }
+  make(hidden("iter_0000100", "saving", "host-4194305-2-abcd"));
+  EXPECT_THAT(after_removal(), ElementsAre("iter_0000100"));
+  EXPECT_TRUE(fs::exists(root_ / "iter_0000100" / "saving.txt"));
+  EXPECT_TRUE(fs::exists(root_ / "iter_0000100" / "replaced.txt"));
+  EXPECT_FALSE(fs::exists(root_ / "iter_0000100" / "sub")) << "of a save that had not finished";
+}
+
 TEST_F(Leftovers, OfDeadProcessesAreRemoved) {
   make(hidden("iter_0000100", "saving"));
   make(hidden("iter_0000100", "deleting"));

@@ -39,6 +39,22 @@ TEST_F(FileLocks, HaveOneHolderWhoIsNamed) {
   EXPECT_EQ(code_of_locking(), "no error");
 }
 
+TEST_F(FileLocks, AreLostWithTheFileOrADirectoryAboveIt) {
+  const std::filesystem::path root = directory_ / "root";
+  std::filesystem::create_directory(root);
+  file_ = root / "lock";
+  auto held = lock("the first");
+  EXPECT_TRUE(held->is_held());
+  std::filesystem::rename(root, directory_ / "moved");
+  EXPECT_FALSE(held->is_held());
+  std::filesystem::create_directory(root);
+  const auto second = lock("the second");
+  EXPECT_TRUE(second->is_held());
+  EXPECT_FALSE(held->is_held());
+  std::filesystem::remove(file_);
+  EXPECT_FALSE(second->is_held());
+}
+
 TEST_F(FileLocks, AreFreeWhenTheProcessOfTheHolderIsKilled) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
