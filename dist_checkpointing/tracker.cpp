@@ -17,11 +17,25 @@ constexpr std::string_view kPrefix = "iter_";
 constexpr std::uint64_t kMaxTrackerBytes = 4096;
 constexpr std::uint64_t kMaxTrainStateBytes = std::uint64_t{1} << 20;
 
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 std::string_view stripped(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r\n\f\v";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const std::size_t first = text.find_first_not_of(kBlank);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+/// Returns "200" for "200.0" and "iter_0000200" for "iter_0000200/": what scripts and completion in
+/// a shell make of them.
+std::string_view without_decoration(std::string_view text) {
+  if (text.ends_with('/')) text.remove_suffix(1);
+  const std::size_t point = text.find('.');
+  const bool is_whole = point != std::string_view::npos && point + 1 < text.size() &&
+                        text.find_first_not_of('0', point + 1) == std::string_view::npos &&
+                        parse_u64(text.substr(0, point));
+  return is_whole ? text.substr(0, point) : text;
 }
 
 /// The step in Megatron-Bridge's train state, a dict of tensors without axes.
@@ -91,12 +105,13 @@ std::optional<std::string> read_tracker(const Storage& root) {
   const auto file = root.open(kTrackerFile);
   const Bytes content = read_file(*file, kMaxTrackerBytes);
   const std::string_view text = stripped(as_text(content));
-  const auto named = text.starts_with(kPrefix) ? std::nullopt : parse_iteration_name(text);
+  const auto named = parse_iteration_name(without_decoration(text));
   if (!named) {
     throw CheckpointError(
         ErrorCode::kCorrupt,
         str_format("Invalid metadata file: the tracker holds {} instead of an iteration or "
-                   "'release'; name the checkpoint's own directory, or mend the file",
+                   "'release'; write the iteration to resume from into it, or remove the file if "
+                   "it is to be the newest complete one",
                    quote(text, 60)),
         {.file = file->name()});
   }

@@ -12,7 +12,9 @@
 // How the checkpoints of a run lie in its training root, as Megatron has it:
 //
 //   ROOT/latest_checkpointed_iteration.txt   the tracker: an iteration in decimal digits, or
-//                                            "release"; blanks around it do not matter
+//                                            "release". What people and scripts make of it is
+//                                            read too: "iter_0001000", "1000.0", a byte order
+//                                            mark, blanks and line ends of any kind
 //   ROOT/latest_train_state.pt               Megatron-Bridge's, where the other is missing: its "step"
 //   ROOT/iter_0001000/                       one checkpoint per iteration, at least seven digits
 //   ROOT/release/                            a checkpoint that belongs to no iteration; counts as
@@ -53,8 +55,8 @@ std::optional<IterationName> parse_iteration_name(std::string_view text);
 /// The file that read_tracker() reads.
 const char* tracker_file(const Storage& root);
 /// The directory of a training root that its tracker names; empty without a tracker. Throws
-/// CheckpointError: (corrupt) if the tracker holds neither an iteration nor "release", (io); of
-/// Megatron-Bridge's also as load_torch_file.
+/// CheckpointError: (corrupt) if the tracker holds neither an iteration nor "release" or is not a
+/// regular file, (io); of Megatron-Bridge's also as load_torch_file.
 std::optional<std::string> read_tracker(const Storage& root);
 /// Atomic and durable.
 void write_tracker(Storage& root, std::uint64_t iteration);

@@ -1,10 +1,12 @@
 #include "dist_checkpointing/training_root/latest.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "dist_checkpointing/data_files.h"
 #include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/training_root/removal.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
@@ -38,21 +40,31 @@ class Search {
 
  private:
   void choose() {
-    const std::optional<std::string> tracked = tracked_directory();
+    const std::optional<std::string> tracked = read_tracker(*root_.directory());
     std::vector<std::uint64_t> iterations = list_iterations(root_);
-    if (tracked && accepts(*tracked)) {
+    std::string why_not_tracked;
+    std::uint64_t oldest_unwanted = std::numeric_limits<std::uint64_t>::max();
+    if (tracked) {
       const std::uint64_t iteration = parse_iteration_directory(*tracked).value_or(0);
-      iterations.erase(iterations.begin(), std::ranges::upper_bound(iterations, iteration));
-      if (!iterations.empty()) {
-        pass_over(str_format("{}: not used, because {} names an older one, {}",
-                             describe_iterations(iterations), tracker(), quote(*tracked)));
+      std::vector<std::uint64_t> newer = iterations;
+      newer.erase(newer.begin(), std::ranges::upper_bound(newer, iteration));
+      if (accepts(*tracked)) {
+        if (!newer.empty()) {
+          pass_over(str_format("{}: not used, because {} names an older one, {}",
+                               describe_iterations(newer), tracker(), quote(*tracked)));
+        }
+        return take({*tracked, iteration}, tracker() + " names it");
       }
-      return take({*tracked, iteration}, tracker() + " names it");
+      why_not_tracked = choice_.passed_over.back();
+      if (!(root_ / *tracked).is_directory() && !was_being_replaced(root_ / *tracked))
+        stop(*tracked, why_not_tracked);
+      oldest_unwanted = iteration + 1;
     }
     for (; !iterations.empty(); iterations.pop_back()) {
       const std::string directory = iteration_directory(iterations.back());
-      if (directory != tracked && accepts(directory))
-        return take({directory, iterations.back()}, "it is the newest complete iteration");
+      if (directory == tracked || !accepts(directory)) continue;
+      if (iterations.back() >= oldest_unwanted) stop(*tracked, why_not_tracked);
+      return take({directory, iterations.back()}, "it is the newest complete iteration");
     }
     const bool has_release =
         tracked != kReleaseDirectory && (root_ / kReleaseDirectory).is_directory();
@@ -76,14 +88,16 @@ class Search {
 
   std::string tracker() const { return tracker_file(*root_.directory()); }
 
-  std::optional<std::string> tracked_directory() {
-    try {
-      return read_tracker(*root_.directory());
-    } catch (const CheckpointError& error) {
-      if (says_nothing(error.code())) throw;
-      pass_over(error.what());
-      return std::nullopt;
-    }
+  /// An older checkpoint makes good what a crash or a damaged disk has done to the one that the
+  /// tracker names. But a tracker that names nothing, or one that somebody has set back to what
+  /// cannot be loaded, says what is wanted: the run must not resume elsewhere.
+  [[noreturn]] void stop(const std::string& tracked, const std::string& why) const {
+    throw CheckpointError(
+        ErrorCode::kIncomplete,
+        str_format("{} names {}, and {}; write the iteration to resume from into the file, or "
+                   "remove the file if it is to be the newest complete one; there are {}",
+                   tracker(), quote(tracked), why, describe_iterations(list_iterations(root_))),
+        {.file = root_.display()});
   }
 
   const Location root_;

@@ -51,10 +51,11 @@ struct LatestChoice {
   std::vector<std::string> passed_over;  ///< for people: what was skipped, and why
 };
 
-/// The checkpoint that a run resumes from: the one that the tracker names if it is complete,
-/// otherwise the newest complete iteration, otherwise a complete `release`. The tracker takes
-/// precedence over newer iterations, as in Megatron: people edit it to go back. Throws what
-/// why_incomplete throws.
+/// The checkpoint that a run resumes from: the one that the tracker names; without a tracker, or if
+/// that one is incomplete, the newest complete iteration, otherwise a complete `release`. The
+/// tracker takes precedence over newer iterations, as in Megatron: people edit it to go back.
+/// Throws what why_incomplete and read_tracker throw, and (incomplete) if the tracker names what
+/// does not exist, or what is incomplete although a newer iteration is complete.
 LatestChoice choose_latest(const Location& root,
                            const StrategySpec& strategy = OpenOptions().strategy);
 

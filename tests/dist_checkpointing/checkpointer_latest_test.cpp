@@ -37,26 +37,44 @@ TEST_F(CheckpointerTest, AnEmptyRootHoldsNothingAndStaysAsItIs) {
   EXPECT_THAT(entries(), IsEmpty());
 }
 
-TEST_F(CheckpointerTest, ATrackerThatLeadsNowhereIsPassedOver) {
+TEST_F(CheckpointerTest, ATrackerThatLeadsNowhereStopsTheRun) {
   saved({100, 200});
-  const std::string missing = "is not used: it does not exist";
-  for (const auto& [content, warning] : std::vector<std::pair<std::string, std::string>>{
+  for (const auto& [content, message] : std::vector<std::pair<std::string, std::string>>{
            {"rubbish\n", "the tracker holds 'rubbish'"},
            {"", "the tracker holds ''"},
            {"../run/iter_0000100", "the tracker holds '../run"},
            {std::string(9000, '7'), "it has 9,000 bytes"},
-           {"300", "'iter_0000300' " + missing},
-           {"release", "'release' " + missing}}) {
+           {"150", "'iter_0000150' is not used: it does not exist"},
+           {"300", "'iter_0000300' is not used: it does not exist"},
+           {"release", "'release' is not used: it does not exist"}}) {
     set_tracker(content);
-    const Warnings warnings;
-    EXPECT_EQ(resumed(), 200) << content;
-    EXPECT_THAT(warnings.text(),
-                AllOf(HasSubstr(warning), HasSubstr("resuming from 'iter_0000200'")));
+    EXPECT_THAT(error_of([&] { resumed(); }).what(), HasSubstr(message)) << content;
   }
+  fs::remove(root_ / kTracker);
+  fs::create_symlink("nowhere", root_ / kTracker);
+  EXPECT_EQ(error_of([&] { resumed(); }).code(), ErrorCode::kCorrupt);
   fs::remove(root_ / kTracker);
   const Warnings warnings;
   EXPECT_EQ(resumed(), 200);
   EXPECT_EQ(warnings.text(), "");
+}
+
+TEST_F(CheckpointerTest, WhoGoesBackToAnIncompleteIterationIsNotTakenElsewhere) {
+  saved({100, 200, 300});
+  fs::remove(root_ / "iter_0000200" / ".metadata");
+  set_tracker("200");
+  const CheckpointError error = error_of([&] { resumed(); });
+  EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr(".metadata is missing"),
+                                  HasSubstr("there are iterations 100, 200 and 300")));
+}
+
+TEST_F(CheckpointerTest, WhatACrashTookAwayWhileItWasReplacedIsMadeGoodByAnOlderOne) {
+  saved({100, 200});
+  fs::rename(root_ / "iter_0000200", root_ / ".iter_0000200.replaced-x");
+  const Warnings warnings;
+  EXPECT_EQ(resumed(), 100);
+  EXPECT_THAT(warnings.text(), HasSubstr("'iter_0000200' is not used: it does not exist"));
 }
 
 TEST_F(CheckpointerTest, GoesBackWhereTheTrackerSaysSo) {

@@ -63,13 +63,34 @@ TEST_F(TrackerFile, NamesADirectory) {
   EXPECT_EQ(read("release\n"), "release");
 }
 
+TEST_F(TrackerFile, IsReadAsPeopleAndScriptsWriteIt) {
+  for (const char* content :
+       {"iter_0000200\n", "iter_200", "iter_0000200/\n", "200.0", "200.000\r\n", "0000200",
+        "\xEF\xBB\xBF"
+        "200\r\n",
+        "\n\t200 \r\n\r\n", "\xEF\xBB\xBF iter_0000200 "}) {
+    EXPECT_EQ(read(content), "iter_0000200") << content;
+  }
+  EXPECT_EQ(read("\xEF\xBB\xBFrelease\r\n"), "release");
+}
+
 TEST_F(TrackerFile, RubbishIsCorrupt) {
   const std::vector<std::string> rubbish = {"",
                                             "latest",
                                             "-5",
                                             "../iter_0000100",
                                             "1e3",
-                                            "iter_0000100",
+                                            "200.5",
+                                            "200.",
+                                            ".0",
+                                            "200 300",
+                                            "200\n300\n",
+                                            "run/iter_0000100",
+                                            "iter_",
+                                            "release.0",
+                                            std::string("\xFF\xFE"
+                                                        "2\0000\0",
+                                                        6),
                                             "1000000000001",
                                             std::string(5000, '1'),
                                             std::string("10\0", 3)};
