@@ -272,4 +272,13 @@ struct Retention {
   friend bool operator==(const Retention&, const Retention&) = default;
 };
 
+/// What a run may do that goes on from a checkpoint.
+struct ResumeOptions {
+  /// Save states that lack tensors of the checkpoint that the run has resumed from; otherwise that
+  /// is an error.
+  bool allow_dropped_keys = false;
+
+  friend bool operator==(const ResumeOptions&, const ResumeOptions&) = default;
+};
+
 }  // namespace dckpt

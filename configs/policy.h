@@ -28,6 +28,7 @@ struct Policy {
   SaveOptions save{};  ///< `overwrite` cannot be set by a policy and stays false
   LoadOptions load{};
   Retention retention{};
+  ResumeOptions resume{};
 
   /// Throw CheckpointError: io if the file cannot be read, invalid-argument, or unsupported if
   /// nothing else is wrong. Messages call the file `name`.

@@ -331,6 +331,12 @@ Type<Retention> retention() {
   }});
 }
 
+Type<ResumeOptions> resume() {
+  return section(Schema<ResumeOptions>{{
+      field("allow_dropped_keys", &ResumeOptions::allow_dropped_keys, flag()),
+  }});
+}
+
 /// Tells later versions of this schema apart; there is one so far, and it is not kept.
 Field<Policy> version() {
   return {
@@ -376,6 +382,7 @@ const config::Type<Policy>& policy_type() {
                                  field("save", &Policy::save, save()),
                                  field("load", &Policy::load, load()),
                                  field("retention", &Policy::retention, retention()),
+                                 field("resume", &Policy::resume, resume()),
                              },
                              check_version_is_given});
   return type;

@@ -22,6 +22,8 @@
 #include <vector>
 
 #include "configs/option_rules.h"
+#include "dist_checkpointing/load/dropped_tensors.h"
+#include "dist_checkpointing/load/found_tensors.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"
 #include "dist_checkpointing/tracker.h"
@@ -96,12 +98,16 @@ std::string nothing_in(const Location& root) {
       close ? str_format("; did you mean {}?", quote(root.storage()->display_path(*close))) : "");
 }
 
+std::string task_of(const AllowedOnce& allow) {
+  return allow.dropped_keys ? "save without all keys" : "save";
+}
+
 }  // namespace
 
 Checkpointer::Checkpointer(Location root, Policy policy, Communicator& comm, SaveHooks hooks) try
     : root_(std::move(root)),
       policy_(std::move(policy)),
-      hooks_(std::move(hooks)),
+      hooks_(with_check(std::move(hooks))),
       policy_text_(to_yaml(policy_)),
       comm_(comm) {
   make_save_strategy(policy_.save);  // before training, not at the first save
@@ -124,9 +130,11 @@ void Checkpointer::claim() try {
   throw_checkpoint_error();
 }
 
-PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) try {
-  if (policy_.save.async.enabled) return save_async(state, iteration);
-  require_same_on_all_ranks("save", iteration);
+PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration,
+                               const AllowedOnce& allow) try {
+  if (policy_.save.async.enabled) return save_async(state, iteration, allow);
+  require_same_on_all_ranks(task_of(allow), iteration);
+  may_drop_ = allow.dropped_keys;
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   SaveReport report = dckpt::save(state, root_ / iteration_directory(iteration), options, comm_,
@@ -137,11 +145,13 @@ PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration) 
   throw_checkpoint_error();
 }
 
-PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration) try {
+PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t iteration,
+                                     const AllowedOnce& allow) try {
   if (policy_.save.async.when_busy == WhenBusy::kSkip && saver_ && saver_->busy())
     return PendingSave::skip(root_ / iteration_directory(iteration), comm_);
   if (policy_.save.async.when_busy != WhenBusy::kReplace) wait();
-  compare_arguments("save", iteration);
+  compare_arguments(task_of(allow), iteration);
+  may_drop_ = allow.dropped_keys;
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_, &save_plans_);
@@ -172,7 +182,9 @@ std::optional<std::uint64_t> Checkpointer::latest() try {
 
 /// Loads, and remembers what the next save needs: where sharded leaves are, and the plans.
 LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state) {
-  LoadReport report = dckpt::load(state, checkpoint, policy_.load, comm_, load_plans_);
+  std::vector<FoundTensor> found;
+  LoadReport report = load_and_find(state, checkpoint, policy_.load, comm_, load_plans_, found);
+  if (comm_.rank() == 0) remember_found(checkpoint, std::move(found));
   agree(comm_, "remembering what was loaded", [&] { sharded_paths_ = ShardedPaths(state); });
   const PlannerOptions& planner = policy_.save.planner;
   if (planner.cache && planner.keep_plans != KeepPlans::kOff)
@@ -421,6 +433,45 @@ bool Checkpointer::is_complete(std::uint64_t iteration) {
   if (why_incomplete(root_ / iteration_directory(iteration), policy_.load.strategy)) return false;
   set_known_complete(iteration, true);
   return true;
+}
+
+SaveHooks Checkpointer::with_check(SaveHooks hooks) {
+  hooks.accept = [this, own = std::move(hooks.accept)](const Metadata& planned,
+                                                       const Value* common) {
+    require_nothing_dropped(planned, common);
+    if (own) own(planned, common);
+  };
+  return hooks;
+}
+
+void Checkpointer::remember_found(const Location& checkpoint, std::vector<FoundTensor> found) {
+  found_ = std::move(found);
+  resumed_from_ = checkpoint.display();
+  const std::vector<FoundTensor> left = not_requested(found_);
+  if (left.empty()) return;
+  log_warning(str_format(
+      "{} of the {} tensors of {} are not in the state of any rank, so they were not loaded; {}:{}",
+      grouped(left.size()), grouped(found_.size()), quote(resumed_from_),
+      policy_.resume.allow_dropped_keys
+          ? "the policy allows saves without them"
+          : "saves without them will be refused (resume.allow_dropped_keys). Put them into the "
+            "state before loading; an optimizer may have to make its state first",
+      table_of_bytes(left)));
+}
+
+void Checkpointer::require_nothing_dropped(const Metadata& planned, const Value* common) const {
+  if (may_drop_ || policy_.resume.allow_dropped_keys) return;
+  const std::vector<FoundTensor> dropped = dropped_tensors(found_, planned, common);
+  if (dropped.empty()) return;
+  throw CheckpointError(
+      ErrorCode::kMismatch,
+      str_format("refusing to save a state that lacks {} of the {} tensors of {}, from which this "
+                 "run has resumed: the next resume would not find them. Put them into the state; "
+                 "or, if they are to be left out, say 'resume: {{allow_dropped_keys: true}}' in "
+                 "the policy, or pass {{.dropped_keys = true}} to this call of save:{}",
+                 grouped(dropped.size()), grouped(found_.size()), quote(resumed_from_),
+                 table_of_bytes(dropped)),
+      {.file = root_.display()});
 }
 
 void Checkpointer::set_known_complete(std::uint64_t iteration, bool complete) {

@@ -15,11 +15,19 @@
 
 namespace DCKPT_API dckpt {
 
+struct FoundTensor;
+struct Metadata;
+
 /// What resume or load_latest loaded.
 struct ResumedFrom {
   std::uint64_t iteration = 0;  ///< 0 for `release`
   Location directory;
   LoadReport report;
+};
+
+/// What a single save may do beyond what the policy allows.
+struct AllowedOnce {
+  bool dropped_keys = false;  ///< ResumeOptions::allow_dropped_keys
 };
 
 /// The checkpoints of a training run: saves iterations under one root, keeps the tracker file,
@@ -50,10 +58,12 @@ class Checkpointer {
   /// Saves `state` as the root's `iter_%07d`, names it in the tracker, then applies retention (a
   /// failure there is a warning). Refuses to replace a complete iteration, unless this run has gone
   /// back: it has loaded an older iteration, so the existing one belongs to a history that it has
-  /// abandoned. An incomplete one is replaced. See save.h for what a state is. With the policy's
-  /// `save.async.enabled` it returns as save_async does. Otherwise the save is done when this
-  /// returns, and wait() only returns the report.
-  PendingSave save(const StateDict& state, std::uint64_t iteration);
+  /// abandoned. An incomplete one is replaced. Refuses (mismatch) a state that lacks tensors of the
+  /// checkpoint that the run has resumed from, counted over all ranks, unless `allow` or the
+  /// policy's `resume.allow_dropped_keys` says so. See save.h for what a state is. With the
+  /// policy's `save.async.enabled` it returns as save_async does. Otherwise the save is done when
+  /// this returns, and wait() only returns the report.
+  PendingSave save(const StateDict& state, std::uint64_t iteration, const AllowedOnce& allow = {});
 
   /// The same in the background: returns as soon as the state may change; with
   /// `save.async.snapshot: lazy` before that, and wait_staged() is to be called before tensors
@@ -62,7 +72,8 @@ class Checkpointer {
   /// early is skipped, and with `replace` it is queued, in place of one that is queued already. If
   /// it failed and a rank has not asked for its outcome, the next call throws its error and does
   /// nothing else.
-  PendingSave save_async(const StateDict& state, std::uint64_t iteration);
+  PendingSave save_async(const StateDict& state, std::uint64_t iteration,
+                         const AllowedOnce& allow = {});
 
   /// Waits for the background save, if there is one, and throws its error unless every rank has
   /// already asked for it.
@@ -78,7 +89,8 @@ class Checkpointer {
 
   /// Loads the latest complete checkpoint, as chosen by find_latest. If the root holds nothing,
   /// warns, returns an empty optional and leaves `state` unchanged: a new run starts. `state` keeps
-  /// its descriptions (load.h), so the same tree can be saved next.
+  /// its descriptions (load.h), so the same tree can be saved next. A warning names the stored
+  /// tensors that no rank requests.
   [[nodiscard]] std::optional<ResumedFrom> load_latest(StateDict& state);
 
   /// The same for a run that must continue: throws (incomplete) if there is nothing to resume from,
@@ -97,6 +109,7 @@ class Checkpointer {
   std::optional<ResumedFrom> load_if_any(StateDict& state);
   void require_descriptions(const StateDict& state);
   LoadReport load_from(const Location& checkpoint, StateDict& state);
+  SaveHooks with_check(SaveHooks hooks);
 
   // Rank 0.
   void take_root();
@@ -107,6 +120,8 @@ class Checkpointer {
   void remove_old(std::uint64_t saved);
   bool is_complete(std::uint64_t iteration);
   void set_known_complete(std::uint64_t iteration, bool complete);
+  void remember_found(const Location& checkpoint, std::vector<FoundTensor> found);
+  void require_nothing_dropped(const Metadata& planned, const Value* common) const;
 
   const Location root_;
   const Policy policy_;
@@ -124,6 +139,9 @@ class Checkpointer {
   // Rank 0.
   bool claimed_ = false;
   bool has_saved_ = false;
+  bool may_drop_ = false;              ///< the call of save that runs allows it
+  std::string resumed_from_;           ///< for messages
+  std::vector<FoundTensor> found_;     ///< in it
   std::unique_ptr<StorageLock> lock_;  ///< none where the storage has no locks
   std::set<std::uint64_t> known_complete_;
 

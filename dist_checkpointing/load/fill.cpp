@@ -96,6 +96,9 @@ ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader,
 void fill_destinations(const LoadContext& load, const TensorRequest& request) {
   if (load.options.cast == Cast::kAllow) load.report.casts = report_casts(request.casts, load.comm);
   load.opening.reset();
+  if (load.requested != nullptr) {
+    for (const WantedShard& wanted : request.wanted) (*load.requested)[wanted.tensor] = 1;
+  }
   const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm,
                                             &load.plan_cache, &load.phases);
   load.report.bytes_wanted = stats.bytes_wanted;

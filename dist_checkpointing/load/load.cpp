@@ -19,6 +19,7 @@
 #include "configs/policy.h"
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/fill.h"
+#include "dist_checkpointing/load/found_tensors.h"
 #include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/select_keys.h"
@@ -138,8 +139,26 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 
 namespace {
 
+/// What all ranks together have left, in the order of the metadata.
+std::vector<FoundTensor> find_tensors(const LoadContext& load) {
+  const std::vector<std::int64_t> requested = load.comm.all_reduce(*load.requested, ReduceOp::kMax);
+  if (load.comm.rank() != 0) return {};
+  const std::vector<TensorStorageMetadata>& tensors = load.reader.metadata().tensors;
+  std::vector<std::string> names(tensors.size());
+  for (const std::string& name : load.keys.names()) {
+    if (const auto position = load.keys.tensor(name)) names[*position] = name;
+  }
+  std::vector<FoundTensor> found;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!names[i].empty() && tensors[i].nbytes() != 0)
+      found.push_back({std::move(names[i]), tensors[i].nbytes(), requested[i] != 0});
+  }
+  return found;
+}
+
 LoadReport load_into(StateDict& state, const Location& location, const LoadOptions& options,
-                     Communicator& comm, LoadPlanCache& cache, Leaves leaves) {
+                     Communicator& comm, LoadPlanCache& cache, Leaves leaves,
+                     std::vector<FoundTensor>* found = nullptr) {
   if (state.is_none()) state = Value::dict();  // what StateDict() is
   const auto begin = std::chrono::steady_clock::now();
   PhaseClock phases("load", location.display(), comm.rank());
@@ -166,13 +185,15 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   });
   require_same_call(*reader, options, comm);
   LoadReport report;
-  const LoadContext context{*reader, *keys,  options, comm,    report,
-                            cache,   leaves, phases,  opening, begin};
+  std::vector<std::int64_t> requested(reader->metadata().tensors.size());
+  const LoadContext context{*reader, *keys,  options, comm,  report,    cache,
+                            leaves,  phases, opening, begin, &requested};
   if (is_plain_dcp(*reader, common)) {
     load_dcp(context, state);
   } else {
     load_megatron(context, std::move(common), state);
   }
+  if (found != nullptr) *found = find_tensors(context);
   tell(report, comm);
   if (comm.rank() == 0)
     log_info(str_format("loaded {}: {}", quote(location.display()), to_string(report)));
@@ -184,6 +205,14 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
                 Communicator& comm, LoadPlanCache& cache) try {
   return load_into(state, location, options, comm, cache, Leaves::kDescribed);
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+LoadReport load_and_find(StateDict& state, const Location& location, const LoadOptions& options,
+                         Communicator& comm, LoadPlanCache& cache,
+                         std::vector<FoundTensor>& found) try {
+  return load_into(state, location, options, comm, cache, Leaves::kDescribed, &found);
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "configs/options.h"
 #include "dist_checkpointing/load/load.h"
@@ -33,6 +34,8 @@ struct LoadContext {
   PhaseClock& phases;
   std::optional<PhaseClock::Scope>& opening;  ///< Phase::kOpen, until tensor bytes move
   const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  /// Of each stored tensor, by position: 1 if this rank requests it. Null if nobody wants to know.
+  std::vector<std::int64_t>* requested = nullptr;
 };
 
 /// Loads as Megatron does: sharded leaves by their keys, wherever they are in the state; everything

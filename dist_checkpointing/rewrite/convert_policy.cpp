@@ -55,6 +55,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   unused(load.engine == usual.load.engine, "load.engine");
   unused(load.objects == usual.load.objects, "load.objects");
   unused(policy.retention == usual.retention, "retention");
+  unused(policy.resume == usual.resume, "resume");
   return result;
 }
 

@@ -10,6 +10,8 @@
 
 namespace DCKPT_API dckpt {
 
+struct Metadata;
+
 /// What a trainer adds to its saves in code. Every rank passes the same, except for `progress` and
 /// `cancel`.
 struct SaveHooks {
@@ -22,6 +24,10 @@ struct SaveHooks {
   /// Describes the contents of the state. It is stored in the common state, and
   /// load_content_metadata() returns it. An empty dict is not the same as none.
   std::optional<Value> content_metadata{};
+  /// Called on rank 0 with what all ranks together are about to save, and with the common state
+  /// unless it is an object or there is none, before anything is written. What it throws refuses
+  /// the save on all ranks.
+  std::function<void(const Metadata& planned, const Value* common)> accept{};
   /// Called about twice a second while data is written, in the saving thread, with the bytes of all
   /// ranks: done and total. Optional on each rank.
   Progress progress{};

@@ -270,6 +270,9 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
       if (decided.global) {
         require_chunks(decided.plan().metadata,
                        find_save_strategy(options.strategy.name, options.strategy.version));
+        if (call.hooks.accept)
+          call.hooks.accept(decided.plan().metadata,
+                            described.common ? &*described.common : nullptr);
         agreed.checkpoint.emplace(
             PlannedCheckpoint{.publication = begin_publication(call.target, options),
                               .global = decided.global,

@@ -64,6 +64,7 @@ const std::vector<Case> kCases{
     {"load: {threads: 3}", Effect::kHonoured},
     {"load: {staging: 8MiB}", Effect::kHonoured},
     {"retention: {keep_last: 3}", Effect::kNamedAsUnused},
+    {"resume: {allow_dropped_keys: true}", Effect::kNamedAsUnused},
     {"retention: {keep_last: 1, keep_every: 3}", Effect::kNamedAsUnused},
 };
 
