@@ -153,6 +153,10 @@ std::vector<FlatLeaf> leaves_as_stored(const LoadContext& load, Value& state) {
     }
     leaves.push_back(std::move(leaf));
   }
+  for (const FlatLeaf& leaf : leaves) {
+    if (replaced.contains(leaf.path) && leaf.value.is_tensor() && leaf.value.as_tensor().has_data())
+      load.report.replaced.push_back({leaf.name, "dict"});
+  }
   std::erase_if(leaves, [&](const FlatLeaf& leaf) { return replaced.contains(leaf.path); });
   return leaves;
 }

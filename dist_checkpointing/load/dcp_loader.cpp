@@ -107,8 +107,11 @@ void request_tensor(const LoadContext& load, TensorRequestBuilder& builder,
 }
 
 /// Gives a leaf the value that was loaded.
-void set_object(Value& leaf, const Value& loaded) {
+void set_object(const LoadContext& load, LeafRequest& leaf_request, const Value& loaded) {
+  Value& leaf = leaf_request.value;
   if (!leaf.is(Value::Kind::kShardedObject)) {
+    if (leaf.is_tensor() && leaf.as_tensor().has_data())
+      load.report.replaced.push_back({leaf_request.name, std::string(to_string(loaded.kind()))});
     leaf = loaded;
     return;
   }
@@ -162,7 +165,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   finish_load(load, [&] {
     for (LeafRequest& leaf_request : requested) {
       if (const auto object = load.keys.object(leaf_request.name))
-        set_object(leaf_request.value, values.at(*object));
+        set_object(load, leaf_request, values.at(*object));
       replace_leaf(parts.expanded, leaf_request.path, std::move(leaf_request.value));
     }
     parts.expanded = apply_object_rules(std::move(parts.expanded), load);

@@ -5,16 +5,22 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dist_checkpointing/phase_report.h"
+#include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
 namespace {
+
+constexpr std::size_t kShownTensors = 10;
 
 constexpr std::array<std::pair<Phase, PhaseReport LoadReport::*>, 3> kLoadPhases{
     {{Phase::kOpen, &LoadReport::open},
@@ -29,6 +35,9 @@ Bytes told_by(const LoadContext& load) {
   writer.text(load.plan_cache.why_planned());
   writer.number(load.report.bytes_direct);
   writer.number(load.report.bytes_mapped);
+  writer.number(load.report.replaced.size());
+  for (const ReplacedTensor& tensor : load.report.replaced)
+    writer.text(str_format("{} ({})", quote(tensor.name), tensor.stored));
   for (const auto& [phase, member] : kLoadPhases)
     write_to(writer, load.phases.end(phase, phase == Phase::kRead ? load.report.bytes_read : 0));
   return bytes;
@@ -48,6 +57,23 @@ std::string engine_text(std::uint64_t read, std::uint64_t direct, std::uint64_t 
   return text;
 }
 
+/// Names the tensors that something else replaced, those of all ranks once.
+void tell_replaced(const std::set<std::string>& replaced) {
+  if (replaced.empty()) return;
+  std::string list;
+  std::size_t shown = 0;
+  for (const std::string& tensor : replaced) {
+    if (shown++ == kShownTensors) break;
+    list += (list.empty() ? "" : ", ") + tensor;
+  }
+  if (replaced.size() > kShownTensors)
+    list += str_format(" and {} more", grouped(replaced.size() - kShownTensors));
+  log_warning(str_format(
+      "the state has tensors for which something else is stored: {}; the loaded state dict holds "
+      "what is stored, and the memory of these tensors was not filled",
+      list));
+}
+
 /// Of the job: the same from all ranks, after rank 0's time.
 Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
   std::array<std::vector<PhaseClock::Taken>, kLoadPhases.size()> taken;
@@ -55,15 +81,18 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
   bool cached = true;
   std::uint64_t direct = 0;
   std::uint64_t mapped = 0;
+  std::set<std::string> replaced;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     WireReader reader(ranks[rank], "the report of rank " + std::to_string(rank));
     cached = reader.number(1) == 1 && cached;
     reasons.push_back(reader.text());
     direct += reader.number();
     mapped += reader.number();
+    for (std::size_t count = reader.count(); count > 0; --count) replaced.insert(reader.text());
     for (auto& phase : taken) phase.push_back(read_taken(reader));
     reader.finish();
   }
+  tell_replaced(replaced);
   Bytes bytes;
   WireWriter writer(bytes);
   write_to(writer, PhaseClock::Taken{.seconds = seconds});

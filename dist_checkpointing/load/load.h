@@ -34,6 +34,14 @@ struct CastTensor {
   friend bool operator==(const CastTensor&, const CastTensor&) = default;
 };
 
+/// A plain tensor of the state that the stored value replaced, and the kind of that value.
+struct ReplacedTensor {
+  std::string name;    ///< the path, joined by dots
+  std::string stored;  ///< "float", "bfloat16 tensor of shape (2,)"
+
+  friend bool operator==(const ReplacedTensor&, const ReplacedTensor&) = default;
+};
+
 /// What a load did on this rank; times and `bytes` of phases are of all ranks.
 struct LoadReport {
   /// Stored, but requested by no rank (if the strict mode reports them).
@@ -42,6 +50,9 @@ struct LoadReport {
                                         ///< mode reports them); left unchanged
   std::vector<std::string> kept;  ///< paths of plain values of this rank's state that the common
                                   ///< state lacks; left unchanged
+  /// Plain tensors of this rank's state that were not filled, because something else is stored
+  /// under their names: the tree holds that instead, and the caller's memory is unchanged.
+  std::vector<ReplacedTensor> replaced;
   std::vector<ReshardedObject> resharded_objects;  ///< not loaded
   std::vector<CastTensor> casts;                   ///< of all ranks, the same on each of them
   /// Whether the ranks' shards were checked to cover every requested key; false for a load of parts

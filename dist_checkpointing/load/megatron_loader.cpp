@@ -133,7 +133,10 @@ Value plain_result(Value common, const LoadRequest& parts, Value sharded) {
 /// The caller's tree: sharded leaves with what was loaded, the others from the common state.
 Value described_result(const LoadContext& load, const Value& common, const Value& state,
                        Value expanded) {
-  MergedCommon merged = merge_common(merge_into_factories(std::move(expanded), state), common);
+  MergedCommon merged =
+      merge_common(merge_into_factories(std::move(expanded), state), common, load.options.cast);
+  load.report.replaced = std::move(merged.replaced);
+  load.report.casts.insert(load.report.casts.end(), merged.casts.begin(), merged.casts.end());
   for (const KeyPath& path : merged.kept) load.report.kept.push_back(to_string(path));
   return std::move(merged.state);
 }

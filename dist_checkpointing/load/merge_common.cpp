@@ -6,8 +6,10 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/geometry/cast.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/destination.h"
+#include "mapping/state/flatten.h"
 #include "mapping/state/tree.h"
 
 namespace dckpt {
@@ -35,15 +37,15 @@ PathElement element_of(const Value& key) {
   return key.is_str() ? key.as_str() : std::string(to_string(key.kind()));
 }
 
-/// Whether the memory of a plain tensor can take the stored one.
-bool can_hold(const Tensor& into, const Tensor& stored) {
-  return into.has_data() && into.device().kind == Device::Kind::kCpu && stored.has_data() &&
-         into.dtype() == stored.dtype() && equal(into.shape(), stored.shape());
+std::string describe(const Value& stored) {
+  if (!stored.is_tensor()) return std::string(to_string(stored.kind()));
+  const Tensor& tensor = stored.as_tensor();
+  return str_format("{} tensor of shape {}", to_string(tensor.dtype()), to_string(tensor.shape()));
 }
 
 class CommonMerge {
  public:
-  explicit CommonMerge(std::vector<KeyPath>& kept) : kept_(kept) {}
+  CommonMerge(MergedCommon& merged, Cast cast) : merged_(merged), cast_(cast) {}
 
   void merge(Value& into, const Value& stored) {
     if (into.is_dict() && stored.is_dict()) return merge_dicts(into, stored.as_dict());
@@ -77,24 +79,63 @@ class CommonMerge {
   }
 
   /// The stored value in place of a plain one. Tensors stay where they are if they fit.
-  void replace(Value& into, const Value& stored) const {
+  void replace(Value& into, const Value& stored) {
     if (into.is_list() && stored.is_list() && into.size() == stored.size()) {
       ValueList& items = into.mutable_items();
-      for (std::size_t i = 0; i < items.size(); ++i) replace(items[i], stored.items()[i]);
+      for (std::size_t i = 0; i < items.size(); ++i)
+        below(static_cast<std::int64_t>(i), [&] { replace(items[i], stored.items()[i]); });
+    } else if (into.is_dict() && stored.is_dict()) {
+      Value result = stored;
+      for (const auto& [key, value] : into.as_dict()) {
+        const Value* const found = stored.find(key);
+        below(element_of(key), [&] {
+          if (found == nullptr) return name_tensors(value, "nothing");
+          Value item = value;
+          replace(item, *found);
+          result.mutable_dict().set(key, std::move(item));
+        });
+      }
+      into = std::move(result);
     } else if (into.is_tensor() && stored.is_tensor() &&
                can_hold(into.as_tensor(), stored.as_tensor())) {
       fill(into.as_tensor(), stored.as_tensor());
     } else {
+      name_tensors(into, describe(stored));
       into = stored;
     }
   }
 
-  void fill(const Tensor& to, const Tensor& from) const {
+  /// Whether the memory of a plain tensor can take the stored one.
+  bool can_hold(const Tensor& into, const Tensor& stored) const {
+    const bool same = into.dtype() == stored.dtype();
+    return into.has_data() && into.device().kind == Device::Kind::kCpu && stored.has_data() &&
+           (same || (cast_ == Cast::kAllow && can_cast(stored.dtype(), into.dtype()))) &&
+           equal(into.shape(), stored.shape());
+  }
+
+  void fill(const Tensor& to, const Tensor& from) {
     if (const std::string reason = unfit_to_load_into(to); !reason.empty())
       refuse("the state's tensor " + reason);
+    if (to.dtype() != from.dtype())
+      merged_.casts.push_back({dotted_name(path_), from.dtype(), to.dtype()});
     if (to.numel() == 0) return;
-    strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(),
-                 {0, to.strides()});
+    if (to.dtype() == from.dtype()) {
+      strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(),
+                   {0, to.strides()});
+    } else {
+      strided_cast(to.shape(), from.dtype(), from.data(), {0, from.strides()}, to.dtype(),
+                   to.data(), {0, to.strides()});
+    }
+  }
+
+  /// Notes the tensors of `tree`, in whose place `stored` is: their memory is not filled.
+  void name_tensors(const Value& tree, const std::string& stored) {
+    visit_leaves(tree, [&](const KeyPath& path, const Value& leaf) {
+      if (!leaf.is_tensor() || !leaf.as_tensor().has_data()) return;
+      KeyPath whole = path_;
+      whole.insert(whole.end(), path.begin(), path.end());
+      merged_.replaced.push_back({dotted_name(whole), stored});
+    });
   }
 
   /// Items of nothing but sharded or local leaves are not in the stored list.
@@ -117,8 +158,8 @@ class CommonMerge {
   void keep(const Value& tree) {
     visit_leaves(tree, [&](const KeyPath& path, const Value& leaf) {
       if (stays(leaf)) return;
-      kept_.push_back(path_);
-      kept_.back().insert(kept_.back().end(), path.begin(), path.end());
+      merged_.kept.push_back(path_);
+      merged_.kept.back().insert(merged_.kept.back().end(), path.begin(), path.end());
     });
   }
 
@@ -136,16 +177,17 @@ class CommonMerge {
         str_format("cannot merge the common state at {}: {}", to_string(path_), why));
   }
 
-  std::vector<KeyPath>& kept_;
+  MergedCommon& merged_;
+  Cast cast_;
   KeyPath path_;
 };
 
 }  // namespace
 
-MergedCommon merge_common(Value state, const Value& common) {
-  MergedCommon merged{std::move(state), {}};
+MergedCommon merge_common(Value state, const Value& common, Cast cast) {
+  MergedCommon merged{std::move(state), {}, {}, {}};
   if (merged.state.is_none()) merged.state = Value::dict();
-  CommonMerge(merged.kept).merge(merged.state, common.is_none() ? Value::dict() : common);
+  CommonMerge(merged, cast).merge(merged.state, common.is_none() ? Value::dict() : common);
   return merged;
 }
 

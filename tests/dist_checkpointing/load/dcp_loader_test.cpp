@@ -14,6 +14,7 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/save/save.h"
+#include "mapping/base/log.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
@@ -26,6 +27,7 @@ using ::testing::ElementsAre;
 using testing::golden;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 /// A float tensor of n elements, all with this value.
 Tensor filled(std::int64_t n, float value) {
@@ -122,6 +124,21 @@ TEST_F(DcpLoader, AnObjectIsNoTensorForAShard) {
   save_dcp(Value::dict({{"w", "text"}}));
   EXPECT_THAT(message_of_load(Value::dict({{"w", ShardedTensor::whole("w", filled(1, 0))}})),
               HasSubstr("there is no tensor 'w'; an object has this name"));
+}
+
+TEST_F(DcpLoader, ATensorThatIsNotFilledIsNamed) {
+  save_dcp(Value::dict({{"step", 3.0}, {"name", "text"}, {"w", filled(2, 1)}}));
+  std::string log;
+  set_log_sink([&](LogLevel, std::string_view text) { log += text; });
+  StateDict state =
+      Value::dict({{"step", filled(1, 0)}, {"name", filled(1, 0)}, {"w", filled(2, 0)}});
+  const LoadReport report = load(state, path_);
+  set_log_sink({});
+  EXPECT_EQ(state["step"], Value(3.0));
+  EXPECT_THAT(report.replaced,
+              UnorderedElementsAre(ReplacedTensor{"step", "float"}, ReplacedTensor{"name", "str"}));
+  EXPECT_THAT(log, HasSubstr("something else is stored: 'name' (str), 'step' (float); the "
+                             "loaded state dict holds what is stored"));
 }
 
 TEST_F(DcpLoader, WhatIsStoredDecidesTheKindOfALeaf) {

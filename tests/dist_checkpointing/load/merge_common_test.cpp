@@ -48,6 +48,44 @@ TEST(MergeCommon, PlainTensorsAreFilledInPlaceWhereTheyFit) {
     EXPECT_TRUE(equal(merged.state.at(key).as_tensor(), arange({2}))) << key;
 }
 
+TEST(MergeCommon, NamesTheTensorsThatAreNotFilled) {
+  const auto zeros = [](Shape shape, DType dtype = DType::kFloat32) {
+    return Value(Tensor::zeros(dtype, shape));
+  };
+  const Tensor in_list = Tensor::zeros(DType::kFloat32, {2});
+  const Value state = Value::dict({{"number", zeros({1})},
+                                   {"shape", zeros({3})},
+                                   {"dtype", zeros({2}, DType::kFloat64)},
+                                   {"longer", Value::list({zeros({2})})},
+                                   {"dicts", Value::list({Value::dict({{"a", in_list}})})},
+                                   {"meta", Tensor::meta(DType::kFloat32, {1})}});
+  const Value common = Value::dict({{"number", 3.0},
+                                    {"shape", arange({2})},
+                                    {"dtype", arange({2})},
+                                    {"longer", Value::list({1, 2})},
+                                    {"dicts", Value::list({Value::dict({{"a", arange({2})}})})},
+                                    {"meta", 1}});
+  const MergedCommon merged = merge_common(state, common);
+  EXPECT_EQ(merged.state.at("number"), Value(3.0));
+  EXPECT_THAT(merged.replaced, ElementsAre(ReplacedTensor{"number", "float"},
+                                           ReplacedTensor{"shape", "float32 tensor of shape (2,)"},
+                                           ReplacedTensor{"dtype", "float32 tensor of shape (2,)"},
+                                           ReplacedTensor{"longer.0", "list"}));
+  EXPECT_TRUE(equal(in_list, arange({2}))) << "dicts in a list are merged as others are";
+}
+
+TEST(MergeCommon, CastsWhereThatIsAllowed) {
+  const Tensor wide = Tensor::zeros(DType::kFloat64, {2});
+  const Tensor integers = Tensor::zeros(DType::kInt32, {2});
+  const MergedCommon merged =
+      merge_common(Value::dict({{"wide", wide}, {"integers", integers}}),
+                   Value::dict({{"wide", arange({2})}, {"integers", arange({2})}}), Cast::kAllow);
+  EXPECT_EQ(wide.data<double>()[1], 1.0);
+  EXPECT_THAT(merged.casts, ElementsAre(CastTensor{"wide", DType::kFloat32, DType::kFloat64}));
+  EXPECT_THAT(merged.replaced,
+              ElementsAre(ReplacedTensor{"integers", "float32 tensor of shape (2,)"}));
+}
+
 TEST(MergeCommon, ATensorWhoseElementsShareTheirMemoryIsNotFilled) {
   const Tensor row = Tensor::zeros(DType::kFloat32, {3});
   const Tensor expanded(DType::kFloat32, {2, 3}, {0, 1}, row.data(), row.owner());
