@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dist_checkpointing/load/casts.h"
+#include "dist_checkpointing/load/shared_memory.h"
 #include "mapping/base/format.h"
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
@@ -141,6 +142,7 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
     const PhaseClock::Scope reading_now(phases, Phase::kRead);
     stats += read_tensors(reader, parts.own, request.destinations, reading);
     stats += devices->read(reader, parts.device, request.destinations, reading);
+    check_shared_memory(reader, request, reading);
   });
   if (reading.checks != nullptr) {
     compare_together(checks, comm);
