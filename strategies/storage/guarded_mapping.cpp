@@ -86,11 +86,38 @@ void use_huge_pages(void* start, std::uint64_t bytes) {
     ::madvise(start, bytes, MADV_RANDOM);
 }
 
+/// SIGBUS reaches this thread as long as it lives: a fault that finds it blocked kills the process,
+/// and trainers block all signals in the threads that compute.
+class DeliveredBusErrors {
+ public:
+  DeliveredBusErrors() {
+    ::sigemptyset(&bus_error_);
+    ::sigaddset(&bus_error_, SIGBUS);
+    ::pthread_sigmask(SIG_UNBLOCK, &bus_error_, &before_);
+  }
+  ~DeliveredBusErrors() {
+    if (::sigismember(&before_, SIGBUS) == 1) ::pthread_sigmask(SIG_BLOCK, &bus_error_, nullptr);
+  }
+  DeliveredBusErrors(const DeliveredBusErrors&) = delete;
+  DeliveredBusErrors& operator=(const DeliveredBusErrors&) = delete;
+
+ private:
+  sigset_t bus_error_{};
+  sigset_t before_{};
+};
+
+/// A SIGBUS that somebody sent and that waits until the program takes it.
+bool one_is_pending() {
+  sigset_t pending{};
+  return ::sigpending(&pending) == 0 && ::sigismember(&pending, SIGBUS) == 1;
+}
+
 /// Unmaps, and takes the guard away before.
 struct Mapping {
   void* start;
   std::uint64_t length;
   Guard guard;
+  DeliveredBusErrors delivered{};
   ~Mapping() {
     guarded = nullptr;
     ::munmap(start, length);
@@ -101,7 +128,7 @@ struct Mapping {
 
 bool with_mapped(int fd, std::uint64_t offset, std::uint64_t length,
                  const std::function<void(const std::byte*)>& copy) {
-  if (length == 0 || guarded != nullptr || !is_installed()) return false;
+  if (length == 0 || guarded != nullptr || !is_installed() || one_is_pending()) return false;
   const bool huge = length >= kHugePage / 2;
   const std::uint64_t unit = huge ? kHugePage : page_size;
   const std::uint64_t inset = offset % unit;

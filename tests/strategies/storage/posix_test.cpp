@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "mapping/base/parallel_for.h"
@@ -538,6 +539,26 @@ TEST_F(MappedFile, IsThereOrShrinksWithoutASignal) {
   EXPECT_EQ(seen, 10'000u) << "what it has no longer is zero";
   EXPECT_FALSE(file.with_mapped(0, kSize, count)) << "it has shrunk before";
   EXPECT_TRUE(file.with_mapped(0, 10'000, [](const std::byte*) {}));
+}
+
+TEST_F(MappedFile, ShrinksWithoutASignalWhereTheTrainerBlocksSignals) {
+  std::jthread([&] {
+    sigset_t all{};
+    sigset_t after{};
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    EXPECT_FALSE(open().with_mapped(0, kSize, [&](const std::byte* bytes) {
+      shrink();
+      EXPECT_EQ(count(bytes), 10'000u);
+    }));
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+    EXPECT_EQ(::sigismember(&after, SIGBUS), 1) << "it is blocked again";
+    ::pthread_kill(::pthread_self(), SIGBUS);
+    EXPECT_FALSE(open().with_mapped(0, kSize, [](const std::byte*) { FAIL(); }))
+        << "one that was sent stays with whoever waits for it";
+    const timespec now{};
+    EXPECT_EQ(::sigtimedwait(&all, nullptr, &now), SIGBUS);
+  }).join();
 }
 
 TEST_F(MappedFile, LongRangesMayBeginAndEndAnywhere) {
