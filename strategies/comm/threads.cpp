@@ -1,6 +1,7 @@
 #include "strategies/comm/threads.h"
 
 #include <exception>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -88,17 +89,27 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body,
   ThreadNetwork network(size);
   Outcomes outcomes(network, size);
   {
+    std::promise<bool> start;
+    const std::shared_future<bool> started = start.get_future().share();
     std::vector<std::jthread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      try {
-        threads.emplace_back([&, rank] {
+    try {
+      for (int rank = 0; rank < size; ++rank) {
+        threads.emplace_back([&, rank, started] {
+          if (!started.get()) return;
           outcomes.run(
               rank, [&] { body(*point_to_point(network.transport(rank), rank, size, timeout)); });
         });
-      } catch (const std::exception& error) {  // the other ranks must not wait for this one
-        outcomes.fail(rank, str_format("rank {} could not be started: {}", rank, error.what()));
       }
+    } catch (const std::exception& error) {
+      start.set_value(false);
+      throw CheckpointError(
+          ErrorCode::kIo,
+          str_format("cannot run {} ranks, and none has begun: the thread of rank {} could not be "
+                     "started ({}); allow more threads or memory (ulimit -u, ulimit -v, pids.max "
+                     "of the container), or run fewer ranks",
+                     size, threads.size(), error.what()));
     }
+    start.set_value(true);
   }
   outcomes.rethrow_first();
 }

@@ -8,6 +8,7 @@
 #include "mapping/base/error.h"
 #include "strategies/comm/agree.h"
 #include "tests/strategies/comm/communicator_conformance.h"
+#include "tests/support/no_threads.h"
 
 namespace dckpt {
 namespace {
@@ -118,6 +119,18 @@ TEST(Threads, TheFirstThrowingRankInRankOrderIsTheResult) {
                          throw std::runtime_error("error of " + std::to_string(comm.rank()));
                      }),
             "error of 1");
+}
+
+TEST(Threads, NoRankBeginsWhereOneCannotBeStarted) {
+  const NoThreads no_threads;
+  try {
+    run_ranks(3, [](Communicator&) { FAIL() << "it would wait for the others"; });
+    FAIL() << "there are no threads";
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_THAT(error.what(), HasSubstr("cannot run 3 ranks, and none has begun: the thread of "
+                                        "rank 0 could not be started"));
+  }
 }
 
 TEST(Threads, AllReduceOfDifferentLengthsFailsOnEveryRank) {
