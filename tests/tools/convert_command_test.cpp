@@ -59,6 +59,21 @@ TEST(ToolConvert, AFileThatMayNotGrowIsAnErrorThatLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(directory.path()));
 }
 
+TEST(ToolConvert, WorksWhereNoThreadCanBeStarted) {
+  const TempDir directory;
+  const std::string source = path_of(kModel);
+  const std::string target = (directory / "copy").string();
+  const std::string said = (directory / "said").string();
+  // The stack of each thread is to be 64 TiB, which no address space has.
+  const std::string line = "ulimit -s 68719476736 || exit 77; exec '" DCKPT_TOOL "' convert '" +
+                           source + "' '" + target + "' >/dev/null 2>'" + said + "'";
+  const int code = WEXITSTATUS(std::system(line.c_str()));
+  if (code == 77) GTEST_SKIP() << "the hard limit of stacks is lower";
+  EXPECT_EQ(code, 0) << testing::slurp(said);
+  EXPECT_THAT(testing::slurp(said), HasSubstr("no thread could be started"));
+  EXPECT_EQ(run_tool({"diff", source, target}).exit_code, 0);
+}
+
 TEST(ToolConvert, ConvertedCheckpointIsEqual) {
   const TempDir scratch;
   const std::string result = (scratch / "plain").string();

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <string>
+#include <system_error>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -31,10 +32,19 @@ Interruption::Interruption() {
   const timespec now{};
   if (const int pending = ::sigtimedwait(&watched_, nullptr, &now); pending > 0)
     ask_to_stop(pending);
-  watcher_ = std::jthread([this] { watch(); });
+  try {
+    watcher_ = std::jthread([this] { watch(); });
+  } catch (const std::system_error& error) {
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    print_note(
+        str_format("no thread could be started ({}): the command runs with this one only, and a "
+                   "signal ends it at once without removing what it has written",
+                   error.what()));
+  }
 }
 
 Interruption::~Interruption() {
+  if (!watcher_.joinable()) return;
   over_ = true;
   ::pthread_kill(watcher_.native_handle(), SIGUSR2);
   watcher_.join();

@@ -12,8 +12,8 @@ namespace dckpt::tool {
 
 /// While one lives, SIGINT, SIGTERM and SIGHUP ask the command to stop and to remove what it has
 /// written; the same signal again ends the process at once. Signals that the process was started to
-/// ignore (nohup) stay ignored. Made before other threads are, which inherit that signals go to
-/// this one's thread only.
+/// ignore (nohup) stay ignored. Where no thread can be started, signals do what they did before.
+/// Made before other threads are, which inherit that signals go to this one's thread only.
 class Interruption {
  public:
   Interruption();
