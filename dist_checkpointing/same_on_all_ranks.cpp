@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,15 @@ std::string describe_values(const std::vector<std::string>& texts) {
              : message;
 }
 
+/// What the ranks have told each other contradicts itself.
+CheckpointError garbled(const std::string& attempt) {
+  return {
+      ErrorCode::kCorrupt,
+      str_format("cannot {}: messages between the ranks did not arrive as they were sent: check "
+                 "the network or the Communicator, and that all ranks run the same build",
+                 attempt)};
+}
+
 }  // namespace
 
 void require_same(Communicator& comm, const std::string& attempt,
@@ -67,13 +77,17 @@ void require_same(Communicator& comm, const std::string& attempt,
     const auto [low, high] = hashes_of(argument.text);
     bounds.insert(bounds.end(), {low, high, -low, -high});
   }
+  const std::size_t count = bounds.size();
   bounds = comm.all_reduce(bounds, ReduceOp::kMin);
+  if (bounds.size() != count) throw garbled(attempt);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::int64_t* const bound = &bounds[4 * i];
     if (bound[0] == -bound[2] && bound[1] == -bound[3]) continue;
     const std::vector<Bytes> texts = comm.all_gather(as_bytes(arguments[i].text));
     std::vector<std::string> values;
     for (const Bytes& text : texts) values.emplace_back(as_text(text));
+    if (std::ranges::adjacent_find(values, std::not_equal_to()) == values.end())
+      throw garbled(attempt);
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("cannot {}: the ranks were given different {}: {}", attempt,
                                      arguments[i].what, describe_values(values)));

@@ -1,6 +1,7 @@
 #include "strategies/comm/point_to_point.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/device_exchange.h"
@@ -35,12 +37,27 @@ const char* name_of(Operation operation) {
   return index < std::size(kNames) ? kNames[index] : "an unknown operation";
 }
 
-/// Goes ahead of every buffer: how long it is, and in which call it was sent.
+/// Goes ahead of every buffer: how long it is, in which call it was sent, and by what a network
+/// that changes or mixes up messages is noticed before they are acted upon.
 struct Header {
   Operation operation;
   std::uint32_t number;
   std::uint64_t size;
+  std::uint64_t content;  ///< hash of the buffer; 0: not checked
+  std::uint64_t check;    ///< hash of the fields before
 };
+
+std::uint64_t check_of(const Header& header) noexcept {
+  return fingerprint_of(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, check))).low;
+}
+
+// Elements of tensors travel by all_to_all, in buffers that take as long to hash as to copy.
+constexpr std::size_t kMostHashedElements = std::size_t{1} << 20;
+
+std::uint64_t content_of(Operation operation, ByteView bytes) noexcept {
+  if (operation == Operation::kAllToAll && bytes.size() > kMostHashedElements) return 0;
+  return fingerprint_of(bytes).low;
+}
 
 std::size_t index(int rank) noexcept {
   return static_cast<std::size_t>(rank);
@@ -182,6 +199,11 @@ class PointToPoint : public Communicator {
     int from;
     Bytes bytes{};  ///< before: memory to use again
   };
+  struct Announced {
+    int to;
+    std::uint64_t size;
+    std::uint64_t content;  ///< see Header
+  };
 
   CheckpointError misuse(const std::string& message) const {
     return {ErrorCode::kInvalidArgument, message, {.rank = members_[index(rank_)]}};
@@ -282,15 +304,15 @@ class PointToPoint : public Communicator {
   }
 
   /// Sends the headers of buffers to ranks, and returns those of others.
-  std::vector<Header> announce(std::span<const std::pair<int, std::uint64_t>> to,
-                               std::span<const int> from) {
+  std::vector<Header> announce(std::span<const Announced> to, std::span<const int> from) {
     std::vector<Header> mine(to.size());
     std::vector<Header> theirs(from.size());
     std::vector<Transport::Outgoing> outgoing;
     std::vector<Transport::Incoming> incoming;
     for (std::size_t i = 0; i < to.size(); ++i) {
-      mine[i] = {operation_, number_, to[i].second};
-      outgoing.push_back({members_[index(to[i].first)], std::as_bytes(std::span(&mine[i], 1))});
+      mine[i] = {operation_, number_, to[i].size, to[i].content, 0};
+      mine[i].check = check_of(mine[i]);
+      outgoing.push_back({members_[index(to[i].to)], std::as_bytes(std::span(&mine[i], 1))});
     }
     for (std::size_t i = 0; i < from.size(); ++i)
       incoming.push_back(
@@ -302,9 +324,10 @@ class PointToPoint : public Communicator {
 
   /// First the headers, then what they announce.
   void exchange(std::span<const Sending> sendings, std::span<Receiving> receivings) {
-    std::vector<std::pair<int, std::uint64_t>> to;
+    std::vector<Announced> to;
     std::vector<int> from;
-    for (const Sending& sending : sendings) to.emplace_back(sending.to, sending.bytes.size());
+    for (const Sending& sending : sendings)
+      to.push_back({sending.to, sending.bytes.size(), content_of(operation_, sending.bytes)});
     for (const Receiving& receiving : receivings) from.push_back(receiving.from);
     const std::vector<Header> theirs = announce(to, from);
 
@@ -327,6 +350,20 @@ class PointToPoint : public Communicator {
             {members_[index(sending.to)], sending.bytes, hand_over ? sending.whole : nullptr});
     }
     move(outgoing, incoming);
+    for (std::size_t i = 0; i < receivings.size(); ++i) {
+      const ByteView bytes = receivings[i].bytes;
+      if (bytes.size() != theirs[i].size ||
+          (theirs[i].content != 0 && theirs[i].content != content_of(operation_, bytes)))
+        throw garbled(receivings[i].from);
+    }
+  }
+
+  CheckpointError garbled(int from) const {
+    return {
+        ErrorCode::kCorrupt,
+        str_format("{}: a message from rank {} did not arrive as it was sent: check the network "
+                   "or the Transport between the ranks, and that all ranks run the same build",
+                   name_of(operation_), members_[index(from)])};
   }
 
   void move(std::span<const Transport::Outgoing> outgoing,
@@ -347,6 +384,7 @@ class PointToPoint : public Communicator {
   }
 
   void check(int from, const Header& header) const {
+    if (header.check != check_of(header)) throw garbled(from);
     if (header.operation == operation_ && header.number == number_) return;
     throw misuse(
         str_format("rank {} called {} (operation {}) where rank {} called {} (operation {}): all "
@@ -405,7 +443,7 @@ class OverDevices final : public PointToPoint, public DeviceExchange {
  private:
   void move(int to, std::span<const MessagePart> outgoing, int from,
             std::span<const MessagePart> incoming) {
-    const std::pair<int, std::uint64_t> sent{to, length_of(outgoing)};
+    const Announced sent{to, length_of(outgoing), 0};
     const std::uint64_t due = length_of(incoming);
     const Header theirs = announce({&sent, 1}, {&from, 1}).front();
     if (theirs.size != due) {
@@ -418,7 +456,7 @@ class OverDevices final : public PointToPoint, public DeviceExchange {
     using Message = DeviceBoxTransport::Message;
     const Message out{members_[index(to)], outgoing};
     const Message in{members_[index(from)], incoming};
-    const std::size_t sends = sent.second > 0 ? 1 : 0;
+    const std::size_t sends = sent.size > 0 ? 1 : 0;
     const std::size_t receives = due > 0 ? 1 : 0;
     if (sends + receives > 0)
       with_operation([&] { boxes_->exchange({&out, sends}, {&in, receives}, deadline_); });

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "mapping/base/fingerprint.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 #include "tests/strategies/comm/run_transports.h"
 
@@ -44,12 +45,25 @@ std::string error_after(const std::vector<Bytes>& messages) {
   return text;
 }
 
-Bytes header(std::uint32_t operation, std::uint32_t number, std::uint64_t size) {
+/// Of a buffer whose content is `content`, or is not checked.
+Bytes header(std::uint32_t operation, std::uint32_t number, std::uint64_t size,
+             const std::string& content = "") {
   Bytes bytes;
   append_le(bytes, operation);
   append_le(bytes, number);
   append_le(bytes, size);
+  append_le(bytes, content.empty() ? 0 : fingerprint_of(as_bytes(content)).low);
+  append_le(bytes, fingerprint_of(bytes).low);
   return bytes;
+}
+
+TEST(PointToPoint, WhatDoesNotArriveAsItWasSentIsAnError) {
+  EXPECT_EQ(error_after({header(1, 1, 3, "abc"), to_bytes("abc")}), "no error");
+  EXPECT_THAT(error_after({header(1, 1, 3, "abc"), to_bytes("abd")}),
+              HasSubstr("a message from rank 1 did not arrive as it was sent"));
+  Bytes changed = header(1, 1, 3);
+  changed[9] = std::byte{1};
+  EXPECT_THAT(error_after({changed}), HasSubstr("did not arrive as it was sent"));
 }
 
 TEST(PointToPoint, HeadersOfOtherOperationsAreTold) {
