@@ -97,7 +97,11 @@ void Heartbeat::agree(const std::string& what, const std::function<void()>& work
   }
   if (std::ranges::any_of(signs_, &Sign::failed))
     dckpt::agree(comm_, what, mine.failed ? failure : std::nullopt);
-  if (!all_ended() || std::ranges::any_of(signs_, &Sign::halted)) throw *reason_;
+  if (all_ended() && std::ranges::none_of(signs_, &Sign::halted)) return;
+  if (reason_) throw *reason_;
+  throw CheckpointError(
+      ErrorCode::kCorrupt,
+      what + ": a rank says that it was stopped, but none has a reason to: check the Communicator");
 }
 
 Heartbeat::Sign Heartbeat::sign(bool ended, const std::optional<CheckpointError>& failure) const {
