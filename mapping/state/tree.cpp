@@ -145,6 +145,7 @@ class Extraction {
       if (parts.rest) append(sides.rest, tree, i, *parts.rest);
     }
     if (shared) sides.*first = tree;
+    sides.rest.set_label(tree.label());
     return sides;
   }
 

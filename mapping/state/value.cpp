@@ -1,6 +1,7 @@
 #include "mapping/state/value.h"
 
 #include <array>
+#include <atomic>
 #include <type_traits>
 
 #include "mapping/base/error.h"
@@ -40,6 +41,7 @@ const char* to_string(Value::Kind kind) noexcept {
                                         "bool",
                                         "int",
                                         "float",
+                                        "reference",
                                         "complex",
                                         "int",
                                         "str",
@@ -61,14 +63,14 @@ const char* to_string(Value::Kind kind) noexcept {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-Value::Value(const Value& other) noexcept : kind_(other.kind_), scalar_(0) {
+Value::Value(const Value& other) noexcept : kind_(other.kind_), label_(other.label_), scalar_(0) {
   if (other.is_boxed())
     std::construct_at(&boxed_, other.boxed_);
   else
     scalar_ = other.scalar_;
 }
 
-Value::Value(Value&& other) noexcept : kind_(other.kind_), scalar_(0) {
+Value::Value(Value&& other) noexcept : kind_(other.kind_), label_(other.label_), scalar_(0) {
   if (!other.is_boxed()) {
     scalar_ = other.scalar_;
     return;
@@ -165,6 +167,20 @@ Value Value::frozen_set(ValueList items) {
 
 Value Value::dict(std::initializer_list<std::pair<Value, Value>> items) {
   return Value(Dict(items));
+}
+
+Value Value::reference(std::uint32_t label) {
+  Value value;
+  value.kind_ = Kind::kReference;
+  value.label_ = label;
+  return value;
+}
+
+std::uint32_t Value::new_label() noexcept {
+  static std::atomic<std::uint32_t> last = 0;
+  std::uint32_t label = 0;
+  while (label == 0) label = ++last;
+  return label;
 }
 
 bool Value::is_sharded() const noexcept {

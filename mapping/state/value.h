@@ -53,15 +53,17 @@ struct BigInt {
 
 /// A tree of Python's value kinds, so that nothing in a checkpoint is lost, plus Megatron's sharded
 /// leaves. Copies are cheap (containers are shared until one side writes) and behave like values.
-/// Sharing survives reading and writing a pickle. Reading one Value from several threads is safe,
-/// writing is not.
+/// Sharing survives reading and writing a pickle, and so do objects that lead back to themselves:
+/// where Python has the object again, the tree has a reference, a leaf with its label. Reading one
+/// Value from several threads is safe, writing is not.
 class Value {
  public:
   enum class Kind : std::uint8_t {
     kNone,
     kBool,
     kInt,
-    kFloat,  // the last kind that is not boxed
+    kFloat,
+    kReference,  // the last kind that is not boxed
     kComplex,
     kBigInt,
     kStr,
@@ -115,6 +117,8 @@ class Value {
   static Value set(ValueList items = {});  ///< order kept, equal members once
   static Value frozen_set(ValueList items = {});
   static Value dict(std::initializer_list<std::pair<Value, Value>> items = {});
+  /// Stands inside of a value with this label for that value itself.
+  static Value reference(std::uint32_t label);
 
   Value(const Value& other) noexcept;
   Value(Value&& other) noexcept;
@@ -196,12 +200,19 @@ class Value {
   /// data.
   const void* identity() const noexcept;
 
+  /// A number by which references name this value, or which this reference names; 0 for none.
+  /// Copies have it too, and keep it when they are written to.
+  std::uint32_t label() const noexcept { return label_; }
+  void set_label(std::uint32_t label) noexcept { label_ = label; }
+  /// A label that no value of this process has.
+  static std::uint32_t new_label() noexcept;
+
  private:
   using Boxed = std::shared_ptr<void>;
 
   Value(Kind kind, Boxed boxed) noexcept : kind_(kind), boxed_(std::move(boxed)) {}
   static Value beyond_int64(std::uint64_t value);
-  bool is_boxed() const noexcept { return kind_ > Kind::kFloat; }
+  bool is_boxed() const noexcept { return kind_ > Kind::kReference; }
   template <typename T>
   const T& get(Kind kind, const char* wanted) const;
   template <typename T>
@@ -210,6 +221,7 @@ class Value {
   T give_away(const T& held);
 
   Kind kind_ = Kind::kNone;
+  std::uint32_t label_ = 0;
   union {                  // not a std::variant, whose 21 alternatives every file would instantiate
     std::int64_t scalar_;  // none, bool, int; the bits of a float
     Boxed boxed_;          // the others, by kind: what as_…() returns

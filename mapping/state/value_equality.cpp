@@ -95,6 +95,7 @@ class Comparison {
     if (is_number(left) && is_number(right) && left != right)
       return same(canonical(a), canonical(b));
     if (family(left) != family(right)) return false;
+    if (left == Kind::kReference) return same_label(a.label(), b.label());
     switch (left) {
       case Kind::kBool: return a.as_bool() == b.as_bool();
       case Kind::kInt: return a.as_int() == b.as_int();
@@ -103,6 +104,7 @@ class Comparison {
       default: break;
     }
     if (a.identity() == b.identity()) return true;
+    if (a.label() != 0 && b.label() != 0) labels_.insert_or_assign(a.label(), b.label());
     switch (left) {
       case Kind::kBigInt: return a.as_big_int() == b.as_big_int();
       case Kind::kStr: return a.as_str() == b.as_str();
@@ -122,6 +124,12 @@ class Comparison {
   }
 
  private:
+  /// Whether two references lead to places that were compared with each other.
+  bool same_label(std::uint32_t a, std::uint32_t b) const {
+    const auto known = labels_.find(a);
+    return a == b || (known != labels_.end() && known->second == b);
+  }
+
   /// Kinds which can be equal to each other.
   static Kind family(Kind kind) {
     if (kind == Kind::kByteArray) return Kind::kBytes;
@@ -199,6 +207,7 @@ class Comparison {
 
   int depth_ = 0;
   std::uint64_t compared_ = 0;
+  std::unordered_map<std::uint32_t, std::uint32_t> labels_;
 };
 
 std::size_t mixed(std::size_t seed, std::size_t value) noexcept {

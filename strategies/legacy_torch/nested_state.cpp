@@ -32,6 +32,12 @@ class TensorExtractor {
 
  private:
   Value rest_of(const Value& value) {
+    Value rest = contents_of(value);
+    rest.set_label(value.label());
+    return rest;
+  }
+
+  Value contents_of(const Value& value) {
     if (value.is_dict()) {
       Dict rest;
       for (const auto& [key, item] : value.as_dict()) {

@@ -63,7 +63,7 @@ Value render_global(const Global& global) {
     if (const std::optional<DType> dtype = parse_dtype(global.name))
       return tagged("__torch.dtype__", std::string(to_string(*dtype)));
   }
-  return tagged("__global__", global.path());
+  return tagged("__global__", modern_path(global));
 }
 
 Value render_element(Renderer& renderer, const Element& element) {
@@ -125,12 +125,14 @@ Value render_tensor(const Tensor& tensor) {
 
 Value Renderer::value(const Value& value) {
   struct Level {
-    explicit Level(int& level) : depth(level) { ++depth; }
-    ~Level() { --depth; }
-    int& depth;
-  } const level(depth_);
+    Level(std::vector<std::uint32_t>& all, std::uint32_t label) : labels(all) {
+      all.push_back(label);
+    }
+    ~Level() { labels.pop_back(); }
+    std::vector<std::uint32_t>& labels;
+  } const level(labels_, value.is(Kind::kReference) ? 0 : value.label());
   // Pairs and tags put up to three levels of JSON around one level of a value.
-  if (depth_ > kMaxRenderDepth / 3)
+  if (static_cast<int>(labels_.size()) > kMaxRenderDepth / 3)
     throw CheckpointError(ErrorCode::kUnsupported,
                           "a value is nested too deep to be shown as JSON");
 
@@ -144,6 +146,7 @@ Value Renderer::value(const Value& value) {
       return value;
     case Kind::kBigInt: return tagged("__int__", value.as_big_int().to_decimal());
     case Kind::kFloat: return real(value.as_float());
+    case Kind::kReference: return reference(value.label());
     case Kind::kComplex:
       return tagged("__complex__", Value::list({real(value.as_complex().real()),
                                                 real(value.as_complex().imag())}));
@@ -169,6 +172,12 @@ Value Renderer::value(const Value& value) {
     case Kind::kLocalNonpersistentObject: return this->value(value.as_local_nonpersistent().value);
   }
   return {};
+}
+
+Value Renderer::reference(std::uint32_t label) {
+  const auto target = std::find(labels_.rbegin(), labels_.rend(), label);
+  return tagged("__reference__",
+                target == labels_.rend() ? Value() : Value(target - labels_.rbegin()));
 }
 
 Value Renderer::array(const ValueList& items) {

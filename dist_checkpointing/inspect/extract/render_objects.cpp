@@ -183,11 +183,8 @@ constexpr std::array kKnown = {
     Known{"io.BytesIO", render_bytes_io},
     Known{"collections.OrderedDict", render_mapping},
     Known{"collections.defaultdict", render_mapping},
-    Known{"numpy.core.multiarray._reconstruct", render_ndarray},
     Known{"numpy._core.multiarray._reconstruct", render_ndarray},
-    Known{"numpy.core.numeric._frombuffer", render_ndarray},
     Known{"numpy._core.numeric._frombuffer", render_ndarray},
-    Known{"numpy.core.multiarray.scalar", render_numpy_scalar},
     Known{"numpy._core.multiarray.scalar", render_numpy_scalar},
     Known{"torch.Size", render_torch_size},
     Known{"torch.device", render_device},
@@ -199,12 +196,27 @@ constexpr std::array kKnown = {
 
 }  // namespace
 
-std::string modern_class_path(const Opaque& object) {
-  if (!object.callable.is(Kind::kGlobal)) return "";
-  const Global& global = object.callable.as_global();
-  if (global.module == "__builtin__") return "builtins." + global.name;
-  if (global.module == "copy_reg") return "copyreg." + global.name;
+std::string modern_path(const Global& global) {
+  // Python 3 and 3.13, NumPy 2. Python 3.14 has the paths' first name again.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kMoved = {
+      {{"__builtin__", "builtins"},
+       {"copy_reg", "copyreg"},
+       {"numpy.core", "numpy._core"},
+       {"pathlib._local", "pathlib"}}};
+  constexpr std::array kNumpyScalars = {"bool_", "str_", "bytes_"};
+  if (global.module == "numpy" &&
+      std::ranges::find(kNumpyScalars, global.name) != kNumpyScalars.end())
+    return "numpy." + global.name.substr(0, global.name.size() - 1);
+  for (const auto& [before, now] : kMoved) {
+    const std::string_view module = global.module;
+    if (module == before || (module.starts_with(before) && module[before.size()] == '.'))
+      return str_format("{}{}.{}", now, module.substr(before.size()), global.name);
+  }
   return global.path();
+}
+
+std::string modern_class_path(const Opaque& object) {
+  return object.callable.is(Kind::kGlobal) ? modern_path(object.callable.as_global()) : "";
 }
 
 std::optional<Value> render_known_object(Renderer& renderer, const Opaque& object) {

@@ -2,12 +2,13 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mapping/state/value.h"
 
 namespace dckpt {
 
-/// The walk behind render(): knows how deep it is.
+/// The walk behind render(): knows what it is inside of.
 class Renderer {
  public:
   Value value(const Value& value);
@@ -22,8 +23,9 @@ class Renderer {
   Value set(const char* tag, const ValueList& items);
   Value dict(const Dict& dict);
   Value opaque(const Opaque& object);
+  Value reference(std::uint32_t label);
 
-  int depth_ = 0;
+  std::vector<std::uint32_t> labels_;  // of the values around; 0 for one without
 };
 
 /// {name: content}
@@ -39,8 +41,10 @@ Value render_tensor(const Tensor& tensor);
 /// whose fields are not as expected.
 std::optional<Value> render_known_object(Renderer& renderer, const Opaque& object);
 
-/// The class of an object as today's Python names it: "builtins.set" for protocol 2's "__builtin__
-/// set". Empty if the callable is not a plain name.
+/// A class or function as today's Python and NumPy name it: "builtins.set" for protocol 2's
+/// "__builtin__ set", so that equal values of two releases look equal.
+std::string modern_path(const Global& global);
+/// The same for the class of an object. Empty if the callable is not a plain name.
 std::string modern_class_path(const Opaque& object);
 
 }  // namespace dckpt

@@ -21,7 +21,8 @@ struct ValueHooks {
   std::function<std::optional<Value>(const Opaque& object)> known{};
 };
 
-/// Turns nodes of a graph into Values. A node that is referred to twice becomes copies of one
+/// Turns nodes of a graph into Values. A part that leads back to a node that contains it becomes a
+/// reference. A node that is referred to twice becomes copies of one
 /// Value, within and between calls, so that sharing costs no memory and is kept when the Value is
 /// written again. Calls and objects stay Opaque, except those that are only a spelling of a plain
 /// value in old protocols: `_codecs.encode(str, 'latin1')` and `bytes()` (bytes), `bytearray(…)`,
@@ -37,7 +38,7 @@ class GraphValues {
 
   /// Throws CheckpointError without a file (see with_context): corrupt for unhashable or repeated
   /// keys and members and for persistent ids that nobody resolves; unsupported for values that
-  /// contain themselves, that are nested deeper than max_depth, or that would be larger as a tree
+  /// are nested deeper than max_depth, or that would be larger as a tree
   /// than as a graph by more than max_expanded references and 16-byte pieces of text.
   Value value(Graph::Id id);
 
@@ -60,7 +61,8 @@ struct WriteOptions {
 
 /// The pickle of a value, which Python loads as an equal object. Values that share data
 /// (Value::identity) are written once. Throws CheckpointError (invalid argument) for sharded
-/// leaves, factories and non-persistent objects, and for more than 1100 levels.
+/// leaves, factories and non-persistent objects, for references to values that are not written, and
+/// for more than 1100 levels.
 Bytes write_pickle(const Value& value, const WriteOptions& options = {});
 
 }  // namespace dckpt::pickle

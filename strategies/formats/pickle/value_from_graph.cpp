@@ -20,16 +20,6 @@ namespace {
 using Id = Graph::Id;
 using Kind = Graph::Kind;
 
-const char* describe(Kind kind) {
-  switch (kind) {
-    case Kind::kList: return "a list";
-    case Kind::kDict: return "a dict";
-    case Kind::kSet: return "a set";
-    case Kind::kTuple: return "a tuple";
-    default: return "an object";
-  }
-}
-
 std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
   return checked_add(a, b).value_or(std::numeric_limits<std::uint64_t>::max());
 }
@@ -47,7 +37,7 @@ class GraphValues::Impl {
         slot_of_(graph.id_limit(), kNoSlot) {}
 
   Value value(Id root) {
-    for (const Visit& visit : open_) slot(visit.id).state = State::kUntouched;  // left by an error
+    for (const Visit& visit : open_) slot(visit.id) = {};  // left by an error
     open_.clear();
     if (!is_done(root)) open(root);
     while (!open_.empty()) {
@@ -89,8 +79,12 @@ class GraphValues::Impl {
     return slots_[slot_of_[id]];
   }
   const Slot& slot_at(Id id) const { return slots_[slot_of_[id]]; }
+  State state(Id id) const {
+    return slot_of_[id] == kNoSlot ? State::kUntouched : slot_at(id).state;
+  }
+  bool is_done(Id id) const { return state(id) == State::kDone; }
+  /// While a node is open, a reference: what is asked for is a part of it.
   const Value& made(Id id) const { return slot_at(id).value; }
-  bool is_done(Id id) const { return slot_of_[id] != kNoSlot && slot_at(id).state == State::kDone; }
 
   /// All that a node refers to.
   std::array<std::span<const Id>, 4> parts(Id id) const {
@@ -99,22 +93,19 @@ class GraphValues::Impl {
   }
 
   void open(Id id) {
-    Slot& slot = this->slot(id);
-    if (slot.state == State::kOpen) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("the pickle holds {} that contains itself", describe(graph_.kind(id))));
-    }
-    slot.state = State::kOpen;
+    this->slot(id).state = State::kOpen;
     open_.push_back({id});
   }
 
-  Id next_missing_part(Visit& visit) const {
+  /// Gives parts that are open a label, because the visited node leads back to them.
+  Id next_missing_part(Visit& visit) {
     const auto lists = parts(visit.id);
     for (; visit.list < lists.size(); ++visit.list, visit.next = 0) {
       for (const auto list = lists[visit.list]; visit.next < list.size();) {
         const Id part = list[visit.next++];
-        if (!is_done(part)) return part;
+        if (state(part) == State::kUntouched) return part;
+        if (state(part) == State::kOpen && slot(part).value.label() == 0)
+          slot(part).value = Value::reference(Value::new_label());
       }
     }
     return Graph::kNil;
@@ -123,7 +114,9 @@ class GraphValues::Impl {
   void finish(Id id) {
     Slot& slot = this->slot(id);
     measure(id, slot);
+    const std::uint32_t label = slot.value.label();
     slot.value = make(id);
+    slot.value.set_label(label);
     slot.state = State::kDone;
   }
 

@@ -25,8 +25,6 @@ class GraphWriter {
 
  private:
   static constexpr Slot kUnwritten = 0xFFFFFFFF;
-  /// On the way to the value that is being written.
-  static constexpr Slot kUnfinished = 0xFFFFFFFE;
 
   void value(Id id) {
     switch (graph_.kind(id)) {
@@ -44,15 +42,11 @@ class GraphWriter {
         break;
       default: break;
     }
-    if (slots_[id] < kUnfinished) return out_.get(slots_[id]);
-    if (slots_[id] == kUnfinished)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "a tuple or an argument contains itself, which is not written");
+    if (slots_[id] != kUnwritten) return out_.get(slots_[id]);
     if (++depth_ > kMaxDepth)
       throw CheckpointError(
           ErrorCode::kUnsupported,
           str_format("values nested more than {} deep are not written", kMaxDepth));
-    slots_[id] = kUnfinished;
     shared(id);
     --depth_;
   }
@@ -61,10 +55,22 @@ class GraphWriter {
   /// that it may contain itself.
   void shared(Id id) {
     switch (graph_.kind(id)) {
-      case Kind::kLong: out_.big_integer(graph_.bytes(id)); return remember(id);
-      case Kind::kStr: out_.text(graph_.text(id)); return remember(id);
-      case Kind::kBytes: out_.bytes(graph_.bytes(id)); return remember(id);
-      case Kind::kByteArray: out_.byte_array(graph_.bytes(id)); return remember(id);
+      case Kind::kLong:
+        out_.big_integer(graph_.bytes(id));
+        remember(id);
+        return;
+      case Kind::kStr:
+        out_.text(graph_.text(id));
+        remember(id);
+        return;
+      case Kind::kBytes:
+        out_.bytes(graph_.bytes(id));
+        remember(id);
+        return;
+      case Kind::kByteArray:
+        out_.byte_array(graph_.bytes(id));
+        remember(id);
+        return;
       case Kind::kList:
         out_.empty_list();
         remember(id);
@@ -87,12 +93,14 @@ class GraphWriter {
           members(id, graph_.children(id));
           out_.tuple();
         }
-        return remember(id);
+        remember(id);
+        return;
       case Kind::kFrozenSet:
         out_.mark();
         members(id, graph_.children(id));
         out_.frozen_set();
-        return remember(id);
+        remember(id);
+        return;
       case Kind::kCall:
       case Kind::kNew: return object(id);
       default:
@@ -111,7 +119,7 @@ class GraphWriter {
     } else {
       out_.new_object_ex();
     }
-    remember(id);
+    if (!remember(id)) return;
     const Graph::Extras extras = graph_.extras(id);
     if (!extras.list_items.empty()) list_items(Graph::kNil, extras.list_items);
     dict_items(id, extras.dict_items);
@@ -121,7 +129,17 @@ class GraphWriter {
     }
   }
 
-  void remember(Id id) { slots_[id] = out_.put(); }
+  /// As Python's pickler does it: if a part has led back to the value and so has written it, the
+  /// second one is dropped. Returns whether this is the first one.
+  bool remember(Id id) {
+    if (slots_[id] != kUnwritten) {
+      out_.pop();
+      out_.get(slots_[id]);
+      return false;
+    }
+    slots_[id] = out_.put();
+    return true;
+  }
 
   bool is_omitted(Id container, std::size_t member) const {
     const auto marks = omitted_.find(container);

@@ -34,6 +34,7 @@ class ValueWriter {
       case Kind::kFloat: return out_.real(value.as_float());
       case Kind::kComplex:
         return out_.complex(value.as_complex().real(), value.as_complex().imag());
+      case Kind::kReference: return reference(value.label());
       case Kind::kGlobal: return out_.global(value.as_global().module, value.as_global().name);
       case Kind::kTuple:
         if (value.items().empty()) return out_.empty_tuple();
@@ -42,6 +43,7 @@ class ValueWriter {
     }
     if (const auto known = slots_.find(value.identity()); known != slots_.end())
       return out_.get(known->second);
+    if (value.label() != 0) labelled_.insert_or_assign(value.label(), &value);
     if (++depth_ > kMaxDepth) {
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
@@ -56,13 +58,22 @@ class ValueWriter {
   void shared(const Value& value) {
     switch (value.kind()) {
       case Kind::kStr: return text(value);
-      case Kind::kBytes: out_.bytes(value.as_bytes()); return remember(value);
-      case Kind::kByteArray: out_.byte_array(value.as_bytes()); return remember(value);
+      case Kind::kBytes:
+        out_.bytes(value.as_bytes());
+        remember(value);
+        return;
+      case Kind::kByteArray:
+        out_.byte_array(value.as_bytes());
+        remember(value);
+        return;
       case Kind::kList:
         out_.empty_list();
         remember(value);
         return list_items(value.items());
-      case Kind::kTuple: tuple(value.items()); return remember(value);
+      case Kind::kTuple:
+        tuple(value.items());
+        remember(value);
+        return;
       case Kind::kSet: return options_.protocol < 4 ? set_call(value, "set") : set(value);
       case Kind::kFrozenSet:
         return options_.protocol < 4 ? set_call(value, "frozenset") : frozen_set(value);
@@ -74,17 +85,40 @@ class ValueWriter {
       case Kind::kTensor:
         if (!options_.reduce_tensor) refuse(value);
         this->value(kept(options_.reduce_tensor(value.as_tensor())));
-        return remember(value);
+        remember(value);
+        return;
       case Kind::kStorage:
         if (!options_.persistent_id) refuse(value);
         this->value(kept(options_.persistent_id(value.as_storage())));
         out_.persistent_id();
-        return remember(value);
+        remember(value);
+        return;
       default: refuse(value);
     }
   }
 
-  void remember(const Value& value) { slots_.emplace(value.identity(), out_.put()); }
+  /// As Python's pickler does it: if a part has led back to the value and so has written it, the
+  /// second one is dropped. Returns whether this is the first one.
+  bool remember(const Value& value) {
+    if (const auto known = slots_.find(value.identity()); known != slots_.end()) {
+      out_.pop();
+      out_.get(known->second);
+      return false;
+    }
+    slots_.emplace(value.identity(), out_.put());
+    return true;
+  }
+
+  /// Mostly the value is remembered. A tuple, or an object whose arguments lead back to it, is
+  /// written inside of itself then; this ends at the container between the two.
+  void reference(std::uint32_t label) {
+    const auto known = labelled_.find(label);
+    if (known == labelled_.end())
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          "a value refers back to an object that is not written with it; write both, or neither");
+    value(*known->second);
+  }
 
   [[noreturn]] static void refuse(const Value& value) {
     throw CheckpointError(
@@ -177,7 +211,7 @@ class ValueWriter {
       out_.tuple(3);
       out_.reduce();
     }
-    remember(shared_object);
+    if (!remember(shared_object)) return;
     list_items(object.list_items);
     dict_items(object.dict_items);
     for (const Value& state : object.states) {
@@ -190,6 +224,7 @@ class ValueWriter {
   PickleWriter out_;
   int depth_ = 0;
   std::unordered_map<const void*, PickleWriter::Slot> slots_;
+  std::unordered_map<std::uint32_t, const Value*> labelled_;
   std::deque<Value> kept_;
 };
 

@@ -249,6 +249,10 @@ void PickleWriter::persistent_id() {
   op(Op::kBinPersId);
 }
 
+void PickleWriter::pop() {
+  op(Op::kPop);
+}
+
 PickleWriter::Slot PickleWriter::put() {
   const Slot slot = next_++;
   if (protocol_ >= 4) {

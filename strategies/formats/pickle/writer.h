@@ -80,6 +80,7 @@ class PickleWriter {
   void build();           ///< object, state → object
   void persistent_id();   ///< id → the object it stands for
 
+  void pop();  ///< drops the top of the stack
   Slot put();  ///< remembers the top of the stack, which stays there
   void get(Slot slot);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <unordered_map>
 
 #include "mapping/base/error.h"
 
@@ -40,39 +41,66 @@ Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file,
   return read;
 }
 
-Value replace_tensors(const Value& value, const std::function<Tensor(const Tensor&)>& replacement) {
-  const auto replaced = [&](const Value& item) { return replace_tensors(item, replacement); };
-  const auto replaced_items = [&] {
-    ValueList items;
-    for (const Value& item : value.items()) items.push_back(replaced(item));
-    return items;
-  };
-  switch (value.kind()) {
-    case Value::Kind::kTensor: return replacement(value.as_tensor());
-    case Value::Kind::kStorage: {
-      TorchStorage storage = value.as_storage();
-      storage.elements = replacement(storage.elements);
-      return storage;
-    }
-    case Value::Kind::kList: return Value::list(replaced_items());
-    case Value::Kind::kTuple: return Value::tuple(replaced_items());
-    case Value::Kind::kDict: {
-      Dict dict;
-      for (const auto& [key, item] : value.as_dict()) dict.set(key, replaced(item));
-      return dict;
-    }
-    case Value::Kind::kOpaque: {
-      Opaque object = value.as_opaque();
-      object.callable = replaced(object.callable);
-      object.args = replaced(object.args);
-      if (object.kwargs) object.kwargs = replaced(*object.kwargs);
-      for (Value& state : object.states) state = replaced(state);
-      for (Value& item : object.list_items) item = replaced(item);
-      for (auto& [key, item] : object.dict_items) item = replaced(item);
-      return object;
-    }
-    default: return value;
+namespace {
+
+/// Makes each value once, so that what was shared is shared in the result, and keeps labels.
+class Replacement {
+ public:
+  explicit Replacement(const std::function<Tensor(const Tensor&)>& tensor) : tensor_(tensor) {}
+
+  Value operator()(const Value& value) {
+    const auto known = made_.find(value.identity());
+    if (value.identity() != nullptr && known != made_.end()) return known->second;
+    Value result = make(value);
+    result.set_label(value.label());
+    if (value.identity() != nullptr) made_.emplace(value.identity(), result);
+    return result;
   }
+
+ private:
+  ValueList items(const Value& value) {
+    ValueList result;
+    for (const Value& item : value.items()) result.push_back((*this)(item));
+    return result;
+  }
+
+  Value make(const Value& value) {
+    switch (value.kind()) {
+      case Value::Kind::kTensor: return tensor_(value.as_tensor());
+      case Value::Kind::kStorage: {
+        TorchStorage storage = value.as_storage();
+        storage.elements = tensor_(storage.elements);
+        return storage;
+      }
+      case Value::Kind::kList: return Value::list(items(value));
+      case Value::Kind::kTuple: return Value::tuple(items(value));
+      case Value::Kind::kDict: {
+        Dict dict;
+        for (const auto& [key, item] : value.as_dict()) dict.set(key, (*this)(item));
+        return dict;
+      }
+      case Value::Kind::kOpaque: {
+        Opaque object = value.as_opaque();
+        object.callable = (*this)(object.callable);
+        object.args = (*this)(object.args);
+        if (object.kwargs) object.kwargs = (*this)(*object.kwargs);
+        for (Value& state : object.states) state = (*this)(state);
+        for (Value& item : object.list_items) item = (*this)(item);
+        for (auto& [key, item] : object.dict_items) item = (*this)(item);
+        return object;
+      }
+      default: return value;
+    }
+  }
+
+  const std::function<Tensor(const Tensor&)>& tensor_;
+  std::unordered_map<const void*, Value> made_;
+};
+
+}  // namespace
+
+Value replace_tensors(const Value& value, const std::function<Tensor(const Tensor&)>& replacement) {
+  return Replacement(replacement)(value);
 }
 
 }  // namespace dckpt

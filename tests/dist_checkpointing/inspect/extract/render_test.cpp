@@ -95,6 +95,23 @@ TEST(Render, UnknownObjectsStayVisible) {
       R"({"__opaque__": {"class": "megatron.core.enums.ModelType", "args": [99], "state": null}})");
 }
 
+TEST(Render, ReferencesSayHowFarOutTheirValueIs) {
+  Value node = object_with_state("a", "Node", Value::dict({{"me", Value::reference(7)}}));
+  EXPECT_EQ(rendered(node.as_opaque().states[0]), R"({"me": {"__reference__": null}})");
+  node.set_label(7);
+  EXPECT_THAT(rendered(Value::list({node})),
+              ::testing::HasSubstr(R"("state": {"me": {"__reference__": 2}})"));
+}
+
+TEST(Render, ClassesHaveTheNamesOfTheNewestReleases) {
+  for (const char* const module : {"numpy.core.multiarray", "numpy._core.multiarray"})
+    EXPECT_THAT(rendered(call(module, "scalar", {Global{"pathlib._local", "PosixPath"}})),
+                ::testing::AllOf(::testing::HasSubstr(R"("numpy._core.multiarray.scalar")"),
+                                 ::testing::HasSubstr(R"("pathlib.PosixPath")")));
+  EXPECT_EQ(rendered(Global{"numpy", "bool_"}), R"({"__global__": "numpy.bool"})");
+  EXPECT_EQ(rendered(Global{"numpy.corelib", "x"}), R"({"__global__": "numpy.corelib.x"})");
+}
+
 TEST(Render, NumpyThatLiesAboutItsSizeStaysOpaque) {
   const Value dtype =
       Opaque{.callable = Global{"numpy", "dtype"},
@@ -107,7 +124,7 @@ TEST(Render, NumpyThatLiesAboutItsSizeStaysOpaque) {
                                                      dtype, false, Value::bytes(Bytes(8))})}};
   EXPECT_THAT(
       rendered(make),
-      ::testing::StartsWith(R"({"__opaque__": {"class": "numpy.core.multiarray._reconstruct")"));
+      ::testing::StartsWith(R"({"__opaque__": {"class": "numpy._core.multiarray._reconstruct")"));
 }
 
 TEST(Render, NestingHasALimitThatIsAnErrorAndNoCrash) {

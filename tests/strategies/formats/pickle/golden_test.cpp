@@ -181,15 +181,14 @@ TEST(Golden, NumpyArraysStayDescriptions) {
   }
 }
 
-TEST(Golden, ValuesThatContainThemselvesAreRefusedAsValues) {
-  for (const std::string name : {"cycle_list", "cycle_dict", "cycle_object"}) {
-    for (const int protocol : {2, 4}) {
-      const Bytes bytes = golden(with_protocol(name, protocol));
-      const Graph graph = read_graph(bytes, name);
-      const CheckpointError error = error_of([&] { value_from_graph(graph); });
-      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-      EXPECT_THAT(error.what(), testing::HasSubstr("contains itself"));
-    }
+TEST(Golden, ValuesThatContainThemselvesHoldReferences) {
+  for (const int protocol : {2, 4}) {
+    const Value list = load(golden(with_protocol("cycle_list", protocol)));
+    const Value dict = load(golden(with_protocol("cycle_dict", protocol)));
+    const Value object = load(golden(with_protocol("cycle_object", protocol)));
+    EXPECT_EQ(list.items().back(), Value::reference(list.label()));
+    EXPECT_EQ(dict.at("me"), Value::reference(dict.label()));
+    EXPECT_EQ(object.as_opaque().states.front().at("me"), Value::reference(object.label()));
   }
 }
 
