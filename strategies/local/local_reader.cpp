@@ -189,7 +189,8 @@ class Join {
       throw CheckpointError(
           ErrorCode::kUnsupported,
           "the file holds no MCoreTensorAwareStateDict, the only state dict of local checkpoints "
-          "that is read");
+          "that is read",
+          {.file = result_.storage().display_path(file)});
     }
     const Opaque& parts = state.as_opaque();
     const Value* const hollow =
@@ -197,7 +198,8 @@ class Join {
     if (hollow != nullptr && hollow->is(Value::Kind::kBool) && hollow->as_bool()) {
       throw CheckpointError(ErrorCode::kUnsupported,
                             "the state dict is hollow: its tensors were taken out before it was "
-                            "saved");
+                            "saved",
+                            {.file = result_.storage().display_path(file)});
     }
     if (result_.common.is_none()) read_common(file, attribute(parts, "common"));
     walk(file, attribute(parts, "sharded_state_dict"));

@@ -87,6 +87,26 @@ struct PickledTensor {
   std::uint64_t storage_item = 1;
 };
 
+/// What is stored in the place of a plain tensor, and what to save instead.
+std::pair<std::string, const char*> describe(const Value& value) {
+  if (!value.is(Value::Kind::kOpaque)) return {to_string(value.kind()), "a tensor"};
+  const Opaque& object = value.as_opaque();
+  std::string path = object.class_path();
+  if (path.starts_with("torch._utils._rebuild_qtensor"))
+    return {"a quantized tensor", "its dequantize()"};
+  if (path.starts_with("torch._utils._rebuild_tensor_v"))
+    return {"a conjugate or negative view, or a tensor with hooks", "its resolve_conj().detach()"};
+  // _rebuild_from_type_v2(function, class, …) and _rebuild_wrapper_subclass(class, …)
+  if (path.starts_with("torch._") && object.args.is(Value::Kind::kTuple)) {
+    for (const Value& argument : object.args.items()) {
+      if (argument.is(Value::Kind::kGlobal) && !argument.as_global().module.starts_with("torch._"))
+        path = argument.as_global().path();
+    }
+  }
+  return {path.empty() ? std::string("an object") : "of the class " + quote(path),
+          "its elements as a plain tensor (dequantize(), or the tensors that it wraps)"};
+}
+
 PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) {
   PickledTensor result;
   std::unordered_map<std::string, StorageId> storages;
@@ -112,9 +132,13 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
     return std::nullopt;
   };
   const pickle::Graph graph = pickle::read_graph(pickle, what);
-  const std::optional<Tensor> tensor = tensor_of(pickle::value_from_graph(graph, std::move(hooks)));
+  const Value value = pickle::value_from_graph(graph, std::move(hooks));
+  const std::optional<Tensor> tensor = tensor_of(value);
   if (!tensor || tensor->file_range() == nullptr) {
-    throw CheckpointError(ErrorCode::kUnsupported, "the stored object is not a plain tensor");
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("the stored object is {}, not a plain tensor: have the "
+                                     "trainer save {}, or leave the key out (--exclude)",
+                                     describe(value).first, describe(value).second));
   }
   const StorageId& storage = storages.at(tensor->file_range()->file);
   result.tensor.dtype = tensor->dtype();
