@@ -23,6 +23,9 @@ struct Conventions {
   /// The folder is a model's: config.json, the tokenizer and others lie beside the tensors and
   /// belong to them (safetensors).
   bool model_folder = false;
+  /// Readers of the format look for Megatron-Core's keys, so convert makes them of Megatron-FSDP's
+  /// (torch_dist, zarr, legacy rank folders).
+  bool megatron_keys = false;
   /// Keys and the optimizer's state are as Megatron-FSDP has them (fsdp_dtensor).
   bool megatron_fsdp = false;
 

@@ -527,7 +527,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   std::vector<std::string> of_optimizer;
   const auto go_on = [&] { require_not_stopped(options); };
   const bool of_fsdp = reader->info().conventions.megatron_fsdp;
-  if (of_fsdp && makes_megatron_keys(*target.format))
+  if (of_fsdp && target.format->conventions.megatron_keys)
     reader = from_megatron_fsdp(std::move(reader), report.remarks);
   if (options.optimizer && options.optimizer != OptimizerSharding::kDpReshardable &&
       !takes_state(options.keys, reader->metadata()))

@@ -10,7 +10,8 @@
 
 namespace dckpt {
 
-inline constexpr Conventions kRankFolderConventions{.objects_in_lists = false, .per_rank = true};
+inline constexpr Conventions kRankFolderConventions{
+    .objects_in_lists = false, .per_rank = true, .megatron_keys = true};
 
 /// The inverse of join_ranks(): a checkpoint with whole tensors under the keys of Megatron's
 /// distributed checkpoints, as the files of rank folders. Each file is an object,

@@ -12,7 +12,7 @@ namespace dckpt {
 /// A file of torch_dist and DCP directories.
 inline constexpr const char* kMetadataFile = ".metadata";
 
-inline constexpr Conventions kTorchDistConventions{.records = true};
+inline constexpr Conventions kTorchDistConventions{.records = true, .megatron_keys = true};
 inline constexpr Conventions kDcpConventions{
     .keys_are_paths = true, .objects_in_lists = false, .records = true};
 

@@ -7,7 +7,8 @@
 
 namespace dckpt {
 
-inline constexpr Conventions kZarrConventions{.objects_in_lists = false, .fragments_lost = true};
+inline constexpr Conventions kZarrConventions{
+    .objects_in_lists = false, .fragments_lost = true, .megatron_keys = true};
 
 /// Opens Megatron's zarr backend, version 1 (written up to 0.15), for reading. The storage's root
 /// is the checkpoint:
