@@ -1,6 +1,8 @@
 #include "dist_checkpointing/rewrite/common_form.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -13,6 +15,7 @@
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"
+#include "strategies/contract/forwarding_reader.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
@@ -124,6 +127,42 @@ std::optional<Value> restore_plain_objects(CopyContents& contents, const Checkpo
   return common.size() == 0 ? Value() : common;
 }
 
+/// Takes the entries of a nested dict out whose paths match, and adds the paths to `gone`.
+void drop_entries(Value& tree, const std::string& prefix, const std::string& pattern,
+                  std::vector<std::string>& gone) {
+  const Value before = tree;
+  for (const auto& [key, item] : before.as_dict()) {
+    const std::optional<std::string> name = key_text(key);
+    if (!name) continue;
+    const std::string path = prefix + *name;
+    if (glob_match(pattern, path)) {
+      tree.mutable_dict().erase(key);
+      gone.push_back(path);
+    } else if (item.is_dict()) {
+      Value inner = item;
+      const std::size_t count = gone.size();
+      drop_entries(inner, path + ".", pattern, gone);
+      if (gone.size() > count) tree[key] = std::move(inner);
+    }
+  }
+}
+
+/// Another reader's checkpoint with another common state.
+class WithCommonState final : public ForwardingReader {
+ public:
+  WithCommonState(std::shared_ptr<const CheckpointReader> source, Value common)
+      : ForwardingReader(std::move(source)), info_(source_->info()), common_(std::move(common)) {
+    info_.common_file.reset();  // so that its bytes are not copied
+    info_.common_place.reset();
+  }
+  const CheckpointInfo& info() const noexcept override { return info_; }
+  Value common_state() const override { return common_; }
+
+ private:
+  CheckpointInfo info_;
+  Value common_;
+};
+
 void add_object(CopyContents& contents, Bytes bytes) {
   contents.common_object = contents.object_of.size();
   contents.object_of.push_back({.bytes = std::move(bytes)});
@@ -171,6 +210,31 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& re
     remarks.push_back(str_format(
         "the common state moved from an object into {}, which every Megatron reads", kCommonFile));
   return contents;
+}
+
+std::unique_ptr<CheckpointReader> without_common_entries(std::unique_ptr<CheckpointReader> reader,
+                                                         std::vector<std::string>& exclude,
+                                                         std::vector<std::string>& remarks) {
+  const Metadata& metadata = reader->metadata();
+  const auto matches_a_key = [&](const std::string& pattern) {
+    const KeyFilter filter{.include = {pattern}};
+    return std::ranges::any_of(metadata.tensors, filter, &TensorStorageMetadata::key) ||
+           std::ranges::any_of(metadata.objects, [&](const BytesStorageMetadata& object) {
+             return filter.object(object.key);
+           });
+  };
+  std::vector<std::string> gone;
+  Value common;
+  std::erase_if(exclude, [&](const std::string& pattern) {
+    if (matches_a_key(pattern)) return false;
+    if (common.is_none()) common = reader->common_state();
+    const std::size_t count = gone.size();
+    if (common.is_dict()) drop_entries(common, "", pattern, gone);
+    return gone.size() > count;
+  });
+  if (gone.empty()) return reader;
+  remarks.push_back("left out of the common state: " + quoted_list(gone));
+  return std::make_unique<WithCommonState>(std::move(reader), std::move(common));
 }
 
 }  // namespace dckpt

@@ -18,4 +18,10 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& so
                                const ConvertTarget& target, bool check,
                                std::vector<std::string>& remarks);
 
+/// Moves patterns that match no key of the checkpoint, but entries of its common state (by dotted
+/// path), out of `exclude`, and shows the checkpoint without these entries.
+std::unique_ptr<CheckpointReader> without_common_entries(std::unique_ptr<CheckpointReader> reader,
+                                                         std::vector<std::string>& exclude,
+                                                         std::vector<std::string>& remarks);
+
 }  // namespace dckpt

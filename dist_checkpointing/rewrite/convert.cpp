@@ -554,7 +554,9 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   target.save.io = memory.io;
   if (options.dry_run) require_free_name(destination, options.overwrite);
 
-  CopyContents contents = select_contents(*reader, options.keys);
+  KeyFilter keys = options.keys;
+  reader = without_common_entries(std::move(reader), keys.exclude, report.remarks);
+  CopyContents contents = select_contents(*reader, keys);
   if (holds_optimizer(contents.metadata))
     std::ranges::move(of_optimizer, std::back_inserter(report.remarks));
   if (options.ranks && holds_buckets(contents.metadata))
