@@ -16,6 +16,9 @@
 #include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
+#include "mapping/state/sharded_object.h"
+#include "mapping/state/tree.h"
 
 namespace dckpt {
 namespace {
@@ -75,6 +78,10 @@ class CheckpointComparison {
   CheckpointComparison(const CheckpointReader& a, const CheckpointReader& b,
                        const DiffOptions& options)
       : a_(a), b_(b), options_(options) {
+    const bool paths_a = a.info().conventions.keys_are_paths;
+    const bool paths_b = b.info().conventions.keys_are_paths;
+    a_has_paths_ = paths_a && !paths_b && !b.common_state().is_none();
+    b_has_paths_ = paths_b && !paths_a && !a.common_state().is_none();
     if (options.rtol || options.atol)
       tolerance_ = Tolerance{options.rtol.value_or(0), options.atol.value_or(0)};
   }
@@ -162,7 +169,11 @@ class CheckpointComparison {
   void compare_objects() {
     const std::vector<BytesStorageMetadata>& of_a = a_.metadata().objects;
     const std::vector<BytesStorageMetadata>& of_b = b_.metadata().objects;
-    const Matching matching = match(of_a, of_b, options_.keys);
+    Matching matching = match(of_a, of_b, options_.keys);
+    std::erase_if(matching.only_a,
+                  [&](std::size_t i) { return a_has_paths_ && is_plain(of_a[i].key); });
+    std::erase_if(matching.only_b,
+                  [&](std::size_t i) { return b_has_paths_ && is_plain(of_b[i].key); });
     for (const auto& [a, b] : matching.both) {
       const Value value_a =
           with_context({.key = of_a[a].key}, [&, a = a] { return render(a_.object(a)); });
@@ -175,11 +186,39 @@ class CheckpointComparison {
   }
 
   void compare_common() {
-    const Value common_a = a_.common_state();
-    const Value common_b = b_.common_state();
-    if (common_a.is_none() || common_b.is_none()) return;
+    const auto rendered = [](const CheckpointReader& reader, bool has_paths) {
+      const Value common = has_paths ? with_plain_values(reader) : reader.common_state();
+      return common.is_none() ? common : render(common);
+    };
+    const Value common_a = rendered(a_, a_has_paths_);
+    const Value common_b = rendered(b_, b_has_paths_);
+    if (common_a.is_none() && common_b.is_none()) return;
     report_.common_compared = true;
-    report_values(Difference::Kind::kCommon, "", render(common_a), render(common_b));
+    const auto or_empty = [](const Value& common) {
+      return common.is_none() ? Value::dict() : common;
+    };
+    report_values(Difference::Kind::kCommon, "", or_empty(common_a), or_empty(common_b));
+  }
+
+  static bool is_plain(const std::string& key) { return !ShardedObject::is_unique_key(key); }
+
+  /// The common state with the objects that a plain DCP directory has in its place.
+  static Value with_plain_values(const CheckpointReader& reader) {
+    const Metadata& metadata = reader.metadata();
+    const std::unordered_map<std::string, KeyPath> paths(metadata.paths.begin(),
+                                                         metadata.paths.end());
+    std::vector<std::pair<KeyPath, Value>> leaves;
+    for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
+      const std::string& key = metadata.objects[i].key;
+      if (!is_plain(key)) continue;
+      const auto path = paths.find(key);
+      leaves.emplace_back(path == paths.end() ? KeyPath{key} : path->second,
+                          with_context({.key = key}, [&] { return reader.object(i); }));
+    }
+    Value common = reader.common_state();
+    if (leaves.empty()) return common;
+    if (common.is_none()) common = Value::dict();
+    return merge(std::move(common), unflatten_state_dict(leaves));
   }
 
   void report_values(Difference::Kind kind, const std::string& key, const Value& a,
@@ -197,6 +236,9 @@ class CheckpointComparison {
   const CheckpointReader& b_;
   const DiffOptions& options_;
   std::optional<Tolerance> tolerance_;
+  // Plain values are objects under their paths here, and common state on the other side.
+  bool a_has_paths_ = false;
+  bool b_has_paths_ = false;
   DiffReport report_;
 };
 

@@ -57,14 +57,16 @@ struct DiffReport {
                                         ///< those only in B; then the common state
   std::size_t tensors_compared = 0;
   std::size_t objects_compared = 0;
-  bool common_compared = false;  ///< false if either format has none
+  bool common_compared = false;  ///< false if neither has one
 
   bool equal() const noexcept { return differences.empty(); }
 };
 
 /// Compares two checkpoints of any formats and shardings. Tensors are compared whole, in their
 /// global shape; objects and the common state by value (as rendered by render()), with at most
-/// kMaxDifferencesPerValue differences each. Throws CheckpointError if either cannot be read.
+/// kMaxDifferencesPerValue differences each. Plain values that a DCP directory has as objects are
+/// common state where the other side has one, and a side without a common state has an empty one.
+/// Throws CheckpointError if either cannot be read.
 DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
                 const DiffOptions& options = {});
 inline constexpr std::size_t kMaxDifferencesPerValue = 1000;

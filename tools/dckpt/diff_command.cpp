@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/element.h"
@@ -153,9 +155,23 @@ void complete_sides(Options& options, const Parser& command) {
   }
 }
 
+bool share_a_key(const CheckpointReader& a, const CheckpointReader& b) {
+  std::unordered_set<std::string_view> keys;
+  for (const TensorStorageMetadata& tensor : a.metadata().tensors) keys.insert(tensor.key);
+  return std::ranges::any_of(b.metadata().tensors, [&](const TensorStorageMetadata& tensor) {
+    return keys.contains(tensor.key);
+  });
+}
+
 int run_diff(const Options& options) {
   const auto a = options.a.open();
-  const auto b = options.b.open();
+  auto b = options.b.open();
+  // Both have the names that the map changes: two Hugging Face folders, say.
+  if (!options.a.map.name.empty() && !share_a_key(*a, *b)) {
+    CheckpointArgument mapped = options.b;
+    mapped.map = options.a.map;
+    b = mapped.open();
+  }
   DiffOptions diff_options = options.diff;
   diff_options.common = !options.no_common;
   DiffReport report;
@@ -181,7 +197,8 @@ Command add_diff(CLI::App& program) {
   command.footer(
       "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if "
       "anything differs. Without --rtol and --atol tensors are compared bit by bit; with them "
-      "numbers are equal if |a - b| <= atol + rtol * |b|, and NaN equals NaN.\n\n"
+      "numbers are equal if |a - b| <= atol + rtol * |b|, and NaN equals NaN. --map gives A the "
+      "names of B; if both have the same names, both get the map's others.\n\n"
       "Examples:\n"
       "  dckpt diff before/iter_0001000 after/iter_0001000\n"
       "  dckpt diff run/checkpoints --iteration-a 1000 --iteration-b 2000    two of one run\n"
