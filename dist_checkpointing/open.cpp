@@ -1,13 +1,16 @@
 #include "dist_checkpointing/open.h"
 
 #include <algorithm>
+#include <array>
 
 #include "configs/option_rules.h"
 #include "configs/policy.h"
+#include "dist_checkpointing/foreign_root.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/contract/builtin_strategies.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
@@ -39,9 +42,12 @@ Location resolve_root(const Location& root, const OpenOptions& options) {
           ? str_format("there is no {} in this directory", quote(*name))
           : str_format("{} names {}, which does not exist; choose another with --iteration",
                        tracker_file(*root.directory()), quote(*name));
+  const std::vector<std::uint64_t> iterations = list_iterations(root);
+  const std::string foreign = iterations.empty() ? describe_foreign_root(root) : "";
   throw CheckpointError(
       ErrorCode::kIncomplete,
-      str_format("{}; there are {}", message, describe_iterations(list_iterations(root))),
+      str_format("{}; {}", message,
+                 foreign.empty() ? "there are " + describe_iterations(iterations) : foreign),
       {.file = root.display()});
 }
 
@@ -51,15 +57,6 @@ bool is_part_of_directory(const Location& file) {
   return name == ".metadata" || name == kConfigFile || name == kIntegrityFile ||
          name == kTrackerFile || name.ends_with(".distcp") ||
          (name == kCommonFile && file.storage()->stat_target(kConfigFile));
-}
-
-/// The strategy that reads single files like this one.
-const char* single_file_strategy(const Location& file) {
-  const std::string& name = file.name();
-  const bool is_named_so =
-      name.ends_with(kSafetensorsSuffix) || name.ends_with(kSafetensorsIndexSuffix);
-  return is_named_so || looks_like_safetensors(*file.storage()->open(name)) ? "safetensors"
-                                                                            : "torch";
 }
 
 /// A model's weights as torch.save writes them: "pytorch_model-00001-of-00002.bin".
@@ -82,6 +79,8 @@ bool is_torch_model(const FileInfo& entry) {
     if (is_torch_model(entry)) torch_models.push_back(entry.name);
   }
   std::string message = "is not a distributed checkpoint: ";
+  const std::string foreign =
+      has_data || has_iterations ? std::string() : describe_foreign_root(location);
   if (entries.empty()) {
     message += "the directory is empty";
   } else if (has_data) {
@@ -93,6 +92,8 @@ bool is_torch_model(const FileInfo& entry) {
         "it holds iterations (iter_*), but no {}; choose one with --iteration, or name its "
         "directory",
         kTrackerFile);
+  } else if (!foreign.empty()) {
+    message += foreign;
   } else if (!torch_models.empty()) {
     message += str_format(
         "the model's weights are in {}, as torch.save writes them; name such a file itself, or "
@@ -115,6 +116,14 @@ bool is_torch_model(const FileInfo& entry) {
                  found, quote(asked.name),
                  asked.version ? " version " + std::to_string(*asked.version) : ""),
       {.file = location.display()});
+}
+
+/// Null, or the strategy that is asked for if it takes whatever is there: it may read another
+/// format's files, or wrap that format's reader.
+const LoadStrategyEntry* opened_by_name(const StrategySpec& asked) {
+  if (asked.name == kAutoStrategy) return nullptr;
+  const LoadStrategyEntry& strategy = find_load_strategy(asked);
+  return !strategy.matches && strategy.versions.empty() ? &strategy : nullptr;
 }
 
 /// The strategy that metadata.json names. If it is asked for, the entry of the version that is
@@ -147,13 +156,41 @@ const LoadStrategyEntry* matching_strategy(const Location& location, const Strat
       asked.name == kAutoStrategy ? nullptr : &find_load_strategy(asked);
   if (forced != nullptr && matches(*forced)) return forced;
   const auto found = std::ranges::find_if(load_strategies(), matches);
-  if (found != load_strategies().end()) {
-    if (forced != nullptr) throw_other_format(location, quote(found->name), asked);
-    return &*found;
-  }
-  const bool cannot_tell =
-      forced != nullptr && !forced->matches && forced->versions.empty() && !entries.empty();
-  return cannot_tell ? forced : nullptr;
+  if (found == load_strategies().end()) return nullptr;
+  if (forced != nullptr) throw_other_format(location, quote(found->name), asked);
+  return &*found;
+}
+
+bool is_builtin(const LoadStrategyEntry& strategy) {
+  return std::ranges::any_of(builtin_load_strategies(), [&](const LoadStrategyEntry& builtin) {
+    return builtin.name == strategy.name;
+  });
+}
+
+/// The strategy that reads a single file: the registered one that is asked for or that knows its
+/// name, safetensors, or else torch, whose files have any name.
+const LoadStrategyEntry& file_strategy(const Location& file, const StrategySpec& asked) {
+  const bool forced = asked.name != kAutoStrategy;
+  if (forced && !is_builtin(find_load_strategy(asked))) return find_load_strategy(asked);
+  const std::array entries = {*file.stat()};
+  const auto registered =
+      std::ranges::find_if(load_strategies(), [&](const LoadStrategyEntry& strategy) {
+        return strategy.matches && !is_builtin(strategy) && strategy.matches(entries);
+      });
+  if (!forced && registered != load_strategies().end()) return *registered;
+  const std::string& name = file.name();
+  const bool is_safetensors = name.ends_with(kSafetensorsSuffix) ||
+                              name.ends_with(kSafetensorsIndexSuffix) ||
+                              looks_like_safetensors(*file.storage()->open(name));
+  const LoadStrategyEntry& strategy = find_load_strategy(is_safetensors ? "safetensors" : "torch");
+  if (forced && asked.name != strategy.name)
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("a single file like this one is read as {}, but load.strategy asks for {}; name "
+                   "the checkpoint's directory, or say 'auto'",
+                   quote(strategy.name), quote(asked.name)),
+        {.file = file.display()});
+  return forced ? find_load_strategy(asked) : strategy;
 }
 
 }  // namespace
@@ -192,17 +229,17 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
   const Location resolved = resolve_checkpoint(location, options);
   OpenHints hints{.strategy = options.strategy,
                   .recover_flattened_shapes = options.recover_flattened_shapes};
+  const LoadStrategyEntry* const by_name = opened_by_name(options.strategy);
   if (!resolved.is_directory()) {
     hints.file = resolved.name();
-    const LoadStrategyEntry& strategy = find_load_strategy(single_file_strategy(resolved));
-    if (forced && options.strategy.name != strategy.name)
-      throw_other_format(resolved, quote(strategy.name), options.strategy);
-    if (forced) find_load_strategy(options.strategy);  // checks its options
+    const LoadStrategyEntry& strategy =
+        by_name != nullptr ? *by_name : file_strategy(resolved, options.strategy);
     return with_context({.file = resolved.display()},
                         [&] { return strategy.open(resolved.storage(), hints); });
   }
   const std::shared_ptr<Storage> storage = resolved.directory();
-  const LoadStrategyEntry* const strategy = storage->stat(kConfigFile)
+  const LoadStrategyEntry* const strategy = by_name != nullptr ? by_name
+                                            : storage->stat(kConfigFile)
                                                 ? &named_strategy(resolved, options.strategy)
                                                 : matching_strategy(resolved, options.strategy);
   if (strategy != nullptr) {

@@ -1,11 +1,13 @@
 #pragma once
 
-/// For writing a backend of one's own: a SaveStrategy, a CheckpointReader and their registration.
+/// For writing a backend of one's own: a SaveStrategy, a CheckpointReader (for one that shows
+/// another reader's checkpoint changed: a ForwardingReader) and their registration.
 /// examples/raw_strategy is one, and check_strategy() (testing.h) checks it.
 
 #include "configs/strategy_options.h"
 #include "dckpt/dist_checkpointing.h"
 #include "mapping/base/wire.h"
+#include "strategies/contract/forwarding_reader.h"
 #include "strategies/contract/registry.h"
 #include "strategies/device/runtime.h"
 #include "strategies/formats/torch_archive/torch_file.h"

@@ -3,9 +3,10 @@
 #include <memory>
 #include <utility>
 
+#include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Passes everything through to another reader: the base of decorators that change a part.
 class ForwardingReader : public CheckpointReader {

@@ -65,8 +65,9 @@ struct LoadStrategyEntry {
                                 ///< format has no metadata.json
   std::string about;            ///< one line
   Capabilities capabilities{};
-  /// Whether a directory without metadata.json looks like this format, judged by its entries.
-  /// Empty: it always has one, or is opened by name only (load.strategy).
+  /// Whether a directory without metadata.json looks like this format, judged by its entries; a
+  /// single file that the user names is the only one. Empty: it always has one, or, without
+  /// versions, the strategy is opened by name only (load.strategy), whatever is there.
   std::function<bool(std::span<const FileInfo> entries)> matches{};
   /// A directory can hold several iterations, of which OpenHints::iteration chooses one.
   bool holds_iterations = false;

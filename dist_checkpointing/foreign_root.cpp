@@ -1,0 +1,138 @@
+#include "dist_checkpointing/foreign_root.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "strategies/contract/registry.h"
+#include "strategies/formats/dcp/megatron_json.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::size_t kMaxDirectories = 300;
+constexpr std::size_t kMaxDepth = 4;
+constexpr std::size_t kShownCheckpoints = 8;
+
+/// A layout, by the names of entries of which one directory has all.
+struct Layout {
+  const char* framework;
+  std::array<const char*, 2> names;
+  const char* what_to_do = "";  ///< where there are no checkpoints that can be read
+};
+
+// What is more specific comes first.
+constexpr std::array kLayouts = {
+    Layout{"Orbax",
+           {"*", "_CHECKPOINT_METADATA"},
+           "JAX arrays in OCDBT or zarr3 are not read; load them with Orbax and save them as "
+           "safetensors"},
+    Layout{"Orbax",
+           {"*", "manifest.ocdbt"},
+           "JAX arrays in OCDBT are not read; load them with Orbax and save them as safetensors"},
+    Layout{"DeepSpeed",
+           {"*", "*_optim_states.pt"},
+           "its ranks' files are not joined; DeepSpeed's zero_to_fp32.py makes a file of the "
+           "weights, which is read"},
+    Layout{"DeepSpeed",
+           {"*", "*_model_states.pt"},
+           "its ranks' files are not joined; DeepSpeed's zero_to_fp32.py makes a file of the "
+           "weights, which is read"},
+    Layout{"accelerate", {"*", "pytorch_model_fsdp_0"}},
+    Layout{"accelerate", {"*", "random_states_0.pkl"}},
+    Layout{"NeMo 2", {"context", "weights"}},
+    Layout{"ByteCheckpoint", {"model", "extra_state"}},
+    Layout{"ByteCheckpoint", {"model", "loader"}},
+    Layout{"verl", {"*", "latest_checkpointed_iteration.txt"}},
+    Layout{"verl", {"*", "actor"}},
+    Layout{"torchtitan", {"*", "step-[0-9]*"}},
+    Layout{"NVRx local checkpoints", {"*", "iter_*_local.pt"}},
+};
+
+class Search {
+ public:
+  void run(const Location& root) {
+    open_.push_back({root, "", 0});
+    for (std::size_t count = 0; !open_.empty() && count < kMaxDirectories; ++count) {
+      const Directory next = std::move(open_.front());
+      open_.pop_front();
+      try {
+        look_into(next);
+      } catch (const CheckpointError&) {  // a directory that cannot be listed
+      }
+    }
+  }
+
+  std::string text() const {
+    std::string message;
+    if (layout_ < kLayouts.size())
+      message = str_format("it is a folder of {}", kLayouts[layout_].framework);
+    if (!checkpoints_.empty())
+      message +=
+          str_format("{} {}; name {}", message.empty() ? "it is a folder around" : ", around",
+                     quoted_list(checkpoints_, kShownCheckpoints),
+                     checkpoints_.size() == 1 ? "that directory" : "one of them");
+    else if (layout_ < kLayouts.size())
+      message += str_format(": {}", *kLayouts[layout_].what_to_do != '\0'
+                                        ? kLayouts[layout_].what_to_do
+                                        : "no checkpoint that can be read is in it");
+    return message;
+  }
+
+ private:
+  struct Directory {
+    Location location;
+    std::string path;
+    std::size_t depth = 0;
+  };
+
+  void look_into(const Directory& directory) {
+    std::vector<FileInfo> entries = directory.location.directory()->list("");
+    std::ranges::sort(entries, {}, &FileInfo::name);
+    for (std::size_t i = 0; i < kLayouts.size(); ++i) {
+      if (std::ranges::all_of(kLayouts[i].names, [&](const char* name) {
+            return std::ranges::any_of(
+                entries, [&](const FileInfo& entry) { return glob_match(name, entry.name); });
+          }))
+        layout_ = std::min(layout_, i);
+    }
+    if (directory.depth > 0 && is_checkpoint(entries)) {
+      checkpoints_.push_back(directory.path);
+      return;
+    }
+    if (directory.depth == kMaxDepth) return;
+    for (const FileInfo& entry : entries) {
+      if (entry.kind != FileInfo::Kind::kDirectory || entry.name.starts_with('.')) continue;
+      open_.push_back({directory.location / entry.name,
+                       directory.path + (directory.path.empty() ? "" : "/") + entry.name,
+                       directory.depth + 1});
+    }
+  }
+
+  static bool is_checkpoint(const std::vector<FileInfo>& entries) {
+    return std::ranges::any_of(entries,
+                               [](const FileInfo& entry) { return entry.name == kConfigFile; }) ||
+           std::ranges::any_of(load_strategies(), [&](const LoadStrategyEntry& strategy) {
+             return strategy.matches && strategy.matches(entries);
+           });
+  }
+
+  std::deque<Directory> open_;
+  std::vector<std::string> checkpoints_;
+  std::size_t layout_ = kLayouts.size();
+};
+
+}  // namespace
+
+std::string describe_foreign_root(const Location& directory) {
+  Search search;
+  search.run(directory);
+  return search.text();
+}
+
+}  // namespace dckpt
