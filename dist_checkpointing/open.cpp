@@ -122,8 +122,9 @@ bool is_torch_model(const FileInfo& entry) {
 /// format's files, or wrap that format's reader.
 const LoadStrategyEntry* opened_by_name(const StrategySpec& asked) {
   if (asked.name == kAutoStrategy) return nullptr;
-  const LoadStrategyEntry& strategy = find_load_strategy(asked);
-  return !strategy.matches && strategy.versions.empty() ? &strategy : nullptr;
+  const LoadStrategyEntry& strategy = find_load_strategy(asked.name, asked.version);
+  if (strategy.matches || !strategy.versions.empty()) return nullptr;
+  return &find_load_strategy(asked);  // checks the options
 }
 
 /// The strategy that metadata.json names. If it is asked for, the entry of the version that is

@@ -78,6 +78,45 @@ TEST(Open, TheEntryThatOpensChecksTheOptions) {
   EXPECT_EQ(*opened, 1);
 }
 
+TEST(Open, RegisteredStrategiesGetSingleFilesAndWrapOthers) {
+  const auto fake = [](const auto&, const auto&) {
+    return std::make_unique<testing::FakeReader>();
+  };
+  register_strategy(LoadStrategyEntry{.name = "wrapper", .about = "for this test", .open = fake});
+  register_strategy(LoadStrategyEntry{.name = "by-suffix",
+                                      .about = "for this test",
+                                      .matches =
+                                          [](std::span<const FileInfo> entries) {
+                                            return entries.size() == 1 &&
+                                                   entries[0].name.ends_with(".mine");
+                                          },
+                                      .open = fake});
+  const TempDir folder;
+  std::ofstream(folder / "a.mine") << "text";
+  std::ofstream(folder / "b.other") << "text";
+  const auto format = [&](const fs::path& path, const char* strategy) {
+    return open_checkpoint(path, {.strategy = {.name = strategy}})->info().format;
+  };
+  EXPECT_EQ(format(folder / "a.mine", "auto"), "fake");
+  EXPECT_EQ(format(folder / "b.other", "by-suffix"), "fake");
+  EXPECT_EQ(format(folder / "b.other", "wrapper"), "fake");
+  EXPECT_EQ(format(golden(kSynthetic), "wrapper"), "fake");
+  EXPECT_EQ(code_of([&] { format(folder / "b.other", "zarr"); }), "mismatch");
+}
+
+TEST(Open, FoldersOfOthersNameTheirCheckpoints) {
+  const TempDir folder;
+  fs::create_directories(folder / "run/context");
+  fs::copy(golden(kSynthetic), folder / "run/weights", fs::copy_options::recursive);
+  try {
+    open_checkpoint(folder / "run");
+    ADD_FAILURE();
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr("a folder of NeMo 2, around 'weights'; name that directory"));
+  }
+}
+
 TEST(Open, AVersionOrOptionsNeedTheNameOfAStrategy) {
   const StrategySpec unnamed{.name = std::string(kAutoStrategy), .version = 2};
   const TempDir scratch;

@@ -103,6 +103,31 @@ TEST_F(Convert, APlainDcpDirectoryComesBackFromTorchDistAsItWas) {
   EXPECT_THAT(after.common_paths, IsEmpty());
 }
 
+TEST_F(Convert, ThePlainValuesOfADcpDirectoryEqualTheCommonStateOfItsCopy) {
+  save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
+  for (const std::string format : {"torch_dist", "zarr"}) {
+    run("dcp", format, {.to = format});
+    EXPECT_EQ(differences(at("dcp"), at(format)), 0U);
+  }
+  run("torch_dist", "less", {.keys = {.exclude = {"model.name", "step"}}});
+  EXPECT_EQ(differences(at("dcp"), at("less")), 2U);
+  EXPECT_FALSE(open_checkpoint(at("less"))->common_state().contains("step"));
+}
+
+TEST_F(Convert, ObjectsThatLeadBackToThemselvesGoThroughEveryFormat) {
+  Value node = Opaque{.callable = Global{"trainer", "Node"},
+                      .states = {Value::dict({{"parent", Value::reference(77)}})}};
+  node.set_label(77);
+  StateDict state = nested_state();
+  state["cfg"] = node;
+  save(state, at("a"));
+  run("a", "b", {.to = "zarr"});
+  run("b", "c", {.to = "torch_dist"});
+  const Value back = open_checkpoint(at("c"))->common_state().at("cfg");
+  EXPECT_NE(back.label(), 0U);
+  EXPECT_EQ(back.as_opaque().states[0].at("parent"), Value::reference(back.label()));
+}
+
 TEST_F(Convert, MegatronsObjectsAreInListsAndThoseOfDcpAreNotWhateverTheirKeysLookLike) {
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
   run("dcp", "megatron", {.to = "torch_dist"});
