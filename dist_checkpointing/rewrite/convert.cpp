@@ -97,11 +97,6 @@ PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder f
   return copy;
 }
 
-/// Formats of Megatron-Core: what is not a DCP directory and has objects.
-bool makes_megatron_keys(const SaveStrategyEntry& format) {
-  return !format.conventions.keys_are_paths && format.capabilities.objects;
-}
-
 bool holds_buckets(const Metadata& metadata) {
   return std::ranges::any_of(metadata.tensors, [](const TensorStorageMetadata& tensor) {
     return is_optimizer_key(tensor.key) && tensor.key.find(".bucket_idx_") != std::string::npos;
@@ -228,7 +223,7 @@ void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& re
 void require_resumable(const CopyContents& contents, const ConvertTarget& target,
                        const ConvertOptions& options) {
   const std::string sharding = optimizer_sharding(contents.common);
-  if (options.optimizer || !makes_megatron_keys(*target.format) ||
+  if (options.optimizer || !target.format->conventions.megatron_keys ||
       sharding != name_of(kOptimizerShardingNames, OptimizerSharding::kFullyShardedModelSpace) ||
       std::ranges::none_of(contents.metadata.tensors, [](const TensorStorageMetadata& tensor) {
         return tensor.flattened_shape && is_optimizer_key(tensor.key);
