@@ -54,7 +54,8 @@ struct LoadReport {
   /// under their names: the tree holds that instead, and the caller's memory is unchanged.
   std::vector<ReplacedTensor> replaced;
   std::vector<ReshardedObject> resharded_objects;  ///< not loaded
-  std::vector<CastTensor> casts;                   ///< of all ranks, the same on each of them
+  /// Of all ranks, the same on each of them; behind them this rank's tensors of the common state.
+  std::vector<CastTensor> casts;
   /// Whether the ranks' shards were checked to cover every requested key; false for a load of parts
   /// (load.validate_access_integrity is off).
   bool access_checked = false;
