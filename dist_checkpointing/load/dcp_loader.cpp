@@ -27,11 +27,17 @@ struct LeafRequest {
   bool is_excused = false;  ///< by load.objects
 };
 
+bool is_empty_container(const Value& value) {
+  return (value.is_dict() || value.is_sequence()) && value.size() == 0;
+}
+
 std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, Value& state) {
   std::vector<LeafRequest> requested;
   for (FlatLeaf& leaf : leaves_as_stored(load, state)) {
     if (leaf.value.is(Value::Kind::kLocalNonpersistentObject)) continue;
     std::string name = stored_name(leaf);
+    // What a rank outside of a tensor's mesh has in its place.
+    if (is_empty_container(leaf.value) && load.keys.tensor(name)) continue;
     const bool is_stored = load.keys.contains(name);
     const bool excused = is_excused(leaf.value, load);
     requested.push_back(

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::string_view kGridMark = "/shard_";
 constexpr std::string_view kSeparators = "./";
+constexpr std::size_t kShownBelow = 4;
 
 bool is_number(std::string_view text) {
   return !text.empty() &&
@@ -69,6 +70,7 @@ class Suggestions {
   }
 
   std::string for_group(const KeyGroup& group) const {
+    if (const std::string grown = below(group.first); !grown.empty()) return grown;
     const std::string pattern = without_numbers(group.first);
     if (const auto same = groups_.find(pattern); same != groups_.end()) {
       return ": the checkpoint has " +
@@ -85,6 +87,19 @@ class Suggestions {
   }
 
  private:
+  /// What is stored below a name, which is that of a dict or list with more items than the
+  /// request's.
+  std::string below(const std::string& name) const {
+    std::vector<std::string> found;
+    const std::string prefix = name + ".";
+    for (auto at = stored_.lower_bound(prefix); at != stored_.end() && at->starts_with(prefix);
+         ++at)
+      found.push_back(*at);
+    if (found.empty()) return "";
+    return ": the checkpoint has " + quoted_list(found, kShownBelow) +
+           " below this name; ask with a dict or list that has these items";
+  }
+
   const KeySet& stored_;
   std::vector<std::string> patterns_;
   std::map<std::string, KeyGroup> groups_;
