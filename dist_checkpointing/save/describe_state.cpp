@@ -132,10 +132,14 @@ DescribedState describe_dcp(const StateDict& state) {
         shard.properties.requires_grad = tensor.requires_grad;
         shard.global_shape = tensor.shape();
         shard.box = whole(tensor.shape());
+        out.plain.push_back({leaf.name, leaf.value});
         add_tensor(out, std::move(shard), tensor);
         break;
       }
-      default: add_object(out, {.key = leaf.name}, stored_object(leaf.value, kAll.conventions));
+      default:
+        out.plain.push_back(
+            {leaf.name, leaf.value, static_cast<std::uint32_t>(out.object_bytes.size())});
+        add_object(out, {.key = leaf.name}, stored_object(leaf.value, kAll.conventions));
     }
     add_path(leaf.name, leaf.path);
   }

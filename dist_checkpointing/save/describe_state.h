@@ -13,6 +13,13 @@
 
 namespace dckpt {
 
+/// A tensor or value that is not described as a part of anything.
+struct PlainLeaf {
+  std::string key;
+  Value value;
+  std::uint32_t source = 0;  ///< of a value, position in DescribedState::object_bytes
+};
+
 /// A rank's state as planning and writing see it: shards in the order of the tree, and the data
 /// that they refer to by number.
 struct DescribedState {
@@ -24,6 +31,7 @@ struct DescribedState {
   Value own_common;  ///< what is not sharded on this rank; none under DCP's rules, which have no
                      ///< common state
   std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: the path of each key in the tree
+  std::vector<PlainLeaf> plain;                        ///< DCP: what is not sharded
 };
 
 /// The rules that the options select: a plain DCP directory is always planned by DCP's rules.

@@ -26,6 +26,7 @@
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/metered_source.h"
+#include "dist_checkpointing/save/plain_comparison.h"
 #include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
@@ -36,6 +37,7 @@
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/save/plan_file.h"
 #include "mapping/planning/save/save_planner.h"
+#include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
@@ -138,8 +140,13 @@ void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy)
   }
 }
 
-void compare_common(const SaveCall& call, Value common) {
-  if (planner_kind(call.options) != PlannerKind::kMegatron) return;
+void compare_plain(const SaveCall& call, DescribedState& described) {
+  if (planner_kind(call.options) != PlannerKind::kMegatron) {
+    compare_plain_leaves(described, call.comm);
+    described.plain.clear();
+    return;
+  }
+  Value common = std::move(described.own_common);
   agree(call.comm, "preparing the common state for comparison", [&] {
     if (call.hooks.before_comparison) common = call.hooks.before_comparison(std::move(common));
   });
@@ -158,9 +165,31 @@ KeyPaths paths_of(const SavePlan& items, const KeyPaths& paths) {
   return written;
 }
 
+/// Throws CheckpointError (mismatch) if one rank has a value where another has a dict or list with
+/// items: no state dict holds both.
+void require_one_tree(const KeyPaths& paths) {
+  std::vector<const KeyPath*> sorted;
+  sorted.reserve(paths.size());
+  for (const auto& [key, path] : paths) sorted.push_back(&path);
+  std::ranges::sort(sorted, [](const KeyPath* a, const KeyPath* b) { return *a < *b; });
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    const KeyPath& outer = *sorted[i - 1];
+    const KeyPath& inner = *sorted[i];
+    if (inner.size() <= outer.size() || !std::equal(outer.begin(), outer.end(), inner.begin()))
+      continue;
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("one rank has a value at {} and another a dict or list with {}, and no load "
+                   "could put both into one state dict; give one of them another name",
+                   quote(dotted_name(outer)), quote(dotted_name(inner))),
+        {.key = dotted_name(outer)});
+  }
+}
+
 /// Adds what other ranks say of stored keys that have no path so far: the lowest rank that writes
 /// some of a key decides.
 void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
+  const std::size_t of_rank_0 = metadata.paths.size();
   std::unordered_set<std::string_view> open;
   for (const TensorStorageMetadata& tensor : metadata.tensors) open.insert(tensor.key);
   for (const BytesStorageMetadata& object : metadata.objects) open.insert(object.key);
@@ -170,6 +199,7 @@ void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
       if (open.erase(key) != 0) metadata.paths.emplace_back(key, path);
     }
   }
+  if (metadata.paths.size() != of_rank_0) require_one_tree(metadata.paths);
 }
 
 /// Step 4 on rank 0.
@@ -256,7 +286,7 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     check_contents(described, find_save_strategy(options.strategy.name, options.strategy.version));
     local = planner.create_local_plan(plan_local_save(described.shards, options.flattened));
   });
-  if (options.planner.validate) compare_common(call, std::move(described.own_common));
+  if (options.planner.validate) compare_plain(call, described);
 
   std::string why_planned;  // on rank 0
   bool again = false;

@@ -5,6 +5,7 @@
 #include "configs/policy.h"
 #include "configs/policy_schema.h"
 #include "dist_checkpointing/open.h"
+#include "mapping/base/log.h"
 
 namespace dckpt {
 namespace {
@@ -47,6 +48,48 @@ TEST_F(SaveLoad, APlainDcpDirectoryIsAStrategyOfItsOwnToo) {
                      {.strategy = {.name = "dcp"}, .compat = Compat::kMegatron019});
               }),
               HasSubstr("it has one form only; leave out compat"));
+}
+
+TEST_F(SaveLoad, PlainLeavesThatDifferBetweenRanksAreNamedWithTheirValues) {
+  std::string warnings;
+  set_log_sink([&](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kWarning) warnings += text;
+  });
+  const auto saved = [&](const char* name, const std::function<Value(int)>& leaf) {
+    warnings.clear();
+    run_ranks(3, [&](Communicator& comm) {
+      StateDict state = Value::dict({{"same", 5}, {"own" + std::to_string(comm.rank()), 1}});
+      state["step"] = leaf(comm.rank());
+      save(state, checkpoint(name), {.compat = Compat::kDcp}, comm);
+    });
+    return warnings;
+  };
+  EXPECT_EQ(saved("same", [](int) { return Value(arange({2})); }), "");
+  EXPECT_THAT(saved("ints", [](int rank) { return Value(10 * (rank / 2 + 1)); }),
+              HasSubstr("'step' (10 on rank 0, 20 on rank 2); describe"));
+  EXPECT_THAT(
+      saved("tensors", [](int rank) { return Value(rank == 1 ? untouched({2}) : arange({2})); }),
+      HasSubstr("'step' (float32 (2,) that begins with 0 on rank 0, float32 (2,) that"));
+  EXPECT_THAT(saved("kinds", [](int rank) { return rank == 0 ? Value("adam") : Value(); }),
+              HasSubstr("'step' ('adam' on rank 0, None on rank 1)"));
+  set_log_sink({});
+}
+
+TEST_F(SaveLoad, AValueOnOneRankAndADictOnAnotherAreNoCheckpoint) {
+  const auto refused = [&](const Value& of_rank_0, const Value& of_rank_1) {
+    return error_of([&] {
+      run_ranks(2, [&](Communicator& comm) {
+        save(Value::dict({{"a", comm.rank() == 0 ? of_rank_0 : of_rank_1}}), checkpoint(),
+             {.compat = Compat::kDcp}, comm);
+      });
+    });
+  };
+  const Value dict = Value::dict({{"b", Value::list({1, arange({2})})}});
+  EXPECT_THAT(refused(5, dict),
+              HasSubstr("a value at 'a' and another a dict or list with 'a.b.0'"));
+  EXPECT_THAT(refused(dict, 5),
+              HasSubstr("a value at 'a' and another a dict or list with 'a.b.0'"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint()));
 }
 
 TEST_F(SaveLoad, APlainDcpDirectoryKnowsThePlacesOfWhatOnlyOneRankHas) {

@@ -150,9 +150,9 @@ TEST_F(DcpLoader, WhatIsStoredDecidesTheKindOfALeaf) {
 }
 
 TEST_F(DcpLoader, AnEmptyContainerAsksForNoTensor) {
-  save_dcp(Value::dict({{"w", filled(2, 1)}, {"v", filled(2, 2)}}));
+  save_dcp(Value::dict({{"w", filled(10000, 1)}, {"v", filled(2, 2)}}));
   StateDict state = Value::dict({{"w", Value::dict()}, {"v", filled(2, 0)}});
-  EXPECT_EQ(load(state, path_).bytes_read, 2 * sizeof(float));
+  EXPECT_LT(load(state, path_).bytes_read, 10000U);
   EXPECT_EQ(state["w"], Value::dict()) << "as a rank outside of the tensor's mesh has it";
   EXPECT_TRUE(equal(state["v"].as_tensor(), filled(2, 2)));
 }
@@ -161,7 +161,7 @@ TEST_F(DcpLoader, AListThatHasGrownIsNamedWithItsItems) {
   const Value item = Value::dict({{"k", 1}});
   save_dcp(Value::dict({{"t", filled(2, 1)}, {"hist", Value::list({item, item})}}));
   StateDict state = Value::dict({{"t", filled(2, 0)}, {"hist", Value::list()}});
-  EXPECT_THAT(error_of([&] { load(state, path_); }).what(),
+  EXPECT_THAT(testing::error_of([&] { load(state, path_); }).what(),
               HasSubstr("'hist.0.k', 'hist.1.k' below this name"));
 }
 

@@ -1,0 +1,189 @@
+#include "dist_checkpointing/save/plain_comparison.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "mapping/base/fingerprint.h"
+#include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+#include "mapping/base/wire.h"
+#include "mapping/geometry/cast.h"
+#include "strategies/comm/agree.h"
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kAttempt = "comparing the plain leaves of the ranks";
+constexpr std::size_t kSamples = 16;
+constexpr std::size_t kSampleBytes = 4096;
+constexpr std::size_t kShownLeaves = 4;
+constexpr std::size_t kShownText = 40;
+
+bool is_in_one_piece(const Tensor& tensor) {
+  return tensor.device().kind == Device::Kind::kCpu && tensor.is_contiguous();
+}
+
+std::uint64_t digest_of(const Tensor& tensor) {
+  Fingerprinter digest;
+  digest.update(as_bytes(to_string(tensor)));
+  if (!is_in_one_piece(tensor)) return digest.value().low;
+  const ByteView bytes(tensor.data(), tensor.nbytes());
+  const std::size_t step = std::max(bytes.size() / kSamples, kSampleBytes);
+  for (std::size_t at = 0; at < bytes.size(); at += step)
+    digest.update(bytes.subspan(at, std::min(kSampleBytes, bytes.size() - at)));
+  return digest.value().low;
+}
+
+/// A leaf as ranks tell each other of it.
+struct LeafDigest {
+  std::uint64_t key = 0;
+  std::uint64_t value = 0;
+};
+
+std::vector<LeafDigest> digests_of(const DescribedState& described) {
+  std::vector<LeafDigest> digests;
+  digests.reserve(described.plain.size());
+  for (const PlainLeaf& leaf : described.plain) {
+    const std::uint64_t value = leaf.value.is_tensor()
+                                    ? digest_of(leaf.value.as_tensor())
+                                    : fingerprint_of(described.object_bytes[leaf.source]).low;
+    digests.push_back({fingerprint_of(as_bytes(leaf.key)).low, value});
+  }
+  return digests;
+}
+
+bool same_everywhere(const std::vector<LeafDigest>& digests, Communicator& comm) {
+  const Fingerprint all = fingerprint_of(std::as_bytes(std::span<const LeafDigest>(digests)));
+  std::vector<std::int64_t> values;
+  for (const std::uint64_t half : {all.low, all.high}) {
+    values.push_back(static_cast<std::int64_t>(half));
+    values.push_back(static_cast<std::int64_t>(~half));
+  }
+  const std::vector<std::int64_t> most = comm.all_reduce(values, ReduceOp::kMax);
+  return most[0] == ~most[1] && most[2] == ~most[3];
+}
+
+/// Fingerprints of the keys of which ranks have different values, a few of them.
+Bytes differing_keys(const std::vector<Bytes>& ranks) {
+  std::unordered_map<std::uint64_t, std::uint64_t> first;
+  std::vector<std::uint64_t> differing;
+  for (const Bytes& told : ranks) {
+    WireReader reader(told, "a rank's plain leaves");
+    for (std::uint64_t left = reader.number(); left > 0; --left) {
+      const std::uint64_t key = reader.number();
+      const std::uint64_t value = reader.number();
+      if (first.try_emplace(key, value).first->second != value &&
+          std::ranges::find(differing, key) == differing.end())
+        differing.push_back(key);
+    }
+    reader.finish();
+  }
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(differing.size());
+  for (std::size_t i = 0; i < std::min(differing.size(), kShownLeaves); ++i)
+    writer.number(differing[i]);
+  return bytes;
+}
+
+/// "10", "'adam'", "float32[2] that begins with 20"
+std::string text_of(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::kNone: return "None";
+    case Value::Kind::kBool: return value.as_bool() ? "True" : "False";
+    case Value::Kind::kInt: return std::to_string(value.as_int());
+    case Value::Kind::kFloat: return str_format("{}", value.as_float());
+    case Value::Kind::kStr: return quote(value.as_str().substr(0, kShownText));
+    case Value::Kind::kTensor: break;
+    default: return std::string(to_string(value.kind()));
+  }
+  const Tensor& tensor = value.as_tensor();
+  std::string text = to_string(tensor);
+  if (!is_in_one_piece(tensor) || tensor.numel() == 0 || !can_cast(tensor.dtype(), DType::kFloat64))
+    return text;
+  double element = 0;
+  cast_elements(tensor.dtype(), tensor.data(), DType::kFloat64,
+                reinterpret_cast<std::byte*>(&element), 1);
+  return text + str_format(" that begins with {}", element);
+}
+
+/// This rank's values of `keys`.
+Bytes values_of(const DescribedState& described, const std::vector<LeafDigest>& digests,
+                ByteView keys, std::uint64_t& count) {
+  WireReader reader(keys, "the plain leaves that differ");
+  count = reader.number();
+  Bytes bytes;
+  WireWriter writer(bytes);
+  while (!reader.at_end()) {
+    const std::uint64_t key = reader.number();
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      if (digests[i].key != key) continue;
+      writer.text(described.plain[i].key);
+      writer.text(text_of(described.plain[i].value));
+    }
+  }
+  return bytes;
+}
+
+/// "'step' (10 on rank 0, 20 on rank 1)", two values of each leaf.
+std::string list_of(const std::vector<Bytes>& ranks) {
+  std::map<std::string, std::vector<std::pair<std::string, std::size_t>>> leaves;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    WireReader reader(ranks[rank], "the values of rank " + std::to_string(rank));
+    while (!reader.at_end()) {
+      auto& values = leaves[reader.text()];
+      std::string text = reader.text();
+      if (values.empty() || (values.size() == 1 && values[0].first != text))
+        values.emplace_back(std::move(text), rank);
+    }
+  }
+  std::string list;
+  for (const auto& [key, values] : leaves) {
+    std::string texts;
+    for (const auto& [text, rank] : values)
+      texts += str_format("{}{} on rank {}", texts.empty() ? "" : ", ", text, rank);
+    list += str_format("{}{} ({})", list.empty() ? "" : ", ", quote(key), texts);
+  }
+  return list;
+}
+
+}  // namespace
+
+void compare_plain_leaves(const DescribedState& described, Communicator& comm) {
+  if (comm.size() == 1) return;
+  std::vector<LeafDigest> digests;
+  agree(comm, kAttempt, [&] { digests = digests_of(described); });
+  if (same_everywhere(digests, comm)) return;
+
+  Bytes told;
+  WireWriter writer(told);
+  writer.number(digests.size());
+  for (const LeafDigest& digest : digests) {
+    writer.number(digest.key);
+    writer.number(digest.value);
+  }
+  const std::vector<Bytes> of_ranks = comm.gather(told, 0);
+  Bytes keys;
+  decide(comm, [&] { keys = differing_keys(of_ranks); });
+  keys = comm.broadcast(keys, 0);
+  Bytes values;
+  std::uint64_t count = 0;
+  agree(comm, kAttempt, [&] { values = values_of(described, digests, keys, count); });
+  if (count == 0) return;
+  const std::vector<Bytes> texts = comm.gather(values, 0);
+  decide(comm, [&] {
+    log_warning(str_format(
+        "plain leaves differ between ranks, and the value of one rank is stored for all: {}{}; "
+        "describe what belongs to a rank with ShardedTensor or ShardedObject",
+        list_of(texts),
+        count > kShownLeaves ? str_format(" and {} more", count - kShownLeaves) : ""));
+  });
+}
+
+}  // namespace dckpt
