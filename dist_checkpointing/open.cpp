@@ -239,16 +239,21 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
                         [&] { return strategy.open(resolved.storage(), hints); });
   }
   const std::shared_ptr<Storage> storage = resolved.directory();
-  const LoadStrategyEntry* const strategy = by_name != nullptr ? by_name
-                                            : storage->stat(kConfigFile)
-                                                ? &named_strategy(resolved, options.strategy)
-                                                : matching_strategy(resolved, options.strategy);
-  if (strategy != nullptr) {
-    if (strategy->holds_iterations && options.iteration)
-      hints.iteration = parse_iteration_directory(options.iteration->directory());
+  const auto recognised = [&] {
+    return storage->stat(kConfigFile) ? &named_strategy(resolved, options.strategy)
+                                      : matching_strategy(resolved, options.strategy);
+  };
+  const LoadStrategyEntry* const strategy = by_name != nullptr ? by_name : recognised();
+  if (strategy == nullptr) throw_unrecognised(storage->list(""), resolved);
+  if (strategy->holds_iterations && options.iteration)
+    hints.iteration = parse_iteration_directory(options.iteration->directory());
+  try {
     return strategy->open(storage, hints);
+  } catch (const CheckpointError&) {
+    // A complete checkpoint of another format must not read as an incomplete one of this.
+    if (by_name != nullptr) recognised();
+    throw;
   }
-  throw_unrecognised(storage->list(""), resolved);
 }
 
 }  // namespace

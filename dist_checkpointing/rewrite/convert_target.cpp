@@ -84,8 +84,9 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
                                      "cut anew for ranks; leave out the number of ranks",
                                      quote(format)));
   }
-  const bool keeps_form = format == reader.info().format && !options.optimizer &&
-                          target.format->capabilities.flattened_form;
+  const bool keeps_form =
+      (format == reader.info().format || target.format->conventions.megatron_keys) &&
+      !options.optimizer && target.format->capabilities.flattened_form;
   save.flattened =
       options.flattened.value_or(keeps_form ? FlattenedForm::kMegatron : FlattenedForm::kBoxes);
   save.separation_hint = options.separation_hint;

@@ -167,6 +167,8 @@ load:
 retention:
   keep_last: 0
   keep_every: 0
+resume:
+  allow_dropped_keys: false
 )");
   EXPECT_EQ(Policy::from_text(to_yaml({})), Policy{});
 }
@@ -211,7 +213,7 @@ TEST(PolicyMessages, UnknownField) {
           "integrity and report"));
   EXPECT_THAT(problems_of("speed: fast\n"),
               ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, "
-                          "save, load and retention"));
+                          "save, load, retention and resume"));
   EXPECT_THAT(problems_of("load: {rename: [{from: a, to: b, too: c}]}\n"),
               ElementsAre("p.yaml:2:34: load.rename[0] has no field 'too' (did you mean 'to'?); it "
                           "has from and to"));
@@ -303,7 +305,7 @@ TEST(PolicyMessages, Versions) {
             "p.yaml:1:10: version: found 'one', expected an integer from 1 to 2147483647");
   EXPECT_EQ(only_problem("[version, 1]"),
             "p.yaml:1:1: the file: found a list, expected a mapping with version, extends, save, "
-            "load and retention");
+            "load, retention and resume");
   EXPECT_EQ(error_of([] { Policy::from_text("version: 2"); }).code(), ErrorCode::kUnsupported);
 }
 
@@ -513,7 +515,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 43u);
+  ASSERT_EQ(leaves.size(), 44u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

@@ -48,9 +48,11 @@ class MegatronReads(unittest.TestCase):
 
     def check_golden(self, name: str, *options: str):
         path = self.folder / "-".join([name, *options])
-        boxes = self.folder / f"{name}-boxes"
-        tool.run("convert", tool.GOLDENS / name / "ckpt", boxes, "--to", "dcp")
-        tool.run("convert", boxes, path, "--to", "torch_dist", "--compat", "megatron", *options)
+        source = tool.GOLDENS / name / "ckpt"
+        if "--flattened" not in options:  # a copy keeps its form; on the way through DCP it becomes boxes
+            source = self.folder / f"{name}-boxes"
+            tool.run("convert", tool.GOLDENS / name / "ckpt", source, "--to", "dcp")
+        tool.run("convert", source, path, "--to", "torch_dist", "--compat", "megatron", *options)
         expected = tool.expected(name)
         self.check_all(path, tool.wanted_digests(expected), expected["objects"], expected["common"])
 

@@ -114,7 +114,10 @@ class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {};
 
 const ConvertOptions kForThree{.ranks = 3, .integrity = true};
 const ConvertOptions kAsStored{.ranks = {}};
-const ConvertOptions kHf{.to = "hf", .strategy_options = yaml("{max_file_size: 200KiB}")};
+const ConvertOptions kHf{.to = "hf",
+                         .strategy_options = yaml("{max_file_size: 200KiB}"),
+                         .map = {.name = "none"},
+                         .keys = {.include = {"*"}}};
 const ConvertOptions kRanks{.to = "torch",
                             .strategy_options = yaml("{tensor_model_parallel_size: 2, "
                                                      "pipeline_model_parallel_size: 2, "
