@@ -181,12 +181,15 @@ enum class WhenResharded : std::uint8_t {
   kKeep,    ///< the leaf keeps the caller's value
   kReinit,  ///< the leaf becomes none, and the trainer creates the value again
   kDrop,    ///< the leaf is removed from the state
+  kGather,  ///< the leaf becomes the list of all stored cells of its key, in the order of their
+            ///< grid
 };
-inline constexpr EnumNames<WhenResharded, 4> kWhenReshardedNames{{
+inline constexpr EnumNames<WhenResharded, 5> kWhenReshardedNames{{
     {WhenResharded::kError, "error"},
     {WhenResharded::kKeep, "keep"},
     {WhenResharded::kReinit, "reinit"},
     {WhenResharded::kDrop, "drop"},
+    {WhenResharded::kGather, "gather"},
 }};
 
 /// What happens to objects whose keys match a glob.

@@ -239,7 +239,7 @@ Type<ObjectRule> object_rule() {
           if (node.find(name) != nullptr) continue;
           problems.push_back(
               {node.place, str_format("{}: '{}' is missing; a rule is {{keys: PATTERN, "
-                                      "when_resharded: error, keep, reinit or drop}}",
+                                      "when_resharded: error, keep, reinit, drop or gather}}",
                                       path, name)});
         }
       }});
@@ -309,11 +309,10 @@ Type<LoadOptions> load() {
           field("map", &LoadOptions::map, key_map()),
           field("rename", &LoadOptions::rename,
                 list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
-          field(
-              "objects", &LoadOptions::objects,
-              list_of(
-                  object_rule(),
-                  "a list of rules {keys: PATTERN, when_resharded: error, keep, reinit or drop}")),
+          field("objects", &LoadOptions::objects,
+                list_of(object_rule(),
+                        "a list of rules {keys: PATTERN, when_resharded: error, keep, reinit, drop "
+                        "or gather}")),
           field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
           field("verify", &LoadOptions::verify, choice(kVerifyNames)),
           verify_integrity(),

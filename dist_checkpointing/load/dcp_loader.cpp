@@ -39,7 +39,9 @@ std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, Value& sta
     // What a rank outside of a tensor's mesh has in its place.
     if (is_empty_container(leaf.value) && load.keys.tensor(name)) continue;
     const bool is_stored = load.keys.contains(name);
-    const bool excused = is_excused(leaf.value, load);
+    const bool excused =
+        is_excused(leaf.value, load) || (leaf.value.is(Value::Kind::kShardedObject) &&
+                                         is_gathered(leaf.value.as_sharded_object(), load));
     requested.push_back(
         {std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored, excused});
   }
@@ -126,6 +128,14 @@ void set_object(const LoadContext& load, LeafRequest& leaf_request, const Value&
   object.has_data = true;
 }
 
+/// Where the value of a leaf is stored as an object.
+ObjectCells cells_of(const LeafRequest& leaf_request, const LoadContext& load) {
+  if (const auto object = load.keys.object(leaf_request.name)) return {{*object}};
+  return leaf_request.value.is(Value::Kind::kShardedObject)
+             ? cells_of(leaf_request.value.as_sharded_object(), load)
+             : ObjectCells{};
+}
+
 /// The sharded leaves among those that `is_meant` chooses.
 Value sharded_of(const std::vector<LeafRequest>& requested, bool (*is_meant)(const LeafRequest&)) {
   ValueList leaves;
@@ -142,7 +152,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   LoadRequest parts;
   std::vector<LeafRequest> requested;
   TensorRequest request;
-  std::vector<std::uint32_t> objects;
+  std::vector<std::uint32_t> objects;  // positions in the metadata
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(state);
     requested = requested_leaves_of(load, parts.expanded);
@@ -162,7 +172,8 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     for (LeafRequest& leaf_request : requested) {
       if (leaf_request.is_stored) request_tensor(load, builder, leaf_request);
-      if (const auto object = load.keys.object(leaf_request.name)) objects.push_back(*object);
+      const ObjectCells cells = cells_of(leaf_request, load);
+      objects.insert(objects.end(), cells.positions.begin(), cells.positions.end());
     }
     request = builder.finish();
   });
@@ -170,8 +181,8 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   const auto values = fetch_objects(load, objects);
   finish_load(load, [&] {
     for (LeafRequest& leaf_request : requested) {
-      if (const auto object = load.keys.object(leaf_request.name))
-        set_object(load, leaf_request, values.at(*object));
+      if (const ObjectCells cells = cells_of(leaf_request, load); !cells.positions.empty())
+        set_object(load, leaf_request, cells.value(values));
       replace_leaf(parts.expanded, leaf_request.path, std::move(leaf_request.value));
     }
     parts.expanded = apply_object_rules(std::move(parts.expanded), load);

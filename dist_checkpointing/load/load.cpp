@@ -327,6 +327,37 @@ StateDict load_sharded_metadata(const Location& location, const OpenOptions& opt
   throw_checkpoint_error();
 }
 
+std::vector<ShardedObject> load_objects(const Location& location, const std::string& key,
+                                        const LoadOptions& options) try {
+  require_rules(Call::kLoadTensors, {.load = options}, nullptr);
+  std::string map;
+  const auto reader = open_for_load(location, options, map);
+  if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
+  const StoredKeys keys(reader->metadata(), {});
+  std::vector<std::uint32_t> positions = keys.cells(key);
+  if (const auto plain = keys.object(key); positions.empty() && plain) positions.push_back(*plain);
+  if (positions.empty()) {
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("the checkpoint has no objects of this key{}",
+                                     keys.tensor(key) ? ": a tensor is stored under it" : ":") +
+                              (keys.tensor(key) ? "" : table_of_unknown({key}, keys.keys())),
+                          {.key = key, .file = location.display()});
+  }
+  const auto values = fetch_objects(*reader, positions, options, *single_rank());
+  std::vector<ShardedObject> cells;
+  for (const std::uint32_t position : positions) {
+    const std::string& stored = reader->metadata().objects[position].key;
+    ShardedObject cell =
+        ShardedObject::parse_unique_key(stored).value_or(ShardedObject{.key = stored});
+    cell.data = values.at(position);
+    cell.has_data = true;
+    cells.push_back(std::move(cell));
+  }
+  return cells;
+} catch (...) {
+  throw_checkpoint_error();
+}
+
 StateDict load_plain_tensors(const Location& location, const LoadOptions& options) try {
   require_rules(Call::kLoadTensors, {.load = options}, nullptr);
   std::string map;

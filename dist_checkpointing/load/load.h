@@ -53,7 +53,7 @@ struct LoadReport {
   /// Plain tensors of this rank's state that were not filled, because something else is stored
   /// under their names: the tree holds that instead, and the caller's memory is unchanged.
   std::vector<ReplacedTensor> replaced;
-  std::vector<ReshardedObject> resharded_objects;  ///< not loaded
+  std::vector<ReshardedObject> resharded_objects;  ///< not loaded, or gathered
   /// Of all ranks, the same on each of them; behind them this rank's tensors of the common state.
   std::vector<CastTensor> casts;
   /// Whether the ranks' shards were checked to cover every requested key; false for a load of parts
@@ -142,6 +142,13 @@ std::optional<Value> load_content_metadata(const Location& location,
 
 /// All tensors as a whole, key → tensor. Needs memory for all of them.
 StateDict load_plain_tensors(const Location& location, const LoadOptions& options = {});
+
+/// All cells of the objects of one key, with their data, in the order of their places in the grid:
+/// for state that is cut anew for other ranks, as a data loader's is. A value of a plain DCP
+/// directory is one cell. Throws CheckpointError (mismatch) with the most similar key if there is
+/// none, and (invalid argument) as load_plain_tensors.
+std::vector<ShardedObject> load_objects(const Location& location, const std::string& key,
+                                        const LoadOptions& options = {});
 
 /// Key → ShardedTensor of the whole tensor without data, and unique key → ShardedObject without
 /// data (for a plain DCP directory: key → none). Pass it to `load` to load everything. The common

@@ -72,7 +72,8 @@ void require_all(const LoadContext& load, const Value& sharded, std::vector<Misf
     if (!misfitting.contains(tensor->key)) asked.keys.push_back(tensor->key);
   }
   for (const ShardedObject* const object : leaves.objects) {
-    if (!misfitting.contains(object->key) && !is_excused(*object, load))
+    if (!misfitting.contains(object->key) && !is_excused(*object, load) &&
+        !is_gathered(*object, load))
       asked.keys.push_back(object->unique_key());
   }
   require_stored(asked, load.keys, "keys are asked for that the checkpoint does not have",
@@ -155,7 +156,8 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   Value asked;  // the sharded leaves that will be read
   TensorRequest request;
   LoadedLeaves loaded;
-  std::vector<std::uint32_t> objects;
+  std::vector<ObjectCells> objects;
+  std::vector<std::uint32_t> cells;  // of all objects
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(load.leaves == Leaves::kPlain ? without_empty_ranges(state) : state);
     if (!parts.sharded.is_none()) asked = without_empty_ranges(parts.sharded);
@@ -179,8 +181,10 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   agree(load.comm, "checking the request against the checkpoint", [&] {
     const ShardedLeaves leaves = collect_sharded(asked);
     for (const ShardedObject* const object : leaves.objects) {
-      if (const auto position = load.keys.object(object->unique_key()))
-        objects.push_back(*position);
+      ObjectCells own = cells_of(*object, load);
+      if (own.positions.empty()) continue;
+      cells.insert(cells.end(), own.positions.begin(), own.positions.end());
+      objects.push_back(std::move(own));
     }
     TensorRequestBuilder builder(load.reader, load.keys, load.options);
     loaded.tensors.reserve(leaves.tensors.size());
@@ -189,9 +193,9 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
     request = builder.finish();
   });
   fill_destinations(load, request);
-  const auto values = fetch_objects(load, objects);
+  const auto values = fetch_objects(load, cells);
   finish_load(load, [&] {
-    for (const std::uint32_t object : objects) loaded.objects.push_back(values.at(object));
+    for (const ObjectCells& object : objects) loaded.objects.push_back(object.value(values));
     if (load.leaves == Leaves::kPlain) {
       state = plain_result(
           std::move(common), parts,

@@ -108,7 +108,7 @@ std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& k
                  to_string(object.global_shape), grids_as_text(*keys.grids(object.key))),
       object.key,
       "it was saved under another layout; load.objects says what becomes of it: [{keys: "
-      "PATTERN, when_resharded: keep, reinit or drop}]"};
+      "PATTERN, when_resharded: keep, reinit, drop or gather}]"};
 }
 
 std::string to_string(const Misfit& misfit) {

@@ -77,8 +77,26 @@ std::optional<WhenResharded> when_resharded(const ShardedObject& object, const S
   return rule == rules.end() ? WhenResharded::kError : rule->when_resharded;
 }
 
+Value ObjectCells::value(const std::unordered_map<std::uint32_t, Value>& read) const {
+  if (!gathered) return read.at(positions.front());
+  ValueList values;
+  for (const std::uint32_t position : positions) values.push_back(read.at(position));
+  return Value::list(std::move(values));
+}
+
+ObjectCells cells_of(const ShardedObject& object, const LoadContext& load) {
+  if (const auto own = load.keys.object(object.unique_key())) return {{*own}};
+  if (is_gathered(object, load)) return {load.keys.cells(object.key), true};
+  return {};
+}
+
+bool is_gathered(const ShardedObject& object, const LoadContext& load) {
+  return rule_for(object, load) == WhenResharded::kGather;
+}
+
 bool is_excused(const ShardedObject& object, const LoadContext& load) {
-  return rule_for(object, load) != WhenResharded::kError;
+  const WhenResharded rule = rule_for(object, load);
+  return rule != WhenResharded::kError && rule != WhenResharded::kGather;
 }
 
 bool is_excused(const Value& leaf, const LoadContext& load) {
@@ -92,7 +110,7 @@ void report_resharded(const LoadContext& load, const Value& tree) {
       const WhenResharded done = rule_for(*object, load);
       if (done == WhenResharded::kError) continue;
       load.report.resharded_objects.push_back({object->unique_key(), done});
-      entries.insert(entry(done, object->key));
+      if (done != WhenResharded::kGather) entries.insert(entry(done, object->key));
     }
   });
   const KeySet all = united(entries, load.comm);

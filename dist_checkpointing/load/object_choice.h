@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "configs/options.h"
@@ -15,6 +17,18 @@ namespace dckpt {
 /// that matches its key, otherwise an error. Empty for any other object.
 std::optional<WhenResharded> when_resharded(const ShardedObject& object, const StoredKeys& keys,
                                             const std::vector<ObjectRule>& rules);
+
+/// What an object is read from, by positions in the metadata: its cell, or with a rule that gathers
+/// all cells of its key. None if it is not stored, or excused.
+struct ObjectCells {
+  std::vector<std::uint32_t> positions;
+  bool gathered = false;
+
+  /// The value of the cell, or the list of all of them. Requires `positions`.
+  Value value(const std::unordered_map<std::uint32_t, Value>& read) const;
+};
+ObjectCells cells_of(const ShardedObject& object, const LoadContext& load);
+bool is_gathered(const ShardedObject& object, const LoadContext& load);
 
 /// Whether a rule allows loading without the object.
 bool is_excused(const ShardedObject& object, const LoadContext& load);

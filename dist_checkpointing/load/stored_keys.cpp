@@ -44,8 +44,12 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
     if (lost_objects.contains(i)) continue;
     const std::string& stored = metadata.objects[i].key;
     const std::string name = renamed_object(renamed, stored);
-    auto& grids = grids_[name.substr(0, name.rfind(kGrid))];
-    if (const auto cell = ShardedObject::parse_unique_key(stored)) grids.insert(cell->global_shape);
+    const std::string key = name.substr(0, name.rfind(kGrid));
+    auto& grids = grids_[key];
+    if (const auto cell = ShardedObject::parse_unique_key(stored)) {
+      grids.insert(cell->global_shape);
+      cells_[key].emplace_back(cell->global_shape, cell->global_offset, i);
+    }
     add(objects_, name, i, metadata.objects);
   }
   ambiguous.raise_if_any(ErrorCode::kMismatch,
@@ -55,6 +59,16 @@ StoredKeys::StoredKeys(const Metadata& metadata, std::span<const RenameRule> rul
 const std::set<Shape>* StoredKeys::grids(const std::string& key) const {
   const auto found = grids_.find(key);
   return found == grids_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::uint32_t> StoredKeys::cells(const std::string& key) const {
+  const auto found = cells_.find(key);
+  if (found == cells_.end()) return {};
+  std::vector<Cell> sorted = found->second;
+  std::ranges::sort(sorted);
+  std::vector<std::uint32_t> positions;
+  for (const auto& [grid, place, position] : sorted) positions.push_back(position);
+  return positions;
 }
 
 std::set<std::string> StoredKeys::names() const {

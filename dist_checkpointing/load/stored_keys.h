@@ -6,7 +6,9 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
+#include <vector>
 
 #include "configs/options.h"
 #include "configs/rename.h"
@@ -44,6 +46,8 @@ class StoredKeys {
   /// The grids in which objects of this key, without its place, are stored; null if there is none.
   /// An extent of -1 is unknown.
   const std::set<Shape>* grids(const std::string& key) const;
+  /// Positions of the objects of this key, in the order of their places in the grid.
+  std::vector<std::uint32_t> cells(const std::string& key) const;
 
   /// All of these names.
   std::set<std::string> names() const;
@@ -58,7 +62,9 @@ class StoredKeys {
 
   Index tensors_;
   Index objects_;
-  std::map<std::string, std::set<Shape>> grids_;  // by key without the place
+  std::map<std::string, std::set<Shape>> grids_;              // by key without the place
+  using Cell = std::tuple<Shape, Shape, std::uint32_t>;       // grid, place, position
+  std::unordered_map<std::string, std::vector<Cell>> cells_;  // by key without the place
 };
 
 }  // namespace dckpt

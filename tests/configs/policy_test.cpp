@@ -378,7 +378,7 @@ TEST(PolicyProblems, RulesForObjectsNameKeysAndWhatToDo) {
   EXPECT_THAT(
       problems_of("load:\n  objects:\n  - {keys: rng}\n  - {keys: rng, when_resharded: kep}\n"),
       ElementsAre("p.yaml:4:5: load.objects[0]: 'when_resharded' is missing; a rule is {keys: "
-                  "PATTERN, when_resharded: error, keep, reinit or drop}",
+                  "PATTERN, when_resharded: error, keep, reinit, drop or gather}",
                   HasSubstr("(did you mean 'keep'?)")));
 }
 

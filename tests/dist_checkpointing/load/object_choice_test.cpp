@@ -89,6 +89,39 @@ TEST_F(ObjectChoice, AUsualMegatronStateResumesUnderAnotherLayoutInEveryStrictMo
   }
 }
 
+TEST_F(ObjectChoice, AllOldCellsAreGatheredWhereTheGridIsAnother) {
+  for (const Compat compat : {Compat::kMegatron, Compat::kDcp}) {
+    std::filesystem::remove_all(path());
+    save_as(3, {"dataloader"}, compat);
+    const LoadOptions options{.objects = {{"data*", WhenResharded::kGather}}};
+    run_ranks(2, [&](Communicator& comm) {
+      StateDict state = state_of(comm, {"dataloader"}, -1);
+      state["w"] = Value();
+      const LoadReport report = load(state, path(), options, comm);
+      EXPECT_EQ(value_of(state["dataloader"]), Value::list({1, 2, 3}));
+      ASSERT_EQ(report.resharded_objects.size(), 1U);
+      EXPECT_EQ(report.resharded_objects[0].done, WhenResharded::kGather);
+    });
+    run_ranks(3, [&](Communicator& comm) {
+      StateDict state = state_of(comm, {"dataloader"}, -1);
+      load(state, path(), options, comm);
+      EXPECT_EQ(value_of(state["dataloader"]), Value(comm.rank() + 1)) << "the same grid";
+    });
+  }
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(ObjectChoice, CellsAreLoadedWithoutAStateDict) {
+  save_as(2, {"dataloader"});
+  const std::vector<ShardedObject> cells = load_objects(path(), "dataloader");
+  ASSERT_EQ(cells.size(), 2U);
+  EXPECT_EQ(cells[1].data, Value(2));
+  EXPECT_TRUE(equal(cells[1].global_offset, Shape{1}));
+  EXPECT_THAT(testing::error_of([&] { load_objects(path(), "dataloadr"); }).what(),
+              HasSubstr("did you mean 'dataloader'?"));
+  EXPECT_THAT(testing::error_of([&] { load_objects(path(), "w"); }).what(), HasSubstr("a tensor"));
+}
+
 TEST_F(ObjectChoice, TheSameLayoutLoadsThem) {
   save_as(2, {"rng_state"});
   run_ranks(2, [&](Communicator& comm) {
