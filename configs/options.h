@@ -243,6 +243,9 @@ struct LoadOptions {
   /// Globs of keys whose global shape may differ from the stored one: the common part, starting at
   /// the origin, is read and the rest is padded.
   std::vector<std::string> allow_shape_mismatch{};
+  /// Those of which less may be asked for than is stored: what is stored beyond the request is
+  /// dropped. Without it, only padding is: zeros, or the last row again.
+  std::vector<std::string> allow_truncation{};
   Padding padding = Padding::kZero;
   Cast cast = Cast::kForbid;
   KeyMapOptions map{};  ///< applied first: all else sees its keys

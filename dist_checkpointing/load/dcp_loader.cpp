@@ -12,6 +12,7 @@
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/load/object_choice.h"
+#include "dist_checkpointing/load/truncation.h"
 #include "mapping/state/sharded_tree.h"
 #include "strategies/comm/agree.h"
 
@@ -57,12 +58,16 @@ std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<LeafRe
     if (!leaf_request.is_stored && !load.options.allow_partial_load &&
         leaf_request.value.is(Value::Kind::kShardedObject))
       misfit = misfit_of(leaf_request.value.as_sharded_object(), load.keys, load.options);
-    else if (stored && leaf_request.value.is(Value::Kind::kShardedTensor))
-      misfit = misfit_of(leaf_request.value.as_sharded_tensor(),
-                         load.reader.metadata().tensors[*stored], load.options, true);
-    else if (stored && leaf_request.value.is_tensor())
-      misfit = misfit_of(ShardedTensor::whole(leaf_request.name, leaf_request.value.as_tensor()),
-                         load.reader.metadata().tensors[*stored], load.options, true);
+    else if (stored && (leaf_request.value.is(Value::Kind::kShardedTensor) ||
+                        leaf_request.value.is_tensor())) {
+      const TensorStorageMetadata& metadata = load.reader.metadata().tensors[*stored];
+      const ShardedTensor shard =
+          leaf_request.value.is_tensor()
+              ? ShardedTensor::whole(leaf_request.name, leaf_request.value.as_tensor())
+              : leaf_request.value.as_sharded_tensor();
+      misfit = misfit_of(shard, metadata, load.options, true);
+      if (!misfit) misfit = truncation_of(load, shard, metadata);
+    }
     if (misfit) misfits.push_back(std::move(*misfit));
   }
   return misfits;

@@ -38,6 +38,8 @@ Bytes told_by(const LoadContext& load) {
   writer.number(load.report.replaced.size());
   for (const ReplacedTensor& tensor : load.report.replaced)
     writer.text(str_format("{} ({})", quote(tensor.name), tensor.stored));
+  writer.number(load.report.truncated.size());
+  for (const std::string& key : load.report.truncated) writer.text(quote(key));
   for (const auto& [phase, member] : kLoadPhases)
     write_to(writer, load.phases.end(phase, phase == Phase::kRead ? load.report.bytes_read : 0));
   return bytes;
@@ -57,21 +59,32 @@ std::string engine_text(std::uint64_t read, std::uint64_t direct, std::uint64_t 
   return text;
 }
 
-/// Names the tensors that something else replaced, those of all ranks once.
-void tell_replaced(const std::set<std::string>& replaced) {
-  if (replaced.empty()) return;
+/// Of all ranks, each once.
+std::string list_of(const std::set<std::string>& tensors) {
   std::string list;
   std::size_t shown = 0;
-  for (const std::string& tensor : replaced) {
+  for (const std::string& tensor : tensors) {
     if (shown++ == kShownTensors) break;
     list += (list.empty() ? "" : ", ") + tensor;
   }
-  if (replaced.size() > kShownTensors)
-    list += str_format(" and {} more", grouped(replaced.size() - kShownTensors));
+  if (tensors.size() > kShownTensors)
+    list += str_format(" and {} more", grouped(tensors.size() - kShownTensors));
+  return list;
+}
+
+void tell_truncated(const std::set<std::string>& truncated) {
+  if (truncated.empty()) return;
+  log_warning(str_format(
+      "less is asked for than is stored of {}; the rest is dropped (load.allow_truncation)",
+      list_of(truncated)));
+}
+
+void tell_replaced(const std::set<std::string>& replaced) {
+  if (replaced.empty()) return;
   log_warning(str_format(
       "the state has tensors for which something else is stored: {}; the loaded state dict holds "
       "what is stored, and the memory of these tensors was not filled",
-      list));
+      list_of(replaced)));
 }
 
 /// Of the job: the same from all ranks, after rank 0's time.
@@ -82,6 +95,7 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
   std::uint64_t direct = 0;
   std::uint64_t mapped = 0;
   std::set<std::string> replaced;
+  std::set<std::string> truncated;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     WireReader reader(ranks[rank], "the report of rank " + std::to_string(rank));
     cached = reader.number(1) == 1 && cached;
@@ -89,10 +103,12 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
     direct += reader.number();
     mapped += reader.number();
     for (std::size_t count = reader.count(); count > 0; --count) replaced.insert(reader.text());
+    for (std::size_t count = reader.count(); count > 0; --count) truncated.insert(reader.text());
     for (auto& phase : taken) phase.push_back(read_taken(reader));
     reader.finish();
   }
   tell_replaced(replaced);
+  tell_truncated(truncated);
   Bytes bytes;
   WireWriter writer(bytes);
   write_to(writer, PhaseClock::Taken{.seconds = seconds});

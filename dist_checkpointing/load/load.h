@@ -53,6 +53,8 @@ struct LoadReport {
   /// Plain tensors of this rank's state that were not filled, because something else is stored
   /// under their names: the tree holds that instead, and the caller's memory is unchanged.
   std::vector<ReplacedTensor> replaced;
+  /// Keys of which this rank asked for less than is stored (load.allow_truncation).
+  std::vector<std::string> truncated;
   std::vector<ReshardedObject> resharded_objects;  ///< not loaded, or gathered
   /// Of all ranks, the same on each of them; behind them this rank's tensors of the common state.
   std::vector<CastTensor> casts;

@@ -11,6 +11,7 @@
 #include "dist_checkpointing/load/merge_common.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/load/object_choice.h"
+#include "dist_checkpointing/load/truncation.h"
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
@@ -30,10 +31,12 @@ std::vector<Misfit> misfits_of(const LoadContext& load, const Value& sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   for (const ShardedTensor* const tensor : leaves.tensors) {
     const auto stored = load.keys.tensor(tensor->key);
-    if (stored)
-      note(misfit_of(*tensor, load.reader.metadata().tensors[*stored], load.options,
+    if (stored) {
+      const TensorStorageMetadata& metadata = load.reader.metadata().tensors[*stored];
+      note(misfit_of(*tensor, metadata, load.options,
                      load.reader.info().conventions.keys_are_paths));
-    else if (load.keys.grids(tensor->key) != nullptr)
+      note(truncation_of(load, *tensor, metadata));
+    } else if (load.keys.grids(tensor->key) != nullptr)
       note(Misfit{"asked for as a tensor, but stored as an object:", tensor->key});
   }
   for (const ShardedObject* const object : leaves.objects)

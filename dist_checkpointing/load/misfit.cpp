@@ -48,7 +48,9 @@ std::string advice_for_shapes(const std::string& key, ShapeView stored, ShapeVie
   if (axes.size() == 1 && stored[0] != asked[0] && has_vocabulary_axis(key)) {
     text += ", likely since the vocabulary is padded for another tensor-parallel size";
   }
-  return text + "; load.allow_shape_mismatch for this key reads the common part and pads the rest";
+  const bool less = std::ranges::equal(asked, stored, std::ranges::less_equal{});
+  return text + "; load.allow_shape_mismatch for this key reads the common part" +
+         (less ? ", and load.allow_truncation drops the rest" : " and pads the rest");
 }
 
 std::string grids_as_text(const std::set<Shape>& grids) {
@@ -58,6 +60,22 @@ std::string grids_as_text(const std::set<Shape>& grids) {
 }
 
 }  // namespace
+
+std::string advice_for_uneven(const ShardedTensor& shard, ShapeView stored) {
+  if (stored.size() != shard.global_shape.size() || !shard.axis_fragmentations) return "";
+  const Shape& pieces = *shard.axis_fragmentations;
+  for (std::size_t axis = 0; axis < stored.size(); ++axis) {
+    const std::int64_t asked = shard.global_shape[axis];
+    const std::int64_t count = pieces[axis];
+    if (count < 2 || asked == stored[axis] || stored[axis] % count == 0) continue;
+    const std::int64_t share = stored[axis] / count;
+    if (asked != share * count && asked != (share + 1) * count) continue;
+    return str_format(
+        "{} do not divide by {} ranks: ShardedTensor::from_box describes parts of {} and of {}; ",
+        stored[axis], count, share + 1, share);
+  }
+  return "";
+}
 
 bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& options) {
   return shard.allow_shape_mismatch ||
@@ -92,7 +110,8 @@ std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageM
                      : str_format(
                            "Global shape mismatch for loaded ({}) and expected ({}) tensor for key",
                            to_string(shape), to_string(shard.global_shape)));
-    add(advice, advice_for_shapes(shard.key, shape, shard.global_shape));
+    add(advice,
+        advice_for_uneven(shard, shape) + advice_for_shapes(shard.key, shape, shard.global_shape));
   }
   if (what.empty()) return std::nullopt;
   return Misfit{what, shard.key, advice};

@@ -23,6 +23,10 @@ struct Misfit {
 /// Whether the global shape of a key may differ from the stored one.
 bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& options);
 
+/// "12 do not divide by 5 ranks: ShardedTensor::from_box describes parts of 3 and of 2; " if a
+/// shard is one of equal parts of a whole that is not a multiple of their number. Else empty.
+std::string advice_for_uneven(const ShardedTensor& shard, ShapeView stored);
+
 /// Why a stored tensor does not match the requested shard; in PyTorch's words for a plain DCP
 /// directory, otherwise in Megatron's.
 std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageMetadata& stored,

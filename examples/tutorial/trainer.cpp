@@ -15,7 +15,7 @@ constexpr std::int64_t kRows = 12, kColumns = 4;
 struct Model {
   Model(int rank, int size)
       : first_row(rank * kRows / size),
-        rows(kRows / size),
+        rows((rank + 1) * kRows / size - first_row),
         weight(rows * kColumns),
         momentum(rows * kColumns),
         bias(kColumns) {}
@@ -42,12 +42,12 @@ dckpt::StateDict sharded_state(Model& model, const dckpt::Communicator& comm) {
   const dckpt::Tensor weight = tensor(model.weight, {model.rows, kColumns});
   const dckpt::Tensor momentum = tensor(model.momentum, {model.rows, kColumns});
   const dckpt::Tensor bias = tensor(model.bias, {kColumns});
-  const auto my_rows = {dckpt::RankOffset{.axis = 0, .rank = comm.rank(), .count = comm.size()}};
+  const dckpt::Shape whole{kRows, kColumns}, my_place{model.first_row, 0};
 
   dckpt::StateDict state;
-  state["weight"] = dckpt::ShardedTensor::from_rank_offsets("model.weight", weight, my_rows);
+  state["weight"] = dckpt::ShardedTensor::from_box("model.weight", weight, whole, my_place);
   state["momentum"] =
-      dckpt::ShardedTensor::from_rank_offsets("optimizer.momentum", momentum, my_rows);
+      dckpt::ShardedTensor::from_box("optimizer.momentum", momentum, whole, my_place);
   state["bias"] = dckpt::ShardedTensor::whole("model.bias", bias, {.replica_id = comm.rank()});
   return state;
 }

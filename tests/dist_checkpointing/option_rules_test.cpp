@@ -34,6 +34,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.allow_partial_load", "load: {allow_partial_load: true}"},
     {"load.strict", "load: {strict: raise_all, allow_partial_load: true}"},
     {"load.allow_shape_mismatch", "load: {allow_shape_mismatch: ['*']}"},
+    {"load.allow_truncation", "load: {allow_truncation: ['*']}"},
     {"load.padding", "load: {padding: replicate}"},
     {"load.cast", "load: {cast: allow}"},
     {"load.rename", "load: {rename: [{from: a, to: b}]}"},

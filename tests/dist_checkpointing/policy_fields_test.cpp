@@ -230,6 +230,12 @@ const std::vector<LoadCase> kLoadFields{
      [] {
        return asking("w", {7, 5});
      }},
+    {{"load.allow_truncation", "load: {allow_shape_mismatch: ['w'], allow_truncation: ['w']}",
+      "load: {allow_shape_mismatch: ['w']}"},
+     "sound",
+     [] {
+       return asking("w", {4, 5});
+     }},
     {{"load.padding", "load: {allow_shape_mismatch: ['w'], padding: replicate}",
       "load: {allow_shape_mismatch: ['w']}"},
      "sound",

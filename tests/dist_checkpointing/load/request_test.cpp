@@ -3,6 +3,7 @@
 #include "tests/dist_checkpointing/save_load.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <span>
 
@@ -33,11 +34,57 @@ TEST_F(SaveLoad, ShapeMismatchIsAnErrorUnlessTheShardAllowsIt) {
               HasSubstr("Global shape mismatch for loaded ((3, 4)) and expected ((5, 3)) tensor "
                         "for key 'embedding'"));
   StateDict allowed = request(true);
-  load(allowed, checkpoint());
+  EXPECT_THAT(error_of([&] { load(allowed, checkpoint()); }),
+              HasSubstr("3 of 4 elements of axis 1 are asked for, and the next save would lose the "
+                        "rest, for key 'embedding': load.allow_truncation for this key drops it"));
+  EXPECT_THAT(load(allowed, checkpoint(), {.allow_truncation = {"embed*"}}).truncated,
+              ElementsAre("embedding"));
   const auto* const values =
       reinterpret_cast<const float*>(allowed["embedding"].as_tensor().data());
   EXPECT_THAT(std::vector<float>(values, values + 15),
               ElementsAre(0, 1, 2, 4, 5, 6, 8, 9, 10, 0, 0, 0, 0, 0, 0));
+}
+
+TEST_F(SaveLoad, RowsThatFiveRanksCannotShareEquallyAreNotDropped) {
+  save(Value::dict({{"w", ShardedTensor::whole("w", arange({12, 2}))}}), checkpoint());
+  const auto load_with = [&](const LoadOptions& options) {
+    return error_of([&] {
+      run_ranks(5, [&](Communicator& comm) {
+        StateDict state = Value::dict(
+            {{"w", ShardedTensor::from_rank_offsets(
+                       "w", untouched({2, 2}), {{.axis = 0, .rank = comm.rank(), .count = 5}})}});
+        load(state, checkpoint(), options, comm);
+      });
+    });
+  };
+  const std::string advice =
+      "12 do not divide by 5 ranks: ShardedTensor::from_box describes parts "
+      "of 3 and of 2";
+  EXPECT_THAT(load_with({}), HasSubstr(advice));
+  EXPECT_THAT(load_with({.allow_shape_mismatch = {"*"}}),
+              AllOf(HasSubstr("10 of 12 rows of axis 0 are asked for"), HasSubstr(advice)));
+  EXPECT_EQ(load_with({.allow_shape_mismatch = {"*"}, .allow_truncation = {"w"}}), "");
+}
+
+TEST_F(SaveLoad, PaddingMayBeDropped) {
+  const auto load_of = [&](const Tensor& stored, const LoadOptions& options) {
+    std::filesystem::remove_all(checkpoint());
+    save(Value::dict({{"w", ShardedTensor::whole("w", stored)}}), checkpoint());
+    return error_of([&] {
+      StateDict state = Value::dict({{"w", ShardedTensor::whole("w", untouched({3, 2}))}});
+      EXPECT_TRUE(load(state, checkpoint(), options).truncated.empty());
+      EXPECT_TRUE(equal(state["w"].as_sharded_tensor().data->contiguous(), arange({3, 2})));
+    });
+  };
+  const LoadOptions allowed{.allow_shape_mismatch = {"w"}};
+  const auto padded = [](float a, float b) {
+    const std::array<float, 10> values{0, 1, 2, 3, 4, 5, a, b, a, b};
+    return Tensor::from_bytes(DType::kFloat32, {5, 2}, std::as_bytes(std::span(values)));
+  };
+  EXPECT_EQ(load_of(padded(0, 0), allowed), "");
+  EXPECT_EQ(load_of(padded(4, 5), allowed), "") << "the last kept row again";
+  EXPECT_THAT(load_of(padded(6, 7), allowed), HasSubstr("3 of 5 rows of axis 0"));
+  EXPECT_THAT(load_of(padded(0, 0), {}), HasSubstr("load.allow_truncation drops the rest"));
 }
 
 TEST_F(SaveLoad, EveryUnknownKeyIsNamedWithItsNearest) {

@@ -52,6 +52,7 @@ const std::vector<Case> kCases{
     {"load: {parallel: {enabled: true}}", Effect::kNamedAsUnused},
     {"load: {parallel: {enabled: true, exchange: gather}}", Effect::kNamedAsUnused},
     {"load: {allow_shape_mismatch: [x]}", Effect::kRefused},
+    {"load: {allow_truncation: [x]}", Effect::kRefused},
     {"load: {padding: replicate}", Effect::kRefused},
     {"load: {cast: allow}", Effect::kRefused},
     {"load: {backend: {name: torch_dist, version: 1}}", Effect::kHonoured},
