@@ -40,6 +40,7 @@
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_filter.h"
 #include "strategies/formats/dcp/metadata_reader.h"
+#include "strategies/formats/pickle/read_pickle_file.h"
 #include "strategies/storage/publish.h"
 #include "strategies/torch_dist/reader.h"
 
@@ -59,7 +60,7 @@ class KeyRemover {
                             "cannot remove keys: the prefix is empty, which every key begins with");
     open_torch_dist(storage_);  // what cannot be read is not changed
     const auto file = storage_->open(kMetadataFile);
-    old_pickle_ = read_file(*file, kMaxMetadataBytes);
+    old_pickle_ = pickle::read_pickle_file(*file, kMaxMetadataBytes);
     old_ = read_dcp_metadata(old_pickle_, file->name());
     read_manifest();
     look_at_files();

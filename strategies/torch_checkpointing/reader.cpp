@@ -1,6 +1,7 @@
 #include "strategies/torch_checkpointing/reader.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "mapping/state/flatten.h"
 #include "strategies/contract/parsed_checkpoint.h"
 #include "strategies/formats/json/json.h"
+#include "strategies/formats/pickle/read_pickle_file.h"
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/torch_checkpointing/dtensor.h"
@@ -29,6 +31,21 @@ constexpr std::uint64_t kMaxPlainBytes = std::uint64_t{1} << 30;
 
 std::string key_of(const std::string& item, const KeyPath& path) {
   return path.empty() ? item : item + "." + dotted_name(path);
+}
+
+/// Throws CheckpointError (corrupt) if a large file does not begin as JSON, so that it takes no
+/// memory.
+void require_json(const ReadableFile& file) {
+  constexpr std::uint64_t kBlock = 4096;
+  if (file.size() <= kBlock) return;
+  std::array<std::byte, kBlock> block{};
+  file.read(0, block);
+  const std::string_view text = as_text(block);
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == text.npos || std::string_view("{[\"-0123456789tfn").find(text[begin]) != text.npos)
+    return;
+  throw CheckpointError(ErrorCode::kCorrupt, "the file does not begin as JSON does",
+                        {.file = file.name(), .offset = begin});
 }
 
 /// A leaf of a rank's value, and where it is in it.
@@ -120,7 +137,8 @@ class Scan {
 
   void read_index() {
     const auto file = files().open(kIndexFile);
-    ItemIndex index = read_item_index(read_file(*file, kMaxIndexBytes), file->name());
+    ItemIndex index =
+        read_item_index(pickle::read_pickle_file(*file, kMaxIndexBytes), file->name());
     result_.info.index_files.emplace_back(kIndexFile);
     result_.info.producer += " (metadata " + index.version + ")";
     std::set<std::string> known;
@@ -173,6 +191,7 @@ class Scan {
       case ItemForm::kSafetensors: return tensors_of(file.name);
       case ItemForm::kJson: {
         const auto opened = files().open(file.name);
+        require_json(*opened);
         return parse_json(read_file(*opened, kMaxPlainBytes), opened->name());
       }
       case ItemForm::kRaw: break;

@@ -11,6 +11,7 @@
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_reader.h"
+#include "strategies/formats/pickle/read_pickle_file.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/torch_dist/decoded_items.h"
@@ -197,7 +198,7 @@ class TorchDistReader : public CheckpointReader {
           {.file = storage_->display_path(kMetadataFile)});
     }
     const auto file = storage_->open(kMetadataFile);
-    const Bytes pickle = read_file(*file, kMaxMetadataBytes);
+    const Bytes pickle = pickle::read_pickle_file(*file, kMaxMetadataBytes);
     info_.index_files.emplace_back(kMetadataFile);
     metadata_ = with_context({.file = file->name()},
                              [&] { return read_dcp_metadata(pickle, file->name()); });

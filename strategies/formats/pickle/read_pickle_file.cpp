@@ -1,0 +1,132 @@
+#include "strategies/formats/pickle/read_pickle_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "strategies/formats/pickle/opcodes.h"
+
+namespace dckpt::pickle {
+namespace {
+
+constexpr std::uint64_t kBlock = std::uint64_t{64} << 10;
+
+/// Number of bytes of the length that an opcode's argument begins with; 0: it has none.
+std::size_t length_bytes(Op op) {
+  switch (op) {
+    case Op::kShortBinString:
+    case Op::kShortBinBytes:
+    case Op::kShortBinUnicode:
+    case Op::kLong1: return 1;
+    case Op::kBinString:
+    case Op::kBinUnicode:
+    case Op::kBinBytes:
+    case Op::kLong4: return 4;
+    case Op::kBinUnicode8:
+    case Op::kBinBytes8:
+    case Op::kByteArray8: return 8;
+    default: return 0;
+  }
+}
+
+/// Lines of text that follow an opcode.
+std::size_t lines(Op op) {
+  switch (op) {
+    case Op::kFloat:
+    case Op::kInt:
+    case Op::kLong:
+    case Op::kPersId:
+    case Op::kString:
+    case Op::kUnicode:
+    case Op::kGet:
+    case Op::kPut: return 1;
+    case Op::kGlobal:
+    case Op::kInst: return 2;
+    default: return 0;
+  }
+}
+
+/// Bytes of an argument of fixed size; empty if there is no such opcode.
+std::optional<std::size_t> fixed_bytes(Op op) {
+  switch (op) {
+    case Op::kBinInt1:
+    case Op::kBinGet:
+    case Op::kBinPut:
+    case Op::kProto:
+    case Op::kExt1: return 1;
+    case Op::kBinInt2:
+    case Op::kExt2: return 2;
+    case Op::kBinInt:
+    case Op::kLongBinGet:
+    case Op::kLongBinPut:
+    case Op::kExt4: return 4;
+    case Op::kBinFloat:
+    case Op::kFrame: return 8;
+    default: break;
+  }
+  const auto byte = static_cast<std::uint8_t>(op);
+  constexpr std::string_view kWithout = "(.012NQRabd}e]lost)u";
+  const bool without = kWithout.find(static_cast<char>(byte)) != kWithout.npos ||
+                       byte == static_cast<std::uint8_t>(Op::kNewObj) ||
+                       (op >= Op::kTuple1 && op <= Op::kNewFalse) ||
+                       (op >= Op::kEmptySet && op <= Op::kMemoize) || op == Op::kNextBuffer ||
+                       op == Op::kReadonlyBuffer;
+  return without ? std::optional<std::size_t>(0) : std::nullopt;
+}
+
+/// Where in the beginning of a file something is that no pickler writes.
+std::optional<std::size_t> foreign_byte(ByteView block) {
+  std::size_t at = 0;
+  while (at < block.size()) {
+    const auto op = static_cast<Op>(block[at]);
+    if (op == Op::kStop) return std::nullopt;
+    std::size_t next = at + 1;
+    if (const std::size_t width = length_bytes(op)) {
+      if (block.size() - next < width) return std::nullopt;
+      std::uint64_t length = 0;
+      for (std::size_t i = 0; i < width; ++i)
+        length |= std::to_integer<std::uint64_t>(block[next + i]) << (8 * i);
+      next += width;
+      if (length >= block.size() - next) return std::nullopt;
+      next += static_cast<std::size_t>(length);
+    } else if (const std::size_t count = lines(op)) {
+      for (std::size_t line = 0; line < count; ++line) {
+        while (next < block.size() && block[next] != std::byte{'\n'}) ++next;
+        if (next++ >= block.size()) return std::nullopt;
+      }
+    } else if (const auto bytes = fixed_bytes(op)) {
+      next += *bytes;
+    } else {
+      return at;
+    }
+    at = next;
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse(const ReadableFile& file, std::uint64_t offset, const std::string& why) {
+  throw CheckpointError(ErrorCode::kCorrupt, "the file holds no pickle: " + why,
+                        {.file = file.name(), .offset = offset});
+}
+
+}  // namespace
+
+Bytes read_pickle_file(const ReadableFile& file, std::uint64_t limit) {
+  const std::uint64_t size = file.size();
+  if (size <= kBlock || size > limit) return read_file(file, limit);
+  Bytes block(kBlock);
+  file.read(0, block);
+  if (const auto at = foreign_byte(block))
+    refuse(file, *at, str_format("byte {} is not an opcode", std::to_integer<int>(block[*at])));
+  std::array<std::byte, 1> last{};
+  file.read(size - 1, last);
+  if (last[0] != std::byte{'.'}) refuse(file, size - 1, "its last byte is not the opcode STOP");
+  return read_file(file, limit);
+}
+
+}  // namespace dckpt::pickle
