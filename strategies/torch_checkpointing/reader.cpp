@@ -42,7 +42,7 @@ void require_json(const ReadableFile& file) {
   file.read(0, block);
   const std::string_view text = as_text(block);
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == text.npos || std::string_view("{[\"-0123456789tfn").find(text[begin]) != text.npos)
+  if (begin == text.npos || std::string_view("{[\"-0123456789tfnNI").find(text[begin]) != text.npos)
     return;
   throw CheckpointError(ErrorCode::kCorrupt, "the file does not begin as JSON does",
                         {.file = file.name(), .offset = begin});
