@@ -39,6 +39,7 @@
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
+#include "strategies/comm/phase_label.h"
 #include "strategies/contract/registry.h"
 
 namespace dckpt {
@@ -74,6 +75,7 @@ std::optional<LatestCheckpoint> decode(ByteView bytes) {
 std::optional<LatestCheckpoint> find_latest_together(const Location& root,
                                                      const StrategySpec& strategy,
                                                      Communicator& comm) {
+  const PhaseLabel label("looking for the latest checkpoint");
   Bytes found;
   agree(comm, "looking for the latest checkpoint", [&] {
     if (comm.rank() == 0) found = encode(find_latest(root, strategy));

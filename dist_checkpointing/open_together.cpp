@@ -25,6 +25,7 @@
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
+#include "strategies/comm/phase_label.h"
 #include "strategies/storage/recorded.h"
 
 namespace dckpt {
@@ -89,6 +90,7 @@ Bytes with_note(const std::string& note, ByteView head) {
 
 void open_together(const Location& location, Communicator& comm,
                    const std::function<void(const Location&, std::string& note)>& open) {
+  const PhaseLabel label(kAttempt);
   std::string note;
   if (comm.size() == 1) return Heartbeat(comm).agree(kAttempt, [&] { open(location, note); });
   const bool reads = comm.rank() == 0;

@@ -35,6 +35,7 @@
 #include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
+#include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
 #include "strategies/key_map/mapped_reader.h"
@@ -159,6 +160,7 @@ std::vector<FoundTensor> find_tensors(const LoadContext& load) {
 LoadReport load_into(StateDict& state, const Location& location, const LoadOptions& options,
                      Communicator& comm, LoadPlanCache& cache, Leaves leaves,
                      std::vector<FoundTensor>* found = nullptr) {
+  const PhaseLabel label("loading the checkpoint");
   if (state.is_none()) state = Value::dict();  // what StateDict() is
   const auto begin = std::chrono::steady_clock::now();
   PhaseClock phases("load", location.display(), comm.rank());

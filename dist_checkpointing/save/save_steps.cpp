@@ -39,6 +39,7 @@
 #include "mapping/planning/save/save_planner.h"
 #include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
 
@@ -270,6 +271,7 @@ SaveCall::SaveCall(const Location& location, SaveOptions given, Communicator& ra
       phases("save", target.display(), ranks.rank()) {}
 
 AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cache) {
+  const PhaseLabel label("planning the save");
   std::optional<PhaseClock::Scope> planning(std::in_place, &call.phases, Phase::kPlan);
   const SaveOptions& options = call.options;
   const SavePlanner planner(cache, planner_options(options), options.parallel.enabled);
@@ -366,6 +368,7 @@ WrittenByRank write_save(SaveCall& call, const PlannedSave& planned, ItemSource&
 
 SaveReport publish_save(SaveCall& call, const PlannedSave& planned, const WrittenByRank& mine,
                         std::optional<PlannedCheckpoint> checkpoint) {
+  const PhaseLabel label("publishing the checkpoint");
   Communicator& comm = call.comm;
   const std::vector<Bytes> results = comm.gather(encode(mine), 0);
   SaveReport report;

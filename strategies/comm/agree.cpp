@@ -13,6 +13,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/wire.h"
+#include "strategies/comm/phase_label.h"
 
 namespace dckpt {
 
@@ -110,6 +111,7 @@ void agree(Communicator& comm, const std::string& what,
     if (failure) throw *failure;
     return;
   }
+  const PhaseLabel phase(what);
   // If no rank has failed, one number of each rank is all that travels (over a Transport: gathered
   // on rank 0 and broadcast); reports travel only after a failure.
   const std::array<std::int64_t, 1> failed = {failure ? 1 : 0};
@@ -124,6 +126,7 @@ Bytes agree(Communicator& comm, const std::string& what,
   constexpr auto kFailed = static_cast<char>(1);
   constexpr auto kSucceeded = static_cast<char>(0);
   if (failure && comm.size() == 1) throw *failure;
+  const PhaseLabel phase(what);
   std::optional<CheckpointError> error = failure;
   std::string message(1, failure ? kFailed : kSucceeded);
   if (!failure) message += as_text(mine);

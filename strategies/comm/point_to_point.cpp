@@ -14,6 +14,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/device_exchange.h"
+#include "strategies/comm/phase_label.h"
 #include "strategies/comm/reduce.h"
 
 namespace dckpt {
@@ -221,10 +222,11 @@ class PointToPoint : public Communicator {
   template <typename Body>
   std::invoke_result_t<Body> run(Operation operation, Body&& body) {
     if (failure_) {
-      throw CheckpointError(failure_->code(),
-                            str_format("{} cannot be completed after an earlier failure: {}",
-                                       name_of(operation), failure_->message()),
-                            {.rank = members_[index(rank_)]}, failure_->cause());
+      throw CheckpointError(
+          failure_->code(),
+          PhaseLabel::before(str_format("{} cannot be completed after an earlier failure: {}",
+                                        name_of(operation), failure_->message())),
+          failure_->context(), failure_->cause());
     }
     operation_ = operation;
     ++number_;
@@ -377,9 +379,10 @@ class PointToPoint : public Communicator {
     try {
       work();
     } catch (const CheckpointError& error) {
-      throw CheckpointError(error.code(),
-                            str_format("{}: {}", name_of(operation_), error.message()),
-                            {.rank = members_[index(rank_)]}, error.cause());
+      throw CheckpointError(
+          error.code(),
+          PhaseLabel::before(str_format("{}: {}", name_of(operation_), error.message())),
+          error.context(), error.cause());
     }
   }
 

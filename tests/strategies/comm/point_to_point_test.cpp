@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "mapping/base/fingerprint.h"
+#include "strategies/comm/agree.h"
+#include "strategies/comm/phase_label.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 #include "tests/strategies/comm/run_transports.h"
 
@@ -97,8 +99,31 @@ TEST(PointToPoint, ErrorsOfAPartNameTheRanksOfTheWholeJob) {
     run();
     FAIL() << "no error";
   } catch (const CheckpointError& error) {
-    EXPECT_STREQ(error.what(), "gather: waited 2000 ms for rank 3 [rank 1]");
+    EXPECT_STREQ(error.what(), "gather: waited 2000 ms for rank 3");
   }
+}
+
+TEST(PointToPoint, ErrorsSayWhatTheRankWasDoing) {
+  const auto message_of = [](const std::function<void(Communicator&)>& call) {
+    try {
+      run_ranks_on_network(
+          2, [&](Communicator& comm) { comm.rank() == 0 ? call(comm) : void(); },
+          std::chrono::milliseconds(50));
+    } catch (const CheckpointError& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message_of([](Communicator& comm) {
+              const PhaseLabel label("planning the save");
+              comm.gather({}, 0);
+            }),
+            "planning the save: gather: waited 50 ms for rank 1");
+  EXPECT_EQ(message_of([](Communicator& comm) {
+              const PhaseLabel label("planning the save");
+              agree(comm, "describing the state dict", [] {});
+            }),
+            "describing the state dict: all_reduce: waited 50 ms for rank 1");
 }
 
 TEST(PointToPoint, AGroupCanBeUsedByAnotherThread) {

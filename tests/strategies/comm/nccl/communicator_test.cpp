@@ -129,14 +129,14 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedAndTheCommunicatorStaysUnusable) {
           if (comm.rank() == 0) ADD_FAILURE() << "no error";
         } catch (const CheckpointError& error) {
           EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-          EXPECT_STREQ(error.what(), "gather: waited 2000 ms for ranks 1, 2 [rank 0]");
+          EXPECT_STREQ(error.what(), "gather: waited 2000 ms for ranks 1, 2");
           comm.barrier();
         }
       },
       seconds(2));
   EXPECT_EQ(errors[0],
             "barrier cannot be completed after an earlier failure: gather: waited 2000 ms for "
-            "ranks 1, 2 [rank 0]");
+            "ranks 1, 2");
 }
 
 TEST_F(Nccl, ARankThatIsNotThereWhenOthersConnectIsAnErrorWithinTheTimeout) {
@@ -159,10 +159,10 @@ TEST_F(Nccl, ABrokenConnectionIsToldWithNcclsWords) {
   const auto errors = errors_on(2, [](Communicator& comm) { comm.gather({}, 0); });
   EXPECT_EQ(errors[0],
             "gather: lost the connection to rank 1: remote process exited or there was a network "
-            "error [rank 0]");
+            "error");
   EXPECT_EQ(errors[1],
             "gather: lost the connection to rank 0: unhandled system error (Connection reset by "
-            "peer) [rank 1]");
+            "peer)");
 }
 
 TEST_F(Nccl, RanksOutOfStepAreTold) {
@@ -228,7 +228,7 @@ TEST_F(Nccl, ErrorsOfAGroupNameTheRanksOfTheWholeJobAndLeaveTheParentUsable) {
             inner->all_gather({});
             ADD_FAILURE() << "no error";
           } catch (const CheckpointError& error) {
-            EXPECT_STREQ(error.what(), "all_gather: waited 2000 ms for rank 3 [rank 1]");
+            EXPECT_STREQ(error.what(), "all_gather: waited 2000 ms for rank 3");
           }
           EXPECT_EQ(odd->size(), 2);
         }
