@@ -17,6 +17,7 @@
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/formats/safetensors/index.h"
 #include "strategies/key_map/mapped_reader.h"
+#include "strategies/local/local_reader.h"
 
 namespace dckpt {
 namespace {
@@ -223,6 +224,22 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
 
 namespace {
 
+/// Directories with numbers may be the ranks of local checkpoints, or the steps of another
+/// framework.
+void refuse_foreign_root(const Storage& storage, const Location& location) {
+  const auto is_of_ranks = [&](const FileInfo& entry) {
+    return entry.kind != FileInfo::Kind::kDirectory ||
+           is_local_checkpoint(storage.list(entry.name));
+  };
+  if (std::ranges::any_of(storage.list(""), is_of_ranks)) return;
+  const std::string foreign = describe_foreign_root(location);
+  if (foreign.empty()) return;
+  throw CheckpointError(
+      ErrorCode::kIncomplete,
+      str_format("{} is not a distributed checkpoint: {}", quote(location.display()), foreign),
+      {.file = location.display()});
+}
+
 std::unique_ptr<CheckpointReader> open_stored(const Location& location,
                                               const OpenOptions& options) {
   const bool forced = options.strategy.name != kAutoStrategy;
@@ -252,6 +269,7 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
   } catch (const CheckpointError&) {
     // A complete checkpoint of another format must not read as an incomplete one of this.
     if (by_name != nullptr) recognised();
+    if (!forced) refuse_foreign_root(*storage, resolved);
     throw;
   }
 }

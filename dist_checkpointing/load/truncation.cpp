@@ -40,15 +40,15 @@ bool is_padding(const LoadContext& load, const ShardedTensor& shard,
   const Shape& whole_shape = stored.global_shape();
   if (stored.flattened_shape || shard.global_shape[axis] == 0) return false;
   Box box = whole(whole_shape);
-  box.offset[axis] = shard.global_shape[axis] - 1;
-  box.size[axis] = whole_shape[axis] - box.offset[axis];
+  box.offsets[axis] = shard.global_shape[axis] - 1;
+  box.sizes[axis] = whole_shape[axis] - box.offsets[axis];
   const DType dtype = stored.properties.dtype;
-  if (numel(box.size) > kMaxPadding / static_cast<std::int64_t>(item_size(dtype))) return false;
+  if (numel(box.sizes) > kMaxPadding / static_cast<std::int64_t>(item_size(dtype))) return false;
   LoadOptions options = load.options;
   options.parallel.enabled = false;
   TensorRequestBuilder builder(load.reader, load.keys, options);
-  const Tensor part = builder.add(
-      ShardedTensor::from_box(shard.key, Tensor::empty(dtype, box.size), whole_shape, box.offset));
+  const Tensor part = builder.add(ShardedTensor::from_box(
+      shard.key, Tensor::empty(dtype, box.sizes), whole_shape, box.offsets));
   fill_destinations(load.reader, builder.finish(), options, *single_rank());
   return repeats_itself(part, axis);
 }

@@ -42,6 +42,16 @@ TEST(OpenCheckpoint, SafetensorsAreRecognisedByTheirNameAndByTheirStart) {
   expect_refused(directory.path(), ErrorCode::kCorrupt, "metadata.pkl");
 }
 
+TEST(OpenCheckpoint, StepsOfOrbaxAreNoRanks) {
+  TempDir directory;
+  fs::create_directories(directory.path() / "1000/default");
+  std::ofstream(directory.path() / "1000/default/manifest.ocdbt") << "";
+  std::ofstream(directory.path() / "1000/_CHECKPOINT_METADATA") << "{}";
+  expect_refused(directory.path(), ErrorCode::kIncomplete, "it is a folder of Orbax");
+  fs::create_directories(directory.path() / "ranks/0");
+  expect_refused(directory.path() / "ranks", ErrorCode::kIncomplete, "_local.pt is there");
+}
+
 TEST(OpenCheckpoint, AFolderOfTorchWeightsIsNamed) {
   TempDir directory;
   for (const char* const name : {"config.json", "pytorch_model-00001-of-00002.bin"})
