@@ -15,6 +15,7 @@
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
 #include "mapping/state/sharded_tree.h"
 #include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
@@ -141,7 +142,7 @@ Value described_result(const LoadContext& load, const Value& common, const Value
       merge_common(merge_into_factories(std::move(expanded), state), common, load.options.cast);
   load.report.replaced = std::move(merged.replaced);
   load.report.casts.insert(load.report.casts.end(), merged.casts.begin(), merged.casts.end());
-  for (const KeyPath& path : merged.kept) load.report.kept.push_back(to_string(path));
+  for (const KeyPath& path : merged.kept) load.report.kept.push_back(dotted_name(path));
   return std::move(merged.state);
 }
 

@@ -26,6 +26,8 @@
 
 #include "dist_checkpointing/save/save_async.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -61,6 +63,20 @@ Value snapshot(const Value& common) {
 }  // namespace
 
 struct PendingSave::Outcome {
+  /// A fork has none of the threads that would end the save.
+  bool never_ends_here() const noexcept { return ::getpid() != maker && !is_ready(); }
+  bool is_ready() const {
+    return ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  void require_its_process() const {
+    if (!never_ends_here()) return;
+    throw CheckpointError(
+        ErrorCode::kUnavailable,
+        str_format("the save runs in process {}, of which this one was forked: wait for it there",
+                   maker));
+  }
+
+  const ::pid_t maker = ::getpid();
   std::promise<SaveReport> promise;
   std::shared_future<SaveReport> ended = promise.get_future().share();
   std::promise<void> release;
@@ -90,7 +106,7 @@ PendingSave PendingSave::skip(const Location& location, const Communicator& comm
 }
 
 bool PendingSave::done() const {
-  return outcome_->ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  return outcome_->is_ready() || outcome_->never_ends_here();
 }
 
 bool PendingSave::skipped() const {
@@ -102,6 +118,7 @@ bool PendingSave::replaced() const {
 }
 
 void PendingSave::wait_staged() const {
+  outcome_->require_its_process();
   outcome_->staged.wait();
 }
 
@@ -111,6 +128,7 @@ SaveProgress PendingSave::progress() const {
 }
 
 SaveReport PendingSave::wait() const try {
+  outcome_->require_its_process();
   outcome_->ended.wait();
   outcome_->asked = true;
   return outcome_->ended.get();
@@ -119,7 +137,7 @@ SaveReport PendingSave::wait() const try {
 }
 
 void PendingSave::cancel() const noexcept {
-  outcome_->cancel.request_stop();
+  if (!outcome_->never_ends_here()) outcome_->cancel.request_stop();
 }
 
 /// What one save is planned with at a time.
@@ -276,9 +294,32 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
   throw_checkpoint_error();
 }
 
-AsyncSaver::~AsyncSaver() = default;
+/// Threads of another process cannot be joined, nor this one by itself, which runs here if it is
+/// the last of a process that ends: then what they refer to stays.
+AsyncSaver::~AsyncSaver() {
+  const auto is_beyond_reach = [](const std::unique_ptr<Job>& job) {
+    const std::thread::id self = std::this_thread::get_id();
+    return job->outcome->maker != ::getpid() || job->thread.get_id() == self ||
+           job->copying.get_id() == self;
+  };
+  if (std::ranges::none_of(jobs_, is_beyond_reach)) return;
+  struct Kept {
+    decltype(slots_) slots;
+    decltype(pools_) pools;
+    decltype(turns_) turns;
+    decltype(jobs_) jobs;
+  };
+  static auto* const kept = new std::vector<Kept>;  // reachable, so that no leak is reported
+  kept->push_back({std::move(slots_), std::move(pools_), std::move(turns_), std::move(jobs_)});
+}
+
+/// Throws where a save runs in the process of which this one was forked.
+void AsyncSaver::require_its_process() const {
+  for (const auto& job : jobs_) job->outcome->require_its_process();
+}
 
 void AsyncSaver::wait() try {
+  require_its_process();
   if (!jobs_.empty())
     agree(*slots_.front()->comm, "finishing the save before", [&] { settle(jobs_.size()); });
 } catch (...) {
@@ -286,10 +327,12 @@ void AsyncSaver::wait() try {
 }
 
 void AsyncSaver::wait_staged() const {
+  require_its_process();
   for (const auto& job : jobs_) job->outcome->staged.wait();
 }
 
 bool AsyncSaver::busy() try {
+  require_its_process();
   if (jobs_.empty()) return false;
   const std::array<std::int64_t, 1> mine{PendingSave(jobs_.back()->outcome).done() ? 0 : 1};
   return callers_.all_reduce(mine, ReduceOp::kMax).front() != 0;
@@ -371,6 +414,7 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location,
 
 PendingSave AsyncSaver::save(const StateDict& state, const Location& location, bool overwrite,
                              std::function<void(Communicator&)> published) try {
+  require_its_process();
   if (options_.async.when_busy == WhenBusy::kSkip && busy())
     return PendingSave::skip(location, callers_);
   const bool replaces = options_.async.when_busy == WhenBusy::kReplace;

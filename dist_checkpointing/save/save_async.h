@@ -29,7 +29,9 @@ struct SaveProgress {
   friend bool operator==(const SaveProgress&, const SaveProgress&) = default;
 };
 
-/// A background save. Cheap to copy; may outlive the saver; safe to use from several threads.
+/// A background save. Cheap to copy; may outlive the saver; safe to use from several threads. In a
+/// fork of its process nothing ends it: there it counts as done, cancel() has no effect, and to
+/// wait for it is a CheckpointError (unavailable).
 class PendingSave {
  public:
   /// Whether it has finished, successfully or not.
@@ -133,6 +135,7 @@ class AsyncSaver {
   struct Job;
   struct Slot;
   struct Turns;
+  void require_its_process() const;
   void settle(std::size_t count);
   void settle_ended();
   void make_room(const Location& location);

@@ -15,6 +15,7 @@ namespace dckpt::pickle {
 namespace {
 
 constexpr std::uint64_t kBlock = std::uint64_t{64} << 10;
+constexpr std::size_t kMaxLine = 4096;
 
 /// Number of bytes of the length that an opcode's argument begins with; 0: it has none.
 std::size_t length_bytes(Op op) {
@@ -49,6 +50,11 @@ std::size_t lines(Op op) {
     case Op::kInst: return 2;
     default: return 0;
   }
+}
+
+/// Whether a line may hold a value of any length, not a number or a name.
+bool has_long_lines(Op op) {
+  return op == Op::kString || op == Op::kUnicode || op == Op::kLong;
 }
 
 /// Bytes of an argument of fixed size; empty if there is no such opcode.
@@ -96,7 +102,9 @@ std::optional<std::size_t> foreign_byte(ByteView block) {
       next += static_cast<std::size_t>(length);
     } else if (const std::size_t count = lines(op)) {
       for (std::size_t line = 0; line < count; ++line) {
+        const std::size_t begin = next;
         while (next < block.size() && block[next] != std::byte{'\n'}) ++next;
+        if (next - begin > kMaxLine && !has_long_lines(op)) return at;
         if (next++ >= block.size()) return std::nullopt;
       }
     } else if (const auto bytes = fixed_bytes(op)) {

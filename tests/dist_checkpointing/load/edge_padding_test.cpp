@@ -101,7 +101,7 @@ TEST_F(PaddedLoad, RanksPaddedDifferentlyAllGetZerosBeyondWhatIsStored) {
     StateDict state =
         Value::dict({{"w", ShardedTensor::whole("w", part(whole(Shape{rows, 3}), {99, 99}),
                                                 {.allow_shape_mismatch = true})}});
-    load(state, path_, {.validate_access_integrity = false}, comm);
+    load(state, path_, {.allow_truncation = {"w"}, .validate_access_integrity = false}, comm);
     Tensor expected = part(whole(Shape{rows, 3}), stored_);
     if (rows > 5) std::fill_n(reinterpret_cast<float*>(expected.data()) + 15, (rows - 5) * 3, 0.0F);
     EXPECT_TRUE(equal(state["w"].as_tensor(), expected)) << "rank " << comm.rank();

@@ -96,7 +96,7 @@ TEST_F(ObjectChoice, AllOldCellsAreGatheredWhereTheGridIsAnother) {
     const LoadOptions options{.objects = {{"data*", WhenResharded::kGather}}};
     run_ranks(2, [&](Communicator& comm) {
       StateDict state = state_of(comm, {"dataloader"}, -1);
-      state["w"] = Value();
+      state.mutable_dict().erase("w");
       const LoadReport report = load(state, path(), options, comm);
       EXPECT_EQ(value_of(state["dataloader"]), Value::list({1, 2, 3}));
       ASSERT_EQ(report.resharded_objects.size(), 1U);

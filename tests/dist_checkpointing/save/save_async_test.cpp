@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +17,7 @@
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
+#include "strategies/comm/agree.h"
 #include "strategies/comm/threads.h"
 #include "tests/dist_checkpointing/save/gated_saves.h"
 #include "tests/support/expect_error.h"
@@ -42,6 +45,37 @@ TEST_F(SaveAsync, TheStateMayChangeAsSoonAsSaveHasReturned) {
   });
   expect_holds("a", 7);
 }
+
+#if !defined(__SANITIZE_THREAD__)  // which ends forks of programs with several threads
+TEST_F(SaveAsync, AForkOfTheProcessWaitsForNoSaveOfItsParent) {
+  const StateDict state =
+      Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {8}))}});
+  const auto alone = single_rank();
+  auto saver = std::make_unique<AsyncSaver>(gated(), *alone);
+  const PendingSave pending = saver->save(state, path("a"));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    const auto is_refused = [&](const auto& call) {
+      const auto failure = failure_of(call);
+      return failure && failure->code() == ErrorCode::kUnavailable;
+    };
+    const bool right = pending.done() && is_refused([&] { pending.wait(); }) &&
+                       is_refused([&] { pending.wait_staged(); }) &&
+                       is_refused([&] { saver->wait(); }) &&
+                       is_refused([&] { saver->save(state, path("b")); });
+    pending.cancel();
+    saver.reset();
+    ::_exit(right ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  gate.open.release();
+  pending.wait();
+  EXPECT_TRUE(std::filesystem::exists(path("a")));
+}
+#endif
 
 TEST_F(SaveAsync, ALazySaveReturnsBeforeTheStateMayChange) {
   run_ranks(2, [&](Communicator& comm) {
