@@ -25,6 +25,12 @@ class ConfigChain {
                                const std::string& file) {
     ConfigProblems problems;
     std::optional<YamlNode> root = parse_yaml(yaml, problems);
+    if (root && !file.empty() && root->find("version") == nullptr) {
+      // What is no configuration may be any file: nothing of it is quoted.
+      problems.push_back(
+          {root->place, "the version of the schema is missing; begin with the line 'version: 1'"});
+      root.reset();
+    }
     if (root) {
       const YamlNode* const base = root->find("extends");
       if (base != nullptr && base->kind == YamlNode::Kind::kText) extend(*base, folder, problems);

@@ -12,6 +12,7 @@
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/base/utf8.h"
 
 namespace dckpt {
 namespace {
@@ -196,9 +197,16 @@ bool is_bare_word(std::string_view text) {
 
 std::string in_quotes(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
+    if (const auto [length, code_point] = decode_utf8(text.substr(i), Surrogates::kRefuse);
+        length > 1) {
+      std::array<char, 8> hex{};
+      std::snprintf(hex.data(), hex.size(), "\\u%04x", code_point);
+      out += steers_text(code_point) ? std::string_view(hex.data()) : text.substr(i, length);
+      i += length - 1;
+    } else if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
     } else if (byte < 0x20 || byte == 0x7F) {

@@ -12,15 +12,6 @@
 namespace dckpt {
 namespace {
 
-/// Code points that steer a terminal or the direction of text.
-bool steers(std::uint32_t code_point) noexcept {
-  const auto within = [&](std::uint32_t first, std::uint32_t last) {
-    return first <= code_point && code_point <= last;
-  };
-  return within(0x80, 0x9F) || within(0x200B, 0x200F) || within(0x2028, 0x202E) ||
-         within(0x2066, 0x2069);
-}
-
 std::string escaped(std::string_view text, std::size_t limit, bool escape_quotes) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -30,7 +21,7 @@ std::string escaped(std::string_view text, std::size_t limit, bool escape_quotes
     }
     const auto [length, code_point] = decode_utf8(text.substr(i), Surrogates::kRefuse);
     const char c = text[i];
-    if (length > 1 && !steers(code_point)) {
+    if (length > 1 && !steers_text(code_point)) {
       out += text.substr(i, length);
       i += length;
     } else if (c == '\n') {

@@ -58,4 +58,12 @@ void append_utf8(Bytes& out, std::uint32_t code_point) {
   }
 }
 
+bool steers_text(std::uint32_t code_point) noexcept {
+  const auto within = [&](std::uint32_t first, std::uint32_t last) {
+    return first <= code_point && code_point <= last;
+  };
+  return within(0x80, 0x9F) || within(0x200B, 0x200F) || within(0x2028, 0x202E) ||
+         within(0x2066, 0x2069);
+}
+
 }  // namespace dckpt

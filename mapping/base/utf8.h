@@ -19,6 +19,9 @@ struct Utf8Sequence {
 /// The sequence at the front of `text`, in its shortest form and up to U+10FFFF.
 Utf8Sequence decode_utf8(std::string_view text, Surrogates surrogates) noexcept;
 
+/// Whether a code point beyond ASCII steers a terminal or the direction of text.
+bool steers_text(std::uint32_t code_point) noexcept;
+
 /// Whether `text` consists of such sequences.
 bool is_utf8(std::string_view text, Surrogates surrogates) noexcept;
 

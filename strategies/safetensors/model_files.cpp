@@ -25,8 +25,7 @@ bool is_regular(const FileInfo& entry) {
 std::optional<std::string> find_index(const Storage& storage, std::span<const FileInfo> entries) {
   std::vector<std::string> found;
   for (const FileInfo& entry : entries) {
-    if (is_regular(entry) && entry.name.ends_with(kSafetensorsIndexSuffix))
-      found.push_back(entry.name);
+    if (entry.name.ends_with(kSafetensorsIndexSuffix)) found.push_back(entry.name);
   }
   if (found.empty()) return std::nullopt;
   if (found.size() == 1) return found.front();

@@ -17,6 +17,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 /// Everything that is wrong with a policy, as messages in p.yaml. The line `version: 1` comes
@@ -172,6 +173,13 @@ resume:
   allow_dropped_keys: false
 )");
   EXPECT_EQ(Policy::from_text(to_yaml({})), Policy{});
+}
+
+TEST(Policy, TextThatSteersTerminalsIsEscaped) {
+  Policy policy;
+  policy.save.separation_hint = "a\u202Eb\u00E4";
+  EXPECT_THAT(to_yaml(policy), HasSubstr("separation_hint: \"a\\u202eb\u00E4\""));
+  EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy);
 }
 
 TEST(Policy, TimesHaveAUnit) {
@@ -475,6 +483,12 @@ TEST_F(ExtendedPolicy, CyclesLongChainsAndMissingOnesAreRefusedWhereTheyAreNamed
     write(std::to_string(i) + ".yaml", "extends: " + std::to_string(i + 1) + ".yaml\n");
   EXPECT_THAT(error_of([&] { Policy::from_file(directory_.path() / "0.yaml"); }).message(),
               HasSubstr("more than 8 policies"));
+  std::ofstream(directory_.path() / "notes.txt") << "root: secret\nmore: secret\n";
+  const auto foreign = write("foreign.yaml", "extends: notes.txt\n");
+  const std::string message = error_of([&] { Policy::from_file(foreign); }).message();
+  EXPECT_THAT(message, HasSubstr("notes.txt:1:1: the version of the schema is missing"));
+  EXPECT_THAT(message, Not(HasSubstr("secret"))) << message;
+
   const auto typo = write("typo.yaml", "extends: producton\n");
   EXPECT_THAT(error_of([&] { Policy::from_file(typo); }).message(),
               AllOf(HasSubstr("typo.yaml:2:10: extends: 'producton'"),

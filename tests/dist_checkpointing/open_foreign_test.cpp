@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -40,6 +41,18 @@ TEST(OpenCheckpoint, SafetensorsAreRecognisedByTheirNameAndByTheirStart) {
   std::ofstream(directory.path() / "metadata.pkl") << "";
   fs::copy_file(file, directory.path() / "model_0.safetensors");
   expect_refused(directory.path(), ErrorCode::kCorrupt, "metadata.pkl");
+}
+
+TEST(OpenCheckpoint, AnIndexThatIsNoFileIsNotPassedOver) {
+  TempDir directory;
+  const fs::path model = directory.path() / "model";
+  fs::copy(testing::golden("dcp-hf-safetensors"), model, fs::copy_options::recursive);
+  fs::rename(model / "model.safetensors.index.json", directory.path() / "index");
+  ASSERT_EQ(::mkfifo((model / "model.safetensors.index.json").c_str(), 0600), 0);
+  expect_refused(model, ErrorCode::kCorrupt, "it is a FIFO, not a regular file");
+  fs::remove(model / "model.safetensors.index.json");
+  fs::create_symlink(directory.path() / "index", model / "model.safetensors.index.json");
+  expect_refused(model, ErrorCode::kCorrupt, "it is a symbolic link, not a regular file");
 }
 
 TEST(OpenCheckpoint, StepsOfOrbaxAreNoRanks) {
