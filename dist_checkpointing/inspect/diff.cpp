@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <type_traits>
 #include <unordered_map>
@@ -186,18 +187,45 @@ class CheckpointComparison {
   }
 
   void compare_common() {
-    const auto rendered = [](const CheckpointReader& reader, bool has_paths) {
-      const Value common = has_paths ? with_plain_values(reader) : reader.common_state();
+    const auto rendered = [](const CheckpointReader& reader, bool has_paths, bool other_has) {
+      Value common = has_paths ? with_plain_values(reader) : reader.common_state();
+      if (other_has != has_paths) common = as_dcp_keeps_it(common, "", tensor_keys(reader));
       return common.is_none() ? common : render(common);
     };
-    const Value common_a = rendered(a_, a_has_paths_);
-    const Value common_b = rendered(b_, b_has_paths_);
+    const Value common_a = rendered(a_, a_has_paths_, b_has_paths_);
+    const Value common_b = rendered(b_, b_has_paths_, a_has_paths_);
     if (common_a.is_none() && common_b.is_none()) return;
     report_.common_compared = true;
     const auto or_empty = [](const Value& common) {
       return common.is_none() ? Value::dict() : common;
     };
     report_values(Difference::Kind::kCommon, "", or_empty(common_a), or_empty(common_b));
+  }
+
+  static std::set<std::string> tensor_keys(const CheckpointReader& reader) {
+    std::set<std::string> keys;
+    for (const TensorStorageMetadata& tensor : reader.metadata().tensors) keys.insert(tensor.key);
+    return keys;
+  }
+
+  /// DCP knows no classes of dicts, keys as text alone, and nothing of dicts and lists of which all
+  /// items are tensors. Bounded in depth by render(), which comes next.
+  static Value as_dcp_keeps_it(const Value& value, const std::string& prefix,
+                               const std::set<std::string>& tensors, std::size_t depth = 0) {
+    const auto* const items = mapping_items(value);
+    if (items == nullptr || depth > kMaxTreeDepth) return value;
+    Dict kept;
+    for (const auto& [key, item] : *items) {
+      const std::optional<std::string> text = key_text(key);
+      const std::string name = prefix + text.value_or("");
+      Value inner = as_dcp_keeps_it(item, name + ".", tensors, depth + 1);
+      const bool emptied = (inner.is_dict() && inner.size() == 0) ||
+                           (inner.is_list() && std::ranges::all_of(inner.items(), &Value::is_none));
+      const auto below = tensors.lower_bound(name + ".");
+      if (emptied && below != tensors.end() && below->starts_with(name + ".")) continue;
+      kept.set(text ? Value(*text) : key, std::move(inner));
+    }
+    return Value(std::move(kept));
   }
 
   static bool is_plain(const std::string& key) { return !ShardedObject::is_unique_key(key); }

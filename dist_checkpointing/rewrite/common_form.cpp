@@ -127,6 +127,93 @@ std::optional<Value> restore_plain_objects(CopyContents& contents, const Checkpo
   return common.size() == 0 ? Value() : common;
 }
 
+/// Where a tensor stood in a nested state dict of which `rest` is what remains without tensors:
+/// keys may hold dots.
+KeyPath place_in(const Value& rest, std::string_view key) {
+  KeyPath path;
+  const Value* at = &rest;
+  while (at != nullptr) {
+    const Value* inner = nullptr;
+    if (const auto* const items = mapping_items(*at)) {
+      for (const auto& [name, item] : *items) {
+        const std::optional<std::string> text = key_text(name);
+        if (!text || !key.starts_with(*text + ".") ||
+            (mapping_items(item) == nullptr && !item.is_list()))
+          continue;
+        path.emplace_back(*text);
+        key.remove_prefix(text->size() + 1);
+        inner = &item;
+        break;
+      }
+    } else if (const auto position = parse_u64(key.substr(0, key.find('.')))) {
+      path.emplace_back(static_cast<std::int64_t>(*position));
+      if (key.find('.') == key.npos) return path;
+      key.remove_prefix(key.find('.') + 1);
+      if (*position < at->size()) inner = &at->items()[static_cast<std::size_t>(*position)];
+    }
+    at = inner;
+  }
+  path.emplace_back(std::string(key));
+  return path;
+}
+
+/// DCP's way with the state of a loop that is not Megatron's: values are objects under their paths,
+/// beside the tensors that were among them. Returns what remains, which is none; empty if the
+/// common state stays as it is.
+std::optional<Value> spread_common(CopyContents& contents, const CheckpointReader& reader,
+                                   const Conventions& conventions,
+                                   std::vector<std::string>& remarks) {
+  const Value common = reader.common_state();
+  if (!common.is_dict() || common.find("args") != nullptr) return std::nullopt;
+  Metadata& metadata = contents.metadata;
+  std::unordered_set<std::string> taken;  // keys, and the names of what holds them
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    for (std::size_t dot = tensor.key.find('.'); dot != std::string::npos;
+         dot = tensor.key.find('.', dot + 1))
+      taken.insert(tensor.key.substr(0, dot));
+    taken.insert(tensor.key);
+  }
+  for (const BytesStorageMetadata& object : metadata.objects) taken.insert(object.key);
+  std::vector<std::pair<FlatLeaf, Bytes>> leaves;
+  const auto add = [&](FlatLeaf leaf) {
+    Bytes bytes = stored_object(leaf.value, conventions);
+    leaves.emplace_back(std::move(leaf), std::move(bytes));
+  };
+  try {
+    for (FlatLeaf& leaf : flatten_state_dict(common, FlattenRule::kKeepEmpty)) {
+      if (!taken.contains(leaf.name)) {
+        add(std::move(leaf));
+      } else if (leaf.value.is_list()) {  // of tensors, and of these
+        for (std::size_t i = 0; i < leaf.value.size(); ++i) {
+          FlatLeaf item{str_format("{}.{}", leaf.name, i), leaf.path, leaf.value.items()[i]};
+          item.path.emplace_back(static_cast<std::int64_t>(i));
+          if (!item.value.is_none()) add(std::move(item));
+        }
+      } else if (!leaf.value.is_none() && mapping_items(leaf.value) == nullptr) {
+        throw CheckpointError(ErrorCode::kMismatch, quote(leaf.name) + " has two values");
+      }
+    }
+  } catch (const CheckpointError& error) {
+    remarks.push_back("the common state stays one object: " + error.message());
+    return std::nullopt;
+  }
+  std::unordered_set<std::string> placed;
+  for (const auto& [key, path] : metadata.paths) placed.insert(key);
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    if (!placed.contains(tensor.key))
+      metadata.paths.emplace_back(tensor.key, place_in(common, tensor.key));
+  }
+  for (auto& [leaf, bytes] : leaves) {
+    metadata.objects.push_back({leaf.name, {.length = bytes.size()}});
+    metadata.paths.emplace_back(std::move(leaf.name), std::move(leaf.path));
+    contents.object_of.push_back({.bytes = std::move(bytes)});
+  }
+  remarks.push_back(
+      grouped(leaves.size()) +
+      " values of the common state are objects of the DCP directory, under their paths");
+  return Value();
+}
+
 /// Takes the entries of a nested dict out whose paths match, and adds the paths to `gone`.
 void drop_entries(Value& tree, const std::string& prefix, const std::string& pattern,
                   std::vector<std::string>& gone) {
@@ -181,6 +268,8 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& re
   if (from_paths && !to_paths) changed = move_plain_objects(contents, reader, remarks);
   if (to_paths && !from_paths)
     changed = restore_plain_objects(contents, reader, conventions, remarks);
+  if (to_paths && !from_paths && !changed)
+    changed = spread_common(contents, reader, conventions, remarks);
 
   const bool as_object = common_form(target.save.compat) == CommonForm::kObject;
   if (!changed && !as_object && info.common_file) {

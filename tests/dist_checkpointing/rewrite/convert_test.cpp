@@ -9,6 +9,7 @@
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
@@ -112,6 +113,28 @@ TEST_F(Convert, ThePlainValuesOfADcpDirectoryEqualTheCommonStateOfItsCopy) {
   run("torch_dist", "less", {.keys = {.exclude = {"model.name", "step"}}});
   EXPECT_EQ(differences(at("dcp"), at("less")), 2U);
   EXPECT_FALSE(open_checkpoint(at("less"))->common_state().contains("step"));
+}
+
+TEST_F(Convert, ATorchFileBecomesADcpDirectoryThatItsStateLoads) {
+  const auto state_of = [](Tensor (*tensor)(const Shape&), std::int64_t step) {
+    const Value groups = Value::list({Value::dict({{"lr", 0.5}, {"params", Value::list({0})}})});
+    return Value::dict(
+        {{"model.net", Value::dict({{"layer.0.weight", tensor({4})}})},
+         {"optim", Value::dict({{"state", Value::dict({{0, Value::dict({{"m", tensor({4})}})}})},
+                                {"param_groups", groups}})},
+         {"mixed", Value::list({tensor({2}), step, Value::dict({{"x", step}})})},
+         {"step", step}});
+  };
+  const StateDict saved = state_of(arange, 7);
+  std::ofstream(at("saved.pt"), std::ios::binary) << as_text(save_torch_file(saved));
+  run("saved.pt", "dcp", {.to = "dcp"});
+  EXPECT_EQ(differences(at("saved.pt"), at("dcp")), 0U);
+  StateDict loaded = state_of(untouched, 0);
+  load(loaded, at("dcp"));
+  EXPECT_EQ(loaded, saved);
+  EXPECT_EQ(load_state_dict(at("dcp")).at("model.net").at("layer.0.weight"), Value(arange({4})));
+  run("dcp", "megatron", {.to = "torch_dist"});
+  EXPECT_EQ(differences(at("dcp"), at("megatron")), 0U) << "and back";
 }
 
 TEST_F(Convert, ObjectsThatLeadBackToThemselvesGoThroughEveryFormat) {
