@@ -170,9 +170,9 @@ std::optional<HiddenSibling> parse_hidden_sibling(std::string_view component) {
 
 Publication Publication::begin(std::shared_ptr<Storage> storage, std::string name,
                                const std::string& token, Options options) {
-  Publication publication(std::move(storage), std::move(name), token, options);
+  Publication publication(std::move(storage), std::move(name), token, std::move(options));
   Storage& files = *publication.storage_;
-  must_replace(files, publication.name_, options.overwrite);                     // 1
+  must_replace(files, publication.name_, publication.options_.overwrite);        // 1
   if (files.stat(publication.staging_)) files.remove_all(publication.staging_);  // 2
   files.make_directory(publication.staging_);
   publication.open_ = true;
@@ -181,9 +181,9 @@ Publication Publication::begin(std::shared_ptr<Storage> storage, std::string nam
 
 Publication Publication::adopt(std::shared_ptr<Storage> storage, std::string name,
                                const std::string& left, const std::string& token, Options options) {
-  Publication publication(std::move(storage), std::move(name), token, options);
+  Publication publication(std::move(storage), std::move(name), token, std::move(options));
   Storage& files = *publication.storage_;
-  must_replace(files, publication.name_, options.overwrite);
+  must_replace(files, publication.name_, publication.options_.overwrite);
   const std::string from = join_name(parent_name(publication.name_), left);
   try {
     files.rename(from, publication.staging_);
@@ -200,7 +200,7 @@ Publication Publication::adopt(std::shared_ptr<Storage> storage, std::string nam
 
 Publication::Publication(std::shared_ptr<Storage> storage, std::string name,
                          const std::string& token, Options options)
-    : storage_(std::move(storage)), name_(std::move(name)), options_(options) {
+    : storage_(std::move(storage)), name_(std::move(name)), options_(std::move(options)) {
   if (token.empty() || token.find('/') != std::string::npos) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
@@ -217,7 +217,7 @@ Publication::Publication(Publication&& other) noexcept
       staging_(std::move(other.staging_)),
       aside_(std::move(other.aside_)),
       interrupted_(std::move(other.interrupted_)),
-      options_(other.options_),
+      options_(std::move(other.options_)),
       open_(std::exchange(other.open_, false)) {}
 
 Publication::~Publication() {
