@@ -86,13 +86,13 @@ class CommonMerge {
         below(static_cast<std::int64_t>(i), [&] { replace(items[i], stored.items()[i]); });
     } else if (into.is_dict() && stored.is_dict()) {
       Value result = stored;
-      for (const auto& [key, value] : into.as_dict()) {
-        const Value* const found = stored.find(key);
-        below(element_of(key), [&] {
-          if (found == nullptr) return name_tensors(value, "nothing");
-          Value item = value;
+      for (const auto& entry : into.as_dict()) {
+        const Value* const found = stored.find(entry.first);
+        below(element_of(entry.first), [&] {
+          if (found == nullptr) return name_tensors(entry.second, "nothing");
+          Value item = entry.second;
           replace(item, *found);
-          result.mutable_dict().set(key, std::move(item));
+          result.mutable_dict().set(entry.first, std::move(item));
         });
       }
       into = std::move(result);

@@ -15,6 +15,7 @@
 
 #include "dist_checkpointing/save/save_steps.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
