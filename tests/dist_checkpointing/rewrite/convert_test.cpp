@@ -665,7 +665,8 @@ TEST_F(Convert, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
               HasSubstr("no shipped map fits this model"));
   const ConvertReport report = convert(source, at("model"), {.to = "hf", .map = {.name = "none"}});
   EXPECT_THAT(report.remarks, Contains(HasSubstr("the optimizer stays behind")));
-  for (const TensorStorageMetadata& tensor : open_checkpoint(at("model"))->metadata().tensors)
+  const auto model = open_checkpoint(at("model"));
+  for (const TensorStorageMetadata& tensor : model->metadata().tensors)
     EXPECT_FALSE(is_optimizer_key(tensor.key)) << tensor.key;
   EXPECT_EQ(run("model", "copy", {}).tensors, report.tensors) << "a copy of it stays as it is";
 }

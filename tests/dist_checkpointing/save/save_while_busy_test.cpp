@@ -134,7 +134,7 @@ TEST_F(SaveWhileBusy, PlansThatACheckpointKeepsAreForSavesThatAreQueuedToo) {
 }
 
 TEST_F(SaveWhileBusy, ARankWhoseStateDoesNotFitIsWaitedForHoweverLongItTakes) {
-  constexpr std::chrono::milliseconds kTimeout{200};
+  constexpr std::chrono::milliseconds kTimeout{400};
   for (const WhenBusy when_busy : {WhenBusy::kWait, WhenBusy::kSkip, WhenBusy::kReplace}) {
     SaveOptions options = gated();
     options.async.when_busy = when_busy;
