@@ -157,9 +157,9 @@ KeyPath place_in(const Value& rest, std::string_view key) {
   return path;
 }
 
-/// DCP's way with a torch.save file of a loop that is not Megatron's: values are objects under their
-/// paths, beside the tensors that were among them. Returns what remains, which is none; empty if the
-/// common state stays as it is.
+/// DCP's way with a torch.save file of a loop that is not Megatron's: values are objects under
+/// their paths, beside the tensors that were among them. Returns what remains, which is none; empty
+/// if the common state stays as it is.
 std::optional<Value> spread_common(CopyContents& contents, const CheckpointReader& reader,
                                    const Conventions& conventions,
                                    std::vector<std::string>& remarks) {
