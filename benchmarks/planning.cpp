@@ -9,7 +9,7 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/save/messages.h"
-#include "mapping/planning/save/save_planner.h"
+#include "mapping/planning/save/plan_agreement.h"
 #include "mapping/planning/validate.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
@@ -295,7 +295,7 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   SavePlanCache cache;
   const std::vector<LocalShard> shards = workload.shards(workload.ranks / 2);
   const auto save = [&] {
-    SavePlanner rank(cache, {.kind = workload.kind, .validate = false});
+    PlanAgreement rank(cache, {.kind = workload.kind, .validate = false});
     LocalPlan local = rank.create_local_plan(local_plan(shards));
     DecidedPlan decision = rank.create_global_plan({&local.proposal, 1});
     cache.commit(rank.to_remember(

@@ -122,6 +122,14 @@ constexpr std::array kRules{
                  return backend != nullptr &&
                         policy.save.planner.keep_plans > backend->capabilities.plans;
                }},
+    OptionRule{kSave, "save.planner.keep_plans",
+               "the plans of planner {planner} cannot be kept, since another job may decide "
+               "otherwise; say off, or take a built-in kind",
+               kUnsupported,
+               [](const Policy& policy, const Backend*) {
+                 return !policy.save.registered_planner.name.empty() &&
+                        policy.save.planner.keep_plans != KeepPlans::kOff;
+               }},
     OptionRule{kSave, "save.separation_hint",
                "strategy {strategy} keeps no keys in files of their own; leave out separation_hint",
                kUnsupported,
@@ -184,6 +192,12 @@ constexpr std::array kRules{
                is_set<&LoadOptions::allow_shape_mismatch>},
     OptionRule{kWithoutState, "load.allow_truncation", kNoEffect, kInvalid,
                is_set<&LoadOptions::allow_truncation>},
+    OptionRule{kLoad | kWithoutState, "load.timeout",
+               "found {load_timeout} ms, but a time limit is not negative; say 0 for none",
+               kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 return policy.load.timeout < policy.load.timeout.zero();
+               }},
     OptionRule{kWithoutState, "load.padding", kNoEffect, kInvalid, is_set<&LoadOptions::padding>},
     OptionRule{kWithoutState, "load.cast", kNoEffect, kInvalid, is_set<&LoadOptions::cast>},
     OptionRule{kWithoutState, "load.rename", kNoEffect, kInvalid, is_set<&LoadOptions::rename>},
@@ -194,6 +208,14 @@ constexpr std::array kRules{
                is_set<&LoadOptions::allow_partial_load>},
     OptionRule{kLoadTensors, "load.parallel", kNoEffect, kInvalid, is_set<&LoadOptions::parallel>},
     // Conversions.
+    OptionRule{
+        kConvert, "save.planner.kind",
+        "planner {planner} plans saves, and a conversion has its plan from the source; leave "
+        "it out",
+        kInvalid,
+        [](const Policy& policy, const Backend*) {
+          return !policy.save.registered_planner.name.empty();
+        }},
     OptionRule{kConvert, "save.planner.validate",
                "a conversion always checks that chunks cover their tensors; leave it at true",
                kInvalid,
@@ -203,6 +225,8 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return policy.save.planner.keep_plans != KeepPlans::kOff;
                }},
+    OptionRule{kConvert, "load.timeout", "a conversion has no time limit; leave it at none",
+               kInvalid, is_set<&LoadOptions::timeout>},
     OptionRule{kConvert, "load.strict", kNoKeys, kInvalid, is_set<&LoadOptions::strict>},
     OptionRule{kConvert, "load.allow_partial_load", kNoKeys, kInvalid,
                is_set<&LoadOptions::allow_partial_load>},
@@ -228,13 +252,15 @@ std::string message_of(const OptionRule& rule, const Policy& policy, const Backe
   std::string text = str_format("{}: {}", rule.field, rule.message);
   const bool has_compat = backend == nullptr || backend->capabilities.compat;
   const bool file_of_plans = backend != nullptr && backend->capabilities.plans == KeepPlans::kFile;
-  const std::array<std::pair<std::string_view, std::string>, 12> values{{
+  const std::array<std::pair<std::string_view, std::string>, 14> values{{
       {"{strategy}", quote(backend != nullptr ? backend->name : "")},
+      {"{planner}", quote(policy.save.registered_planner.name)},
       {"{kind}", std::string(to_string(policy.save.planner.kind))},
       {"{dedup}", std::string(to_string(policy.save.planner.effective_dedup()))},
       {"{compat}", std::string(to_string(policy.save.compat))},
       {"{remedy}", has_compat ? "compat: dcp, or kind: mcore" : "kind: mcore"},
       {"{plans}", std::string(name_of(kKeepPlansNames, policy.save.planner.keep_plans))},
+      {"{load_timeout}", std::to_string(policy.load.timeout.count())},
       {"{timeout}", std::to_string(policy.save.timeout.count())},
       {"{threads}", std::to_string(policy.save.io.threads)},
       {"{files}", std::to_string(policy.save.io.files_per_rank)},

@@ -115,6 +115,9 @@ struct SaveOptions {
   FlattenedForm flattened = FlattenedForm::kBoxes;
   PlannerOptions planner{};  ///< Compat::kDcp takes the kinds `default` and `standard` (and treats
                              ///< `mcore` as `default`), the others `mcore`
+  /// Of register_planner(), and its own options; its rules take the place of `planner.kind`. No
+  /// name: the built-in planner of that kind.
+  StrategySpec registered_planner{.name = ""};
   ParallelSaveOptions parallel{};
   AsyncOptions async{};
   /// Replace an existing checkpoint of that name atomically; otherwise an error.
@@ -265,6 +268,9 @@ struct LoadOptions {
   ReadEngine engine = ReadEngine::kAuto;
   int threads = 2;
   std::uint64_t staging = std::uint64_t{64} << 20;  ///< temporary memory while reading, in bytes
+  /// Time limit for a load, from the call until the state is put together; 0: no limit while every
+  /// rank sends signs of life.
+  std::chrono::milliseconds timeout{0};
 
   friend bool operator==(const LoadOptions&, const LoadOptions&) = default;
 };

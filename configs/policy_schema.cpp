@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "configs/planner_names.h"
 #include "configs/rename.h"
 #include "configs/separation_hint.h"
 #include "mapping/base/format.h"
@@ -40,7 +41,57 @@ Type<ParallelOptions> parallel_load() {
   }});
 }
 
-Type<PlannerOptions> planner() {
+/// The same node, with texts such that it can be printed anywhere and reads back as itself.
+YamlNode with_safe_texts(YamlNode node) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.';
+  };
+  if (node.kind == YamlNode::Kind::kText && !std::ranges::all_of(node.text, plain))
+    node.quoted = true;
+  for (YamlNode& key : node.keys) key = with_safe_texts(std::move(key));
+  for (YamlNode& value : node.values) value = with_safe_texts(std::move(value));
+  return node;
+}
+
+/// What `planner` says: options of all planners, and which one.
+struct PlannerFields : PlannerOptions {
+  StrategySpec registered{.name = ""};
+};
+
+Field<PlannerFields> of_all(const Field<PlannerOptions>& field) {
+  return {field.name,
+          [field](const YamlNode& node, const std::string& path, PlannerFields& into,
+                  ConfigProblems& problems) { field.read(node, path, into, problems); },
+          [field](const PlannerFields& fields) { return field.show(fields); }};
+}
+
+/// A planner's own options, which it reads itself.
+template <typename S>
+Field<S> own_options(StrategySpec S::*planner) {
+  return {
+      "options",
+      [planner](const YamlNode& node, const std::string& path, S& into, ConfigProblems& problems) {
+        if (node.kind == YamlNode::Kind::kMap)
+          (into.*planner).options = with_safe_texts(node);
+        else if (node.kind != YamlNode::Kind::kNull)
+          report_unfit(node, path, "a mapping of the planner's own options", problems);
+      },
+      [planner](const S& fields) {
+        return (fields.*planner).options.keys.empty() ? std::nullopt
+                                                      : std::optional((fields.*planner).options);
+      }};
+}
+
+/// Built-in kinds, and names of registered planners.
+std::vector<std::string> names_of(const std::vector<PlannerName>& registered) {
+  std::vector<std::string> names;
+  for (const auto& [kind, name] : kPlannerKindNames) names.emplace_back(name);
+  for (const PlannerName& planner : registered) names.push_back(planner.name);
+  return names;
+}
+
+Type<SaveOptions> planner() {
   const Type<Dedup> names = choice(kDedupNames);
   const Field<PlannerOptions> dedup{
       "dedup",
@@ -51,14 +102,46 @@ Type<PlannerOptions> planner() {
       [names](const PlannerOptions& options) -> std::optional<YamlNode> {
         return names.show(options.effective_dedup());
       }};
-  return section(Schema<PlannerOptions>{{
-      field("kind", &PlannerOptions::kind, choice(kPlannerKindNames)),
-      dedup,
-      field("cache", &PlannerOptions::cache, flag()),
-      field("keep_plans", &PlannerOptions::keep_plans, choice(kKeepPlansNames)),
-      field("validate", &PlannerOptions::validate, flag()),
-      field("split_replicas", &PlannerOptions::split_replicas, flag()),
-  }});
+  const Field<PlannerFields> kind{
+      "kind",
+      [](const YamlNode& node, const std::string& path, PlannerFields& into,
+         ConfigProblems& problems) {
+        if (!read_name(node, path, names_of(save_planner_names()), problems)) return;
+        const PlannerName* const registered = find_planner_name(save_planner_names(), node.text);
+        into.kind = registered != nullptr ? registered->rules : *parse_planner_kind(node.text);
+        into.registered.name = registered != nullptr ? node.text : "";
+      },
+      [](const PlannerFields& fields) -> std::optional<YamlNode> {
+        return fields.registered.name.empty() ? YamlNode::plain(std::string(to_string(fields.kind)))
+                                              : YamlNode::string(fields.registered.name);
+      }};
+  const Type<PlannerFields> fields = section(Schema<PlannerFields>{
+      {kind, own_options(&PlannerFields::registered), of_all(dedup),
+       of_all(field("cache", &PlannerOptions::cache, flag())),
+       of_all(field("keep_plans", &PlannerOptions::keep_plans, choice(kKeepPlansNames))),
+       of_all(field("validate", &PlannerOptions::validate, flag())),
+       of_all(field("split_replicas", &PlannerOptions::split_replicas, flag()))},
+      [](const YamlNode& node, const std::string& path, const PlannerFields& read,
+         ConfigProblems& problems) {
+        const YamlNode* const options = node.find("options");
+        if (options != nullptr && options->kind == YamlNode::Kind::kMap &&
+            read.registered.name.empty())
+          problems.push_back(
+              {options->place, str_format("{}.options: are for registered planners, and kind is {}",
+                                          path, to_string(read.kind))});
+      }});
+  return {[fields](const YamlNode& node, const std::string& path, SaveOptions& into,
+                   ConfigProblems& problems) {
+            PlannerFields read{{into.planner}, into.registered_planner};
+            if (node.find("kind") != nullptr)
+              read.registered = {.name = ""};  // options of a policy that this one extends
+            fields.read(node, path, read, problems);
+            into.planner = read;
+            into.registered_planner = std::move(read.registered);
+          },
+          [fields](const SaveOptions& options) {
+            return fields.show({{options.planner}, options.registered_planner});
+          }};
 }
 
 Type<AsyncOptions> async() {
@@ -83,19 +166,6 @@ Type<WriteOptions> io() {
 
 bool needs_long_form(const StrategySpec& strategy) {
   return strategy.version || !strategy.options.keys.empty();
-}
-
-/// The same node, with texts such that it can be printed anywhere and reads back as itself.
-YamlNode with_safe_texts(YamlNode node) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '.';
-  };
-  if (node.kind == YamlNode::Kind::kText && !std::ranges::all_of(node.text, plain))
-    node.quoted = true;
-  for (YamlNode& key : node.keys) key = with_safe_texts(std::move(key));
-  for (YamlNode& value : node.values) value = with_safe_texts(std::move(value));
-  return node;
 }
 
 /// `strategy: NAME` is the short form of `backend: {name: NAME}`; printed is the one that says all.
@@ -183,6 +253,12 @@ Type<std::string> separation_hint() {
           }};
 }
 
+Field<SaveOptions> planner_field() {
+  const Type<SaveOptions> type = planner();
+  return {"planner", type.read,
+          [type](const SaveOptions& options) { return std::optional(type.show(options)); }};
+}
+
 Type<SaveOptions> save() {
   return section(Schema<SaveOptions>{
       {
@@ -190,7 +266,7 @@ Type<SaveOptions> save() {
           backend<SaveOptions>("the name of a strategy"),
           field("compat", &SaveOptions::compat, choice(kCompatNames)),
           field("flattened", &SaveOptions::flattened, choice(kFlattenedFormNames)),
-          field("planner", &SaveOptions::planner, planner()),
+          planner_field(),
           field("parallel", &SaveOptions::parallel, parallel_save()),
           field("async", &SaveOptions::async, async()),
           field("separation_hint", &SaveOptions::separation_hint, separation_hint()),
@@ -322,6 +398,7 @@ Type<LoadOptions> load() {
           field("engine", &LoadOptions::engine, choice(kReadEngineNames)),
           field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
           field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
+          field("timeout", &LoadOptions::timeout, duration()),
       },
       check_one_form<LoadOptions>});
 }

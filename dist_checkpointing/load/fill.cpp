@@ -92,6 +92,15 @@ ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader,
   return parts;
 }
 
+/// Of what arrives in the destinations, as it is stored.
+std::uint64_t bytes_of(Items items, const CheckpointReader& reader) {
+  std::uint64_t bytes = 0;
+  for (const ReadItem& item : items)
+    bytes += static_cast<std::uint64_t>(numel(item.sizes)) *
+             item_size(reader.metadata().tensors[item.tensor].properties.dtype);
+  return bytes;
+}
+
 }  // namespace
 
 void fill_destinations(const LoadContext& load, const TensorRequest& request) {
@@ -101,7 +110,7 @@ void fill_destinations(const LoadContext& load, const TensorRequest& request) {
     for (const WantedShard& wanted : request.wanted) (*load.requested)[wanted.tensor] = 1;
   }
   const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm,
-                                            &load.plan_cache, &load.phases);
+                                            load.watch, &load.plan_cache, &load.phases);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   load.report.bytes_direct = stats.bytes_direct;
@@ -110,8 +119,8 @@ void fill_destinations(const LoadContext& load, const TensorRequest& request) {
 }
 
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
-                            const LoadOptions& options, Communicator& comm, LoadPlanCache* cache,
-                            PhaseClock* phases) {
+                            const LoadOptions& options, Communicator& comm, LoadWatch& watch,
+                            LoadPlanCache* cache, PhaseClock* phases) {
   const bool share = shares(options, comm);
   ReadOptions reading{.threads = options.threads,
                       .engine = engine_of(options, share, comm),
@@ -121,7 +130,11 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
                       .phases = phases};
   ItemParts parts;
   std::optional<DeviceDestinations> devices;
+  ReadStats stats;
+  reading.progress = [&](std::uint64_t bytes) { watch.arrived(stats.bytes_wanted + bytes); };
   agree(comm, "preparing the tensors", [&] {
+    watch.check();
+    watch.expect(bytes_of(request.items, reader));
     parts = parts_of(request, reader, share);
     devices.emplace(request.destinations);
     devices->fill_zero(request.to_zero);
@@ -131,17 +144,17 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   });
   RecordChecks checks(reader.metadata());
   if ((comm.size() > 1 || !parts.device.empty()) && reading.verify) reading.checks = &checks;
-  ReadStats stats;
   if (share) {
     const bool to_devices = std::ranges::any_of(request.destinations, is_in_device_memory);
     stats =
         read_tensors_parallel(reader, parts.shared, request.destinations, options.parallel.exchange,
                               comm, reading, cache, to_devices ? &*devices : nullptr);
   }
-  Heartbeat(comm).agree("reading tensors", [&] {
+  watch.heartbeat.agree("reading tensors", [&] {
     const PhaseClock::Scope reading_now(phases, Phase::kRead);
     stats += read_tensors(reader, parts.own, request.destinations, reading);
     stats += devices->read(reader, parts.device, request.destinations, reading);
+    watch.arrived(stats.bytes_wanted);
     check_shared_memory(reader, request, reading);
   });
   if (reading.checks != nullptr) {
@@ -157,20 +170,25 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
 std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader,
                                                        std::span<const std::uint32_t> objects,
                                                        const LoadOptions& options,
-                                                       Communicator& comm, PhaseClock* phases) {
+                                                       Communicator& comm, LoadWatch& watch,
+                                                       PhaseClock* phases) {
   const PhaseClock::Scope reading(phases, Phase::kRead);
+  agree(comm, "reading objects", [&] { watch.check(); });
   if (shares(options, comm))
     return read_objects_together(reader, objects, options.parallel.exchange, comm, options.staging);
   std::unordered_map<std::uint32_t, Value> values;
-  Heartbeat(comm).agree("reading objects", [&] {
-    for (const std::uint32_t object : objects) values[object] = reader.object(object);
+  watch.heartbeat.agree("reading objects", [&] {
+    for (const std::uint32_t object : objects) {
+      watch.check();
+      values[object] = reader.object(object);
+    }
   });
   return values;
 }
 
 std::unordered_map<std::uint32_t, Value> fetch_objects(const LoadContext& load,
                                                        std::span<const std::uint32_t> objects) {
-  return fetch_objects(load.reader, objects, load.options, load.comm, &load.phases);
+  return fetch_objects(load.reader, objects, load.options, load.comm, load.watch, &load.phases);
 }
 
 }  // namespace dckpt

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "configs/options.h"
+#include "dist_checkpointing/load/load_watch.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/tensor_request.h"
 #include "strategies/comm/communicator.h"
@@ -18,7 +19,7 @@ namespace dckpt {
 /// throws the same CheckpointError on all ranks, leaving destinations partly filled. `cache`
 /// and `phases` may be null.
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
-                            const LoadOptions& options, Communicator& comm,
+                            const LoadOptions& options, Communicator& comm, LoadWatch& watch,
                             LoadPlanCache* cache = nullptr, PhaseClock* phases = nullptr);
 
 /// The same for a running load, with what it reports. Collective.
@@ -29,7 +30,7 @@ void fill_destinations(const LoadContext& load, const TensorRequest& request);
 std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader,
                                                        std::span<const std::uint32_t> objects,
                                                        const LoadOptions& options,
-                                                       Communicator& comm,
+                                                       Communicator& comm, LoadWatch& watch,
                                                        PhaseClock* phases = nullptr);
 std::unordered_map<std::uint32_t, Value> fetch_objects(const LoadContext& load,
                                                        std::span<const std::uint32_t> objects);

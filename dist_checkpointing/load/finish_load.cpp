@@ -127,7 +127,10 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
 }  // namespace
 
 void finish_load(const LoadContext& load, const std::function<void()>& work) {
-  const auto failure = failure_of(work);
+  const auto failure = failure_of([&] {
+    load.watch.check();
+    work();
+  });
   const Bytes all = agree(load.comm, "putting the state together", failure, told_by(load),
                           [&](const std::vector<Bytes>& ranks) {
                             const std::chrono::duration<double> time =

@@ -133,9 +133,9 @@ std::string to_string(const LoadReport& report) {
 }
 
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
-                Communicator& comm) {
+                Communicator& comm, const LoadHooks& hooks) {
   LoadPlanCache once;
-  return load(state, location, options, comm, once);
+  return load(state, location, options, comm, once, hooks);
 }
 
 namespace {
@@ -159,9 +159,15 @@ std::vector<FoundTensor> find_tensors(const LoadContext& load) {
 
 LoadReport load_into(StateDict& state, const Location& location, const LoadOptions& options,
                      Communicator& comm, LoadPlanCache& cache, Leaves leaves,
-                     std::vector<FoundTensor>* found = nullptr) {
+                     const LoadHooks& hooks = {}, std::vector<FoundTensor>* found = nullptr) {
   const PhaseLabel label("loading the checkpoint");
   if (state.is_none()) state = Value::dict();  // what StateDict() is
+  LoadWatch watch(comm, options, hooks);
+  if (hooks.preprocess)
+    agree(comm, "preparing the state dict", [&] {
+      state = hooks.preprocess(std::move(state));
+      if (state.is_none()) state = Value::dict();
+    });
   const auto begin = std::chrono::steady_clock::now();
   PhaseClock phases("load", location.display(), comm.rank());
   std::optional<PhaseClock::Scope> opening(std::in_place, &phases, Phase::kOpen);
@@ -176,7 +182,8 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
     manifest = manifest_for_load(*reader, options);
     unreadable = failure_of([&] { common = reader->common_state(); });
   });
-  Heartbeat(comm).agree("opening the checkpoint", [&] {
+  watch.heartbeat.agree("opening the checkpoint", [&] {
+    watch.check();
     if (manifest)
       compare_digests(reader->storage(), *manifest, comm.rank(), comm.size(), options.threads);
     if (unreadable) throw *unreadable;
@@ -188,8 +195,8 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   require_same_call(*reader, options, comm);
   LoadReport report;
   std::vector<std::int64_t> requested(reader->metadata().tensors.size());
-  const LoadContext context{*reader, *keys,  options, comm,  report,    cache,
-                            leaves,  phases, opening, begin, &requested};
+  const LoadContext context{*reader, *keys,  options, comm,    report, watch,
+                            cache,   leaves, phases,  opening, begin,  &requested};
   if (is_plain_dcp(*reader, common)) {
     load_dcp(context, state);
   } else {
@@ -205,8 +212,8 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
 }  // namespace
 
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
-                Communicator& comm, LoadPlanCache& cache) try {
-  return load_into(state, location, options, comm, cache, Leaves::kDescribed);
+                Communicator& comm, LoadPlanCache& cache, const LoadHooks& hooks) try {
+  return load_into(state, location, options, comm, cache, Leaves::kDescribed, hooks);
 } catch (...) {
   throw_checkpoint_error();
 }
@@ -214,7 +221,7 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 LoadReport load_and_find(StateDict& state, const Location& location, const LoadOptions& options,
                          Communicator& comm, LoadPlanCache& cache,
                          std::vector<FoundTensor>& found) try {
-  return load_into(state, location, options, comm, cache, Leaves::kDescribed, &found);
+  return load_into(state, location, options, comm, cache, Leaves::kDescribed, {}, &found);
 } catch (...) {
   throw_checkpoint_error();
 }
@@ -239,6 +246,8 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 
 StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys,
                           const LoadOptions& options, Communicator& comm) try {
+  const LoadHooks no_hooks;
+  LoadWatch watch(comm, options, no_hooks);
   std::unique_ptr<CheckpointReader> reader;
   std::optional<IntegrityManifest> manifest;
   std::optional<StoredKeys> stored;
@@ -273,12 +282,12 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
     request = builder.finish();
   });
   require_same_call(*reader, options, comm);
-  fill_destinations(*reader, request, options, comm);
+  fill_destinations(*reader, request, options, comm, watch);
   std::vector<std::uint32_t> objects;
   for (const SelectedKey& entry : chosen) {
     if (const auto object = stored->object(entry.key)) objects.push_back(*object);
   }
-  const auto values = fetch_objects(*reader, objects, options, comm);
+  const auto values = fetch_objects(*reader, objects, options, comm, watch);
   StateDict state;
   agree(comm, "putting the state together", [&] {
     for (std::size_t i = 0; i < chosen.size(); ++i) {
@@ -345,7 +354,10 @@ std::vector<ShardedObject> load_objects(const Location& location, const std::str
                               (keys.tensor(key) ? "" : table_of_unknown({key}, keys.keys())),
                           {.key = key, .file = location.display()});
   }
-  const auto values = fetch_objects(*reader, positions, options, *single_rank());
+  const auto alone = single_rank();
+  const LoadHooks no_hooks;
+  LoadWatch watch(*alone, options, no_hooks);
+  const auto values = fetch_objects(*reader, positions, options, *alone, watch);
   std::vector<ShardedObject> cells;
   for (const std::uint32_t position : positions) {
     const std::string& stored = reader->metadata().objects[position].key;
@@ -371,7 +383,10 @@ StateDict load_plain_tensors(const Location& location, const LoadOptions& option
   for (const TensorStorageMetadata& tensor : reader->metadata().tensors) {
     state[tensor.key] = builder.add(whole_tensor(tensor));
   }
-  fill_destinations(*reader, builder.finish(), options, *single_rank());
+  const auto alone = single_rank();
+  const LoadHooks no_hooks;
+  LoadWatch watch(*alone, options, no_hooks);
+  fill_destinations(*reader, builder.finish(), options, *alone, watch);
   return state;
 } catch (...) {
   throw_checkpoint_error();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "configs/options.h"
+#include "dist_checkpointing/load/load_hooks.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/phase_report.h"
 #include "mapping/base/api.h"
@@ -105,14 +106,14 @@ std::string to_string(const LoadReport& report);
 /// files are checked for all leaves before the first tensor byte moves; missing keys are reported
 /// once for all ranks.
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
-                Communicator& comm);
+                Communicator& comm, const LoadHooks& hooks = {});
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options = {});
 
 /// The same for one of several loads. Each rank keeps a `cache`, which remembers who reads what
 /// if ranks share the reading. If all ranks request the same parts as last time, from a checkpoint
 /// that is cut into the same chunks, they exchange a few bytes instead of lists of parts.
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
-                Communicator& comm, LoadPlanCache& cache);
+                Communicator& comm, LoadPlanCache& cache, const LoadHooks& hooks = {});
 
 /// Like load(), but the result has Megatron's shape: plain tensors in place of ShardedTensors and
 /// factories, the values of ShardedObjects and local objects, and the common state; nothing else of

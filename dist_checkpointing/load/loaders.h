@@ -7,6 +7,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/load/load_watch.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/phase_clock.h"
 #include "mapping/state/value.h"
@@ -29,6 +30,7 @@ struct LoadContext {
   const LoadOptions& options;
   Communicator& comm;
   LoadReport& report;
+  LoadWatch& watch;
   LoadPlanCache& plan_cache;
   Leaves leaves = Leaves::kDescribed;
   PhaseClock& phases;

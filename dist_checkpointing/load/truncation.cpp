@@ -49,7 +49,10 @@ bool is_padding(const LoadContext& load, const ShardedTensor& shard,
   TensorRequestBuilder builder(load.reader, load.keys, options);
   const Tensor part = builder.add(ShardedTensor::from_box(
       shard.key, Tensor::empty(dtype, box.sizes), whole_shape, box.offsets));
-  fill_destinations(load.reader, builder.finish(), options, *single_rank());
+  const auto alone = single_rank();
+  const LoadHooks no_hooks;
+  LoadWatch watch(*alone, options, no_hooks);
+  fill_destinations(load.reader, builder.finish(), options, *alone, watch);
   return repeats_itself(part, axis);
 }
 

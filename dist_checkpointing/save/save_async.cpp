@@ -438,7 +438,7 @@ PendingSave AsyncSaver::save(const StateDict& state, const Location& location, b
   try {
     agree(*slot.comm, "preparing the save in the background", [&] {
       if (checkpoint && checkpoint->common) checkpoint->common = snapshot(*checkpoint->common);
-      job->source.emplace(job->planned.items, std::move(agreed.tensors),
+      job->source.emplace(job->planned.items_in_state(), std::move(agreed.tensors),
                           std::move(agreed.object_bytes), *job->pool, job->outcome->bytes);
       job->let_go.emplace(job->outcome->cancel.get_token(),
                           [source = &*job->source] { source->cancel(); });

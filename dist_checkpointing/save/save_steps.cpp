@@ -24,6 +24,9 @@
 #include <utility>
 
 #include "configs/policy.h"
+#include "dist_checkpointing/planner/planner_checks.h"
+#include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/planner/resolved_source.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/metered_source.h"
@@ -36,8 +39,8 @@
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/chunk_geometry.h"
+#include "mapping/planning/save/plan_agreement.h"
 #include "mapping/planning/save/plan_file.h"
-#include "mapping/planning/save/save_planner.h"
 #include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/phase_label.h"
@@ -139,6 +142,66 @@ void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy)
                    "save with torch_dist, then convert the checkpoint (dckpt convert --to {})",
                    grouped(tensor.chunks.size()), quote(strategy.name), strategy.name),
         {.key = tensor.key});
+  }
+}
+
+/// What a planner of the registry is told about itself.
+template <typename Step>
+auto of_planner(const SaveOptions& options, Step&& step) {
+  const std::string& name = options.registered_planner.name;
+  try {
+    return step();
+  } catch (const CheckpointError& error) {
+    if (name.empty()) throw;
+    throw CheckpointError(error.code(), str_format("planner {}: {}", quote(name), error.message()),
+                          error.context());
+  }
+}
+
+/// How rank 0 decides: the planner does, and of one that is not built in the plan is checked.
+PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options) {
+  const bool is_builtin = options.registered_planner.name.empty();
+  std::optional<std::string> key = planner.cache_key();
+  if (key && !is_builtin)
+    key = options.registered_planner.name + "\n" +
+          to_yaml_text(options.registered_planner.options) + "\n" + *key;
+  return {[&planner, &options, is_builtin](const LocalPlans& plans) {
+            if (is_builtin) return planner.create_global_plan(plans);
+            return of_planner(options, [&] {
+              GlobalPlan plan = planner.create_global_plan(plans);
+              validate_global_plan(plan, plans, global_plan_options(options).redundant());
+              return plan;
+            });
+          },
+          std::move(key)};
+}
+
+/// The final items, and what they are made of where the planner changes it.
+void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedState& described,
+                  PlannedSave& mine) {
+  if (options.registered_planner.name.empty()) return;
+  const ItemSources sources{described.tensors, described.object_bytes};
+  SavePlan finished = planner.finish_plan(mine.items);
+  check_finished_plan(mine.items, finished, sources, planner);
+  mine.items = std::move(finished);
+  bool resolves = false;
+  for (WriteItem& item : mine.items) {
+    if (!planner.resolves(item)) continue;
+    if (item.kind == WriteItem::Kind::kTensor) {
+      resolves = true;
+      continue;
+    }
+    Bytes bytes = planner.resolve_object(item, described.object_bytes[item.source]);
+    item.nbytes = bytes.size();
+    item.source = static_cast<std::uint32_t>(described.object_bytes.size());
+    described.object_bytes.push_back(std::move(bytes));
+  }
+  if (!resolves) return;
+  for (const Tensor& tensor : described.tensors) mine.dtypes.push_back(tensor.dtype());
+  for (const WriteItem& item : mine.items) {
+    mine.unresolved.push_back(item.kind == WriteItem::Kind::kTensor
+                                  ? item_in_state(item, mine.dtypes[item.source])
+                                  : item);
   }
 }
 
@@ -263,7 +326,7 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
 SaveCall::SaveCall(const Location& location, SaveOptions given, Communicator& ranks,
                    const SaveHooks& trainers)
     : target(location),
-      options(canonical(std::move(given))),
+      options(canonical(with_planner_rules(std::move(given)))),
       comm(ranks),
       hooks(trainers),
       heartbeat(
@@ -275,19 +338,28 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
   const PhaseLabel label("planning the save");
   std::optional<PhaseClock::Scope> planning(std::in_place, &call.phases, Phase::kPlan);
   const SaveOptions& options = call.options;
-  const SavePlanner planner(cache, planner_options(options), options.parallel.enabled);
+  const PlanAgreement agreement(cache, planner_options(options), options.parallel.enabled);
   Communicator& comm = call.comm;
   AgreedSave agreed;
   DescribedState described;
   LocalPlan local;
   DecidedPlan decided;
+  std::unique_ptr<SavePlanner> planner;
   require_same_call(call);
   agree(comm, "describing the state dict", [&] {
     require_target_name(call.target);
     agreed.mine.strategy = make_save_strategy(options);
-    described = describe_state(prepared(state, call.hooks), options, comm.rank());
+    planner = make_save_planner(options);
+    const StateDict to_save = prepared(state, call.hooks);
+    described = describe_state(to_save, options, comm.rank());
     check_contents(described, find_save_strategy(options.strategy.name, options.strategy.version));
-    local = planner.create_local_plan(plan_local_save(described.shards, options.flattened));
+    local = agreement.create_local_plan(of_planner(options, [&] {
+      planner->set_up_planner({to_save, described.shards, options, comm.rank(), comm.size()});
+      SavePlan items = planner->create_local_plan();
+      if (!options.registered_planner.name.empty())
+        check_local_plan(items, {described.tensors, described.object_bytes}, *planner);
+      return items;
+    }));
   });
   if (options.planner.validate) compare_plain(call, described);
 
@@ -297,7 +369,7 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     const std::vector<Bytes> proposals = comm.gather(local.proposal, 0);
     std::vector<Bytes> assignments;
     decide(comm, [&] {
-      decided = planner.create_global_plan(proposals);
+      decided = agreement.create_global_plan(proposals, decision_of(*planner, options));
       if (why_planned.empty()) why_planned = decided.why_planned;
       std::string staging;
       if (decided.global) {
@@ -320,17 +392,19 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     const Bytes assignment = comm.scatter(assignments, 0);
     agree(comm, "accepting the plan", [&] {
       auto [directory, answer] = decode_assignment(assignment);
-      again = planner.propose_again(local, answer);
+      again = agreement.propose_again(local, answer);
       if (again) return;
       PlannedSave& mine = agreed.mine;
       mine.target = {call.target.storage(), std::move(directory), options.integrity};
       mine.report.why_planned = local.why_planned.empty() ? why_planned : local.why_planned;
-      FinalPlan final = planner.finish_plan(std::move(local), answer);
+      FinalPlan final = agreement.finish_plan(std::move(local), answer);
       mine.paths = paths_of(final.items, described.paths);
       mine.items = std::move(final.items);
-      agreed.plans = planner.to_remember(std::move(final.local), std::move(decided.global));
+      of_planner(options, [&] { finish_items(options, *planner, described, mine); });
+      agreed.plans = agreement.to_remember(std::move(final.local), std::move(decided.global));
     });
   } while (again);
+  agreed.mine.planner = std::move(planner);
   planning.reset();
   agreed.mine.report.plan = call.phases.end(Phase::kPlan);
   agreed.tensors = std::move(described.tensors);
@@ -342,14 +416,16 @@ WrittenByRank write_save(SaveCall& call, const PlannedSave& planned, ItemSource&
   const int rank = call.comm.rank();
   WrittenByRank result{
       .items = {}, .digests = {}, .paths = planned.paths, .report = planned.report};
-  call.heartbeat.expect(bytes_of(planned.items));
+  call.heartbeat.expect(bytes_of(planned.items_in_state()));
   call.heartbeat.agree("writing the data files", [&] {
     WriteTarget target = planned.target;
     target.phases = &call.phases;
     MeteredSource metered(source, call.heartbeat, call.phases);
+    ResolvedSource resolved(metered, *planned.planner, planned.dtypes);
+    ItemSource& items_of = planned.dtypes.empty() ? static_cast<ItemSource&>(metered) : resolved;
     auto [items, files] = [&] {
       const PhaseClock::Scope writing(&call.phases, Phase::kWrite);
-      return write_items(target, *planned.strategy, rank, planned.items, metered);
+      return write_items(target, *planned.strategy, rank, planned.items, items_of);
     }();
     RankSaveReport& report = result.report;
     report.bytes = files.bytes;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "configs/options.h"
+#include "dist_checkpointing/planner/save_planner.h"
 #include "dist_checkpointing/save/describe_state.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_messages.h"
@@ -45,8 +46,14 @@ struct PlannedSave {
   std::unique_ptr<const SaveStrategy> strategy;
   WriteTarget target;
   SavePlan items;
+  std::unique_ptr<const SavePlanner> planner;
+  std::vector<DType> dtypes;  ///< of the state's tensors, where the planner resolves some
+  SavePlan unresolved;        ///< `items` as they lie in the state, where it does
   KeyPaths paths;         ///< of the keys of `items`, under DCP's rules
   RankSaveReport report;  ///< of this rank, so far
+
+  /// What is read from the state.
+  const SavePlan& items_in_state() const { return dtypes.empty() ? items : unresolved; }
 };
 
 /// What rank 0 will publish. Unless that is done, what was written is removed.

@@ -33,7 +33,7 @@
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/save/messages.h"
-#include "mapping/planning/save/save_planner.h"
+#include "mapping/planning/save/plan_agreement.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "strategies/comm/threads.h"
@@ -196,7 +196,7 @@ Json plan_saves(const Json& job) {
   std::vector<SavePlanCache> caches(job.at("saves").front().at("ranks").size());
   Json saves = Json::array();
   for (const Json& save : job.at("saves")) {
-    std::vector<SavePlanner> ranks;
+    std::vector<PlanAgreement> ranks;
     std::vector<LocalPlan> locals;
     std::vector<Bytes> proposals;
     Json unchanged = Json::array(), as_last = Json::array(), finals = Json::array(),

@@ -3,7 +3,7 @@
 // wants a column.
 
 #include "mapping/planning/load/read_plan.h"
-#include "mapping/planning/save/save_planner.h"
+#include "mapping/planning/save/plan_agreement.h"
 #include "mapping/planning/validate.h"
 
 namespace {
@@ -27,7 +27,7 @@ SavePlan plan_of(std::int64_t rank) {
 
 int main() {
   std::vector<SavePlanCache> caches(2);
-  const std::vector<SavePlanner> ranks{SavePlanner(caches[0], {}), SavePlanner(caches[1], {})};
+  const std::vector<PlanAgreement> ranks{PlanAgreement(caches[0], {}), PlanAgreement(caches[1], {})};
   const std::vector<LocalPlan> plans{ranks[0].create_local_plan(plan_of(0)),
                                      ranks[1].create_local_plan(plan_of(1))};
   const DecidedPlan decision =

@@ -18,6 +18,13 @@ class WriterChooser {
   }
 
   ChosenItems run() {
+    choose_all();
+    if (options_.choose_writers) ask();
+    return std::move(result_);
+  }
+
+ private:
+  void choose_all() {
     if (options_.kind == PlannerKind::kHyperParallel) {
       for_each_part([&](const Part& part) {
         if (holders(part) == 1) choose(part);
@@ -25,11 +32,11 @@ class WriterChooser {
       for_each_part([&](const Part& part) {
         if (holders(part) > 1) choose(part);
       });
-      return std::move(result_);
+      return;
     }
     if (!options_.use_replicas || options_.any_holder()) {
       for_each_part([&](const Part& part) { choose(part); });
-      return std::move(result_);
+      return;
     }
     struct SharedPart : Part {
       std::size_t holders = 0;
@@ -43,10 +50,8 @@ class WriterChooser {
       return a.holders != b.holders ? a.holders < b.holders : a.bytes > b.bytes;
     });
     for (const SharedPart& part : parts) choose(part);
-    return std::move(result_);
   }
 
- private:
   /// The first of the items with equal boxes.
   struct Part {
     CollectedItems::Item item;
@@ -112,6 +117,39 @@ class WriterChooser {
       if (options_.dedup == Dedup::kOff && !planned.is_replica(writer)) chosen = writer;
     }
     write(planned, chosen, rank_of(planned, chosen));
+    if (options_.choose_writers)
+      open_.push_back({&planned, std::move(writers), planned.items[chosen]});
+  }
+
+  /// Lets the caller choose among those that may write.
+  void ask() {
+    std::vector<int> ranks;
+    std::vector<WriterChoice> choices;
+    for (const OpenChoice& open : open_) {
+      for (const std::uint32_t writer : open.writers)
+        ranks.push_back(static_cast<int>(rank_of(*open.planned, writer)));
+    }
+    std::size_t begin = 0;
+    for (const OpenChoice& open : open_) {
+      choices.push_back({open.planned->key, open.planned->bytes(open.writers.front()),
+                         std::span(ranks).subspan(begin, open.writers.size()),
+                         static_cast<int>(collected_.rank_of(open.chosen))});
+      begin += open.writers.size();
+    }
+    options_.choose_writers(choices);
+    for (std::size_t i = 0; i < open_.size(); ++i) {
+      const WriterChoice& choice = choices[i];
+      const auto found = std::ranges::find(choice.ranks, choice.writer);
+      if (found == choice.ranks.end()) {
+        result_.problems.push_back(
+            str_format("{}: rank {} was chosen to write a part that it does not have",
+                       quote(open_[i].planned->key), choice.writer));
+        continue;
+      }
+      const auto position = static_cast<std::size_t>(found - choice.ranks.begin());
+      result_.chosen[open_[i].chosen] = 0;
+      result_.chosen[open_[i].planned->items[open_[i].writers[position]]] = 1;
+    }
   }
 
   void write(const PlannedKey& planned, std::uint32_t box, std::size_t rank) {
@@ -179,6 +217,12 @@ class WriterChooser {
   std::span<const DedupedKey> deduped_;
   const GlobalPlanOptions& options_;
   std::vector<std::uint64_t> load_;  ///< bytes of each rank so far
+  struct OpenChoice {
+    const PlannedKey* planned;
+    std::vector<std::uint32_t> writers;  ///< boxes
+    std::uint32_t chosen;                ///< item
+  };
+  std::vector<OpenChoice> open_;  ///< what choose_writers is asked
   ChosenItems result_;
 };
 

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mapping/base/api.h"
@@ -14,6 +16,14 @@
 
 namespace DCKPT_API dckpt {
 
+/// A part that several ranks may write.
+struct WriterChoice {
+  std::string_view key{};  ///< of a tensor, or of an object as it is stored
+  std::uint64_t nbytes = 0;
+  std::span<const int> ranks{};  ///< that may write it, ascending
+  int writer = 0;                ///< one of them
+};
+
 struct GlobalPlanOptions {
   /// Megatron's rule: exactly one holder of a part is its main replica, and parts without one are
   /// not stored. The other kinds accept any holder.
@@ -24,6 +34,9 @@ struct GlobalPlanOptions {
   bool split_replicas = false;  ///< the possible writers of a tensor's part of at least kSplitBytes
                                 ///< write a piece each
   bool validate = true;         ///< that the chunks of each tensor cover it exactly
+  /// Called once with all parts that several ranks may write and that are not split, in the order
+  /// in which the built-in rule has chosen their writers; may choose others of their ranks.
+  std::function<void(std::span<WriterChoice>)> choose_writers{};
 
   /// A part is stored whether or not one of its holders is its main replica.
   bool any_holder() const noexcept { return kind != PlannerKind::kMegatron; }

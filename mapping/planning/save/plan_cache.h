@@ -33,6 +33,7 @@ class SavePlanCache {
     std::vector<Bytes> local_plans{};       ///< encoded; empty if only the fingerprints are known
     std::optional<GlobalPlan> plan{};       ///< decided from them by `rules`
     std::uint8_t rules = 0;                 ///< see encode_rules()
+    std::string planner{};                  ///< and by this planner: PlanAgreement::Decision
   };
   /// Plans of a save that has succeeded, or that a checkpoint stores.
   struct Content {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "mapping/planning/planner_options.h"
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/save/local_plan.h"
+#include "mapping/planning/save/local_plans.h"
 #include "mapping/planning/save/plan_cache.h"
 
 namespace dckpt {
@@ -46,7 +49,7 @@ struct FinalPlan {
 /// How a rank and the coordinator agree on the plan of one save: two messages per rank, over any
 /// channel. Each step returns a value; only the cache's commit() remembers.
 ///
-///   every rank    SavePlanner planner(cache, options)
+///   every rank    PlanAgreement planner(cache, options)
 ///                 takes what the cache holds: a planner that is dropped leaves it empty
 ///                 local = planner.create_local_plan(plan)
 ///                 its proposal is the plan, or a fingerprint if it is that of the last save
@@ -67,18 +70,31 @@ struct FinalPlan {
 /// A new job can start from what a checkpoint stores (PlannerOptions::keep_plans,
 /// SavePlanCache::seed) in place of the last plans: plans, from which the coordinator plans if all
 /// ranks propose the same, or fingerprints with the decisions that were made from these plans.
-class SavePlanner {
+class PlanAgreement {
  public:
   /// If PlannerOptions::cache is off, nothing is reused or remembered. `use_replicas`: see
   /// GlobalPlanOptions.
-  explicit SavePlanner(SavePlanCache& cache, const PlannerOptions& options,
-                       bool use_replicas = false);
+  explicit PlanAgreement(SavePlanCache& cache, const PlannerOptions& options,
+                         bool use_replicas = false);
 
   LocalPlan create_local_plan(SavePlan plan) const;
 
   /// Coordinator only: proposals in the order of ranks. Throws CheckpointError (mismatch) if the
   /// plans do not form a checkpoint, (corrupt) with the rank for a malformed proposal.
-  DecidedPlan create_global_plan(std::span<const Bytes> proposals) const;
+  DecidedPlan create_global_plan(std::span<const Bytes> proposals) const {
+    return create_global_plan(proposals, Decision{});
+  }
+
+  /// How the coordinator decides if not by the built-in rules.
+  struct Decision {
+    std::function<GlobalPlan(const LocalPlans& plans)> decide{};
+    /// What it depends on besides the local plans: plans that were decided under another text are
+    /// not reused. None: they never are.
+    std::optional<std::string> planner = "";
+  };
+  DecidedPlan create_global_plan(std::span<const Bytes> proposals, const Decision& decision) const;
+
+  GlobalPlanOptions global_options() const;
 
   /// Whether the coordinator asks for the plan, which `local.proposal` then is. Throws
   /// CheckpointError (corrupt) if it asks twice.

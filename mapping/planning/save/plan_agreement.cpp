@@ -1,4 +1,4 @@
-#include "mapping/planning/save/save_planner.h"
+#include "mapping/planning/save/plan_agreement.h"
 
 #include <algorithm>
 #include <string_view>
@@ -62,7 +62,7 @@ void SavePlanCache::seed(Bytes own, std::vector<Bytes> all) {
   commit(std::move(content));
 }
 
-SavePlanner::SavePlanner(SavePlanCache& cache, const PlannerOptions& options, bool use_replicas)
+PlanAgreement::PlanAgreement(SavePlanCache& cache, const PlannerOptions& options, bool use_replicas)
     : options_(options),
       use_replicas_(use_replicas),
       why_empty_(options.cache ? cache.why_empty() : "planner.cache is off"),
@@ -70,7 +70,7 @@ SavePlanner::SavePlanner(SavePlanCache& cache, const PlannerOptions& options, bo
   if (!options.cache) last_ = {};
 }
 
-LocalPlan SavePlanner::create_local_plan(SavePlan plan) const {
+LocalPlan PlanAgreement::create_local_plan(SavePlan plan) const {
   Bytes encoded = encode_plan(plan);
   const std::uint8_t rules = encode_rules(options_, use_replicas_);
   const Fingerprint fingerprint = fingerprint_of(encoded);
@@ -84,7 +84,16 @@ LocalPlan SavePlanner::create_local_plan(SavePlan plan) const {
   return {std::move(plan), std::move(proposal), std::move(why), std::move(encoded), fingerprint};
 }
 
-DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) const {
+GlobalPlanOptions PlanAgreement::global_options() const {
+  return {.kind = options_.kind,
+          .dedup = options_.effective_dedup(),
+          .use_replicas = use_replicas_,
+          .split_replicas = options_.split_replicas,
+          .validate = options_.validate};
+}
+
+DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
+                                              const Decision& by) const {
   const SavePlanCache::Global* const last = last_.global.get();
   const std::uint8_t rules = encode_rules(options_, use_replicas_);
   // Of a rank: that it has planned this before, and knows what it wrote of it.
@@ -129,7 +138,8 @@ DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) co
                       (&plan == &*last->plan || last->plan->items[rank] == plan.items[rank]);
     return same ? encode_unchanged_answer() : encode_answer(plan.items[rank]);
   };
-  const bool decided_before = last != nullptr && last->plan && last->rules == rules;
+  const bool same_planner = last != nullptr && by.planner && last->planner == *by.planner;
+  const bool decided_before = last != nullptr && last->plan && last->rules == rules && same_planner;
   const bool to_be_stored = options_.keep_plans == KeepPlans::kMetadata;
   if (decision.cache_hit && decided_before && !(missing && to_be_stored)) {
     decision.global = last_.global;
@@ -140,23 +150,18 @@ DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) co
   if (decision.cache_hit && last != nullptr && last->plan) {
     decision.cache_hit = false;
     decision.why_planned =
-        decided_before ? "the checkpoint keeps fingerprints, and this save stores whole plans"
-                       : "other planner options";
+        decided_before  ? "the checkpoint keeps fingerprints, and this save stores whole plans"
+        : !by.planner   ? "the planner's plans are not to be reused"
+        : !same_planner ? "another planner, or what its plans depend on has changed"
+                        : "other planner options";
   }
   if (missing) {
     decision.answers.assign(proposals.size(), encode_plan_request());
     return decision;
   }
-  GlobalPlanner planner({.kind = options_.kind,
-                         .dedup = options_.effective_dedup(),
-                         .use_replicas = use_replicas_,
-                         .split_replicas = options_.split_replicas,
-                         .validate = options_.validate});
-  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
-    planner.add(
-        with_context({.rank = static_cast<int>(rank)}, [&] { return decode_plan(plans[rank]); }));
-  }
-  GlobalPlan plan = std::move(planner).finish();
+  const LocalPlans local{std::span<const ByteView>(plans)};
+  GlobalPlan plan =
+      by.decide ? by.decide(local) : create_default_global_save_plan(local, global_options());
   for (std::size_t rank = 0; rank < plans.size(); ++rank)
     decision.answers.push_back(answer_to(rank, plan));
   auto global = std::make_shared<SavePlanCache::Global>();
@@ -164,11 +169,12 @@ DecidedPlan SavePlanner::create_global_plan(std::span<const Bytes> proposals) co
   for (const ByteView local : plans) global->local_plans.emplace_back(local.begin(), local.end());
   global->plan = std::move(plan);
   global->rules = rules;
+  global->planner = by.planner.value_or("(not to be reused)");
   decision.global = std::move(global);
   return decision;
 }
 
-bool SavePlanner::propose_again(LocalPlan& local, ByteView answer) const {
+bool PlanAgreement::propose_again(LocalPlan& local, ByteView answer) const {
   if (!is_plan_request(answer)) return false;
   if (local.asked)
     throw CheckpointError(ErrorCode::kCorrupt, "the coordinator asks twice for one plan");
@@ -177,7 +183,7 @@ bool SavePlanner::propose_again(LocalPlan& local, ByteView answer) const {
   return true;
 }
 
-FinalPlan SavePlanner::finish_plan(LocalPlan local, ByteView answer) const {
+FinalPlan PlanAgreement::finish_plan(LocalPlan local, ByteView answer) const {
   std::optional<std::vector<AssignedItem>> items = decode_answer(answer, local.items);
   if (!items) {
     if (!local.why_planned.empty() || !last_.local || !last_.local->items)
@@ -190,7 +196,7 @@ FinalPlan SavePlanner::finish_plan(LocalPlan local, ByteView answer) const {
   return {std::move(final), {local.fingerprint, std::move(local.encoded), std::move(items)}};
 }
 
-SavePlanCache::Content SavePlanner::to_remember(
+SavePlanCache::Content PlanAgreement::to_remember(
     SavePlanCache::Local local, std::shared_ptr<const SavePlanCache::Global> global) const {
   if (!options_.cache) return {};
   return {.local = std::move(local), .global = std::move(global)};

@@ -1,4 +1,4 @@
-#include "mapping/planning/save/save_planner.h"
+#include "mapping/planning/save/plan_agreement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class Job {
   }
 
   void save(const std::vector<SavePlan>& plans) {
-    std::vector<SavePlanner> planners;
+    std::vector<PlanAgreement> planners;
     for (SavePlanCache& cache : caches_) planners.emplace_back(cache, options_);
     std::vector<LocalPlan> locals;
     std::vector<Bytes> proposals;
@@ -86,7 +86,7 @@ class Job {
   PlannerOptions options_;
 };
 
-TEST(SavePlanner, SendsOnlyAFingerprintWhenNothingHasChanged) {
+TEST(PlanAgreement, SendsOnlyAFingerprintWhenNothingHasChanged) {
   Job job(3);
   const auto plans = job.plan({"a", "b"}, 8);
   job.save(plans);
@@ -102,7 +102,7 @@ TEST(SavePlanner, SendsOnlyAFingerprintWhenNothingHasChanged) {
   }
 }
 
-TEST(SavePlanner, ThreeSavesOfOneStructureGiveTheMetadataOfOne) {
+TEST(PlanAgreement, ThreeSavesOfOneStructureGiveTheMetadataOfOne) {
   const auto metadata_after = [](int saves) {
     Job job(3);
     for (int i = 0; i < saves; ++i) job.save(job.plan({"a", "b"}, 8));
@@ -119,7 +119,7 @@ TEST(SavePlanner, ThreeSavesOfOneStructureGiveTheMetadataOfOne) {
   }
 }
 
-TEST(SavePlanner, NeverTakesAChangedPlanForTheSame) {
+TEST(PlanAgreement, NeverTakesAChangedPlanForTheSame) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   const std::vector<std::function<void(WriteItem&)>> changes{
@@ -142,7 +142,7 @@ TEST(SavePlanner, NeverTakesAChangedPlanForTheSame) {
   }
 }
 
-TEST(SavePlanner, SendsTheFinalPlansThatDiffer) {
+TEST(PlanAgreement, SendsTheFinalPlansThatDiffer) {
   Job job(3);
   auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -160,7 +160,7 @@ TEST(SavePlanner, SendsTheFinalPlansThatDiffer) {
   EXPECT_EQ(job.decision.plan().metadata.tensors.size(), 2U);
 }
 
-TEST(SavePlanner, SizesOfObjectsMayChange) {
+TEST(PlanAgreement, SizesOfObjectsMayChange) {
   Job job(1);
   const auto plan_of = [](std::uint64_t bytes) {
     const LocalShard object(ObjectShard{"rng", bytes, true, 0});
@@ -172,7 +172,7 @@ TEST(SavePlanner, SizesOfObjectsMayChange) {
   EXPECT_EQ(job.finals[0][0].nbytes, 11U);
 }
 
-TEST(SavePlanner, RemembersNothingOfASaveThatFailed) {
+TEST(PlanAgreement, RemembersNothingOfASaveThatFailed) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -188,13 +188,13 @@ TEST(SavePlanner, RemembersNothingOfASaveThatFailed) {
   EXPECT_TRUE(job.decision.cache_hit);
 }
 
-TEST(SavePlanner, OtherOptionsDecideAgain) {
+TEST(PlanAgreement, OtherOptionsDecideAgain) {
   SavePlanCache cache;
   const LocalShard object(ObjectShard{"rng", 10, true, 0});
   std::string why_planned;
   bool cache_hit = false;
   const auto save_by = [&](const PlannerOptions& options) {
-    SavePlanner planner(cache, options);
+    PlanAgreement planner(cache, options);
     const auto local = planner.create_local_plan(plan_local_save({&object, 1}, {}));
     const auto decision = planner.create_global_plan({&local.proposal, 1});
     cache.commit(planner.to_remember(planner.finish_plan(local, decision.answers[0]).local,
@@ -211,7 +211,7 @@ TEST(SavePlanner, OtherOptionsDecideAgain) {
   EXPECT_EQ(why_planned, "other planner options");
 }
 
-TEST(SavePlanner, FewerRanksAreNotTakenForTheSameJob) {
+TEST(PlanAgreement, FewerRanksAreNotTakenForTheSameJob) {
   Job four(4), two(2);
   four.save(four.plan({"a"}, 8));
   for (std::size_t rank = 0; rank < 2; ++rank) two.cache(rank) = four.cache(rank);
@@ -220,7 +220,7 @@ TEST(SavePlanner, FewerRanksAreNotTakenForTheSameJob) {
   EXPECT_FALSE(two.decision.cache_hit);
 }
 
-TEST(SavePlanner, RefusesAFingerprintOfAPlanThatTheCoordinatorDoesNotRemember) {
+TEST(PlanAgreement, RefusesAFingerprintOfAPlanThatTheCoordinatorDoesNotRemember) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -238,7 +238,7 @@ Job resumed(Job& job, std::size_t ranks, PlannerOptions options = {}) {
   return next;
 }
 
-TEST(SeededSavePlanner, SendsOnlyFingerprintsInItsFirstSave) {
+TEST(SeededPlanAgreement, SendsOnlyFingerprintsInItsFirstSave) {
   Job job(3);
   const auto plans = job.plan({"a", "b"}, 8);
   job.save(plans);
@@ -254,7 +254,7 @@ TEST(SeededSavePlanner, SendsOnlyFingerprintsInItsFirstSave) {
   EXPECT_EQ(next.answer_sizes, (std::vector<std::size_t>{1, 1, 1})) << "from the second save on";
 }
 
-TEST(SeededSavePlanner, NeverTakesAChangedPlanForTheSame) {
+TEST(SeededPlanAgreement, NeverTakesAChangedPlanForTheSame) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -291,7 +291,7 @@ TEST(SeededSavePlanner, NeverTakesAChangedPlanForTheSame) {
   }
 }
 
-TEST(SeededSavePlanner, PlansAsTheOptionsOfTheNewJobSay) {
+TEST(SeededPlanAgreement, PlansAsTheOptionsOfTheNewJobSay) {
   const TensorShard shard{
       .key = "a", .properties = {}, .global_shape = {8}, .box = whole(Shape{8})};
   const LocalShard local(shard);
@@ -302,7 +302,7 @@ TEST(SeededSavePlanner, PlansAsTheOptionsOfTheNewJobSay) {
   EXPECT_THROW(next.save(plans), CheckpointError) << "both ranks would write it";
 }
 
-TEST(SeededSavePlanner, IgnoresBytesThatAreNoPlan) {
+TEST(SeededPlanAgreement, IgnoresBytesThatAreNoPlan) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.cache(1).seed(to_bytes("rubbish"));
@@ -312,7 +312,7 @@ TEST(SeededSavePlanner, IgnoresBytesThatAreNoPlan) {
   EXPECT_EQ(job.finals, plans);
 }
 
-TEST(SeededSavePlanner, WithoutACacheRemembersNothing) {
+TEST(SeededPlanAgreement, WithoutACacheRemembersNothing) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -332,7 +332,7 @@ Job resumed_from_file(Job& job, std::size_t ranks, PlannerOptions options = {}) 
   return next;
 }
 
-TEST(SavePlannerFromAFile, GathersNoPlanAndDecidesNothingAgain) {
+TEST(PlanAgreementFromAFile, GathersNoPlanAndDecidesNothingAgain) {
   Job job(3);
   const auto plans = job.plan({"a", "b"}, 8);
   job.save(plans);
@@ -347,7 +347,7 @@ TEST(SavePlannerFromAFile, GathersNoPlanAndDecidesNothingAgain) {
   EXPECT_EQ(next.answer_sizes, (std::vector<std::size_t>{1, 1, 1})) << "from the second save on";
 }
 
-TEST(SavePlannerFromAFile, AsksForAllPlansOnceARankHasAnother) {
+TEST(PlanAgreementFromAFile, AsksForAllPlansOnceARankHasAnother) {
   Job job(3);
   const auto plans = job.plan({"a", "b"}, 8);
   job.save(plans);
@@ -370,7 +370,7 @@ TEST(SavePlannerFromAFile, AsksForAllPlansOnceARankHasAnother) {
   }
 }
 
-TEST(SavePlannerFromAFile, PlansAsTheOptionsOfTheNewJobSay) {
+TEST(PlanAgreementFromAFile, PlansAsTheOptionsOfTheNewJobSay) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -385,20 +385,20 @@ TEST(SavePlannerFromAFile, PlansAsTheOptionsOfTheNewJobSay) {
   EXPECT_EQ(cached_plans(*whole_plans.decision.global).size(), 2U);
 }
 
-TEST(SavePlannerFromAFile, AsksForAPlanOnlyOnce) {
+TEST(PlanAgreementFromAFile, AsksForAPlanOnlyOnce) {
   Job job(1);
   const auto plans = job.plan({"a"}, 8);
   SavePlanCache cache;
-  const SavePlanner planner(cache, {});
+  const PlanAgreement planner(cache, {});
   LocalPlan local = planner.create_local_plan(plans[0]);
   EXPECT_TRUE(planner.propose_again(local, encode_plan_request()));
   EXPECT_THROW(planner.propose_again(local, encode_plan_request()), CheckpointError);
 }
 
-TEST(SavePlanner, NamesTheRankWithOtherOptions) {
+TEST(PlanAgreement, NamesTheRankWithOtherOptions) {
   std::vector<SavePlanCache> caches(2);
-  const SavePlanner coordinator(caches[0], {});
-  const SavePlanner other(caches[1], {.dedup = Dedup::kLowestRank});
+  const PlanAgreement coordinator(caches[0], {});
+  const PlanAgreement other(caches[1], {.dedup = Dedup::kLowestRank});
   try {
     coordinator.create_global_plan(std::vector{coordinator.create_local_plan({}).proposal,
                                                other.create_local_plan({}).proposal});
@@ -409,7 +409,7 @@ TEST(SavePlanner, NamesTheRankWithOtherOptions) {
   }
 }
 
-TEST(SavePlanner, WithoutACachePlansEveryTime) {
+TEST(PlanAgreement, WithoutACachePlansEveryTime) {
   Job job(2, {.cache = false});
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -418,11 +418,11 @@ TEST(SavePlanner, WithoutACachePlansEveryTime) {
   EXPECT_EQ(job.finals, plans);
 }
 
-TEST(SavePlanner, NeverCrashesOnADamagedMessage) {
+TEST(PlanAgreement, NeverCrashesOnADamagedMessage) {
   Job job(2);
   const auto plans = job.plan({"a", "b"}, 8);
   SavePlanCache empty;
-  const SavePlanner planner(empty, {});
+  const PlanAgreement planner(empty, {});
   const LocalPlan local = planner.create_local_plan(plans[1]);
   const std::vector<Bytes> proposals{planner.create_local_plan(plans[0]).proposal, local.proposal};
   const Bytes answer = planner.create_global_plan(proposals).answers[1];

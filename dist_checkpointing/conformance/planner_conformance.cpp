@@ -1,0 +1,202 @@
+#include "dist_checkpointing/conformance/planner_conformance.h"
+
+#include <array>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/save/save.h"
+#include "dist_checkpointing/save/save_async.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/validate.h"
+#include "strategies/comm/agree.h"
+#include "strategies/comm/threads.h"
+
+namespace dckpt {
+namespace {
+
+/// Elements that tell where they belong.
+Tensor rows(DType dtype, std::int64_t first, std::int64_t count, std::int64_t columns) {
+  Tensor tensor = Tensor::zeros(dtype, {count, columns});
+  if (dtype == DType::kFloat32) {
+    auto* const elements = tensor.data<float>();
+    for (std::int64_t i = 0; i < count * columns; ++i)
+      elements[i] = static_cast<float>(first * columns + i) / 8;
+  }
+  return tensor;
+}
+
+StateDict sample_state(int rank, int ranks) {
+  StateDict state = Value::dict();
+  const auto share = [&](const std::string& key, DType dtype, std::int64_t extent) {
+    const std::int64_t begin = extent * rank / ranks;
+    const std::int64_t end = extent * (rank + 1) / ranks;
+    state[key] =
+        ShardedTensor::from_box(key, rows(dtype, begin, end - begin, 6), {extent, 6}, {begin, 0});
+  };
+  share("decoder.weight", DType::kFloat32, 13);
+  share("optimizer.state.exp_avg.decoder.weight", DType::kFloat32, 13);
+  share("decoder.few_rows", DType::kFloat32, 3);  // some ranks have none
+  for (int layer = 0; layer < 5; ++layer) {
+    const std::string key = "decoder.norm." + std::to_string(layer);
+    state[key] = ShardedTensor::whole(key, rows(DType::kFloat32, layer, 1, 40 << layer),
+                                      {.replica_id = rank});
+  }
+  state["decoder.mask"] =
+      ShardedTensor::whole("decoder.mask", rows(DType::kBool, 0, 2, 6), {.replica_id = rank});
+  state["rng"] =
+      ShardedObject{.key = "rng", .data = Value(7), .replica_id = rank, .has_data = true};
+  return state;
+}
+
+class PlannerChecks {
+ public:
+  PlannerChecks(const SaveOptions& options, const Location& scratch, StateOfRank state)
+      : options_(options), scratch_(scratch), state_(std::move(state)) {
+    options_.overwrite = true;
+    options_.planner.cache = true;
+  }
+
+  ConformanceReport run() {
+    for (const int ranks : {1, 2, 4}) {
+      check(str_format("a save of {} ranks", ranks), [&] {
+        save_on(ranks, at(ranks));
+        const auto reader = open_checkpoint(at(ranks));
+        for (const TensorStorageMetadata& tensor : reader->metadata().tensors) {
+          for (const CoverageProblem& problem : validate_coverage(tensor))
+            fail(quote(tensor.key) + ": " + problem.message);
+        }
+        if (ranks > 1) require_equal(at(1), at(ranks), "one rank and more store the same");
+      });
+    }
+    check("two saves of one state", [&] {
+      save_on(4, scratch_ / "again");
+      require_same_plan(at(4), scratch_ / "again", "planned anew");
+    });
+    check("saves that reuse plans", [&] { check_cache(); });
+    check("a save in the background", [&] {
+      run_ranks(4, [&](Communicator& comm) {
+        AsyncSaver saver(options_, comm);
+        StateDict state = state_(comm.rank(), comm.size());
+        PendingSave pending = saver.save(state, scratch_ / "background");
+        state = {};
+        pending.wait();
+      });
+      require_equal(at(4), scratch_ / "background", "in the background the same is stored");
+    });
+    check("a state that cannot be planned", [&] { check_errors(); });
+    return std::move(report_);
+  }
+
+ private:
+  void fail(std::string problem) { report_.problems.push_back(std::move(problem)); }
+
+  template <typename Check>
+  void check(const std::string& what, const Check& check) {
+    ++report_.checks;
+    const std::size_t before = report_.problems.size();
+    if (const auto error = failure_of(check)) fail(error->what());
+    for (std::size_t i = before; i < report_.problems.size(); ++i)
+      report_.problems[i] = what + ": " + report_.problems[i];
+  }
+
+  Location at(int ranks) const { return scratch_ / ("ranks_" + std::to_string(ranks)); }
+
+  void save_on(int ranks, const Location& location) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      save(state_(comm.rank(), comm.size()), location, options_, comm);
+    });
+  }
+
+  void require_equal(const Location& a, const Location& b, const std::string& what) {
+    const DiffReport difference = diff(*open_checkpoint(a), *open_checkpoint(b));
+    if (difference.equal()) return;
+    fail(str_format("{}, but {} differ, the first: {}", what, difference.differences.size(),
+                    quote(difference.differences.front().key)));
+  }
+
+  /// The same chunks, in the same places.
+  void require_same_plan(const Location& a, const Location& b, const std::string& what) {
+    require_equal(a, b, "a state " + what + " becomes the same");
+    const auto first = open_checkpoint(a);
+    const auto second = open_checkpoint(b);
+    const auto& tensors = first->metadata().tensors;
+    const auto& others = second->metadata().tensors;
+    for (std::size_t i = 0; i < std::min(tensors.size(), others.size()); ++i) {
+      if (tensors[i].key != others[i].key || !(tensors[i].chunks == others[i].chunks) ||
+          !(tensors[i].places == others[i].places))
+        return fail(str_format("a state {} is planned the same way, but {} is elsewhere", what,
+                               quote(tensors[i].key)));
+    }
+  }
+
+  /// A state without and with another tensor, in turns, in jobs of one cache and of none.
+  void check_cache() {
+    const auto state_in = [&](int save, Communicator& comm) {
+      StateDict state = state_(comm.rank(), comm.size());
+      if (save == 2)
+        state["another"] = ShardedTensor::whole("another", rows(DType::kFloat32, 0, 2, 6),
+                                                {.replica_id = comm.rank()});
+      return state;
+    };
+    const auto name = [&](const std::string& job, int save) {
+      return scratch_ / (job + "_" + std::to_string(save));
+    };
+    run_ranks(4, [&](Communicator& comm) {
+      SavePlanCache cache;
+      for (int i = 0; i < 4; ++i) {
+        dckpt::save(state_in(i, comm), name("cached", i), options_, comm, cache);
+        dckpt::save(state_in(i, comm), name("fresh", i), options_, comm);
+      }
+    });
+    for (int i = 0; i < 4; ++i)
+      require_same_plan(name("fresh", i), name("cached", i),
+                        "planned with a cache, in save " + std::to_string(i + 1) + ",");
+  }
+
+  /// A shape on which ranks disagree, whatever the planner does with it.
+  void check_errors() {
+    std::array<std::optional<CheckpointError>, 4> errors;
+    run_ranks(4, [&](Communicator& comm) {
+      SavePlanCache cache;
+      StateDict state = state_(comm.rank(), comm.size());
+      const Shape shape{comm.rank() == 2 ? 3 : 2, 6};
+      state["contradiction"] = ShardedTensor::whole(
+          "contradiction", rows(DType::kFloat32, 0, shape[0], 6), {.replica_id = comm.rank()});
+      errors[static_cast<std::size_t>(comm.rank())] =
+          failure_of([&] { save(state, scratch_ / "refused", options_, comm, cache); });
+      save(state_(comm.rank(), comm.size()), scratch_ / "after", options_, comm, cache);
+    });
+    for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+      if (!errors[rank] || errors[rank]->code() != errors[0]->code())
+        fail(str_format("ranks that disagree on a shape are an error on all, but rank {} {}", rank,
+                        errors[rank] ? "has another" : "has none"));
+    }
+    if (scratch_.storage()->stat((scratch_ / "refused").name()))
+      fail("a refused save leaves nothing, but there is a checkpoint");
+    require_equal(at(4), scratch_ / "after", "the save after one that failed stores the same");
+  }
+
+  SaveOptions options_;
+  const Location scratch_;
+  const StateOfRank state_;
+  ConformanceReport report_;
+};
+
+}  // namespace
+
+ConformanceReport check_planner(const SaveOptions& options, const Location& scratch,
+                                const StateOfRank& state) {
+  make_save_planner(options);  // throws if there is none of the name
+  return PlannerChecks(options, scratch, state ? state : sample_state).run();
+}
+
+}  // namespace dckpt

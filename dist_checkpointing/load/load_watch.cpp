@@ -1,0 +1,23 @@
+#include "dist_checkpointing/load/load_watch.h"
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+
+namespace dckpt {
+
+void LoadWatch::check() const {
+  heartbeat.check();
+  if (hooks_.cancel.stop_requested())
+    throw CheckpointError(ErrorCode::kCancelled, "the load was cancelled");
+  if (timeout_ > timeout_.zero() && std::chrono::steady_clock::now() - begin_ > timeout_)
+    throw CheckpointError(
+        ErrorCode::kUnavailable,
+        str_format("the load has taken longer than {} ms (load.timeout)", timeout_.count()));
+}
+
+void LoadWatch::arrived(std::uint64_t bytes) {
+  check();
+  if (hooks_.progress) hooks_.progress(bytes, total_);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "configs/options.h"
+#include "dist_checkpointing/load/load_hooks.h"
+#include "strategies/comm/communicator.h"
+#include "strategies/comm/heartbeat.h"
+
+namespace dckpt {
+
+/// Time limit, cancellation and progress of one load, from its construction on.
+class LoadWatch {
+ public:
+  /// `hooks` must outlive it.
+  LoadWatch(Communicator& comm, const LoadOptions& options, const LoadHooks& hooks)
+      : heartbeat(comm, {.timeout = options.timeout, .cancel = hooks.cancel}),
+        timeout_(options.timeout),
+        hooks_(hooks) {}
+
+  /// For work of one rank between collectives: throws CheckpointError (cancelled) if this rank is
+  /// to stop, (unavailable) if the time is over.
+  void check() const;
+  void expect(std::uint64_t bytes) noexcept { total_ = bytes; }
+  /// Of the expected bytes, how many have arrived so far. Checks, too.
+  void arrived(std::uint64_t bytes);
+
+  Heartbeat heartbeat;
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const std::chrono::milliseconds timeout_;
+  const LoadHooks& hooks_;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace dckpt

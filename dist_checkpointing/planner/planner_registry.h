@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "configs/options.h"
+#include "configs/strategy_options.h"
+#include "dist_checkpointing/planner/save_planner.h"
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
+
+/// A planner that policies choose by name.
+struct SavePlannerEntry {
+  std::string name;   ///< what policies call it: save.planner.kind
+  std::string about;  ///< one line
+  /// How the state is described before the planner sees it, and which rules of planner.dedup and
+  /// compat apply: kMegatron for planners that derive from MCoreSavePlanner, kDcp from
+  /// DefaultSavePlanner, kHyperParallel from StandardSavePlanner.
+  PlannerKind rules = PlannerKind::kMegatron;
+  /// Makes the planner of a rank for a save. Its own options are in `planner.options`:
+  /// read_options(schema, planner, kSavePlannerOptions).
+  std::function<std::unique_ptr<SavePlanner>(const StrategySpec& planner)> make{};
+};
+
+inline constexpr const char* kSavePlannerOptions = "save.planner.options";
+
+/// Programs register planners before they read a policy that names one, and before they, or any
+/// other thread, save: nothing is locked. A planner of the same name is replaced. Throws
+/// CheckpointError (invalid argument) if name or factory is missing, or the name is a built-in
+/// kind's.
+void register_planner(SavePlannerEntry entry);
+
+std::span<const SavePlannerEntry> save_planners();
+
+/// The planner that `options` names, or the built-in one of its kind. Throws CheckpointError
+/// (unsupported) that lists the existing ones and suggests the nearest name.
+std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options);
+
+/// The same with `planner.kind` as the registered planner's rules say. What cannot be is left to
+/// make_save_planner().
+SaveOptions with_planner_rules(SaveOptions options);
+
+}  // namespace dckpt

@@ -1,0 +1,38 @@
+#include "dist_checkpointing/planner/save_planner.h"
+
+#include "dist_checkpointing/save/describe_state.h"
+
+namespace dckpt {
+
+SavePlan create_default_local_save_plan(const SaveSetup& setup) {
+  return plan_local_save(setup.shards, setup.options.flattened);
+}
+
+GlobalPlanOptions global_plan_options(const SaveOptions& options) {
+  PlannerOptions planner = options.planner;
+  planner.kind = planner_kind(options);
+  return {.kind = planner.kind,
+          .dedup = planner.effective_dedup(),
+          .use_replicas = options.parallel.enabled,
+          .split_replicas = planner.split_replicas,
+          .validate = planner.validate};
+}
+
+void DefaultSavePlanner::set_up_planner(const SaveSetup& setup) {
+  setup_.emplace(setup);
+  rank_ = setup.rank;
+  ranks_ = setup.ranks;
+  global_ = global_plan_options(setup.options);
+}
+
+SavePlan DefaultSavePlanner::create_local_plan() {
+  return create_default_local_save_plan(setup());
+}
+
+GlobalPlan DefaultSavePlanner::create_global_plan(const LocalPlans& plans) {
+  GlobalPlanOptions options = global_;
+  options.choose_writers = [this](std::span<WriterChoice> parts) { choose_writers(parts); };
+  return create_default_global_save_plan(plans, options);
+}
+
+}  // namespace dckpt

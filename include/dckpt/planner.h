@@ -1,0 +1,13 @@
+#pragma once
+
+/// For writing a planner of one's own, and registering it: examples/planners has several, and
+/// check_planner() (testing.h) checks them.
+
+#include "configs/strategy_options.h"
+#include "dckpt/dist_checkpointing.h"
+#include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/planner/save_planner.h"
+#include "mapping/base/hash.h"
+#include "mapping/planning/save/global_plan.h"
+#include "mapping/planning/save/local_plans.h"
+#include "mapping/state/to_dtype.h"

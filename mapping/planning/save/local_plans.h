@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <variant>
+
+#include "mapping/base/api.h"
+#include "mapping/base/bytes.h"
+#include "mapping/planning/save/global_plan.h"
+#include "mapping/planning/save/local_plan.h"
+
+namespace DCKPT_API dckpt {
+
+/// The plans of all ranks, as a coordinator has them: most of them are bytes that a rank has sent,
+/// which become items when they are asked for, and are not kept. Refers to what it was made of.
+class LocalPlans {
+ public:
+  explicit LocalPlans(std::span<const SavePlan> plans) : plans_(plans) {}
+  explicit LocalPlans(std::span<const ByteView> encoded) : plans_(encoded) {}
+
+  /// The number of ranks.
+  std::size_t size() const noexcept {
+    return std::visit([](const auto& plans) { return plans.size(); }, plans_);
+  }
+  /// Throws CheckpointError (corrupt) with the rank if its bytes are damaged.
+  SavePlan operator[](std::size_t rank) const;
+
+ private:
+  std::variant<std::span<const SavePlan>, std::span<const ByteView>> plans_;
+};
+
+/// The built-in rules: duplicates are left out, writers chosen, the metadata assembled and checked.
+/// One rank's items are in memory at a time, beside some 50 bytes for each of all ranks.
+GlobalPlan create_default_global_save_plan(const LocalPlans& plans,
+                                           const GlobalPlanOptions& options = {});
+
+/// Throws CheckpointError (mismatch), with all problems, if `plan` is not one of these local plans:
+/// every key is stored and covered exactly, and each chunk and object is what a rank's item says,
+/// once; with `redundant`, by any number of ranks. In O(n log n).
+void validate_global_plan(const GlobalPlan& plan, const LocalPlans& plans, bool redundant = false);
+
+}  // namespace dckpt

@@ -1,0 +1,368 @@
+#include "dist_checkpointing/planner/save_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <set>
+
+#include "configs/policy.h"
+#include "dist_checkpointing/conformance/planner_conformance.h"
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/save/save_async.h"
+#include "examples/planners/planners.h"
+#include "tests/dist_checkpointing/save_load.h"
+#include "tests/support/code_of.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int kRanks = 4;
+
+class Planners : public SaveLoad {
+ protected:
+  static void SetUpTestSuite() { example::register_planners(); }
+
+  static Tensor numbers(const Shape& shape, std::int64_t first) {
+    Tensor tensor = arange(shape);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+      tensor.data<float>()[i] += static_cast<float>(first);
+    return tensor;
+  }
+
+  static StateDict state_of(int rank, int ranks = kRanks) {
+    StateDict state = Value::dict();
+    const auto rows = std::int64_t{16} / ranks;
+    state["w"] = ShardedTensor::from_rank_offsets("decoder.w", numbers({rows, 4}, rank * rows * 4),
+                                                  {{.axis = 0, .rank = rank, .count = ranks}});
+    state["m"] =
+        ShardedTensor::from_rank_offsets("optimizer.m", numbers({rows, 4}, rank * rows * 4),
+                                         {{.axis = 0, .rank = rank, .count = ranks}});
+    for (const char* const key : {"decoder.norm", "decoder.bias", "frozen.emb"})
+      state[key] = ShardedTensor::whole(key, arange({8}), {.replica_id = rank});
+    state["iteration"] = 5;
+    return state;
+  }
+
+  static SaveOptions with(const std::string& planner, const std::string& more = "") {
+    return Policy::from_text("version: 1\nsave: {planner: {kind: " + planner + more +
+                             "}, parallel: {enabled: true}}")
+        .save;
+  }
+
+  void save_with(const std::string& name, const SaveOptions& options, int ranks = kRanks) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      save(state_of(comm.rank(), ranks), checkpoint(name), options, comm);
+    });
+  }
+
+  std::vector<std::string> keys_of(const std::string& name) {
+    std::vector<std::string> keys;
+    const auto reader = open_checkpoint(checkpoint(name));
+    for (const TensorStorageMetadata& tensor : reader->metadata().tensors)
+      keys.push_back(tensor.key);
+    return keys;
+  }
+};
+
+TEST_F(Planners, BuiltInOnesAreChosenByKindAndConform) {
+  for (const char* const kind : {"mcore", "default", "standard"}) {
+    const std::string compat = kind == std::string("mcore") ? "" : "compat: dcp, ";
+    const SaveOptions options =
+        Policy::from_text("version: 1\nsave: {" + compat + "planner: {kind: " + kind + "}}").save;
+    EXPECT_THAT(check_planner(options, checkpoint(kind)).problems, IsEmpty()) << kind;
+  }
+}
+
+TEST_F(Planners, ThoseOfTheExampleConform) {
+  for (const auto& [planner, more] : std::vector<std::pair<std::string, std::string>>{
+           {"bf16_weights", ""},
+           {"by_node", ", options: {ranks_per_node: 2}"},
+           {"without", ", options: {keys: [decoder.norm]}"},
+           {"checksum_log", ""}}) {
+    EXPECT_THAT(check_planner(with(planner, more), checkpoint(planner)).problems, IsEmpty())
+        << planner;
+  }
+}
+
+TEST_F(Planners, WeightsMayBeStoredWithFewerDigitsThanTheOptimizersState) {
+  save_with("built_in", {});
+  save_with("narrow", with("bf16_weights"));
+  const StateDict before = load_plain_tensors(checkpoint("built_in"));
+  const StateDict after = load_plain_tensors(checkpoint("narrow"));
+  EXPECT_EQ(after.at("optimizer.m"), before.at("optimizer.m"));
+  const Tensor narrow = after.at("decoder.w").as_tensor();
+  EXPECT_EQ(narrow.dtype(), DType::kBFloat16);
+  EXPECT_EQ(Value(to_dtype(narrow, DType::kFloat32)), before.at("decoder.w"))
+      << "small whole numbers need no more digits";
+
+  StateDict state = state_of(0, 1);
+  load(state, checkpoint("narrow"), {.cast = Cast::kAllow});
+  EXPECT_EQ(state.at("w").as_sharded_tensor().data->dtype(), DType::kFloat32);
+}
+
+TEST_F(Planners, WhatIsLeftOutIsNotInTheCheckpoint) {
+  save_with("rest", with("without", ", options: {keys: [frozen.]}"));
+  EXPECT_THAT(keys_of("rest"), ::testing::Not(::testing::Contains("frozen.emb")));
+  StateDict state = state_of(0, 1);
+  load(state, checkpoint("rest"), {.strict = StrictHandling::kLogUnexpected});
+}
+
+TEST_F(Planners, ReplicasAreWrittenByTheNodesInTurn) {
+  save_with("by_node", with("by_node", ", options: {ranks_per_node: 2}"));
+  const auto reader = open_checkpoint(checkpoint("by_node"));
+  std::set<std::string> nodes;
+  for (const TensorStorageMetadata& tensor : reader->metadata().tensors) {
+    if (tensor.key != "decoder.norm" && tensor.key != "decoder.bias") continue;
+    const std::string& file = reader->metadata().files[tensor.places.front().file];
+    nodes.insert(file.substr(2, 1) < "2" ? "first" : "second");
+  }
+  EXPECT_THAT(nodes, SizeIs(2));
+}
+
+TEST_F(Planners, ResolveOnceForEachStoredPartAndInTheBackgroundFromTheCopies) {
+  const std::size_t before = example::checksum_log().size();
+  run_ranks(kRanks, [&](Communicator& comm) {
+    AsyncSaver saver(with("checksum_log"), comm);
+    StateDict state = state_of(comm.rank());
+    PendingSave pending = saver.save(state, checkpoint("noted"));
+    for (float& element : std::span(state.at("w").as_sharded_tensor().data->data<float>(), 16))
+      element = -1;
+    pending.wait();
+  });
+  EXPECT_EQ(example::checksum_log().size() - before, std::size_t{2 * kRanks + 3});
+  save_with("built_in", {});
+  EXPECT_EQ(load_plain_tensors(checkpoint("noted")), load_plain_tensors(checkpoint("built_in")));
+}
+
+// ---- Planners that are wrong.
+
+/// Built in, but for what a test puts in place of one step.
+struct Defect {
+  std::function<void(SavePlan&, int rank)> local{};
+  std::function<void(GlobalPlan&)> global{};
+  std::function<void(SavePlan&)> finish{};
+  std::function<Tensor(const WriteItem&, Tensor)> resolve{};
+};
+Defect defect;
+
+class Wrong final : public MCoreSavePlanner {
+ public:
+  SavePlan create_local_plan() override {
+    SavePlan plan = MCoreSavePlanner::create_local_plan();
+    if (defect.local) defect.local(plan, rank());
+    return plan;
+  }
+  GlobalPlan create_global_plan(const LocalPlans& plans) override {
+    GlobalPlan plan = MCoreSavePlanner::create_global_plan(plans);
+    if (defect.global) defect.global(plan);
+    return plan;
+  }
+  SavePlan finish_plan(SavePlan plan) override {
+    if (defect.finish) defect.finish(plan);
+    return plan;
+  }
+  bool resolves(const WriteItem& item) const override {
+    return defect.resolve && item.kind == WriteItem::Kind::kTensor;
+  }
+  Tensor resolve_tensor(const WriteItem& item, Tensor data) const override {
+    return defect.resolve(item, std::move(data));
+  }
+};
+
+class WrongPlanners : public Planners {
+ protected:
+  static void SetUpTestSuite() {
+    register_planner(
+        {.name = "wrong", .make = [](const StrategySpec&) { return std::make_unique<Wrong>(); }});
+  }
+  void TearDown() override { defect = {}; }
+
+  /// What all ranks are told.
+  std::string refusal(Defect with_defect) {
+    defect = std::move(with_defect);
+    std::array<std::string, kRanks> errors;
+    run_ranks(kRanks, [&](Communicator& comm) {
+      errors[static_cast<std::size_t>(comm.rank())] = error_of(
+          [&] { save(state_of(comm.rank()), checkpoint("refused"), with("wrong"), comm); });
+    });
+    for (const std::string& error : errors) EXPECT_NE(error, "no error");
+    EXPECT_FALSE(std::filesystem::exists(checkpoint("refused")));
+    return errors[0];
+  }
+};
+
+TEST_F(WrongPlanners, LocalPlansAreOfTheState) {
+  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.front().source = 99; }}),
+              AllOf(HasSubstr("planner 'wrong'"), HasSubstr("comes from tensor 99")));
+  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.front().source_begin = 3; }}),
+              HasSubstr("from number 3 on"));
+  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.push_back(plan.front()); }}),
+              HasSubstr("another item has taken"));
+  EXPECT_THAT(refusal({.local =
+                           [](SavePlan& plan, int) {
+                             plan.front().properties.dtype = DType::kBFloat16;
+                             plan.front().nbytes /= 2;
+                           }}),
+              HasSubstr("resolves() must accept it"));
+  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.front().chunk.sizes[0] = 99; }}),
+              HasSubstr("no part of the shape"));
+  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.front().key = ""; }}),
+              HasSubstr("has no key"));
+  EXPECT_THAT(refusal({.local =
+                           [](SavePlan& plan, int rank) {
+                             if (rank == 2)
+                               std::erase_if(plan, [](const WriteItem& item) {
+                                 return item.key == "decoder.w";
+                               });
+                           }}),
+              AllOf(HasSubstr("decoder.w"), HasSubstr("hole [8:12, 0:4]")))
+      << "a hole is named, whoever leaves it";
+  EXPECT_THAT(refusal({.local =
+                           [](SavePlan&, int rank) {
+                             if (rank == 3) throw std::runtime_error("out of ideas");
+                           }}),
+              AllOf(HasSubstr("out of ideas"), HasSubstr("rank 3")));
+}
+
+TEST_F(WrongPlanners, GlobalPlansAreOfTheLocalOnes) {
+  const auto metadata_loses = [](GlobalPlan& plan) { plan.metadata.tensors.pop_back(); };
+  EXPECT_THAT(refusal({.global = metadata_loses}), HasSubstr("the global plan"));
+  EXPECT_THAT(refusal({.global =
+                           [](GlobalPlan& plan) {
+                             plan.items[0].pop_back();
+                             plan.slots[0].pop_back();
+                           }}),
+              HasSubstr("no rank writes its chunk"));
+  EXPECT_THAT(refusal({.global =
+                           [](GlobalPlan& plan) {
+                             plan.items[1].push_back(plan.items[1].front());
+                             plan.slots[1].push_back(plan.slots[1].front());
+                           }}),
+              HasSubstr("twice"));
+  EXPECT_THAT(refusal({.global = [](GlobalPlan& plan) { plan.items[2].front().item = 77; }}),
+              HasSubstr("shall write item 77"));
+  EXPECT_THAT(refusal({.global =
+                           [](GlobalPlan& plan) {
+                             plan.items.pop_back();
+                             plan.slots.pop_back();
+                           }}),
+              HasSubstr("is for 3 ranks"));
+  EXPECT_THAT(refusal({.global =
+                           [](GlobalPlan& plan) {
+                             plan.metadata.tensors.front().properties.dtype = DType::kInt8;
+                           }}),
+              HasSubstr("another dtype or shape"));
+}
+
+TEST_F(WrongPlanners, WhatIsDecidedIsWritten) {
+  EXPECT_THAT(refusal({.finish = [](SavePlan& plan) { plan.pop_back(); }}),
+              HasSubstr("finish_plan() returned"));
+  EXPECT_THAT(refusal({.resolve = [](const WriteItem&, const Tensor&) { return arange({1}); }}),
+              HasSubstr("resolve_tensor() returned float32 of shape (1,)"));
+  EXPECT_THAT(refusal({.resolve =
+                           [](const WriteItem& item, const Tensor&) {
+                             return Tensor::meta(item.properties.dtype, item.chunk.sizes);
+                           }}),
+              HasSubstr("without data"));
+  EXPECT_THAT(refusal({.resolve = [](const WriteItem&, const Tensor&) -> Tensor {
+                throw CheckpointError(ErrorCode::kUnavailable, "the key server does not answer");
+              }}),
+              HasSubstr("the key server does not answer"));
+}
+
+TEST_F(WrongPlanners, TheNextSaveSucceeds) {
+  refusal({.global = [](GlobalPlan& plan) { plan.items.clear(); }});
+  defect = {};
+  save_with("good", with("wrong"));
+  EXPECT_THAT(keys_of("good"), SizeIs(5));
+}
+
+// ---- Plans that are used again.
+
+std::atomic<int> decisions = 0;
+std::string depends_on;
+
+class Counting final : public MCoreSavePlanner {
+ public:
+  GlobalPlan create_global_plan(const LocalPlans& plans) override {
+    ++decisions;
+    return MCoreSavePlanner::create_global_plan(plans);
+  }
+  std::optional<std::string> cache_key() const override {
+    return depends_on.empty() ? std::nullopt : std::optional(depends_on);
+  }
+};
+
+TEST_F(Planners, SayWhetherTheirPlansMayBeUsedAgain) {
+  register_planner({.name = "counting",
+                    .make = [](const StrategySpec&) { return std::make_unique<Counting>(); }});
+  std::array<SavePlanCache, kRanks> caches;
+  const auto decided = [&](const std::string& key, const SaveOptions& options) {
+    depends_on = key;
+    decisions = 0;
+    SaveOptions again = options;
+    again.overwrite = true;
+    run_ranks(kRanks, [&](Communicator& comm) {
+      save(state_of(comm.rank()), checkpoint(), again, comm,
+           caches[static_cast<std::size_t>(comm.rank())]);
+    });
+    return decisions.load();
+  };
+  const SaveOptions counting = with("counting");
+  EXPECT_EQ(decided("", counting), 1);
+  EXPECT_EQ(decided("", counting), 1) << "by default never";
+  EXPECT_EQ(decided("three nodes", counting), 1);
+  EXPECT_EQ(decided("three nodes", counting), 0);
+  EXPECT_EQ(decided("two nodes", counting), 1) << "what they depend on has changed";
+  decided("two nodes", with("mcore"));
+  EXPECT_EQ(decided("two nodes", counting), 1) << "the plan of another planner";
+}
+
+// ---- Policies.
+
+TEST_F(Planners, AreNamedByPolicies) {
+  const SaveOptions by_node = with("by_node", ", options: {ranks_per_node: 4}");
+  EXPECT_EQ(by_node.registered_planner.name, "by_node");
+  const std::string text = to_yaml(Policy{.save = by_node});
+  EXPECT_EQ(Policy::from_text(text).save, by_node) << text;
+  EXPECT_EQ(Policy::from_text(
+                "version: 1\nsave: {planner: {options: {ranks_per_node: 4}, kind: by_node}}")
+                .save.registered_planner,
+            by_node.registered_planner)
+      << "in any order";
+
+  const auto refusal = [&](const std::string& yaml) {
+    return error_of([&] { Policy::from_text("version: 1\n" + yaml); });
+  };
+  EXPECT_THAT(refusal("save: {planner: {kind: by_nod}}"), HasSubstr("by_node"));
+  EXPECT_THAT(refusal("save: {planner: {kind: mcore, options: {a: 1}}}"),
+              HasSubstr("options: are for registered planners"));
+  EXPECT_THAT(
+      error_of([&] { save_with("x", with("by_node", ", options: {ranks_per_nod: 4}"), 1); }),
+      AllOf(HasSubstr("save.planner.options"), HasSubstr("ranks_per_node")));
+  EXPECT_THAT(error_of([&] { save_with("x", with("by_node", ", keep_plans: file"), 1); }),
+              HasSubstr("save.planner.keep_plans"));
+  SaveOptions unknown;
+  unknown.registered_planner.name = "by_nodes";
+  EXPECT_THAT(error_of([&] { save_with("x", unknown, 1); }),
+              AllOf(HasSubstr("no planner 'by_nodes'"), HasSubstr("did you mean 'by_node'?")));
+  EXPECT_THAT(error_of([] {
+                register_planner({.name = "mcore", .make = [](const StrategySpec&) {
+                                    return std::make_unique<MCoreSavePlanner>();
+                                  }});
+              }),
+              HasSubstr("built-in kind"));
+}
+
+}  // namespace
+}  // namespace dckpt::testing
