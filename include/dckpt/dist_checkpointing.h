@@ -10,6 +10,7 @@
 #include "dckpt/inspect.h"
 #include "dckpt/load.h"
 #include "dckpt/location.h"
+#include "dckpt/parallel_layout.h"
 #include "dckpt/policy.h"
 #include "dckpt/save.h"
 #include "dckpt/state.h"
