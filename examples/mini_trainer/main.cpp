@@ -39,42 +39,38 @@ dckpt::Tensor tensor(float* elements, const dckpt::Shape& shape) {
 }
 
 // What this rank holds, described as parts of the whole model: all that dckpt knows of the layout.
-dckpt::StateDict sharded_state(mini::Model& model, mini::ShardedAdam& adam) {
-  const int tp = model.parallel.tensor.rank(), dp = model.parallel.data.rank();
-  dckpt::StateDict state;
+dckpt::StateDict sharded_state(mini::Model& model, mini::ShardedAdam& adam,
+                               const dckpt::ParallelRank& rank) {
+  dckpt::Value parameters;
   for (const mini::Parameter& p : model.parameters) {
-    const int copy = p.cut() ? 0 : tp;  // tensor parallel ranks hold the same of what is not cut
-    state["model"][p.key] =
-        dckpt::ShardedTensor::from_box(p.key, tensor(&model.weights[p.first], p.shape),
-                                       p.global_shape, p.offset, {.replica_id = {0, copy, dp}});
-
-    // The elements [range) of the flattened piece have their moments on this rank.
-    const std::int64_t size = dckpt::numel(p.shape);
-    const dckpt::FlattenedRange range{std::clamp<std::int64_t>(adam.begin - p.first, 0, size),
-                                      std::clamp<std::int64_t>(adam.end - p.first, 0, size)};
-    if (range.begin == range.end) continue;
-    const std::int64_t at = p.first + range.begin - adam.begin;
-    for (const auto& [name, moments] :
-         {std::pair{"exp_avg", &adam.exp_avg}, std::pair{"exp_avg_sq", &adam.exp_avg_sq}}) {
-      state["optimizer"][name][p.key] = dckpt::ShardedTensor::from_flat_range(
-          std::string("optimizer.state.") + name + "." + p.key,
-          tensor(&(*moments)[at], {range.end - range.begin}), p.shape, p.global_shape, p.offset,
-          range, {.replica_id = {0, copy, 0}});
-    }
+    const dckpt::Tensor weight = tensor(&model.weights[p.first], p.shape);
+    const int axis = p.shape[0] == p.global_shape[0] ? 1 : 0;  // the one that is cut, if any
+    parameters[p.key] = p.cut() ? dckpt::tensor_parallel(rank, p.key, weight, axis)
+                                : dckpt::replicated(rank, p.key, weight);
   }
+  const dckpt::Shape owned{adam.end - adam.begin};  // of all parameters, one after the other
+  dckpt::StateDict state;
+  state["optimizer"] =
+      dckpt::distributed_optimizer_state(rank, parameters,
+                                         {{"exp_avg", tensor(adam.exp_avg.data(), owned)},
+                                          {"exp_avg_sq", tensor(adam.exp_avg_sq.data(), owned)}},
+                                         {.owned = {{adam.begin, adam.end}}});
+  state["model"] = std::move(parameters);
   return state;
 }
 
 void train(dckpt::Communicator& world, int tp, const Options& options, std::string_view text) {
-  const auto tensor_ranks = world.split(world.rank() / tp),
-             data_ranks = world.split(world.rank() % tp);
+  const dckpt::ParallelRank rank =
+      dckpt::parallel_rank({.tp = tp, .dp = 0}, world.rank(), world.size());
+  const auto tensor_ranks = world.split(dckpt::parallel_group(rank, "tp").front()),
+             data_ranks = world.split(dckpt::parallel_group(rank, "dp").front());
   mini::Model model({*tensor_ranks, *data_ranks});
   mini::ShardedAdam adam(model);
 
   dckpt::Checkpointer checkpointer(options.at("--checkpoints"),
                                    dckpt::Policy::from_file(options.at("--policy")), world);
   checkpointer.claim();
-  dckpt::StateDict state = sharded_state(model, adam);
+  dckpt::StateDict state = sharded_state(model, adam, rank);
   std::uint64_t iteration = 0;
   if (checkpointer.latest()) iteration = checkpointer.resume(state).iteration;
   if (world.rank() == 0) std::printf("starts after iteration %d\n", static_cast<int>(iteration));
