@@ -77,7 +77,14 @@ void ParsedCheckpoint::add_object(std::string key, const std::string& file, Valu
       value, [](const Tensor& tensor) { return Tensor::meta(tensor.dtype(), tensor.shape()); }));
   metadata.objects.push_back(
       {std::move(key), {.file = number, .length = std::min(size, files_[number].size)}});
-  objects_.push_back(std::move(value));
+  objects_.push_back({std::move(value)});
+}
+
+void ParsedCheckpoint::add_file_object(std::string key, const std::string& file,
+                                       std::uint64_t limit) {
+  const std::uint32_t number = file_number(file);
+  metadata.objects.push_back({std::move(key), {.file = number, .length = files_[number].size}});
+  objects_.push_back({.limit = limit});
 }
 
 class ParsedCheckpoint::Reader final : public CheckpointReader {
@@ -99,16 +106,21 @@ class ParsedCheckpoint::Reader final : public CheckpointReader {
   }
 
   Bytes object_bytes(std::size_t object) const override {
+    return stored_object(this->object(object), info().conventions);
+  }
+
+  Value object(std::size_t object) const override {
     const std::uint32_t number = metadata().objects.at(object).place.file;
+    const Object& stored = checkpoint_.objects_.at(object);
     std::unique_ptr<ReadableFile> file;
-    return stored_object(replace_tensors(checkpoint_.objects_.at(object),
-                                         [&](const Tensor& tensor) {
-                                           if (!file)
-                                             file = storage().open(metadata().files[number]);
-                                           return read_lazy_tensor(
-                                               tensor, *file, checkpoint_.files_[number].records);
-                                         }),
-                         info().conventions);
+    const auto open = [&]() -> const ReadableFile& {
+      if (!file) file = storage().open(metadata().files[number]);
+      return *file;
+    };
+    if (stored.limit) return Value::bytes(read_file(open(), *stored.limit));
+    return replace_tensors(stored.value, [&](const Tensor& tensor) {
+      return read_lazy_tensor(tensor, open(), checkpoint_.files_[number].records);
+    });
   }
 
   Value decode_object(std::size_t object, ByteView stored) const override {

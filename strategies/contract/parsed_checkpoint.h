@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,6 +35,8 @@ class ParsedCheckpoint {
                  ShapeView local_offsets);
   /// Tensors inside the value are in the file `file`.
   void add_object(std::string key, const std::string& file, Value value);
+  /// An object that is the bytes of the file, which is read when they are asked for.
+  void add_file_object(std::string key, const std::string& file, std::uint64_t limit);
 
   CheckpointInfo info{};
   Metadata metadata{};
@@ -61,7 +64,11 @@ class ParsedCheckpoint {
   std::unordered_map<std::string, std::uint32_t> numbers_;  ///< of metadata.files
   std::vector<File> files_;                                 ///< the same order
   std::vector<std::vector<ChunkPayload>> payloads_;         ///< of the tensors' chunks
-  std::vector<Value> objects_;                              ///< of metadata.objects
+  struct Object {
+    Value value{};
+    std::optional<std::uint64_t> limit{};  ///< the bytes of its file, at most so many
+  };
+  std::vector<Object> objects_;  ///< of metadata.objects
 };
 
 }  // namespace dckpt

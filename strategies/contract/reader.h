@@ -79,7 +79,9 @@ class CheckpointReader {
   /// in them. Megatron stores a list that holds the object; `decode_object` unwraps it.
   virtual Bytes object_bytes(std::size_t object) const = 0;
   virtual Value decode_object(std::size_t object, ByteView stored) const = 0;
-  Value object(std::size_t object) const { return decode_object(object, object_bytes(object)); }
+  virtual Value object(std::size_t object) const {
+    return decode_object(object, object_bytes(object));
+  }
 
   /// Checks everything that has a checksum in the tensor's chunk or object (zip CRCs). Returns
   /// false if none is recorded.

@@ -184,7 +184,7 @@ class Scan {
     return leaves;
   }
 
-  /// What a file holds; the tensors in it are left where they are.
+  /// What a file of a structured item holds; the tensors in it are left where they are.
   Value value_of(const ItemFile& file) {
     switch (file.form) {
       case ItemForm::kTorch: return result_.torch_file(file.name);
@@ -196,7 +196,7 @@ class Scan {
       }
       case ItemForm::kRaw: break;
     }
-    return Value::bytes(read_file(*files().open(file.name), kMaxPlainBytes));
+    return {};
   }
 
   /// Of a safetensors file, by their names.
@@ -305,6 +305,11 @@ class Scan {
   /// What the lowest rank holds beside tensors.
   void add_objects(const std::string& item, const std::map<int, ItemFile>& by_rank) {
     const ItemFile& file = by_rank.begin()->second;
+    if (file.form == ItemForm::kRaw) {
+      if (tensor_keys_.contains(item)) return;
+      add_name(item, {}, item);
+      return result_.add_file_object(item, file.name, kMaxPlainBytes);
+    }
     for (Leaf& leaf : leaves_of(file)) {
       std::string key = key_of(item, leaf.path);
       if (tensor_keys_.contains(key)) continue;

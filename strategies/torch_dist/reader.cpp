@@ -115,6 +115,22 @@ class TorchDistReader : public CheckpointReader {
     return stored_bytes(metadata_.objects[object]);
   }
 
+  /// Without its bytes in between, which may be many.
+  Value object(std::size_t object) const override {
+    const BytesStorageMetadata& entry = metadata_.objects[object];
+    const StorageInfo& place = entry.place;
+    if ((!opened_ || !opened_->has_object(object)) && place.codec == StorageCodec::kPlain) {
+      const auto file = storage_->open(metadata_.files[place.file]);
+      if (range_fits(place.offset, place.length, file->size())) {
+        Value value =
+            with_context({.key = entry.key, .file = file->name(), .offset = place.offset},
+                         [&] { return load_torch_file(*file, place.offset, place.length); });
+        return info_.conventions.objects_in_lists ? unwrap_object(value) : value;
+      }
+    }
+    return CheckpointReader::object(object);
+  }
+
   Value decode_object(std::size_t object, ByteView stored) const override {
     const BytesStorageMetadata& entry = metadata_.objects[object];
     const Value value = decode(entry, stored);

@@ -148,7 +148,8 @@ std::optional<Bytes> decode_quoted(std::string_view text) {
 
 std::optional<Bytes> encode_latin1(std::string_view utf8) {
   Bytes out;
-  out.reserve(utf8.size());
+  out.reserve(static_cast<std::size_t>(std::ranges::count_if(
+      utf8, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; })));
   while (!utf8.empty()) {
     const auto [length, code_point] = decode_utf8(utf8, Surrogates::kPass);
     if (length == 0 || code_point > 0xFF) return std::nullopt;

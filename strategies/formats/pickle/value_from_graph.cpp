@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/pickle/plain_values.h"
+#include "strategies/formats/pickle/protocol0_literals.h"
 #include "strategies/formats/pickle/value.h"
 
 namespace dckpt::pickle {
@@ -95,6 +98,41 @@ class GraphValues::Impl {
   void open(Id id) {
     this->slot(id).state = State::kOpen;
     open_.push_back({id});
+    if (const auto text = latin1_text(id)) finish_bytes(id, *text);
+  }
+
+  /// The text in `_codecs.encode(text, 'latin1')`, which is how bytes are pickled at protocol 2:
+  /// they may be large, so no value is made of the text.
+  std::optional<std::string_view> latin1_text(Id id) const {
+    if (graph_.kind(id) != Kind::kCall || !has_no_extras(id)) return std::nullopt;
+    const std::span<const Id> call = graph_.children(id);
+    if (call.size() != 2 || graph_.kind(call[0]) != Kind::kGlobal ||
+        graph_.kind(call[1]) != Kind::kTuple)
+      return std::nullopt;
+    const std::span<const Id> name = graph_.children(call[0]);
+    const std::span<const Id> args = graph_.children(call[1]);
+    if (graph_.text(name[0]) != "_codecs" || graph_.text(name[1]) != "encode" || args.size() != 2 ||
+        graph_.kind(args[0]) != Kind::kStr || graph_.kind(args[1]) != Kind::kStr ||
+        (graph_.text(args[1]) != "latin1" && graph_.text(args[1]) != "latin-1"))
+      return std::nullopt;
+    return graph_.text(args[0]);
+  }
+
+  bool has_no_extras(Id id) const {
+    const Graph::Extras extras = graph_.extras(id);
+    return extras.states.empty() && extras.list_items.empty() && extras.dict_items.empty();
+  }
+
+  /// Of a node that was just opened. A text with other characters stays a call.
+  void finish_bytes(Id id, std::string_view text) {
+    std::optional<Bytes> bytes = encode_latin1(text);
+    if (!bytes) return;
+    Slot& slot = this->slot(id);
+    slot.expanded = text.size() / 16 + 4;  // as measure() counts the call and its parts
+    unshared_ += slot.expanded;
+    slot.value = Value::bytes(*std::move(bytes));
+    slot.state = State::kDone;
+    open_.pop_back();
   }
 
   /// Gives parts that are open a label, because the visited node leads back to them.

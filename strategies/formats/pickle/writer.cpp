@@ -7,7 +7,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/base/utf8.h"
 #include "strategies/formats/pickle/protocol0_literals.h"
 #include "strategies/formats/pickle/python2_names.h"
 
@@ -93,23 +92,32 @@ void PickleWriter::first_text(RepeatedText& repeated) {
 }
 
 void PickleWriter::plain_text(std::string_view utf8) {
-  if (protocol_ >= 4 && fits<std::uint8_t>(utf8.size())) {
-    op(Op::kShortBinUnicode, static_cast<std::uint8_t>(utf8.size()));
-  } else if (fits<std::uint32_t>(utf8.size())) {
-    op(Op::kBinUnicode, static_cast<std::uint32_t>(utf8.size()));
+  text_size(utf8.size());
+  raw(as_bytes(utf8));
+}
+
+void PickleWriter::text_size(std::uint64_t bytes) {
+  if (protocol_ >= 4 && fits<std::uint8_t>(bytes)) {
+    op(Op::kShortBinUnicode, static_cast<std::uint8_t>(bytes));
+  } else if (fits<std::uint32_t>(bytes)) {
+    op(Op::kBinUnicode, static_cast<std::uint32_t>(bytes));
   } else {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("a text of {} cannot be pickled", human_bytes(utf8.size())));
+                          str_format("a text of {} cannot be pickled", human_bytes(bytes)));
   }
-  raw(as_bytes(utf8));
 }
 
 /// Each byte as the character with that number: how protocol 2 spells bytes.
 void PickleWriter::latin1_text(ByteView value) {
-  Bytes utf8;
-  utf8.reserve(value.size());
-  for (const std::byte byte : value) append_utf8(utf8, std::to_integer<std::uint32_t>(byte));
-  plain_text(as_text(utf8));
+  constexpr std::byte kHighBit{0x80};
+  const auto high = std::ranges::count_if(value, [](std::byte b) { return b >= kHighBit; });
+  const std::uint64_t size = value.size() + static_cast<std::uint64_t>(high);
+  text_size(size);
+  std::byte* out = room(size);
+  for (const std::byte byte : value) {
+    if (byte >= kHighBit) *out++ = std::byte{0xC0} | byte >> 6;
+    *out++ = byte < kHighBit ? byte : kHighBit | (byte & std::byte{0x3F});
+  }
 }
 
 void PickleWriter::bytes(ByteView value) {
@@ -276,7 +284,7 @@ void PickleWriter::get(Slot slot) {
 /// By blocks that stay in the cache while they are filled.
 void PickleWriter::grow(std::size_t bytes) {
   constexpr std::size_t kBlock = 1 << 14;
-  out_.resize(size_ + bytes + std::min(kBlock, size_));
+  out_.resize(size_ + bytes + std::min(kBlock, size_ + bytes));
 }
 
 Bytes PickleWriter::finish() {

@@ -108,6 +108,7 @@ class PickleWriter {
   void raw(ByteView content) { std::copy(content.begin(), content.end(), room(content.size())); }
   void first_text(RepeatedText& repeated);
   void first_global(RepeatedGlobal& repeated);
+  void text_size(std::uint64_t bytes);  ///< what stands before a text
   void plain_text(std::string_view utf8);
   void latin1_text(ByteView value);
   void plain_global(std::string_view module, std::string_view name);

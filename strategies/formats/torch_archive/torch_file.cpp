@@ -134,9 +134,14 @@ bool check_torch_bytes(ByteView bytes, const std::string& what) {
   return check_torch_file(file, 0, bytes.size());
 }
 
-void save_torch_file(const Value& value, const TensorElements& elements,
-                     const std::function<void(ByteView)>& sink, const TorchSaveOptions& options) {
-  const PickledTensors pickled = pickle_tensors(value, [&](const Tensor& tensor) {
+namespace {
+
+/// Appends the archive's records to `records`, which `send` may take, and hands the elements to
+/// `sink`.
+void write_archive(const Value& value, const TensorElements& elements,
+                   const TorchSaveOptions& options, Bytes& records,
+                   const std::function<void()>& send, const std::function<void(ByteView)>& sink) {
+  PickledTensors pickled = pickle_tensors(value, [&](const Tensor& tensor) {
     if (tensor.device().kind == Device::Kind::kCpu &&
         (tensor.has_data() || (elements && tensor.file_range() == nullptr)))
       return;
@@ -145,13 +150,8 @@ void save_torch_file(const Value& value, const TensorElements& elements,
         str_format("cannot save a tensor of shape {} that has no data in CPU memory",
                    to_string(tensor.shape())));
   });
-  Bytes records;
-  const auto send = [&records, &sink] {
-    sink(records);
-    records.clear();
-  };
-  TorchArchiveWriter archive(options.prefix, pickled.pickle, kAlignment, {.crc = options.crc},
-                             records);
+  TorchArchiveWriter archive(options.prefix, std::move(pickled.pickle), kAlignment,
+                             {.crc = options.crc}, records);
   std::size_t without_data = 0;
   for (const TorchStorage& storage : pickled.storages) {
     const std::uint64_t size = storage.elements.nbytes();
@@ -178,13 +178,25 @@ void save_torch_file(const Value& value, const TensorElements& elements,
   send();
 }
 
+}  // namespace
+
+void save_torch_file(const Value& value, const TensorElements& elements,
+                     const std::function<void(ByteView)>& sink, const TorchSaveOptions& options) {
+  Bytes records;
+  const auto send = [&records, &sink] {
+    sink(records);
+    records = Bytes();
+  };
+  write_archive(value, elements, options, records, send, sink);
+}
+
 void save_torch_file(const Value& value, const std::function<void(ByteView)>& sink,
                      const TorchSaveOptions& options) {
   save_torch_file(value, nullptr, sink, options);
 }
 
 std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& options) {
-  const PickledTensors pickled = pickle_tensors(value, [](const Tensor& elements) {
+  PickledTensors pickled = pickle_tensors(value, [](const Tensor& elements) {
     if (elements.file_range() == nullptr) return;
     throw CheckpointError(ErrorCode::kUnsupported,
                           "a tensor that is a member of a set, or in the key of a dict, is still "
@@ -192,8 +204,8 @@ std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& option
   });
   Bytes records;
   std::uint64_t elements = 0;
-  TorchArchiveWriter archive(options.prefix, pickled.pickle, kAlignment, {.crc = options.crc},
-                             records);
+  TorchArchiveWriter archive(options.prefix, std::move(pickled.pickle), kAlignment,
+                             {.crc = options.crc}, records);
   for (const TorchStorage& storage : pickled.storages) {
     const std::uint64_t size = storage.elements.nbytes();
     archive.begin_storage(size, records);
@@ -206,9 +218,9 @@ std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& option
 
 Bytes save_torch_file(const Value& value, const TorchSaveOptions& options) {
   Bytes bytes;
-  save_torch_file(
-      value, [&bytes](ByteView part) { bytes.insert(bytes.end(), part.begin(), part.end()); },
-      options);
+  write_archive(
+      value, nullptr, options, bytes, [] {},
+      [&bytes](ByteView part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
   return bytes;
 }
 

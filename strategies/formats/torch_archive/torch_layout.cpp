@@ -36,15 +36,35 @@ TorchArchiveWriter::TorchArchiveWriter(std::string prefix, ByteView pickle, std:
       names_hash_(kHashStart),
       content_hash_(kHashStart) {
   add("data.pkl", pickle, out);
+  add_versions(out);
+}
+
+TorchArchiveWriter::TorchArchiveWriter(std::string prefix, Bytes&& pickle, std::uint64_t alignment,
+                                       const ZipWriterOptions& options, Bytes& out)
+    : zip_(options),
+      prefix_(std::move(prefix) + "/"),
+      alignment_(alignment),
+      names_hash_(kHashStart),
+      content_hash_(kHashStart) {
+  hash("data.pkl", pickle);
+  zip_.add_first_member(prefix_ + "data.pkl", std::move(pickle), out);
+  add_versions(out);
+}
+
+void TorchArchiveWriter::add_versions(Bytes& out) {
   add(".format_version", as_bytes("1"), out);
-  add(".storage_alignment", as_bytes(std::to_string(alignment)), out);
+  add(".storage_alignment", as_bytes(std::to_string(alignment_)), out);
   add("byteorder", as_bytes("little"), out);
 }
 
 void TorchArchiveWriter::add(std::string_view name, ByteView data, Bytes& out) {
+  hash(name, data);
+  zip_.add_member(prefix_ + std::string(name), data, out);
+}
+
+void TorchArchiveWriter::hash(std::string_view name, ByteView data) {
   names_hash_ = hash_on(names_hash_, as_bytes(name));
   content_hash_ = hash_on(content_hash_, crc32(data));
-  zip_.add_member(prefix_ + std::string(name), data, out);
 }
 
 void TorchArchiveWriter::begin_storage(std::uint64_t size, Bytes& out) {

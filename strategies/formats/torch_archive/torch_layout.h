@@ -18,6 +18,9 @@ class TorchArchiveWriter {
  public:
   TorchArchiveWriter(std::string prefix, ByteView pickle, std::uint64_t alignment,
                      const ZipWriterOptions& options, Bytes& out);
+  /// The same, where a large pickle is not copied: it becomes `out`.
+  TorchArchiveWriter(std::string prefix, Bytes&& pickle, std::uint64_t alignment,
+                     const ZipWriterOptions& options, Bytes& out);
 
   /// Storages come with the keys 0, 1, 2, …
   void begin_storage(std::uint64_t size, Bytes& out);
@@ -25,7 +28,9 @@ class TorchArchiveWriter {
   void finish(Bytes& out);
 
  private:
+  void add_versions(Bytes& out);
   void add(std::string_view name, ByteView data, Bytes& out);
+  void hash(std::string_view name, ByteView data);
 
   ZipWriter zip_;
   std::string prefix_;

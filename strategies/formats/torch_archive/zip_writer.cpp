@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -133,6 +134,16 @@ void ZipWriter::add_member(std::string_view name, ByteView data, Bytes& out,
   begin_member(name, data.size(), out, alignment);
   out.insert(out.end(), data.begin(), data.end());
   end_member(crc32(data), out);
+}
+
+void ZipWriter::add_first_member(std::string_view name, Bytes data, Bytes& out,
+                                 std::uint64_t alignment) {
+  const std::uint32_t crc = crc32(data);
+  Bytes header = std::move(out);
+  begin_member(name, data.size(), header, alignment);
+  out = std::move(data);
+  out.insert(out.begin(), header.begin(), header.end());
+  end_member(crc, out);
 }
 
 void ZipWriter::finish(Bytes& out) {

@@ -32,6 +32,9 @@ class ZipWriter {
   void end_member(std::uint32_t crc, Bytes& out);
   /// A member with its data.
   void add_member(std::string_view name, ByteView data, Bytes& out, std::uint64_t alignment = 64);
+  /// The same for the first member, whose data becomes `out` without a copy.
+  void add_first_member(std::string_view name, Bytes data, Bytes& out,
+                        std::uint64_t alignment = 64);
   /// The directory and the end records. No member may follow.
   void finish(Bytes& out);
 

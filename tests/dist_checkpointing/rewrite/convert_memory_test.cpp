@@ -6,7 +6,9 @@
 #include <fstream>
 
 #include "dist_checkpointing/rewrite/convert.h"
+#include "mapping/base/text.h"
 #include "strategies/formats/safetensors/header.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/support/child_process.h"
 #include "tests/support/process_usage.h"
 #include "tests/support/temp_dir.h"
@@ -123,6 +125,19 @@ TEST_F(ConvertMemory, StaysWithinTheLimitWhateverIsConvertedIntoWhat) {
   expect_within("megatron", "mapped_back", {.to = "hf", .map = map});
   expect_within("megatron", "ranks", {.to = "torch", .strategy_options = ranks});
   expect_within("ranks", "joined", {.to = "torch_dist"});
+}
+
+/// A value in memory and its pickle: objects have no other copies.
+TEST_F(ConvertMemory, ALargeItemIsThereTwice) {
+  constexpr std::uint64_t kItem = 64 * kMiB;
+  fs::create_directory(at("raw"));
+  std::ofstream(at("raw") / "step_0.pt", std::ios::binary) << as_text(save_torch_file(Value(1)));
+  std::ofstream(at("raw") / "blob_0.bin");
+  fs::resize_file(at("raw") / "blob_0.bin", kItem);
+  EXPECT_LT(peak_of("raw", "dcp", {.to = "dcp"}), 2 * kItem + kOthers);
+  EXPECT_LT(peak_of("dcp", "copy", {.to = "dcp"}), 2 * kItem + kOthers);
+  EXPECT_LT(peak_of("dcp", "torch_dist", {.to = "torch_dist"}), 3 * kItem + kOthers);
+  EXPECT_GT(fs::file_size(at("copy") / "__0_0.distcp"), kItem);
 }
 
 }  // namespace
