@@ -161,7 +161,9 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(state);
     requested = requested_leaves_of(load, parts.expanded);
+    load.shapes->take(sharded_of(requested, [](const LeafRequest&) { return true; }), load.keys);
   });
+  if (load.options.parallel.enabled) load.shapes->exchange(load.comm);
   warn_if_nothing_is_asked(load, !requested.empty(),
                            "the state dict is empty, so nothing is loaded");
   report_resharded(load, sharded_of(requested, [](const LeafRequest& leaf_request) {

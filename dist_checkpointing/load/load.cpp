@@ -195,8 +195,9 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   require_same_call(*reader, options, comm);
   LoadReport report;
   std::vector<std::int64_t> requested(reader->metadata().tensors.size());
-  const LoadContext context{*reader, *keys,  options, comm,    report, watch,
-                            cache,   leaves, phases,  opening, begin,  &requested};
+  RequestedShapes shaped(*reader);
+  const LoadContext context{shaped, *keys,  options, comm,  report,     watch,  cache,
+                            leaves, phases, opening, begin, &requested, &shaped};
   if (is_plain_dcp(*reader, common)) {
     load_dcp(context, state);
   } else {

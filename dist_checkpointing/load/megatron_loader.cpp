@@ -165,8 +165,10 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(load.leaves == Leaves::kPlain ? without_empty_ranges(state) : state);
     if (!parts.sharded.is_none()) asked = without_empty_ranges(parts.sharded);
+    load.shapes->take(asked, load.keys);
     misfits = misfits_of(load, asked);
   });
+  if (load.options.parallel.enabled) load.shapes->exchange(load.comm);
   warn_if_nothing_is_asked(load, has_sharded_leaves(asked),
                            "the state dict has no ShardedTensors or ShardedObjects, so only the "
                            "common state is loaded");
