@@ -171,6 +171,11 @@ void restore_order(Entries& entries, const Entries& source) {
   };
   std::stable_sort(entries.begin(), entries.end(),
                    [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  for (auto& entry : entries) {
+    const auto found = position.find(entry.key);
+    entry.order =
+        (found == position.end() ? typename Entries::value_type() : source[found->second]).order;
+  }
 }
 
 /// By data file; parts that are made while reading are in none.

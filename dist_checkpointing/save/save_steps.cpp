@@ -19,7 +19,9 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -267,6 +269,19 @@ void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
   if (metadata.paths.size() != of_rank_0) require_one_tree(metadata.paths);
 }
 
+/// As torch orders them; keys that the plan does not know come first.
+void sort_paths(Metadata& metadata, std::span<const GlobalPlan::Slot> order) {
+  std::unordered_map<std::string_view, std::size_t> position;
+  for (const GlobalPlan::Slot& slot : order)
+    position.emplace(
+        slot.is_object ? metadata.objects[slot.entry].key : metadata.tensors[slot.entry].key,
+        position.size() + 1);
+  std::ranges::stable_sort(metadata.paths, {}, [&](const auto& entry) {
+    const auto found = position.find(entry.first);
+    return found == position.end() ? 0 : found->second;
+  });
+}
+
 /// Step 4 on rank 0.
 SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint checkpoint,
                    const std::vector<Bytes>& results) {
@@ -290,6 +305,7 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
   Metadata metadata = written_metadata(*checkpoint.global->plan, places, files);
   metadata.paths = std::move(checkpoint.paths);
   add_paths(metadata, paths);
+  if (!metadata.paths.empty()) sort_paths(metadata, checkpoint.global->plan->path_order);
   if (call.options.planner.keep_plans == KeepPlans::kMetadata)
     metadata.cached_plans = cached_plans(*checkpoint.global);
   metadata.storage_meta = StorageMeta{call.target.absolute(), random_id()};

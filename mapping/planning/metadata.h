@@ -53,6 +53,7 @@ struct TensorStorageMetadata {
   /// Megatron's nd_reformulated_orig_global_shape: present for tensors saved as reformulated
   /// flattened ranges.
   std::optional<Shape> flattened_shape{};
+  std::uint32_t order = 0;  ///< see Metadata
 
   /// The tensor's own shape: flattened_shape where present, else size.
   const Shape& global_shape() const noexcept { return flattened_shape ? *flattened_shape : size; }
@@ -64,6 +65,7 @@ struct TensorStorageMetadata {
 struct BytesStorageMetadata {
   std::string key;
   StorageInfo place;
+  std::uint32_t order = UINT32_MAX;  ///< see Metadata
 };
 
 /// DCP's StorageMeta, without its load_id and modules.
@@ -80,7 +82,8 @@ struct CachedPlan {
 };
 
 /// The contents of a checkpoint, without the common state. Tensors and objects keep the order of
-/// the file.
+/// the file. Formats that store both in one sequence merge them by `order`, the smaller one first;
+/// without it, tensors come first.
 struct Metadata {
   std::vector<TensorStorageMetadata> tensors;
   std::vector<BytesStorageMetadata> objects;

@@ -4,7 +4,8 @@
 //
 //   {"save": {"kind", "dedup", "flattened", "parallel"}, "ranks": [TREE, …]}
 //     → {"ranks": [{"items": [ITEM, …], "kept": [[position in items, chunk], …],
-//                   "paths": {key: path}}, …], "tensors": […], "objects": [key, …]}
+//                   "paths": {key: path}}, …], "tensors": […], "objects": [key, …],
+//        "keys": [key of a tensor or object in torch's order, …], "path_keys": [key, …]}
 //   {"saves": [{"ranks": [TREE, …]}, …]}: one after the other, with plan caches, under DCP's rules
 //     → {"saves": [{"unchanged": [rank's plan is not sent, …], "as_last": [its final plan is not
 //                   sent, …], "final": [[ITEM, …], …], "tensors": [key, …]}, …]}
@@ -22,6 +23,7 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <map>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -185,10 +187,22 @@ Json plan_save(const Json& job) {
   Json tensors = Json::array(), objects = Json::array();
   for (const TensorStorageMetadata& tensor : plan.metadata.tensors)
     tensors.push_back(json_of(tensor));
-  for (const BytesStorageMetadata& object : plan.metadata.objects) objects.push_back(object.key);
+  std::map<std::uint32_t, std::string> keys;
+  for (const TensorStorageMetadata& tensor : plan.metadata.tensors) keys[tensor.order] = tensor.key;
+  for (const BytesStorageMetadata& object : plan.metadata.objects) {
+    objects.push_back(object.key);
+    keys[object.order] = object.key;
+  }
+  Json path_keys = Json::array(), in_order = Json::array();
+  for (const auto& [order, key] : keys) in_order.push_back(key);
+  for (const GlobalPlan::Slot& slot : plan.path_order)
+    path_keys.push_back(slot.is_object ? plan.metadata.objects[slot.entry].key
+                                       : plan.metadata.tensors[slot.entry].key);
   return {{"ranks", std::move(ranks)},
           {"tensors", std::move(tensors)},
-          {"objects", std::move(objects)}};
+          {"objects", std::move(objects)},
+          {"keys", std::move(in_order)},
+          {"path_keys", std::move(path_keys)}};
 }
 
 Json plan_saves(const Json& job) {

@@ -505,6 +505,8 @@ class Plans(unittest.TestCase):
         objects = [key for key, entry in metadata.state_dict_metadata.items() if isinstance(entry, BytesStorageMetadata)]
         self.assertEqual(ours["tensors"], tensors)
         self.assertEqual(ours["objects"], objects)
+        self.assertEqual(ours["keys"], list(metadata.state_dict_metadata))
+        self.assertEqual(ours["path_keys"], [key for key in metadata.planner_data if key in metadata.state_dict_metadata])
 
     def check_offsets(self, tensors: list[dict]) -> None:
         """That torch finds every chunk: it knows it by key and offset."""
@@ -536,9 +538,11 @@ class Plans(unittest.TestCase):
                         continue
                     self.assertEqual(answer, {})
                     final, metadata = planned
-                    found = FileSystemReader(directory).read_metadata().planner_data
+                    written = FileSystemReader(directory).read_metadata()
+                    found = written.planner_data
                     self.assertEqual(found, case.our_paths(final))
-                    self.assertEqual(set(found), set(metadata.planner_data))
+                    self.assertEqual(list(found), list(metadata.planner_data))
+                    self.assertEqual(list(written.state_dict_metadata), list(metadata.state_dict_metadata))
                     seen["as torch's" if found == metadata.planner_data else "of another rank"] += 1
         print(dict(seen))
         self.assertGreater(seen["as torch's"], len(cases) // 3)

@@ -21,6 +21,10 @@ GlobalPlan::Slot slot_of(const CollectedItems& collected, const GlobalPlan& plan
   return plan.slots[rank][static_cast<std::size_t>(found - plan.items[rank].begin())];
 }
 
+std::uint32_t next_entry(const Metadata& metadata) {
+  return static_cast<std::uint32_t>(metadata.tensors.size() + metadata.objects.size());
+}
+
 void store(const CollectedItems& collected, const ChosenItems& chosen, std::size_t rank,
            std::size_t position, AssembledPlan& assembled) {
   const CollectedItems::Item& item = collected.items[position];
@@ -40,7 +44,7 @@ void store(const CollectedItems& collected, const ChosenItems& chosen, std::size
   }
   if (planned.kind == WriteItem::Kind::kObject) {
     stored = static_cast<std::uint32_t>(metadata.objects.size());
-    metadata.objects.push_back({planned.key, {}});
+    metadata.objects.push_back({planned.key, {}, next_entry(metadata)});
     items.push_back({number});
     slots.push_back({stored, 0, true});
     return;
@@ -52,7 +56,8 @@ void store(const CollectedItems& collected, const ChosenItems& chosen, std::size
                                 planned.size,
                                 BoxList(planned.size.size()),
                                 {},
-                                planned.flattened_shape});
+                                planned.flattened_shape,
+                                next_entry(metadata)});
     metadata.tensors.back().chunks.reserve(planned.ascending ? planned.boxes.size() : 1);
     metadata.has_mcore_data |= planned.flattened_shape.has_value();
   }
@@ -69,6 +74,24 @@ void store(const CollectedItems& collected, const ChosenItems& chosen, std::size
     items.push_back({number, begin, end});
     chunks.push_back(piece_of(planned.boxes[item.box], begin, end));
   }
+}
+
+/// Torch merges the paths of all ranks in a ChainMap, which begins with the last one.
+std::vector<GlobalPlan::Slot> path_order(const CollectedItems& collected,
+                                         const AssembledPlan& assembled) {
+  std::vector<GlobalPlan::Slot> order;
+  std::vector<bool> seen(collected.keys.size());
+  for (std::size_t rank = collected.ranks(); rank-- > 0;) {
+    for (std::size_t item = collected.rank_begin[rank]; item < collected.rank_end(rank); ++item) {
+      const std::uint32_t key = collected.items[item].key;
+      if (seen[key]) continue;
+      seen[key] = true;
+      if (assembled.stored[key] != AssembledPlan::kNotStored)
+        order.push_back(
+            {assembled.stored[key], 0, collected.keys[key].kind == WriteItem::Kind::kObject});
+    }
+  }
+  return order;
 }
 
 /// Of grids of objects, also of one whose objects are replicas everywhere.
@@ -141,6 +164,7 @@ AssembledPlan assemble(const CollectedItems& collected, const ChosenItems& chose
   }
   for (TensorStorageMetadata& tensor : assembled.plan.metadata.tensors)
     tensor.places.resize(tensor.chunks.size());
+  assembled.plan.path_order = path_order(collected, assembled);
   return assembled;
 }
 

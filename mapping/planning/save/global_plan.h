@@ -59,6 +59,7 @@ struct GlobalPlan {
     bool is_object = false;
   };
   std::vector<std::vector<Slot>> slots;
+  std::vector<Slot> path_order{};  ///< of the metadata's entries, in torch's planner_data
 };
 
 /// Decides who writes what, and builds the metadata, in steps that pass values: collect (by key),

@@ -131,12 +131,14 @@ class MetadataReader {
           throw_unsupported(str_format("more than {} keys have the same hash, which is the limit",
                                        kMaxCollisions));
         }
+        const auto order = static_cast<std::uint32_t>(entries_.size());
         entries_.push_back({key, is_tensor, static_cast<std::uint32_t>(position)});
         if (is_tensor) {
           read_tensor(items[i + 1], metadata_.tensors.emplace_back());
           metadata_.tensors.back().key = std::string(key);
+          metadata_.tensors.back().order = order;
         } else {
-          metadata_.objects.push_back({std::string(key), {}});
+          metadata_.objects.push_back({std::string(key), {}, order});
         }
       });
     }

@@ -119,9 +119,17 @@ class MetadataWriter {
 
   void state_dict_metadata() {
     offsets_.resize(metadata_.tensors.size());
+    auto entry = metadata_.objects.begin();
+    const auto objects_before = [&](std::uint32_t order) {
+      for (; entry != metadata_.objects.end() && entry->order < order; ++entry) {
+        out_.text(entry->key);
+        object(dcp::kMetadataModule, "BytesStorageMetadata");
+      }
+    };
     dict([&] {
       for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
         const TensorStorageMetadata& tensor = metadata_.tensors[i];
+        objects_before(tensor.order);
         out_.text(tensor.key);
         object(dcp::kMetadataModule, "TensorStorageMetadata");
         attributes([&] {
@@ -130,8 +138,8 @@ class MetadataWriter {
           attribute("chunks", [&] { offsets_[i] = chunks(tensor.chunks); });
         });
       }
-      for (const BytesStorageMetadata& entry : metadata_.objects) {
-        out_.text(entry.key);
+      for (; entry != metadata_.objects.end(); ++entry) {
+        out_.text(entry->key);
         object(dcp::kMetadataModule, "BytesStorageMetadata");
       }
     });

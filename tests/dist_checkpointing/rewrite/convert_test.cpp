@@ -104,6 +104,20 @@ TEST_F(Convert, APlainDcpDirectoryComesBackFromTorchDistAsItWas) {
   EXPECT_THAT(after.common_paths, IsEmpty());
 }
 
+TEST_F(Convert, TensorsAndObjectsKeepTheOrderThatTheyHaveTogether) {
+  const auto keys = [&](const std::string& name) {
+    const auto reader = open_checkpoint(at(name));
+    std::map<std::uint32_t, std::string> in_order;
+    for (const auto& tensor : reader->metadata().tensors) in_order[tensor.order] = tensor.key;
+    for (const auto& object : reader->metadata().objects) in_order[object.order] = object.key;
+    return in_order;
+  };
+  save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
+  run("dcp", "copy", {.ranks = 2});
+  EXPECT_EQ(keys("dcp").at(1), "model.blocks.0.scale");  // between tensors
+  EXPECT_EQ(keys("copy"), keys("dcp"));
+}
+
 TEST_F(Convert, ThePlainValuesOfADcpDirectoryEqualTheCommonStateOfItsCopy) {
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
   for (const std::string format : {"torch_dist", "zarr"}) {
