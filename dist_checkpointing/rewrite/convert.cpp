@@ -178,6 +178,60 @@ void restore_order(Entries& entries, const Entries& source) {
   }
 }
 
+/// The chunk of a source's tensor that an item is, uncut; none if there is none.
+std::optional<std::size_t> whole_chunk(const TensorStorageMetadata& tensor, const WriteItem& item) {
+  if (tensor.flattened_shape || item.flattened_shape) return std::nullopt;
+  for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
+    if (equal(tensor.chunks.offsets(chunk), item.chunk.offsets) &&
+        equal(tensor.chunks.sizes(chunk), item.chunk.sizes))
+      return chunk;
+  }
+  return std::nullopt;
+}
+
+/// Whether the record of a chunk is something else than a plain tensor: a subclass, a quantized
+/// tensor, a conjugate view.
+bool is_no_tensor(const CheckpointReader& reader, std::size_t tensor, std::size_t chunk) {
+  try {
+    const StorageInfo& place = reader.metadata().tensors[tensor].places[chunk];
+    reader.locate(tensor, chunk, *reader.storage().open(reader.metadata().files[place.file]));
+    return false;
+  } catch (const CheckpointError& error) {
+    return error.code() == ErrorCode::kUnsupported;
+  }
+}
+
+/// Copies records that are no plain tensors byte by byte, where both formats store such records and
+/// nothing is cut anew. Returns whether there are any.
+bool keep_records(PlannedCopy& copy, const CheckpointReader& reader,
+                  std::vector<std::string>& remarks) {
+  if (!reader.info().conventions.records || !copy.target.format->conventions.records) return false;
+  CopyContents& contents = copy.contents;
+  std::vector<std::string> kept;
+  for (SavePlan& items : copy.items) {
+    for (WriteItem& item : items) {
+      if (item.kind != WriteItem::Kind::kTensor) continue;
+      const TensorStorageMetadata& tensor = contents.metadata.tensors[item.source];
+      const std::size_t position = contents.tensor_of[item.source];
+      const auto chunk = whole_chunk(tensor, item);
+      if (!chunk || tensor.places[*chunk].codec != StorageCodec::kPlain ||
+          !is_no_tensor(reader, position, *chunk))
+        continue;
+      if (kept.empty() || kept.back() != item.key) kept.push_back(item.key);
+      item.kind = WriteItem::Kind::kObject;
+      item.source = static_cast<std::uint32_t>(contents.object_of.size());
+      item.nbytes = tensor.places[*chunk].length;
+      contents.object_of.push_back({.record = tensor.places[*chunk]});
+    }
+  }
+  if (kept.empty()) return false;
+  remarks.push_back(
+      str_format("copied as they are stored, which is not as plain tensors: {}; only trainers with "
+                 "their classes load them",
+                 quoted_list(kept)));
+  return true;
+}
+
 /// By data file; parts that are made while reading are in none.
 std::vector<HeldBytes> held_by_files(const Metadata& metadata) {
   std::vector<HeldBytes> held(metadata.files.size());
@@ -599,8 +653,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   }
 
   require_resumable(contents, target, options);
-  const PlannedCopy copy =
-      plan_copy(std::move(contents), std::move(target), std::move(folder), options);
+  PlannedCopy copy = plan_copy(std::move(contents), std::move(target), std::move(folder), options);
   describe(copy, reader->metadata(), report);
   measure(copy, report);
   const ConversionFacts facts =
@@ -610,19 +663,32 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
 
   const int readers = options.read_threads.value_or(options.io.threads);
-  SourceCheck check(*reader, copy.contents, options.check_source, options.verify_integrity);
   if (options.dry_run) {
+    SourceCheck check(*reader, copy.contents, options.check_source, options.verify_integrity);
     if (options.verify_integrity) check.check_manifest(readers);
     return report;
   }
-  CopySource from(*reader, copy.contents, check, *copy.target.format, memory, options.progress,
-                  bytes_of(copy.items), go_on);
-  const auto check_source = [&] {
-    check.check_rest(readers, go_on);
-    check.check_manifest(readers);
+  const auto attempt = [&] {
+    SourceCheck check(*reader, copy.contents, options.check_source, options.verify_integrity);
+    CopySource from(*reader, copy.contents, check, *copy.target.format, memory, options.progress,
+                    bytes_of(copy.items), go_on);
+    const auto check_source = [&] {
+      check.check_rest(readers, go_on);
+      check.check_manifest(readers);
+    };
+    write(copy, destination, from,
+          {memory.io.threads, options.resume, std::move(left), facts, check_source, go_on}, report);
   };
-  write(copy, destination, from,
-        {memory.io.threads, options.resume, std::move(left), facts, check_source, go_on}, report);
+  try {
+    attempt();
+  } catch (const CheckpointError& error) {
+    const bool as_stored = options.map.name.empty() && !options.optimizer &&
+                           (of_fsdp || !copy.target.format->conventions.megatron_fsdp);
+    if (error.code() != ErrorCode::kUnsupported || options.resume || !as_stored ||
+        !keep_records(copy, *reader, report.remarks))
+      throw;
+    attempt();
+  }
   report.disk_bytes = 0;
   for (const FileSummary& file : list_files(*destination.directory()))
     report.disk_bytes += file.bytes;

@@ -19,10 +19,12 @@
 
 namespace dckpt {
 
-/// An object to write: one of the source, or bytes that were made for the result.
+/// An object to write: one of the source, bytes that were made for the result, or the stored record
+/// of something that is no plain tensor, in a tensor's place.
 struct ObjectSource {
   std::size_t position = 0;
   std::optional<Bytes> bytes{};
+  std::optional<StorageInfo> record{};
 };
 
 /// What of a checkpoint goes into its copy, under its names there, and where it comes from.

@@ -8,6 +8,7 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
 #include "strategies/contract/common_state.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
@@ -71,9 +72,18 @@ Bytes CopySource::object(const WriteItem& item) {
   const ObjectSource& object = contents_.object_of[item.source];
   progress_.add(item.nbytes);
   if (object.bytes) return *object.bytes;
+  if (object.record) return record_bytes(*object.record);
   return reader_.info().format == format_.name
              ? reader_.object_bytes(object.position)
              : stored_object(reader_.object(object.position), format_.conventions);
+}
+
+Bytes CopySource::record_bytes(const StorageInfo& place) {
+  const auto file = check_.open(reader_.metadata().files[place.file]);
+  Bytes bytes(place.length);
+  file->read(place.offset, bytes);
+  if (check_.checksums()) check_torch_bytes(bytes, file->name());
+  return bytes;
 }
 
 void CopySource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {

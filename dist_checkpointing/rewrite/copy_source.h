@@ -50,6 +50,7 @@ class CopySource final : public ItemSource {
   void goes_on_with(ConversionJournal& journal) { journal_ = &journal; }
 
  private:
+  Bytes record_bytes(const StorageInfo& place);
   std::vector<ReadItem> reads_of(const WriteItem& item) const;
 
   const CheckpointReader& reader_;

@@ -14,7 +14,9 @@
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/base/text.h"
 #include "strategies/comm/threads.h"
+#include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/support/arange.h"
 #include "tests/support/expect_error.h"
@@ -116,6 +118,38 @@ TEST_F(Convert, TensorsAndObjectsKeepTheOrderThatTheyHaveTogether) {
   run("dcp", "copy", {.ranks = 2});
   EXPECT_EQ(keys("dcp").at(1), "model.blocks.0.scale");  // between tensors
   EXPECT_EQ(keys("copy"), keys("dcp"));
+}
+
+/// As a trainer of float8 leaves them: "w" is a call of its class.
+TEST_F(Convert, RecordsThatAreNoPlainTensorsAreCopiedAsTheyAre) {
+  Opaque wrapped{.form = Opaque::Form::kCall, .callable = Global{"trainlib", "Float8"}};
+  wrapped.args = Value::tuple({arange({4}), 0.5});
+  const Bytes w = save_torch_file(Value(wrapped)), b = save_torch_file(Value(arange({3})));
+  save(Value::dict({{"w", arange({4})}, {"b", arange({3})}}), at("source"),
+       {.compat = Compat::kDcp});
+  Metadata metadata = open_checkpoint(at("source"))->metadata();
+  metadata.tensors[0].places[0] = {.file = 0, .offset = 0, .length = w.size()};
+  metadata.tensors[1].places[0] = {.file = 0, .offset = w.size(), .length = b.size()};
+  const auto write = [&](const std::string& name, std::initializer_list<Bytes> parts) {
+    std::ofstream file(at("source") / name, std::ios::binary);
+    for (const Bytes& part : parts) file << as_text(part);
+  };
+  write(metadata.files[0], {w, b});
+  write(".metadata", {write_dcp_metadata(metadata)});
+
+  for (const std::string format : {"dcp", "torch_dist"}) {
+    const ConvertReport report = run("source", format, {.to = format});
+    EXPECT_THAT(report.remarks, Contains(HasSubstr("not as plain tensors: 'w'; only trainers")));
+    const auto reader = open_checkpoint(at(format));
+    const StorageInfo& place = reader->metadata().find_tensor("w")->places[0];
+    Bytes copied(place.length);
+    reader->storage().open(reader->metadata().files[place.file])->read(place.offset, copied);
+    EXPECT_EQ(copied, w);
+    EXPECT_EQ(load_state_dict(at(format), {"b"}).at("b").as_tensor().data<const float>()[2], 2);
+  }
+  run("source", "renamed", {.rename = {{"^b$", "c"}}});
+  EXPECT_THAT(error_of([&] { run("source", "no", {.to = "zarr"}); }),
+              Pair(ErrorCode::kUnsupported, HasSubstr("'trainlib.Float8'")));
 }
 
 TEST_F(Convert, ThePlainValuesOfADcpDirectoryEqualTheCommonStateOfItsCopy) {
