@@ -1,8 +1,10 @@
 #pragma once
 
-/// For trainers: the whole library, torch tensors in it and communicators over process groups. Link
-/// dckpt::torch.
+/// For trainers: the whole library, torch tensors, modules and optimizers in it, and communicators
+/// over process groups. Link dckpt::torch.
 
 #include "dckpt/dist_checkpointing.h"
+#include "dist_checkpointing/torch/module_checkpoint.h"
+#include "mapping/torch/module_state.h"
 #include "mapping/torch/tensor.h"
 #include "strategies/comm/c10d/process_group.h"

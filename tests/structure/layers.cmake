@@ -62,6 +62,7 @@ set(layer_dist_checkpointing/rewrite ${below} ${shared} dist_checkpointing/train
     dist_checkpointing/save/write_checkpoint)
 set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/save
     dist_checkpointing/load)
+set(layer_dist_checkpointing/torch ${below} mapping/torch dist_checkpointing)
 set(layer_dist_checkpointing ${below} dist_checkpointing)
 set(layer_tools ${core} configs strategies dist_checkpointing dckpt)
 set(layer_include ${core} configs strategies dist_checkpointing mapping/torch dckpt)
@@ -69,7 +70,7 @@ get_cmake_property(variables VARIABLES)
 list(FILTER variables INCLUDE REGEX "^layer_")
 list(TRANSFORM variables REPLACE "^layer_" "" OUTPUT_VARIABLE layers)
 list(SORT layers)  # what is inside another comes after it
-set(libtorch_allowed "^(mapping/torch|strategies/comm/c10d)/")
+set(libtorch_allowed "^(mapping/torch|strategies/comm/c10d|dist_checkpointing/torch)/")
 set(cuda_allowed "^strategies/(comm/nccl/.*[.]cpp|device/cuda/.*[.]cpp|device/cuda/(current_device|copy_rows)[.]h)$")
 
 set(problems "")
