@@ -141,6 +141,11 @@ void validate_global_plan(const GlobalPlan& plan, const LocalPlans& plans, bool 
       }
     }
   }
+  for (const GlobalPlan::Slot& slot : plan.path_order) {
+    const std::size_t entries =
+        slot.is_object ? plan.metadata.objects.size() : plan.metadata.tensors.size();
+    if (slot.entry >= entries) problems.add("its order of paths names an entry that is not there");
+  }
   claims.finish();
   problems.raise_if_any(ErrorCode::kMismatch, "the global plan does not fit the ranks' plans:");
 }
