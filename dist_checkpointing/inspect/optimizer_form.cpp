@@ -237,6 +237,15 @@ const std::string* find_foreign_key(const Metadata& metadata) {
   return foreign == metadata.tensors.end() ? nullptr : &foreign->key;
 }
 
+bool is_megatron_key(std::string_view key) {
+  constexpr std::array<std::string_view, 3> kBegins{"embedding.word_embeddings.", "output_layer.",
+                                                    "decoder.final_layernorm."};
+  constexpr std::array<std::string_view, 3> kParts{".self_attention.linear_", ".mlp.linear_fc",
+                                                   ".mlp.experts.experts."};
+  return std::ranges::any_of(kBegins, [&](auto begin) { return key.starts_with(begin); }) ||
+         std::ranges::any_of(kParts, [&](auto part) { return key.find(part) != key.npos; });
+}
+
 Readers readers_of(const StoredForm& form) {
   Readers readers{.model = model_readers(form), .optimizer = ""};
   if (readers.model.empty()) return readers;

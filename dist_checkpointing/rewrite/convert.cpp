@@ -508,15 +508,6 @@ std::unique_ptr<CheckpointReader> open_source(const Location& source, ConvertOpt
   return reader;
 }
 
-/// Whether a key is one of Megatron-Core's, which no model of Hugging Face has.
-bool is_megatron_key(std::string_view key) {
-  constexpr std::array<std::string_view, 3> kParts{".self_attention.linear_", ".mlp.linear_fc",
-                                                   ".mlp.experts.experts."};
-  return key.starts_with("embedding.word_embeddings.") ||
-         std::ranges::any_of(kParts,
-                             [&](std::string_view part) { return key.find(part) != key.npos; });
-}
-
 /// A folder for transformers has the keys of its models. A copy of such a folder stays as it is.
 void require_map_for_models(const CheckpointReader& reader, const Location& source,
                             const ConvertTarget& target, const ConvertOptions& options) {

@@ -12,6 +12,7 @@
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/rewrite/megatron_fsdp_keys.h"
+#include "dist_checkpointing/rewrite/megatron_fsdp_names.h"
 #include "dist_checkpointing/rewrite/parameter_groups.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -58,9 +59,12 @@ class FromMegatronFsdp {
     problems_.raise_if_any(ErrorCode::kMismatch,
                            "the tensors of Megatron-FSDP do not make up those of Megatron-Core:");
     remark_on_kept_precision();
+    names_.added_extra_state = !has_extra_state_;
     if (!has_extra_state_) add_extra_states(stacks);
     add_rng();
+    const FsdpNames usual = usual_names();
     contents_.common = make_common();
+    if (names_ != usual) record(names_, *contents_.common);
     contents_.conventions = Conventions{};
     remarks_.push_back(
         str_format("keys: Megatron-FSDP's became Megatron-Core's ({})",
@@ -89,7 +93,7 @@ class FromMegatronFsdp {
         contents_.objects.push_back({.key = key, .position = i});
         has_extra_state_ |= is_extra_state(key);
       } else if (view.starts_with(kGroups)) {
-        const std::string_view rest = without_wrappers(view.substr(kGroups.size()));
+        const std::string_view rest = unwrapped(view.substr(kGroups.size()));
         const std::size_t dot = rest.rfind('.');
         if (dot == rest.npos) continue;
         options_of(std::string(rest.substr(0, dot)))[std::string(rest.substr(dot + 1)).c_str()] =
@@ -102,7 +106,18 @@ class FromMegatronFsdp {
     add_rng_tensors(paths, leaves);
     common_ = unflatten_state_dict(leaves);
     if (!common_.is_dict()) common_ = Value::dict();
+    core_ = take_core_names(common_);
+    Value* const optimizer = common_.mutable_dict().find("optimizer");
+    if (optimizer != nullptr && optimizer->is_dict()) *optimizer = with_numbers(*optimizer);
+    plain_ = !parameter_groups(common_).empty() && optimizer_sharding(common_).empty();
     args_ = run_args(common_);
+  }
+
+  /// Without the modules around the model, whose number is noted.
+  std::string_view unwrapped(std::string_view key) {
+    const std::string_view inner = without_wrappers(key);
+    wrappers_ = static_cast<int>((key.size() - inner.size()) / std::string_view("module.").size());
+    return inner;
   }
 
   /// A parameter's options, in the order of their first appearance.
@@ -138,13 +153,15 @@ class FromMegatronFsdp {
     if (view.starts_with("model.module.")) {
       FsdpPart part = parse_fsdp_key(without_wrappers(view.substr(kModel.size())));
       const std::string name = part.key;
+      if (part.expert && !std::exchange(has_experts_, true))
+        names_.grouped = view.find(".local_experts.") == view.npos;
       const auto [found, added] = weight_index_.try_emplace(name, weights_.size());
       if (added) weights_.emplace_back(name, Parts{});
       weights_[found->second].second.push_back({std::move(part), tensor});
       return;
     }
     if (view.starts_with(kState)) {
-      const std::string_view rest = without_wrappers(view.substr(kState.size()));
+      const std::string_view rest = unwrapped(view.substr(kState.size()));
       if (const std::size_t dot = rest.rfind('.'); dot != rest.npos) {
         FsdpPart part = parse_fsdp_key(rest.substr(0, dot));
         const std::string name = part.key;
@@ -166,6 +183,7 @@ class FromMegatronFsdp {
         local.insert(stack);
     }
     if (local.empty()) return;
+    names_.local_norms = true;
     std::map<std::string, std::map<std::string, Parts>> states;
     for (auto& [name, parts] : weights_) {
       if (local.contains(stack_of(name))) name = norm_in_torch_dist(name);
@@ -174,13 +192,12 @@ class FromMegatronFsdp {
       states.emplace(local.contains(stack_of(name)) ? norm_in_torch_dist(name) : name,
                      std::move(of_name));
     states_ = std::move(states);
-    remarks_.push_back(
-        "norms of Megatron's local layers are called as torch_dist has them; on the way back, the "
-        "option names: local of fsdp_dtensor gives them the names of their modules again");
+    remarks_.push_back("norms of Megatron's local layers are called as torch_dist has them");
   }
 
   void keep(std::size_t tensor) {
     const TensorStorageMetadata& kept = metadata_.tensors[tensor];
+    if (!is_extra_state(kept.key)) names_.others.insert(kept.key);
     contents_.tensors.push_back({.key = kept.key,
                                  .properties = kept.properties,
                                  .size = kept.size,
@@ -234,14 +251,37 @@ class FromMegatronFsdp {
     for (const auto& [layer, of_layer] : by_layer) {
       const std::string key = stacks ? name : key_of(name, of_layer.front().part);
       if (auto made = join(of_layer, stacks)) {
-        made->key = state.empty() ? key : str_format("{}{}.{}", kState, state, key);
+        made->key = state.empty() ? key : state_key(state, key);
+        if (state.empty() && of_layer.front().part.half != 0) names_.halves.insert(key);
         contents_.tensors.push_back(std::move(*made));
       } else {
         problems_.add(str_format(
-            "{}: {}", quote(state.empty() ? key : str_format("{}{}.{}", kState, state, key)),
+            "{}: {}", quote(state.empty() ? key : state_key(state, key)),
             "layers, experts or halves are missing, twice there, or of different shapes"));
       }
     }
+  }
+
+  std::string state_key(const std::string& state, const std::string& key) const {
+    const auto chain = core_.chains.find(key);
+    return str_format("{}{}{}.{}", plain_ && chain != core_.chains.end() ? chain->second : "",
+                      kState, state, key);
+  }
+
+  /// What a conversion back would choose without a record. What cannot be seen is as usual.
+  FsdpNames usual_names() {
+    Metadata made;
+    for (std::size_t i = 0; i < contents_.tensors.size(); ++i) {
+      const RearrangedTensor& tensor = contents_.tensors[i];
+      made.tensors.push_back(
+          {.key = tensor.key, .properties = tensor.properties, .size = tensor.size});
+      if (const auto cast = casts_.find(static_cast<std::uint32_t>(i)); cast != casts_.end())
+        made.tensors.back().properties.dtype = cast->second.dtype;
+    }
+    FsdpNames usual = usual_fsdp_names(made, args_);
+    names_.wrappers = wrappers_.value_or(usual.wrappers);
+    if (!has_experts_) names_.grouped = usual.grouped;
+    return usual;
   }
 
   /// The tensor of which these are all parts.
@@ -291,12 +331,6 @@ class FromMegatronFsdp {
     return made;
   }
 
-  /// Whether the state came from an optimizer that is not distributed, as the common state that a
-  /// conversion has kept shows.
-  bool is_plain() const {
-    return !parameter_groups(common_).empty() && optimizer_sharding(common_).empty();
-  }
-
   /// The weights, `first` of what is made and following, are the main parameters of what has state.
   void add_main_parameters(const std::string& name, const Parts& parts, bool stacks,
                            std::size_t first) {
@@ -305,18 +339,19 @@ class FromMegatronFsdp {
     for (const char* const there : {"param", "fp32_param"}) {
       const auto found = states->second.find(there);
       if (found == states->second.end()) continue;
-      if (std::string_view(there) == "fp32_param" && !is_plain()) {
+      if (std::string_view(there) == "fp32_param" && !plain_) {
         states->second["param"] = std::move(found->second);
         states->second.erase("fp32_param");
       }
       return;
     }
+    if (plain_ && core_.without_main.contains(contents_.tensors[first].key)) return;
     const DType dtype = compute_dtype(args_);
     for (std::size_t i = first; i < contents_.tensors.size(); ++i) {
       if (contents_.tensors[i].properties.dtype == DType::kFloat32 && dtype != DType::kFloat32)
         casts_.emplace(static_cast<std::uint32_t>(i), ElementConversion{.dtype = dtype});
     }
-    make(name, is_plain() ? "fp32_param" : "param", parts, stacks);
+    make(name, plain_ ? "fp32_param" : "param", parts, stacks);
     if (!has_main_parameters_ && !run_flag(args_, "bf16") && !run_flag(args_, "fp16"))
       remarks_.push_back(
           "weights stay float32, as Megatron-FSDP trains them: no args say another dtype (a map "
@@ -332,7 +367,7 @@ class FromMegatronFsdp {
     if (dtype != DType::kFloat32 && any([](const RearrangedTensor& tensor) {
           return tensor.properties.dtype == DType::kFloat32;
         }) &&
-        !any([](const RearrangedTensor& tensor) { return tensor.key.starts_with(kState); }))
+        !any([](const RearrangedTensor& tensor) { return is_optimizer_key(tensor.key); }))
       remarks_.push_back(str_format(
           "weights stay float32, although the run computed in {}: there is no state of an "
           "optimizer that would keep their digits",
@@ -404,26 +439,31 @@ class FromMegatronFsdp {
 
   Value make_common() {
     Value common = std::move(common_);
-    Value* const optimizer = common.mutable_dict().find("optimizer");
-    if (optimizer != nullptr && optimizer->is_dict()) *optimizer = with_numbers(*optimizer);
-    const bool plain = !parameter_groups(common).empty() && optimizer_sharding(common).empty();
     const bool has_state = std::ranges::any_of(
         contents_.tensors,
-        [](const RearrangedTensor& tensor) { return tensor.key.starts_with(kState); });
-    if ((!has_state && options_.empty()) || plain) return common;
+        [](const RearrangedTensor& tensor) { return is_optimizer_key(tensor.key); });
+    if ((!has_state && options_.empty()) || plain_) return common;
     if (parameter_groups(common).empty() && !options_.empty()) {
       Value made = groups_of_options();
       Value& there = common["optimizer"];
       if (!there.is_dict()) there = Value::dict();
-      for (const auto& [key, value] : made.as_dict()) there.mutable_dict().set(key, value);
+      for (const auto& [key, value] : made.as_dict()) {
+        there.mutable_dict().set(key, value);
+        names_.added.insert(str_format("optimizer.{}", *key_text(key)));
+      }
     }
     Value& content = common[kContentMetadataKey];
     if (!content.is_dict()) content = Value::dict();
-    content[kShardingType] = kReshardable;
+    const auto set = [&](const char* name, Value value) {
+      if (!content.contains(name))
+        names_.added.insert(str_format("{}.{}", kContentMetadataKey, name));
+      content[name] = std::move(value);
+    };
+    set(kShardingType, kReshardable);
     for (const auto& [name, value] :
          {std::pair("singleton_local_shards", false), std::pair("chained_optim_avoid_prefix", true),
           std::pair("distrib_optim_fully_reshardable_mem_efficient", false)}) {
-      if (!content.contains(name)) content[name] = value;
+      if (!content.contains(name)) set(name, value);
     }
     return common;
   }
@@ -465,6 +505,13 @@ class FromMegatronFsdp {
   std::unordered_map<std::string, std::size_t> option_index_;
   Value common_;
   const Value* args_ = nullptr;
+  /// The state came from an optimizer that is not distributed, as the common state that a
+  /// conversion has kept shows.
+  bool plain_ = false;
+  FsdpNames names_;
+  CoreNames core_;
+  bool has_experts_ = false;
+  std::optional<int> wrappers_;
   bool has_extra_state_ = false;
   bool has_main_parameters_ = false;
   ProblemList problems_;

@@ -11,6 +11,7 @@
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/rewrite/megatron_fsdp_keys.h"
+#include "dist_checkpointing/rewrite/megatron_fsdp_names.h"
 #include "dist_checkpointing/rewrite/parameter_groups.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -50,19 +51,13 @@ class ToMegatronFsdp {
   RearrangedContents run() {
     if (!common_.is_dict()) common_ = Value::dict();
     args_ = run_args(common_);
-    if (const std::string* const foreign = find_foreign_key(metadata_))
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "fsdp_dtensor is made of Megatron-Core's keys, and this is none; a map "
-                            "gives Hugging Face's keys these names (--map)",
-                            {.key = *foreign});
+    require_megatron_keys();
     require_form();
     find_state();
-    groups_ = parameter_groups(common_);
-    for (int i = 0; i < wrapper_count(); ++i) wrappers_ += "module.";
-    grouped_ = run_flag(args_, "moe_grouped_gemm").value_or(true);
+    choose_names();
     for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
       const std::string& key = metadata_.tensors[i].key;
-      if (is_extra_state(key))
+      if (is_extra_state(key) || names_.others.contains(key))
         keep(i);
       else if (!is_optimizer_key(key))
         add_weight(i);
@@ -85,6 +80,28 @@ class ToMegatronFsdp {
     Box box;                  ///< in the tensor
     std::size_t stacked = 0;  ///< axes in front that it lacks
   };
+
+  void require_megatron_keys() const {
+    const std::string* foreign = find_foreign_key(metadata_);
+    std::vector<std::string> keys;
+    bool found = false;
+    for (const TensorStorageMetadata& tensor : metadata_.tensors) {
+      if (is_optimizer_key(tensor.key) || is_extra_state(tensor.key)) continue;
+      keys.push_back(tensor.key);
+      found |= is_megatron_key(tensor.key);
+      if (tensor.key.starts_with("model.") || tensor.key.starts_with("module."))
+        foreign = &tensor.key;
+    }
+    if (keys.empty() || (found && foreign == nullptr)) return;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("fsdp_dtensor is made of Megatron-Core's keys, and Megatron-FSDP would not find "
+                   "this model under its own: {}; a map gives Hugging Face's keys these names "
+                   "(--map), load.rename of a policy takes a prefix off in a conversion of its "
+                   "own, and --to dcp keeps the keys as they are for PyTorch DCP",
+                   quoted_list(keys)),
+        {.key = foreign != nullptr ? *foreign : keys.front()});
+  }
 
   void require_form() const {
     const Value* const content = common_.find(kContentMetadataKey);
@@ -122,6 +139,8 @@ class ToMegatronFsdp {
           metadata_.tensors[model->second].size != tensor.size)
         refuse_state(tensor.key);
       states_[model->second].push_back({std::string(key.name), i});
+      if (const std::size_t chained = tensor.key.find("optimizer."); chained > 0)
+        core_.chains.emplace(key.model_key, tensor.key.substr(0, chained));
     }
     for (const BytesStorageMetadata& object : metadata_.objects) {
       if (is_optimizer_key(object.key)) refuse_state(object.key);
@@ -147,32 +166,17 @@ class ToMegatronFsdp {
         {.key = key});
   }
 
-  int wrapper_count() const {
-    if (options_.wrappers > 0) return options_.wrappers;
-    const bool said = run_flag(args_, "bf16") || run_flag(args_, "fp16");
-    return (said ? compute_dtype(args_) != DType::kFloat32 : has_half_precision()) ? 3 : 2;
-  }
-
-  bool has_half_precision() const {
-    return std::ranges::any_of(metadata_.tensors, [](const TensorStorageMetadata& tensor) {
-      return !is_optimizer_key(tensor.key) && !is_extra_state(tensor.key) &&
-             (tensor.properties.dtype == DType::kBFloat16 ||
-              tensor.properties.dtype == DType::kFloat16);
-    });
-  }
-
-  /// Whether linear_fc1's `key` has a gate in front: args say it, or twice as many rows as
-  /// linear_fc2 has columns.
-  bool is_gated(const std::string& key) const {
-    if (!is_gated_key(key)) return false;
-    if (const auto swiglu = run_flag(args_, "swiglu")) return *swiglu;
-    std::string first = key.substr(0, key.rfind('.')) + ".weight";
-    std::string second = first;
-    second.replace(second.rfind(".linear_fc1."), 12, ".linear_fc2.");
-    const TensorStorageMetadata* const one = metadata_.find_tensor(first);
-    const TensorStorageMetadata* const two = metadata_.find_tensor(second);
-    return one != nullptr && two != nullptr && one->size.size() >= 2 && !two->size.empty() &&
-           *(one->size.end() - 2) == 2 * two->size.back();
+  void choose_names() {
+    names_ = usual_fsdp_names(metadata_, args_);
+    groups_ = parameter_groups(common_);
+    if (const auto recorded = take_fsdp_names(common_)) {
+      names_ = *recorded;
+      for (const std::string& path : names_.added) remove_entry(common_, path);
+    }
+    args_ = run_args(common_);
+    if (options_.wrappers > 0) names_.wrappers = options_.wrappers;
+    names_.local_norms |= options_.names == NormNames::kLocal;
+    for (int i = 0; i < names_.wrappers; ++i) wrappers_ += "module.";
   }
 
   std::vector<Piece> pieces_of(const TensorStorageMetadata& tensor) const {
@@ -190,8 +194,7 @@ class ToMegatronFsdp {
     for (std::int64_t layer = 0; layer < (layers ? tensor.size[0] : 1); ++layer) {
       for (std::int64_t expert = 0; expert < (experts ? tensor.size[stacked - 1] : 1); ++expert) {
         Piece piece{
-            .part = {.key = options_.names == NormNames::kLocal ? norm_of_local_layer(tensor.key)
-                                                                : tensor.key},
+            .part = {.key = names_.local_norms ? norm_of_local_layer(tensor.key) : tensor.key},
             .box = whole(tensor.size),
             .stacked = stacked};
         if (layers) piece.part.layer = layer;
@@ -230,12 +233,15 @@ class ToMegatronFsdp {
     for (const State& state : states) {
       if (is_main_parameter(state.name)) weight = state.tensor;
     }
-    if (weight != model) ++main_parameters_;
-    const bool gated = is_gated(tensor.key);
+    if (weight != model)
+      ++main_parameters_;
+    else if (!states.empty())
+      core_.without_main.insert(tensor.key);
+    const bool gated = names_.halves.contains(tensor.key);
     for (const Piece& piece : pieces_of(tensor)) {
       if (!states.empty()) add_group(piece);
       for (const Piece& stored : gated ? halves_of(piece) : std::vector{piece}) {
-        const std::string key = fsdp_key(stored.part, grouped_);
+        const std::string key = fsdp_key(stored.part, names_.grouped);
         add(weight, stored, {"model", "module." + key});
         for (const State& state : states) {
           if (!is_main_parameter(state.name))
@@ -264,7 +270,7 @@ class ToMegatronFsdp {
   /// into groups without weight decay, and experts and embeddings into groups of their own.
   void add_group(const Piece& piece) {
     if (groups_.empty()) return;
-    const std::string key = fsdp_key(piece.part, grouped_);
+    const std::string key = fsdp_key(piece.part, names_.grouped);
     const bool vector = piece.box.dims() - piece.stacked == 1 || key.ends_with(".bias");
     const bool norm = key.find("q_layernorm.") != key.npos || key.find("k_layernorm.") != key.npos;
     const bool decays =
@@ -309,6 +315,7 @@ class ToMegatronFsdp {
     if (Value* const content = common_.mutable_dict().find(kContentMetadataKey);
         content != nullptr && content->is_dict() && content->contains(kShardingType))
       (*content)[kShardingType] = "fsdp_dtensor";
+    name_state_form();
     for (auto& [name, group] : meta_) {
       Value& optimizer = common_["optimizer"];
       if (!optimizer.is_dict()) optimizer = Value::dict();
@@ -318,10 +325,27 @@ class ToMegatronFsdp {
     }
   }
 
+  /// The state has the model's shapes, which is what a conversion back makes of it, whether or not
+  /// it came from flattened fragments.
+  void name_state_form() {
+    Value* const optimizer = common_.mutable_dict().find("optimizer");
+    if (optimizer == nullptr || !optimizer->is_dict()) return;
+    const auto name = [](Value& member) {
+      if (member.is_dict() && member.contains("param_state_sharding_type"))
+        member["param_state_sharding_type"] = "fully_reshardable";
+    };
+    name(*optimizer);
+    for (std::size_t i = 0; i < optimizer->size(); ++i) {
+      if (optimizer->as_dict().items()[i].first.is_int())
+        name(optimizer->mutable_dict().value_at(i));
+    }
+  }
+
   void add_objects() {
     std::set<std::string_view> kinds;
     for (std::size_t i = 0; i < metadata_.objects.size(); ++i) {
       const std::string& key = metadata_.objects[i].key;
+      if (names_.added_extra_state && is_extra_state(key)) continue;
       const auto object = ShardedObject::parse_unique_key(key);
       if (object && object->key == kRng && object->global_offset.size() == 2) {
         const Shape& at = object->global_offset;
@@ -334,6 +358,7 @@ class ToMegatronFsdp {
       contents_.paths.emplace_back(key, KeyPath{key});
       ++others_;
     }
+    record(core_, common_);
     for (FlatLeaf& leaf : flatten_state_dict(common_, FlattenRule::kKeepEmpty)) {
       contents_.paths.emplace_back(leaf.name, std::move(leaf.path));
       contents_.objects.push_back({.key = std::move(leaf.name), .value = std::move(leaf.value)});
@@ -378,7 +403,8 @@ class ToMegatronFsdp {
   std::vector<Value> groups_;
   std::vector<std::pair<std::string, Value>> meta_;  // of parameters
   std::string wrappers_;
-  bool grouped_ = true;
+  FsdpNames names_;
+  CoreNames core_;
   std::uint64_t main_parameters_ = 0;
   std::uint64_t others_ = 0;
   ProblemList ambiguous_;
