@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Random;
 
-constexpr GlobalPlanOptions kDcp{.kind = PlannerKind::kDcp};
+const GlobalPlanOptions kDcp{.kind = PlannerKind::kDcp};
 
 TensorShard shard(std::string key, Shape shape, Box box) {
   TensorShard result;
