@@ -1,8 +1,14 @@
 #include "dist_checkpointing/planner/save_planner.h"
 
-#include "dist_checkpointing/save/describe_state.h"
+#include "dist_checkpointing/planner/planner_kind.h"
 
 namespace dckpt {
+
+PlannerKind planner_kind(const SaveOptions& options) noexcept {
+  return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron
+             ? PlannerKind::kDcp
+             : options.planner.kind;
+}
 
 SavePlan create_default_local_save_plan(const SaveSetup& setup) {
   return plan_local_save(setup.shards, setup.options.flattened);

@@ -273,8 +273,10 @@ class FromMegatronFsdp {
     Metadata made;
     for (std::size_t i = 0; i < contents_.tensors.size(); ++i) {
       const RearrangedTensor& tensor = contents_.tensors[i];
-      made.tensors.push_back(
-          {.key = tensor.key, .properties = tensor.properties, .size = tensor.size});
+      made.tensors.push_back({.key = tensor.key,
+                              .properties = tensor.properties,
+                              .size = tensor.size,
+                              .chunks = BoxList(tensor.size.size())});
       if (const auto cast = casts_.find(static_cast<std::uint32_t>(i)); cast != casts_.end())
         made.tensors.back().properties.dtype = cast->second.dtype;
     }

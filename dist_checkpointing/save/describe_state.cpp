@@ -148,12 +148,6 @@ DescribedState describe_dcp(const StateDict& state) {
 
 }  // namespace
 
-PlannerKind planner_kind(const SaveOptions& options) noexcept {
-  return options.compat == Compat::kDcp && options.planner.kind == PlannerKind::kMegatron
-             ? PlannerKind::kDcp
-             : options.planner.kind;
-}
-
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {
   check_separation_hint(options.separation_hint);
   if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state);

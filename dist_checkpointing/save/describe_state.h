@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "configs/options.h"
+#include "dist_checkpointing/planner/planner_kind.h"
 #include "mapping/base/key_path.h"
 #include "mapping/planning/save/local_plan.h"
 #include "mapping/state/tensor.h"
@@ -33,9 +34,6 @@ struct DescribedState {
   std::vector<std::pair<std::string, KeyPath>> paths;  ///< DCP: the path of each key in the tree
   std::vector<PlainLeaf> plain;                        ///< DCP: what is not sharded
 };
-
-/// The rules that the options select: a plain DCP directory is always planned by DCP's rules.
-PlannerKind planner_kind(const SaveOptions& options) noexcept;
 
 /// What `rank` has to save. Main replicas must have data in CPU memory, other replicas only if they
 /// may have to write (DCP's rules, or options.parallel). Replicas are always described, so that the

@@ -49,8 +49,8 @@ struct PlannedSave {
   std::unique_ptr<const SavePlanner> planner;
   std::vector<DType> dtypes;  ///< of the state's tensors, where the planner resolves some
   SavePlan unresolved;        ///< `items` as they lie in the state, where it does
-  KeyPaths paths;         ///< of the keys of `items`, under DCP's rules
-  RankSaveReport report;  ///< of this rank, so far
+  KeyPaths paths;             ///< of the keys of `items`, under DCP's rules
+  RankSaveReport report;      ///< of this rank, so far
 
   /// What is read from the state.
   const SavePlan& items_in_state() const { return dtypes.empty() ? items : unresolved; }

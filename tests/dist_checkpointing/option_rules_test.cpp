@@ -8,6 +8,7 @@
 #include <map>
 
 #include "dist_checkpointing/checkpointer.h"
+#include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
 #include "strategies/contract/registry.h"
 #include "tests/dist_checkpointing/save_load.h"
@@ -20,7 +21,7 @@ using ::testing::HasSubstr;
 /// YAML below `version: 1`, by the field that it has to change; "limited" can do nothing special.
 const std::map<std::string_view, const char*> kBroken{
     {"save.io.engine", "save: {io: {engine: uring}}"},
-    {"save.planner.kind", "save: {strategy: limited, planner: {kind: standard}}"},
+    {"save.planner.kind", "save: {strategy: limited, planner: {kind: my_standard}}"},
     {"save.flattened", "save: {strategy: limited, flattened: megatron}"},
     {"save.compat", "save: {strategy: limited, compat: megatron-0.19}"},
     {"save.integrity", "save: {strategy: limited, integrity: sha256}"},
@@ -28,7 +29,8 @@ const std::map<std::string_view, const char*> kBroken{
     {"save.planner.validate", "save: {planner: {validate: false}}"},
     {"save.planner.dedup", "save: {planner: {dedup: lowest_rank}}"},
     {"save.planner.split_replicas", "save: {planner: {split_replicas: true}}"},
-    {"save.planner.keep_plans", "save: {strategy: limited, planner: {keep_plans: file}}"},
+    {"save.planner.keep_plans",
+     "save: {strategy: limited, planner: {kind: my_mcore, keep_plans: file}}"},
     {"load.strategy", "load: {backend: {version: 2}}"},
     {"load.map", "load: {map: {set: [vocab_size=1]}}"},
     {"load.allow_partial_load", "load: {allow_partial_load: true}"},
@@ -52,6 +54,7 @@ const std::map<std::string_view, void (*)(Policy&)> kBrokenInCode{
     {"save.io.threads", [](Policy& policy) { policy.save.io.threads = 0; }},
     {"save.io.files_per_rank", [](Policy& policy) { policy.save.io.files_per_rank = -1; }},
     {"load.threads", [](Policy& policy) { policy.load.threads = 0; }},
+    {"load.timeout", [](Policy& policy) { policy.load.timeout = std::chrono::milliseconds(-5); }},
 };
 
 CheckedPolicy breaking(std::string_view field) {
@@ -73,6 +76,13 @@ class OptionRules : public SaveLoad {
     register_strategy(SaveStrategyEntry{.name = "limited", .make = [](const SaveOptions&) {
                                           return make_save_strategy(SaveOptions());
                                         }});
+    register_planner({.name = "my_mcore", .make = [](const StrategySpec&) {
+                        return std::make_unique<MCoreSavePlanner>();
+                      }});
+    register_planner(
+        {.name = "my_standard",
+         .rules = PlannerKind::kHyperParallel,
+         .make = [](const StrategySpec&) { return std::make_unique<StandardSavePlanner>(); }});
     save(state_, checkpoint());
   }
 

@@ -275,6 +275,7 @@ const std::vector<LoadCase> kLoadFields{
     {{"load.verify", "load: {verify: none}", ""}, "damaged", {}, false},
     {{"load.engine", "", "", "ReadTensors.LongRunsAreReadPastThePageCacheIfItDoesNotHoldThem"}},
     {{"load.threads", "", "", "ReadTensors.ComparesWhatSeveralThreadsReadOfOneRecord"}},
+    {{"load.timeout", "", "", "LoadHooksTest.ALoadThatTakesTooLongEndsOnAllRanks"}},
     {{"load.staging", "", "", "ReadTensors.StagingIsABoundHoweverManyThreadsThereAre"}},
 };
 

@@ -52,7 +52,9 @@ foreach(file progress phase_report key_filter same_on_all_ranks tracker shard_sp
   list(APPEND shared dist_checkpointing/${file})
 endforeach()
 set(layer_dist_checkpointing/training_root ${below} ${shared})
-set(layer_dist_checkpointing/save ${below} ${shared} dist_checkpointing/training_root)
+set(layer_dist_checkpointing/planner ${below} ${shared})
+set(layer_dist_checkpointing/save ${below} ${shared} dist_checkpointing/training_root
+    dist_checkpointing/planner)
 set(layer_dist_checkpointing/load ${below} ${shared})
 set(layer_dist_checkpointing/inspect ${below} ${shared})
 set(layer_dist_checkpointing/inspect/root_survey ${below} ${shared} dist_checkpointing/training_root
@@ -60,8 +62,8 @@ set(layer_dist_checkpointing/inspect/root_survey ${below} ${shared} dist_checkpo
 set(layer_dist_checkpointing/rewrite ${below} ${shared} dist_checkpointing/training_root
     dist_checkpointing/inspect dist_checkpointing/load/stored_keys
     dist_checkpointing/save/write_checkpoint)
-set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/save
-    dist_checkpointing/load)
+set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/planner
+    dist_checkpointing/save dist_checkpointing/load dist_checkpointing/inspect)
 set(layer_dist_checkpointing/torch ${below} mapping/torch dist_checkpointing)
 set(layer_dist_checkpointing ${below} dist_checkpointing)
 set(layer_tools ${core} configs strategies dist_checkpointing dckpt)

@@ -27,7 +27,8 @@ SavePlan plan_of(std::int64_t rank) {
 
 int main() {
   std::vector<SavePlanCache> caches(2);
-  const std::vector<PlanAgreement> ranks{PlanAgreement(caches[0], {}), PlanAgreement(caches[1], {})};
+  const std::vector<PlanAgreement> ranks{PlanAgreement(caches[0], {}),
+                                         PlanAgreement(caches[1], {})};
   const std::vector<LocalPlan> plans{ranks[0].create_local_plan(plan_of(0)),
                                      ranks[1].create_local_plan(plan_of(1))};
   const DecidedPlan decision =

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "configs/options.h"
+
+namespace dckpt {
+
+/// The rules that the options select: a plain DCP directory is always planned by DCP's rules.
+PlannerKind planner_kind(const SaveOptions& options) noexcept;
+
+}  // namespace dckpt
