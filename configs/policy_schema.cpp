@@ -136,7 +136,7 @@ Type<SaveOptions> planner() {
             if (node.find("kind") != nullptr)
               read.registered = {.name = ""};  // options of a policy that this one extends
             fields.read(node, path, read, problems);
-            into.planner = read;
+            into.planner = static_cast<const PlannerOptions&>(read);
             into.registered_planner = std::move(read.registered);
           },
           [fields](const SaveOptions& options) {

@@ -188,9 +188,9 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
       compare_digests(reader->storage(), *manifest, comm.rank(), comm.size(), options.threads);
     if (unreadable) throw *unreadable;
     keys.emplace(reader->metadata(), options.rename, excused_loss(*reader, options, comm));
-    const Backend found{.name = reader->info().format,
-                        .conventions = {.keys_are_paths = is_plain_dcp(*reader, common)}};
-    require_rules(Call::kLoad, {.load = options}, &found);
+    const Backend format{.name = reader->info().format,
+                         .conventions = {.keys_are_paths = is_plain_dcp(*reader, common)}};
+    require_rules(Call::kLoad, {.load = options}, &format);
   });
   require_same_call(*reader, options, comm);
   LoadReport report;

@@ -159,9 +159,9 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
     decision.answers.assign(proposals.size(), encode_plan_request());
     return decision;
   }
-  const LocalPlans local{std::span<const ByteView>(plans)};
+  const LocalPlans of_ranks{std::span<const ByteView>(plans)};
   GlobalPlan plan =
-      by.decide ? by.decide(local) : create_default_global_save_plan(local, global_options());
+      by.decide ? by.decide(of_ranks) : create_default_global_save_plan(of_ranks, global_options());
   for (std::size_t rank = 0; rank < plans.size(); ++rank)
     decision.answers.push_back(answer_to(rank, plan));
   auto global = std::make_shared<SavePlanCache::Global>();
