@@ -160,15 +160,14 @@ auto of_planner(const SaveOptions& options, Step&& step) {
   }
 }
 
-/// How rank 0 decides: the planner does, and of one that is not built in the plan is checked.
+/// How rank 0 decides: as the planner does, whose plan is checked; the built-in ones are not asked,
+/// as their rules are those of PlanAgreement.
 PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options) {
-  const bool is_builtin = options.registered_planner.name.empty();
+  const StrategySpec& registered = options.registered_planner;
+  if (registered.name.empty()) return {};
   std::optional<std::string> key = planner.cache_key();
-  if (key && !is_builtin)
-    key = options.registered_planner.name + "\n" +
-          to_yaml_text(options.registered_planner.options) + "\n" + *key;
-  return {[&planner, &options, is_builtin](const LocalPlans& plans) {
-            if (is_builtin) return planner.create_global_plan(plans);
+  if (key) key = registered.name + "\n" + to_yaml_text(registered.options) + "\n" + *key;
+  return {[&planner, &options](const LocalPlans& plans) {
             return of_planner(options, [&] {
               GlobalPlan plan = planner.create_global_plan(plans);
               validate_global_plan(plan, plans, global_plan_options(options).redundant());
