@@ -35,7 +35,7 @@ constexpr const char* kRemedy =
     "--ckpt-fully-parallel-save)";
 
 struct BucketKey {
-  OptimizerBucket bucket;
+  StoredBucket bucket;
   std::string name;
 };
 
@@ -166,7 +166,7 @@ class ParameterValues {
 
 class BucketSearch {
  public:
-  BucketSearch(const CheckpointReader& reader, std::span<const OptimizerBucket> buckets,
+  BucketSearch(const CheckpointReader& reader, std::span<const StoredBucket> buckets,
                const ReadOptions& options, const std::function<void()>& go_on)
       : reader_(reader),
         buckets_(buckets),
@@ -412,7 +412,7 @@ class BucketSearch {
   }
 
   const CheckpointReader& reader_;
-  std::span<const OptimizerBucket> buckets_;
+  std::span<const StoredBucket> buckets_;
   const ReadOptions& options_;
   const std::function<void()>& go_on_;
   std::vector<ModelChunk> chunks_;  // in Megatron's order
@@ -428,7 +428,7 @@ class BucketSearch {
 
 /// The elements that Megatron counts as used in every bucket of a buffer; empty if it does not say.
 std::vector<std::int64_t> used_elements(const CheckpointReader& reader,
-                                        const OptimizerBucket& bucket) {
+                                        const StoredBucket& bucket) {
   const std::string prefix =
       str_format("{}optimizer.distributed.dp_group_idx_{}.per_bucket_numel_unpadded/", bucket.chain,
                  bucket.group);
@@ -450,10 +450,10 @@ std::vector<std::int64_t> used_elements(const CheckpointReader& reader,
 
 }  // namespace
 
-std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader) {
+std::vector<StoredBucket> optimizer_buckets(const CheckpointReader& reader) {
   const Metadata& metadata = reader.metadata();
   std::map<std::tuple<std::string, std::int64_t, std::int64_t, std::string, std::int64_t>,
-           OptimizerBucket>
+           StoredBucket>
       ordered;
   ProblemList problems;
   for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
@@ -466,15 +466,14 @@ std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader) {
             " is no key of a bucket, …dp_group_idx_I.gbuf_idx_G.dtype_(D).bucket_idx_B.NAME");
       continue;
     }
-    OptimizerBucket& key = parsed->bucket;
-    OptimizerBucket& bucket =
-        ordered[{key.chain, key.group, key.buffer_index, key.buffer, key.index}];
+    StoredBucket& key = parsed->bucket;
+    StoredBucket& bucket = ordered[{key.chain, key.group, key.buffer_index, key.buffer, key.index}];
     auto state = std::move(bucket.state);
     state[parsed->name] = static_cast<std::uint32_t>(i);
     bucket = std::move(key);
     bucket.state = std::move(state);
   }
-  std::vector<OptimizerBucket> buckets;
+  std::vector<StoredBucket> buckets;
   std::vector<std::int64_t> used;
   for (auto& [order, bucket] : ordered) {
     if (buckets.empty() || buckets.back().buffer != bucket.buffer)
@@ -508,7 +507,7 @@ std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader) {
 }
 
 std::vector<BucketPlace> find_in_buckets(const CheckpointReader& reader,
-                                         std::span<const OptimizerBucket> buckets,
+                                         std::span<const StoredBucket> buckets,
                                          const ReadOptions& options,
                                          const std::function<void()>& go_on,
                                          std::vector<std::string>& remarks) {

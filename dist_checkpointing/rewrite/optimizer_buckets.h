@@ -22,7 +22,7 @@ namespace dckpt {
 /// "[chained_C.]optimizer.distributed.dp_group_idx_I.gbuf_idx_G.dtype_(D).bucket_idx_B.NAME". Or
 /// all of them without what pads their ends, if the keys have no "bucket_idx_B."
 /// (gathered_state.h).
-struct OptimizerBucket {
+struct StoredBucket {
   std::string chain;       ///< "chained_0."; empty if the optimizer is not a chain of several
   std::string buffer;      ///< the key up to "bucket_idx_"; buckets of a buffer follow each other
   std::int64_t group = 0;  ///< I: the rank among those of tensor and pipeline parallelism
@@ -36,7 +36,7 @@ struct OptimizerBucket {
 
 /// All of a checkpoint, ordered by buffer and index. Throws CheckpointError (mismatch) for buckets
 /// whose tensors differ in size or are not 1-D of float32, or which have no "param".
-std::vector<OptimizerBucket> optimizer_buckets(const CheckpointReader& reader);
+std::vector<StoredBucket> optimizer_buckets(const CheckpointReader& reader);
 
 /// A chunk of a model's tensor, and where its parameters and moments are.
 struct BucketPlace {
@@ -56,7 +56,7 @@ struct BucketPlace {
 /// CheckpointError: (mismatch) for a bucket that holds anything else, (unsupported) for equal
 /// values of modules whose order is not known.
 std::vector<BucketPlace> find_in_buckets(const CheckpointReader& reader,
-                                         std::span<const OptimizerBucket> buckets,
+                                         std::span<const StoredBucket> buckets,
                                          const ReadOptions& options,
                                          const std::function<void()>& go_on,
                                          std::vector<std::string>& remarks);

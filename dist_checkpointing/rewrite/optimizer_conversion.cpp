@@ -166,7 +166,7 @@ RearrangedContents rename_state(const Metadata& metadata, OptimizerSharding want
 
 /// The state of one tensor of the model, whose chunks are found in buckets.
 void add_state(std::span<const BucketPlace> places, const Metadata& metadata,
-               std::span<const OptimizerBucket> buckets, OptimizerSharding wanted,
+               std::span<const StoredBucket> buckets, OptimizerSharding wanted,
                ProblemList& problems, RearrangedContents& contents) {
   const TensorStorageMetadata& model = metadata.tensors[places[0].tensor];
   std::int64_t found = 0;
@@ -218,9 +218,9 @@ void require_all_values(const CheckpointReader& source) {
 }
 
 /// State in buckets, under keys that are made of the model's.
-RearrangedContents name_state(const CheckpointReader& source,
-                              std::span<const OptimizerBucket> buckets, OptimizerSharding wanted,
-                              const ReadOptions& read, const std::function<void()>& go_on,
+RearrangedContents name_state(const CheckpointReader& source, std::span<const StoredBucket> buckets,
+                              OptimizerSharding wanted, const ReadOptions& read,
+                              const std::function<void()>& go_on,
                               std::vector<std::string>& remarks) {
   const Metadata& metadata = source.metadata();
   std::vector<BucketPlace> places = find_in_buckets(source, buckets, read, go_on, remarks);
@@ -316,7 +316,7 @@ std::unique_ptr<CheckpointReader> with_model_shapes(std::unique_ptr<CheckpointRe
   } else {
     require_all_values(*source);
     source = open_gathered_state(std::move(source));
-    const std::vector<OptimizerBucket> buckets = optimizer_buckets(*source);
+    const std::vector<StoredBucket> buckets = optimizer_buckets(*source);
     if (buckets.empty()) refuse(sharding, asked);
     contents = name_state(*source, buckets, wanted, read, go_on, remarks);
     common = with_objects_of_groups(*source, std::move(common));
